@@ -1,0 +1,50 @@
+//! Why a benchmark gave no figure.
+
+use tensorwire_graph::GraphError;
+use tensorwire_node::{ConfigError, JobError, TrainError};
+
+use crate::transfer::StampError;
+
+/// Why a benchmark gave no figure. One that verifies wrong data is no figure either.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error(transparent)]
+    Train(Box<TrainError>),
+    #[error("a member's report makes no sense: {0}")]
+    Report(#[from] serde_json::Error),
+    #[error("the stamps of the two sides do not fit: {0}")]
+    Stamps(#[from] StampError),
+    #[error("{what} must be at least 1")]
+    Zero { what: &'static str },
+    #[error("no process reported the weights of the {kind} run")]
+    NoWeights { kind: &'static str },
+    #[error(
+        "the weights differ: sha256 {local} without communication, {ps} with; same bits are promised"
+    )]
+    WeightsDiffer { local: String, ps: String },
+}
+
+impl BenchError {
+    /// Would another command line mend it?
+    pub fn is_user_error(&self) -> bool {
+        match self {
+            BenchError::Config(_) | BenchError::Zero { .. } => true,
+            BenchError::Train(error) => error.is_user_error(),
+            BenchError::Job(JobError::Failed(failure)) => failure.user_error,
+            BenchError::Job(JobError::Listen { .. }) => true,
+            _ => false,
+        }
+    }
+}
+
+impl From<TrainError> for BenchError {
+    fn from(error: TrainError) -> BenchError {
+        BenchError::Train(Box::new(error))
+    }
+}

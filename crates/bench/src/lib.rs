@@ -1,0 +1,22 @@
+//! Scenarios as data, one runner: warm-up, median of repetitions, verified data, the machine's limits
+//! measured in the same run. Knows no arguments and prints nothing.
+#![forbid(unsafe_code)]
+
+mod error;
+mod limit;
+mod machine;
+mod size;
+mod statistics;
+mod step;
+mod transfer;
+
+pub use error::BenchError;
+pub use limit::LimitKind;
+pub use machine::Machine;
+pub use size::{SizeError, parse_size};
+pub use statistics::Summary;
+pub use step::{StepOptions, StepResult, step};
+pub use transfer::{
+    StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer, transfer_member,
+    transfer_sizes,
+};

@@ -1,0 +1,199 @@
+//! A training step with communication against the same arithmetic without: the same replicas, the same
+//! data, the same bits, once in one process with all cores and once as a job of workers and servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::Serialize;
+use tensorwire_node::{
+    JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport, launch, train_local,
+};
+
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::statistics::Summary;
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct StepOptions {
+    /// Measurements of each kind, which alternate.
+    pub repetitions: usize,
+    /// Kept true while this process works alone, so that it may simply be ended then.
+    pub alone: Arc<AtomicBool>,
+}
+
+/// What was measured. All times in milliseconds a step, start-up excluded.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepResult {
+    pub bench: &'static str,
+    pub model: String,
+    pub data: String,
+    pub workers: u32,
+    pub servers: u32,
+    pub batch: usize,
+    pub transport: Transport,
+    pub exchange: tensorwire_node::Exchange,
+    pub steps: u64,
+    pub local_ms: Summary,
+    pub ps_ms: Summary,
+    /// What communication costs: a step of the job over a step of one process.
+    pub ratio: f64,
+    pub bytes_copied: u64,
+    /// Of all members in the last measurement: times a Recv was asked in vain, and times there was
+    /// nothing to do but wait, a step.
+    pub poll_misses_per_step: f64,
+    pub waits_per_step: f64,
+    /// The same of every measurement.
+    pub weights_sha256: String,
+    pub machine: Machine,
+}
+
+/// Measures. `config` says what the job computes; its strategy is set here. `job` says how to start
+/// members; its kind, roles and payload are filled in. `on_run` is told of each measurement.
+///
+/// # Errors
+/// When training fails, or any two measurements end with different weights.
+pub fn step(
+    config: &TrainConfig,
+    options: &StepOptions,
+    job: &JobSpec,
+    on_run: &mut dyn FnMut(&str, f64),
+) -> Result<StepResult, BenchError> {
+    if options.repetitions == 0 {
+        return Err(BenchError::Zero { what: "--repetitions" });
+    }
+    let local = Prepared::new(TrainConfig { strategy: Strategy::Local, ..config.clone() })?;
+    let ps = Prepared::new(TrainConfig { strategy: Strategy::Ps, ..config.clone() })?;
+    let job = JobSpec {
+        kind: "train".to_string(),
+        roles: ps.roles(),
+        payload: ps.payload(),
+        ..job.clone()
+    };
+    let (mut local_ms, mut ps_ms) = (Vec::new(), Vec::new());
+    let mut weights = Weights::default();
+    let mut members = Vec::new();
+    for _ in 0..options.repetitions {
+        let report = run_alone(&local, &options.alone)?;
+        local_ms.push(step_ms(std::slice::from_ref(&report), &local));
+        on_run("local", local_ms[local_ms.len() - 1]);
+        weights.local(&[report])?;
+        members = run_job(&job)?;
+        ps_ms.push(step_ms(&members, &ps));
+        on_run("ps", ps_ms[ps_ms.len() - 1]);
+        weights.ps(&members)?;
+    }
+    let none = || BenchError::Zero { what: "--repetitions" };
+    let local_ms = Summary::of(local_ms).ok_or_else(none)?;
+    let ps_ms = Summary::of(ps_ms).ok_or_else(none)?;
+    let sum = |of: fn(&TrainReport) -> u64| members.iter().map(of).sum::<u64>();
+    // fits: counts far below 2^53
+    let per_step = |count: u64| count as f64 / ps.steps() as f64;
+    Ok(StepResult {
+        bench: "step",
+        model: config.model.clone(),
+        data: config.data.clone(),
+        workers: config.workers,
+        servers: config.servers,
+        batch: config.batch,
+        transport: config.transport,
+        exchange: config.exchange,
+        steps: ps.steps(),
+        ratio: ps_ms.median / local_ms.median,
+        local_ms,
+        ps_ms,
+        bytes_copied: sum(|report| report.bytes_copied),
+        poll_misses_per_step: per_step(sum(|report| report.poll_misses)),
+        waits_per_step: per_step(sum(|report| report.waits)),
+        weights_sha256: weights.first.unwrap_or_default(),
+        machine: Machine::here(),
+    })
+}
+
+fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {
+    alone.store(true, Ordering::SeqCst);
+    let done = train_local(prepared, &mut |_| {});
+    alone.store(false, Ordering::SeqCst);
+    Ok(done?)
+}
+
+fn run_job(job: &JobSpec) -> Result<Vec<TrainReport>, BenchError> {
+    let outcome = launch(job, &mut |_| {})?;
+    let reports = outcome.reports.into_iter().map(serde_json::from_value);
+    Ok(reports.collect::<Result<_, _>>()?)
+}
+
+/// The slowest member's, as the others wait for it; the first step is the warm-up.
+fn step_ms(reports: &[TrainReport], prepared: &Prepared) -> f64 {
+    let slowest = |of: fn(&TrainReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
+    let (seconds, steps) = match prepared.steps() {
+        1 => (slowest(|report| report.train_seconds), 1),
+        steps => (slowest(|report| report.warm_seconds), steps - 1),
+    };
+    // fits: a count far below 2^53
+    seconds * 1e3 / steps as f64
+}
+
+/// Holds every measurement's weights against the first one's.
+#[derive(Debug, Default)]
+struct Weights {
+    first: Option<String>,
+}
+
+impl Weights {
+    fn local(&mut self, reports: &[TrainReport]) -> Result<(), BenchError> {
+        let found = Weights::find(reports, "local")?;
+        match &self.first {
+            Some(first) if *first != found => {
+                Err(BenchError::WeightsDiffer { local: found, ps: first.clone() })
+            }
+            _ => {
+                self.first = Some(found);
+                Ok(())
+            }
+        }
+    }
+
+    fn ps(&mut self, reports: &[TrainReport]) -> Result<(), BenchError> {
+        let found = Weights::find(reports, "ps")?;
+        match &self.first {
+            Some(first) if *first != found => {
+                Err(BenchError::WeightsDiffer { local: first.clone(), ps: found })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn find(reports: &[TrainReport], kind: &'static str) -> Result<String, BenchError> {
+        let found = reports.iter().find_map(|report| report.weights_sha256.clone());
+        found.ok_or(BenchError::NoWeights { kind })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(sha: &str) -> [TrainReport; 2] {
+        let with = TrainReport { weights_sha256: Some(sha.to_string()), ..TrainReport::default() };
+        [TrainReport::default(), with]
+    }
+
+    #[test]
+    fn other_weights_are_an_error() {
+        let mut weights = Weights::default();
+        weights.local(&report("a")).unwrap();
+        weights.ps(&report("a")).unwrap();
+        let differ = weights.ps(&report("b")).unwrap_err();
+        assert!(
+            matches!(differ, BenchError::WeightsDiffer { local, ps } if local == "a" && ps == "b")
+        );
+        assert!(weights.local(&report("b")).is_err());
+    }
+
+    #[test]
+    fn a_run_without_weights_verifies_nothing() {
+        let missing = Weights::default().ps(&[TrainReport::default()]).unwrap_err();
+        assert!(matches!(missing, BenchError::NoWeights { kind: "ps" }));
+    }
+}

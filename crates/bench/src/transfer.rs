@@ -1,0 +1,187 @@
+//! One tensor to a `reduce_max` in another process (Xue et al. §5.1, Figure 8): a real job of two
+//! processes, a real graph, plan, session and exchange. The launcher's side: it starts the job and
+//! puts the stamps of both sides together.
+
+mod member;
+mod payload;
+mod program;
+mod stamps;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+use tensorwire_node::{Exchange, JobSpec, Transport, launch};
+
+use crate::error::BenchError;
+use crate::limit::LimitKind;
+use crate::machine::Machine;
+use crate::statistics::Summary;
+
+use member::{ReceiverReport, SenderReport};
+use program::{RECEIVER, SENDER};
+
+pub use member::{TransferError, transfer_member};
+pub use stamps::StampError;
+
+/// The kind of job that [`transfer_member`] takes part in.
+pub const TRANSFER: &str = "transfer";
+
+/// Bytes that one round moves if it can, so that small tensors are measured more often.
+const ROUND_BYTES: usize = 64 << 20;
+const QUICK_ROUND_BYTES: usize = 16 << 20;
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TransferSpec {
+    pub transport: Transport,
+    pub exchange: Exchange,
+    /// Of the tensor: a positive multiple of 4.
+    pub bytes: usize,
+    /// A round is: the limit, warm-up, repetitions, a check of the whole tensor. Rounds alternate
+    /// limit and transfer, so that noise of the machine meets both.
+    pub rounds: usize,
+    /// Of each round, unmeasured.
+    pub warm_up: usize,
+    /// Of each round.
+    pub repetitions: usize,
+}
+
+/// What was measured. All times in nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct TransferResult {
+    pub bench: &'static str,
+    pub transport: Transport,
+    pub exchange: Exchange,
+    pub bytes: usize,
+    /// From the start of the Send to the moment in which the receiver found the tensor.
+    pub transfer_ns: Summary,
+    /// From the start of the Send to the end of the `reduce_max` on the receiver.
+    pub end_to_end_ns: Summary,
+    pub limit: LimitKind,
+    pub limit_ns: Summary,
+    /// Speed of the transfer over speed of the limit; 1 would be the limit's.
+    pub ratio_to_limit: f64,
+    /// By both members, in all steps.
+    pub bytes_sent: u64,
+    /// By the runtime of both members.
+    pub bytes_copied: u64,
+    pub copies_per_byte: f64,
+    /// Steps whose `reduce_max` was compared with the expected value: all of them.
+    pub values_verified: u64,
+    /// Times the whole received tensor was compared with the pattern.
+    pub tensors_verified: u64,
+    /// How long a waiting process spun before it slept.
+    pub spin_us: u64,
+    pub machine: Machine,
+}
+
+/// The sizes to measure when nobody says which: from 4 KiB by fours up to 256 MiB, `quick` to 64 MiB.
+pub fn transfer_sizes(quick: bool) -> Vec<usize> {
+    (0..if quick { 8 } else { 9 }).map(|power| (4 << 10) << (2 * power)).collect()
+}
+
+impl TransferSpec {
+    /// As many repetitions as the size allows in about a second; `quick`: fewer.
+    pub fn new(
+        transport: Transport,
+        exchange: Exchange,
+        bytes: usize,
+        quick: bool,
+    ) -> TransferSpec {
+        let (rounds, round_bytes, most) =
+            if quick { (3, QUICK_ROUND_BYTES, 50) } else { (9, ROUND_BYTES, 100) };
+        let repetitions = (round_bytes / bytes.max(1)).clamp(3, most);
+        TransferSpec { transport, exchange, bytes, rounds, warm_up: 2, repetitions }
+    }
+}
+
+/// Measures one transfer. `job` says how to start members; its kind, roles and payload are filled in.
+///
+/// # Errors
+/// When the job fails: a received value or byte that is wrong fails it.
+pub fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, BenchError> {
+    for (what, count) in
+        [("bytes", spec.bytes), ("rounds", spec.rounds), ("repetitions", spec.repetitions)]
+    {
+        if count == 0 {
+            return Err(BenchError::Zero { what });
+        }
+    }
+    let job = JobSpec {
+        kind: TRANSFER.to_string(),
+        roles: vec!["receiver".to_string(), "sender".to_string()],
+        payload: serde_json::to_value(spec)?,
+        ..job.clone()
+    };
+    let outcome = launch(&job, &mut |_| {})?;
+    let mut reports = outcome.reports;
+    let mut report =
+        |rank: Rank| reports.get_mut(rank.index()).map(serde_json::Value::take).unwrap_or_default();
+    let sender: SenderReport = serde_json::from_value(report(SENDER))?;
+    let receiver: ReceiverReport = serde_json::from_value(report(RECEIVER))?;
+    summarise(spec, &sender, &receiver)
+}
+
+fn summarise(
+    spec: &TransferSpec,
+    sender: &SenderReport,
+    receiver: &ReceiverReport,
+) -> Result<TransferResult, BenchError> {
+    let spans = stamps::join(&sender.sent, &receiver.received)?;
+    // fits: durations far below 2^53
+    let of = |pick: fn(&stamps::Span) -> u64| Summary::of(spans.iter().map(|s| pick(s) as f64));
+    let none = || StampError::None;
+    let transfer_ns = of(|span| span.transfer_ns).ok_or_else(none)?;
+    let end_to_end_ns = of(|span| span.end_to_end_ns).ok_or_else(none)?;
+    let limit_ns = Summary::of(sender.limit_ns.iter().copied()).ok_or_else(none)?;
+    let bytes_sent = sender.traffic.bytes_sent + receiver.traffic.bytes_sent;
+    let bytes_copied = sender.traffic.bytes_copied + receiver.traffic.bytes_copied;
+    Ok(TransferResult {
+        bench: TRANSFER,
+        transport: spec.transport,
+        exchange: spec.exchange,
+        bytes: spec.bytes,
+        transfer_ns,
+        end_to_end_ns,
+        limit: limit_of(spec.transport),
+        limit_ns,
+        ratio_to_limit: limit_ns.median / transfer_ns.median,
+        bytes_sent,
+        bytes_copied,
+        // fits: a ratio for people
+        copies_per_byte: bytes_copied as f64 / bytes_sent as f64,
+        values_verified: receiver.values_verified,
+        tensors_verified: receiver.tensors_verified,
+        spin_us: receiver.spin_us,
+        machine: Machine::here(),
+    })
+}
+
+/// What a transport is held against.
+fn limit_of(transport: Transport) -> LimitKind {
+    match transport {
+        Transport::Auto | Transport::Shm => LimitKind::Memcpy,
+        Transport::Tcp => LimitKind::LoopbackTcp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_go_by_fours() {
+        let sizes = transfer_sizes(false);
+        assert_eq!((sizes[0], sizes[1], sizes[8]), (4 << 10, 16 << 10, 256 << 20));
+        assert_eq!(transfer_sizes(true).last(), Some(&(64 << 20)));
+    }
+
+    #[test]
+    fn every_size_is_repeated() {
+        for bytes in transfer_sizes(false) {
+            for quick in [false, true] {
+                let spec = TransferSpec::new(Transport::Shm, Exchange::Copy, bytes, quick);
+                assert!(spec.rounds * spec.repetitions >= 9, "{spec:?}");
+            }
+        }
+    }
+}

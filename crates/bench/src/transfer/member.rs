@@ -1,0 +1,260 @@
+//! The two ends of a transfer, each a member of the job: the sender changes its tensor before every
+//! step and measures the machine's limit between rounds; the receiver verifies. All of it happens
+//! outside of the measured spans.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_graph::{GraphError, NodeId, Plan};
+use tensorwire_node::{JoinError, Member, OpenPart, PartError, PartOptions};
+use tensorwire_runtime::{Event, RunError, SessionError};
+
+use super::program::{self, ANSWER, MAXIMUM, MOVE, PAYLOAD, RECEIVER, SENDER};
+use super::stamps::{Received, Sent};
+use super::{TransferSpec, limit_of, payload};
+use crate::limit::{Limit, LimitKind, Loopback};
+use crate::machine::cores;
+
+/// How long a wait spins before it sleeps: both members have a core.
+const SPIN: Duration = Duration::from_micros(50);
+/// Longest that a run may wait for the other member, which may be measuring the limit.
+const STEP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// Why an end of a transfer gave up.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("measuring the machine's limit: {0}")]
+    Limit(std::io::Error),
+    #[error("{steps} steps are more than can be told apart (at most {most}); repeat less often")]
+    TooManySteps { steps: u64, most: u64 },
+    #[error(
+        "step {step}: the receiver's reduce_max is {found}, the sender's tensor has {expected}: wrong data"
+    )]
+    WrongMaximum { step: u64, found: f32, expected: f32 },
+    #[error("step {step}: element {index} of the received tensor is not what was sent: wrong data")]
+    WrongElement { step: u64, index: usize },
+    #[error("the plan or the timeline has no '{what}': a defect of this program")]
+    Missing { what: &'static str },
+    #[error("telling the launcher: {0}")]
+    Control(#[from] std::io::Error),
+    #[error("there is no part for rank {rank}")]
+    NoPart { rank: Rank },
+}
+
+/// What the runtime of one member moved and copied.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Traffic {
+    pub(super) bytes_sent: u64,
+    pub(super) bytes_copied: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SenderReport {
+    pub(super) sent: Vec<Sent>,
+    pub(super) limit_ns: Vec<f64>,
+    pub(super) traffic: Traffic,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ReceiverReport {
+    pub(super) received: Vec<Received>,
+    pub(super) values_verified: u64,
+    pub(super) tensors_verified: u64,
+    pub(super) spin_us: u64,
+    pub(super) traffic: Traffic,
+}
+
+/// One end of a transfer, from its assignment to its report.
+///
+/// # Errors
+/// When anything fails or wrong data arrived; the launcher has been told then.
+pub fn transfer_member(member: &Member) -> Result<(), TransferError> {
+    let done = take_part(member);
+    if let Err(error) = &done {
+        member.fail(&error.to_string(), false, error.lost_peer());
+    }
+    done
+}
+
+impl TransferError {
+    /// The peer whose loss made this, if that was the cause.
+    fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            TransferError::Part(error) => error.lost_peer(),
+            TransferError::Run(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+fn take_part(member: &Member) -> Result<(), TransferError> {
+    let spec: TransferSpec = member.payload()?;
+    // fits: counts of repetitions
+    let steps = spec.rounds as u64 * (spec.warm_up + spec.repetitions) as u64;
+    if steps > payload::STEPS_MAX {
+        return Err(TransferError::TooManySteps { steps, most: payload::STEPS_MAX });
+    }
+    let plan = program::transfer_plan(spec.bytes, spec.exchange)?;
+    let spin = if member.world() > cores() { Duration::ZERO } else { SPIN };
+    let options = PartOptions {
+        transport: spec.transport,
+        spin,
+        kernels: tensorwire_node::KernelChoice::Auto,
+        threads: 1,
+        step_deadline: STEP_DEADLINE,
+        timeline: true,
+    };
+    let part = member.open_part(&plan, options)?;
+    let mut end = End { member, spec, part, step: 0 };
+    let report = match member.rank() {
+        SENDER => serde_json::to_value(end.send(&plan)?),
+        RECEIVER => serde_json::to_value(end.receive(&plan, spin)?),
+        rank => return Err(TransferError::NoPart { rank }),
+    };
+    end.part.close(Deadline::after(member.setup_patience()))?;
+    member.finish(report.map_err(JoinError::Payload)?)?;
+    Ok(())
+}
+
+struct End<'a> {
+    member: &'a Member,
+    spec: TransferSpec,
+    part: OpenPart,
+    /// Runs of [`MOVE`] begun.
+    step: u64,
+}
+
+impl End<'_> {
+    fn send(&mut self, plan: &Plan) -> Result<SenderReport, TransferError> {
+        let missing = TransferError::Missing { what: PAYLOAD };
+        let send = program::payload_edge(plan).ok_or(missing)?.send;
+        self.with_payload(|tensor, _| payload::fill(tensor))?;
+        let spec = self.spec;
+        let shared = self.part.alloc_buffer(spec.bytes)?;
+        let mut target = shared.write().expect("nobody else has the fresh buffer");
+        let mut limit = match limit_of(spec.transport) {
+            LimitKind::Memcpy => Limit::Memcpy { target: &mut target },
+            LimitKind::LoopbackTcp => {
+                Limit::LoopbackTcp(Loopback::open(spec.bytes).map_err(TransferError::Limit)?)
+            }
+        };
+        let (mut sent, mut limit_ns) = (Vec::new(), Vec::new());
+        for _ in 0..spec.rounds {
+            self.measure_limit(&mut limit, &mut limit_ns)?;
+            for repetition in 0..spec.warm_up + spec.repetitions {
+                self.step += 1;
+                self.with_payload(payload::advance)?;
+                self.run_move()?;
+                if repetition >= spec.warm_up {
+                    let Event { start_ns, .. } = self.event(send, PAYLOAD)?;
+                    sent.push(Sent { step: self.step, start_ns });
+                }
+            }
+            self.part.session.run(ANSWER)?;
+        }
+        Ok(SenderReport { sent, limit_ns, traffic: self.traffic() })
+    }
+
+    fn receive(&mut self, plan: &Plan, spin: Duration) -> Result<ReceiverReport, TransferError> {
+        let missing = TransferError::Missing { what: PAYLOAD };
+        let edge = program::payload_edge(plan).ok_or(missing)?;
+        let maximum = self.part.session.node(MAXIMUM)?;
+        let spec = self.spec;
+        let (mut received, mut tensors_verified) = (Vec::new(), 0);
+        for _ in 0..spec.rounds {
+            for repetition in 0..spec.warm_up + spec.repetitions {
+                self.step += 1;
+                self.run_move()?;
+                self.verify_maximum(maximum)?;
+                if repetition >= spec.warm_up {
+                    let found_ns = self.event(edge.recv, PAYLOAD)?.end_ns;
+                    let consumed_ns = self.event(maximum, MAXIMUM)?.end_ns;
+                    received.push(Received { step: self.step, found_ns, consumed_ns });
+                }
+            }
+            // the sender waits for the answer before it writes again
+            let (_, bytes) = self.part.session.read(program::received(edge))?;
+            let wrong = payload::first_difference(bytemuck::cast_slice(&bytes), self.step);
+            if let Some(index) = wrong {
+                return Err(TransferError::WrongElement { step: self.step, index });
+            }
+            drop(bytes);
+            tensors_verified += 1;
+            self.part.session.run(ANSWER)?;
+        }
+        Ok(ReceiverReport {
+            received,
+            values_verified: self.step,
+            tensors_verified,
+            // fits: microseconds
+            spin_us: spin.as_micros() as u64,
+            traffic: self.traffic(),
+        })
+    }
+
+    /// Times the limit as often as a round times the transfer, after as much warm-up.
+    fn measure_limit(
+        &self,
+        limit: &mut Limit<'_>,
+        times: &mut Vec<f64>,
+    ) -> Result<(), TransferError> {
+        let (_, source) = self.part.session.read(self.part.session.node(PAYLOAD)?.into())?;
+        for repetition in 0..self.spec.warm_up + self.spec.repetitions {
+            let time = limit.measure(&source).map_err(TransferError::Limit)?;
+            if repetition >= self.spec.warm_up {
+                times.push(time);
+            }
+        }
+        Ok(())
+    }
+
+    fn with_payload(&self, change: impl FnOnce(&mut [f32], u64)) -> Result<(), TransferError> {
+        let session = &self.part.session;
+        let (_, mut bytes) = session.write(session.node(PAYLOAD)?.into())?;
+        change(bytemuck::cast_slice_mut(&mut bytes), self.step);
+        Ok(())
+    }
+
+    fn run_move(&mut self) -> Result<(), TransferError> {
+        self.member.begin_step(self.step)?;
+        if let Some(timeline) = self.part.session.timeline() {
+            timeline.clear();
+        }
+        Ok(self.part.session.run(MOVE)?)
+    }
+
+    fn verify_maximum(&self, maximum: NodeId) -> Result<(), TransferError> {
+        let (_, bytes) = self.part.session.read(maximum.into())?;
+        let values: &[f32] = bytemuck::cast_slice(&bytes);
+        // a scalar has one element
+        let (step, found, expected) = (self.step, values[0], payload::maximum(self.step));
+        if found.to_bits() == expected.to_bits() {
+            Ok(())
+        } else {
+            Err(TransferError::WrongMaximum { step, found, expected })
+        }
+    }
+
+    /// When a node ran in the last run.
+    fn event(&mut self, node: NodeId, what: &'static str) -> Result<Event, TransferError> {
+        let timeline = self.part.session.timeline().ok_or(TransferError::Missing { what })?;
+        let found = timeline.events().iter().find(|event| event.node == node);
+        found.copied().ok_or(TransferError::Missing { what })
+    }
+
+    fn traffic(&self) -> Traffic {
+        let bytes_sent = self.part.bytes_written();
+        Traffic { bytes_sent, bytes_copied: self.part.session.copies().bytes() }
+    }
+}

@@ -1,0 +1,295 @@
+//! The fabric as its users see it: the first paper's Table 1, with an arrival table instead of a tail
+//! byte. Nothing here depends on how bytes travel; that is behind [`Device`].
+//!
+//! | paper (Table 1) | here |
+//! |---|---|
+//! | `CreateRdmaDevice` | [`Fabric::open`] |
+//! | `AllocateMemRegion` | [`Fabric::alloc_region`] |
+//! | `GetChannel` | [`Fabric::channel`] |
+//! | `Memcpy` | [`Channel::memcpy`] |
+//! | vanilla RPC | [`Channel::send_message`], [`Fabric::receive_message`] |
+//!
+//! **Guarantees.** Memcpys of one queue pair take effect in the order they were posted: when a signal
+//! has arrived, the payload of its memcpy and of all earlier writes of that queue pair is visible to
+//! whoever read the slot with [`Fabric::arrived`]. Between queue pairs there is no order. A
+//! completion of a write says that its source may be written again, not that it has arrived; a
+//! completion of a read says that the bytes are here. A failed or lost memcpy completes with an
+//! error, so every post that was accepted completes exactly once.
+
+use std::sync::Arc;
+
+use tensorwire_base::{Deadline, Rank};
+
+use crate::common::{Core, FabricStats};
+use crate::config::{Backend, Endpoint, FabricConfig, PeerAddress};
+use crate::device::{Device, Work};
+use crate::doorbell::{Ticket, Wake};
+use crate::error::{
+    ArrivalError, ChannelError, CloseError, CompletionError, ConnectError, MessageError, OpenError,
+    OpenRegionError, PeerFault, PostError, ReceiveError, RegionError, Side,
+};
+use crate::region::{Region, RegionDescriptor, RemoteRegion, in_bounds};
+use crate::{shm, sim, tcp};
+
+/// Most bytes of one message. Messages hand out addresses; bulk data goes by memcpy.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// This process's end of the wire. Clones share it; the last one to drop hangs up, which peers see
+/// as a fault unless [`Fabric::close`] said goodbye before.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    // before `core`: the device's threads end before what they work on
+    device: Arc<dyn Device>,
+    core: Arc<Core>,
+}
+
+/// A way to one peer: one queue pair. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    fabric: Fabric,
+    peer: Rank,
+    queue_pair: usize,
+}
+
+/// Bytes of a region of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalSlice<'a> {
+    pub region: &'a Region,
+    pub offset: u64,
+}
+
+/// Bytes of a region of the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteSlice<'a> {
+    pub region: &'a RemoteRegion,
+    pub offset: u64,
+}
+
+/// Which way a memcpy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Local to remote.
+    Write,
+    /// Remote to local.
+    Read,
+}
+
+/// An index into a process's arrival table; plain data that its owner tells the peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ArrivalSlot(pub u32);
+
+/// "Once the bytes are there, raise the *peer's* `slot` to at least `epoch`." After a write: the
+/// payload may be read. After a read: its source has been taken and may be written again. A slot only
+/// ever rises, so a late signal of an earlier epoch changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    pub slot: ArrivalSlot,
+    pub epoch: u64,
+}
+
+/// One one-sided copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Memcpy<'a> {
+    pub local: LocalSlice<'a>,
+    pub remote: RemoteSlice<'a>,
+    pub bytes: u64,
+    pub direction: Direction,
+    pub signal: Option<Signal>,
+    /// Comes back in the [`Completion`]; means nothing here.
+    pub token: u64,
+}
+
+/// The end of one posted memcpy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    pub token: u64,
+    pub peer: Rank,
+    pub result: Result<(), CompletionError>,
+}
+
+/// A few bytes from a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub from: Rank,
+    pub body: Vec<u8>,
+}
+
+impl Fabric {
+    /// Opens this process's end; peers can dial it, and are answered from [`Fabric::connect`] on.
+    pub fn open(backend: Backend, config: FabricConfig) -> Result<Fabric, OpenError> {
+        let (core, device): (Arc<Core>, Arc<dyn Device>) = match backend {
+            Backend::Sim(network) => sim::open(network, config)?,
+            Backend::Shm => shm::open(config)?,
+            Backend::Tcp => tcp::open(config)?,
+        };
+        Ok(Fabric { device, core })
+    }
+
+    /// Where peers find this fabric.
+    pub fn endpoint(&self) -> Endpoint {
+        self.device.endpoint()
+    }
+
+    /// Connects to all `peers`, who must call it too. Returns when every one of them is ready.
+    pub fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
+        let mut seen = std::collections::HashSet::from([self.core.me().rank]);
+        for peer in peers {
+            if !seen.insert(peer.rank) {
+                return Err(ConnectError::BadPeerTable { rank: peer.rank });
+            }
+            if self.core.peer(peer.rank).is_some() {
+                return Err(ConnectError::AlreadyConnected { rank: peer.rank });
+            }
+        }
+        self.device.connect(peers, deadline)
+    }
+
+    /// Zeroed memory that peers who are told its descriptor may read and write.
+    pub fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
+        self.device.alloc_region(bytes)
+    }
+
+    /// A fresh slot of this process's arrival table, at epoch 0. Slots are not given back.
+    pub fn alloc_arrival(&self) -> Result<ArrivalSlot, ArrivalError> {
+        self.core.board().alloc_slot().ok_or(ArrivalError { slots: self.core.board().slots() })
+    }
+
+    /// The highest epoch that has arrived at a slot of this process. Acquire: what was written
+    /// before the signal is visible after this returns it.
+    ///
+    /// # Panics
+    /// If the slot was not allocated here.
+    pub fn arrived(&self, slot: ArrivalSlot) -> u64 {
+        self.core.board().epoch(slot.0)
+    }
+
+    /// The paper's `GetChannel`.
+    pub fn channel(&self, peer: Rank, queue_pair: usize) -> Result<Channel, ChannelError> {
+        if self.core.peer(peer).is_none() {
+            return Err(ChannelError::NotConnected { rank: peer });
+        }
+        let count = self.core.config().queue_pairs_per_peer;
+        if queue_pair >= count {
+            return Err(ChannelError::NoSuchQueuePair { queue_pair, count });
+        }
+        Ok(Channel { fabric: self.clone(), peer, queue_pair })
+    }
+
+    /// Moves every completion there is to the end of `completions`; returns how many.
+    pub fn poll(&self, completions: &mut Vec<Completion>) -> usize {
+        self.device.progress();
+        self.core.completions().drain(completions)
+    }
+
+    /// A moment to wait from: take it, look for what you await, and only then [`Fabric::wait`].
+    pub fn ticket(&self) -> Ticket {
+        self.core.board().ticket()
+    }
+
+    /// Waits until something has happened since `ticket`: an arrival, a completion, a message, a
+    /// fault. Nothing between the two calls is lost; an event may turn out to be somebody else's.
+    pub fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
+        self.device.wait(ticket, deadline)
+    }
+
+    /// The next message of any peer. Fails at once if there is none and a peer has been lost.
+    pub fn receive_message(&self, deadline: Deadline) -> Result<Message, ReceiveError> {
+        loop {
+            let ticket = self.ticket();
+            if let Some(message) = self.try_receive_message() {
+                return Ok(message);
+            }
+            if let Some(fault) = self.fault() {
+                return Err(ReceiveError::Fault(fault));
+            }
+            if self.wait(ticket, deadline) == Wake::TimedOut {
+                return self.try_receive_message().ok_or(ReceiveError::TimedOut);
+            }
+        }
+    }
+
+    /// The next message if there is one now.
+    pub fn try_receive_message(&self) -> Option<Message> {
+        self.device.progress();
+        self.core.inbox().pop()
+    }
+
+    /// The first peer that was lost, and why. Stays; other peers may still be used.
+    pub fn fault(&self) -> Option<PeerFault> {
+        self.core.fault().cloned()
+    }
+
+    /// Says goodbye to every peer and waits until each has confirmed that all our writes landed.
+    /// After it this process may exit, and no peer sees a fault. Posts fail from now on.
+    pub fn close(&self, deadline: Deadline) -> Result<(), CloseError> {
+        self.device.close(deadline)
+    }
+
+    /// What this fabric did so far.
+    pub fn stats(&self) -> FabricStats {
+        self.core.counters().snapshot()
+    }
+}
+
+impl Channel {
+    pub fn peer(&self) -> Rank {
+        self.peer
+    }
+
+    pub fn queue_pair(&self) -> usize {
+        self.queue_pair
+    }
+
+    /// Makes a region of the peer accessible: a control round trip, once per region.
+    pub fn open_region(
+        &self,
+        descriptor: &RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<RemoteRegion, OpenRegionError> {
+        self.fabric.device.open_region(self.peer, *descriptor, deadline)
+    }
+
+    /// Posts one copy. Never waits for the peer; its completion comes through [`Fabric::poll`], and
+    /// the local region stays alive until then.
+    pub fn memcpy(&self, memcpy: Memcpy<'_>) -> Result<(), PostError> {
+        let Memcpy { local, remote, bytes, direction, signal, token } = memcpy;
+        check(Side::Local, local.offset, bytes, local.region.bytes())?;
+        check(Side::Remote, remote.offset, bytes, remote.region.bytes())?;
+        if remote.region.peer() != self.peer {
+            let (channel, region) = (self.peer, remote.region.peer());
+            return Err(PostError::WrongPeer { channel, region });
+        }
+        self.fabric.device.post(
+            self.peer,
+            self.queue_pair,
+            Work {
+                local: local.region.memory().clone(),
+                local_offset: local.offset,
+                remote: remote.region.clone(),
+                remote_offset: remote.offset,
+                bytes,
+                direction,
+                signal,
+                token,
+            },
+        )
+    }
+
+    /// Sends at most [`MESSAGE_BYTES_MAX`] bytes; messages of one peer arrive in order. Waits until
+    /// `deadline` for room in the outgoing queue, not for the peer to receive.
+    pub fn send_message(&self, body: &[u8], deadline: Deadline) -> Result<(), MessageError> {
+        if body.len() > MESSAGE_BYTES_MAX {
+            let (bytes, bytes_max) = (body.len(), MESSAGE_BYTES_MAX);
+            return Err(MessageError::TooLarge { bytes, bytes_max });
+        }
+        self.fabric.device.send_message(self.peer, body, deadline)
+    }
+}
+
+fn check(side: Side, offset: u64, bytes: u64, region_bytes: u64) -> Result<(), PostError> {
+    if in_bounds(offset, bytes, region_bytes) {
+        Ok(())
+    } else {
+        Err(PostError::OutOfBounds { side, offset, bytes, region_bytes })
+    }
+}

@@ -1,0 +1,319 @@
+//! What every backend's fabric has: its board, regions, completions, inbox, peers, first fault and
+//! counters. Knows not how bytes travel.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+use tensorwire_base::{Deadline, Rank};
+
+use crate::api::{Completion, Direction, Message};
+use crate::board::Board;
+use crate::config::{FabricConfig, Member, PeerAddress};
+use crate::doorbell::{Ticket, Wake};
+use crate::error::{FaultCause, OpenError, PeerFault, PostError};
+use crate::region::RegionTable;
+
+/// The part of a fabric that its threads share.
+#[derive(Debug)]
+pub(crate) struct Core {
+    config: FabricConfig,
+    board: Board,
+    regions: Arc<RegionTable>,
+    completions: CompletionQueue,
+    inbox: Inbox,
+    peers: RwLock<BTreeMap<Rank, Arc<Peer>>>,
+    fault: OnceLock<PeerFault>,
+    counters: Counters,
+}
+
+/// A peer, and whether it can still be talked to.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) member: Member,
+    gone: OnceLock<Gone>,
+}
+
+/// How a peer went.
+#[derive(Clone, Debug)]
+pub(crate) enum Gone {
+    /// It said goodbye.
+    Departed,
+    /// It did not.
+    Lost(FaultCause),
+    /// We said goodbye.
+    Closed,
+}
+
+/// Completions that nobody has polled yet. Its length is bounded by the credits of its queue pairs.
+#[derive(Debug, Default)]
+pub(crate) struct CompletionQueue {
+    queue: Mutex<VecDeque<(Completion, Arc<Credits>)>>,
+}
+
+/// How many memcpys of a queue pair are posted and not polled.
+#[derive(Debug)]
+pub(crate) struct Credits {
+    depth: usize,
+    taken: AtomicUsize,
+}
+
+/// Messages that nobody has received yet.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    messages: Mutex<(VecDeque<Message>, usize)>,
+}
+
+/// What a fabric did since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FabricStats {
+    /// Memcpys posted, by direction, and their bytes.
+    pub writes: u64,
+    pub reads: u64,
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    /// Messages sent and received.
+    pub messages: u64,
+    /// Waits that ended with an event, and waits that went to sleep in the kernel.
+    pub wakes: u64,
+    pub blocked_waits: u64,
+    /// Connections that were turned away: strangers, other jobs, stale processes.
+    pub connections_refused: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) writes: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) bytes_written: AtomicU64,
+    pub(crate) bytes_read: AtomicU64,
+    pub(crate) messages: AtomicU64,
+    pub(crate) wakes: AtomicU64,
+    pub(crate) blocked_waits: AtomicU64,
+    pub(crate) connections_refused: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(config: FabricConfig, board: Board) -> Arc<Core> {
+        Arc::new(Core {
+            config,
+            board,
+            regions: Arc::default(),
+            completions: CompletionQueue::default(),
+            inbox: Inbox::default(),
+            peers: RwLock::default(),
+            fault: OnceLock::new(),
+            counters: Counters::default(),
+        })
+    }
+
+    pub(crate) fn config(&self) -> &FabricConfig {
+        &self.config
+    }
+
+    pub(crate) fn me(&self) -> Member {
+        self.config.me
+    }
+
+    pub(crate) fn board(&self) -> &Board {
+        &self.board
+    }
+
+    pub(crate) fn regions(&self) -> &Arc<RegionTable> {
+        &self.regions
+    }
+
+    pub(crate) fn completions(&self) -> &CompletionQueue {
+        &self.completions
+    }
+
+    pub(crate) fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn fault(&self) -> Option<&PeerFault> {
+        self.fault.get()
+    }
+
+    pub(crate) fn peer(&self, rank: Rank) -> Option<Arc<Peer>> {
+        self.peers.read().get(&rank).cloned()
+    }
+
+    /// Makes a peer reachable through channels; its backend must be ready to post.
+    pub(crate) fn enter_peer(&self, peer: &Arc<Peer>) {
+        self.peers.write().insert(peer.member.rank, peer.clone());
+    }
+
+    /// Ends the peer's life here; the first word counts. True if it was this one.
+    pub(crate) fn peer_gone(&self, peer: &Peer, gone: Gone) -> bool {
+        let rank = peer.member.rank;
+        let first = peer.gone.set(gone.clone()).is_ok();
+        if first {
+            match gone {
+                Gone::Departed => tracing::debug!(%rank, "peer said goodbye"),
+                Gone::Closed => {}
+                Gone::Lost(cause) => {
+                    let fault = PeerFault { rank, cause };
+                    // whoever uses the fabric gets the fault, and knows what it means
+                    tracing::info!(me = %self.me().rank, "{fault}");
+                    // only the first fault is kept: what follows is mostly its consequence
+                    let _ = self.fault.set(fault);
+                }
+            }
+            self.board.ring();
+        }
+        first
+    }
+
+    /// Pushes a completion and rings.
+    pub(crate) fn complete(&self, completion: Completion, credits: &Arc<Credits>) {
+        self.completions.queue.lock().push_back((completion, credits.clone()));
+        self.board.ring();
+    }
+
+    /// Pushes a received message and rings.
+    pub(crate) fn deliver(&self, message: Message) {
+        self.counters.add(|c| &c.messages, 1);
+        self.inbox.push(message);
+        self.board.ring();
+    }
+
+    /// Waits on the doorbell.
+    pub(crate) fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
+        let waited = self.board.doorbell().wait(ticket, self.config.spin, deadline);
+        self.counters.add(|c| &c.blocked_waits, u64::from(waited.blocked));
+        self.counters.add(|c| &c.wakes, u64::from(waited.wake == Wake::Event));
+        waited.wake
+    }
+}
+
+/// Refuses what no fabric can work with.
+pub(crate) fn check_config(config: &FabricConfig) -> Result<(), OpenError> {
+    let check = |what, found: usize, max: usize, range| match found {
+        found if (1..=max).contains(&found) => Ok(()),
+        // fits: usize is 64 bits wide on every platform with memfd and epoll that we build for
+        found => Err(OpenError::Config { what, range, found: found as u64 }),
+    };
+    check("completion_queues", config.completion_queues, 256, "1..=256")?;
+    check("queue_pairs_per_peer", config.queue_pairs_per_peer, 1024, "1..=1024")?;
+    check("queue_depth", config.queue_depth, 1 << 20, "1..=1048576")?;
+    check("arrival_slots", config.arrival_slots, 1 << 28, "1..=268435456")
+}
+
+impl Peer {
+    pub(crate) fn new(address: &PeerAddress) -> Arc<Peer> {
+        Arc::new(Peer { member: address.member(), gone: OnceLock::new() })
+    }
+
+    pub(crate) fn gone(&self) -> Option<&Gone> {
+        self.gone.get()
+    }
+
+    /// The error for a post to a peer that is gone.
+    pub(crate) fn check(&self) -> Result<(), PostError> {
+        match self.gone.get() {
+            None => Ok(()),
+            Some(gone) => Err(PostError::PeerLost { peer: self.member.rank, cause: gone.text() }),
+        }
+    }
+
+    /// Why the peer cannot be talked to.
+    pub(crate) fn cause(&self) -> String {
+        self.gone.get().map_or_else(|| "the connection broke".into(), Gone::text)
+    }
+}
+
+impl Gone {
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Gone::Departed => "it closed its fabric in good order".into(),
+            Gone::Closed => "this fabric is closed".into(),
+            Gone::Lost(cause) => cause.to_string(),
+        }
+    }
+}
+
+impl CompletionQueue {
+    pub(crate) fn drain(&self, completions: &mut Vec<Completion>) -> usize {
+        let mut queue = self.queue.lock();
+        let count = queue.len();
+        completions.extend(queue.drain(..).map(|(completion, credits)| {
+            credits.give_back();
+            completion
+        }));
+        count
+    }
+}
+
+impl Credits {
+    pub(crate) fn new(depth: usize) -> Arc<Credits> {
+        Arc::new(Credits { depth, taken: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn take(&self) -> Result<(), PostError> {
+        let take = |taken: usize| (taken < self.depth).then_some(taken + 1);
+        let taken = self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(drop).map_err(|_| PostError::Full { depth: self.depth })
+    }
+
+    pub(crate) fn give_back(&self) {
+        let before = self.taken.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "gave back a credit that was not taken");
+    }
+}
+
+impl Inbox {
+    fn push(&self, message: Message) {
+        let mut messages = self.messages.lock();
+        messages.1 += message.body.len();
+        messages.0.push_back(message);
+    }
+
+    pub(crate) fn pop(&self) -> Option<Message> {
+        let mut messages = self.messages.lock();
+        let message = messages.0.pop_front()?;
+        messages.1 -= message.body.len();
+        Some(message)
+    }
+
+    /// Messages waiting, and their bytes.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        let messages = self.messages.lock();
+        (messages.0.len(), messages.1)
+    }
+}
+
+impl Counters {
+    pub(crate) fn add(&self, which: impl Fn(&Counters) -> &AtomicU64, count: u64) {
+        which(self).fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts an accepted memcpy.
+    pub(crate) fn posted(&self, direction: Direction, bytes: u64) {
+        let (count, sum) = match direction {
+            Direction::Write => (&self.writes, &self.bytes_written),
+            Direction::Read => (&self.reads, &self.bytes_read),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        sum.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn snapshot(&self) -> FabricStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        FabricStats {
+            writes: read(&self.writes),
+            reads: read(&self.reads),
+            bytes_written: read(&self.bytes_written),
+            bytes_read: read(&self.bytes_read),
+            messages: read(&self.messages),
+            wakes: read(&self.wakes),
+            blocked_waits: read(&self.blocked_waits),
+            connections_refused: read(&self.connections_refused),
+        }
+    }
+}

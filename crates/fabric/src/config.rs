@@ -1,0 +1,165 @@
+//! What a fabric is told when it is opened, and the plain data that peers learn of each other. Knows
+//! no socket and no memory.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::Duration;
+
+use tensorwire_base::{Incarnation, JobId, Rank};
+
+use crate::sim::SimNetwork;
+
+/// One life of one process of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Member {
+    pub rank: Rank,
+    pub incarnation: Incarnation,
+}
+
+/// What every process of a job knows and a stranger does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobCredentials {
+    pub job_id: JobId,
+    pub secret: Secret,
+}
+
+/// The job's shared secret. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+/// How bytes travel; chosen once, in [`crate::Fabric::open`].
+#[derive(Clone, Debug)]
+pub enum Backend {
+    /// Several fabrics in one process, with a seeded, adversarial network between them.
+    Sim(SimNetwork),
+    /// Processes of one host: peers write into each other's mapped memory.
+    Shm,
+    /// Processes of any hosts: the receiver reads from the socket straight into the region.
+    Tcp,
+}
+
+/// The paper's `CreateRdmaDevice(num_cqs, num_qps_per_peer, local_endpoint)`, and what a job adds.
+#[derive(Clone, Debug)]
+pub struct FabricConfig {
+    pub me: Member,
+    pub job: JobCredentials,
+    /// Where to listen (tcp). Port 0: the system chooses. Peers must be able to reach the address.
+    pub endpoint: SocketAddr,
+    /// Threads that progress and poll completions; queue pairs are spread over them round-robin.
+    pub completion_queues: usize,
+    pub queue_pairs_per_peer: usize,
+    /// Most memcpys of one queue pair that are posted and not yet polled.
+    pub queue_depth: usize,
+    /// Size of this process's arrival table, 8 bytes a slot.
+    pub arrival_slots: usize,
+    /// How long a wait spins before it blocks.
+    pub spin: Duration,
+}
+
+impl FabricConfig {
+    /// The defaults: loopback, 4 completion queues, 4 queue pairs a peer, 256 memcpys deep, 16 Ki
+    /// arrival slots, 20 µs of spinning.
+    pub fn new(me: Member, job: JobCredentials) -> FabricConfig {
+        FabricConfig {
+            me,
+            job,
+            endpoint: SocketAddr::from(([127, 0, 0, 1], 0)),
+            completion_queues: 4,
+            queue_pairs_per_peer: 4,
+            queue_depth: 256,
+            arrival_slots: 16 << 10,
+            spin: Duration::from_micros(20),
+        }
+    }
+}
+
+/// Where a fabric can be reached: what a peer needs to connect. Travels as text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// In this process, through the `SimNetwork` that both were opened with.
+    Sim,
+    /// An abstract Unix socket of this host; it leaves no file.
+    Shm(String),
+    Tcp(SocketAddr),
+}
+
+/// A peer to connect to: who must answer, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerAddress {
+    pub rank: Rank,
+    pub incarnation: Incarnation,
+    pub endpoint: Endpoint,
+}
+
+/// A text that is no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no endpoint; expected sim, shm:NAME or tcp:ADDRESS:PORT")]
+pub struct EndpointError {
+    pub text: String,
+}
+
+impl PeerAddress {
+    pub fn member(&self) -> Member {
+        Member { rank: self.rank, incarnation: self.incarnation }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Endpoint::Sim => f.write_str("sim"),
+            Endpoint::Shm(name) => write!(f, "shm:{name}"),
+            Endpoint::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Endpoint, EndpointError> {
+        let wrong = || EndpointError { text: text.into() };
+        match text.split_once(':') {
+            None if text == "sim" => Ok(Endpoint::Sim),
+            Some(("shm", name)) if !name.is_empty() && name.len() < 100 => {
+                Ok(Endpoint::Shm(name.into()))
+            }
+            Some(("tcp", address)) => address.parse().map(Endpoint::Tcp).map_err(|_| wrong()),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (incarnation {})", self.rank, self.incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_travel_as_text() {
+        for text in ["sim", "shm:tensorwire-0123", "tcp:127.0.0.1:80", "tcp:[::1]:9"] {
+            assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
+        }
+        for text in ["", "shm:", "tcp:nowhere", "udp:1.2.3.4:5", "sim:1"] {
+            assert!(text.parse::<Endpoint>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_never_printed() {
+        let job = JobCredentials { job_id: JobId(7), secret: Secret([0xab; 32]) };
+        assert!(!format!("{job:?}").contains("171"));
+    }
+}

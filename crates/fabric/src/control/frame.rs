@@ -1,0 +1,190 @@
+//! Control frames: a fixed little-endian header, then at most one message's worth of bytes. A frame
+//! may carry one file descriptor (shm). Knows no socket; any bytes decode or fail, none panic.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use crate::api::MESSAGE_BYTES_MAX;
+use crate::region::RegionDescriptor;
+
+pub(crate) const HEADER_BYTES: usize = 24;
+/// Descriptors that may have arrived before the frames they belong to.
+const FDS_MAX: usize = 64;
+
+/// What two fabrics tell each other beside the data.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    /// First frame of both sides: how many arrival slots, and the board itself (shm).
+    Attach {
+        slots: u64,
+        board: Option<OwnedFd>,
+    },
+    /// All of the sender's peers are attached.
+    Ready,
+    Message {
+        body: Vec<u8>,
+    },
+    OpenRegion {
+        request: u64,
+        descriptor: RegionDescriptor,
+    },
+    RegionOpened {
+        request: u64,
+        fd: Option<OwnedFd>,
+    },
+    RegionRefused {
+        request: u64,
+        reason: String,
+    },
+    Goodbye,
+    GoodbyeAck,
+    /// The sender hangs up, because we broke its rules.
+    Refusal {
+        reason: String,
+    },
+}
+
+/// The answer to a region request.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Opened(Option<OwnedFd>),
+    Refused(String),
+}
+
+/// A frame that breaks the protocol.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("a control frame of unknown kind {0}")]
+    Kind(u16),
+    #[error("a control frame of {0} bytes, over the limit")]
+    TooLong(u32),
+    #[error("a control frame of kind {kind} with a body of {bytes} bytes")]
+    WrongLength { kind: u16, bytes: usize },
+    #[error(
+        "a control frame that lacks its file descriptor (are too many files open?), or has one too many"
+    )]
+    Descriptor,
+}
+
+/// Bytes and descriptors in, frames out.
+#[derive(Debug, Default)]
+pub(crate) struct Decoder {
+    bytes: Vec<u8>,
+    /// What is decoded of `bytes`.
+    done: usize,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Frame {
+    /// The frame as bytes, and the descriptor to send with the first of them.
+    pub(crate) fn encode(self) -> (Vec<u8>, Option<OwnedFd>) {
+        match self {
+            Frame::Attach { slots, board } => wire(1, slots, 0, &[], board),
+            Frame::Ready => wire(2, 0, 0, &[], None),
+            Frame::Message { body } => wire(3, 0, 0, &body, None),
+            Frame::OpenRegion { request, descriptor } => {
+                wire(4, request, 0, &descriptor.to_bytes(), None)
+            }
+            Frame::RegionOpened { request, fd } => wire(5, request, 0, &[], fd),
+            Frame::RegionRefused { request, reason } => wire(6, request, 0, clip(&reason), None),
+            Frame::Goodbye => wire(7, 0, 0, &[], None),
+            Frame::GoodbyeAck => wire(8, 0, 0, &[], None),
+            Frame::Refusal { reason } => wire(9, 0, 0, clip(&reason), None),
+        }
+    }
+}
+
+impl Decoder {
+    pub(crate) fn push(&mut self, bytes: &[u8], fds: impl Iterator<Item = OwnedFd>) {
+        self.bytes.drain(..std::mem::take(&mut self.done));
+        self.bytes.extend_from_slice(bytes);
+        self.fds.extend(fds);
+    }
+
+    /// The next whole frame, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        if self.fds.len() > FDS_MAX {
+            return Err(FrameError::Descriptor);
+        }
+        let rest = &self.bytes[self.done..];
+        let Some((header, rest)) = rest.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let kind = u16::from_le_bytes([header[0], header[1]]);
+        let has_fd = header[2] != 0;
+        let length = u32::from_le_bytes(std::array::from_fn(|i| header[4 + i]));
+        let word = u64::from_le_bytes(std::array::from_fn(|i| header[8 + i]));
+        // fits: u32 into usize on 64 bits
+        if length as usize > MESSAGE_BYTES_MAX {
+            return Err(FrameError::TooLong(length));
+        }
+        let Some(body) = rest.get(..length as usize) else {
+            return Ok(None);
+        };
+        let fd = match has_fd {
+            true => Some(self.fds.pop_front().ok_or(FrameError::Descriptor)?),
+            false => None,
+        };
+        let frame = parse(kind, word, body, fd)?;
+        self.done += HEADER_BYTES + body.len();
+        Ok(Some(frame))
+    }
+}
+
+fn parse(kind: u16, word: u64, body: &[u8], fd: Option<OwnedFd>) -> Result<Frame, FrameError> {
+    let text = || String::from_utf8_lossy(clip_bytes(body)).into_owned();
+    let wrong = || FrameError::WrongLength { kind, bytes: body.len() };
+    let empty = |frame| {
+        if body.is_empty() { Ok(frame) } else { Err(wrong()) }
+    };
+    if fd.is_some() && !matches!(kind, 1 | 5) {
+        return Err(FrameError::Descriptor);
+    }
+    match kind {
+        1 => empty(Frame::Attach { slots: word, board: fd }),
+        2 => empty(Frame::Ready),
+        3 => Ok(Frame::Message { body: body.to_vec() }),
+        4 => {
+            let descriptor = RegionDescriptor::from_bytes(body).map_err(|_| wrong())?;
+            Ok(Frame::OpenRegion { request: word, descriptor })
+        }
+        5 => empty(Frame::RegionOpened { request: word, fd }),
+        6 => Ok(Frame::RegionRefused { request: word, reason: text() }),
+        7 => empty(Frame::Goodbye),
+        8 => empty(Frame::GoodbyeAck),
+        9 => Ok(Frame::Refusal { reason: text() }),
+        _ => Err(FrameError::Kind(kind)),
+    }
+}
+
+/// kind u16, has a descriptor u8, 0 u8, body length u32, word u64, spare u64, body.
+fn wire(
+    kind: u16,
+    word: u64,
+    spare: u64,
+    body: &[u8],
+    fd: Option<OwnedFd>,
+) -> (Vec<u8>, Option<OwnedFd>) {
+    let length = u32::try_from(body.len()).expect("callers keep bodies under MESSAGE_BYTES_MAX");
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+    bytes.extend_from_slice(&kind.to_le_bytes());
+    bytes.extend_from_slice(&[u8::from(fd.is_some()), 0]);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&word.to_le_bytes());
+    bytes.extend_from_slice(&spare.to_le_bytes());
+    bytes.extend_from_slice(body);
+    (bytes, fd)
+}
+
+/// A reason is a line, not a book.
+fn clip(text: &str) -> &[u8] {
+    clip_bytes(text.as_bytes())
+}
+
+fn clip_bytes(text: &[u8]) -> &[u8] {
+    &text[..text.len().min(1000)]
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

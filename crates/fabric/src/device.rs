@@ -1,0 +1,70 @@
+//! The seam between the API and a backend: a dozen calls, of which `post`, `progress` and
+//! `alloc_region` never wait for a peer and the others wait until a deadline at most. Requests and
+//! completions are plain data. A backend is chosen once, in `Fabric::open`.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use tensorwire_base::{Deadline, Rank};
+
+use crate::api::{Direction, Signal};
+use crate::config::{Endpoint, PeerAddress};
+use crate::doorbell::{Ticket, Wake};
+use crate::error::{
+    CloseError, ConnectError, MessageError, OpenRegionError, PostError, RegionError,
+};
+use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
+
+/// One memcpy, bounds checked against both regions. It holds both, so neither dies in flight.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) local: Arc<RegionMemory>,
+    pub(crate) local_offset: u64,
+    pub(crate) remote: RemoteRegion,
+    pub(crate) remote_offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) direction: Direction,
+    pub(crate) signal: Option<Signal>,
+    pub(crate) token: u64,
+}
+
+impl Work {
+    /// Refuses a signal beyond the peer's arrival table.
+    pub(crate) fn check_slot(&self, peer: Rank, slots: u64) -> Result<(), PostError> {
+        match self.signal {
+            Some(Signal { slot, .. }) if u64::from(slot.0) >= slots => {
+                Err(PostError::NoSuchSlot { peer, slot: slot.0, slots })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One end of the wire.
+pub(crate) trait Device: Debug + Send + Sync {
+    fn endpoint(&self) -> Endpoint;
+
+    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError>;
+
+    fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError>;
+
+    fn open_region(
+        &self,
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<RemoteRegion, OpenRegionError>;
+
+    /// Accepts the work or refuses it whole. What is accepted completes exactly once.
+    fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError>;
+
+    /// Moves what only moves when somebody looks. Bounded.
+    fn progress(&self) {}
+
+    fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake;
+
+    fn send_message(&self, peer: Rank, body: &[u8], deadline: Deadline)
+    -> Result<(), MessageError>;
+
+    fn close(&self, deadline: Deadline) -> Result<(), CloseError>;
+}

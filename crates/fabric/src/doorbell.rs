@@ -1,0 +1,151 @@
+//! An event count on a futex: ring it after something happened, wait on it after having looked.
+//! Knows not what happened.
+//!
+//! **Why no wake-up is lost.** The waiter takes a ticket (the sequence), looks, announces itself in
+//! `waiters`, and has the kernel sleep only if the sequence still equals its ticket. The ringer raises
+//! the sequence first and looks at `waiters` second. Both are sequentially consistent: either the
+//! ringer sees the waiter and wakes it, or the waiter's announcement came after the ringer's look and
+//! thus after the new sequence, and the kernel refuses to sleep.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+use tensorwire_base::Deadline;
+
+/// A moment in the sequence of events. Would be mistaken for a later one only if exactly 2^32 events
+/// (or a multiple) happened between taking it and waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(pub(crate) u32);
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    Event,
+    TimedOut,
+}
+
+/// The two words. They may lie in memory that other processes ring through.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct Doorbell {
+    sequence: AtomicU32,
+    waiters: AtomicU32,
+}
+
+/// What a wait did, for the statistics.
+pub(crate) struct Waited {
+    pub(crate) wake: Wake,
+    pub(crate) blocked: bool,
+}
+
+impl Doorbell {
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket(self.sequence.load(Ordering::SeqCst))
+    }
+
+    /// Makes every wait on an earlier ticket end.
+    pub(crate) fn ring(&self) {
+        self.sequence.fetch_add(1, Ordering::SeqCst);
+        if self.waiters.load(Ordering::SeqCst) != 0 {
+            // cannot fail on a valid address; not PRIVATE, because the ringer may be another process
+            let _ = futex::wake(&self.sequence, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+
+    /// Spins for at most `spin`, then sleeps until rung or until the deadline.
+    pub(crate) fn wait(&self, ticket: Ticket, spin: Duration, deadline: Deadline) -> Waited {
+        if self.ticket() != ticket {
+            return Waited { wake: Wake::Event, blocked: false };
+        }
+        let spin_until = Instant::now() + spin.min(deadline.remaining());
+        while Instant::now() < spin_until {
+            for _ in 0..64 {
+                if self.ticket() != ticket {
+                    return Waited { wake: Wake::Event, blocked: false };
+                }
+                std::hint::spin_loop();
+            }
+            // whoever is to ring may wait for this very core
+            std::thread::yield_now();
+        }
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        let wake = self.sleep(ticket, deadline);
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+        Waited { wake, blocked: true }
+    }
+
+    fn sleep(&self, ticket: Ticket, deadline: Deadline) -> Wake {
+        while self.ticket() == ticket {
+            let remaining = deadline.remaining();
+            if remaining.is_zero() {
+                return Wake::TimedOut;
+            }
+            let timeout = rustix::time::Timespec {
+                tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: remaining.subsec_nanos().into(),
+            };
+            let slept =
+                futex::wait(&self.sequence, futex::Flags::empty(), ticket.0, Some(&timeout));
+            match slept {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
+                // no futex here: a bounded sleep keeps the promise to come back, more slowly
+                Err(_) => std::thread::sleep(remaining.min(Duration::from_millis(1))),
+            }
+        }
+        Wake::Event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_ring_between_ticket_and_wait_is_not_lost() {
+        let bell = Doorbell::default();
+        let ticket = bell.ticket();
+        bell.ring();
+        let waited = bell.wait(ticket, Duration::ZERO, Deadline::after(Duration::from_secs(60)));
+        assert_eq!(waited.wake, Wake::Event);
+        assert!(!waited.blocked);
+    }
+
+    #[test]
+    fn a_wait_without_a_ring_times_out() {
+        let bell = Doorbell::default();
+        let waited =
+            bell.wait(bell.ticket(), Duration::ZERO, Deadline::after(Duration::from_millis(20)));
+        assert_eq!(waited.wake, Wake::TimedOut);
+    }
+
+    #[test]
+    fn two_threads_hand_a_turn_back_and_forth() {
+        const TURNS: u32 = 20_000;
+        let shared = Arc::new((Doorbell::default(), AtomicU32::new(0)));
+        let play = |parity: u32, shared: Arc<(Doorbell, AtomicU32)>| {
+            let (bell, turn) = &*shared;
+            let deadline = Deadline::after(Duration::from_secs(60));
+            loop {
+                let ticket = bell.ticket();
+                let now = turn.load(Ordering::SeqCst);
+                if now >= TURNS {
+                    return;
+                }
+                if now % 2 == parity {
+                    turn.store(now + 1, Ordering::SeqCst);
+                    bell.ring();
+                } else {
+                    let waited = bell.wait(ticket, Duration::ZERO, deadline);
+                    assert_eq!(waited.wake, Wake::Event, "lost at turn {now}");
+                }
+            }
+        };
+        let other = shared.clone();
+        let thread = std::thread::spawn(move || play(1, other));
+        play(0, shared);
+        thread.join().unwrap();
+    }
+}

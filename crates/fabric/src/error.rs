@@ -1,0 +1,195 @@
+//! One typed error per verb: what happened, where, and how to mend it.
+
+use tensorwire_base::Rank;
+
+use crate::handshake::HandshakeError;
+
+/// [`crate::Fabric::open`].
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("{what} must be {range}, not {found}; correct the fabric's configuration")]
+    Config { what: &'static str, range: &'static str, found: u64 },
+    #[error("cannot listen on {at}: {source}; choose a free port of an address of this host")]
+    Listen { at: String, source: std::io::Error },
+    #[error("cannot {doing}: {source}; raise the limit on open files or memory (ulimit -a)")]
+    System { doing: &'static str, source: std::io::Error },
+    #[error("rank {rank} is already open in this simulated network; a rank opens once")]
+    RankTaken { rank: Rank },
+}
+
+/// [`crate::Fabric::connect`].
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("the peer table names rank {rank} twice, or names this process; list each peer once")]
+    BadPeerTable { rank: Rank },
+    #[error("rank {rank} is already connected; connect each peer once")]
+    AlreadyConnected { rank: Rank },
+    #[error(
+        "rank {rank} has endpoint {endpoint}, which a fabric on {backend} cannot dial; open the same backend everywhere"
+    )]
+    WrongBackend { rank: Rank, endpoint: String, backend: &'static str },
+    #[error(
+        "cannot reach rank {rank} at {endpoint}: {source}; is that process alive, and no firewall between?"
+    )]
+    Unreachable { rank: Rank, endpoint: String, source: std::io::Error },
+    #[error("rank {rank} at {endpoint}: {source}")]
+    Handshake { rank: Rank, endpoint: String, source: HandshakeError },
+    #[error(
+        "still waiting for {missing} when the deadline passed; are those processes alive, with this process in their peer table?"
+    )]
+    TimedOut { missing: String },
+    #[error("while connecting: {0}")]
+    Lost(PeerFault),
+    #[error("cannot {doing}: {source}; raise the limit on open files or memory (ulimit -a)")]
+    System { doing: &'static str, source: std::io::Error },
+    #[error("this fabric is closed")]
+    Closed,
+}
+
+/// [`crate::Fabric::alloc_region`].
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    #[error(
+        "a region of {bytes} bytes does not fit the {available} bytes of memory available on this host; lower the batch size or use more hosts"
+    )]
+    NoMemory { bytes: u64, available: u64 },
+    #[error(
+        "cannot {doing} a region of {bytes} bytes: {source}; free memory or raise the limits (ulimit -a)"
+    )]
+    System { doing: &'static str, bytes: u64, source: std::io::Error },
+}
+
+/// [`crate::Fabric::alloc_arrival`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("all {slots} arrival slots are taken; open the fabric with more arrival_slots")]
+pub struct ArrivalError {
+    pub slots: usize,
+}
+
+/// [`crate::Fabric::channel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChannelError {
+    #[error("rank {rank} is not connected; connect to it first")]
+    NotConnected { rank: Rank },
+    #[error("queue pair {queue_pair} does not exist: there are {count} per peer")]
+    NoSuchQueuePair { queue_pair: usize, count: usize },
+}
+
+/// Bytes that are no region descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a region descriptor has {expected} bytes, not {found}")]
+pub struct DescriptorError {
+    pub expected: usize,
+    pub found: usize,
+}
+
+/// [`crate::Channel::open_region`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenRegionError {
+    #[error(
+        "rank {peer} refused the region: {reason}; descriptors are valid while their region lives"
+    )]
+    Refused { peer: Rank, reason: String },
+    #[error("rank {peer} did not answer before the deadline; is it stopped or overloaded?")]
+    TimedOut { peer: Rank },
+    #[error("rank {peer} is gone: {cause}")]
+    PeerLost { peer: Rank, cause: String },
+    #[error(
+        "cannot map the region of rank {peer}: {reason}; free memory or raise the limits (ulimit -a)"
+    )]
+    Map { peer: Rank, reason: String },
+}
+
+/// [`crate::Channel::memcpy`]: nothing was posted and no completion will come.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    #[error(
+        "the send queue is full ({depth} memcpys posted and not polled); poll completions and post again"
+    )]
+    Full { depth: usize },
+    #[error("bytes {offset}..+{bytes} lie outside the {side} region of {region_bytes} bytes")]
+    OutOfBounds { side: Side, offset: u64, bytes: u64, region_bytes: u64 },
+    #[error("the remote region belongs to rank {region}, the channel leads to rank {channel}")]
+    WrongPeer { channel: Rank, region: Rank },
+    #[error("rank {peer} has {slots} arrival slots, not slot {slot}; use a slot that it allocated")]
+    NoSuchSlot { peer: Rank, slot: u32, slots: u64 },
+    #[error("rank {peer} is gone: {cause}")]
+    PeerLost { peer: Rank, cause: String },
+}
+
+/// Which of a memcpy's two regions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Local,
+    Remote,
+}
+
+/// Why a posted memcpy failed. The bytes of its target are indeterminate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompletionError {
+    #[error("rank {peer} is gone: {cause}")]
+    PeerLost { peer: Rank, cause: String },
+    #[error("the simulated network failed this memcpy")]
+    Injected,
+}
+
+/// [`crate::Channel::send_message`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    #[error(
+        "a message of {bytes} bytes is over the limit of {bytes_max}; send bulk data with memcpy"
+    )]
+    TooLarge { bytes: usize, bytes_max: usize },
+    #[error("rank {peer} takes no messages: the queue was full until the deadline; is it stopped?")]
+    TimedOut { peer: Rank },
+    #[error("rank {peer} is gone: {cause}")]
+    PeerLost { peer: Rank, cause: String },
+}
+
+/// [`crate::Fabric::receive_message`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReceiveError {
+    #[error("no message came before the deadline")]
+    TimedOut,
+    #[error("no message, and none may come: {0}")]
+    Fault(PeerFault),
+}
+
+/// [`crate::Fabric::close`]: the fabric is closed all the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseError {
+    #[error(
+        "{missing} did not confirm the goodbye before the deadline; their last writes may be lost"
+    )]
+    Unconfirmed { missing: String },
+}
+
+/// The end of a peer that did not say goodbye.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("lost rank {rank}: {cause}")]
+pub struct PeerFault {
+    pub rank: Rank,
+    pub cause: FaultCause,
+}
+
+/// Why a peer was lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FaultCause {
+    #[error(
+        "the process died or left without a goodbye ({detail}); look at its log and exit status"
+    )]
+    Died { detail: String },
+    #[error("it refused our request and hung up: {detail}")]
+    Refused { detail: String },
+    #[error("it broke the protocol: {detail}; do all processes run the same version?")]
+    Protocol { detail: String },
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Side::Local => "local",
+            Side::Remote => "remote",
+        })
+    }
+}

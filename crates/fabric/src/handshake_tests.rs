@@ -1,0 +1,217 @@
+//! The handshake against right and wrong others, over socket pairs.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn job() -> JobCredentials {
+    JobCredentials { job_id: JobId(1), secret: Secret([9; 32]) }
+}
+
+fn member(rank: u32) -> Member {
+    Member { rank: Rank(rank), incarnation: Incarnation(100 + u64::from(rank)) }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(20))
+}
+
+/// Rank 1 dials rank 0; each with its own view of the job and of the other.
+fn shake(
+    dialer: (JobCredentials, Option<Member>),
+    acceptor: (JobCredentials, Result<(), Refusal>),
+) -> (Result<Member, HandshakeError>, Result<Caller, HandshakeError>) {
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let accepted =
+            scope.spawn(move || accept(&mut far, &acceptor.0, member(0), |_| acceptor.1, soon()));
+        let purpose = Purpose::QueuePair(3);
+        let dialled = dial(&mut near, &dialer.0, member(1), dialer.1, purpose, soon());
+        drop(near);
+        (dialled, accepted.join().unwrap())
+    })
+}
+
+#[test]
+fn members_of_a_job_find_each_other() {
+    for target in [Some(member(0)), None] {
+        let (dialled, accepted) = shake((job(), target), (job(), Ok(())));
+        assert_eq!(dialled.unwrap(), member(0));
+        let caller = Caller { member: member(1), purpose: Purpose::QueuePair(3) };
+        assert_eq!(accepted.unwrap(), caller);
+    }
+}
+
+#[test]
+fn every_mismatch_has_its_reason_on_both_sides() {
+    let other_job = JobCredentials { job_id: JobId(2), ..job() };
+    let other_secret = JobCredentials { secret: Secret([8; 32]), ..job() };
+    let stale = Member { incarnation: Incarnation(7), ..member(0) };
+    let cases = [
+        (other_job, None, Ok(()), Refusal::OtherJob),
+        (other_secret, None, Ok(()), Refusal::WrongSecret),
+        (job(), Some(stale), Ok(()), Refusal::OtherTarget),
+        (job(), Some(member(5)), Ok(()), Refusal::OtherTarget),
+        (job(), None, Err(Refusal::StaleIncarnation), Refusal::StaleIncarnation),
+        (job(), None, Err(Refusal::Duplicate), Refusal::Duplicate),
+    ];
+    for (theirs, target, admit, reason) in cases {
+        let (dialled, accepted) = shake((theirs, target), (job(), admit));
+        assert!(matches!(dialled, Err(HandshakeError::Refused(found)) if found == reason));
+        assert!(matches!(accepted, Err(HandshakeError::Rejected(found)) if found == reason));
+    }
+}
+
+/// Plays the acceptor's side by hand.
+fn impostor(answer: impl FnOnce(&mut UnixStream) + Send) -> Result<Member, HandshakeError> {
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            far.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+            answer(&mut far);
+        });
+        dial(&mut near, &job(), member(1), Some(member(0)), Purpose::Control, soon())
+    })
+}
+
+#[test]
+fn an_acceptor_must_prove_itself_too() {
+    let unproven = impostor(|far| {
+        far.write_all(&Challenge { verdict: 0, member: member(0) }.encode([0; 32])).unwrap();
+        far.read_exact(&mut [0; PROOF_BYTES]).unwrap();
+        far.write_all(&[0; VERDICT_BYTES]).unwrap();
+    });
+    assert!(matches!(unproven, Err(HandshakeError::Rejected(Refusal::WrongSecret))));
+    let reflected = impostor(|far| {
+        // the dialer's own proof does not pass for the acceptor's
+        far.write_all(&Challenge { verdict: 0, member: member(0) }.encode([0; 32])).unwrap();
+        let mut proof = [0; PROOF_BYTES];
+        far.read_exact(&mut proof).unwrap();
+        far.write_all(&[[0; 8].as_slice(), &proof].concat()).unwrap();
+    });
+    assert!(matches!(reflected, Err(HandshakeError::Rejected(Refusal::WrongSecret))));
+    let other = impostor(|far| {
+        let stale = Member { incarnation: Incarnation(7), ..member(0) };
+        far.write_all(&Challenge { verdict: 0, member: stale }.encode([0; 32])).unwrap();
+    });
+    assert!(matches!(other, Err(HandshakeError::Rejected(Refusal::StaleIncarnation))));
+    let gone = impostor(|_| {});
+    assert!(matches!(gone, Err(HandshakeError::HungUp { .. })));
+}
+
+#[test]
+fn a_recorded_dialer_proves_nothing_twice() {
+    // what a right dialer sent once, sent again to a new acceptor with a new nonce
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    let hello = Hello {
+        job_id: JobId(1),
+        me: member(1),
+        target: None,
+        purpose: Purpose::Control,
+        nonce: [1; 32],
+    };
+    let hello = hello.encode();
+    let old_challenge = Challenge { verdict: 0, member: member(0) }.encode([2; 32]);
+    let old_proof = prove(&job().secret, b"dialer", &hello, &old_challenge, &[]);
+    near.write_all(&hello).unwrap();
+    near.write_all(&old_proof).unwrap();
+    let accepted = accept(&mut far, &job(), member(0), |_| Ok(()), soon());
+    assert!(matches!(accepted, Err(HandshakeError::Rejected(Refusal::WrongSecret))));
+    // and it got no proof of ours in return
+    drop(far);
+    let mut heard = Vec::new();
+    near.read_to_end(&mut heard).unwrap();
+    assert_eq!(heard[CHALLENGE_BYTES + 8..], [0; PROOF_BYTES]);
+}
+
+#[test]
+fn who_says_nothing_or_drips_is_left_at_the_deadline() {
+    let (_near, mut far) = UnixStream::pair().unwrap();
+    let started = Instant::now();
+    let within = Deadline::after(Duration::from_millis(50));
+    let silent = accept(&mut far, &job(), member(0), |_| Ok(()), within);
+    assert!(matches!(silent, Err(HandshakeError::TimedOut { .. })));
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // one byte at a time, for longer than the deadline, until hung up on
+            for byte in MAGIC.iter().chain(&[0; 70]) {
+                std::thread::sleep(Duration::from_millis(10));
+                if near.write_all(&[*byte]).is_err() {
+                    return;
+                }
+            }
+        });
+        let within = Deadline::after(Duration::from_millis(100));
+        let dripping = accept(&mut far, &job(), member(0), |_| Ok(()), within);
+        assert!(matches!(dripping, Err(HandshakeError::TimedOut { .. })), "{dripping:?}");
+        drop(far);
+    });
+    assert!(started.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn another_protocol_is_known_by_its_first_bytes() {
+    let (mut near, mut far) = UnixStream::pair().unwrap();
+    // shorter than a hello: only the magic can tell
+    near.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let accepted = accept(&mut far, &job(), member(0), |_| Ok(()), soon());
+    assert!(matches!(accepted, Err(HandshakeError::Rejected(Refusal::NotOurProtocol))));
+}
+
+#[test]
+fn refusals_survive_the_wire() {
+    for code in 0..=12 {
+        if let Err(refusal) = Refusal::from_code(code)
+            && refusal != Refusal::Unknown
+        {
+            assert_eq!(refusal.code(), code);
+        }
+    }
+    assert_eq!(Refusal::from_code(0), Ok(()));
+    assert_eq!(Refusal::from_code(999), Err(Refusal::Unknown));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_answered_without_a_panic(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..200),
+        right_start in 0usize..90,
+    ) {
+        let hello = Hello {
+            job_id: JobId(1), me: member(1), target: None, purpose: Purpose::Control, nonce: [3; 32],
+        };
+        // some begin as a right hello does
+        for (byte, right) in bytes.iter_mut().zip(&hello.encode()[..right_start.min(HELLO_BYTES)]) {
+            *byte = *right;
+        }
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.write_all(&bytes).unwrap();
+        drop(near);
+        let accepted = accept(&mut far, &job(), member(0), |_| Ok(()), soon());
+        prop_assert!(accepted.is_err());
+    }
+
+    #[test]
+    fn hellos_survive_the_wire(
+        job_id: u64, rank: u32, incarnation: u64, index: u32, kind in 0..3, to: Option<(u32, u64)>,
+    ) {
+        let member = |(rank, incarnation)| {
+            Member { rank: Rank(rank), incarnation: Incarnation(incarnation) }
+        };
+        let purpose = match kind {
+            0 => Purpose::Control,
+            1 => Purpose::QueuePair(index),
+            _ => Purpose::Rendezvous,
+        };
+        let (me, target) = (member((rank, incarnation)), to.map(member));
+        let hello = Hello { job_id: JobId(job_id), me, target, purpose, nonce: [5; 32] };
+        let found = Hello::decode(&hello.encode()).unwrap();
+        prop_assert_eq!((found.job_id, found.me, found.target), (JobId(job_id), me, target));
+        prop_assert_eq!((found.purpose, found.nonce), (purpose, [5; 32]));
+    }
+}

@@ -1,0 +1,188 @@
+//! Mapped memory, private or shared through a memfd. All `mmap` of the room is here, and all copies
+//! between mappings. No Rust reference to mapped bytes is ever made: peers may write them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// The unit of mapping.
+const PAGE_BYTES: u64 = 4096;
+
+/// Mapped, readable, writable, zeroed or shared memory; unmapped on drop.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: u64,
+    /// What was mapped: whole pages, at least one.
+    mapped: usize,
+}
+
+/// A mapping that other processes map too, and the descriptor that lets them.
+#[derive(Debug)]
+pub(crate) struct SharedMapping {
+    pub(crate) mapping: Mapping,
+    pub(crate) fd: OwnedFd,
+}
+
+// SAFETY: the mapping is owned by this value alone and unmapped once, in `drop`; it belongs to the
+// process, not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives an address; the copies below are raw, without references, and racing ones
+// are the duty of their callers, as said there.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private zeroed memory, its pages already there.
+    pub(crate) fn private(bytes: u64) -> Result<Mapping, Errno> {
+        let mapped = whole_pages(bytes)?;
+        // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::POPULATE,
+            )
+        }?;
+        Ok(Mapping { start: not_null(start)?, bytes, mapped })
+    }
+
+    /// Maps what a peer shared. The size and the seal are checked, so that no access can fault later.
+    pub(crate) fn of_peer(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, Errno> {
+        let size = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+        let seals = rustix::fs::fcntl_get_seals(fd)?;
+        if !seals.contains(SealFlags::SHRINK) || size < bytes {
+            return Err(Errno::INVAL);
+        }
+        Mapping::map(fd, bytes)
+    }
+
+    fn map(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, Errno> {
+        let mapped = whole_pages(bytes)?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases no Rust memory; that
+        // other processes share the pages is why only raw and atomic accesses are made to them.
+        let start = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                fd,
+                0,
+            )
+        }?;
+        Ok(Mapping { start: not_null(start)?, bytes, mapped })
+    }
+
+    /// First byte; valid for [`Mapping::bytes`] while the mapping lives, aligned to a page.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The address of a byte, which must lie inside or just behind the last.
+    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+        assert!(offset <= self.bytes, "offset {offset} of a mapping of {} bytes", self.bytes);
+        // SAFETY: just checked to lie in the mapping; and it fits, as the mapping fits the address space.
+        unsafe { self.start.as_ptr().add(offset as usize) }
+    }
+
+    /// Copies bytes between two mappings (or two places of one that do not overlap).
+    pub(crate) fn copy(source: (&Mapping, u64), target: (&Mapping, u64), bytes: u64) {
+        let inside = |(mapping, offset): (&Mapping, u64)| {
+            offset.checked_add(bytes).is_some_and(|end| end <= mapping.bytes)
+        };
+        assert!(inside(source) && inside(target), "a copy of {bytes} bytes leaves its mapping");
+        // SAFETY: both ranges were just checked to lie in live mappings; two mappings of one memfd may
+        // overlap, so this is a memmove. No reference to the bytes exists: users reach them through
+        // loans, and the plan keeps a loan and a copy of the same bytes apart. A plan that does not
+        // would tear data of plain bytes, which have no invalid values.
+        unsafe { std::ptr::copy(source.0.at(source.1), target.0.at(target.1), bytes as usize) }
+    }
+}
+
+impl SharedMapping {
+    /// Zeroed memory in a memfd that can neither shrink nor grow, its pages already there: running
+    /// out of memory is an error here and never a SIGBUS later.
+    pub(crate) fn create(name: &str, bytes: u64) -> Result<SharedMapping, Errno> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create(name, flags)?;
+        let mapped = whole_pages(bytes)? as u64;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, mapped)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let mapping = Mapping::map(fd.as_fd(), bytes)?;
+        Ok(SharedMapping { mapping, fd })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by this value's constructor with this length, and unmapped only here; every
+        // address that was given out is bound to this value's life.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}
+
+/// Memory that the host could still give, in bytes.
+pub fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
+}
+
+fn whole_pages(bytes: u64) -> Result<usize, Errno> {
+    let pages = bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    isize::try_from(pages).map(isize::unsigned_abs).map_err(|_| Errno::NOMEM)
+}
+
+fn not_null(start: *mut std::ffi::c_void) -> Result<NonNull<u8>, Errno> {
+    NonNull::new(start.cast::<u8>()).ok_or(Errno::NOMEM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_mapping_is_one_memory() {
+        let shared = SharedMapping::create("test", 5000).unwrap();
+        let peer = Mapping::of_peer(shared.fd.as_fd(), 5000).unwrap();
+        let source = Mapping::private(100).unwrap();
+        // SAFETY: one byte inside a live mapping of this test.
+        unsafe { source.at(99).write(7) };
+        Mapping::copy((&source, 0), (&peer, 4900), 100);
+        // SAFETY: as above.
+        assert_eq!(unsafe { shared.mapping.at(4999).read() }, 7);
+    }
+
+    #[test]
+    fn a_descriptor_that_is_too_small_or_may_shrink_is_refused() {
+        let shared = SharedMapping::create("test", 4096).unwrap();
+        assert!(Mapping::of_peer(shared.fd.as_fd(), 4097).is_err());
+        let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(Mapping::of_peer(unsealed.as_fd(), 4096).is_err());
+        assert!(Mapping::of_peer(std::io::stdin().as_fd(), 1).is_err());
+    }
+
+    #[test]
+    fn sizes_beyond_the_address_space_are_errors() {
+        assert!(Mapping::private(u64::MAX).is_err());
+        assert!(Mapping::private(1 << 62).is_err());
+    }
+
+    #[test]
+    #[should_panic(expected = "leaves its mapping")]
+    fn a_copy_out_of_bounds_is_our_own_mistake() {
+        let mapping = Mapping::private(10).unwrap();
+        Mapping::copy((&mapping, 5), (&mapping, 0), 6);
+    }
+}

@@ -1,0 +1,224 @@
+//! Getting connected: the lower rank of a pair accepts, the higher one dials, each connection passes
+//! the handshake. Knows not what the connections will carry.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tensorwire_base::{Deadline, Incarnation, Rank};
+
+use crate::common::Core;
+use crate::config::{Endpoint, PeerAddress};
+use crate::error::ConnectError;
+use crate::handshake::{self, Caller, Purpose, Refusal};
+use crate::listener::{Acceptor, Listener, Socket};
+
+/// How long to wait before dialling again a peer that does not listen yet.
+const DIAL_AGAIN: Duration = Duration::from_millis(5);
+
+/// A backend's way to dial an endpoint; None if it is not one of its own.
+pub(crate) type Dial = fn(&Endpoint, Deadline) -> Option<std::io::Result<Socket>>;
+
+/// The listening side and the dialling side of one fabric.
+#[derive(Debug)]
+pub(crate) struct Mesh {
+    core: Arc<Core>,
+    /// None once the fabric is closed.
+    listener: Mutex<Option<Arc<Listener>>>,
+    backend: &'static str,
+    dial: Dial,
+    lobby: Arc<Lobby>,
+    acceptor: Mutex<Option<Acceptor>>,
+}
+
+/// Who is expected, and who has come.
+#[derive(Debug, Default)]
+struct Lobby {
+    state: Mutex<LobbyState>,
+    came: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LobbyState {
+    expected: HashMap<Rank, Expected>,
+    connections: HashMap<(Rank, Purpose), OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Expected {
+    incarnation: Incarnation,
+    purposes: HashSet<Purpose>,
+}
+
+/// The connections to one peer, in the order of the purposes that were asked for.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) address: PeerAddress,
+    pub(crate) sockets: Vec<OwnedFd>,
+}
+
+impl Mesh {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        listener: Listener,
+        backend: &'static str,
+        dial: Dial,
+    ) -> Mesh {
+        let (lobby, acceptor) = (Arc::default(), Mutex::default());
+        let listener = Mutex::new(Some(Arc::new(listener)));
+        Mesh { core, listener, backend, dial, lobby, acceptor }
+    }
+
+    /// One connection per purpose with every peer.
+    pub(crate) fn connect(
+        &self,
+        peers: &[PeerAddress],
+        purposes: &[Purpose],
+        deadline: Deadline,
+    ) -> Result<Vec<Connected>, ConnectError> {
+        // one connect at a time; strangers are answered from now on until the fabric ends
+        let mut acceptor = self.acceptor.lock();
+        let listener = self.listener.lock().clone().ok_or(ConnectError::Closed)?;
+        let me = self.core.me().rank;
+        let callers = peers.iter().filter(|peer| peer.rank > me);
+        self.lobby.expect(callers.clone(), purposes);
+        if acceptor.is_none() {
+            let system = |source| ConnectError::System { doing: "start accepting", source };
+            *acceptor = Some(self.start_accepting(listener).map_err(system)?);
+        }
+        let mut connected = Vec::with_capacity(peers.len());
+        for peer in peers.iter().filter(|peer| peer.rank < me) {
+            let sockets: Result<Vec<OwnedFd>, ConnectError> =
+                purposes.iter().map(|purpose| self.dial(peer, *purpose, deadline)).collect();
+            connected.push(Connected { address: peer.clone(), sockets: sockets? });
+        }
+        for peer in callers {
+            let sockets = self.lobby.await_caller(peer, purposes, deadline)?;
+            connected.push(Connected { address: peer.clone(), sockets });
+        }
+        Ok(connected)
+    }
+
+    /// Stops listening.
+    pub(crate) fn stop(&self) {
+        *self.acceptor.lock() = None;
+        *self.listener.lock() = None;
+    }
+
+    fn start_accepting(&self, listener: Arc<Listener>) -> std::io::Result<Acceptor> {
+        let (core, lobby) = (self.core.clone(), self.lobby.clone());
+        Acceptor::start(listener, move |mut socket, from, deadline| {
+            let (me, job) = (core.me(), &core.config().job);
+            let mut admitted = None;
+            let admit = |caller: &Caller| {
+                lobby.admit(caller)?;
+                admitted = Some(*caller);
+                Ok(())
+            };
+            match handshake::accept(&mut socket, job, me, admit, deadline) {
+                Ok(caller) => lobby.enter(caller, socket),
+                Err(error) => {
+                    // it hung up between our yes and hearing it: it may come again
+                    admitted.into_iter().for_each(|caller| lobby.give_back(&caller));
+                    core.counters().add(|c| &c.connections_refused, 1);
+                    tracing::warn!(me = %me.rank, %from, %error, "connection refused");
+                }
+            }
+        })
+    }
+
+    fn dial(
+        &self,
+        peer: &PeerAddress,
+        purpose: Purpose,
+        deadline: Deadline,
+    ) -> Result<OwnedFd, ConnectError> {
+        let (rank, endpoint) = (peer.rank, peer.endpoint.to_string());
+        let mut socket = loop {
+            let dialled = (self.dial)(&peer.endpoint, deadline).ok_or_else(|| {
+                let (backend, endpoint) = (self.backend, endpoint.clone());
+                ConnectError::WrongBackend { rank, endpoint, backend }
+            })?;
+            match dialled {
+                Ok(socket) => break socket,
+                Err(source) if !may_come_up(&source) || deadline.passed() => {
+                    return Err(ConnectError::Unreachable { rank, endpoint, source });
+                }
+                Err(_) => std::thread::sleep(DIAL_AGAIN.min(deadline.remaining())),
+            }
+        };
+        let config = self.core.config();
+        let target = Some(peer.member());
+        handshake::dial(&mut socket, &config.job, config.me, target, purpose, deadline)
+            .map_err(|source| ConnectError::Handshake { rank, endpoint, source })?;
+        let system = |source| ConnectError::System { doing: "set up a connection", source };
+        socket.into_nonblocking().map_err(system)
+    }
+}
+
+impl Lobby {
+    fn expect<'a>(&self, peers: impl Iterator<Item = &'a PeerAddress>, purposes: &[Purpose]) {
+        let mut state = self.state.lock();
+        for peer in peers {
+            let purposes = purposes.iter().copied().collect();
+            let expected = Expected { incarnation: peer.incarnation, purposes };
+            state.expected.insert(peer.rank, expected);
+        }
+    }
+
+    /// The last word on a caller that has proven itself; reserves its place.
+    fn admit(&self, caller: &Caller) -> Result<(), Refusal> {
+        let mut state = self.state.lock();
+        let rank = caller.member.rank;
+        let expected = state.expected.get_mut(&rank).ok_or(Refusal::UnexpectedRank)?;
+        if expected.incarnation != caller.member.incarnation {
+            return Err(Refusal::StaleIncarnation);
+        }
+        // a place that was taken is not there any more
+        if expected.purposes.remove(&caller.purpose) { Ok(()) } else { Err(Refusal::Duplicate) }
+    }
+
+    fn give_back(&self, caller: &Caller) {
+        if let Some(expected) = self.state.lock().expected.get_mut(&caller.member.rank) {
+            expected.purposes.insert(caller.purpose);
+        }
+    }
+
+    fn enter(&self, caller: Caller, socket: Socket) {
+        match socket.into_nonblocking() {
+            Ok(fd) => {
+                let place = (caller.member.rank, caller.purpose);
+                self.state.lock().connections.insert(place, fd);
+                self.came.notify_all();
+            }
+            Err(error) => tracing::warn!(%error, "cannot set up a peer's connection"),
+        }
+    }
+
+    fn await_caller(
+        &self,
+        peer: &PeerAddress,
+        purposes: &[Purpose],
+        deadline: Deadline,
+    ) -> Result<Vec<OwnedFd>, ConnectError> {
+        let mut state = self.state.lock();
+        let place = |purpose: &Purpose| (peer.rank, *purpose);
+        while !purposes.iter().all(|purpose| state.connections.contains_key(&place(purpose))) {
+            let remaining = deadline.remaining();
+            if remaining.is_zero() {
+                return Err(ConnectError::TimedOut { missing: format!("rank {}", peer.rank) });
+            }
+            self.came.wait_for(&mut state, remaining);
+        }
+        let take = |purpose| state.connections.remove(&place(purpose));
+        Ok(purposes.iter().filter_map(take).collect())
+    }
+}
+
+/// True for a peer that may listen in a moment.
+fn may_come_up(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionRefused | Interrupted | WouldBlock)
+}

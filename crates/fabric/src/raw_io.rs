@@ -1,0 +1,84 @@
+//! Socket I/O straight from and into region memory. Uses raw pointers instead of slices: peers and
+//! other threads may access the same bytes, so no reference to them may exist. Non-blocking.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::mapping::Mapping;
+
+/// Bytes of a mapping, checked to lie inside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span<'a> {
+    mapping: &'a Mapping,
+    offset: u64,
+    bytes: u64,
+}
+
+impl<'a> Span<'a> {
+    /// # Panics
+    /// If the span leaves the mapping: ranges from a wire are checked before they come here.
+    pub(crate) fn new(mapping: &'a Mapping, offset: u64, bytes: u64) -> Span<'a> {
+        let end = offset.checked_add(bytes);
+        assert!(end.is_some_and(|end| end <= mapping.bytes()), "a span leaves its mapping");
+        Span { mapping, offset, bytes }
+    }
+
+    fn iovec(self) -> libc::iovec {
+        // fits: a mapping's length fits the address space
+        libc::iovec { iov_base: self.mapping.at(self.offset).cast(), iov_len: self.bytes as usize }
+    }
+}
+
+/// Sends `head`, then `payload`, as much as the socket takes.
+pub(crate) fn send(
+    socket: &OwnedFd,
+    head: &[u8],
+    payload: Option<Span<'_>>,
+) -> Result<usize, Errno> {
+    let mut parts = [
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+        payload.map_or(EMPTY, Span::iovec),
+    ];
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    let message = message(&mut parts);
+    // SAFETY: both parts are readable for the whole call: `head` is borrowed, and the payload was
+    // checked to lie in a mapping that is borrowed. The kernel only reads them (so the cast of
+    // `head` to mutable is never used), and it may read bytes that others write.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };
+    outcome(sent)
+}
+
+/// Receives into `payload` first, then into `tail`, as much as there is. 0: the peer hung up.
+pub(crate) fn receive(
+    socket: &OwnedFd,
+    payload: Option<Span<'_>>,
+    tail: &mut [u8],
+) -> Result<usize, Errno> {
+    let mut parts = [
+        payload.map_or(EMPTY, Span::iovec),
+        libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
+    ];
+    let mut message = message(&mut parts);
+    // SAFETY: both parts are writable for the whole call: `tail` is borrowed mutably, and the payload
+    // was checked to lie in a writable mapping that is borrowed and to which no reference exists.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+    outcome(received)
+}
+
+const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+fn message(parts: &mut [libc::iovec; 2]) -> libc::msghdr {
+    // SAFETY: a msghdr is a C struct of integers and pointers, for which zero means "none".
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    message
+}
+
+fn outcome(result: isize) -> Result<usize, Errno> {
+    usize::try_from(result).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
+}

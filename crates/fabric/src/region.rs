@@ -1,0 +1,265 @@
+//! Regions: memory that peers may access, as its owner holds it ([`Region`]), as it travels
+//! ([`RegionDescriptor`]) and as a peer holds it ([`RemoteRegion`]). A local and a remote view are
+//! different types, so that neither can be passed for the other.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use tensorwire_base::Rank;
+use tensorwire_memory::{CutMark, Slab};
+
+use crate::error::DescriptorError;
+use crate::mapping::Mapping;
+
+/// Memory of this process that peers may access. Clones share it; the last holder frees it, and a
+/// memcpy in flight is a holder.
+#[derive(Clone, Debug)]
+pub struct Region {
+    memory: Arc<RegionMemory>,
+}
+
+/// A capability: who knows the key may read and write the region while it lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RegionDescriptor {
+    pub key: u64,
+    pub bytes: u64,
+}
+
+/// A peer's region, as this process may access it. Clones share it. It is no [`Region`]: nobody can
+/// tell a peer of memory that is not theirs, or take a peer's memory for local.
+///
+/// ```compile_fail,E0308
+/// # use tensorwire_fabric::{LocalSlice, RemoteRegion};
+/// fn mistaken(remote: &RemoteRegion) -> LocalSlice<'_> {
+///     LocalSlice { region: remote, offset: 0 }
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RemoteRegion {
+    memory: Arc<RemoteMemory>,
+}
+
+/// A region's memory and its place in the table of what peers may access.
+#[derive(Debug)]
+pub(crate) struct RegionMemory {
+    key: u64,
+    mapping: Mapping,
+    mark: CutMark,
+    /// Where peers of this host can map it (shm).
+    fd: Option<OwnedFd>,
+    table: Weak<RegionTable>,
+}
+
+/// Every region of a fabric by key. Weak: the table keeps nothing alive.
+#[derive(Debug, Default)]
+pub(crate) struct RegionTable {
+    regions: RwLock<HashMap<u64, Weak<RegionMemory>>>,
+}
+
+#[derive(Debug)]
+struct RemoteMemory {
+    peer: Rank,
+    key: u64,
+    bytes: u64,
+    /// The peer's memory itself (shm).
+    mapping: Option<Mapping>,
+}
+
+impl Region {
+    pub fn bytes(&self) -> u64 {
+        self.memory.mapping.bytes()
+    }
+
+    /// The region's memory as a slab, which keeps the region alive.
+    pub fn slab(&self) -> Slab {
+        let mapping = &self.memory.mapping;
+        // fits: what is mapped fits the address space
+        let bytes = mapping.bytes() as usize;
+        // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
+        // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the mark. This room
+        // makes no reference into mapped bytes: it copies through raw pointers only.
+        unsafe {
+            Slab::from_raw(mapping.start(), bytes, self.memory.clone(), self.memory.mark.clone())
+        }
+    }
+
+    /// What a peer must know to access the region. Give it to nobody else.
+    pub fn descriptor(&self) -> RegionDescriptor {
+        RegionDescriptor { key: self.memory.key, bytes: self.bytes() }
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<RegionMemory> {
+        &self.memory
+    }
+}
+
+impl RegionDescriptor {
+    pub const WIRE_BYTES: usize = 16;
+
+    /// Little-endian: key, bytes.
+    pub fn to_bytes(&self) -> [u8; RegionDescriptor::WIRE_BYTES] {
+        let mut wire = [0; RegionDescriptor::WIRE_BYTES];
+        wire[..8].copy_from_slice(&self.key.to_le_bytes());
+        wire[8..].copy_from_slice(&self.bytes.to_le_bytes());
+        wire
+    }
+
+    pub fn from_bytes(wire: &[u8]) -> Result<RegionDescriptor, DescriptorError> {
+        let wire: &[u8; RegionDescriptor::WIRE_BYTES] = wire.try_into().map_err(|_| {
+            DescriptorError { expected: RegionDescriptor::WIRE_BYTES, found: wire.len() }
+        })?;
+        let (key, bytes) = wire.split_at(8);
+        let word = |half: &[u8]| u64::from_le_bytes(std::array::from_fn(|i| half[i]));
+        Ok(RegionDescriptor { key: word(key), bytes: word(bytes) })
+    }
+}
+
+impl fmt::Debug for RegionDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // the key is a capability and does not belong into logs
+        f.debug_struct("RegionDescriptor").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+impl RemoteRegion {
+    pub(crate) fn new(
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        mapping: Option<Mapping>,
+    ) -> RemoteRegion {
+        let RegionDescriptor { key, bytes } = descriptor;
+        RemoteRegion { memory: Arc::new(RemoteMemory { peer, key, bytes, mapping }) }
+    }
+
+    /// Whose memory it is.
+    pub fn peer(&self) -> Rank {
+        self.memory.peer
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.memory.bytes
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.memory.key
+    }
+
+    pub(crate) fn mapping(&self) -> Option<&Mapping> {
+        self.memory.mapping.as_ref()
+    }
+}
+
+impl RegionTable {
+    /// Enters fresh memory under a fresh random key.
+    pub(crate) fn enter(self: &Arc<Self>, mapping: Mapping, fd: Option<OwnedFd>) -> Region {
+        let mut regions = self.regions.write();
+        let key = loop {
+            let key = crate::handshake::random_u64();
+            if key != 0 && !regions.contains_key(&key) {
+                break key;
+            }
+        };
+        let memory = Arc::new(RegionMemory {
+            key,
+            mapping,
+            mark: CutMark::default(),
+            fd,
+            table: Arc::downgrade(self),
+        });
+        regions.insert(key, Arc::downgrade(&memory));
+        Region { memory }
+    }
+
+    /// The living region of that key.
+    pub(crate) fn find(&self, key: u64) -> Option<Arc<RegionMemory>> {
+        self.regions.read().get(&key)?.upgrade()
+    }
+
+    /// The living region of that key, if the range lies inside: what every remote access must pass.
+    pub(crate) fn check(
+        &self,
+        key: u64,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Arc<RegionMemory>, String> {
+        let unknown = || "its key names no living region".to_string();
+        let region = self.find(key).ok_or_else(unknown)?;
+        if in_bounds(offset, bytes, region.mapping.bytes()) {
+            return Ok(region);
+        }
+        let region_bytes = region.mapping.bytes();
+        Err(format!("bytes {offset}..+{bytes} lie outside the region of {region_bytes} bytes"))
+    }
+
+    /// Checks a descriptor that a peer wants to open.
+    pub(crate) fn check_descriptor(
+        &self,
+        descriptor: RegionDescriptor,
+    ) -> Result<Arc<RegionMemory>, String> {
+        self.check(descriptor.key, 0, descriptor.bytes)
+    }
+}
+
+impl RegionMemory {
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(crate) fn fd(&self) -> Option<&OwnedFd> {
+        self.fd.as_ref()
+    }
+}
+
+impl Drop for RegionMemory {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            table.regions.write().remove(&self.key);
+        }
+    }
+}
+
+/// True if `bytes` bytes from `offset` lie in a region of `region_bytes`; never overflows.
+pub(crate) fn in_bounds(offset: u64, bytes: u64, region_bytes: u64) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= region_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_never_overflow() {
+        assert!(in_bounds(0, 0, 0));
+        assert!(in_bounds(4, 4, 8));
+        assert!(!in_bounds(4, 5, 8));
+        assert!(!in_bounds(u64::MAX, 1, u64::MAX));
+        assert!(!in_bounds(1, u64::MAX, 8));
+        assert!(in_bounds(5 << 32, 1 << 32, 6 << 32));
+        assert!(!in_bounds(5 << 32, (1 << 32) + 1, 6 << 32));
+    }
+
+    #[test]
+    fn a_region_leaves_the_table_with_its_last_holder() {
+        let table = Arc::new(RegionTable::default());
+        let region = table.enter(Mapping::private(100).unwrap(), None);
+        let key = region.descriptor().key;
+        let slab = region.slab();
+        drop(region);
+        assert!(table.check(key, 90, 10).is_ok(), "the slab holds it");
+        assert!(table.check(key, 90, 11).is_err());
+        drop(slab);
+        assert!(table.find(key).is_none());
+        assert!(table.regions.read().is_empty());
+    }
+
+    #[test]
+    fn descriptors_travel() {
+        let descriptor = RegionDescriptor { key: 0x0123_4567_89ab_cdef, bytes: 6 << 32 };
+        assert_eq!(RegionDescriptor::from_bytes(&descriptor.to_bytes()), Ok(descriptor));
+        assert!(RegionDescriptor::from_bytes(&[0; 15]).is_err());
+        assert!(!format!("{descriptor:?}").contains("cdef"));
+    }
+}

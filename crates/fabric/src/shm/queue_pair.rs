@@ -1,0 +1,128 @@
+//! Posting: a small payload is copied by the poster, a large one by a copier thread; then the peer's
+//! slot is raised and the memcpy completes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use tensorwire_base::{Deadline, Rank};
+
+use super::copier::Copiers;
+use crate::api::{Completion, Direction};
+use crate::board::Board;
+use crate::common::{Core, Credits, Peer};
+use crate::device::Work;
+use crate::error::PostError;
+use crate::mapping::Mapping;
+
+/// From here on a copy takes longer than waking a thread for it, many times over.
+const COPIER_BYTES_MIN: u64 = 4 << 20;
+
+/// All queue pairs to one peer.
+#[derive(Debug)]
+pub(super) struct QueuePairs {
+    core: Arc<Core>,
+    peer: Arc<Peer>,
+    board: Arc<Board>,
+    copiers: Arc<Copiers>,
+    pairs: Vec<Arc<QueuePair>>,
+}
+
+#[derive(Debug)]
+struct QueuePair {
+    credits: Arc<Credits>,
+    /// Held while copying: two posts of one queue pair take effect one after the other.
+    order: Mutex<()>,
+    /// Memcpys that a copier has not finished; while there are any, all others go behind them.
+    queued: AtomicUsize,
+}
+
+impl QueuePairs {
+    pub(super) fn new(
+        core: Arc<Core>,
+        peer: Arc<Peer>,
+        board: Board,
+        copiers: Arc<Copiers>,
+    ) -> QueuePairs {
+        let depth = core.config().queue_depth;
+        let pair = |_| {
+            let (order, queued) = (Mutex::new(()), AtomicUsize::new(0));
+            Arc::new(QueuePair { credits: Credits::new(depth), order, queued })
+        };
+        let pairs = (0..core.config().queue_pairs_per_peer).map(pair).collect();
+        QueuePairs { core, peer, board: Arc::new(board), copiers, pairs }
+    }
+
+    pub(super) fn post(&self, queue_pair: usize, work: Work) -> Result<(), PostError> {
+        self.peer.check()?;
+        let peer = self.peer.member.rank;
+        // fits: usize is 64 bits wide
+        work.check_slot(peer, self.board.slots() as u64)?;
+        let pair = &self.pairs[queue_pair];
+        pair.credits.take()?;
+        self.core.counters().posted(work.direction, work.bytes);
+        let ordered = pair.order.lock();
+        let memcpy =
+            Posted { core: self.core.clone(), board: self.board.clone(), pair: pair.clone(), work };
+        if memcpy.work.bytes < COPIER_BYTES_MIN && pair.queued.load(Ordering::Acquire) == 0 {
+            memcpy.run(peer, ordered);
+            return Ok(());
+        }
+        pair.queued.fetch_add(1, Ordering::Relaxed);
+        // the next peer's queue pair of the same number goes to the next copier
+        let lane = queue_pair + peer.index();
+        self.copiers.push(
+            lane,
+            Box::new(move || {
+                let pair = memcpy.pair.clone();
+                memcpy.run(peer, pair.order.lock());
+                // Release: a poster that sees 0 copies after us, and may do it itself
+                pair.queued.fetch_sub(1, Ordering::Release);
+            }),
+        );
+        Ok(())
+    }
+
+    /// Waits until no copier has anything for this peer; false if the deadline came first.
+    pub(super) fn drain(&self, deadline: Deadline) -> bool {
+        let busy = || self.pairs.iter().any(|pair| pair.queued.load(Ordering::Acquire) > 0);
+        while busy() {
+            if deadline.passed() {
+                return false;
+            }
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        true
+    }
+}
+
+/// An accepted memcpy.
+struct Posted {
+    core: Arc<Core>,
+    board: Arc<Board>,
+    pair: Arc<QueuePair>,
+    work: Work,
+}
+
+impl Posted {
+    fn run(&self, peer: Rank, ordered: MutexGuard<'_, ()>) {
+        let work = &self.work;
+        let remote = work.remote.mapping().expect("shm maps every region that it opens");
+        copy(work, remote);
+        if let Some(signal) = work.signal {
+            self.board.raise(signal.slot.0, signal.epoch);
+        }
+        drop(ordered);
+        let completion = Completion { token: work.token, peer, result: Ok(()) };
+        self.core.complete(completion, &self.pair.credits);
+    }
+}
+
+fn copy(work: &Work, remote: &Mapping) {
+    let local = (work.local.mapping(), work.local_offset);
+    let remote = (remote, work.remote_offset);
+    match work.direction {
+        Direction::Write => Mapping::copy(local, remote, work.bytes),
+        Direction::Read => Mapping::copy(remote, local, work.bytes),
+    }
+}

@@ -1,0 +1,44 @@
+//! Regions as memfds: allocating our own, mapping a peer's.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use tensorwire_base::Rank;
+
+use crate::board::Board;
+use crate::common::Core;
+use crate::error::{OpenRegionError, RegionError};
+use crate::mapping::{Mapping, SharedMapping, available_bytes};
+use crate::region::{Region, RegionDescriptor, RemoteRegion};
+
+pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
+    let available = available_bytes();
+    if bytes > available {
+        return Err(RegionError::NoMemory { bytes, available });
+    }
+    let system = |source| RegionError::System { doing: "allocate", bytes, source };
+    let shared =
+        SharedMapping::create("tensorwire-region", bytes).map_err(|error| system(error.into()))?;
+    Ok(core.regions().enter(shared.mapping, Some(shared.fd)))
+}
+
+/// Maps what the peer sent, all pages at once: off the critical path.
+pub(super) fn open(
+    peer: Rank,
+    descriptor: RegionDescriptor,
+    fd: Option<OwnedFd>,
+) -> Result<RemoteRegion, OpenRegionError> {
+    let map = |reason| OpenRegionError::Map { peer, reason };
+    let fd = fd.ok_or_else(|| map("the peer sent no descriptor".into()))?;
+    let mapping =
+        Mapping::of_peer(fd.as_fd(), descriptor.bytes).map_err(|error| map(error.to_string()))?;
+    Ok(RemoteRegion::new(peer, descriptor, Some(mapping)))
+}
+
+/// Maps a peer's arrival table and doorbell.
+pub(super) fn map_board(fd: BorrowedFd<'_>) -> Result<Board, String> {
+    let size = rustix::fs::fstat(fd).map_err(|error| error.to_string())?.st_size;
+    let bytes = u64::try_from(size).map_err(|_| "a table of negative size".to_string())?;
+    let mapping = Mapping::of_peer(fd, bytes).map_err(|error| error.to_string())?;
+    Board::of_peer(Arc::new(mapping)).map_err(|error| error.to_string())
+}

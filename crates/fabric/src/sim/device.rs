@@ -1,0 +1,244 @@
+//! Opening, connecting and closing a simulated fabric.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorwire_base::{Deadline, Rank};
+
+use super::progress::{Entry, SimNetwork, State};
+use super::queue_pair::{InFlight, Lane};
+use super::region;
+use crate::api::Message;
+use crate::board::Board;
+use crate::common::{self, Core, Credits, Gone, Peer};
+use crate::config::{Endpoint, FabricConfig, PeerAddress};
+use crate::device::{Device, Work};
+use crate::doorbell::{Ticket, Wake};
+use crate::error::{
+    CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PostError,
+    RegionError,
+};
+use crate::handshake::{HandshakeError, Refusal};
+use crate::mapping::Mapping;
+use crate::region::{Region, RegionDescriptor, RemoteRegion};
+
+#[derive(Debug)]
+struct SimDevice {
+    network: SimNetwork,
+    core: Arc<Core>,
+    credits: Mutex<BTreeMap<(Rank, usize), Arc<Credits>>>,
+}
+
+pub(crate) fn open(
+    network: SimNetwork,
+    config: FabricConfig,
+) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
+    common::check_config(&config)?;
+    let rank = config.me.rank;
+    let memory = Mapping::private(Board::bytes(config.arrival_slots)).map_err(|error| {
+        OpenError::System { doing: "allocate the arrival table", source: error.into() }
+    })?;
+    let board = Board::create(Arc::new(memory), config.arrival_slots);
+    let core = Core::new(config, board);
+    let mut state = network.shared().lock();
+    if state.members.contains_key(&rank) {
+        return Err(OpenError::RankTaken { rank });
+    }
+    state.members.insert(rank, Entry::new(core.clone()));
+    network.shared().changed.notify_all();
+    drop(state);
+    let device = SimDevice { network, core: core.clone(), credits: Mutex::default() };
+    Ok((core, Arc::new(device)))
+}
+
+impl SimDevice {
+    fn me(&self) -> Rank {
+        self.core.me().rank
+    }
+
+    /// Enters the peer if each of us is who the other expects; None if it does not connect yet.
+    fn admit(&self, state: &mut State, peer: &PeerAddress) -> Option<Result<(), Refusal>> {
+        let other = state.members.get(&peer.rank)?;
+        let (mine, theirs) = (&self.core.config().job, &other.core.config().job);
+        let refuse = |by: &Core, refusal| {
+            by.counters().add(|c| &c.connections_refused, 1);
+            Some(Err(refusal))
+        };
+        if mine.job_id != theirs.job_id {
+            return refuse(&other.core, Refusal::OtherJob);
+        }
+        if mine.secret != theirs.secret {
+            return refuse(&other.core, Refusal::WrongSecret);
+        }
+        if other.core.me() != peer.member() {
+            return refuse(&self.core, Refusal::StaleIncarnation);
+        }
+        if *other.expects.get(&self.me())? != self.core.me() {
+            return refuse(&other.core, Refusal::StaleIncarnation);
+        }
+        let entered = Peer::new(peer);
+        self.core.enter_peer(&entered);
+        state.members.get_mut(&self.me())?.peers.insert(peer.rank, entered);
+        Some(Ok(()))
+    }
+
+    /// The peer, if both of us are still there; else why not.
+    fn alive<'a>(&self, state: &'a State, peer: Rank) -> Result<&'a Core, String> {
+        if let Some(gone) = self.core.peer(peer).and_then(|peer| peer.gone().cloned()) {
+            return Err(gone.text());
+        }
+        let both = state.members.contains_key(&self.me());
+        let found = state.members.get(&peer).filter(|_| both);
+        found.map(|entry| &*entry.core).ok_or_else(|| "it left the simulation".into())
+    }
+
+    fn credits(&self, peer: Rank, queue_pair: usize) -> Arc<Credits> {
+        let depth = self.core.config().queue_depth;
+        let mut credits = self.credits.lock();
+        credits.entry((peer, queue_pair)).or_insert_with(|| Credits::new(depth)).clone()
+    }
+}
+
+impl Device for SimDevice {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::Sim
+    }
+
+    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
+        let shared = self.network.shared();
+        let mut state = shared.lock();
+        let entry = state.members.get_mut(&self.me()).ok_or(ConnectError::Closed)?;
+        entry.expects.extend(peers.iter().map(|peer| (peer.rank, peer.member())));
+        shared.changed.notify_all();
+        for peer in peers {
+            let (rank, endpoint) = (peer.rank, peer.endpoint.to_string());
+            if peer.endpoint != Endpoint::Sim {
+                return Err(ConnectError::WrongBackend { rank, endpoint, backend: "sim" });
+            }
+            let admitted = loop {
+                if let Some(admitted) = self.admit(&mut state, peer) {
+                    break admitted;
+                }
+                let remaining = deadline.remaining();
+                if remaining.is_zero() {
+                    return Err(ConnectError::TimedOut { missing: format!("rank {rank}") });
+                }
+                shared.changed.wait_for(&mut state, remaining);
+            };
+            let refused = |refusal| ConnectError::Handshake {
+                rank,
+                endpoint,
+                source: HandshakeError::Refused(refusal),
+            };
+            admitted.map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
+        region::alloc(&self.core, bytes)
+    }
+
+    fn open_region(
+        &self,
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        _: Deadline,
+    ) -> Result<RemoteRegion, OpenRegionError> {
+        let state = self.network.shared().lock();
+        let owner = self.alive(&state, peer);
+        let owner = owner.map_err(|cause| OpenRegionError::PeerLost { peer, cause })?;
+        region::open(owner, descriptor)
+    }
+
+    fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {
+        let shared = self.network.shared();
+        let mut state = shared.lock();
+        let receiver = self.alive(&state, peer);
+        let receiver = receiver.map_err(|cause| PostError::PeerLost { peer, cause })?;
+        // fits: usize is 64 bits wide
+        work.check_slot(peer, receiver.board().slots() as u64)?;
+        if state.random.happens(shared.knobs.full_per_mille) {
+            return Err(PostError::Full { depth: self.core.config().queue_depth });
+        }
+        let credits = self.credits(peer, queue_pair);
+        credits.take()?;
+        self.core.counters().posted(work.direction, work.bytes);
+        let lane = Lane { from: self.me().0, to: peer.0, queue_pair };
+        let memcpy = InFlight::new(lane, work, credits, &shared.knobs, &mut state.random);
+        state.in_flight.push(memcpy);
+        shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn progress(&self) {
+        self.network.shared().turns();
+    }
+
+    /// Moves the network along; sleeps when nothing is in flight.
+    fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
+        let shared = self.network.shared();
+        let counters = self.core.counters();
+        loop {
+            let mut state = shared.lock();
+            if self.core.board().ticket() != ticket {
+                counters.add(|c| &c.wakes, 1);
+                return Wake::Event;
+            }
+            let remaining = deadline.remaining();
+            if remaining.is_zero() {
+                return Wake::TimedOut;
+            }
+            if state.in_flight.is_empty() {
+                counters.add(|c| &c.blocked_waits, 1);
+                shared.changed.wait_for(&mut state, remaining);
+                continue;
+            }
+            drop(state);
+            shared.turns();
+        }
+    }
+
+    fn send_message(&self, peer: Rank, body: &[u8], _: Deadline) -> Result<(), MessageError> {
+        let shared = self.network.shared();
+        let state = shared.lock();
+        let receiver = self.alive(&state, peer);
+        let receiver = receiver.map_err(|cause| MessageError::PeerLost { peer, cause })?;
+        self.core.counters().add(|c| &c.messages, 1);
+        receiver.deliver(Message { from: self.me(), body: body.to_vec() });
+        shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Lets everything we posted land first.
+    fn close(&self, deadline: Deadline) -> Result<(), CloseError> {
+        let shared = self.network.shared();
+        let me = self.me();
+        let mine = |state: &State| {
+            let in_flight = state.in_flight.iter();
+            in_flight.filter(|memcpy| memcpy.lane.from == me.0).count()
+        };
+        while mine(&shared.lock()) > 0 && !deadline.passed() {
+            shared.turns();
+        }
+        let mut state = shared.lock();
+        let unconfirmed = mine(&state);
+        state.remove(me, Gone::Departed, Gone::Closed);
+        shared.changed.notify_all();
+        match unconfirmed {
+            0 => Ok(()),
+            count => Err(CloseError::Unconfirmed { missing: format!("{count} memcpys in flight") }),
+        }
+    }
+}
+
+impl Drop for SimDevice {
+    fn drop(&mut self) {
+        // no goodbye was said: peers see a death, as of a process that exits
+        let died = FaultCause::Died { detail: "it dropped its fabric".into() };
+        let mut state = self.network.shared().lock();
+        state.remove(self.me(), Gone::Lost(died), Gone::Closed);
+        self.network.shared().changed.notify_all();
+    }
+}

@@ -1,0 +1,22 @@
+//! Any hosts: software one-sided. A queue pair is a socket; a frame says where its payload goes, the
+//! receiver's poller checks key and bounds against its own regions and then reads from the socket
+//! straight into the region. No staging buffer on either side.
+//!
+//! Arrival rule: the poller raises the slot after the last payload byte was read, on the same thread;
+//! frames of one socket are handled in order. A write's completion says that the kernel has all its
+//! bytes, so that the source may be written again.
+//!
+//! Beside the queue pairs each peer has a control connection (`control/`), so that a goodbye or a
+//! refusal never waits behind data.
+
+mod device;
+mod frame;
+mod progress;
+mod queue_pair;
+mod region;
+
+pub(crate) use device::open;
+pub(crate) use region::alloc as alloc_private;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! The fixed little-endian header of a data frame. Any 64 bytes decode or fail; none panic.
+
+use crate::api::{ArrivalSlot, Signal};
+
+pub(super) const HEADER_BYTES: usize = 64;
+
+/// What the 64 bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) kind: Kind,
+    /// The region at the receiver.
+    pub(super) key: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    /// Names a read; comes back with its bytes.
+    pub(super) request: u64,
+    pub(super) signal: Option<Signal>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// `bytes` of payload follow.
+    Write,
+    ReadRequest,
+    /// `bytes` of payload follow.
+    ReadResponse,
+    Goodbye,
+    GoodbyeAck,
+}
+
+/// A header that breaks the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a data frame of unknown kind {kind}")]
+pub(super) struct HeaderError {
+    kind: u32,
+}
+
+impl Header {
+    /// A header without payload.
+    pub(super) fn bare(kind: Kind) -> Header {
+        Header { kind, key: 0, offset: 0, bytes: 0, request: 0, signal: None }
+    }
+
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let kind: u32 = match self.kind {
+            Kind::Write => 1,
+            Kind::ReadRequest => 2,
+            Kind::ReadResponse => 3,
+            Kind::Goodbye => 4,
+            Kind::GoodbyeAck => 5,
+        };
+        let (slot, epoch) = self.signal.map_or((0, 0), |signal| (signal.slot.0, signal.epoch));
+        let mut wire = [0; HEADER_BYTES];
+        wire[0..4].copy_from_slice(&kind.to_le_bytes());
+        wire[4..8].copy_from_slice(&u32::from(self.signal.is_some()).to_le_bytes());
+        wire[8..16].copy_from_slice(&self.key.to_le_bytes());
+        wire[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        wire[24..32].copy_from_slice(&self.bytes.to_le_bytes());
+        wire[32..40].copy_from_slice(&self.request.to_le_bytes());
+        wire[40..48].copy_from_slice(&epoch.to_le_bytes());
+        wire[48..52].copy_from_slice(&slot.to_le_bytes());
+        wire
+    }
+
+    pub(super) fn decode(wire: &[u8; HEADER_BYTES]) -> Result<Header, HeaderError> {
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| wire[at + i]));
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| wire[at + i]));
+        let kind = match u32_at(0) {
+            1 => Kind::Write,
+            2 => Kind::ReadRequest,
+            3 => Kind::ReadResponse,
+            4 => Kind::Goodbye,
+            5 => Kind::GoodbyeAck,
+            kind => return Err(HeaderError { kind }),
+        };
+        let signal = Signal { slot: ArrivalSlot(u32_at(48)), epoch: u64_at(40) };
+        Ok(Header {
+            kind,
+            key: u64_at(8),
+            offset: u64_at(16),
+            bytes: u64_at(24),
+            request: u64_at(32),
+            signal: (u32_at(4) != 0).then_some(signal),
+        })
+    }
+}

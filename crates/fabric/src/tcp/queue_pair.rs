@@ -1,0 +1,437 @@
+//! One socket, both directions: an outgoing queue that posters and the poller drain, and the frame
+//! that the poller is reading. Memory in flight is held by the queue.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::frame::{HEADER_BYTES, Header, Kind};
+use crate::api::{Completion, Direction, Signal};
+use crate::common::{Core, Credits};
+use crate::control::{Link, Suspicion};
+use crate::device::Work;
+use crate::error::{CompletionError, PostError};
+use crate::raw_io::{self, Span};
+use crate::region::RegionMemory;
+
+/// Bytes moved for one socket before the next one has its turn.
+const TURN_BYTES: usize = 4 << 20;
+/// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
+const RESPONSES_MAX: usize = 1 << 20;
+
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    core: Arc<Core>,
+    pub(super) link: Arc<Link>,
+    pub(super) socket: OwnedFd,
+    /// The poller's, and our place in it.
+    epoll: Arc<OwnedFd>,
+    pub(super) id: u64,
+    peer_slots: u64,
+    /// Where a broken connection is reported.
+    suspicion: Suspicion,
+    credits: Arc<Credits>,
+    sending: Mutex<Sending>,
+    receiving: Mutex<Receiving>,
+    pub(super) said_goodbye: AtomicBool,
+    pub(super) goodbye_acked: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Sending {
+    frames: VecDeque<Outgoing>,
+    /// Reads that were requested and not answered yet.
+    reads: HashMap<u64, PendingRead>,
+    requests: u64,
+    /// The poller waits for room in the socket.
+    armed: bool,
+    /// The connection is over; nothing may be queued any more.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    header: [u8; HEADER_BYTES],
+    payload: Option<Bytes>,
+    sent: u64,
+    then: Sent,
+}
+
+/// What the last byte handed to the kernel means.
+#[derive(Debug)]
+enum Sent {
+    Nothing,
+    Complete {
+        token: u64,
+    },
+    /// A read was served: tell our own slot that the source was taken.
+    Raise(Option<Signal>),
+}
+
+/// Bytes of a region, which live as long as this does.
+#[derive(Debug)]
+struct Bytes {
+    region: Arc<RegionMemory>,
+    offset: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct PendingRead {
+    target: Bytes,
+    token: u64,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    header: [u8; HEADER_BYTES],
+    have: usize,
+    payload: Option<(Bytes, Received)>,
+}
+
+/// What the last byte of a payload means.
+#[derive(Debug)]
+enum Received {
+    Raise(Option<Signal>),
+    Complete { token: u64 },
+}
+
+/// Why a connection is over.
+#[derive(Debug)]
+pub(super) enum Broken {
+    HungUp,
+    Io(Errno),
+    /// The peer broke the rules; it is told.
+    Refused(String),
+}
+
+impl QueuePair {
+    pub(super) fn new(
+        core: Arc<Core>,
+        link: Arc<Link>,
+        socket: OwnedFd,
+        poller: (Arc<OwnedFd>, u64),
+        peer_slots: u64,
+        suspicion: Suspicion,
+    ) -> QueuePair {
+        let credits = Credits::new(core.config().queue_depth);
+        let receiving = Receiving { header: [0; HEADER_BYTES], have: 0, payload: None };
+        QueuePair {
+            core,
+            link,
+            socket,
+            epoll: poller.0,
+            id: poller.1,
+            peer_slots,
+            suspicion,
+            credits,
+            sending: Mutex::default(),
+            receiving: Mutex::new(receiving),
+            said_goodbye: AtomicBool::new(false),
+            goodbye_acked: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn post(&self, work: Work) -> Result<(), PostError> {
+        let peer = self.link.rank();
+        self.link.peer.check()?;
+        work.check_slot(peer, self.peer_slots)?;
+        let mut sending = self.sending.lock();
+        if sending.closed {
+            return Err(PostError::PeerLost { peer, cause: self.link.peer.cause() });
+        }
+        self.credits.take()?;
+        self.core.counters().posted(work.direction, work.bytes);
+        let outgoing = sending.frame(work);
+        self.queue(&mut sending, outgoing);
+        Ok(())
+    }
+
+    /// Queues a goodbye behind everything that was posted. False if the connection is over.
+    pub(super) fn send_goodbye(&self) -> bool {
+        self.queue_bare(Kind::Goodbye)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.sending.lock().closed
+    }
+
+    /// Reports that the connection broke without a reason of its own.
+    pub(super) fn suspect(&self, detail: String) {
+        self.suspicion.report(self.link.rank(), detail);
+    }
+
+    /// Sends for one turn; for the poller, when the socket has room again.
+    pub(super) fn send_turn(&self) -> Result<(), Broken> {
+        self.flush(&mut self.sending.lock())
+    }
+
+    /// Receives for one turn.
+    pub(super) fn receive_turn(&self) -> Result<(), Broken> {
+        let receiving = &mut *self.receiving.lock();
+        let mut turn = 0;
+        while turn < TURN_BYTES {
+            let payload = receiving.payload.as_ref().map(|(bytes, _)| bytes.span(0));
+            let tail = &mut receiving.header[receiving.have..];
+            let wanted = receiving.payload.as_ref().map_or(0, |(bytes, _)| bytes.bytes) as usize
+                + tail.len();
+            let count = match raw_io::receive(&self.socket, payload, tail) {
+                Ok(0) => return Err(Broken::HungUp),
+                Ok(count) => count,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(Broken::Io(error)),
+            };
+            self.received(receiving, count)?;
+            turn += count;
+            if count < wanted {
+                // the socket is empty; epoll says when it is not
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the connection: everything in flight completes with an error.
+    pub(super) fn fail(&self) {
+        let mut sending = self.sending.lock();
+        sending.closed = true;
+        let (frames, reads) =
+            (std::mem::take(&mut sending.frames), std::mem::take(&mut sending.reads));
+        drop(sending);
+        let written = frames.into_iter().filter_map(|frame| match frame.then {
+            Sent::Complete { token } => Some(token),
+            Sent::Nothing | Sent::Raise(_) => None,
+        });
+        let being_read = self.receiving.lock().payload.take().and_then(|(_, then)| match then {
+            Received::Complete { token } => Some(token),
+            Received::Raise(_) => None,
+        });
+        let read = reads.into_values().map(|read| read.token);
+        for token in written.chain(being_read).chain(read) {
+            let peer = self.link.rank();
+            let cause = self.link.peer.cause();
+            self.complete(token, Err(CompletionError::PeerLost { peer, cause }));
+        }
+        self.core.board().ring();
+    }
+
+    /// Takes account of bytes that were read into the payload and the header behind it.
+    fn received(&self, receiving: &mut Receiving, count: usize) -> Result<(), Broken> {
+        // fits both ways: a count of bytes in memory
+        let mut left = count as u64;
+        if let Some((bytes, _)) = &mut receiving.payload {
+            left -= bytes.advance(left);
+        }
+        receiving.have += left as usize;
+        self.finish_payload(receiving);
+        if receiving.have == HEADER_BYTES {
+            receiving.have = 0;
+            let header = Header::decode(&receiving.header)
+                .map_err(|error| Broken::Refused(error.to_string()))?;
+            receiving.payload = self.begin(header)?;
+            self.finish_payload(receiving);
+        }
+        Ok(())
+    }
+
+    /// Checks a frame, before anything of its payload is read. Some if payload follows.
+    fn begin(&self, header: Header) -> Result<Option<(Bytes, Received)>, Broken> {
+        let Header { kind, key, offset, bytes, request, signal } = header;
+        let own_slots = self.core.board().slots();
+        if let Some(signal) = signal.filter(|signal| signal.slot.0 as usize >= own_slots) {
+            return Err(Broken::Refused(format!(
+                "it signals slot {} of {own_slots}",
+                signal.slot.0
+            )));
+        }
+        let find = || {
+            let found = self.core.regions().check(key, offset, bytes);
+            found.map(|region| Bytes { region, offset, bytes }).map_err(Broken::Refused)
+        };
+        match kind {
+            Kind::Write => Ok(Some((find()?, Received::Raise(signal)))),
+            Kind::ReadRequest => self.serve_read(find()?, request, signal).map(|()| None),
+            Kind::ReadResponse => {
+                let read = self.sending.lock().reads.remove(&request);
+                let read =
+                    read.ok_or(Broken::Refused("it answers a read nobody asked for".into()))?;
+                if read.target.bytes != bytes {
+                    // the requester still gets its completion, when the connection ends
+                    let wanted = read.target.bytes;
+                    self.sending.lock().reads.insert(request, read);
+                    let reason = format!("it answers a read of {wanted} bytes with {bytes}");
+                    return Err(Broken::Refused(reason));
+                }
+                Ok(Some((read.target, Received::Complete { token: read.token })))
+            }
+            Kind::Goodbye => {
+                self.said_goodbye.store(true, Ordering::Release);
+                self.queue_bare(Kind::GoodbyeAck);
+                Ok(None)
+            }
+            Kind::GoodbyeAck => {
+                self.goodbye_acked.store(true, Ordering::Release);
+                self.core.board().ring();
+                Ok(None)
+            }
+        }
+    }
+
+    fn serve_read(
+        &self,
+        source: Bytes,
+        request: u64,
+        signal: Option<Signal>,
+    ) -> Result<(), Broken> {
+        let mut sending = self.sending.lock();
+        if sending.frames.len() >= RESPONSES_MAX {
+            return Err(Broken::Refused("it reads and does not take the answers".into()));
+        }
+        let bytes = source.bytes;
+        let header = Header { request, bytes, ..Header::bare(Kind::ReadResponse) }.encode();
+        let then = Sent::Raise(signal);
+        self.queue(&mut sending, Outgoing { header, payload: Some(source), sent: 0, then });
+        Ok(())
+    }
+
+    fn finish_payload(&self, receiving: &mut Receiving) {
+        let done = receiving.payload.take_if(|(bytes, _)| bytes.bytes == 0);
+        match done {
+            None | Some((_, Received::Raise(None))) => {}
+            Some((_, Received::Raise(Some(signal)))) => {
+                self.core.board().raise(signal.slot.0, signal.epoch);
+            }
+            Some((_, Received::Complete { token })) => self.complete(token, Ok(())),
+        }
+    }
+
+    fn queue_bare(&self, kind: Kind) -> bool {
+        let header = Header::bare(kind).encode();
+        let mut sending = self.sending.lock();
+        let open = !sending.closed;
+        if open {
+            let bare = Outgoing { header, payload: None, sent: 0, then: Sent::Nothing };
+            self.queue(&mut sending, bare);
+        }
+        open
+    }
+
+    /// Queues a frame and, if it is the first, sends what the socket takes.
+    fn queue(&self, sending: &mut Sending, outgoing: Outgoing) {
+        sending.frames.push_back(outgoing);
+        if !sending.armed {
+            // an error is seen by the poller as well, which ends the connection with its cause
+            let _ = self.flush(sending);
+        }
+    }
+
+    fn flush(&self, sending: &mut Sending) -> Result<(), Broken> {
+        let mut turn = 0;
+        while let Some(first) = sending.frames.front_mut()
+            && turn < TURN_BYTES
+        {
+            match first.send(&self.socket) {
+                Ok(count) => turn += count,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(Broken::Io(error)),
+            }
+            if first.is_sent()
+                && let Some(frame) = sending.frames.pop_front()
+            {
+                self.sent(frame.then);
+            }
+        }
+        let unsent = !sending.frames.is_empty();
+        if unsent != sending.armed {
+            sending.armed = unsent;
+            self.arm(unsent);
+        }
+        Ok(())
+    }
+
+    fn sent(&self, then: Sent) {
+        match then {
+            Sent::Nothing | Sent::Raise(None) => {}
+            Sent::Complete { token } => self.complete(token, Ok(())),
+            Sent::Raise(Some(signal)) => self.core.board().raise(signal.slot.0, signal.epoch),
+        }
+    }
+
+    fn complete(&self, token: u64, result: Result<(), CompletionError>) {
+        let completion = Completion { token, peer: self.link.rank(), result };
+        self.core.complete(completion, &self.credits);
+    }
+
+    fn arm(&self, unsent: bool) {
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        if unsent {
+            flags |= epoll::EventFlags::OUT;
+        }
+        // fails only once the poller has let go of the socket, and then nobody waits
+        let data = epoll::EventData::new_u64(self.id);
+        let _ = epoll::modify(&self.epoll, &self.socket, data, flags);
+    }
+}
+
+impl Sending {
+    /// The frame that carries a memcpy.
+    fn frame(&mut self, work: Work) -> Outgoing {
+        let Work { local, local_offset, remote, remote_offset, bytes, direction, signal, token } =
+            work;
+        let local = Bytes { region: local, offset: local_offset, bytes };
+        let (key, offset) = (remote.key(), remote_offset);
+        match direction {
+            Direction::Write => {
+                let header =
+                    Header { kind: Kind::Write, key, offset, bytes, request: 0, signal }.encode();
+                Outgoing { header, payload: Some(local), sent: 0, then: Sent::Complete { token } }
+            }
+            Direction::Read => {
+                let request = self.requests;
+                self.requests += 1;
+                self.reads.insert(request, PendingRead { target: local, token });
+                let kind = Kind::ReadRequest;
+                let header = Header { kind, key, offset, bytes, request, signal }.encode();
+                Outgoing { header, payload: None, sent: 0, then: Sent::Nothing }
+            }
+        }
+    }
+}
+
+impl Outgoing {
+    fn send(&mut self, socket: &OwnedFd) -> Result<usize, Errno> {
+        const HEAD: u64 = HEADER_BYTES as u64;
+        let head = self.header.get(self.sent.min(HEAD) as usize..).unwrap_or_default();
+        let payload = self.payload.as_ref().map(|bytes| bytes.span(self.sent.saturating_sub(HEAD)));
+        let count = raw_io::send(socket, head, payload)?;
+        self.sent += count as u64; // fits: usize is 64 bits wide
+        Ok(count)
+    }
+
+    fn is_sent(&self) -> bool {
+        let payload = self.payload.as_ref().map_or(0, |bytes| bytes.bytes);
+        self.sent == HEADER_BYTES as u64 + payload
+    }
+}
+
+impl Bytes {
+    /// What is left after the first `done` bytes.
+    fn span(&self, done: u64) -> Span<'_> {
+        Span::new(self.region.mapping(), self.offset + done, self.bytes - done)
+    }
+
+    /// Drops at most `count` bytes from the front; returns how many.
+    fn advance(&mut self, count: u64) -> u64 {
+        let taken = count.min(self.bytes);
+        self.offset += taken;
+        self.bytes -= taken;
+        taken
+    }
+}

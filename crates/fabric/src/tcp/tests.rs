@@ -1,0 +1,195 @@
+//! What only a peer that breaks the rules can do: requests that the API would never post.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
+
+use super::device::TcpDevice;
+use super::frame::{HEADER_BYTES, Header, Kind};
+use crate::api::{ArrivalSlot, Signal};
+use crate::device::Device;
+use crate::{
+    Backend, Direction, Fabric, FabricConfig, FaultCause, JobCredentials, LocalSlice, Member,
+    Memcpy, PeerAddress, PeerFault, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
+    SimKnobs, SimNetwork, Wake,
+};
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
+}
+
+fn pair(backend: &Backend) -> [Fabric; 2] {
+    let member = |rank| Member { rank: Rank(rank), incarnation: Incarnation(1) };
+    let fabrics = [0, 1].map(|rank| {
+        let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
+        Fabric::open(backend.clone(), FabricConfig::new(member(rank), job)).unwrap()
+    });
+    let [zero, one] = [0, 1].map(|rank: u32| PeerAddress {
+        rank: Rank(rank),
+        incarnation: Incarnation(1),
+        endpoint: fabrics[rank as usize].endpoint(),
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| fabrics[0].connect(&[one], soon()).unwrap());
+        fabrics[1].connect(&[zero], soon()).unwrap();
+    });
+    fabrics
+}
+
+fn fault(fabric: &Fabric) -> PeerFault {
+    let deadline = soon();
+    loop {
+        let ticket = fabric.ticket();
+        if let Some(fault) = fabric.fault() {
+            return fault;
+        }
+        fabric.wait(ticket, deadline);
+        assert!(!deadline.passed() || fabric.fault().is_some(), "no fault came");
+    }
+}
+
+/// Posts to a remote region that was never opened, and expects both sides to say what they think.
+fn refused(
+    backend: &Backend,
+    forge: impl Fn(&Region) -> RegionDescriptor,
+    offset: u64,
+    bytes: u64,
+    direction: Direction,
+) {
+    let [right, wrong] = pair(backend);
+    let target = right.alloc_region(4096).unwrap();
+    let local = wrong.alloc_region(1 << 20).unwrap();
+    let slot = right.alloc_arrival().unwrap();
+    let remote = RemoteRegion::new(Rank(0), forge(&target), None);
+    let memcpy = Memcpy {
+        local: LocalSlice { region: &local, offset: 0 },
+        remote: RemoteSlice { region: &remote, offset },
+        bytes,
+        direction,
+        signal: Some(Signal { slot, epoch: 1 }),
+        token: 7,
+    };
+    wrong.channel(Rank(0), 1).unwrap().memcpy(memcpy).unwrap();
+    let theirs = fault(&wrong);
+    assert!(matches!(theirs.cause, FaultCause::Refused { .. }), "{theirs}");
+    let ours = fault(&right);
+    assert!(matches!(ours.cause, FaultCause::Protocol { .. }), "{ours}");
+    assert_eq!((theirs.rank, ours.rank), (Rank(0), Rank(1)));
+    assert_eq!(right.arrived(slot), 0, "what was refused signals nothing");
+    let mut done = Vec::new();
+    while done.is_empty() {
+        wrong.wait(wrong.ticket(), Deadline::after(Duration::from_millis(10)));
+        wrong.poll(&mut done);
+    }
+    assert_eq!(done[0].token, 7);
+    let slab = target.slab();
+    // SAFETY: inside the slab, which nobody writes any more.
+    let byte = |at| unsafe { slab.start().as_ptr().add(at).read() };
+    assert!((0..4096).all(|at| byte(at) == 0), "nothing of it was written");
+}
+
+fn each_forgery(backend: impl Fn() -> Backend) {
+    for direction in [Direction::Write, Direction::Read] {
+        let unknown = |region: &Region| RegionDescriptor { key: 1, ..region.descriptor() };
+        refused(&backend(), unknown, 0, 100, direction);
+        let longer = |region: &Region| RegionDescriptor { bytes: 1 << 40, ..region.descriptor() };
+        refused(&backend(), longer, 0, 4097, direction);
+        refused(&backend(), longer, (5 << 32) + 1, 10, direction);
+        refused(&backend(), longer, 4000, 97, direction);
+    }
+}
+
+#[test]
+fn forged_requests_are_refused_by_the_receiver() {
+    each_forgery(|| Backend::Tcp);
+}
+
+#[test]
+fn the_simulation_refuses_them_too() {
+    each_forgery(|| Backend::Sim(SimNetwork::new(1, SimKnobs::default())));
+}
+
+/// Two connected devices, without the API's checks before them.
+fn devices() -> [TcpDevice; 2] {
+    let member = |rank| Member { rank: Rank(rank), incarnation: Incarnation(1) };
+    let devices = [0, 1].map(|rank| {
+        let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
+        TcpDevice::open(FabricConfig::new(member(rank), job)).unwrap()
+    });
+    let [zero, one] = [0, 1].map(|rank: u32| PeerAddress {
+        rank: Rank(rank),
+        incarnation: Incarnation(1),
+        endpoint: devices[rank as usize].endpoint(),
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| devices[0].connect(&[one], soon()).unwrap());
+        devices[1].connect(&[zero], soon()).unwrap();
+    });
+    devices
+}
+
+/// What a device says of a peer that sends raw bytes on a queue pair.
+fn garbage(bytes: &[u8]) -> PeerFault {
+    let [right, wrong] = devices();
+    let queue_pair = wrong.peers.read()[&Rank(0)][2].clone();
+    rustix::net::send(&queue_pair.socket, bytes, rustix::net::SendFlags::NOSIGNAL).unwrap();
+    let deadline = soon();
+    loop {
+        let ticket = right.core.board().ticket();
+        if let Some(fault) = right.core.fault() {
+            return fault.clone();
+        }
+        assert_eq!(right.wait(ticket, deadline), Wake::Event, "no fault came");
+    }
+}
+
+#[test]
+fn garbage_on_a_queue_pair_is_refused() {
+    let beyond = Some(Signal { slot: ArrivalSlot(u32::MAX), epoch: 1 });
+    let cases: [(&str, [u8; HEADER_BYTES]); 4] = [
+        ("unknown kind", [0xee; HEADER_BYTES]),
+        ("signals slot", Header { signal: beyond, ..Header::bare(Kind::Write) }.encode()),
+        ("nobody asked for", Header::bare(Kind::ReadResponse).encode()),
+        (
+            "no living region",
+            Header { offset: u64::MAX, bytes: u64::MAX, ..Header::bare(Kind::Write) }.encode(),
+        ),
+    ];
+    for (words, bytes) in cases {
+        let found = garbage(&bytes);
+        assert!(matches!(found.cause, FaultCause::Protocol { .. }), "{found}");
+        assert!(found.to_string().contains(words), "{found}");
+    }
+}
+
+#[test]
+fn queue_pairs_are_spread_over_the_completion_queues() {
+    let [zero, _one] = devices();
+    assert_eq!(zero.pollers.loads(), [1, 1, 1, 1]);
+}
+
+proptest! {
+    #[test]
+    fn any_header_decodes_or_fails(mut bytes: [u8; 32], kind in 0u32..8) {
+        bytes[..4].copy_from_slice(&kind.to_le_bytes());
+        let wire: [u8; HEADER_BYTES] = std::array::from_fn(|i| bytes[i % 32]);
+        if let Ok(header) = Header::decode(&wire) {
+            // what decodes means the same after another trip
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+        } else {
+            prop_assert!(kind == 0 || kind > 5);
+        }
+    }
+
+    #[test]
+    fn headers_survive_the_wire(
+        key: u64, offset: u64, bytes: u64, request: u64, signal: Option<(u32, u64)>,
+    ) {
+        let signal = signal.map(|(slot, epoch)| Signal { slot: ArrivalSlot(slot), epoch });
+        for kind in [Kind::Write, Kind::ReadRequest, Kind::ReadResponse] {
+            let header = Header { kind, key, offset, bytes, request, signal };
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+    }
+}

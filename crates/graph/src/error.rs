@@ -1,0 +1,49 @@
+//! What can be wrong with a graph. Each error names the node, so that a model's author finds the line.
+
+use tensorwire_tensor::{Fact, ShapeError};
+
+use crate::graph::Task;
+
+/// Why a graph cannot be built, differentiated, placed or planned.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum GraphError {
+    #[error("node '{node}': {op} takes {wanted} inputs, {found} were given")]
+    InputCount { node: String, op: &'static str, wanted: String, found: usize },
+    #[error("node '{node}': {op} cannot take {found}: {wanted}", found = list(.found))]
+    Mismatch { node: String, op: &'static str, found: Vec<Fact>, wanted: &'static str },
+    #[error("node '{node}': {source}")]
+    Shape { node: String, source: ShapeError },
+    #[error("node '{node}' refers to an output that no earlier node has")]
+    UnknownOutput { node: String },
+    #[error("two nodes are named '{name}'")]
+    DuplicateName { name: String },
+    #[error("variable '{name}' was declared as {first} and again as {second}")]
+    VariableRedeclared { name: String, first: String, second: String },
+    #[error("no gradient flows through {op} of node '{node}'")]
+    NoGradient { node: String, op: &'static str },
+    #[error("the loss '{node}' is {found}; a gradient starts at a scalar of floating point")]
+    LossNotScalar { node: String, found: Fact },
+    #[error("{servers} servers for {variables} variables: at most one server a variable")]
+    MoreServersThanVariables { servers: u32, variables: usize },
+    #[error("a cluster needs at least one {what}")]
+    EmptyCluster { what: &'static str },
+    #[error("node '{node}' belongs to replica {replica}, the cluster has {workers} workers")]
+    NoSuchWorker { node: String, replica: u32, workers: u32 },
+    #[error("node '{node}' has no task; the graph must be placed before it is planned")]
+    Unplaced { node: String },
+    #[error(
+        "'{node}' crosses from {from} to {to} as {fact}: its size must be known before the run"
+    )]
+    DynamicEdge { node: String, from: Task, to: Task, fact: Fact },
+    #[error("node '{node}' waits for itself: {cycle}")]
+    Cycle { node: String, cycle: String },
+    #[error("after pass '{pass}': {source}")]
+    Broken { pass: &'static str, source: Box<GraphError> },
+    #[error("node '{node}': {what}")]
+    Invalid { node: String, what: String },
+}
+
+fn list(facts: &[Fact]) -> String {
+    let facts: Vec<String> = facts.iter().map(Fact::to_string).collect();
+    format!("({})", facts.join(", "))
+}

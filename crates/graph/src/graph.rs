@@ -1,0 +1,219 @@
+//! Nodes, the outputs that connect them, and where a node is to run.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use tensorwire_tensor::{Fact, TensorSpec};
+
+use crate::error::GraphError;
+use crate::op::{Init, Op};
+use crate::pass::infer::infer;
+
+/// A node of one graph; an index, valid in that graph only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u32);
+
+/// One output of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Output {
+    pub node: NodeId,
+    pub index: u32,
+}
+
+/// The two kinds of processes that a graph is partitioned over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Job {
+    Worker,
+    Server,
+}
+
+/// One process of a job: `/worker:1`, `/server:0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Task {
+    pub job: Job,
+    pub index: u32,
+}
+
+/// Where a node would like to be; [`crate::place`] turns it into a [`Task`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hint {
+    /// State that all replicas share: round-robin over the servers.
+    Shared,
+    /// Part of one worker's replica.
+    Replica(u32),
+    /// Wherever that node is.
+    With(NodeId),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub name: String,
+    pub op: Op,
+    pub inputs: Vec<Output>,
+    /// Nodes that must be done before this one starts, though it takes no tensor from them.
+    pub controls: Vec<NodeId>,
+    pub hint: Hint,
+    pub task: Option<Task>,
+    /// What is known of each output.
+    pub facts: Vec<Fact>,
+}
+
+/// A data-flow graph. Nodes are in an order in which inputs precede their users.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    by_name: HashMap<String, NodeId>,
+}
+
+impl NodeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl From<NodeId> for Output {
+    /// The first output of a node.
+    fn from(node: NodeId) -> Output {
+        Output { node, index: 0 }
+    }
+}
+
+impl Graph {
+    pub fn new() -> Graph {
+        Graph::default()
+    }
+
+    /// Adds a node and infers the facts of its outputs.
+    ///
+    /// # Errors
+    /// When the inputs do not fit the operator, or the name is taken.
+    pub fn add(
+        &mut self,
+        name: &str,
+        hint: Hint,
+        op: Op,
+        inputs: &[Output],
+    ) -> Result<NodeId, GraphError> {
+        let mut facts = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            let unknown = || GraphError::UnknownOutput { node: name.to_string() };
+            facts.push(self.try_fact(*input).ok_or_else(unknown)?.clone());
+        }
+        let facts = infer(name, &op, &facts)?;
+        let inputs = inputs.to_vec();
+        let name = name.to_string();
+        self.push(Node { name, op, inputs, controls: Vec::new(), hint, task: None, facts })
+    }
+
+    /// Adds a node as it is, its facts included.
+    ///
+    /// # Errors
+    /// When the name is taken.
+    pub(crate) fn push(&mut self, node: Node) -> Result<NodeId, GraphError> {
+        // fits: 2^32 nodes of over a hundred bytes exceed any memory this runs in
+        let id = NodeId(self.nodes.len() as u32);
+        if self.by_name.insert(node.name.clone(), id).is_some() {
+            return Err(GraphError::DuplicateName { name: node.name });
+        }
+        self.nodes.push(node);
+        Ok(id)
+    }
+
+    /// The variable of this name, declared on first use and shared from then on.
+    ///
+    /// # Errors
+    /// When it was declared with another spec or initialiser.
+    pub fn variable(
+        &mut self,
+        name: &str,
+        spec: TensorSpec,
+        init: Init,
+    ) -> Result<Output, GraphError> {
+        let op = Op::Variable { spec, init };
+        match self.find(name) {
+            None => self.add(name, Hint::Shared, op, &[]).map(Output::from),
+            Some(id) if self.node(id).op == op => Ok(id.into()),
+            Some(id) => Err(GraphError::VariableRedeclared {
+                name: name.to_string(),
+                first: format!("{:?}", self.node(id).op),
+                second: format!("{op:?}"),
+            }),
+        }
+    }
+
+    /// Makes `node` wait for `before`.
+    pub fn control(&mut self, before: NodeId, node: NodeId) {
+        let controls = &mut self.nodes[node.index()].controls;
+        if !controls.contains(&before) {
+            controls.push(before);
+        }
+    }
+
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.index()]
+    }
+
+    /// What is known of an output.
+    pub fn fact(&self, output: Output) -> &Fact {
+        &self.nodes[output.node.index()].facts[output.index as usize]
+    }
+
+    pub(crate) fn try_fact(&self, output: Output) -> Option<&Fact> {
+        self.nodes.get(output.node.index())?.facts.get(output.index as usize)
+    }
+
+    /// The node of this name.
+    pub fn find(&self, name: &str) -> Option<NodeId> {
+        self.by_name.get(name).copied()
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    pub fn ids(&self) -> impl DoubleEndedIterator<Item = NodeId> + use<> {
+        (0..self.nodes.len() as u32).map(NodeId)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.ids().zip(self.nodes.iter())
+    }
+
+    /// The nodes that a node waits for: inputs and controls, each named once.
+    pub fn predecessors(&self, id: NodeId) -> Vec<NodeId> {
+        let node = self.node(id);
+        let inputs = node.inputs.iter().map(|input| input.node);
+        let mut before: Vec<NodeId> = inputs.chain(node.controls.iter().copied()).collect();
+        before.sort_unstable();
+        before.dedup();
+        before
+    }
+
+    /// For each node, the nodes that wait for it.
+    pub fn successors(&self) -> Vec<Vec<NodeId>> {
+        let mut after = vec![Vec::new(); self.len()];
+        for id in self.ids() {
+            for before in self.predecessors(id) {
+                after[before.index()].push(id);
+            }
+        }
+        after
+    }
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.job {
+            Job::Worker => write!(f, "worker {}", self.index),
+            Job::Server => write!(f, "server {}", self.index),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Shape inference: one row per operator (Xue et al. §3.4, "static shape inference").
+
+use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+
+use crate::error::GraphError;
+use crate::op::Op;
+
+/// The facts of an operator's outputs, from those of its inputs.
+///
+/// # Errors
+/// When the inputs do not fit the operator; the error names `node`.
+pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphError> {
+    check_count(node, op, inputs.len())?;
+    let row = Row { node, op, inputs };
+    match op {
+        Op::Input { fact } | Op::Recv { fact, .. } => Ok(vec![fact.clone()]),
+        Op::Variable { spec, .. } | Op::Fill { spec, .. } => Ok(vec![Fact::from(spec)]),
+        Op::MatMul { transpose_a, transpose_b } => row.matmul(*transpose_a, *transpose_b),
+        Op::BiasAdd => row.bias_add(),
+        Op::SumRows => match &inputs[0].dims[..] {
+            [_, columns] if float(&inputs[0]) => row.one(inputs[0].dtype, &[*columns]),
+            _ => row.mismatch("a floating matrix is needed"),
+        },
+        Op::Relu => row.same_floats(),
+        Op::ReluGrad | Op::Add => row.same_floats(),
+        Op::ScaleBy => match float(&inputs[0]) && inputs[1].dims.is_empty() {
+            true if inputs[0].dtype == inputs[1].dtype => Ok(vec![inputs[0].clone()]),
+            _ => row.mismatch("a floating tensor and a scalar of its type are needed"),
+        },
+        Op::SoftmaxCrossEntropy => {
+            row.logits_and_labels()?;
+            Ok(vec![Fact { dtype: inputs[0].dtype, dims: Vec::new() }, inputs[0].clone()])
+        }
+        Op::CountCorrect => {
+            row.logits_and_labels()?;
+            row.one(DType::I64, &[])
+        }
+        Op::ReduceMax if float(&inputs[0]) => row.one(inputs[0].dtype, &[]),
+        Op::ReduceMax => row.mismatch("a floating tensor is needed"),
+        Op::ApplySgd { .. } | Op::ApplyMomentum { .. } => {
+            row.same_floats()?;
+            Ok(Vec::new())
+        }
+        Op::NoOp | Op::Send { .. } => Ok(Vec::new()),
+    }
+}
+
+fn check_count(node: &str, op: &Op, found: usize) -> Result<(), GraphError> {
+    let (least, most) = match op {
+        Op::Input { .. } | Op::Variable { .. } | Op::Fill { .. } => (0, 0),
+        Op::NoOp | Op::Recv { .. } => (0, 0),
+        Op::SumRows | Op::Relu | Op::ReduceMax => (1, 1),
+        // a control edge crosses as a send of nothing
+        Op::Send { .. } => (0, 1),
+        Op::MatMul { .. } | Op::BiasAdd | Op::ReluGrad | Op::Add | Op::ScaleBy => (2, 2),
+        Op::SoftmaxCrossEntropy | Op::CountCorrect => (2, 2),
+        Op::ApplySgd { .. } => (2, usize::MAX),
+        Op::ApplyMomentum { .. } => (3, usize::MAX),
+    };
+    if (least..=most).contains(&found) {
+        return Ok(());
+    }
+    let wanted = match most {
+        most if most == least => format!("{least}"),
+        usize::MAX => format!("at least {least}"),
+        _ => format!("{least} to {most}"),
+    };
+    Err(GraphError::InputCount { node: node.to_string(), op: op.name(), wanted, found })
+}
+
+struct Row<'a> {
+    node: &'a str,
+    op: &'a Op,
+    inputs: &'a [Fact],
+}
+
+impl Row<'_> {
+    fn mismatch<T>(&self, wanted: &'static str) -> Result<T, GraphError> {
+        let (node, op) = (self.node.to_string(), self.op.name());
+        Err(GraphError::Mismatch { node, op, found: self.inputs.to_vec(), wanted })
+    }
+
+    /// One output; its size is checked where it is known.
+    fn one(&self, dtype: DType, dims: &[Dim]) -> Result<Vec<Fact>, GraphError> {
+        let fact = Fact { dtype, dims: dims.to_vec() };
+        if let Some(Err(source)) = fact.spec() {
+            return Err(GraphError::Shape { node: self.node.to_string(), source });
+        }
+        Ok(vec![fact])
+    }
+
+    fn matmul(&self, transpose_a: bool, transpose_b: bool) -> Result<Vec<Fact>, GraphError> {
+        let (a, b) = (&self.inputs[0], &self.inputs[1]);
+        let (&[a0, a1], &[b0, b1]) = (&a.dims[..], &b.dims[..]) else {
+            return self.mismatch("two matrices are needed");
+        };
+        let (m, k) = if transpose_a { (a1, a0) } else { (a0, a1) };
+        let (also_k, n) = if transpose_b { (b1, b0) } else { (b0, b1) };
+        if !float(a) || a.dtype != b.dtype {
+            return self.mismatch("two matrices of the same floating type are needed");
+        }
+        if unify(k, also_k).is_none() {
+            return self.mismatch("the inner dimensions differ");
+        }
+        self.one(a.dtype, &[m, n])
+    }
+
+    fn bias_add(&self) -> Result<Vec<Fact>, GraphError> {
+        let (x, b) = (&self.inputs[0], &self.inputs[1]);
+        match (&x.dims[..], &b.dims[..]) {
+            (&[rows, columns], &[bias]) if float(x) && x.dtype == b.dtype => {
+                match unify(columns, bias) {
+                    Some(columns) => self.one(x.dtype, &[rows, columns]),
+                    None => self.mismatch("the bias must be as long as a row"),
+                }
+            }
+            _ => self.mismatch("a floating matrix and a vector of its type are needed"),
+        }
+    }
+
+    /// All inputs are floating and alike; the first one's fact, refined by the others.
+    fn same_floats(&self) -> Result<Vec<Fact>, GraphError> {
+        let mut fact = self.inputs[0].clone();
+        for other in self.inputs {
+            if !float(other) || other.dtype != fact.dtype || other.dims.len() != fact.dims.len() {
+                return self.mismatch("floating tensors of one type and shape are needed");
+            }
+            for (dim, also) in fact.dims.iter_mut().zip(&other.dims) {
+                match unify(*dim, *also) {
+                    Some(refined) => *dim = refined,
+                    None => return self.mismatch("floating tensors of one shape are needed"),
+                }
+            }
+        }
+        Ok(vec![fact])
+    }
+
+    fn logits_and_labels(&self) -> Result<(), GraphError> {
+        let (logits, labels) = (&self.inputs[0], &self.inputs[1]);
+        match (&logits.dims[..], &labels.dims[..]) {
+            (&[rows, _], &[also_rows])
+                if float(logits)
+                    && labels.dtype == DType::I32
+                    && unify(rows, also_rows).is_some() =>
+            {
+                Ok(())
+            }
+            _ => self.mismatch("logits f[b,c] and labels i32[b] are needed"),
+        }
+    }
+}
+
+fn float(fact: &Fact) -> bool {
+    matches!(fact.dtype, DType::F32 | DType::F64)
+}
+
+/// The dimension that both are, none where they are known to differ. A known and a dynamic one may
+/// be equal: the kernel checks it when the tensors exist.
+fn unify(a: Dim, b: Dim) -> Option<Dim> {
+    match (a, b) {
+        (Dim::Known(x), Dim::Known(y)) => (x == y).then_some(a),
+        (Dim::Known(_), Dim::Dynamic(_)) => Some(a),
+        (Dim::Dynamic(_), Dim::Known(_)) => Some(b),
+        (Dim::Dynamic(x), Dim::Dynamic(y)) => Some(if x <= y { a } else { b }),
+    }
+}
+
+/// The spec of a fact that the caller knows to be static.
+pub(crate) fn static_spec(node: &str, fact: &Fact) -> Result<TensorSpec, GraphError> {
+    match fact.spec() {
+        Some(Ok(spec)) => Ok(spec),
+        Some(Err(source)) => Err(GraphError::Shape { node: node.to_string(), source }),
+        None => Err(GraphError::Invalid {
+            node: node.to_string(),
+            what: format!("its size {fact} must be known"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorwire_tensor::Symbol;
+
+    fn f32s(dims: &[usize]) -> Fact {
+        Fact::known(DType::F32, dims)
+    }
+
+    const PLAIN: Op = Op::MatMul { transpose_a: false, transpose_b: false };
+
+    #[test]
+    fn a_product_takes_its_outer_dimensions() {
+        let out = infer("y", &PLAIN, &[f32s(&[2, 3]), f32s(&[3, 5])]).unwrap();
+        assert_eq!(out, [f32s(&[2, 5])]);
+        let op = Op::MatMul { transpose_a: true, transpose_b: true };
+        let out = infer("y", &op, &[f32s(&[3, 2]), f32s(&[5, 3])]).unwrap();
+        assert_eq!(out, [f32s(&[2, 5])]);
+    }
+
+    #[test]
+    fn a_dynamic_batch_flows_through() {
+        let x = Fact { dtype: DType::F32, dims: vec![Dim::Dynamic(Symbol(7)), Dim::Known(3)] };
+        let y = infer("y", &PLAIN, &[x.clone(), f32s(&[3, 5])]).unwrap().remove(0);
+        assert_eq!(y.dims, [Dim::Dynamic(Symbol(7)), Dim::Known(5)]);
+        let y = infer("z", &Op::BiasAdd, &[y, f32s(&[5])]).unwrap().remove(0);
+        assert_eq!(y.dims[0], Dim::Dynamic(Symbol(7)));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let bad = infer("y", &PLAIN, &[f32s(&[2, 3]), f32s(&[4, 5])]).unwrap_err();
+        assert_eq!(
+            bad.to_string(),
+            "node 'y': MatMul cannot take (f32[2×3], f32[4×5]): the inner dimensions differ"
+        );
+        assert!(infer("y", &PLAIN, &[f32s(&[2, 3])]).is_err());
+        assert!(infer("b", &Op::BiasAdd, &[f32s(&[2, 3]), f32s(&[2])]).is_err());
+        let labels = Fact::known(DType::I64, &[2]);
+        assert!(infer("l", &Op::SoftmaxCrossEntropy, &[f32s(&[2, 3]), labels]).is_err());
+        let step = Op::ApplySgd { rate: 0.1 };
+        assert!(infer("s", &step, &[f32s(&[2]), f32s(&[2]), f32s(&[3])]).is_err());
+        assert!(infer("s", &step, &[f32s(&[2])]).is_err());
+        let huge = f32s(&[1 << 40, 1]);
+        let wide = f32s(&[1, 1 << 40]);
+        assert!(matches!(infer("h", &PLAIN, &[huge, wide]), Err(GraphError::Shape { .. })));
+    }
+
+    #[test]
+    fn the_loss_has_two_outputs_and_the_count_is_an_integer() {
+        let inputs = [f32s(&[4, 10]), Fact::known(DType::I32, &[4])];
+        let out = infer("l", &Op::SoftmaxCrossEntropy, &inputs).unwrap();
+        assert_eq!(out, [f32s(&[]), f32s(&[4, 10])]);
+        let out = infer("c", &Op::CountCorrect, &inputs).unwrap();
+        assert_eq!(out, [Fact::known(DType::I64, &[])]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Partition: one graph per task. Every output that a node of another task uses gets one Send in its
+//! own part and one Recv in the user's, however many users are there; a control that crosses becomes
+//! a Send of no bytes.
+
+use std::collections::HashMap;
+
+use tensorwire_tensor::{DType, Fact};
+
+use crate::error::GraphError;
+use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
+use crate::op::{EdgeId, Op};
+
+/// One graph per task and the edges between them.
+#[derive(Clone, Debug)]
+pub(crate) struct Partition {
+    pub(crate) graphs: Vec<Graph>,
+    /// For each part: the node made of a node of the whole graph.
+    pub(crate) moved: Vec<HashMap<NodeId, NodeId>>,
+    pub(crate) cuts: Vec<Cut>,
+}
+
+/// A crossing edge, before anything is decided about it. Parts are indices into the task list.
+#[derive(Clone, Debug)]
+pub(crate) struct Cut {
+    pub(crate) source: NodeId,
+    pub(crate) name: String,
+    pub(crate) fact: Fact,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) send: NodeId,
+    pub(crate) recv: NodeId,
+}
+
+/// What crosses: a tensor, or only the news that a node is done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Crossing {
+    Tensor(Output),
+    Control(NodeId),
+}
+
+/// Cuts a placed graph along its tasks.
+///
+/// # Errors
+/// When a node has no task, or one that is not in `tasks`.
+pub(crate) fn partition(graph: &Graph, tasks: &[Task]) -> Result<Partition, GraphError> {
+    let count = tasks.len();
+    let mut cutter = Cutter {
+        whole: graph,
+        part_of: parts_of(graph, tasks)?,
+        tasks,
+        arrived: HashMap::new(),
+        out: Partition {
+            graphs: vec![Graph::new(); count],
+            moved: vec![HashMap::new(); count],
+            cuts: Vec::new(),
+        },
+    };
+    for id in graph.ids() {
+        cutter.take(id)?;
+    }
+    Ok(cutter.out)
+}
+
+fn parts_of(graph: &Graph, tasks: &[Task]) -> Result<Vec<usize>, GraphError> {
+    let index: HashMap<Task, usize> = tasks.iter().enumerate().map(|(i, t)| (*t, i)).collect();
+    graph
+        .nodes()
+        .map(|(_, node)| {
+            let part = node.task.and_then(|task| index.get(&task).copied());
+            part.ok_or_else(|| GraphError::Unplaced { node: node.name.clone() })
+        })
+        .collect()
+}
+
+struct Cutter<'a> {
+    whole: &'a Graph,
+    part_of: Vec<usize>,
+    tasks: &'a [Task],
+    /// The Recv that already brings a crossing to a part.
+    arrived: HashMap<(Crossing, usize), NodeId>,
+    out: Partition,
+}
+
+impl Cutter<'_> {
+    fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
+        let node = self.whole.node(id);
+        let part = self.part_of[id.index()];
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for &input in &node.inputs {
+            inputs.push(if self.part_of[input.node.index()] == part {
+                Output { node: self.out.moved[part][&input.node], index: input.index }
+            } else {
+                self.cross(Crossing::Tensor(input), part)?.into()
+            });
+        }
+        let mut controls = Vec::with_capacity(node.controls.len());
+        for &before in &node.controls {
+            controls.push(if self.part_of[before.index()] == part {
+                self.out.moved[part][&before]
+            } else {
+                self.cross(Crossing::Control(before), part)?
+            });
+        }
+        let hint = match node.hint {
+            Hint::With(other) => Hint::With(self.out.moved[part][&other]),
+            hint => hint,
+        };
+        let new = self.out.graphs[part].push(Node { inputs, controls, hint, ..node.clone() })?;
+        self.out.moved[part].insert(id, new);
+        Ok(())
+    }
+
+    /// The Recv that brings `crossing` to part `to`, made with its Send when first asked for.
+    fn cross(&mut self, crossing: Crossing, to: usize) -> Result<NodeId, GraphError> {
+        if let Some(&recv) = self.arrived.get(&(crossing, to)) {
+            return Ok(recv);
+        }
+        let (source, index) = match crossing {
+            Crossing::Tensor(output) => (output.node, output.index),
+            Crossing::Control(node) => (node, 0),
+        };
+        let from = self.part_of[source.index()];
+        let moved = self.out.moved[from][&source];
+        let base = &self.whole.node(source).name;
+        let (name, fact, inputs, controls) = match crossing {
+            Crossing::Control(_) => {
+                (format!("^{base}"), Fact::known(DType::U8, &[0]), vec![], vec![moved])
+            }
+            Crossing::Tensor(output) => {
+                let name = if index == 0 { base.clone() } else { format!("{base}:{index}") };
+                let fact = self.whole.fact(output).clone();
+                (name, fact, vec![Output { node: moved, index }], vec![])
+            }
+        };
+        // fits: an edge needs two nodes, and nodes fit u32
+        let edge = EdgeId(self.out.cuts.len() as u32);
+        let send = self.out.graphs[from].push(Node {
+            name: format!("send {name} to {}", self.tasks[to]),
+            op: Op::Send { edge },
+            inputs,
+            controls,
+            hint: Hint::With(moved),
+            task: Some(self.tasks[from]),
+            facts: vec![],
+        })?;
+        let recv = self.out.graphs[to].push(Node {
+            name: format!("recv {name} from {}", self.tasks[from]),
+            op: Op::Recv { edge, fact: fact.clone() },
+            inputs: vec![],
+            controls: vec![],
+            hint: Hint::Shared,
+            task: Some(self.tasks[to]),
+            facts: vec![fact.clone()],
+        })?;
+        self.out.cuts.push(Cut { source, name, fact, from, to, send, recv });
+        self.arrived.insert((crossing, to), recv);
+        Ok(recv)
+    }
+}

@@ -1,0 +1,82 @@
+//! Placement: every node gets a task. Variables go round-robin over the servers (Xue et al. §5.2),
+//! a replica's nodes to its worker, an update to its variable.
+
+use crate::error::GraphError;
+use crate::graph::{Graph, Hint, Job, NodeId, Task};
+use crate::op::Op;
+
+/// The processes that a graph is spread over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cluster {
+    /// One process computes everything, all replicas included.
+    Local,
+    /// Each worker a replica, the variables on the servers.
+    ParameterServers { workers: u32, servers: u32 },
+}
+
+impl Cluster {
+    /// All tasks, workers first: a task's place in this list is its rank.
+    pub fn tasks(self) -> Vec<Task> {
+        let (workers, servers) = match self {
+            Cluster::Local => (1, 0),
+            Cluster::ParameterServers { workers, servers } => (workers, servers),
+        };
+        let workers = (0..workers).map(|index| Task { job: Job::Worker, index });
+        workers.chain((0..servers).map(|index| Task { job: Job::Server, index })).collect()
+    }
+}
+
+/// The same graph with a task at every node.
+///
+/// # Errors
+/// When the cluster lacks what the graph needs, or has more servers than there are variables.
+pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
+    if let Cluster::ParameterServers { workers, servers } = cluster {
+        let shared = |hint| matches!(hint, Hint::Shared);
+        let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && shared(n.hint)).count();
+        if workers == 0 {
+            return Err(GraphError::EmptyCluster { what: "worker" });
+        }
+        if servers == 0 {
+            return Err(GraphError::EmptyCluster { what: "server" });
+        }
+        if servers as usize > variables {
+            return Err(GraphError::MoreServersThanVariables { servers, variables });
+        }
+    }
+    let mut placed = graph.clone();
+    let mut next_server = 0;
+    for id in graph.ids() {
+        let task = match cluster {
+            Cluster::Local => Task { job: Job::Worker, index: 0 },
+            Cluster::ParameterServers { workers, servers } => match graph.node(id).hint {
+                Hint::Shared => {
+                    next_server += 1;
+                    Task { job: Job::Server, index: (next_server - 1) % servers }
+                }
+                Hint::Replica(replica) if replica < workers => {
+                    Task { job: Job::Worker, index: replica }
+                }
+                Hint::Replica(replica) => {
+                    let node = graph.node(id).name.clone();
+                    return Err(GraphError::NoSuchWorker { node, replica, workers });
+                }
+                Hint::With(other) => task_of(&placed, id, other)?,
+            },
+        };
+        placed.node_mut(id).task = Some(task);
+    }
+    Ok(placed)
+}
+
+fn is_variable(op: &Op) -> bool {
+    matches!(op, Op::Variable { .. })
+}
+
+fn task_of(placed: &Graph, id: NodeId, other: NodeId) -> Result<Task, GraphError> {
+    let unplaced = || GraphError::Invalid {
+        node: placed.node(id).name.clone(),
+        what: "is to be placed with a node that comes after it".to_string(),
+    };
+    placed.node(other).task.filter(|_| other < id).ok_or_else(unplaced)
+}

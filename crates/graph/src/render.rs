@@ -1,0 +1,76 @@
+//! The plan as text for people (`tensorwire graph`) and as a drawing (`--dot`).
+
+use std::fmt::Write as _;
+
+use crate::graph::Output;
+use crate::op::Op;
+use crate::pass::memory::Lane;
+use crate::plan::{Edge, Plan, Reuse};
+
+impl Plan {
+    /// What crosses, in Graphviz's language: a cluster per task, crossing edges in bold.
+    pub fn to_dot(&self) -> String {
+        let mut out =
+            String::from("digraph plan {\n  rankdir=LR; node [shape=box, fontsize=10];\n");
+        for (index, part) in self.parts.iter().enumerate() {
+            let _ = writeln!(out, "  subgraph cluster_{index} {{ label=\"{}\";", part.task);
+            for (id, node) in part.graph.nodes() {
+                let (name, op) = (escape(&node.name), node.op.name());
+                let fact = node.facts.first().map(|f| format!("\\n{f}")).unwrap_or_default();
+                let style = match node.op {
+                    Op::Send { .. } | Op::Recv { .. } => ", style=filled, fillcolor=lightblue",
+                    Op::Variable { .. } => ", style=filled, fillcolor=lightyellow",
+                    _ => "",
+                };
+                let _ =
+                    writeln!(out, "    n{index}_{} [label=\"{name}\\n{op}{fact}\"{style}];", id.0);
+            }
+            let _ = writeln!(out, "  }}");
+            for (id, node) in part.graph.nodes() {
+                for input in &node.inputs {
+                    let _ = writeln!(out, "  n{index}_{} -> n{index}_{};", input.node.0, id.0);
+                }
+                for before in &node.controls {
+                    let _ = writeln!(
+                        out,
+                        "  n{index}_{} -> n{index}_{} [style=dotted];",
+                        before.0, id.0
+                    );
+                }
+            }
+        }
+        for edge in &self.edges {
+            let Edge { from, to, send, recv, .. } = edge;
+            let _ = writeln!(
+                out,
+                "  n{from}_{} -> n{to}_{} [style=bold, color=blue, label=\"{} B\"];",
+                send.0,
+                recv.0,
+                edge.spec.bytes()
+            );
+        }
+        out.push_str("}\n");
+        out
+    }
+
+    /// Offset of an edge's receive buffer in the receiver's registered arena.
+    pub fn receive_offset(&self, edge: &Edge) -> Option<usize> {
+        let output = Output { node: edge.recv, index: 0 };
+        let spot = self.parts[edge.to].memory.spot(output)?;
+        (spot.lane == Lane::Registered).then_some(spot.offset)
+    }
+}
+
+impl std::fmt::Display for Reuse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Reuse::Proved => f.write_str("proved"),
+            Reuse::Empty => f.write_str("no bytes"),
+            Reuse::Credit { readers } => write!(f, "credit after {}", readers.join(", ")),
+        }
+    }
+}
+
+fn escape(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"")
+}

@@ -1,0 +1,135 @@
+//! Splitting work over threads. Where work is cut depends on its size alone; whether the pieces then
+//! run on one thread or on several changes no result.
+
+use rayon::prelude::*;
+
+/// Elements in one piece of element-wise work: 128 KiB of f32, so that three operands' pieces lie in
+/// a core's L2 cache, and far more work than handing a piece over costs (a few µs).
+pub(super) const CHUNK: usize = 1 << 15;
+
+/// Least elements of element-wise work that is worth waking threads for: two pieces.
+const PARALLEL_MIN: usize = 2 * CHUNK;
+
+/// The threads of one back end; none of its own where it may use one thread only.
+#[derive(Debug)]
+pub(super) struct Pool {
+    workers: Option<rayon::ThreadPool>,
+}
+
+impl Pool {
+    /// A pool of `threads`. Where the system has no more threads to give, the caller's alone.
+    pub(super) fn new(threads: usize) -> Pool {
+        if threads <= 1 {
+            return Pool { workers: None };
+        }
+        let built = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|i| format!("kernels-{i}"))
+            .build();
+        Pool { workers: built.ok() }
+    }
+
+    pub(super) fn threads(&self) -> usize {
+        self.workers.as_ref().map_or(1, rayon::ThreadPool::current_num_threads)
+    }
+
+    /// Runs `body` for every index, on all threads where `parallel`, in no order.
+    pub(super) fn each_index(
+        &self,
+        count: usize,
+        parallel: bool,
+        body: impl Fn(usize) + Send + Sync,
+    ) {
+        match &self.workers {
+            Some(workers) if parallel && count > 1 => {
+                workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(body));
+            }
+            _ => (0..count).for_each(body),
+        }
+    }
+
+    /// `body` of every index, in the order of the indices.
+    pub(super) fn map_indices<R: Send>(
+        &self,
+        count: usize,
+        parallel: bool,
+        body: impl Fn(usize) -> R + Send + Sync,
+    ) -> Vec<R> {
+        match &self.workers {
+            Some(workers) if parallel && count > 1 => {
+                workers.install(|| (0..count).into_par_iter().with_max_len(1).map(body).collect())
+            }
+            _ => (0..count).map(body).collect(),
+        }
+    }
+
+    /// What `body` makes of every piece of `chunk` elements of `y`, in the order of the pieces.
+    pub(super) fn map_chunks<T: Send, R: Send>(
+        &self,
+        y: &mut [T],
+        chunk: usize,
+        body: impl Fn(usize, &mut [T]) -> R + Send + Sync,
+    ) -> Vec<R> {
+        let numbered = |(i, y): (usize, &mut [T])| body(i * chunk, y);
+        match &self.workers {
+            Some(workers) if y.len() > chunk => {
+                workers.install(|| y.par_chunks_mut(chunk).enumerate().map(numbered).collect())
+            }
+            _ => y.chunks_mut(chunk).enumerate().map(numbered).collect(),
+        }
+    }
+
+    /// Gives `body` every piece of `y`, with the index of the piece's first element.
+    pub(super) fn each_chunk<T: Send>(
+        &self,
+        y: &mut [T],
+        body: impl Fn(usize, &mut [T]) + Send + Sync,
+    ) {
+        self.each_chunk_of(y, CHUNK, body);
+    }
+
+    /// As [`Pool::each_chunk`], with pieces of `chunk` elements.
+    pub(super) fn each_chunk_of<T: Send>(
+        &self,
+        y: &mut [T],
+        chunk: usize,
+        body: impl Fn(usize, &mut [T]) + Send + Sync,
+    ) {
+        let parallel = y.len() >= PARALLEL_MIN;
+        self.split(y, chunk, parallel, body);
+    }
+
+    /// Gives `body` every piece of `chunk` elements of `y`, on all threads where `parallel`.
+    pub(super) fn split<T: Send>(
+        &self,
+        y: &mut [T],
+        chunk: usize,
+        parallel: bool,
+        body: impl Fn(usize, &mut [T]) + Send + Sync,
+    ) {
+        let numbered = |(i, y): (usize, &mut [T])| body(i * chunk, y);
+        match &self.workers {
+            Some(workers) if parallel && y.len() > chunk => {
+                workers.install(|| y.par_chunks_mut(chunk).enumerate().for_each(numbered));
+            }
+            _ => y.chunks_mut(chunk).enumerate().for_each(numbered),
+        }
+    }
+
+    /// As [`Pool::each_chunk`], over two slices of the same length.
+    pub(super) fn each_chunk_pair<T: Send>(
+        &self,
+        y: &mut [T],
+        z: &mut [T],
+        body: impl Fn(usize, &mut [T], &mut [T]) + Send + Sync,
+    ) {
+        let numbered = |(i, (y, z)): (usize, (&mut [T], &mut [T]))| body(i * CHUNK, y, z);
+        match &self.workers {
+            Some(workers) if y.len() >= PARALLEL_MIN => workers.install(|| {
+                let chunks = y.par_chunks_mut(CHUNK).zip(z.par_chunks_mut(CHUNK));
+                chunks.enumerate().for_each(numbered);
+            }),
+            _ => y.chunks_mut(CHUNK).zip(z.chunks_mut(CHUNK)).enumerate().for_each(numbered),
+        }
+    }
+}

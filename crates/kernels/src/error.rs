@@ -1,0 +1,47 @@
+//! Why a kernel did not run. Each variant names the operator as [`tensorwire_graph::Op::name`] does.
+
+use std::fmt;
+
+use tensorwire_memory::TensorError;
+use tensorwire_tensor::{DType, TensorSpec};
+
+/// One operand of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    Input(usize),
+    Output(usize),
+}
+
+/// Why an operator was not computed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum KernelError {
+    #[error("{op} has no kernel: the runtime does it itself")]
+    NoKernel { op: &'static str },
+    #[error("{op} takes {expected} inputs, found {found}")]
+    InputCount { op: &'static str, expected: usize, found: usize },
+    #[error("{op} writes {expected} outputs, found {found}")]
+    OutputCount { op: &'static str, expected: usize, found: usize },
+    #[error("{op} takes the gradient of at least one rank, found none")]
+    NoGradients { op: &'static str },
+    #[error("{op}, {operand}: expected {expected}, found {found}")]
+    DType { op: &'static str, operand: Operand, expected: String, found: DType },
+    #[error("{op}, {operand}: expected dimensions {expected}, found {found}")]
+    Shape { op: &'static str, operand: Operand, expected: String, found: TensorSpec },
+    #[error("{op}, {operand}: expected at least one element, found {found}")]
+    NoElements { op: &'static str, operand: Operand, found: TensorSpec },
+    #[error("{op}: the label of row {row} is {label}; expected -1 (padding) or 0..{classes}")]
+    Label { op: &'static str, row: usize, label: i32, classes: usize },
+    #[error("{op}: {value} is not a value of {dtype}")]
+    FillValue { op: &'static str, value: f64, dtype: DType },
+    #[error("{op}, {operand}: {source}; the plan gave a buffer that kernels cannot use")]
+    Buffer { op: &'static str, operand: Operand, source: TensorError },
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operand::Input(i) => write!(f, "input {i}"),
+            Operand::Output(i) => write!(f, "output {i}"),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! One call's operands, checked as they are taken: counts, dimensions, element types.
+
+use tensorwire_memory::{TensorError, TensorMut, TensorRef};
+use tensorwire_tensor::{Element, TensorSpec};
+
+use crate::error::{KernelError, Operand};
+use crate::real::Real;
+
+/// All operands of a call of `op`.
+pub(super) struct Operands<'c, 'i, 'o> {
+    pub(super) op: &'static str,
+    pub(super) inputs: &'c [TensorRef<'i>],
+    pub(super) outputs: &'c mut [TensorMut<'o>],
+}
+
+/// One input, with its name for errors.
+pub(super) struct Input<'i> {
+    at: Position,
+    tensor: TensorRef<'i>,
+}
+
+/// One output, with its name for errors.
+pub(super) struct Output<'c, 'o> {
+    at: Position,
+    tensor: &'c mut TensorMut<'o>,
+}
+
+#[derive(Clone, Copy)]
+struct Position {
+    op: &'static str,
+    operand: Operand,
+}
+
+impl<'i, 'o> Operands<'_, 'i, 'o> {
+    /// The operands, if there are `I` inputs and `O` outputs.
+    pub(super) fn exactly<const I: usize, const O: usize>(
+        &mut self,
+    ) -> Result<([Input<'i>; I], [Output<'_, 'o>; O]), KernelError> {
+        let op = self.op;
+        let found = self.inputs.len();
+        let inputs: &[TensorRef<'i>; I] = self
+            .inputs
+            .try_into()
+            .map_err(|_| KernelError::InputCount { op, expected: I, found })?;
+        let mut place = 0;
+        let inputs = inputs.map(|tensor| {
+            let at = Position { op, operand: Operand::Input(place) };
+            place += 1;
+            Input { at, tensor }
+        });
+        Ok((inputs, self.outputs_exactly()?))
+    }
+
+    /// The gradients of all ranks in rank order, and the `O` variables that they update; each has
+    /// the first variable's shape.
+    #[allow(clippy::type_complexity)] // a pair of what the operator's doc calls them
+    pub(super) fn gradients<T: Real, const O: usize>(
+        &mut self,
+    ) -> Result<(Vec<&'i [T]>, [Output<'_, 'o>; O]), KernelError> {
+        let op = self.op;
+        let inputs = self.inputs;
+        let outputs = self.outputs_exactly::<O>()?;
+        if inputs.is_empty() {
+            return Err(KernelError::NoGradients { op });
+        }
+        let mut gradients = Vec::with_capacity(inputs.len());
+        for (place, &tensor) in inputs.iter().enumerate() {
+            let gradient = Input { at: Position { op, operand: Operand::Input(place) }, tensor };
+            gradient.expect_dims(outputs[0].dims())?;
+            gradients.push(gradient.elements()?);
+        }
+        Ok((gradients, outputs))
+    }
+
+    fn outputs_exactly<const O: usize>(&mut self) -> Result<[Output<'_, 'o>; O], KernelError> {
+        let op = self.op;
+        let found = self.outputs.len();
+        let outputs: &mut [TensorMut<'o>; O] = (&mut *self.outputs)
+            .try_into()
+            .map_err(|_| KernelError::OutputCount { op, expected: O, found })?;
+        let mut place = 0;
+        Ok(outputs.each_mut().map(|tensor| {
+            let at = Position { op, operand: Operand::Output(place) };
+            place += 1;
+            Output { at, tensor }
+        }))
+    }
+}
+
+impl<'i> Input<'i> {
+    pub(super) fn dims(&self) -> &'i [usize] {
+        self.tensor.dims()
+    }
+
+    /// Rows and columns of a tensor of two dimensions.
+    pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
+        match *self.tensor.dims() {
+            [rows, columns] => Ok((rows, columns)),
+            _ => Err(self.at.shape("[rows×columns]".to_owned(), self.tensor.spec())),
+        }
+    }
+
+    pub(super) fn expect_dims(&self, expected: &[usize]) -> Result<(), KernelError> {
+        self.at.expect_dims(expected, self.tensor.spec())
+    }
+
+    pub(super) fn expect_elements(&self) -> Result<(), KernelError> {
+        let Position { op, operand } = self.at;
+        match self.tensor.spec().elements() {
+            0 => Err(KernelError::NoElements { op, operand, found: self.tensor.spec().clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn elements<T: Element>(&self) -> Result<&'i [T], KernelError> {
+        // an empty tensor may lie anywhere, aligned or not
+        if self.tensor.spec().elements() == 0 && self.tensor.dtype() == T::DTYPE {
+            return Ok(&[]);
+        }
+        self.tensor.elements().map_err(|e| self.at.explain(e))
+    }
+}
+
+impl<'c, 'o> Output<'c, 'o> {
+    pub(super) fn dims(&self) -> &'o [usize] {
+        self.tensor.dims()
+    }
+
+    pub(super) fn expect_dims(&self, expected: &[usize]) -> Result<(), KernelError> {
+        self.at.expect_dims(expected, self.tensor.spec())
+    }
+
+    pub(super) fn elements_mut<T: Element>(self) -> Result<&'c mut [T], KernelError> {
+        if self.tensor.spec().elements() == 0 && self.tensor.dtype() == T::DTYPE {
+            return Ok(&mut []);
+        }
+        self.tensor.elements().map_err(|e| self.at.explain(e))
+    }
+}
+
+impl Position {
+    fn expect_dims(self, expected: &[usize], found: &TensorSpec) -> Result<(), KernelError> {
+        if found.dims() == expected { Ok(()) } else { Err(self.shape(bracketed(expected), found)) }
+    }
+
+    fn shape(self, expected: String, found: &TensorSpec) -> KernelError {
+        let Position { op, operand } = self;
+        KernelError::Shape { op, operand, expected, found: found.clone() }
+    }
+
+    fn explain(self, error: TensorError) -> KernelError {
+        let Position { op, operand } = self;
+        match error {
+            TensorError::WrongDType { found, wanted } => {
+                KernelError::DType { op, operand, expected: wanted.to_string(), found }
+            }
+            source => KernelError::Buffer { op, operand, source },
+        }
+    }
+}
+
+/// Dimensions as a shape is printed.
+fn bracketed(dims: &[usize]) -> String {
+    let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
+    format!("[{}]", dims.join("×"))
+}

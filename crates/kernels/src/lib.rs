@@ -1,0 +1,90 @@
+//! The operators' arithmetic: [`Kernels::run`] computes one [`Op`] from tensors that are lent to it
+//! into tensors that are lent to it. Knows no graph, no ranks and no buffers' homes, and allocates
+//! no output: where a result lies is the plan's business, before and after.
+//!
+//! Two back ends compute the same operators. `reference` is plain loops in the order in which the
+//! formulas are written: the oracle of the tests. `cpu` is what training runs on. Each gives the
+//! same bits for the same operands every time, `cpu` also for any number of threads.
+
+mod cpu;
+mod error;
+mod launch;
+mod real;
+mod reference;
+
+use tensorwire_graph::Op;
+use tensorwire_memory::{TensorMut, TensorRef};
+
+pub use cpu::SimdLevel;
+pub use error::{KernelError, Operand};
+
+/// Which back end to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KernelChoice {
+    /// The fastest that this machine has: `Cpu`, as long as there is no other.
+    #[default]
+    Auto,
+    Cpu,
+    /// Plain loops on one thread.
+    Reference,
+}
+
+/// A back end, opened: built once per process, run from any thread.
+#[derive(Debug)]
+pub struct Kernels {
+    backend: Opened,
+}
+
+#[derive(Debug)]
+enum Opened {
+    Cpu(cpu::Cpu),
+    Reference(reference::Reference),
+}
+
+impl Kernels {
+    /// Opens a back end that uses `threads` threads (0 counts as 1). With one thread everything runs
+    /// on the caller's; with more they are this back end's own. The back ends' results do not depend
+    /// on the number.
+    pub fn open(choice: KernelChoice, threads: usize) -> Kernels {
+        match choice {
+            KernelChoice::Auto | KernelChoice::Cpu => {
+                Kernels::open_at_level(SimdLevel::detect(), threads)
+            }
+            KernelChoice::Reference => Kernels { backend: Opened::Reference(reference::Reference) },
+        }
+    }
+
+    /// Opens the `cpu` back end with element-wise kernels that use no instructions beyond `level`, or
+    /// beyond what the machine has. For tests: the matrix product still picks its own.
+    #[doc(hidden)]
+    pub fn open_at_level(level: SimdLevel, threads: usize) -> Kernels {
+        Kernels { backend: Opened::Cpu(cpu::Cpu::open(level, threads)) }
+    }
+
+    /// What was picked, for a log's first lines.
+    pub fn description(&self) -> String {
+        match &self.backend {
+            Opened::Cpu(cpu) => cpu.description(),
+            Opened::Reference(_) => "reference: plain loops, 1 thread".to_owned(),
+        }
+    }
+
+    /// Computes `op`. `inputs` and `outputs` are the operator's in its own order, but the first
+    /// [`Op::mutated_inputs`] inputs come as `outputs` and are updated in place. What the other
+    /// outputs held before is not read. After an error the outputs' contents are unspecified.
+    ///
+    /// # Errors
+    /// [`KernelError::NoKernel`] for operators that are the runtime's to do; otherwise what does not
+    /// fit: the number of operands, an element type, a shape, a label.
+    pub fn run(
+        &self,
+        op: &Op,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError> {
+        match &self.backend {
+            Opened::Cpu(cpu) => launch::run(cpu, op, inputs, outputs),
+            Opened::Reference(reference) => launch::run(reference, op, inputs, outputs),
+        }
+    }
+}

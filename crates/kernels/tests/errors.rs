@@ -1,0 +1,203 @@
+//! Operands that do not fit are told apart by the error, on every back end; none panics.
+#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
+
+mod common;
+
+use common::{Tensor, all, try_run};
+use tensorwire_graph::{EdgeId, Init, Op};
+use tensorwire_kernels::{KernelError, Operand};
+use tensorwire_memory::{TensorMut, TensorRef};
+use tensorwire_tensor::{DType, Fact, TensorSpec};
+
+const F32: DType = DType::F32;
+const PRODUCT: Op = Op::MatMul { transpose_a: false, transpose_b: false };
+
+fn tensor(dtype: DType, dims: &[usize]) -> Tensor {
+    // labels of 0 and reals of 0: whatever is wrong with a call, it is not the values
+    let mut tensor = Tensor::unwritten(dtype, dims);
+    tensor.view_mut().bytes().fill(0);
+    tensor
+}
+
+/// The error of a call on every back end, which must be the same one.
+#[track_caller]
+fn error(op: &Op, inputs: &[Tensor], outputs: &[Tensor]) -> KernelError {
+    let mut errors =
+        all().into_iter().map(|k| try_run(&k, op, inputs, &mut outputs.to_vec()).unwrap_err());
+    let first = errors.next().unwrap();
+    assert!(errors.all(|e| e == first));
+    first
+}
+
+fn f32s(dims: &[&[usize]]) -> Vec<Tensor> {
+    dims.iter().map(|dims| tensor(F32, dims)).collect()
+}
+
+#[test]
+fn the_runtimes_operators_have_no_kernel() {
+    let spec = TensorSpec::new(F32, &[]).unwrap();
+    let fact = Fact::known(F32, &[]);
+    let ops = [
+        Op::Input { fact: fact.clone() },
+        Op::Variable { spec, init: Init::Zeros },
+        Op::NoOp,
+        Op::Send { edge: EdgeId(0) },
+        Op::Recv { edge: EdgeId(0), fact },
+    ];
+    for op in ops {
+        let expected = KernelError::NoKernel { op: op.name() };
+        assert_eq!(error(&op, &[], &[]), expected);
+        assert_eq!(error(&op, &f32s(&[&[]]), &f32s(&[&[]])), expected);
+        assert_eq!(error(&op, &[tensor(DType::U8, &[1])], &[]), expected);
+    }
+}
+
+#[test]
+fn counts() {
+    let two = f32s(&[&[1, 1], &[1, 1]]);
+    let found = error(&PRODUCT, &two[..1], &two[..1]);
+    assert_eq!(found, KernelError::InputCount { op: "MatMul", expected: 2, found: 1 });
+    assert_eq!(found.to_string(), "MatMul takes 2 inputs, found 1");
+    let found = error(&PRODUCT, &two, &two);
+    assert_eq!(found, KernelError::OutputCount { op: "MatMul", expected: 1, found: 2 });
+    for op in [Op::BiasAdd, Op::SumRows, Op::Relu, Op::ReluGrad, Op::Add, Op::ScaleBy] {
+        assert!(matches!(error(&op, &[], &[]), KernelError::InputCount { .. }), "{op:?}");
+    }
+    for op in [Op::SoftmaxCrossEntropy, Op::CountCorrect, Op::ReduceMax] {
+        assert!(matches!(error(&op, &[], &[]), KernelError::InputCount { .. }), "{op:?}");
+    }
+    let op = Op::ApplySgd { rate: 1.0 };
+    assert_eq!(error(&op, &[], &two[..1]), KernelError::NoGradients { op: "ApplySgd" });
+    let op = Op::ApplyMomentum { rate: 1.0, momentum: 1.0 };
+    let found = error(&op, &two[..1], &two[..1]);
+    assert_eq!(found, KernelError::OutputCount { op: "ApplyMomentum", expected: 2, found: 1 });
+    let op = Op::Fill { value: 0.0, spec: TensorSpec::new(F32, &[]).unwrap() };
+    let found = error(&op, &two[..1], &two[..1]);
+    assert_eq!(found, KernelError::InputCount { op: "Fill", expected: 0, found: 1 });
+}
+
+/// (operator, inputs' dimensions, outputs' dimensions, the operand that does not fit)
+type Misfit = (Op, Vec<Vec<usize>>, Vec<Vec<usize>>, Operand);
+
+#[test]
+fn shapes() {
+    use Operand::{Input, Output};
+    let momentum = Op::ApplyMomentum { rate: 1.0, momentum: 1.0 };
+    let turned = Op::MatMul { transpose_a: false, transpose_b: true };
+    let fill = Op::Fill { value: 0.0, spec: TensorSpec::new(F32, &[2]).unwrap() };
+    let misfits: Vec<Misfit> = vec![
+        (PRODUCT, vec![vec![2, 3], vec![2, 4]], vec![vec![2, 4]], Input(1)),
+        (PRODUCT, vec![vec![6], vec![3, 4]], vec![vec![2, 4]], Input(0)),
+        (PRODUCT, vec![vec![2, 3], vec![3, 4]], vec![vec![4, 2]], Output(0)),
+        (turned, vec![vec![2, 3], vec![3, 4]], vec![vec![2, 3]], Input(1)),
+        (Op::BiasAdd, vec![vec![2, 3], vec![2]], vec![vec![2, 3]], Input(1)),
+        (Op::BiasAdd, vec![vec![2, 3], vec![3]], vec![vec![6]], Output(0)),
+        (Op::SumRows, vec![vec![2, 3]], vec![vec![2]], Output(0)),
+        (Op::SumRows, vec![vec![2, 3, 1]], vec![vec![1]], Input(0)),
+        (Op::Relu, vec![vec![2, 3]], vec![vec![3, 2]], Output(0)),
+        (Op::ReluGrad, vec![vec![2], vec![3]], vec![vec![2]], Input(1)),
+        (Op::Add, vec![vec![2], vec![]], vec![vec![2]], Input(1)),
+        (Op::Add, vec![vec![2], vec![2]], vec![vec![]], Output(0)),
+        (Op::ScaleBy, vec![vec![2], vec![1]], vec![vec![2]], Input(1)),
+        (Op::ReduceMax, vec![vec![2]], vec![vec![1]], Output(0)),
+        (Op::ApplySgd { rate: 1.0 }, vec![vec![2], vec![3]], vec![vec![2]], Input(1)),
+        (momentum, vec![vec![2]], vec![vec![2], vec![1]], Output(1)),
+        (fill, vec![], vec![vec![3]], Output(0)),
+    ];
+    for (op, inputs, outputs, misfit) in misfits {
+        let tensors = |all: &[Vec<usize>]| all.iter().map(|d| tensor(F32, d)).collect::<Vec<_>>();
+        let found = error(&op, &tensors(&inputs), &tensors(&outputs));
+        assert!(
+            matches!(&found, KernelError::Shape { op: name, operand, .. }
+                if *name == op.name() && *operand == misfit),
+            "{op:?} {inputs:?} {outputs:?}: {found}"
+        );
+    }
+    let found = error(&Op::BiasAdd, &f32s(&[&[2, 3], &[2]]), &f32s(&[&[2, 3]]));
+    assert_eq!(found.to_string(), "BiasAdd, input 1: expected dimensions [3], found f32[2]");
+}
+
+#[test]
+fn element_types() {
+    let f64s = |dims: &[usize]| tensor(DType::F64, dims);
+    let found = error(&Op::Add, &[tensor(F32, &[1]), f64s(&[1])], &[tensor(F32, &[1])]);
+    assert_eq!(found.to_string(), "Add, input 1: expected f32, found f64");
+    let found = error(&Op::Relu, &[tensor(F32, &[1])], &[f64s(&[1])]);
+    assert_eq!(found.to_string(), "Relu, output 0: expected f32, found f64");
+    let found = error(&Op::Relu, &[tensor(DType::I32, &[1])], &f32s(&[&[1]]));
+    assert_eq!(found.to_string(), "Relu, input 0: expected f32 or f64, found i32");
+    // an empty tensor has a type as well
+    let found = error(&Op::Relu, &[tensor(F32, &[0])], &[f64s(&[0])]);
+    assert!(matches!(found, KernelError::DType { .. }), "{found}");
+    let inputs = [tensor(F32, &[2, 3]), tensor(DType::I64, &[2])];
+    let found = error(&Op::CountCorrect, &inputs, &[tensor(DType::I64, &[])]);
+    assert_eq!(found.to_string(), "CountCorrect, input 1: expected i32, found i64");
+    let inputs = [tensor(F32, &[2, 3]), tensor(DType::I32, &[2])];
+    let found = error(&Op::CountCorrect, &inputs, &f32s(&[&[]]));
+    assert_eq!(found.to_string(), "CountCorrect, output 0: expected i64, found f32");
+    let op = Op::ApplySgd { rate: 1.0 };
+    let found = error(&op, &[f64s(&[1])], &f32s(&[&[1]]));
+    assert_eq!(found.to_string(), "ApplySgd, input 0: expected f32, found f64");
+}
+
+#[test]
+fn labels() {
+    for (label, classes) in [(-2, 3), (3, 3), (i32::MIN, 3), (i32::MAX, 3), (0, 0)] {
+        let inputs = |labels: &[i32]| {
+            [tensor(F32, &[labels.len(), classes]), Tensor::new(&[labels.len()], labels)]
+        };
+        let expected = |op| KernelError::Label { op, row: 1, label, classes };
+        let found = error(&Op::CountCorrect, &inputs(&[-1, label]), &[tensor(DType::I64, &[])]);
+        assert_eq!(found, expected("CountCorrect"));
+        let outputs = f32s(&[&[], &[2, classes]]);
+        let found = error(&Op::SoftmaxCrossEntropy, &inputs(&[-1, label]), &outputs);
+        assert_eq!(found, expected("SoftmaxCrossEntropy"));
+    }
+}
+
+#[test]
+fn values_and_emptiness() {
+    for (dtype, value) in [
+        (DType::I32, 0.5),
+        (DType::I32, f64::NAN),
+        (DType::I32, 3e9),
+        (DType::I64, 1e19),
+        (DType::I64, f64::INFINITY),
+        (DType::U8, -1.0),
+        (DType::U8, 256.0),
+    ] {
+        let op = Op::Fill { value, spec: TensorSpec::new(dtype, &[1]).unwrap() };
+        let found = error_of_fill(&op, dtype);
+        assert!(matches!(found, KernelError::FillValue { .. }), "{value} as {dtype}: {found}");
+    }
+    let found = error(&Op::ReduceMax, &f32s(&[&[3, 0]]), &f32s(&[&[]]));
+    assert_eq!(
+        found.to_string(),
+        "ReduceMax, input 0: expected at least one element, found f32[3×0]"
+    );
+}
+
+/// NaN is not equal to itself, so the errors of the back ends cannot be compared.
+fn error_of_fill(op: &Op, dtype: DType) -> KernelError {
+    let errors = all().into_iter().map(|k| try_run(&k, op, &[], &mut [tensor(dtype, &[1])]));
+    errors.map(Result::unwrap_err).last().unwrap()
+}
+
+#[test]
+fn misaligned_buffers_are_refused_unless_empty() {
+    let words = [0u64; 4];
+    let bytes: &[u8] = bytemuck::cast_slice(&words);
+    let one = TensorSpec::new(F32, &[1]).unwrap();
+    let none = TensorSpec::new(F32, &[0]).unwrap();
+    let mut y = [0u64; 1];
+    for kernels in all() {
+        let x = TensorRef::new(&one, &bytes[1..5]).unwrap();
+        let target: &mut [u8] = bytemuck::cast_slice_mut(&mut y);
+        let outputs = &mut [TensorMut::new(&one, &mut target[..4]).unwrap()];
+        let found = kernels.run(&Op::Relu, &[x], outputs).unwrap_err();
+        assert!(matches!(found, KernelError::Buffer { operand: Operand::Input(0), .. }), "{found}");
+        let x = TensorRef::new(&none, &bytes[1..1]).unwrap();
+        let outputs = &mut [TensorMut::new(&none, &mut target[1..1]).unwrap()];
+        kernels.run(&Op::Relu, &[x], outputs).unwrap();
+    }
+}

@@ -1,0 +1,144 @@
+//! Raw memory with a proof that it lives. No reference to a slab's bytes exists here: other
+//! processes and NICs may write them, so only a [`crate::Buffer`]'s loan turns them into a slice.
+
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Alignment of every slab and every planned place, in bytes: a cache line, and an AVX-512 vector.
+pub const ALIGNMENT: usize = 64;
+
+/// Whatever must live as long as a slab's memory: a mapping, a registration with a NIC.
+pub type Keepalive = Arc<dyn Any + Send + Sync>;
+
+/// A range of memory that stays valid while any clone of the slab lives.
+#[derive(Clone)]
+pub struct Slab {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// Held for its life alone.
+    _keepalive: Keepalive,
+    mark: CutMark,
+}
+
+/// Whether memory is cut into an arena now. All slabs over the same memory share one, so that there
+/// is one set of loans for each byte and never two.
+#[derive(Clone, Debug, Default)]
+pub struct CutMark(Arc<AtomicBool>);
+
+impl CutMark {
+    /// Takes the mark; false if somebody has it.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::Acquire)
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Why there is no slab.
+#[derive(Debug, thiserror::Error)]
+pub enum SlabError {
+    #[error("cannot map {bytes} bytes of memory: {source}; free memory or lower the batch size")]
+    Map { bytes: usize, source: std::io::Error },
+}
+
+impl Slab {
+    /// Zeroed private memory of this process, aligned to a page.
+    pub fn anonymous(bytes: usize) -> Result<Slab, SlabError> {
+        let mapping = AnonymousMapping::new(bytes)?;
+        let start = mapping.start;
+        Ok(Slab { start, bytes, _keepalive: Arc::new(mapping), mark: CutMark::default() })
+    }
+
+    /// A slab over memory that somebody else allocated.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be readable and writable memory for as long as `keepalive` lives,
+    /// `start` aligned to [`ALIGNMENT`], and no Rust reference into it may exist outside the slab. All
+    /// slabs over the same memory must have clones of one `mark`.
+    pub unsafe fn from_raw(
+        start: NonNull<u8>,
+        bytes: usize,
+        keepalive: Keepalive,
+        mark: CutMark,
+    ) -> Slab {
+        assert_eq!(start.as_ptr() as usize % ALIGNMENT, 0, "a slab starts at a cache line");
+        Slab { start, bytes, _keepalive: keepalive, mark }
+    }
+
+    /// First byte. Valid for [`Slab::bytes`] bytes while this slab or a clone of it lives.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn mark(&self) -> &CutMark {
+        &self.mark
+    }
+}
+
+impl std::fmt::Debug for Slab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slab").field("start", &self.start).field("bytes", &self.bytes).finish()
+    }
+}
+
+// SAFETY: a slab hands out no references; the keepalive is Send + Sync, and the address range is
+// plain memory of the process, not of a thread. Access is arbitrated by the loans of `Buffer`.
+unsafe impl Send for Slab {}
+// SAFETY: as for Send: `&Slab` gives an address and a length only.
+unsafe impl Sync for Slab {}
+
+struct AnonymousMapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is owned by this value alone and unmapped once, in `drop`.
+unsafe impl Send for AnonymousMapping {}
+// SAFETY: no method reads or writes the memory.
+unsafe impl Sync for AnonymousMapping {}
+
+impl AnonymousMapping {
+    fn new(bytes: usize) -> Result<AnonymousMapping, SlabError> {
+        if bytes == 0 {
+            // fits: the alignment is a small non-zero constant; nothing is mapped, nothing unmapped
+            let start = NonNull::without_provenance(
+                std::num::NonZero::new(ALIGNMENT).expect("the alignment is not zero"),
+            );
+            return Ok(AnonymousMapping { start, bytes });
+        }
+        // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
+        let mapped = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        let start = mapped.map_err(|e| SlabError::Map { bytes, source: e.into() })?;
+        let start = NonNull::new(start.cast::<u8>()).expect("the kernel maps no page at 0");
+        Ok(AnonymousMapping { start, bytes })
+    }
+}
+
+impl Drop for AnonymousMapping {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        // SAFETY: `start..start + bytes` was mapped by `new` and nobody unmaps it twice: the last
+        // slab's keepalive is this value, so no slab over it is left.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own mapping: {unmapped:?}");
+    }
+}

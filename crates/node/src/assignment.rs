@@ -1,0 +1,135 @@
+//! What a launcher hands down to one member: who it is, whom to call, and the job's secret. It goes
+//! through the member's standard input, so that no argument list or environment shows the secret.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Incarnation, JobId, Rank};
+use tensorwire_fabric::{JobCredentials, Secret};
+
+/// One member's place in a job. Travels as one line of JSON; is never printed whole.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Assignment {
+    job_id: u64,
+    secret: String,
+    rank: u32,
+    /// By rank.
+    incarnations: Vec<u64>,
+    /// The launcher's own incarnation.
+    launcher: u64,
+    /// Where the launcher listens.
+    pub coordinator: SocketAddr,
+    /// How long a silent launcher is believed to be alive, in milliseconds.
+    pub liveness_ms: u64,
+    /// Which job it is, for whoever starts members of several kinds.
+    pub kind: String,
+    /// What to do; read by the job's own code.
+    pub payload: serde_json::Value,
+}
+
+/// What all assignments of a job have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct JobIdentity {
+    pub(crate) credentials: JobCredentials,
+    pub(crate) incarnations: Vec<Incarnation>,
+    pub(crate) launcher: Incarnation,
+}
+
+impl JobIdentity {
+    /// A fresh job of `world` members, told apart from every other by random numbers.
+    pub(crate) fn random(world: usize) -> JobIdentity {
+        let number = || u64::from_le_bytes(tensorwire_fabric::handshake::random_bytes());
+        let secret = Secret(tensorwire_fabric::handshake::random_bytes());
+        JobIdentity {
+            credentials: JobCredentials { job_id: JobId(number()), secret },
+            incarnations: (0..world).map(|_| Incarnation(number())).collect(),
+            launcher: Incarnation(number()),
+        }
+    }
+
+    pub(crate) fn assignment(
+        &self,
+        rank: Rank,
+        coordinator: SocketAddr,
+        liveness_ms: u64,
+        kind: &str,
+        payload: &serde_json::Value,
+    ) -> Assignment {
+        Assignment {
+            job_id: self.credentials.job_id.0,
+            secret: hex::encode(self.credentials.secret.0),
+            rank: rank.0,
+            incarnations: self.incarnations.iter().map(|incarnation| incarnation.0).collect(),
+            launcher: self.launcher.0,
+            coordinator,
+            liveness_ms,
+            kind: kind.to_string(),
+            payload: payload.clone(),
+        }
+    }
+}
+
+impl Assignment {
+    pub fn rank(&self) -> Rank {
+        Rank(self.rank)
+    }
+
+    /// Number of members.
+    pub fn world(&self) -> usize {
+        self.incarnations.len()
+    }
+
+    /// The job's identity, none where the assignment is garbled.
+    pub(crate) fn identity(&self) -> Option<JobIdentity> {
+        let secret: [u8; 32] = hex::decode(&self.secret).ok()?.try_into().ok()?;
+        if self.rank as usize >= self.incarnations.len() {
+            return None;
+        }
+        let job_id = JobId(self.job_id);
+        Some(JobIdentity {
+            credentials: JobCredentials { job_id, secret: Secret(secret) },
+            incarnations: self.incarnations.iter().map(|&number| Incarnation(number)).collect(),
+            launcher: Incarnation(self.launcher),
+        })
+    }
+}
+
+impl std::fmt::Debug for Assignment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Assignment")
+            .field("rank", &self.rank)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_survives_its_trip_through_json() {
+        let identity = JobIdentity::random(3);
+        let at = SocketAddr::from(([127, 0, 0, 1], 9));
+        let sent = identity.assignment(Rank(2), at, 6000, "train", &serde_json::json!({"a": 1}));
+        let line = serde_json::to_string(&sent).unwrap();
+        let got: Assignment = serde_json::from_str(&line).unwrap();
+        let back = got.identity().unwrap();
+        assert_eq!(back.credentials, identity.credentials);
+        assert_eq!(back.incarnations, identity.incarnations);
+        assert_eq!((got.rank(), got.world()), (Rank(2), 3));
+        assert!(!format!("{got:?}").contains(&sent.secret), "the secret is never printed");
+    }
+
+    #[test]
+    fn a_garbled_assignment_has_no_identity() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 9));
+        let mut garbled =
+            JobIdentity::random(1).assignment(Rank(0), at, 1, "train", &serde_json::Value::Null);
+        garbled.secret.pop();
+        assert!(garbled.identity().is_none());
+        let outside =
+            JobIdentity::random(1).assignment(Rank(1), at, 1, "train", &serde_json::Value::Null);
+        assert!(outside.identity().is_none());
+    }
+}

@@ -1,0 +1,186 @@
+//! What a training job is told, and whether it makes sense. Made once by the front door; the same
+//! value reaches every member.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_graph::GraphError;
+use tensorwire_models::data::DataError;
+
+use crate::weights::WeightsError;
+
+/// A way of training (`--strategy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// One process, no communication; `workers` replicas are computed one after another.
+    Local,
+    /// Variables on servers as graph partitions, worker replicas (Xue et al.).
+    Ps,
+}
+
+/// How bytes travel between processes (`--transport`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    Auto,
+    Shm,
+    Tcp,
+}
+
+/// How a tensor crosses (`--exchange`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// One one-sided write from where the tensor was made.
+    ZeroCopy,
+    /// A copy into registered memory first: Xue et al.'s RDMA.cp, to compare with.
+    Copy,
+}
+
+/// How a variable is changed (`--optimizer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerChoice {
+    Sgd,
+    Momentum,
+}
+
+/// How long to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    Epochs(u64),
+    Steps(u64),
+}
+
+/// A training job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainConfig {
+    pub model: String,
+    pub data: String,
+    pub strategy: Strategy,
+    pub workers: u32,
+    /// Ignored by [`Strategy::Local`].
+    pub servers: u32,
+    pub transport: Transport,
+    pub exchange: Exchange,
+    /// Samples per worker and step.
+    pub batch: usize,
+    pub schedule: Schedule,
+    pub optimizer: OptimizerChoice,
+    pub rate: f64,
+    pub momentum: f64,
+    pub seed: u64,
+    /// Threads of each process; none: the host's cores shared among the workers.
+    pub threads: Option<usize>,
+    pub kernels: Kernels,
+    pub load: Option<PathBuf>,
+    pub save: Option<PathBuf>,
+    /// Where the launcher listens for its members; port 0: the system chooses.
+    pub listen: SocketAddr,
+    /// A process that says nothing for this long is taken for dead, in milliseconds.
+    pub deadline_ms: u64,
+}
+
+/// Which kernels compute (`--kernels`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kernels {
+    Auto,
+    Cpu,
+    Reference,
+}
+
+/// What is wrong with a configuration: the user's mistake, and how to mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("there is no model '{found}'; known models: {known}")]
+    UnknownModel { found: String, known: String },
+    #[error("{option} must be at least 1")]
+    Zero { option: &'static str },
+    #[error("{option} must be {range}, not {found}")]
+    OutOfRange { option: &'static str, range: &'static str, found: f64 },
+    #[error(
+        "{servers} servers for the {variables} variables of '{model}'; give --servers 1 to {variables}"
+    )]
+    TooManyServers { servers: u32, variables: usize, model: String },
+    #[error(
+        "{processes} processes are more than this program starts on one machine (at most {most}); lower --workers or --servers"
+    )]
+    TooManyProcesses { processes: u64, most: u64 },
+    #[error("{0}")]
+    Data(#[from] DataError),
+    #[error("{0}")]
+    Weights(#[from] WeightsError),
+    #[error(
+        "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
+    )]
+    Save { path: PathBuf, source: std::io::Error },
+    #[error(
+        "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
+    )]
+    TooLarge { needed: String, available: String },
+    #[error("the data changed while the job started; start it again")]
+    DataChanged,
+    #[error("{0}")]
+    Graph(#[from] GraphError),
+}
+
+/// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
+const PROCESSES_MAX: u64 = 256;
+/// More threads than any host has cores help nobody.
+const THREADS_MAX: usize = 1024;
+
+impl TrainConfig {
+    /// Checks what can be checked without reading a file.
+    ///
+    /// # Errors
+    /// The first thing that makes no sense, with how to mend it.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let counts = [
+            ("--workers", u64::from(self.workers)),
+            ("--batch", self.batch as u64),
+            ("--threads", self.threads.unwrap_or(1) as u64),
+            match self.schedule {
+                Schedule::Epochs(count) => ("--epochs", count),
+                Schedule::Steps(count) => ("--steps", count),
+            },
+        ];
+        let servers = [("--servers", u64::from(self.servers))];
+        let servers = servers.iter().filter(|_| self.strategy == Strategy::Ps);
+        for (option, count) in counts.iter().chain(servers) {
+            if *count == 0 {
+                return Err(ConfigError::Zero { option });
+            }
+        }
+        let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
+        if !(self.rate.is_finite() && self.rate > 0.0) {
+            return Err(out_of_range("--lr", "a positive number", self.rate));
+        }
+        if !(0.0..1.0).contains(&self.momentum) {
+            return Err(out_of_range("--momentum", "from 0 to below 1", self.momentum));
+        }
+        if !(1000..=3_600_000).contains(&self.deadline_ms) {
+            // fits: shown to a person
+            let seconds = self.deadline_ms as f64 / 1000.0;
+            return Err(out_of_range("--deadline", "from 1 to 3600 seconds", seconds));
+        }
+        if let Some(threads) = self.threads.filter(|threads| *threads > THREADS_MAX) {
+            // fits: shown to a person
+            return Err(out_of_range("--threads", "from 1 to 1024", threads as f64));
+        }
+        let processes = u64::from(self.workers) + u64::from(self.servers);
+        if self.strategy == Strategy::Ps && processes > PROCESSES_MAX {
+            return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
+        }
+        Ok(())
+    }
+
+    /// How long a silent process is believed to be alive: long enough for a busy machine, short
+    /// enough to end the job within the deadline.
+    pub fn liveness_ms(&self) -> u64 {
+        self.deadline_ms * 6 / 10
+    }
+}

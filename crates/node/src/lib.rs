@@ -1,0 +1,26 @@
+//! One process of a job: names every room, chooses, connects. A launcher starts the members, brings
+//! them together and watches them; a member does its part of the plan. Holds no algorithm, and reads
+//! no environment and no arguments.
+#![forbid(unsafe_code)]
+
+mod assignment;
+mod config;
+mod control;
+mod launch;
+mod member;
+mod open_part;
+mod train;
+mod verdict;
+mod weights;
+
+pub use assignment::Assignment;
+pub use config::{
+    ConfigError, Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TrainConfig, Transport,
+};
+pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
+pub use member::{Ending, JoinError, Member, MemberError};
+pub use open_part::{OpenPart, PartError, PartOptions};
+pub use tensorwire_kernels::KernelChoice;
+pub use train::{Prepared, Progress, TrainError, TrainReport, train_local, train_member};
+pub use verdict::{FirstFailure, Remark};
+pub use weights::WeightsError;

@@ -1,0 +1,308 @@
+//! A member's side of a job: it calls the launcher, proves itself, and from then on a thread tells the
+//! launcher that it is alive and watches that the launcher is.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
+use tensorwire_fabric::{Backend, Endpoint, Fabric, FabricConfig, Member as Identity, PeerAddress};
+
+use crate::assignment::{Assignment, JobIdentity};
+use crate::config::Transport;
+use crate::control::{FromMember, ToMember, read_frame, write_frame};
+
+/// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
+pub(crate) const QUEUE_PAIRS: usize = 4;
+
+/// This process as a member of a job.
+#[derive(Debug)]
+pub struct Member {
+    assignment: Assignment,
+    identity: JobIdentity,
+    control: Arc<Mutex<TcpStream>>,
+    peers: Receiver<Vec<String>>,
+    step: Arc<AtomicU64>,
+}
+
+/// Why a member's process must end though its part is not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The launcher said so; it knows why and shows it.
+    Told { reason: String },
+    /// The launcher is gone: nobody else will say why.
+    Orphaned { reason: String },
+}
+
+/// Why a process could not join its job.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    #[error("the assignment is garbled; members are started by a launcher, not by hand")]
+    Garbled,
+    #[error("cannot reach the launcher at {at}: {source}")]
+    Unreachable { at: std::net::SocketAddr, source: std::io::Error },
+    #[error("the launcher at {at}: {source}")]
+    Handshake { at: std::net::SocketAddr, source: HandshakeError },
+    #[error("the assignment's payload makes no sense: {0}")]
+    Payload(#[from] serde_json::Error),
+    #[error("the control connection: {0}")]
+    Control(#[from] std::io::Error),
+}
+
+/// Why a member could not connect to its peers.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    #[error("opening the fabric: {0}")]
+    Open(#[from] tensorwire_fabric::OpenError),
+    #[error("connecting to the peers: {0}")]
+    Connect(#[from] tensorwire_fabric::ConnectError),
+    #[error("the launcher did not introduce the peers within {waited_s} s")]
+    NoPeers { waited_s: u64 },
+    #[error("the launcher introduced a peer at {endpoint:?}, which is no endpoint")]
+    BadEndpoint { endpoint: String },
+    #[error("telling the launcher: {0}")]
+    Control(#[from] std::io::Error),
+}
+
+impl Member {
+    /// Joins the job that `assignment` describes. `on_ending` is called, from another thread, when
+    /// the launcher is gone or says stop: the process must end then.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or turns this process away.
+    pub fn join(
+        assignment: Assignment,
+        on_ending: impl FnOnce(Ending) + Send + 'static,
+    ) -> Result<Member, JoinError> {
+        let identity = assignment.identity().ok_or(JoinError::Garbled)?;
+        let at = assignment.coordinator;
+        let liveness = Duration::from_millis(assignment.liveness_ms);
+        let stream = dial(&identity, assignment.rank(), at, Deadline::after(liveness))?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(liveness))?;
+        let step = Arc::new(AtomicU64::new(0));
+        let (introduce, peers) = channel();
+        let reader = stream.try_clone()?;
+        reader.set_read_timeout(Some(liveness / 2))?;
+        let control = Arc::new(Mutex::new(stream));
+        spawn_heartbeat(control.clone(), step.clone(), liveness)?;
+        spawn_watch(reader, introduce, on_ending)?;
+        Ok(Member { assignment, identity, control, peers, step })
+    }
+
+    pub fn rank(&self) -> Rank {
+        self.assignment.rank()
+    }
+
+    pub fn world(&self) -> usize {
+        self.assignment.world()
+    }
+
+    /// How long a silent process is believed to be alive.
+    pub fn liveness(&self) -> Duration {
+        Duration::from_millis(self.assignment.liveness_ms)
+    }
+
+    /// How long a step of the set-up may wait for peers. A dead or stopped one is noticed by the
+    /// launcher long before, which then knows whom to blame.
+    pub fn setup_patience(&self) -> Duration {
+        self.liveness() * 4
+    }
+
+    /// What the job is, in its own form.
+    ///
+    /// # Errors
+    /// When the payload is of another form.
+    pub fn payload<T: DeserializeOwned>(&self) -> Result<T, JoinError> {
+        Ok(serde_json::from_value(self.assignment.payload.clone())?)
+    }
+
+    /// Opens a fabric and connects it to all other members. `plan_digest` must be the same
+    /// everywhere: the launcher compares.
+    ///
+    /// # Errors
+    /// When a peer cannot be reached in time.
+    pub fn connect(
+        &self,
+        transport: Transport,
+        spin: Duration,
+        plan_digest: &str,
+    ) -> Result<Fabric, MemberError> {
+        let me = self.identity.member(self.rank());
+        let mut config = FabricConfig::new(me, self.identity.credentials.clone());
+        config.spin = spin;
+        config.queue_pairs_per_peer = QUEUE_PAIRS;
+        let backend = match transport {
+            // all members of this launcher are on its host
+            Transport::Auto | Transport::Shm => Backend::Shm,
+            Transport::Tcp => Backend::Tcp,
+        };
+        let fabric = Fabric::open(backend, config)?;
+        let (endpoint, plan_digest) = (fabric.endpoint().to_string(), plan_digest.to_string());
+        self.tell(&FromMember::Ready { endpoint, plan_digest })?;
+        let patience = self.setup_patience();
+        let endpoints = self.peers.recv_timeout(patience);
+        let waited_s = patience.as_secs();
+        let endpoints = endpoints.map_err(|_| MemberError::NoPeers { waited_s })?;
+        let mut peers = Vec::new();
+        for (rank, endpoint) in (0u32..).map(Rank).zip(endpoints) {
+            if rank != self.rank() {
+                let Identity { incarnation, .. } = self.identity.member(rank);
+                let parsed: Result<Endpoint, _> = endpoint.parse();
+                let endpoint = parsed.map_err(|_| MemberError::BadEndpoint { endpoint })?;
+                peers.push(PeerAddress { rank, incarnation, endpoint });
+            }
+        }
+        fabric.connect(&peers, Deadline::after(patience))?;
+        Ok(fabric)
+    }
+
+    /// Tells the launcher that `step` (from 1) begins: if this process is killed or stopped in it,
+    /// nobody else can say which it was.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn begin_step(&self, step: u64) -> std::io::Result<()> {
+        self.step.store(step, Ordering::Relaxed);
+        self.tell(&FromMember::Heartbeat { step })
+    }
+
+    /// Shows the launcher something.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn progress(&self, value: serde_json::Value) -> std::io::Result<()> {
+        self.tell(&FromMember::Progress { step: self.step.load(Ordering::Relaxed), value })
+    }
+
+    /// Says that this member's part is done.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn finish(&self, report: serde_json::Value) -> std::io::Result<()> {
+        self.tell(&FromMember::Finished { report })
+    }
+
+    /// Says why this member gives up. Best effort: if the launcher is gone nobody wants to know.
+    pub fn fail(&self, error: &str, user_error: bool, lost_peer: Option<Rank>) {
+        let step = self.step.load(Ordering::Relaxed);
+        let (error, lost_peer) = (error.to_string(), lost_peer.map(|rank| rank.0));
+        let _ = self.tell(&FromMember::Failed { step, error, user_error, lost_peer });
+    }
+
+    fn tell(&self, message: &FromMember) -> std::io::Result<()> {
+        let mut stream = self.control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
+        write_frame(&mut *stream, message)
+    }
+}
+
+impl JobIdentity {
+    pub(crate) fn member(&self, rank: Rank) -> Identity {
+        Identity { rank, incarnation: self.incarnations[rank.index()] }
+    }
+}
+
+/// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
+/// strangers.
+fn dial(
+    identity: &JobIdentity,
+    rank: Rank,
+    at: std::net::SocketAddr,
+    deadline: Deadline,
+) -> Result<TcpStream, JoinError> {
+    let me = identity.member(rank);
+    let launcher = Identity { rank: Rank(u32::MAX), incarnation: identity.launcher };
+    let job = &identity.credentials;
+    loop {
+        let patience = deadline.remaining().max(Duration::from_millis(1));
+        let error = match TcpStream::connect_timeout(&at, patience) {
+            Err(source) => JoinError::Unreachable { at, source },
+            Ok(mut stream) => {
+                let purpose = Purpose::Rendezvous;
+                match handshake::dial(&mut stream, job, me, Some(launcher), purpose, deadline) {
+                    Ok(_) => return Ok(stream),
+                    Err(source) => JoinError::Handshake { at, source },
+                }
+            }
+        };
+        let refused = matches!(
+            error,
+            JoinError::Handshake {
+                source: HandshakeError::Rejected(_) | HandshakeError::Refused(_),
+                ..
+            }
+        );
+        if refused || deadline.passed() {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ten heartbeats in the time that the launcher waits for one.
+fn spawn_heartbeat(
+    control: Arc<Mutex<TcpStream>>,
+    step: Arc<AtomicU64>,
+    liveness: Duration,
+) -> std::io::Result<()> {
+    let beat = move || {
+        loop {
+            std::thread::sleep(liveness / 10);
+            let message = FromMember::Heartbeat { step: step.load(Ordering::Relaxed) };
+            let Ok(mut stream) = control.lock() else {
+                return;
+            };
+            // a lost launcher is noticed by the watching thread
+            if write_frame(&mut *stream, &message).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("heartbeat".into()).spawn(beat).map(drop)
+}
+
+/// Reads what the launcher says; its silence or end is the end of this member. Silence is two time-outs
+/// in a row: after the whole job was suspended and continued, the first one means nothing.
+fn spawn_watch(
+    mut reader: TcpStream,
+    introduce: Sender<Vec<String>>,
+    on_ending: impl FnOnce(Ending) + Send + 'static,
+) -> std::io::Result<()> {
+    let watch = move || {
+        let mut silences = 0;
+        let ending = loop {
+            let gone = |reason: String| Ending::Orphaned { reason };
+            match reader.peek(&mut [0]) {
+                Ok(0) => break gone("the launcher hung up".to_string()),
+                Ok(_) => silences = 0,
+                // a read with a time-out is not restarted after the process was stopped
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if is_timeout(&error) && silences == 0 => {
+                    silences += 1;
+                    continue;
+                }
+                Err(error) if is_timeout(&error) => {
+                    break gone("nothing was heard of the launcher for too long".to_string());
+                }
+                Err(error) => break gone(format!("the launcher is gone ({error})")),
+            }
+            match read_frame::<ToMember>(&mut reader) {
+                // nobody asks for peers any more once the member runs
+                Ok(ToMember::Peers { endpoints }) => drop(introduce.send(endpoints)),
+                Ok(ToMember::Heartbeat) => {}
+                Ok(ToMember::Stop { reason }) => break Ending::Told { reason },
+                Err(error) => break gone(format!("the launcher is gone ({error})")),
+            }
+        };
+        on_ending(ending);
+    };
+    std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}

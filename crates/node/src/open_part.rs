@@ -1,0 +1,132 @@
+//! A member's part of a plan, opened: its registered memory, its edges to the other members and its
+//! kernels, put together into a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{CloseError, Fabric, RegionError};
+use tensorwire_graph::Plan;
+use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_memory::{Arena, ArenaError, Buffer, Place};
+use tensorwire_runtime::{ConnectError, OneSided, Session, SessionError, SessionOptions, Storage};
+
+use crate::config::Transport;
+use crate::member::{Member, MemberError, QUEUE_PAIRS};
+
+/// How to open a part.
+#[derive(Clone, Copy, Debug)]
+pub struct PartOptions {
+    pub transport: Transport,
+    /// How long a wait spins before it blocks: none where processes share cores.
+    pub spin: Duration,
+    pub kernels: KernelChoice,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Longest that a run may wait for peers that are alive.
+    pub step_deadline: Duration,
+    /// Record when each node ran.
+    pub timeline: bool,
+}
+
+/// A part that is ready to run, connected to all others.
+#[derive(Debug)]
+pub struct OpenPart {
+    pub session: Session,
+    /// What computes, and why that was chosen.
+    pub kernels: String,
+    fabric: Fabric,
+}
+
+/// Why a part could not be opened or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum PartError {
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    #[error("allocating registered memory: {0}")]
+    Region(#[from] RegionError),
+    #[error("connecting the graph's edges: {0}")]
+    Edges(#[from] ConnectError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error("leaving the job: {0}")]
+    Close(#[from] CloseError),
+}
+
+impl Member {
+    /// Opens this member's part of `plan`: part `i` is rank `i`'s. All members must do it.
+    ///
+    /// # Errors
+    /// When memory does not suffice, or a peer is lost, late, or of another mind about the plan.
+    pub fn open_part(&self, plan: &Plan, options: PartOptions) -> Result<OpenPart, PartError> {
+        let part = self.rank().index();
+        let fabric = self.connect(options.transport, options.spin, &digest(plan))?;
+        // fits: the plan checked the sum against the address space
+        let region = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
+        let storage = Storage::new(&plan.parts[part], &region.slab())?;
+        let deadline = Deadline::after(self.setup_patience());
+        let exchange = OneSided::connect(&fabric, plan, part, region, QUEUE_PAIRS, deadline)?;
+        let kernels = Arc::new(Kernels::open(options.kernels, options.threads));
+        let description = kernels.description();
+        let PartOptions { step_deadline, timeline, .. } = options;
+        let options = SessionOptions { step_deadline, timeline };
+        let session =
+            Session::new(plan, part, storage, kernels, Some(Box::new(exchange)), options)?;
+        Ok(OpenPart { session, kernels: description, fabric })
+    }
+}
+
+impl OpenPart {
+    /// Bytes that this member wrote into others' memory so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.fabric.stats().bytes_written
+    }
+
+    /// More memory of the kind that tensors cross in. Benchmarks measure the machine with it.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn alloc_buffer(&self, bytes: usize) -> Result<Buffer, PartError> {
+        // fits: usize is 64 bits wide
+        let region = self.fabric.alloc_region(bytes as u64)?;
+        let mut buffers = Arena::new(&region.slab(), &[Place { offset: 0, bytes }])?.into_buffers();
+        Ok(buffers.remove(0))
+    }
+
+    /// Says goodbye to all other members and ends the session.
+    ///
+    /// # Errors
+    /// When a peer is lost, or does not confirm in time that our last writes have landed.
+    pub fn close(self, deadline: Deadline) -> Result<(), PartError> {
+        // the session's memory outlives the goodbyes: a peer's last write may still be on its way
+        Ok(self.fabric.close(deadline)?)
+    }
+}
+
+impl PartError {
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        use tensorwire_fabric::{ConnectError as Fabric, ReceiveError};
+        match self {
+            PartError::Member(MemberError::Connect(Fabric::Lost(fault)))
+            | PartError::Edges(ConnectError::Told(ReceiveError::Fault(fault))) => Some(fault.rank),
+            PartError::Member(MemberError::Connect(
+                Fabric::Unreachable { rank, .. } | Fabric::Handshake { rank, .. },
+            )) => Some(*rank),
+            PartError::Edges(ConnectError::Tell { peer, .. } | ConnectError::Open { peer, .. }) => {
+                Some(*peer)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The same on every member that made the same plan.
+fn digest(plan: &Plan) -> String {
+    let mut hash = Sha256::new();
+    hash.update(format!("{:?}{:?}", plan.edges, plan.runs));
+    hex::encode(hash.finalize())
+}

@@ -1,0 +1,526 @@
+//! A training job: prepared once from its configuration, then run by one process alone or by members
+//! that each do their part of the plan.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Deadline, Rank, human_bytes};
+use tensorwire_graph::{Cluster, Op, Output, Plan, SendFrom, place, plan};
+use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_memory::{ReadGuard, Slab, TensorError, TensorMut, TensorRef};
+use tensorwire_models::data::{Batches, DataError, Dataset, Source};
+use tensorwire_models::{Model, Optimizer, Program, ProgramSpec, Variable, initialise};
+use tensorwire_runtime::{Counters, RunError, Session, SessionError, SessionOptions, Storage};
+
+use crate::config::{
+    self, ConfigError, Exchange, OptimizerChoice, Schedule, Strategy, TrainConfig,
+};
+use crate::member::{JoinError, Member};
+use crate::open_part::{PartError, PartOptions};
+use crate::weights::{self, Weights, WeightsError};
+
+/// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
+const STEP_DEADLINE: Duration = Duration::from_secs(600);
+/// How long a wait spins before it blocks, where every process has a core.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// A job that is ready to run: its data loaded, its graph planned.
+#[derive(Debug)]
+pub struct Prepared {
+    pub config: TrainConfig,
+    pub program: Program,
+    pub plan: Plan,
+    pub cluster: Cluster,
+    shape: JobShape,
+    pub dataset: Arc<Dataset>,
+}
+
+/// What the data decide about the graph; members that need no data get it from the launcher.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct JobShape {
+    features: usize,
+    classes: usize,
+    steps: u64,
+    steps_per_epoch: u64,
+}
+
+/// What every member of a training job is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Payload {
+    config: TrainConfig,
+    shape: JobShape,
+}
+
+/// One step of one worker.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// From 1.
+    pub step: u64,
+    /// Mean loss over the samples that this process saw.
+    pub loss: f32,
+}
+
+/// What a process reports when its part is done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TrainReport {
+    /// Mean loss of its replicas in the last step; none for servers.
+    pub final_loss: Option<f64>,
+    pub train_seconds: f64,
+    /// The same without the first step, which waits until all processes have set up.
+    pub warm_seconds: f64,
+    /// Bytes that the runtime copied from memory to memory.
+    pub bytes_copied: u64,
+    /// Only worker 0 evaluates.
+    pub test_accuracy: Option<f64>,
+    pub weights_sha256: Option<String>,
+    pub kernels: String,
+    pub polls: u64,
+    pub poll_misses: u64,
+    pub waits: u64,
+    pub bytes_written: u64,
+}
+
+/// Why training ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error("'{name}': {source}")]
+    Tensor { name: String, source: TensorError },
+    #[error("step {step}: the loss is {loss}: training diverged; lower --lr")]
+    Diverged { step: u64, loss: f32 },
+    #[error("telling the launcher: {0}")]
+    Control(#[from] std::io::Error),
+}
+
+impl TrainError {
+    /// Did the user's command make this, so that another command mends it?
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, TrainError::Config(_) | TrainError::Weights(_))
+    }
+
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            TrainError::Run(error) => error.lost_peer(),
+            TrainError::Part(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+impl Prepared {
+    /// Checks a configuration, loads its data and plans its graph.
+    ///
+    /// # Errors
+    /// The user's mistake, with how to mend it.
+    pub fn new(config: TrainConfig) -> Result<Prepared, ConfigError> {
+        config.check()?;
+        let model = model(&config)?;
+        let source: Source = config.data.parse()?;
+        let (features, classes) = model.input_shape();
+        let dataset = Arc::new(source.load(features, classes, config.seed)?);
+        let batches = batches(&dataset, &config)?;
+        let steps_per_epoch = batches.steps_per_epoch();
+        let steps = match config.schedule {
+            Schedule::Steps(steps) => steps,
+            Schedule::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
+        };
+        let (features, classes) = (dataset.features, dataset.classes);
+        let shape = JobShape { features, classes, steps, steps_per_epoch };
+        let (program, cluster, plan) = build(&config, shape)?;
+        check_memory(&plan)?;
+        if let Some(path) = &config.load {
+            Weights::open(path, &program.variables)?;
+        }
+        if let Some(path) = &config.save {
+            let failed = |source| ConfigError::Save { path: path.clone(), source };
+            weights::check_writable(path).map_err(failed)?;
+        }
+        Ok(Prepared { config, program, plan, cluster, shape, dataset })
+    }
+
+    /// Steps of the whole job.
+    pub fn steps(&self) -> u64 {
+        self.shape.steps
+    }
+
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.shape.steps_per_epoch
+    }
+
+    /// Numbers that are learned.
+    pub fn parameters(&self) -> u64 {
+        // fits: element counts of tensors in memory
+        self.program.variables.iter().map(|v| v.spec.elements() as u64).sum()
+    }
+
+    /// What each member is, by rank.
+    pub fn roles(&self) -> Vec<String> {
+        self.plan.parts.iter().map(|part| part.task.to_string()).collect()
+    }
+
+    /// What computes in a worker, and why that was chosen.
+    pub fn kernels(&self) -> String {
+        let local = self.config.strategy == Strategy::Local;
+        let threads = if local { cores() } else { default_threads(&self.config, true) };
+        let threads = self.config.threads.unwrap_or(threads);
+        Kernels::open(kernel_choice(&self.config), threads).description()
+    }
+
+    /// What the members are told.
+    pub fn payload(&self) -> serde_json::Value {
+        let payload = Payload { config: self.config.clone(), shape: self.shape };
+        serde_json::to_value(payload).unwrap_or_default()
+    }
+}
+
+/// All processes are on this host: their tensors must fit it together.
+fn check_memory(plan: &Plan) -> Result<(), ConfigError> {
+    let tensors = plan.parts.iter().map(|part| &part.memory);
+    // fits: each is checked against the address space; the sum saturates
+    let needed = tensors.fold(0u64, |sum, memory| {
+        sum.saturating_add(memory.registered_bytes as u64)
+            .saturating_add(memory.private_bytes as u64)
+    });
+    let available = tensorwire_fabric::available_bytes();
+    if needed <= available {
+        return Ok(());
+    }
+    let (needed, available) = (human_bytes(needed), human_bytes(available));
+    Err(ConfigError::TooLarge { needed, available })
+}
+
+fn model(config: &TrainConfig) -> Result<Model, ConfigError> {
+    Model::from_name(&config.model).ok_or_else(|| ConfigError::UnknownModel {
+        found: config.model.clone(),
+        known: Model::ALL.map(Model::name).join(", "),
+    })
+}
+
+fn batches(dataset: &Arc<Dataset>, config: &TrainConfig) -> Result<Batches, DataError> {
+    Batches::new(dataset.clone(), config.workers as usize, config.batch, config.seed)
+}
+
+fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Plan), ConfigError> {
+    let spec = ProgramSpec {
+        model: model(config)?,
+        features: shape.features,
+        classes: shape.classes,
+        batch: config.batch,
+        replicas: config.workers,
+        optimizer: match config.optimizer {
+            OptimizerChoice::Sgd => Optimizer::Sgd { rate: config.rate },
+            OptimizerChoice::Momentum => {
+                Optimizer::Momentum { rate: config.rate, momentum: config.momentum }
+            }
+        },
+    };
+    let program = Program::new(&spec)?;
+    let (servers, variables) = (config.servers, program.variables.len());
+    let cluster = match config.strategy {
+        Strategy::Local => Cluster::Local,
+        Strategy::Ps if servers as usize > variables => {
+            let model = config.model.clone();
+            return Err(ConfigError::TooManyServers { servers, variables, model });
+        }
+        Strategy::Ps => Cluster::ParameterServers { workers: config.workers, servers },
+    };
+    let placed = place(&program.graph, cluster)?;
+    let send_from = match config.exchange {
+        Exchange::ZeroCopy => SendFrom::Origin,
+        Exchange::Copy => SendFrom::Staging,
+    };
+    let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), send_from)?;
+    Ok((program, cluster, plan))
+}
+
+/// Trains in this process alone.
+///
+/// # Errors
+/// When the machine's memory does not suffice, or training diverges.
+pub fn train_local(
+    prepared: &Prepared,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<TrainReport, TrainError> {
+    let Prepared { config, program, plan, shape, dataset, .. } = prepared;
+    let registered =
+        Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
+    let storage = Storage::new(&plan.parts[0], &registered)?;
+    let threads = config.threads.unwrap_or_else(cores);
+    let kernels = Arc::new(Kernels::open(kernel_choice(config), threads));
+    let options = SessionOptions { step_deadline: STEP_DEADLINE, timeline: false };
+    let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
+    let (session, replicas) = (&mut session, 0..config.workers);
+    let mut trainer = Trainer { config, program, plan, part: 0, shape: *shape, session, replicas };
+    trainer.initialise()?;
+    let mut report = trainer.train(Some(dataset), &mut |_| Ok(()), &mut |progress| {
+        on_progress(progress);
+        Ok(())
+    })?;
+    trainer.conclude(Some(dataset), &mut report)?;
+    report.kernels = kernels.description();
+    Ok(report)
+}
+
+/// Does this member's part of a training job, from its assignment to its report.
+///
+/// # Errors
+/// When anything fails; the launcher has been told then.
+pub fn train_member(member: &Member) -> Result<(), TrainError> {
+    let done = member_part(member);
+    if let Err(error) = &done {
+        member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
+    }
+    done
+}
+
+fn member_part(member: &Member) -> Result<(), TrainError> {
+    let Payload { config, shape } = member.payload()?;
+    let (program, _, plan) = build(&config, shape)?;
+    let part = member.rank().index();
+    let is_worker = part < config.workers as usize;
+    let dataset = if is_worker {
+        let source: Source = config.data.parse().map_err(ConfigError::from)?;
+        let loaded = source.load(shape.features, shape.classes, config.seed);
+        let loaded = Arc::new(loaded.map_err(ConfigError::from)?);
+        if (loaded.features, loaded.classes) != (shape.features, shape.classes) {
+            return Err(ConfigError::DataChanged.into());
+        }
+        Some(loaded)
+    } else {
+        None
+    };
+    let crowded = member.world() > cores();
+    let options = PartOptions {
+        transport: config.transport,
+        spin: if crowded { Duration::ZERO } else { SPIN },
+        kernels: kernel_choice(&config),
+        threads: config.threads.unwrap_or_else(|| default_threads(&config, is_worker)),
+        step_deadline: STEP_DEADLINE,
+        timeline: false,
+    };
+    let mut open = member.open_part(&plan, options)?;
+    // fits: parts are counted by u32
+    let replicas = if is_worker { part as u32..part as u32 + 1 } else { 0..0 };
+    let (program, plan, config) = (&program, &plan, &config);
+    let session = &mut open.session;
+    let mut trainer = Trainer { config, program, plan, part, shape, session, replicas };
+    trainer.initialise()?;
+    let begin = &mut |step| Ok(member.begin_step(step)?);
+    let mut report = trainer.train(dataset.as_ref(), begin, &mut |progress| {
+        Ok(member.progress(serde_json::to_value(progress).unwrap_or_default())?)
+    })?;
+    trainer.conclude(dataset.as_ref(), &mut report)?;
+    (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
+    open.close(Deadline::after(member.setup_patience()))?;
+    member.finish(serde_json::to_value(&report).unwrap_or_default())?;
+    Ok(())
+}
+
+fn kernel_choice(config: &TrainConfig) -> KernelChoice {
+    match config.kernels {
+        config::Kernels::Auto => KernelChoice::Auto,
+        config::Kernels::Cpu => KernelChoice::Cpu,
+        config::Kernels::Reference => KernelChoice::Reference,
+    }
+}
+
+/// Workers compute at the same time and share the cores. Servers have all of them: when a server has
+/// work, the workers wait for it.
+fn default_threads(config: &TrainConfig, is_worker: bool) -> usize {
+    if is_worker { (cores() / config.workers as usize).max(1) } else { cores() }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// One process's share of the work, whoever else there is.
+struct Trainer<'a> {
+    config: &'a TrainConfig,
+    program: &'a Program,
+    plan: &'a Plan,
+    part: usize,
+    shape: JobShape,
+    session: &'a mut Session,
+    /// The replicas that this part computes.
+    replicas: std::ops::Range<u32>,
+}
+
+impl Trainer<'_> {
+    /// Gives the variables that live here their first values: from a file or from the seed.
+    fn initialise(&self) -> Result<(), TrainError> {
+        let load = self.config.load.as_deref();
+        let file = load.map(|path| Weights::open(path, &self.program.variables)).transpose()?;
+        let graph = &self.session.part().graph;
+        for (id, node) in graph.nodes() {
+            let Op::Variable { init, .. } = node.op else {
+                continue;
+            };
+            let (spec, mut bytes) = self.session.write(id.into())?;
+            let learned = self.program.variables.iter().any(|v| v.name == node.name);
+            match &file {
+                Some(file) if learned => bytes.copy_from_slice(&file.tensor(&node.name)?),
+                _ => {
+                    let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
+                    let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
+                    let values = tensor.elements::<f32>().map_err(bad)?;
+                    initialise(&node.name, init, self.config.seed, values);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn train(
+        &mut self,
+        dataset: Option<&Arc<Dataset>>,
+        on_step: &mut dyn FnMut(u64) -> Result<(), TrainError>,
+        on_progress: &mut dyn FnMut(Progress) -> Result<(), TrainError>,
+    ) -> Result<TrainReport, TrainError> {
+        let mut batches = dataset
+            .map(|data| batches(data, self.config))
+            .transpose()
+            .map_err(ConfigError::from)?;
+        let start = Instant::now();
+        let mut warm = start;
+        let mut final_loss = None;
+        for step in 1..=self.shape.steps {
+            on_step(step)?;
+            if let Some(batches) = &mut batches {
+                self.feed(batches, step - 1)?;
+            }
+            self.session.run(Program::TRAIN)?;
+            if step == 1 {
+                warm = Instant::now();
+            }
+            if let Some(loss) = self.loss()? {
+                if !loss.is_finite() {
+                    return Err(TrainError::Diverged { step, loss });
+                }
+                final_loss = Some(f64::from(loss));
+                on_progress(Progress { step, loss })?;
+            }
+        }
+        let train_seconds = start.elapsed().as_secs_f64();
+        let warm_seconds = warm.elapsed().as_secs_f64();
+        Ok(TrainReport { final_loss, train_seconds, warm_seconds, ..TrainReport::default() })
+    }
+
+    /// Writes the step's samples straight into the input tensors.
+    fn feed(&self, batches: &mut Batches, step: u64) -> Result<(), TrainError> {
+        for replica in self.replicas.clone() {
+            self.fill_inputs(replica, |x, labels| {
+                batches.fill(step, replica as usize, x, labels);
+            })?;
+        }
+        Ok(())
+    }
+
+    fn fill_inputs(
+        &self,
+        replica: u32,
+        fill: impl FnOnce(&mut [f32], &mut [i32]),
+    ) -> Result<(), TrainError> {
+        let names = &self.program.replicas[replica as usize];
+        let bad = |name: &str| {
+            let name = name.to_string();
+            move |source| TrainError::Tensor { name, source }
+        };
+        let (spec, mut bytes) = self.session.write(self.session.node(&names.input)?.into())?;
+        let mut input = TensorMut::new(spec, &mut bytes).map_err(bad(&names.input))?;
+        let (spec, mut bytes) = self.session.write(self.session.node(&names.labels)?.into())?;
+        let mut labels = TensorMut::new(spec, &mut bytes).map_err(bad(&names.labels))?;
+        fill(
+            input.elements().map_err(bad(&names.input))?,
+            labels.elements().map_err(bad(&names.labels))?,
+        );
+        Ok(())
+    }
+
+    /// Mean loss of the replicas here, folded in rank order; none where there are none.
+    fn loss(&self) -> Result<Option<f32>, TrainError> {
+        let mut sum = 0.0;
+        for replica in self.replicas.clone() {
+            let name = &self.program.replicas[replica as usize].loss;
+            sum += self.scalar::<f32>(name)?;
+        }
+        let count = self.replicas.len();
+        // fits: replicas are few, exact in f32
+        Ok((count > 0).then(|| sum / count as f32))
+    }
+
+    fn scalar<T: tensorwire_tensor::Element>(&self, name: &str) -> Result<T, TrainError> {
+        let (spec, bytes) = self.session.read(self.session.node(name)?.into())?;
+        let bad = |source| TrainError::Tensor { name: name.to_string(), source };
+        let tensor = TensorRef::new(spec, &bytes).map_err(bad)?;
+        let values = tensor.elements::<T>().map_err(bad)?;
+        // a scalar has one element
+        Ok(values[0])
+    }
+
+    /// Brings the variables to worker 0, which evaluates, hashes and saves them.
+    fn conclude(
+        &mut self,
+        dataset: Option<&Arc<Dataset>>,
+        report: &mut TrainReport,
+    ) -> Result<(), TrainError> {
+        self.session.run(Program::FETCH)?;
+        if let Some(dataset) = dataset.filter(|_| self.replicas.start == 0) {
+            report.test_accuracy = Some(self.evaluate(dataset)?);
+            let weights = self.weights()?;
+            let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
+            report.weights_sha256 = Some(weights::sha256(pairs()));
+            if let Some(path) = &self.config.save {
+                weights::save(path, pairs())?;
+            }
+        }
+        let Counters { polls, poll_misses, waits, .. } = self.session.counters();
+        (report.polls, report.poll_misses, report.waits) = (polls, poll_misses, waits);
+        report.bytes_copied = self.session.copies().bytes();
+        Ok(())
+    }
+
+    /// The share of the test set that is classified right.
+    fn evaluate(&mut self, dataset: &Dataset) -> Result<f64, TrainError> {
+        let batch = self.config.batch;
+        let mut correct = 0;
+        for index in 0..dataset.test_batches(batch) {
+            self.fill_inputs(0, |x, labels| dataset.fill_test(index, batch, x, labels))?;
+            self.session.run(Program::EVALUATE)?;
+            correct += self.scalar::<i64>(&self.program.replicas[0].correct)?;
+        }
+        // fits: counts of samples, exact in f64
+        Ok(correct as f64 / dataset.test.samples() as f64)
+    }
+
+    /// The variables as they are here: their own, or what the last fetch brought.
+    fn weights(&self) -> Result<Vec<(&Variable, ReadGuard<'_>)>, TrainError> {
+        let mut weights = Vec::new();
+        for variable in &self.program.variables {
+            let fetched = self
+                .plan
+                .edges
+                .iter()
+                .find(|edge| edge.to == self.part && edge.name == variable.name);
+            let output: Output = match fetched {
+                Some(edge) => edge.recv.into(),
+                None => self.session.node(&variable.name)?.into(),
+            };
+            weights.push((variable, self.session.read(output)?.1));
+        }
+        Ok(weights)
+    }
+}

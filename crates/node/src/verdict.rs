@@ -1,0 +1,197 @@
+//! Who failed first. When one process of a job ends, the others notice within milliseconds and fail
+//! too; what the user needs is the first cause. Pure: what was seen in, the verdict out.
+
+use std::fmt;
+
+use tensorwire_base::Rank;
+
+/// How a member ended, as far as the launcher saw.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum End {
+    /// It is alive, or ended well.
+    None,
+    /// Its process ended without a word.
+    Died { how: String },
+    /// It said why.
+    Failed { step: u64, error: String, user_error: bool, lost_peer: Option<Rank> },
+    /// Nothing was heard of it for too long.
+    Silent { for_s: f64 },
+}
+
+/// What the launcher knows of a member when the job fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) rank: Rank,
+    pub(crate) role: String,
+    pub(crate) pid: u32,
+    /// The last step that it said it was in; 0: none yet.
+    pub(crate) step: u64,
+    pub(crate) end: End,
+    /// The order in which ends were noticed.
+    pub(crate) order: u32,
+}
+
+/// The member whose end ended the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstFailure {
+    pub rank: Rank,
+    pub role: String,
+    pub pid: u32,
+    /// The step it was in; none: before the first.
+    pub step: Option<u64>,
+    pub cause: String,
+    /// The user can mend it by another command line.
+    pub user_error: bool,
+    /// What the others said.
+    pub remarks: Vec<Remark>,
+}
+
+/// What another member said as it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    pub rank: Rank,
+    pub role: String,
+    pub error: String,
+}
+
+/// The first cause among what was seen. An own death or error comes before silence, and silence
+/// before hearsay: a member that reports the loss of a peer is not the cause but a witness.
+pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
+    let weight = |member: &Seen| match &member.end {
+        End::None => None,
+        End::Died { .. } => Some(0),
+        End::Failed { lost_peer: None, .. } => Some(1),
+        End::Silent { .. } => Some(2),
+        End::Failed { lost_peer: Some(_), .. } => Some(3),
+    };
+    let guilty = seen.iter().filter(|member| weight(member).is_some());
+    let guilty = guilty.min_by_key(|member| (weight(member), member.order))?;
+    let (guilty, cause, user_error) = match &guilty.end {
+        End::Died { how } => (guilty, how.clone(), false),
+        End::Silent { for_s } => {
+            (guilty, format!("nothing was heard of it for {for_s:.1} s (stopped or hung)"), false)
+        }
+        End::Failed { error, user_error, lost_peer: None, .. } => {
+            (guilty, error.clone(), *user_error)
+        }
+        End::Failed { error, lost_peer: Some(peer), .. } => {
+            let lost = seen.iter().find(|member| member.rank == *peer).unwrap_or(guilty);
+            (lost, format!("lost, says {} (rank {}): {error}", guilty.role, guilty.rank), false)
+        }
+        End::None => return None,
+    };
+    // a witness knows the step in which the peer was lost better than a heartbeat
+    let witnessed = seen.iter().filter_map(|member| match member.end {
+        End::Failed { step, lost_peer: Some(_), .. } => Some(step),
+        _ => None,
+    });
+    let step = match guilty.end {
+        End::Failed { step, .. } => step,
+        _ => guilty.step.max(witnessed.min().unwrap_or(0)),
+    };
+    let remarks = seen.iter().filter(|member| member.rank != guilty.rank).filter_map(remark);
+    Some(FirstFailure {
+        rank: guilty.rank,
+        role: guilty.role.clone(),
+        pid: guilty.pid,
+        step: (step > 0).then_some(step),
+        cause,
+        user_error,
+        remarks: remarks.collect(),
+    })
+}
+
+fn remark(member: &Seen) -> Option<Remark> {
+    let error = match &member.end {
+        End::None => return None,
+        End::Died { how } => how.clone(),
+        End::Failed { error, .. } => error.clone(),
+        End::Silent { for_s } => format!("nothing was heard of it for {for_s:.1} s"),
+    };
+    Some(Remark { rank: member.rank, role: member.role.clone(), error })
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (rank {}): {}", self.role, self.rank, self.error)
+    }
+}
+
+/// One line: who failed first, when, and why.
+impl fmt::Display for FirstFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FirstFailure { rank, role, pid, cause, .. } = self;
+        write!(f, "first to fail: {role} (rank {rank}, pid {pid}) ")?;
+        match self.step {
+            Some(step) => write!(f, "at step {step}: {cause}"),
+            None => write!(f, "before the first step: {cause}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(rank: u32, step: u64, order: u32, end: End) -> Seen {
+        let role = format!("worker {rank}");
+        Seen { rank: Rank(rank), role, pid: 100 + rank, step, end, order }
+    }
+
+    fn witness(step: u64, of: u32) -> End {
+        let lost_peer = Some(Rank(of));
+        let error = format!("lost rank {of}");
+        End::Failed { step, error, user_error: false, lost_peer }
+    }
+
+    fn own_error(step: u64) -> End {
+        End::Failed { step, error: "bad label".into(), user_error: false, lost_peer: None }
+    }
+
+    #[test]
+    fn a_killed_process_is_the_cause_and_those_that_saw_it_are_witnesses() {
+        let killed = End::Died { how: "killed by signal 9 (SIGKILL)".into() };
+        let all = [
+            seen(0, 16, 0, witness(17, 1)),
+            seen(1, 15, 1, killed),
+            seen(2, 16, 2, witness(17, 1)),
+        ];
+        let first = first_failure(&all).unwrap();
+        assert_eq!((first.rank, first.pid, first.step), (Rank(1), 101, Some(17)));
+        assert_eq!(first.remarks.len(), 2);
+        let text = first.to_string();
+        let expected = "first to fail: worker 1 (rank 1, pid 101) at step 17: killed by signal 9";
+        assert!(text.starts_with(expected) && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn an_own_error_outweighs_what_others_make_of_it() {
+        let all =
+            [seen(0, 3, 0, witness(4, 2)), seen(1, 3, 1, End::None), seen(2, 4, 2, own_error(4))];
+        let first = first_failure(&all).unwrap();
+        assert_eq!((first.rank, first.step), (Rank(2), Some(4)));
+        assert_eq!(first.cause, "bad label");
+    }
+
+    #[test]
+    fn a_stopped_process_is_named_though_it_said_nothing() {
+        let all = [seen(0, 9, 0, End::None), seen(1, 8, 1, End::Silent { for_s: 6.0 })];
+        let first = first_failure(&all).unwrap();
+        assert_eq!((first.rank, first.step), (Rank(1), Some(8)));
+    }
+
+    #[test]
+    fn hearsay_names_the_peer_that_was_lost() {
+        let all = [seen(0, 2, 0, witness(2, 1)), seen(1, 2, 1, End::None)];
+        let first = first_failure(&all).unwrap();
+        assert_eq!(first.rank, Rank(1));
+        assert!(first.cause.contains("says worker 0 (rank 0)"), "{}", first.cause);
+    }
+
+    #[test]
+    fn before_the_first_step_and_without_any_end() {
+        let all = [seen(0, 0, 0, End::Died { how: "exited with status 1".into() })];
+        assert!(first_failure(&all).unwrap().to_string().contains("before the first step"));
+        assert_eq!(first_failure(&[seen(0, 5, 0, End::None)]), None);
+    }
+}

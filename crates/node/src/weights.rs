@@ -1,0 +1,306 @@
+//! Weights in safetensors files: read, compared with the model, written whole or not at all.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
+use tensorwire_models::Variable;
+use tensorwire_tensor::{DType, TensorSpec};
+
+/// Why weights cannot be loaded or saved.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    #[error("cannot read weights from {path}: {source}; give a file that --save wrote")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is no safetensors file ({reason}); give a file that --save wrote")]
+    Foreign { path: PathBuf, reason: String },
+    #[error(
+        "{path} holds other weights than the model: {differences}; load a file that this model saved"
+    )]
+    OtherModel { path: PathBuf, differences: String },
+    #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// A weights file whose tensors are those of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Weights {
+    /// Reads a file and compares it with `variables`; the error names every difference (at most 5).
+    pub(crate) fn open(path: &Path, variables: &[Variable]) -> Result<Weights, WeightsError> {
+        let path = path.to_path_buf();
+        let read = std::fs::read(&path);
+        let bytes = read.map_err(|source| WeightsError::Read { path: path.clone(), source })?;
+        let weights = Weights { path, bytes };
+        let file = weights.parse()?;
+        let mut differences = Vec::new();
+        for Variable { name, spec, .. } in variables {
+            match file.tensor(name) {
+                Err(_) => differences.push(format!("'{name}' is missing")),
+                Ok(found) if !same(&found, spec) => {
+                    let (dtype, shape) = (found.dtype(), found.shape());
+                    differences.push(format!("'{name}' is {dtype:?}{shape:?}, not {spec}"));
+                }
+                Ok(_) => {}
+            }
+        }
+        for name in file.names() {
+            if !variables.iter().any(|variable| variable.name == name) {
+                differences.push(format!("'{name}' is unknown"));
+            }
+        }
+        if differences.is_empty() {
+            return Ok(weights);
+        }
+        let more = differences.len().saturating_sub(5);
+        differences.truncate(5);
+        let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let differences = format!("{}{tail}", differences.join(", "));
+        Err(WeightsError::OtherModel { path: weights.path, differences })
+    }
+
+    /// The bytes of a tensor that `open` found to be there.
+    pub(crate) fn tensor(&self, name: &str) -> Result<Vec<u8>, WeightsError> {
+        let file = self.parse()?;
+        let tensor = file.tensor(name).map_err(|error| self.foreign(error))?;
+        Ok(tensor.data().to_vec())
+    }
+
+    fn parse(&self) -> Result<SafeTensors<'_>, WeightsError> {
+        SafeTensors::deserialize(&self.bytes).map_err(|error| self.foreign(error))
+    }
+
+    fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
+        WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
+    }
+}
+
+fn same(found: &TensorView<'_>, spec: &TensorSpec) -> bool {
+    found.dtype() == dtype(spec.dtype) && found.shape() == spec.dims()
+}
+
+fn dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U8 => Dtype::U8,
+    }
+}
+
+/// SHA-256 over all weights: for each variable in order of declaration its name, spec and bytes.
+pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>) -> String {
+    let mut hash = Sha256::new();
+    for (variable, bytes) in weights {
+        hash.update(variable.name.as_bytes());
+        hash.update(variable.spec.to_string().as_bytes());
+        hash.update(bytes);
+    }
+    hex::encode(hash.finalize())
+}
+
+/// Writes weights to `path`. The file appears whole under its name or not at all, and nothing is left
+/// behind if this process is killed on the way: until it is complete it has no name.
+pub(crate) fn save<'a>(
+    path: &Path,
+    weights: impl Iterator<Item = (&'a Variable, &'a [u8])>,
+) -> Result<(), WeightsError> {
+    let write = |source| WeightsError::Write { path: path.to_path_buf(), source };
+    let mut views = Vec::new();
+    for (variable, bytes) in weights {
+        let dims = variable.spec.dims().to_vec();
+        let view = TensorView::new(dtype(variable.spec.dtype), dims, bytes);
+        views.push((variable.name.as_str(), view.map_err(|e| write(io::Error::other(e)))?));
+    }
+    let image = safetensors::serialize(views, None).map_err(|e| write(io::Error::other(e)))?;
+    write_whole(path, &image).map_err(write)
+}
+
+/// Can a file be made in the folder of `path`?
+pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
+    let wrong = |kind, what: &str| Err(io::Error::new(kind, what));
+    if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        return wrong(io::ErrorKind::IsADirectory, "it names a folder");
+    }
+    // a rename would put a file in the place of a device, a pipe or a link
+    if std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return wrong(io::ErrorKind::InvalidInput, "it is there and is no regular file");
+    }
+    match Staged::make(path)? {
+        Staged::Nameless(_) => Ok(()),
+        Staged::Named(_, staged) => std::fs::remove_file(staged),
+    }
+}
+
+fn write_whole(path: &Path, image: &[u8]) -> io::Result<()> {
+    let mut staged = Staged::make(path)?;
+    let (Staged::Nameless(file) | Staged::Named(file, _)) = &mut staged;
+    let written = file.write_all(image).and_then(|()| file.sync_all());
+    written.and_then(|()| staged.publish(path)).inspect_err(|_| staged.discard())
+}
+
+/// A file on its way to its name.
+enum Staged {
+    /// It vanishes with its descriptor.
+    Nameless(File),
+    /// Where the file system knows no nameless files.
+    Named(File, PathBuf),
+}
+
+impl Staged {
+    fn make(path: &Path) -> io::Result<Staged> {
+        use rustix::fs::{CWD, Mode, OFlags, openat};
+        use rustix::io::Errno;
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        match openat(CWD, folder(path), flags, Mode::from_raw_mode(0o644)) {
+            Ok(file) => Ok(Staged::Nameless(File::from(file))),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Staged::named(path),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn named(path: &Path) -> io::Result<Staged> {
+        let staged = staging_path(path);
+        let file = File::options().write(true).create_new(true).open(&staged)?;
+        Ok(Staged::Named(file, staged))
+    }
+
+    /// Gives the file its name, in the place of an older file of that name.
+    fn publish(&self, path: &Path) -> io::Result<()> {
+        use rustix::fs::{AtFlags, CWD, linkat};
+        use rustix::io::Errno;
+        let file = match self {
+            Staged::Nameless(file) => file,
+            Staged::Named(_, staged) => return std::fs::rename(staged, path),
+        };
+        let source = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+        let link = |to: &Path| linkat(CWD, source.as_str(), CWD, to, AtFlags::SYMLINK_FOLLOW);
+        match link(path) {
+            // a link replaces nothing, a rename does
+            Err(Errno::EXIST) => {
+                let staged = staging_path(path);
+                link(&staged)?;
+                std::fs::rename(&staged, path).inspect_err(|_| drop(std::fs::remove_file(&staged)))
+            }
+            linked => Ok(linked?),
+        }
+    }
+
+    fn discard(&self) {
+        if let Staged::Named(_, staged) = self {
+            // what it holds is of no use; that it stays is worth no second error
+            let _ = std::fs::remove_file(staged);
+        }
+    }
+}
+
+fn staging_path(path: &Path) -> PathBuf {
+    let random = hex::encode(tensorwire_fabric::handshake::random_bytes::<8>());
+    folder(path).join(format!(".tensorwire-{random}"))
+}
+
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorwire_graph::Init;
+
+    fn variable(name: &str, dims: &[usize]) -> Variable {
+        let spec = TensorSpec::new(DType::F32, dims).unwrap();
+        Variable { name: name.to_string(), spec, init: Init::Zeros }
+    }
+
+    fn saved(folder: &Path) -> (PathBuf, Vec<Variable>) {
+        let path = folder.join("weights.safetensors");
+        let variables = vec![variable("a/weight", &[2, 1]), variable("b", &[3])];
+        let bytes: [&[u8]; 2] = [&[1; 8], &[2; 12]];
+        save(&path, variables.iter().zip(bytes)).unwrap();
+        (path, variables)
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let weights = Weights::open(&path, &variables).unwrap();
+        assert_eq!(weights.tensor("a/weight").unwrap(), [1; 8]);
+        assert_eq!(weights.tensor("b").unwrap(), [2; 12]);
+        saved(folder.path());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "replaced in place");
+    }
+
+    #[test]
+    fn a_file_system_without_nameless_files_is_served_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w");
+        for content in [b"first", b"other"] {
+            let mut staged = Staged::named(&path).unwrap();
+            let (Staged::Nameless(file) | Staged::Named(file, _)) = &mut staged;
+            file.write_all(content).unwrap();
+            staged.publish(&path).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), content);
+        }
+        Staged::named(&path).unwrap().discard();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn another_models_file_is_told_apart_by_name_and_shape() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = saved(folder.path());
+        let wanted = [variable("a/weight", &[1, 2]), variable("c", &[3])];
+        let text = Weights::open(&path, &wanted).unwrap_err().to_string();
+        for part in ["'a/weight' is F32[2, 1], not f32[1×2]", "'c' is missing", "'b' is unknown"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn torn_and_foreign_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let whole = std::fs::read(&path).unwrap();
+        for torn in [&whole[..whole.len() - 1], &whole[..4], b"", b"GIF89a something else"] {
+            std::fs::write(&path, torn).unwrap();
+            let error = Weights::open(&path, &variables).unwrap_err();
+            assert!(matches!(error, WeightsError::Foreign { .. }), "{error}");
+        }
+        let missing = Weights::open(&folder.path().join("none"), &variables).unwrap_err();
+        assert!(matches!(missing, WeightsError::Read { .. }));
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_known_before_training() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(check_writable(&folder.path().join("w.safetensors")).is_ok());
+        assert!(check_writable(&folder.path().join("none/w.safetensors")).is_err());
+        assert!(check_writable(folder.path()).is_err());
+        assert!(check_writable(&folder.path().join("w.safetensors/")).is_err());
+        assert!(check_writable(Path::new("/dev/null")).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "asking leaves nothing");
+    }
+
+    #[test]
+    fn the_hash_sees_names_shapes_and_bytes() {
+        let a = variable("a", &[2]);
+        let hash = |v: &Variable, bytes: &[u8]| sha256([(v, bytes)].into_iter());
+        assert_ne!(hash(&a, &[0; 8]), hash(&a, &[1; 8]));
+        assert_ne!(hash(&a, &[0; 8]), hash(&variable("b", &[2]), &[0; 8]));
+        assert_ne!(hash(&a, &[0; 8]), hash(&variable("a", &[1, 2]), &[0; 8]));
+        assert_eq!(hash(&a, &[0; 8]), hash(&a, &[0; 8]));
+    }
+}

@@ -1,0 +1,100 @@
+//! What can go wrong while a partition is set up or runs. Each error says where: node, edge, peer, step.
+
+use tensorwire_base::Rank;
+use tensorwire_fabric::{
+    ArrivalError, ChannelError, CompletionError, MessageError, OpenRegionError, PeerFault,
+    PostError, ReceiveError,
+};
+use tensorwire_kernels::KernelError;
+use tensorwire_memory::{ArenaError, LoanError, SlabError, TensorError};
+
+/// Why an exchange failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    #[error("{0}")]
+    Peer(#[from] PeerFault),
+    #[error("sending '{edge}' to rank {peer}: {source}")]
+    Post { edge: String, peer: Rank, source: PostError },
+    #[error("sending '{edge}' to rank {peer}: {source}")]
+    Send { edge: String, peer: Rank, source: CompletionError },
+    #[error("sending '{edge}': {source}")]
+    Lent { edge: String, source: LoanError },
+}
+
+impl ExchangeError {
+    /// The peer that was lost, if that is what happened.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            ExchangeError::Peer(fault) => Some(fault.rank),
+            ExchangeError::Post { source: PostError::PeerLost { peer, .. }, .. }
+            | ExchangeError::Send { source: CompletionError::PeerLost { peer, .. }, .. } => {
+                Some(*peer)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Why the edges of a partition could not be connected.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Arrival(#[from] ArrivalError),
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    #[error("telling rank {peer} where its tensors go: {source}")]
+    Tell { peer: Rank, source: MessageError },
+    #[error("waiting to be told where tensors go: {0}")]
+    Told(#[from] ReceiveError),
+    #[error(
+        "rank {peer} told us where its tensors go, and it makes no sense: {what}; do all processes run the same plan?"
+    )]
+    Nonsense { peer: Rank, what: String },
+    #[error("opening the region of rank {peer}: {source}")]
+    Open { peer: Rank, source: OpenRegionError },
+}
+
+/// Why a session could not be made, or asked for something it has not.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error(transparent)]
+    Slab(#[from] SlabError),
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error("part {part} has {edges} crossing edges, and no exchange was given")]
+    NoExchange { part: usize, edges: usize },
+    #[error("there is no node '{name}' in {task}'s part")]
+    NoSuchNode { name: String, task: String },
+    #[error("'{name}': {source}")]
+    Lent { name: String, source: LoanError },
+    #[error("'{name}': {source}")]
+    Tensor { name: String, source: TensorError },
+}
+
+/// Why a run ended early. The session cannot be used after it.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("step {step}: node '{node}': {source}")]
+    Kernel { step: u64, node: String, source: KernelError },
+    #[error("step {step}: node '{node}': {source}")]
+    Lent { step: u64, node: String, source: LoanError },
+    #[error("step {step}: node '{node}': {source}")]
+    Tensor { step: u64, node: String, source: TensorError },
+    #[error("step {step}: {source}")]
+    Exchange { step: u64, source: ExchangeError },
+    #[error(
+        "step {step}: nothing happened for {waited_s} s while waiting for {missing}; if the peers \
+         are alive and only slow, raise the step deadline"
+    )]
+    Stalled { step: u64, waited_s: u64, missing: String },
+}
+
+impl RunError {
+    /// The peer that was lost, if that is what happened.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            RunError::Exchange { source, .. } => source.lost_peer(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The command line as clap parses it: dumb structs, turned into configurations once.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tensorwire_bench::parse_size;
+use tensorwire_node::{
+    Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TrainConfig, Transport,
+};
+
+const TRAIN_EXAMPLES: &str = "\
+Examples:
+  tensorwire train                             2 workers, 2 servers, the digits, shared memory
+  tensorwire train --transport tcp             the same bits over TCP
+  tensorwire train --strategy local            the same bits in one process
+  tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
+  tensorwire train --save w.safetensors --metrics m.jsonl --json
+
+Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as a process that died.
+TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
+
+/// Distributed deep learning in which a remote machine is just a device.
+///
+/// A tensor that crosses processes is written by one one-sided write from where the sender's operator
+/// put it to where the receiver's next operator reads it.
+#[derive(Debug, Parser)]
+#[command(name = "tensorwire", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a model; starts its own processes on this machine
+    #[command(after_help = TRAIN_EXAMPLES)]
+    Train(TrainArgs),
+    /// Show what crosses between processes, how many bytes, and where it lives
+    Graph(GraphArgs),
+    /// List the models: variables, parameters, size
+    Models,
+    /// Measure; every benchmark verifies its data and prints the machine's limit beside it
+    Bench(BenchArgs),
+    /// Take part in a job (started by the launcher, which writes the assignment to standard input)
+    #[command(hide = true)]
+    Member,
+}
+
+/// What decides the graph and its partition.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct JobArgs {
+    /// Model to train (see `tensorwire models`)
+    #[arg(long, default_value = "mlp")]
+    model: String,
+    /// Data: `digits` (comes with the program), `mnist:DIR`, `synthetic` or `synthetic:SAMPLES`
+    #[arg(long, default_value = "digits")]
+    data: String,
+    /// `ps`: variables on servers, replicas on workers. `local`: the same replicas in one process
+    #[arg(long, value_enum, default_value = "ps")]
+    strategy: StrategyArg,
+    /// Worker processes (with `local`: replicas, folded in the same order)
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    workers: u32,
+    /// Server processes; variables go to them round-robin
+    #[arg(long, value_name = "K", default_value_t = 2)]
+    servers: u32,
+    /// How bytes travel. `auto`: shared memory, since all processes are on this host
+    #[arg(long, value_enum, default_value = "auto")]
+    transport: TransportArg,
+    /// How a tensor crosses. `copy` copies it into registered memory first, to compare with
+    #[arg(long, value_enum, default_value = "zero-copy")]
+    exchange: ExchangeArg,
+    /// Samples per worker and step
+    #[arg(long, value_name = "B", default_value_t = 64)]
+    batch: usize,
+    /// How the servers update variables
+    #[arg(long, value_enum, default_value = "momentum")]
+    optimizer: OptimizerArg,
+    /// Learning rate
+    #[arg(long, value_name = "RATE", default_value_t = 0.05)]
+    lr: f64,
+    /// Momentum, from 0 to below 1
+    #[arg(long, value_name = "M", default_value_t = 0.9)]
+    momentum: f64,
+    /// Seed of first values and of the order of samples: equal seeds give equal bits
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Threads of each process [default: workers share this machine's cores, a server has all]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Which kernels compute. `reference`: plain loops, slow, to check against
+    #[arg(long, value_enum, default_value = "auto")]
+    kernels: KernelsArg,
+    /// Seconds within which the job ends when one of its processes dies or stops
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    deadline: f64,
+    /// Where the launcher listens for its processes; port 0: the system chooses
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Passes over the data [default: 20]
+    #[arg(long, value_name = "E")]
+    epochs: Option<u64>,
+    /// Steps, instead of epochs
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Start from the weights in this safetensors file
+    #[arg(long, value_name = "FILE")]
+    load: Option<PathBuf>,
+    /// Write the trained weights to this safetensors file, whole or not at all
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write one line of JSON a step to this file, and a summary as its last line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// End with one line of JSON on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GraphArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Print the whole graph in Graphviz's language instead
+    #[arg(long)]
+    pub(crate) dot: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) scenario: Scenario,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Scenario {
+    /// One tensor to a `reduce_max` in another process (Xue et al., figure 8)
+    Transfer(TransferArgs),
+    /// A training step with communication against the same arithmetic without
+    Step(StepArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TransferArgs {
+    /// Tensor sizes: `4KiB,1MiB,16MB` (KiB, MiB, GiB: powers of 1024; kB, MB, GB: of 1000) [default:
+    /// 4 KiB to 256 MiB by fours]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<usize>,
+    /// Which transports to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
+    pub(crate) transport: Vec<TransportArg>,
+    /// Which exchanges to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "copy"])]
+    pub(crate) exchange: Vec<ExchangeArg>,
+    /// Fewer repetitions, and sizes only up to 64 MiB
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StepArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Steps of each measurement
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    steps: u64,
+    /// Measurements of each kind; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) repetitions: usize,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StrategyArg {
+    Local,
+    Ps,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum TransportArg {
+    Auto,
+    Shm,
+    Tcp,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ExchangeArg {
+    ZeroCopy,
+    Copy,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OptimizerArg {
+    Sgd,
+    Momentum,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KernelsArg {
+    Auto,
+    Cpu,
+    Reference,
+}
+
+impl JobArgs {
+    fn config(self, schedule: Schedule) -> TrainConfig {
+        TrainConfig {
+            model: self.model,
+            data: self.data,
+            strategy: match self.strategy {
+                StrategyArg::Local => Strategy::Local,
+                StrategyArg::Ps => Strategy::Ps,
+            },
+            workers: self.workers,
+            servers: self.servers,
+            transport: self.transport.into(),
+            exchange: self.exchange.into(),
+            batch: self.batch,
+            schedule,
+            optimizer: match self.optimizer {
+                OptimizerArg::Sgd => OptimizerChoice::Sgd,
+                OptimizerArg::Momentum => OptimizerChoice::Momentum,
+            },
+            rate: self.lr,
+            momentum: self.momentum,
+            seed: self.seed,
+            threads: self.threads,
+            kernels: match self.kernels {
+                KernelsArg::Auto => Kernels::Auto,
+                KernelsArg::Cpu => Kernels::Cpu,
+                KernelsArg::Reference => Kernels::Reference,
+            },
+            load: None,
+            save: None,
+            listen: self.listen,
+            // a negative or huge number saturates and is refused by the configuration's check
+            deadline_ms: (self.deadline * 1000.0) as u64,
+        }
+    }
+}
+
+impl TrainArgs {
+    pub(crate) fn config(self) -> TrainConfig {
+        let schedule = match self.steps {
+            Some(steps) => Schedule::Steps(steps),
+            None => Schedule::Epochs(self.epochs.unwrap_or(20)),
+        };
+        TrainConfig { load: self.load, save: self.save, ..self.job.config(schedule) }
+    }
+}
+
+impl GraphArgs {
+    pub(crate) fn config(self) -> TrainConfig {
+        self.job.config(Schedule::Steps(1))
+    }
+}
+
+impl StepArgs {
+    pub(crate) fn config(self) -> TrainConfig {
+        self.job.config(Schedule::Steps(self.steps))
+    }
+}
+
+impl From<TransportArg> for Transport {
+    fn from(arg: TransportArg) -> Transport {
+        match arg {
+            TransportArg::Auto => Transport::Auto,
+            TransportArg::Shm => Transport::Shm,
+            TransportArg::Tcp => Transport::Tcp,
+        }
+    }
+}
+
+impl From<ExchangeArg> for Exchange {
+    fn from(arg: ExchangeArg) -> Exchange {
+        match arg {
+            ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
+            ExchangeArg::Copy => Exchange::Copy,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! `tensorwire bench`: tables for people, lines of JSON for programs.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use tensorwire_base::{human_bytes, human_seconds};
+use tensorwire_bench::{
+    BenchError, Machine, StepOptions, StepResult, TransferResult, TransferSpec, step, transfer,
+    transfer_sizes,
+};
+use tensorwire_node::{Exchange, Strategy, Transport};
+
+use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs};
+use super::job::{end_at_once_while, job_spec};
+use super::output::{note, print};
+use super::{Failure, table::table};
+
+/// A member that says nothing for this long has failed the benchmark, in milliseconds.
+const LIVENESS_MS: u64 = 6000;
+
+pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
+    match args.scenario {
+        Scenario::Transfer(args) => run_transfer(&args),
+        Scenario::Step(args) => run_step(args),
+    }
+}
+
+fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
+    let mut lines = Lines::open(args.json.as_deref())?;
+    // its kind, roles and payload are filled in for each measurement
+    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+    let job = job_spec(listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let all = transfer_sizes(args.quick);
+    let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
+    announce(&Machine::here());
+    let mut rows = Vec::new();
+    for &transport in &args.transport {
+        for &exchange in &args.exchange {
+            for &bytes in sizes {
+                let spec = TransferSpec::new(transport.into(), exchange.into(), bytes, args.quick);
+                let result = transfer(&spec, &job)?;
+                lines.append(&result)?;
+                let row = transfer_row(&result);
+                note(format_args!("{}", row.join("  ")));
+                rows.push(row);
+            }
+        }
+    }
+    let header = [
+        "transport",
+        "exchange",
+        "size",
+        "transfer",
+        "p90",
+        "GB/s",
+        "end to end",
+        "limit",
+        "",
+        "of limit",
+        "copies/byte",
+    ];
+    print(table(&header, &rows, &[2, 3, 4, 5, 6, 8, 9, 10]))?;
+    print(
+        "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
+         the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
+         and every tensor was verified.",
+    )?;
+    Ok(())
+}
+
+fn transfer_row(result: &TransferResult) -> Vec<String> {
+    let time = |ns: f64| human_seconds(ns * 1e-9);
+    // fits: bytes over nanoseconds are gigabytes over seconds, for people
+    let rate = result.bytes as f64 / result.transfer_ns.median;
+    vec![
+        transport_name(result.transport).to_string(),
+        exchange_name(result.exchange).to_string(),
+        human_bytes(result.bytes as u64),
+        time(result.transfer_ns.median),
+        time(result.transfer_ns.p90),
+        format!("{rate:.2}"),
+        time(result.end_to_end_ns.median),
+        result.limit.name().to_string(),
+        time(result.limit_ns.median),
+        format!("{:.2}", result.ratio_to_limit),
+        format!("{:.2}", result.copies_per_byte),
+    ]
+}
+
+fn run_step(args: StepArgs) -> Result<(), Failure> {
+    let (repetitions, json) = (args.repetitions, args.json.clone());
+    let config = args.config();
+    if config.strategy == Strategy::Local {
+        let what = "bench step compares --strategy ps with local; leave --strategy out";
+        return Err(Failure::user(what));
+    }
+    let mut lines = Lines::open(json.as_deref())?;
+    let alone = Arc::new(AtomicBool::new(false));
+    end_at_once_while(&alone)?;
+    let options = StepOptions { repetitions, alone };
+    let liveness_ms = config.liveness_ms();
+    // its kind, roles and payload are filled in
+    let job = job_spec(config.listen, liveness_ms, "", vec![], serde_json::Value::Null)?;
+    announce(&Machine::here());
+    let result = step(&config, &options, &job, &mut |kind, ms| {
+        note(format_args!("{kind}: {ms:.2} ms/step"))
+    })?;
+    lines.append(&result)?;
+    show_step(&result)
+}
+
+fn show_step(result: &StepResult) -> Result<(), Failure> {
+    let ms = |ms: f64| human_seconds(ms * 1e-3);
+    let (workers, servers) = (result.workers, result.servers);
+    let job = format!(
+        "{workers} workers, {servers} servers, {}, {}",
+        transport_name(result.transport),
+        exchange_name(result.exchange)
+    );
+    let local = format!("local: {workers} replicas in one process");
+    let rows = vec![
+        vec![local, ms(result.local_ms.median), ms(result.local_ms.p90), "1.00".to_string()],
+        vec![
+            format!("ps: {job}"),
+            ms(result.ps_ms.median),
+            ms(result.ps_ms.p90),
+            format!("{:.2}", result.ratio),
+        ],
+    ];
+    print(format_args!(
+        "{} on {}, batch {} per worker, {} steps",
+        result.model, result.data, result.batch, result.steps
+    ))?;
+    print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
+    print(format_args!(
+        "medians of {}; the same weights in all, sha256 {}; {} bytes copied by the runtime",
+        result.ps_ms.count, result.weights_sha256, result.bytes_copied
+    ))
+}
+
+fn announce(machine: &Machine) {
+    note(format_args!("{} cores, {}", machine.cores, machine.cpu));
+}
+
+fn transport_name(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Auto | Transport::Shm => "shm",
+        Transport::Tcp => "tcp",
+    }
+}
+
+fn exchange_name(exchange: Exchange) -> &'static str {
+    match exchange {
+        Exchange::ZeroCopy => "zero-copy",
+        Exchange::Copy => "copy",
+    }
+}
+
+/// `--json FILE`: one line a result, appended whole.
+struct Lines {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Lines {
+    /// Opens the file before anything is measured, if there is to be one.
+    fn open(path: Option<&Path>) -> Result<Lines, Failure> {
+        let Some(path) = path else {
+            return Ok(Lines { path: PathBuf::new(), file: None });
+        };
+        let file = OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
+            let path = path.display();
+            Failure::user(format!("cannot write results to {path}: {error}; choose another file"))
+        })?;
+        Ok(Lines { path: path.to_path_buf(), file: Some(file) })
+    }
+
+    fn append(&mut self, result: &impl Serialize) -> Result<(), Failure> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let line = serde_json::to_string(result).map_err(Failure::other)?;
+        file.write_all(format!("{line}\n").as_bytes()).map_err(|error| {
+            Failure::other(format!("writing results to {}: {error}", self.path.display()))
+        })
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        match error {
+            BenchError::Config(error) => error.into(),
+            BenchError::Job(error) => error.into(),
+            BenchError::Train(error) => (*error).into(),
+            error if error.is_user_error() => Failure::user(error),
+            error => Failure::other(error),
+        }
+    }
+}

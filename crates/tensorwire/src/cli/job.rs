@@ -1,0 +1,48 @@
+//! What every command that starts processes does alike: how its members are started, and what Ctrl-C
+//! means.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tensorwire_node::JobSpec;
+
+use super::Failure;
+
+/// A job whose members are this program. The first Ctrl-C ends it in good order.
+pub(crate) fn job_spec(
+    listen: SocketAddr,
+    liveness_ms: u64,
+    kind: &str,
+    roles: Vec<String>,
+    payload: serde_json::Value,
+) -> Result<JobSpec, Failure> {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    // the second one does not wait: members end when they see their launcher gone
+    end_at_once_while(&interrupt)?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, interrupt.clone()).map_err(Failure::other)?;
+    }
+    Ok(JobSpec {
+        program: std::env::current_exe().map_err(Failure::other)?,
+        arguments: vec!["member".to_string()],
+        kind: kind.to_string(),
+        roles,
+        payload,
+        listen,
+        liveness: Duration::from_millis(liveness_ms),
+        interrupt,
+    })
+}
+
+/// Ctrl-C ends this process at once, with status 1, whenever `condition` is true: there is nothing to
+/// clean up then.
+pub(crate) fn end_at_once_while(condition: &Arc<AtomicBool>) -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, condition.clone())
+            .map_err(Failure::other)?;
+    }
+    Ok(())
+}

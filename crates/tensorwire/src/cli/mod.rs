@@ -1,0 +1,49 @@
+//! The subcommands, one a file. The only place that reads arguments and environment.
+
+mod args;
+mod bench;
+mod failure;
+mod graph;
+mod job;
+mod member;
+mod metrics;
+mod models;
+pub(crate) mod output;
+mod progress;
+mod table;
+mod train;
+
+use std::io::IsTerminal;
+
+use clap::Parser;
+
+pub(crate) use failure::Failure;
+
+use args::{Arguments, Command};
+
+/// Parses the arguments and does what they say.
+pub(crate) fn run() -> Result<(), Failure> {
+    let arguments = Arguments::parse();
+    start_log();
+    match arguments.command {
+        Command::Train(train) => train::run(train),
+        Command::Graph(graph) => graph::run(graph),
+        Command::Models => models::run(),
+        Command::Bench(bench) => bench::run(bench),
+        Command::Member => member::run(),
+    }
+}
+
+/// Warnings and what `TENSORWIRE_LOG` asks for, on standard error.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .with_default_directive(tracing_subscriber::filter::LevelFilter::WARN.into())
+        .with_env_var("TENSORWIRE_LOG")
+        .from_env_lossy();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .init();
+}

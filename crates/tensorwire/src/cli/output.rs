@@ -1,0 +1,40 @@
+//! What the program says: results on standard output, everything else on standard error, and only
+//! through here. That nobody reads it is no reason to stop a job, or to stay.
+
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use super::Failure;
+
+/// How long the last words wait for a terminal that takes nothing.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Prints a line of results. A reader that has seen enough (`| head`) is no error.
+pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(Failure::other(format!("writing to standard output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Says something on standard error; if nobody takes it, nobody wants it.
+pub(crate) fn note(line: impl Display) {
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}
+
+/// The same before the program ends, which it does even if the terminal does not take it.
+pub(crate) fn last_words(line: String) {
+    let (said, wait) = channel();
+    let speak = move || {
+        note(line);
+        // nobody waits any more if it took too long
+        let _ = said.send(());
+    };
+    if std::thread::Builder::new().name("last-words".into()).spawn(speak).is_ok() {
+        let _ = wait.recv_timeout(LAST_WORDS);
+    }
+}

@@ -1,0 +1,255 @@
+//! `tensorwire train`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tensorwire_base::human_bytes;
+use tensorwire_models::Program;
+use tensorwire_node::{
+    Exchange, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch, train_local,
+};
+
+use super::Failure;
+use super::args::TrainArgs;
+use super::job::{end_at_once_while, job_spec};
+use super::metrics::Metrics;
+use super::output::{note, print};
+use super::progress::Bar;
+
+/// How long a failed job waits for the display to catch up.
+const CATCH_UP: Duration = Duration::from_millis(500);
+
+pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
+    let (json, metrics) = (args.json, args.metrics.clone());
+    let prepared = Prepared::new(args.config())?;
+    if metrics.is_some() && metrics == prepared.config.save {
+        return Err(Failure::user("--metrics and --save name the same file; give each its own"));
+    }
+    let metrics = Metrics::open(metrics.as_deref())?;
+    announce(&prepared);
+    let watcher = Watcher::new(&prepared, metrics);
+    let (reports, mut watcher) = match prepared.config.strategy {
+        Strategy::Local => run_local(&prepared, watcher)?,
+        Strategy::Ps => run_job(&prepared, watcher)?,
+    };
+    if let Some(failure) = watcher.failure.take() {
+        return Err(failure);
+    }
+    let summary = summarise(&prepared, &reports);
+    watcher.metrics.line(&json!({ "summary": summary }))?;
+    if json { print(&summary) } else { show(&prepared, &summary) }
+}
+
+type Done = (Vec<TrainReport>, Watcher);
+
+fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
+    end_at_once_while(&Arc::new(AtomicBool::new(true)))?;
+    watcher.bar.begin();
+    let report = train_local(prepared, &mut |progress| watcher.all_did(progress));
+    watcher.bar.clear();
+    Ok((vec![report?], watcher))
+}
+
+/// Launches the job here and shows it on another thread: a terminal that takes nothing for a while
+/// must not keep the launcher from looking after its members, or from hearing Ctrl-C.
+fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
+    let config = &prepared.config;
+    let (roles, payload) = (prepared.roles(), prepared.payload());
+    let spec = job_spec(config.listen, config.liveness_ms(), "train", roles, payload)?;
+    let (updates, inbox) = channel();
+    let show = move || {
+        inbox.into_iter().for_each(|update| watcher.update(update));
+        watcher.bar.clear();
+        watcher
+    };
+    let display = std::thread::Builder::new().name("display".into()).spawn(show);
+    let display = display.map_err(Failure::other)?;
+    // a display that is gone shows nothing more
+    let outcome = launch(&spec, &mut |update| drop(updates.send(update)));
+    drop(updates);
+    let since = Instant::now();
+    while !display.is_finished() {
+        let failed = outcome.is_err() && since.elapsed() > CATCH_UP;
+        if failed || spec.interrupt.load(Ordering::Relaxed) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let reports = outcome?.reports.into_iter().map(serde_json::from_value);
+    let reports = reports.collect::<Result<_, _>>().map_err(Failure::other)?;
+    if !display.is_finished() {
+        return Err(Failure::other("interrupted"));
+    }
+    let watcher = display.join().map_err(|_| Failure::other("the display failed"))?;
+    Ok((reports, watcher))
+}
+
+/// Says once what was chosen, and why.
+fn announce(prepared: &Prepared) {
+    let Prepared { config, plan, dataset, program, .. } = prepared;
+    let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
+    note(format_args!(
+        "{}: {} variables, {} parameters, {}; {}: {} train and {} test samples",
+        config.model,
+        program.variables.len(),
+        prepared.parameters(),
+        human_bytes(bytes as u64),
+        dataset.name,
+        dataset.train.samples(),
+        dataset.test.samples(),
+    ));
+    note(format_args!("kernels: {}", prepared.kernels()));
+    if config.strategy == Strategy::Local {
+        note(format_args!("local: {} replicas in one process, nothing crosses", config.workers));
+        return;
+    }
+    let transport = match config.transport {
+        Transport::Auto => "shm (auto: all processes are on this host)",
+        Transport::Shm => "shm",
+        Transport::Tcp => "tcp",
+    };
+    note(format_args!(
+        "ps: {} workers, {} servers; transport {transport}; {} cross per step in {} writes",
+        config.workers,
+        config.servers,
+        human_bytes(plan.bytes_crossing(Program::TRAIN)),
+        plan.edges.len(),
+    ));
+}
+
+/// Puts together what the workers say of a step.
+struct Watcher {
+    bar: Bar,
+    metrics: Metrics,
+    failure: Option<Failure>,
+    steps_per_epoch: u64,
+    /// Losses of the steps that some worker has not finished, by step from `first` on, by worker.
+    open: std::collections::VecDeque<Vec<Option<f32>>>,
+    first: u64,
+    workers: usize,
+}
+
+impl Watcher {
+    fn new(prepared: &Prepared, metrics: Metrics) -> Watcher {
+        let config = &prepared.config;
+        // fits: a batch is in memory
+        let samples = u64::from(config.workers) * config.batch as u64;
+        Watcher {
+            bar: Bar::new(prepared.steps(), prepared.steps_per_epoch(), samples),
+            metrics,
+            failure: None,
+            steps_per_epoch: prepared.steps_per_epoch(),
+            open: std::collections::VecDeque::new(),
+            first: 1,
+            workers: config.workers as usize,
+        }
+    }
+
+    fn update(&mut self, update: Update) {
+        match update {
+            Update::Started { .. } => {}
+            Update::Introduced => self.bar.begin(),
+            Update::Progress { rank, value, .. } => {
+                if let Ok(progress) = serde_json::from_value(value) {
+                    self.one_did(rank.index(), progress);
+                }
+            }
+        }
+    }
+
+    fn one_did(&mut self, worker: usize, Progress { step, loss }: Progress) {
+        let Some(ahead) = step.checked_sub(self.first) else { return };
+        // a worker is at most one step ahead of another: the servers wait for all
+        while (self.open.len() as u64) <= ahead {
+            self.open.push_back(vec![None; self.workers]);
+        }
+        let step = &mut self.open[ahead as usize];
+        if let Some(place) = step.get_mut(worker) {
+            *place = Some(loss);
+        }
+        while let Some(losses) = self.open.front() {
+            let all: Option<Vec<f32>> = losses.iter().copied().collect();
+            let Some(all) = all else { return };
+            let loss = all.iter().sum::<f32>() / self.workers as f32;
+            self.all_did(Progress { step: self.first, loss });
+            self.open.pop_front();
+        }
+    }
+
+    fn all_did(&mut self, Progress { step, loss }: Progress) {
+        self.first = step + 1;
+        let rate = self.bar.step(step, loss);
+        let epoch = step.div_ceil(self.steps_per_epoch);
+        let line =
+            json!({ "step": step, "epoch": epoch, "loss": loss, "samples_per_second": rate });
+        if let Err(failure) = self.metrics.line(&line) {
+            self.failure.get_or_insert(failure);
+        }
+    }
+}
+
+fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value {
+    let config = &prepared.config;
+    let losses: Vec<f64> = reports.iter().filter_map(|report| report.final_loss).collect();
+    let seconds = reports.iter().map(|report| report.train_seconds).fold(0.0, f64::max);
+    // fits: shown to a person
+    let samples = (prepared.steps() * u64::from(config.workers)) as f64 * config.batch as f64;
+    let sum = |of: fn(&TrainReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let local = config.strategy == Strategy::Local;
+    let transport = match config.transport {
+        _ if local => "none",
+        Transport::Auto | Transport::Shm => "shm",
+        Transport::Tcp => "tcp",
+    };
+    let exchange = match config.exchange {
+        _ if local => "none",
+        Exchange::ZeroCopy => "zero-copy",
+        Exchange::Copy => "copy",
+    };
+    json!({
+        "model": config.model,
+        "data": config.data,
+        "strategy": config.strategy,
+        "transport": transport,
+        "exchange": exchange,
+        "workers": config.workers,
+        "servers": if local { 0 } else { config.servers },
+        "batch": config.batch,
+        "steps": prepared.steps(),
+        "seed": config.seed,
+        "final_loss": losses.iter().sum::<f64>() / losses.len() as f64,
+        "test_accuracy": reports.iter().find_map(|report| report.test_accuracy),
+        "seconds": seconds,
+        "samples_per_second": samples / seconds,
+        "bytes_copied": sum(|report| report.bytes_copied),
+        "bytes_written": sum(|report| report.bytes_written),
+        "polls": sum(|report| report.polls),
+        "poll_misses": sum(|report| report.poll_misses),
+        "waits": sum(|report| report.waits),
+        "kernels": reports.first().map(|report| report.kernels.clone()),
+        "weights_sha256": reports.iter().find_map(|report| report.weights_sha256.clone()),
+    })
+}
+
+fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure> {
+    let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
+    print(format_args!(
+        "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
+        prepared.steps(),
+        number("seconds"),
+        number("samples_per_second"),
+        number("final_loss"),
+        summary["bytes_copied"]
+    ))?;
+    print(format_args!(
+        "weights sha256 {}",
+        summary["weights_sha256"].as_str().unwrap_or_default()
+    ))?;
+    if let Some(path) = &prepared.config.save {
+        print(format_args!("weights saved to {}", path.display()))?;
+    }
+    print(format_args!("test accuracy {:.4}", number("test_accuracy")))
+}

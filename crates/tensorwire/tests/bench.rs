@@ -1,0 +1,88 @@
+//! The benchmarks with real processes: what they verify and count. Never a time: a test machine's
+//! speed is nobody's defect.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Ended, Job};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Runs a benchmark that writes `results.jsonl`, and returns its lines.
+fn bench(arguments: &str) -> Vec<Value> {
+    let job = Job::start(&format!("bench {arguments} --json results.jsonl"));
+    let file = job.folder().join("results.jsonl");
+    // opened before the job, which removes its folder when it ends
+    let reader = wait_for(&file);
+    let ended = job.end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let lines = std::io::read_to_string(reader).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn wait_for(file: &std::path::Path) -> std::fs::File {
+    for _ in 0..2000 {
+        if let Ok(file) = std::fs::File::open(file) {
+            return file;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("no {}", file.display());
+}
+
+#[test]
+fn transfers_are_verified_and_their_copies_counted() {
+    let lines = bench("transfer --quick --sizes 4KiB,1MiB");
+    assert_eq!(lines.len(), 8, "2 transports, 2 exchanges, 2 sizes");
+    for line in &lines {
+        let transfers = line["transfer_ns"]["count"].as_u64().unwrap();
+        assert!(transfers > 0 && line["end_to_end_ns"]["count"] == transfers, "{line}");
+        assert!(line["limit_ns"]["count"] == transfers, "{line}");
+        assert!(line["values_verified"].as_u64().unwrap() > transfers, "warm-up too: {line}");
+        assert!(line["tensors_verified"].as_u64().unwrap() > 0, "{line}");
+        let (bytes, steps) = (line["bytes"].as_u64().unwrap(), &line["values_verified"]);
+        assert!(line["bytes_sent"].as_u64().unwrap() >= bytes * steps.as_u64().unwrap(), "{line}");
+        let copies = if line["exchange"] == "copy" { 1.0 } else { 0.0 };
+        assert_eq!(line["copies_per_byte"], copies, "{line}");
+        assert!(line["machine"]["cores"].as_u64().unwrap() > 0, "{line}");
+    }
+    let of = |field: &str, value: &str| lines.iter().filter(|line| line[field] == value).count();
+    assert_eq!((of("transport", "shm"), of("transport", "tcp")), (4, 4));
+    assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (4, 4));
+}
+
+#[test]
+fn a_step_gives_the_same_weights_with_and_without_communication() {
+    let lines = bench("step --steps 3 --repetitions 1 --batch 8");
+    assert_eq!(lines.len(), 1);
+    let line = &lines[0];
+    assert_eq!(
+        (&line["workers"], &line["servers"], &line["steps"]),
+        (&2.into(), &2.into(), &3.into())
+    );
+    assert_eq!(line["weights_sha256"].as_str().unwrap().len(), 64);
+    assert_eq!(line["bytes_copied"], 0);
+    for kind in ["local_ms", "ps_ms"] {
+        assert_eq!(line[kind]["count"], 1, "{line}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_measured() {
+    for (arguments, says) in [
+        ("transfer --sizes 4K", "4096, 4KiB, 1MiB"),
+        ("transfer --sizes 6", "positive multiple of 4"),
+        ("transfer --quick --json none/r.jsonl", "cannot write results to none/r.jsonl"),
+        ("step --repetitions 0", "--repetitions must be at least 1"),
+        ("step --strategy local", "leave --strategy out"),
+        ("step --steps 0", "--steps must be at least 1"),
+    ] {
+        let Ended { status, stdout, stderr, .. } =
+            Job::start(&format!("bench {arguments}")).end(LIMIT);
+        assert_eq!(status.code(), Some(2), "{arguments}: {stderr}");
+        assert!(stdout.is_empty() && stderr.contains(says), "{arguments}: {stderr}");
+    }
+}

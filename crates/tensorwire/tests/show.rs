@@ -1,0 +1,100 @@
+//! What the program shows without training: the graph, the models, its help.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use support::Job;
+
+fn shown(arguments: &str) -> String {
+    let ended = Job::start(arguments).end(Duration::from_secs(60));
+    assert!(ended.status.success(), "{arguments}: {}", ended.stderr);
+    ended.stdout
+}
+
+#[test]
+fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
+    let text = shown("graph --workers 2 --servers 2");
+    let edges: Vec<&str> = text.lines().filter(|line| line.contains(" → ")).skip(1).collect();
+    assert_eq!(edges.len(), 24, "6 variables to and 6 gradients from each of 2 workers:\n{text}");
+    for edge in &edges {
+        assert!(edge.contains("static: one write"), "{edge}");
+        assert!(edge.contains("registered+"), "{edge}");
+        assert!(edge.contains("proved"), "{edge}");
+    }
+    let weight = edges.iter().find(|edge| edge.trim_start().starts_with("hidden2/weight")).unwrap();
+    for part in ["server 0 → worker 0", "f32[2048×2048]", "16777216"] {
+        assert!(weight.contains(part), "{weight}");
+    }
+    assert!(text.contains("a training step moves 66.4 MiB"), "{text}");
+    // on six servers a layer's weights and the gradient before it are apart: credits
+    let apart = shown("graph --workers 1 --servers 6");
+    assert!(apart.contains("credit after"), "{apart}");
+    assert!(shown("graph --strategy local").contains("nothing crosses"));
+}
+
+#[test]
+fn the_drawing_has_every_node_once_and_every_crossing() {
+    let dot = shown("graph --workers 1 --servers 1 --dot");
+    assert!(dot.starts_with("digraph plan {") && dot.trim_end().ends_with('}'), "{dot}");
+    assert_eq!(dot.matches('{').count(), dot.matches('}').count());
+    assert_eq!(dot.matches("subgraph cluster_").count(), 2);
+    assert_eq!(dot.matches("style=bold").count(), 12);
+    assert_eq!(dot.matches("\\nRdmaSend").count(), 12);
+    assert_eq!(dot.matches("\\nRdmaRecv").count(), 12);
+}
+
+#[test]
+fn the_models_are_listed_to_the_byte() {
+    let text = shown("models");
+    let mlp = text.lines().find(|line| line.trim_start().starts_with("mlp")).unwrap();
+    let fields: Vec<&str> = mlp.split_whitespace().collect();
+    // 784·2048 + 2048 + 2048² + 2048 + 2048·10 + 10 numbers of 4 bytes
+    assert_eq!(fields[fields.len() - 3..], ["6", "5824522", "22.22"], "{mlp}");
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
+        .args(["graph", "--dot", "--workers", "40", "--batch", "4"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 8]).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn a_job_goes_on_when_nobody_reads_what_it_says() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
+        .args(["train", "--steps", "30", "--batch", "8", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\"steps\":30"));
+}
+
+#[test]
+fn help_teaches() {
+    for (arguments, says) in [
+        ("--help", ["train", "graph"]),
+        ("train --help", ["Examples:", "Exit status:"]),
+        ("bench transfer --help", ["reduce_max", "--sizes"]),
+    ] {
+        let text = shown(arguments);
+        assert!(says.iter().all(|part| text.contains(part)), "{text}");
+        assert!(!text.contains("member"), "members are no command for people: {text}");
+    }
+}

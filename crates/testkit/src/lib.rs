@@ -1,0 +1,10 @@
+//! Shared test helpers: the suites that every backend of a seam must pass, and what they stand on.
+//! Dev only.
+
+#![forbid(unsafe_code)]
+// a suite is test code: what does not hold ends the test
+#![allow(clippy::unwrap_used)]
+
+pub mod cpu;
+pub mod mesh;
+pub mod suite;

@@ -1,0 +1,117 @@
+//! Keeps ARCHITECTURE.md true. Gathers texts and metadata here; the checks are functions over
+//! strings, one file a subject.
+
+mod code;
+mod files;
+mod rooms;
+mod words;
+
+use std::fmt;
+use std::path::Path;
+
+pub use code::Code;
+pub use files::{check_rust_file, check_text_file};
+pub use rooms::{Edge, Rooms, check_edges, check_members};
+pub use words::{check_forbids_unsafe, check_words};
+
+/// One thing that is not as ARCHITECTURE.md says: where, what, and what to do instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    pub file: String,
+    /// Counted from 1.
+    pub line: usize,
+    pub message: String,
+}
+
+/// Why nothing could be checked.
+#[derive(Debug, thiserror::Error)]
+pub enum TidyError {
+    #[error("cannot read '{file}': {source}")]
+    Read { file: String, source: std::io::Error },
+    #[error("cannot list the project's files: {0}")]
+    Walk(#[from] ignore::Error),
+    #[error("cargo metadata: {0}")]
+    Metadata(#[from] cargo_metadata::Error),
+}
+
+/// Checks the project in `root`; no complaints means tidy.
+pub fn check(root: &Path) -> Result<Vec<Complaint>, TidyError> {
+    let map = root.join("ARCHITECTURE.md");
+    let map = std::fs::read_to_string(&map)
+        .map_err(|source| TidyError::Read { file: map.display().to_string(), source })?;
+    let (rooms, mut complaints) = Rooms::parse(&map);
+    let (members, edges) = workspace(root)?;
+    complaints.extend(check_members(&rooms, &members));
+    complaints.extend(check_edges(&rooms, &edges));
+    for (file, text) in texts(root)? {
+        complaints.extend(check_text_file(&file, &text));
+        if file.ends_with(".rs") {
+            let code = Code::read(&text);
+            complaints.extend(check_rust_file(&file, &text, &code));
+            complaints.extend(check_words(&file, &code));
+            complaints.extend(check_forbids_unsafe(&file, &text));
+        }
+    }
+    Ok(complaints)
+}
+
+/// The workspace's packages, and which uses which.
+fn workspace(root: &Path) -> Result<(Vec<String>, Vec<Edge>), TidyError> {
+    let manifest = root.join("Cargo.toml");
+    // without dependencies nothing is resolved, so this needs no network and writes no lock file
+    let metadata =
+        cargo_metadata::MetadataCommand::new().manifest_path(manifest).no_deps().exec()?;
+    let members: Vec<String> = metadata.packages.iter().map(|p| p.name.to_string()).collect();
+    let mut edges = Vec::new();
+    for package in &metadata.packages {
+        for dependency in &package.dependencies {
+            if members.contains(&dependency.name) {
+                edges.push(Edge {
+                    user: package.name.to_string(),
+                    used: dependency.name.clone(),
+                    dev: dependency.kind == cargo_metadata::DependencyKind::Development,
+                });
+            }
+        }
+    }
+    Ok((members, edges))
+}
+
+/// Every text file that git does not ignore, with its path from `root`.
+fn texts(root: &Path) -> Result<Vec<(String, String)>, TidyError> {
+    let mut texts = Vec::new();
+    let walk = ignore::WalkBuilder::new(root)
+        .hidden(false)
+        .require_git(false)
+        .filter_entry(|entry| entry.file_name() != ".git")
+        .sort_by_file_path(Path::cmp)
+        .build();
+    for entry in walk {
+        let entry = entry?;
+        if !entry.file_type().is_some_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let file = entry.path().strip_prefix(root).unwrap_or(entry.path()).display().to_string();
+        let bytes = std::fs::read(entry.path())
+            .map_err(|source| TidyError::Read { file: file.clone(), source })?;
+        // what is not UTF-8, or holds a zero, is no text: the digits
+        if let Ok(text) = String::from_utf8(bytes)
+            && !text.contains('\0')
+        {
+            texts.push((file, text));
+        }
+    }
+    Ok(texts)
+}
+
+impl Complaint {
+    fn new(file: &str, line: usize, message: String) -> Complaint {
+        Complaint { file: file.to_owned(), line, message }
+    }
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.message)
+    }
+}

@@ -1,0 +1,140 @@
+//! Words that belong to one room. A word in the wrong room is the first sign that a thing is being
+//! built in the wrong place.
+
+use super::{Code, Complaint};
+
+/// A row of tokens, who may say it, and what everybody else does instead.
+struct Word {
+    says: Says,
+    allowed: Where,
+    instead: &'static str,
+}
+
+enum Says {
+    /// These tokens in a row.
+    Tokens(&'static [&'static str]),
+    /// An identifier that starts so.
+    Prefix(&'static str),
+    /// A type, or a literal of that type.
+    Number(&'static str),
+}
+
+enum Where {
+    /// Only below these folders of `crates/`.
+    In(&'static [&'static str]),
+    /// Anywhere in `crates/` but in these.
+    NotIn(&'static [&'static str]),
+}
+
+/// Rooms in which `unsafe` lives.
+const UNSAFE: &[&str] = &["memory", "fabric", "kernels"];
+const THREADS: &[&str] = &["fabric", "runtime", "node", "testkit", "bench", "tensorwire"];
+const CLOCKS: &[&str] = &["base", "bench", "node", "fabric", "testkit", "tensorwire"];
+/// `println!` and its like panic when nobody reads; nobody needs them.
+const OUTPUT: &[&str] = &["tensorwire/src/cli/output.rs"];
+const NO_ELEMENTS: &[&str] = &["fabric", "memory"];
+
+const ASK_FABRIC: &str = "ask the fabric for it by its API";
+const SAFE: &str = "build it from what those rooms offer, or move it there";
+const ARGUMENT: &str = "take it as an argument; the command line reads the environment";
+const BLOCKING: &str = "block with a deadline, or poll";
+const NO_THREADS: &str = "be called from a thread that the runtime, node or fabric owns";
+const RETURN_IT: &str = "return it, log it with tracing, or say it through cli/output.rs";
+const BYTES: &str = "move bytes; only rooms above know what they mean";
+const DEADLINE: &str = "take a Deadline, or use tensorwire_base::Clock";
+
+const WORDS: &[Word] = &[
+    word(Says::Prefix("ibv_"), Where::In(&["fabric/src/verbs"]), ASK_FABRIC),
+    word(Says::Tokens(&["unsafe"]), Where::In(UNSAFE), SAFE),
+    word(Says::Tokens(&["std", "::", "env"]), Where::In(&["tensorwire"]), ARGUMENT),
+    word(Says::Tokens(&["tokio", "::"]), Where::In(&["rpc"]), BLOCKING),
+    word(Says::Tokens(&["thread", "::", "spawn"]), Where::In(THREADS), NO_THREADS),
+    word(Says::Tokens(&["thread", "::", "scope"]), Where::In(THREADS), NO_THREADS),
+    word(Says::Tokens(&["thread", "::", "Builder"]), Where::In(THREADS), NO_THREADS),
+    word(Says::Tokens(&["println", "!"]), Where::In(OUTPUT), RETURN_IT),
+    word(Says::Tokens(&["print", "!"]), Where::In(OUTPUT), RETURN_IT),
+    word(Says::Tokens(&["eprintln", "!"]), Where::In(OUTPUT), RETURN_IT),
+    word(Says::Tokens(&["eprint", "!"]), Where::In(OUTPUT), RETURN_IT),
+    word(Says::Number("f32"), Where::NotIn(NO_ELEMENTS), BYTES),
+    word(Says::Number("f64"), Where::NotIn(NO_ELEMENTS), BYTES),
+    word(Says::Tokens(&["Instant", "::", "now"]), Where::In(CLOCKS), DEADLINE),
+    word(Says::Tokens(&["SystemTime"]), Where::In(CLOCKS), DEADLINE),
+];
+
+const fn word(says: Says, allowed: Where, instead: &'static str) -> Word {
+    Word { says, allowed, instead }
+}
+
+/// Holds one file's words against the rooms they belong to; `file` is its path in the project. Items
+/// under `#[cfg(test)]` and files of tests are free, and so is everything outside of `crates/*/src`.
+pub fn check_words(file: &str, code: &Code) -> Vec<Complaint> {
+    let Some(place) = file.strip_prefix("crates/").filter(|place| place.contains("/src/")) else {
+        return Vec::new();
+    };
+    let mut complaints = Vec::new();
+    for word in WORDS.iter().filter(|word| !word.allowed.holds(place)) {
+        let lines = word.says.lines(code);
+        complaints.extend(lines.into_iter().map(|line| {
+            let (name, rooms, instead) = (word.says.name(), word.allowed.rooms(), word.instead);
+            Complaint::new(file, line, format!("`{name}` belongs {rooms}; {instead}"))
+        }));
+    }
+    complaints
+}
+
+/// A library that may not say `unsafe` has the compiler forbid it.
+pub fn check_forbids_unsafe(file: &str, text: &str) -> Option<Complaint> {
+    let room = file.strip_suffix("/src/lib.rs")?;
+    let room = room.strip_prefix("crates/").unwrap_or(room);
+    let forbids = text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
+    let message = "room without `#![forbid(unsafe_code)]`; add it below the `//!` lines";
+    (!forbids && !UNSAFE.contains(&room)).then(|| Complaint::new(file, 1, message.to_owned()))
+}
+
+impl Says {
+    fn lines(&self, code: &Code) -> Vec<usize> {
+        let outside = |test: &dyn Fn(&str) -> bool| {
+            let tokens = code.tokens.iter().filter(|token| !token.in_test);
+            tokens.filter(|token| test(&token.text)).map(|token| token.line).collect()
+        };
+        match self {
+            Says::Tokens(pattern) => {
+                code.find(pattern).filter(|token| !token.in_test).map(|token| token.line).collect()
+            }
+            Says::Prefix(prefix) => outside(&|text| text.starts_with(prefix)),
+            Says::Number(name) => outside(&|text| {
+                let decimal =
+                    text.starts_with(|c: char| c.is_ascii_digit()) && !text.starts_with("0x");
+                text == *name || decimal && text.ends_with(name)
+            }),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Says::Tokens(pattern) => pattern.concat(),
+            Says::Prefix(name) | Says::Number(name) => (*name).to_owned(),
+        }
+    }
+}
+
+impl Where {
+    /// `place` is a path below `crates/`.
+    fn holds(&self, place: &str) -> bool {
+        let below = |folders: &[&str]| {
+            let rest = folders.iter().filter_map(|folder| place.strip_prefix(folder));
+            rest.into_iter().any(|rest| rest.starts_with('/'))
+        };
+        match self {
+            Where::In(folders) => below(folders),
+            Where::NotIn(folders) => !below(folders),
+        }
+    }
+
+    fn rooms(&self) -> String {
+        match self {
+            Where::In(folders) => format!("to {}", folders.join(", ")),
+            Where::NotIn(folders) => format!("to any room but {}", folders.join(", ")),
+        }
+    }
+}
