@@ -207,7 +207,7 @@ impl JobIdentity {
 }
 
 /// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
-/// strangers.
+/// strangers. Nobody listening means that it is gone.
 fn dial(
     identity: &JobIdentity,
     rank: Rank,
@@ -229,14 +229,17 @@ fn dial(
                 }
             }
         };
-        let refused = matches!(
-            error,
-            JoinError::Handshake {
-                source: HandshakeError::Rejected(_) | HandshakeError::Refused(_),
-                ..
+        let last = match &error {
+            JoinError::Handshake { source, .. } => {
+                matches!(source, HandshakeError::Rejected(_) | HandshakeError::Refused(_))
             }
-        );
-        if refused || deadline.passed() {
+            // it listened before it started this process, so it is gone
+            JoinError::Unreachable { source, .. } => {
+                source.kind() == std::io::ErrorKind::ConnectionRefused
+            }
+            _ => true,
+        };
+        if last || deadline.passed() {
             return Err(error);
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -305,4 +308,20 @@ fn spawn_watch(
 
 fn is_timeout(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_whose_launcher_is_gone_gives_up_at_once() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        drop(listener);
+        let patience = Deadline::after(Duration::from_secs(60));
+        let error = dial(&JobIdentity::random(1), Rank(0), at, patience).unwrap_err();
+        assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
+        assert!(patience.remaining() > Duration::from_secs(30), "it went on calling");
+    }
 }

@@ -101,7 +101,7 @@ fn members_end_when_their_launcher_is_killed() {
         job.members(4);
         std::thread::sleep(Duration::from_millis(moment));
         send(job.launcher(), Signal::KILL);
-        // `end` fails if a member is left half a second later
+        // `end` fails if a member is left a second later
         let ended = job.end(LIMIT);
         assert_eq!(ended.status.code(), None, "killed");
     }

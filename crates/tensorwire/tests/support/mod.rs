@@ -93,7 +93,7 @@ impl Job {
             std::thread::sleep(Duration::from_millis(5));
         };
         let took = start.elapsed();
-        let left = self.wait_for_group(Duration::from_millis(500));
+        let left = self.wait_for_group(Duration::from_secs(1));
         if status.is_none() || !left.is_empty() {
             let _ = kill_process_group(self.launcher(), Signal::KILL);
         }
