@@ -2,8 +2,6 @@
 
 use tensorwire_tensor::{Fact, ShapeError};
 
-use crate::graph::Task;
-
 /// Why a graph cannot be built, differentiated, placed or planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphError {
@@ -31,10 +29,6 @@ pub enum GraphError {
     NoSuchWorker { node: String, replica: u32, workers: u32 },
     #[error("node '{node}' has no task; the graph must be placed before it is planned")]
     Unplaced { node: String },
-    #[error(
-        "'{node}' crosses from {from} to {to} as {fact}: its size must be known before the run"
-    )]
-    DynamicEdge { node: String, from: Task, to: Task, fact: Fact },
     #[error("node '{node}' waits for itself: {cycle}")]
     Cycle { node: String, cycle: String },
     #[error("after pass '{pass}': {source}")]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use tensorwire_tensor::{Fact, TensorSpec};
+use tensorwire_tensor::{Fact, Symbol, TensorSpec};
 
 use crate::error::GraphError;
 use crate::op::{Init, Op};
@@ -63,6 +63,8 @@ pub struct Node {
 pub struct Graph {
     nodes: Vec<Node>,
     by_name: HashMap<String, NodeId>,
+    /// Symbols handed out.
+    symbols: u32,
 }
 
 impl NodeId {
@@ -139,6 +141,13 @@ impl Graph {
                 second: format!("{op:?}"),
             }),
         }
+    }
+
+    /// A name for a dimension that is known only when its tensor exists. Use one symbol wherever the
+    /// sizes are equal, for example for the rows of a batch and of its labels.
+    pub fn symbol(&mut self) -> Symbol {
+        self.symbols += 1;
+        Symbol(self.symbols - 1)
     }
 
     /// Makes `node` wait for `before`.

@@ -20,6 +20,9 @@ pub use pass::gradient::gradients;
 pub use pass::infer::infer;
 pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
 pub use pass::place::{Cluster, place};
+pub use pass::reference::{Transfer, WhyWrite};
 pub use pass::simplify::simplify;
 pub use pass::verify::verify;
-pub use plan::{Edge, Part, Plan, Reuse, Run, RunId, RunSpec, plan};
+pub use plan::{
+    Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunId, RunSpec, Traffic, plan,
+};

@@ -1,7 +1,7 @@
 //! The operators: what a node computes. Shapes and gradients are tables over this enum
 //! (`pass/infer.rs`, `pass/gradient.rs`); arithmetic lives in the kernels room.
 
-use tensorwire_tensor::{Fact, TensorSpec};
+use tensorwire_tensor::{Dim, Fact, TensorSpec};
 
 /// Identity of a crossing edge, the same in the sender's and in the receiver's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,6 +62,9 @@ pub enum Op {
     CountCorrect,
     /// (x: f[...], at least one element) → f[], the largest element. Xue et al. §5.1's consumer.
     ReduceMax,
+    /// (x) → the same elements as `to`, no byte moved: the output shares the input's memory. At most
+    /// one dimension of `to` is dynamic: it takes what the others leave.
+    Reshape { to: Vec<Dim> },
     /// (variable, gradient of rank 0, …, of rank W−1): v ← v − rate·g, in place, no output, where
     /// g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once.
     ApplySgd { rate: f64 },
@@ -73,6 +76,11 @@ pub enum Op {
     Send { edge: EdgeId },
     /// → the tensor that [`Op::Send`] of the same edge wrote. Put in by the partitioner.
     Recv { edge: EdgeId, fact: Fact },
+    /// (x) → nothing. Tells the receiver what x is and where it lies, and keeps it there until the
+    /// receiver has read it (Xue et al. §3.3). Put in by the partitioner where a dimension is dynamic.
+    SendDyn { edge: EdgeId },
+    /// → the tensor that [`Op::SendDyn`] of the same edge announced, read into fresh memory.
+    RecvDyn { edge: EdgeId, fact: Fact },
 }
 
 impl Op {
@@ -92,11 +100,14 @@ impl Op {
             Op::SoftmaxCrossEntropy => "SoftmaxCrossEntropy",
             Op::CountCorrect => "CountCorrect",
             Op::ReduceMax => "ReduceMax",
+            Op::Reshape { .. } => "Reshape",
             Op::ApplySgd { .. } => "ApplySgd",
             Op::ApplyMomentum { .. } => "ApplyMomentum",
             Op::NoOp => "NoOp",
             Op::Send { .. } => "RdmaSend",
             Op::Recv { .. } => "RdmaRecv",
+            Op::SendDyn { .. } => "RdmaSendDyn",
+            Op::RecvDyn { .. } => "RdmaRecvDyn",
         }
     }
 
@@ -107,6 +118,25 @@ impl Op {
             Op::ApplySgd { .. } => 1,
             Op::ApplyMomentum { .. } => 2,
             _ => 0,
+        }
+    }
+
+    /// Can the first output be computed over the first input's bytes? Element by element, shapes equal.
+    pub fn works_in_place(&self) -> bool {
+        matches!(self, Op::Relu | Op::ReluGrad | Op::Add | Op::ScaleBy | Op::BiasAdd)
+    }
+
+    /// Does it send along an edge?
+    pub fn is_send(&self) -> bool {
+        matches!(self, Op::Send { .. } | Op::SendDyn { .. })
+    }
+
+    /// The edge that it sends to or receives from.
+    pub fn edge(&self) -> Option<EdgeId> {
+        match self {
+            Op::Send { edge } | Op::SendDyn { edge } => Some(*edge),
+            Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } => Some(*edge),
+            _ => None,
         }
     }
 }

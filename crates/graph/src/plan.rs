@@ -3,14 +3,18 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use tensorwire_tensor::TensorSpec;
+use tensorwire_tensor::Fact;
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Task};
 use crate::op::{EdgeId, Op};
-use crate::pass::memory::{MemoryPlan, SendFrom, plan_memory};
+use crate::pass::in_place::Classes;
+use crate::pass::memory::{MemoryNeeds, MemoryPlan, SendFrom, plan_memory};
 use crate::pass::order::write_after_read;
 use crate::pass::partition::{Cut, Partition, partition};
+use crate::pass::reference::{
+    Chooser, Transfer, WhyWrite, readers as readers_of, without_references,
+};
 use crate::pass::reuse::{At, Schedule, TaskSets};
 use crate::pass::verify::verify;
 
@@ -40,15 +44,42 @@ pub struct Run {
     pub nodes: Vec<Vec<NodeId>>,
 }
 
-/// How an edge's receive buffer is kept from being overwritten while it is read.
+/// How an edge's memory is kept from being overwritten while it is read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// The graph's own dependencies order the next write behind the last read.
     Proved,
     /// They do not, for the named readers: a credit (a control edge back) was added.
     Credit { readers: Vec<String> },
+    /// The receiver says when it has read the tensor; until then the sender keeps it.
+    Acknowledged,
+    /// Nothing was proved and nothing added: [`ReuseRule::Trusted`].
+    Trusted,
     /// Nothing to overwrite: no bytes cross.
     Empty,
+}
+
+/// What is done where the graph's own dependencies do not guard an edge's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReuseRule {
+    /// A credit is added.
+    #[default]
+    Proved,
+    /// Nothing: the paper's argument (§4) is taken on trust. Reads torn data where it does not hold;
+    /// kept to show that it does.
+    Trusted,
+}
+
+/// What a plan may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanOptions {
+    pub send_from: SendFrom,
+    /// All parts share memory: a tensor can be read where its sender keeps it.
+    pub shared_memory: bool,
+    /// Variables are changed by others than this plan's nodes, at any time: the lanes of asynchronous
+    /// training.
+    pub variables_shared: bool,
+    pub reuse: ReuseRule,
 }
 
 /// An edge between two parts.
@@ -57,12 +88,13 @@ pub struct Edge {
     pub id: EdgeId,
     /// The tensor's name: that of the node that makes it; `^name` for a control.
     pub name: String,
-    pub spec: TensorSpec,
+    pub fact: Fact,
     /// Part (index into [`Plan::parts`]) and node that send and receive.
     pub from: usize,
     pub to: usize,
     pub send: NodeId,
     pub recv: NodeId,
+    pub transfer: Transfer,
     pub reuse: Reuse,
 }
 
@@ -81,90 +113,263 @@ pub struct Plan {
     pub parts: Vec<Part>,
     pub edges: Vec<Edge>,
     pub runs: Vec<Run>,
+    pub send_from: SendFrom,
+}
+
+/// What crosses in one run, in both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that are written into receivers' buffers.
+    pub written: u64,
+    /// Bytes that are read where their sender keeps them.
+    pub by_reference: u64,
+    /// Tensors whose size is known when they exist.
+    pub dynamic: usize,
+    /// Sends, those of no bytes included.
+    pub sends: usize,
+}
+
+impl Edge {
+    /// The tensor's bytes, none where they are known only when it exists.
+    pub fn bytes(&self) -> Option<usize> {
+        // the plan checked every static size
+        self.fact.spec().and_then(Result::ok).map(|spec| spec.bytes())
+    }
 }
 
 impl Plan {
-    /// Bytes that cross in one run, in both directions.
-    pub fn bytes_crossing(&self, run: RunId) -> u64 {
-        let sends =
-            |edge: &&Edge| self.runs[run.0].nodes[edge.from].binary_search(&edge.send).is_ok();
-        // fits: the sum is of sizes that are each allocated here
-        self.edges.iter().filter(sends).map(|edge| edge.spec.bytes() as u64).sum()
+    /// What crosses in one run.
+    pub fn traffic(&self, run: RunId) -> Traffic {
+        let mut sum = Traffic::default();
+        for edge in &self.edges {
+            if self.runs[run.0].nodes[edge.from].binary_search(&edge.send).is_err() {
+                continue;
+            }
+            sum.sends += 1;
+            // fits: the sums are of sizes that are each allocated here
+            let bytes = edge.bytes().unwrap_or_default() as u64;
+            match edge.transfer {
+                Transfer::Write(_) => sum.written += bytes,
+                Transfer::Reference => sum.by_reference += bytes,
+                Transfer::Dynamic => sum.dynamic += 1,
+                Transfer::Signal => {}
+            }
+        }
+        sum
     }
 }
 
 /// Plans a placed graph over `tasks`.
 ///
 /// # Errors
-/// When an edge's size is unknown, or nodes wait for each other in a circle.
+/// When a size does not fit an address space, or nodes wait for each other in a circle.
 pub fn plan(
     graph: &Graph,
     tasks: &[Task],
     runs: &[RunSpec],
-    send_from: SendFrom,
+    options: PlanOptions,
 ) -> Result<Plan, GraphError> {
     verify(graph, "place")?;
-    let Guarded { graph, runs, credits } = guard(graph, tasks, runs)?;
-    let draft = Draft::new(&graph, tasks, &runs)?;
-    let unproved = draft.unproved(&runs);
-    if let Some((cut, readers)) = unproved.first() {
-        return Err(GraphError::Invalid {
-            node: draft.partition.cuts[*cut].name.clone(),
-            what: format!("its buffer may be overwritten under {readers:?} in spite of a credit"),
-        });
+    let with = |shared_memory| {
+        let options = PlanOptions { shared_memory, ..options };
+        Planner { tasks, options }.plan(graph, runs)
+    };
+    match with(options.shared_memory) {
+        // waiting for readers at the other end may close a circle that writing does not
+        Err(GraphError::Cycle { .. }) if options.shared_memory => with(false),
+        planned => planned,
     }
-    draft.finish(tasks, &runs, &credits, send_from)
 }
 
-/// A graph whose receive buffers are all guarded.
+struct Planner<'a> {
+    tasks: &'a [Task],
+    options: PlanOptions,
+}
+
+impl Planner<'_> {
+    fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
+        let (graph, transfers) = self.choose(graph, runs)?;
+        let guarded = match self.options.reuse {
+            ReuseRule::Proved => self.guard(graph, runs, transfers)?,
+            ReuseRule::Trusted => {
+                Guarded { graph, runs: runs.to_vec(), transfers, credits: HashMap::new() }
+            }
+        };
+        let draft = Draft::new(&guarded.graph, self.tasks, &guarded.runs)?;
+        let unproved = draft.unproved(&guarded.runs, &guarded.transfers);
+        if let (ReuseRule::Proved, Some((cut, readers))) = (self.options.reuse, unproved.first()) {
+            return Err(GraphError::Invalid {
+                node: draft.partition.cuts[*cut].name.clone(),
+                what: format!(
+                    "its memory may be overwritten under {readers:?} in spite of a credit"
+                ),
+            });
+        }
+        let trusted = unproved.iter().map(|(cut, _)| *cut).collect();
+        self.finish(draft, &guarded, &trusted)
+    }
+
+    /// How each cut crosses, by [`edge_key`], and the graph with the waits that this takes.
+    fn choose(
+        &self,
+        graph: &Graph,
+        runs: &[RunSpec],
+    ) -> Result<(Graph, HashMap<String, Transfer>), GraphError> {
+        let mut graph = graph.clone();
+        let draft = Draft::new(&graph, self.tasks, runs)?;
+        let cuts = &draft.partition.cuts;
+        let (transfers, waits) = match self.options {
+            PlanOptions { shared_memory: true, send_from: SendFrom::Origin, .. } => Chooser {
+                partition: &draft.partition,
+                classes: &draft.classes,
+                members: &draft.members(),
+                variables_shared: self.options.variables_shared,
+            }
+            .choose(),
+            _ => {
+                let apart = |cut: &Cut| without_references(cut, WhyWrite::Apart);
+                (cuts.iter().map(apart).collect(), Vec::new())
+            }
+        };
+        let keys = cuts.iter().map(Cut::key);
+        let transfers = keys.zip(transfers).collect();
+        for (reader, writer) in waits {
+            graph.control(reader, writer);
+        }
+        Ok((graph, transfers))
+    }
+
+    /// Adds a credit wherever the graph's own dependencies do not guard an edge's memory: a node on the
+    /// sender's task that waits for the readers, in the run of these readers.
+    fn guard(
+        &self,
+        graph: Graph,
+        runs: &[RunSpec],
+        transfers: HashMap<String, Transfer>,
+    ) -> Result<Guarded, GraphError> {
+        let (mut graph, mut runs, tasks) = (graph, runs.to_vec(), self.tasks);
+        let mut credits: HashMap<String, Vec<String>> = HashMap::new();
+        let draft = Draft::new(&graph, tasks, &runs)?;
+        // one credit for all that one task reads of another's in one run
+        let mut waits: Vec<((usize, usize, usize), HashSet<NodeId>)> = Vec::new();
+        for (cut, readers) in draft.unproved(&runs, &transfers) {
+            let Cut { from, to, .. } = draft.partition.cuts[cut];
+            let names = credits.entry(draft.partition.cuts[cut].key()).or_default();
+            for (run, reader) in readers {
+                let reader = draft.whole_id(to, reader);
+                names.push(graph.node(reader).name.clone());
+                match waits.iter_mut().find(|(key, _)| *key == (run, from, to)) {
+                    Some((_, nodes)) => drop(nodes.insert(reader)),
+                    None => waits.push(((run, from, to), HashSet::from([reader]))),
+                }
+            }
+            names.sort();
+            names.dedup();
+        }
+        for ((run, from, to), readers) in waits {
+            let mut controls: Vec<NodeId> = readers.into_iter().collect();
+            controls.sort_unstable();
+            let credit = graph.push(Node {
+                name: format!("credit/{}/{} to {}", runs[run].name, tasks[to], tasks[from]),
+                op: Op::NoOp,
+                inputs: vec![],
+                controls,
+                hint: Hint::Shared,
+                task: Some(tasks[from]),
+                facts: vec![],
+            })?;
+            runs[run].roots.push(credit);
+        }
+        Ok(Guarded { graph, runs, transfers, credits })
+    }
+
+    fn finish(
+        &self,
+        draft: Draft,
+        guarded: &Guarded,
+        trusted: &HashSet<usize>,
+    ) -> Result<Plan, GraphError> {
+        let Draft { partition, order, schedules, classes, kept } = draft;
+        let edges = partition.cuts.iter().enumerate().map(|(index, cut)| {
+            let transfer = guarded.transfer(cut);
+            let reuse = match (transfer, guarded.credits.get(&cut.key())) {
+                (Transfer::Signal, _) => Reuse::Empty,
+                (Transfer::Dynamic, _) => Reuse::Acknowledged,
+                _ if cut.bytes() == 0 => Reuse::Empty,
+                (_, Some(readers)) => Reuse::Credit { readers: readers.clone() },
+                _ if trusted.contains(&index) => Reuse::Trusted,
+                _ => Reuse::Proved,
+            };
+            let Cut { name, fact, from, to, send, recv, .. } = cut.clone();
+            // fits: the partitioner counted the cuts in u32
+            Edge { id: EdgeId(index as u32), name, fact, from, to, send, recv, transfer, reuse }
+        });
+        let edges: Vec<Edge> = edges.collect();
+        let runs = guarded.runs.iter().zip(&schedules).map(|(run, schedule)| {
+            let mut nodes = vec![Vec::new(); self.tasks.len()];
+            for &(part, node) in &schedule.order {
+                nodes[part].push(node);
+            }
+            nodes.iter_mut().for_each(|part| part.sort_unstable());
+            Run { name: run.name, nodes }
+        });
+        let runs = runs.collect();
+        let mut memory = Vec::with_capacity(partition.graphs.len());
+        for (part, graph) in partition.graphs.iter().enumerate() {
+            let by_reference = |e: &&Edge| e.transfer == Transfer::Reference;
+            let elsewhere = edges.iter().filter(|e| e.to == part).filter(by_reference);
+            let sent = partition.cuts.iter().zip(&edges).filter(|(_, e)| e.from == part);
+            memory.push(plan_memory(&MemoryNeeds {
+                graph,
+                classes: &classes[part],
+                runs: schedules.iter().map(|schedule| schedule.of_part(part)).collect(),
+                kept: &kept[part],
+                elsewhere: elsewhere.map(|e| e.recv).collect(),
+                read_by_peers: sent
+                    .filter(|(_, e)| by_reference(e))
+                    .filter_map(|(cut, _)| cut.sent)
+                    .collect(),
+                send_from: self.options.send_from,
+            })?);
+        }
+        let parts = self.tasks.iter().zip(partition.graphs).zip(order).zip(memory);
+        let parts = parts.map(|(((task, graph), order), memory)| Part {
+            task: *task,
+            graph,
+            order,
+            memory,
+        });
+        let send_from = self.options.send_from;
+        Ok(Plan { parts: parts.collect(), edges, runs, send_from })
+    }
+}
+
+/// A graph whose edges are all guarded.
 struct Guarded {
     graph: Graph,
     runs: Vec<RunSpec>,
-    /// For the edges that needed a credit (by [`edge_key`]), the readers it waits for.
+    /// By [`Cut::key`].
+    transfers: HashMap<String, Transfer>,
+    /// For the edges that needed a credit (by [`Cut::key`]), the readers it waits for.
     credits: HashMap<String, Vec<String>>,
 }
 
-/// Adds a credit wherever the graph's own dependencies do not guard a receive buffer: a node on the
-/// sender's task that waits for the buffer's readers, in the run of these readers.
-fn guard(graph: &Graph, tasks: &[Task], runs: &[RunSpec]) -> Result<Guarded, GraphError> {
-    let (mut graph, mut runs) = (graph.clone(), runs.to_vec());
-    let mut credits = HashMap::new();
-    let draft = Draft::new(&graph, tasks, &runs)?;
-    // one credit for all that one task reads of another's in one run
-    let mut waits: Vec<((usize, usize, usize), HashSet<NodeId>)> = Vec::new();
-    for (cut, readers) in draft.unproved(&runs) {
-        let Cut { from, to, name, .. } = &draft.partition.cuts[cut];
-        let names: &mut Vec<String> = credits.entry(edge_key(name, *from, *to)).or_default();
-        for (run, reader) in readers {
-            let reader = draft.whole_id(*to, reader);
-            names.push(graph.node(reader).name.clone());
-            match waits.iter_mut().find(|(key, _)| *key == (run, *from, *to)) {
-                Some((_, nodes)) => drop(nodes.insert(reader)),
-                None => waits.push(((run, *from, *to), HashSet::from([reader]))),
-            }
-        }
-        names.sort();
-        names.dedup();
+impl Guarded {
+    fn transfer(&self, cut: &Cut) -> Transfer {
+        transfer_of(&self.transfers, cut)
     }
-    for ((run, from, to), readers) in waits {
-        let mut controls: Vec<NodeId> = readers.into_iter().collect();
-        controls.sort_unstable();
-        let credit = graph.push(Node {
-            name: format!("credit/{}/{} to {}", runs[run].name, tasks[to], tasks[from]),
-            op: Op::NoOp,
-            inputs: vec![],
-            controls,
-            hint: Hint::Shared,
-            task: Some(tasks[from]),
-            facts: vec![],
-        })?;
-        runs[run].roots.push(credit);
-    }
-    Ok(Guarded { graph, runs, credits })
 }
 
-fn edge_key(name: &str, from: usize, to: usize) -> String {
-    format!("{name} {from} {to}")
+/// What was decided for a cut; the cuts of waits and credits came after the decision.
+fn transfer_of(transfers: &HashMap<String, Transfer>, cut: &Cut) -> Transfer {
+    transfers.get(&cut.key()).copied().unwrap_or(Transfer::Signal)
+}
+
+impl Cut {
+    /// What names a cut though the graph around it changes.
+    fn key(&self) -> String {
+        format!("{} {} {}", self.name, self.from, self.to)
+    }
 }
 
 /// A partition with the nodes of each run, before its memory is planned.
@@ -172,6 +377,9 @@ struct Draft {
     partition: Partition,
     order: Vec<Vec<(NodeId, NodeId)>>,
     schedules: Vec<Schedule>,
+    classes: Vec<Classes>,
+    /// By part: nodes whose outputs must be there after a run.
+    kept: Vec<HashSet<NodeId>>,
 }
 
 impl Draft {
@@ -183,104 +391,88 @@ impl Draft {
         let order: Vec<_> = partition.graphs.iter().map(write_after_read).collect();
         let schedules: Result<Vec<_>, _> =
             runs.iter().map(|run| schedule(graph, &partition, &order, tasks, run)).collect();
-        Ok(Draft { order, schedules: schedules?, partition })
+        let named = || runs.iter().flat_map(|run| run.roots.iter().chain(&run.given));
+        let kept = partition.moved.iter().map(|moved| {
+            let here = named().filter_map(|id| moved.get(id).copied());
+            here.collect::<HashSet<NodeId>>()
+        });
+        let kept: Vec<HashSet<NodeId>> = kept.collect();
+        let classes = partition.graphs.iter().zip(&kept);
+        let classes = classes.map(|(graph, kept)| Classes::new(graph, kept)).collect();
+        Ok(Draft { order, schedules: schedules?, partition, classes, kept })
     }
 
-    /// Cuts whose buffer a later run may overwrite under a reader: (cut, [(run, reader)]).
-    fn unproved(&self, runs: &[RunSpec]) -> Vec<(usize, Vec<(usize, NodeId)>)> {
+    /// By run: its nodes.
+    fn members(&self) -> Vec<HashSet<At>> {
+        self.schedules.iter().map(|s| s.order.iter().copied().collect()).collect()
+    }
+
+    /// Cuts whose memory may be overwritten under a reader: (cut, [(run, reader)]).
+    fn unproved(
+        &self,
+        runs: &[RunSpec],
+        transfers: &HashMap<String, Transfer>,
+    ) -> Vec<(usize, Vec<(usize, NodeId)>)> {
         let sizes: Vec<usize> = self.partition.graphs.iter().map(Graph::len).collect();
         let sets = |of: fn(&Schedule, &[usize]) -> TaskSets| -> Vec<TaskSets> {
             self.schedules.iter().map(|schedule| of(schedule, &sizes)).collect()
         };
         let (after, before) = (sets(TaskSets::of_descendants), sets(TaskSets::of_ancestors));
-        let members: Vec<HashSet<At>> =
-            self.schedules.iter().map(|s| s.order.iter().copied().collect()).collect();
-        let successors: Vec<_> = self.partition.graphs.iter().map(Graph::successors).collect();
+        let members = self.members();
+        let later_runs = later_runs(runs);
         let mut found = Vec::new();
         for (index, cut) in self.partition.cuts.iter().enumerate() {
+            let (writers, is_fed) = self.writers(cut, transfer_of(transfers, cut));
+            if writers.is_empty() && !is_fed {
+                continue;
+            }
             let mut readers = Vec::new();
-            for (read_run, later) in later_runs(runs) {
-                let writes =
-                    later.into_iter().filter(|r| members[*r].contains(&(cut.from, cut.send)));
-                let writes: Vec<usize> = writes.collect();
-                for &reader in &successors[cut.to][cut.recv.index()] {
+            let users = readers_of(&self.partition, &self.classes[cut.to], cut);
+            for (read_run, later) in &later_runs {
+                for &reader in &users {
                     let at = (cut.to, reader);
-                    let is_torn = |&write: &usize| {
-                        !after[read_run].meet(at, &before[write], (cut.from, cut.send))
+                    if !members[*read_run].contains(&at) {
+                        continue;
+                    }
+                    let is_torn = |&(write_run, writer): &(usize, NodeId)| {
+                        let write = (cut.from, writer);
+                        members[write_run].contains(&write)
+                            && !after[*read_run].meet(at, &before[write_run], write)
                     };
-                    if members[read_run].contains(&at) && writes.iter().any(is_torn) {
-                        readers.push((read_run, reader));
+                    let mut writes =
+                        later.iter().flat_map(|run| writers.iter().map(|writer| (*run, *writer)));
+                    // the caller may write as soon as the sender's own run is over
+                    let is_exposed = is_fed && !after[*read_run].touches(at, cut.from);
+                    if is_exposed || writes.any(|write| is_torn(&write)) {
+                        readers.push((*read_run, reader));
                     }
                 }
             }
-            if !readers.is_empty() && cut.carries_bytes() {
+            if !readers.is_empty() {
                 found.push((index, readers));
             }
         }
         found
     }
 
+    /// Who overwrites a cut's memory: nodes of the sender's part; and does its caller, between runs?
+    fn writers(&self, cut: &Cut, transfer: Transfer) -> (Vec<NodeId>, bool) {
+        let graph = &self.partition.graphs[cut.from];
+        match (transfer, cut.sent) {
+            (Transfer::Write(_), _) if cut.bytes() > 0 => (vec![cut.send], false),
+            (Transfer::Reference, Some(sent)) => {
+                let class = self.classes[cut.from].class(sent);
+                let is_input = matches!(graph.node(class.root().node).op, Op::Input { .. });
+                (self.classes[cut.from].writers(graph, class), is_input)
+            }
+            _ => (Vec::new(), false),
+        }
+    }
+
     /// The node of the whole graph that a part's node was made of.
     fn whole_id(&self, part: usize, node: NodeId) -> NodeId {
         let moved = self.partition.moved[part].iter().find(|(_, to)| **to == node);
         *moved.expect("the readers of a Recv are nodes of the whole graph").0
-    }
-
-    fn finish(
-        self,
-        tasks: &[Task],
-        runs: &[RunSpec],
-        credits: &HashMap<String, Vec<String>>,
-        send_from: SendFrom,
-    ) -> Result<Plan, GraphError> {
-        let Draft { partition, order, schedules } = self;
-        let mut edges = Vec::with_capacity(partition.cuts.len());
-        for (index, cut) in partition.cuts.into_iter().enumerate() {
-            edges.push(edge(index, cut, tasks, credits)?);
-        }
-        let runs = runs.iter().zip(&schedules).map(|(run, schedule)| {
-            let mut nodes = vec![Vec::new(); tasks.len()];
-            for &(part, node) in &schedule.order {
-                nodes[part].push(node);
-            }
-            nodes.iter_mut().for_each(|part| part.sort_unstable());
-            Run { name: run.name, nodes }
-        });
-        let runs = runs.collect();
-        let mut parts = Vec::with_capacity(tasks.len());
-        for ((task, graph), order) in tasks.iter().zip(partition.graphs).zip(order) {
-            let memory = plan_memory(&graph, send_from)?;
-            parts.push(Part { task: *task, graph, order, memory });
-        }
-        Ok(Plan { parts, edges, runs })
-    }
-}
-
-fn edge(
-    index: usize,
-    cut: Cut,
-    tasks: &[Task],
-    credits: &HashMap<String, Vec<String>>,
-) -> Result<Edge, GraphError> {
-    let Some(spec) = cut.fact.spec() else {
-        let (from, to) = (tasks[cut.from], tasks[cut.to]);
-        return Err(GraphError::DynamicEdge { node: cut.name, from, to, fact: cut.fact });
-    };
-    let spec = spec.map_err(|source| GraphError::Shape { node: cut.name.clone(), source })?;
-    let reuse = match credits.get(&edge_key(&cut.name, cut.from, cut.to)) {
-        _ if spec.bytes() == 0 => Reuse::Empty,
-        Some(readers) => Reuse::Credit { readers: readers.clone() },
-        None => Reuse::Proved,
-    };
-    // fits: the partitioner counted the cuts in u32
-    let id = EdgeId(index as u32);
-    let Cut { name, from, to, send, recv, .. } = cut;
-    Ok(Edge { id, name, spec, from, to, send, recv, reuse })
-}
-
-impl Cut {
-    fn carries_bytes(&self) -> bool {
-        !matches!(self.fact.spec(), Some(Ok(spec)) if spec.bytes() == 0)
     }
 }
 
@@ -374,7 +566,7 @@ fn closure(
 fn predecessors(partition: &Partition, (part, node): At) -> Vec<At> {
     let graph = &partition.graphs[part];
     let mut before: Vec<At> = graph.predecessors(node).into_iter().map(|id| (part, id)).collect();
-    if let Op::Recv { edge, .. } = graph.node(node).op {
+    if let Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } = graph.node(node).op {
         let cut = &partition.cuts[edge.index()];
         before.push((cut.from, cut.send));
     }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use crate::graph::Output;
 use crate::op::Op;
 use crate::pass::memory::Lane;
+use crate::pass::reference::{Transfer, WhyWrite};
 use crate::plan::{Edge, Plan, Reuse};
 
 impl Plan {
@@ -18,7 +19,7 @@ impl Plan {
                 let (name, op) = (escape(&node.name), node.op.name());
                 let fact = node.facts.first().map(|f| format!("\\n{f}")).unwrap_or_default();
                 let style = match node.op {
-                    Op::Send { .. } | Op::Recv { .. } => ", style=filled, fillcolor=lightblue",
+                    _ if node.op.edge().is_some() => ", style=filled, fillcolor=lightblue",
                     Op::Variable { .. } => ", style=filled, fillcolor=lightyellow",
                     _ => "",
                 };
@@ -41,12 +42,16 @@ impl Plan {
         }
         for edge in &self.edges {
             let Edge { from, to, send, recv, .. } = edge;
+            let label = match (edge.transfer, edge.bytes()) {
+                (Transfer::Signal, _) => String::new(),
+                (_, None) => edge.fact.to_string(),
+                (Transfer::Reference, Some(bytes)) => format!("{bytes} B by reference"),
+                (_, Some(bytes)) => format!("{bytes} B"),
+            };
             let _ = writeln!(
                 out,
-                "  n{from}_{} -> n{to}_{} [style=bold, color=blue, label=\"{} B\"];",
-                send.0,
-                recv.0,
-                edge.spec.bytes()
+                "  n{from}_{} -> n{to}_{} [style=bold, color=blue, label=\"{label}\"];",
+                send.0, recv.0,
             );
         }
         out.push_str("}\n");
@@ -65,8 +70,38 @@ impl std::fmt::Display for Reuse {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Reuse::Proved => f.write_str("proved"),
+            Reuse::Acknowledged => f.write_str("acknowledged"),
+            Reuse::Trusted => f.write_str("not proved"),
             Reuse::Empty => f.write_str("no bytes"),
             Reuse::Credit { readers } => write!(f, "credit after {}", readers.join(", ")),
+        }
+    }
+}
+
+impl std::fmt::Display for Transfer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Transfer::Signal => "signal",
+            Transfer::Write(_) => "one write",
+            Transfer::Reference => "by reference",
+            Transfer::Dynamic => "dynamic: announced, then read",
+        })
+    }
+}
+
+impl Transfer {
+    /// Why this one, for people.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Transfer::Signal => "nothing but an order crosses",
+            Transfer::Reference => "size known, memory shared",
+            Transfer::Dynamic => "a dimension is known only when the tensor exists",
+            Transfer::Write(WhyWrite::Apart) => "size known, memory not shared",
+            Transfer::Write(WhyWrite::Small) => "size known, below a page",
+            Transfer::Write(WhyWrite::ManyWriters) => "size known, lanes change the variable",
+            Transfer::Write(WhyWrite::SentOn) => "size known, the receiver sends it on",
+            Transfer::Write(WhyWrite::Borrowed) => "size known, the sender received it itself",
+            Transfer::Write(WhyWrite::LateReader) => "size known, read after its update began",
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, NodeId, Op, Output, Plan, Reuse, Run, RunSpec, SendFrom, gradients,
-    place, plan, simplify,
+    Cluster, Edge, Graph, Hint, Init, Lane, NodeId, Op, Output, Plan, PlanOptions, Reuse,
+    ReuseRule, Run, RunId, RunSpec, SendFrom, Transfer, WhyWrite, gradients, place, plan, simplify,
 };
-use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
+use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 fn spec(dims: &[usize]) -> TensorSpec {
     TensorSpec::new(DType::F32, dims).unwrap()
@@ -48,13 +48,28 @@ fn network(layers: usize, workers: u32) -> (Graph, Vec<NodeId>) {
     (graph, updates.iter().map(|id| moved[id]).collect())
 }
 
+const SHARED: PlanOptions = PlanOptions {
+    send_from: SendFrom::Origin,
+    shared_memory: true,
+    variables_shared: false,
+    reuse: ReuseRule::Proved,
+};
+
 fn planned(layers: usize, workers: u32, servers: u32) -> Plan {
+    planned_with(layers, workers, servers, PlanOptions::default())
+}
+
+fn planned_with(layers: usize, workers: u32, servers: u32, options: PlanOptions) -> Plan {
     let (graph, roots) = network(layers, workers);
     let cluster = Cluster::ParameterServers { workers, servers };
     let placed = place(&graph, cluster).unwrap();
     let train =
         RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
-    plan(&placed, &cluster.tasks(), &[train], SendFrom::Origin).unwrap()
+    plan(&placed, &cluster.tasks(), &[train], options).unwrap()
+}
+
+fn edge<'a>(plan: &'a Plan, name: &str) -> &'a Edge {
+    plan.edges.iter().find(|e| e.name == name).unwrap()
 }
 
 #[test]
@@ -71,7 +86,7 @@ fn every_edge_has_one_send_and_one_recv_of_the_same_tensor() {
             let Op::Recv { edge: id, fact } = &to.graph.node(edge.recv).op else {
                 panic!("{} is no Recv", to.graph.node(edge.recv).name)
             };
-            assert_eq!((*id, fact), (edge.id, &Fact::from(&edge.spec)));
+            assert_eq!((*id, fact), (edge.id, &edge.fact));
             if let [sent] = recv.inputs[..] {
                 assert_eq!(from.graph.fact(sent), fact, "{}", edge.name);
             }
@@ -83,35 +98,113 @@ fn every_edge_has_one_send_and_one_recv_of_the_same_tensor() {
         assert_eq!(total(|op| matches!(op, Op::Send { .. })), plan.edges.len());
         assert_eq!(total(|op| matches!(op, Op::Recv { .. })), plan.edges.len());
         // each worker gets every weight once though two nodes read it, and gives every gradient
-        let bytes = plan.edges.iter().filter(|e| e.spec.bytes() > 0).count();
+        let bytes = plan.edges.iter().filter(|e| e.bytes() != Some(0)).count();
         assert_eq!(bytes, 2 * layers * workers as usize);
-        let run = tensorwire_graph::RunId(0);
-        assert_eq!(plan.bytes_crossing(run), (2 * layers * workers as usize * 64) as u64);
+        let traffic = plan.traffic(RunId(0));
+        assert_eq!(traffic.written, (2 * layers * workers as usize * 64) as u64);
+        assert_eq!((traffic.by_reference, traffic.dynamic), (0, 0));
+        assert_eq!(traffic.sends, plan.edges.len());
     }
 }
 
 #[test]
-fn what_crosses_is_registered_and_places_do_not_overlap() {
-    let plan = planned(3, 2, 2);
-    for part in &plan.parts {
-        let mut spots = vec![];
-        for (id, node) in part.graph.nodes() {
-            for index in 0..node.facts.len() as u32 {
-                let spot = part.memory.spot(Output { node: id, index }).unwrap();
-                assert_eq!(spot.offset % 64, 0);
-                spots.push((spot.lane == tensorwire_graph::Lane::Registered, spot));
-            }
+fn what_crosses_is_registered() {
+    for part in &planned(3, 2, 2).parts {
+        for (_, node) in part.graph.nodes() {
             if let Op::Send { .. } = node.op {
                 for input in &node.inputs {
                     let spot = part.memory.spot(*input).unwrap();
-                    assert_eq!(spot.lane, tensorwire_graph::Lane::Registered, "{}", node.name);
+                    assert_eq!(spot.lane, Lane::Registered, "{}", node.name);
                 }
             }
         }
-        spots.sort_by_key(|(lane, spot)| (*lane, spot.offset));
-        for pair in spots.windows(2) {
-            let ((lane, a), (other, b)) = (&pair[0], &pair[1]);
-            assert!(lane != other || a.offset + a.spec.bytes() <= b.offset);
+    }
+}
+
+/// Places overlap only where dependencies say that the one tensor is dead before the other is made, in
+/// every order in which the run may go.
+#[test]
+fn tensors_that_may_live_at_the_same_time_do_not_overlap() {
+    for part in &planned(5, 2, 2).parts {
+        let order: Vec<(NodeId, NodeId)> = part.order.clone();
+        let before = |id: NodeId| {
+            let mut seen = HashSet::new();
+            let mut open = vec![id];
+            while let Some(id) = open.pop() {
+                let earlier = part.graph.predecessors(id);
+                let ordered = order.iter().filter(|(_, then)| *then == id).map(|(first, _)| *first);
+                open.extend(earlier.into_iter().chain(ordered).filter(|id| seen.insert(*id)));
+            }
+            seen
+        };
+        let users = |output: Output| {
+            let uses = part.graph.nodes().filter(|(_, n)| n.inputs.contains(&output));
+            uses.map(|(id, _)| id).chain([output.node]).collect::<Vec<_>>()
+        };
+        let mut spots = vec![];
+        for (id, node) in part.graph.nodes() {
+            for index in 0..node.facts.len() as u32 {
+                let output = Output { node: id, index };
+                let spot = part.memory.spot(output).unwrap();
+                assert_eq!(spot.offset % 64, 0);
+                spots.push((output, spot));
+            }
+        }
+        let mut shared = 0;
+        for (at, (a, place)) in spots.iter().enumerate() {
+            for (b, other) in &spots[at + 1..] {
+                let ends = |spot: &tensorwire_graph::Spot| spot.offset + spot.spec.bytes();
+                let apart = place.lane != other.lane
+                    || ends(place) <= other.offset
+                    || ends(other) <= place.offset;
+                if apart {
+                    continue;
+                }
+                shared += 1;
+                let dead = |a: Output, b: Output| {
+                    let earlier = before(b.node);
+                    users(a).iter().all(|user| earlier.contains(user))
+                };
+                let in_place = part.memory.is_in_place(b.node)
+                    && part.graph.node(b.node).inputs.first() == Some(a)
+                    && users(*a).len() == 2;
+                assert!(in_place || dead(*a, *b) || dead(*b, *a), "{a:?} {b:?}");
+                assert!(!part.memory.is_kept(*a) && !part.memory.is_kept(*b), "{a:?} {b:?}");
+            }
+        }
+        if part.graph.find("worker0/x").is_some() {
+            assert!(shared > 0, "a deep network has tensors that can share");
+            let sum = part.memory.registered_bytes + part.memory.private_bytes;
+            assert!(sum < part.memory.unshared_bytes);
+        }
+    }
+}
+
+#[test]
+fn a_root_is_kept_and_shares_with_nobody() {
+    let plan = planned(5, 1, 1);
+    let part = &plan.parts[0];
+    let loss = part.graph.find("worker0/loss").unwrap();
+    assert!(!part.memory.is_kept(loss.into()), "the loss of this network is no root");
+    let (graph, mut roots) = network(5, 1);
+    roots.push(graph.find("worker0/y2").unwrap());
+    let placed = place(&graph, Cluster::Local).unwrap();
+    let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let plan =
+        tensorwire_graph::plan(&placed, &Cluster::Local.tasks(), &[run], PlanOptions::default())
+            .unwrap();
+    let part = &plan.parts[0];
+    let kept = Output::from(part.graph.find("worker0/y2").unwrap());
+    assert!(part.memory.is_kept(kept));
+    let place = part.memory.spot(kept).unwrap();
+    for (id, node) in part.graph.nodes() {
+        for index in 0..node.facts.len() as u32 {
+            let other = Output { node: id, index };
+            let spot = part.memory.spot(other).unwrap();
+            let apart = spot.lane != place.lane
+                || spot.offset + spot.spec.bytes() <= place.offset
+                || place.offset + place.spec.bytes() <= spot.offset;
+            assert!(other == kept || apart, "{}", node.name);
         }
     }
 }
@@ -176,7 +269,7 @@ fn a_run_can_fetch_and_a_later_run_takes_what_was_fetched_as_given() {
         run("fetch", &weights, Some(tasks[0]), &[], &[2]),
         run("evaluate", &[y1], None, &weights, &[2]),
     ];
-    let plan = plan(&placed, &tasks, &runs, SendFrom::Origin).unwrap();
+    let plan = plan(&placed, &tasks, &runs, PlanOptions::default()).unwrap();
     let names = |run: usize, part: usize| -> Vec<&str> {
         let nodes = plan.runs[run].nodes[part].iter();
         nodes.map(|id| plan.parts[part].graph.node(*id).name.as_str()).collect()
@@ -195,20 +288,111 @@ fn the_plan_is_the_same_every_time() {
     assert_eq!(planned(4, 3, 3).to_dot(), planned(4, 3, 3).to_dot());
 }
 
-#[test]
-fn an_edge_of_unknown_size_is_refused_by_name() {
+/// y = W·x on one worker with W of 4 KiB and more on the server, so that it pays to read it there.
+fn large(tie: bool, options: PlanOptions) -> Plan {
     let mut graph = Graph::new();
-    let fact = Fact { dtype: DType::F32, dims: vec![Dim::Dynamic(Symbol(0)), Dim::Known(4)] };
     let hint = Hint::Replica(0);
+    let w = graph.variable("w", spec(&[32, 32]), Init::Zeros).unwrap();
+    let fact = Fact::known(DType::F32, &[32, 32]);
     let x = graph.add("x", hint, Op::Input { fact }, &[]).unwrap();
-    let v = graph.variable("v", spec(&[1]), Init::Zeros).unwrap();
-    let sink = graph.add("max", Hint::With(v.node), Op::ReduceMax, &[x.into()]);
-    assert!(sink.is_err() || x.index() < v.node.index());
+    let op = Op::MatMul { transpose_a: false, transpose_b: false };
+    let y = graph.add("y", hint, op.clone(), &[x.into(), w]).unwrap();
+    let z = graph.add("z", hint, op, &[y.into(), w]).unwrap();
+    let rate = Op::ApplySgd { rate: 0.1 };
+    let step = graph.add("step", Hint::With(w.node), rate, &[w, y.into()]).unwrap();
+    let mut roots = vec![step, z];
+    if tie {
+        // a reader that comes after the update, as the graph has it
+        let late = graph.add("late", hint, Op::Relu, &[w]).unwrap();
+        roots.push(late);
+    }
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
     let placed = place(&graph, cluster).unwrap();
-    let roots = vec![sink.unwrap()];
+    let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    plan(&placed, &cluster.tasks(), &[run], options).unwrap()
+}
+
+#[test]
+fn where_memory_is_shared_a_large_tensor_stays_where_it_is_and_its_update_waits_for_the_reader() {
+    let plan = large(false, SHARED);
+    assert_eq!(edge(&plan, "w").transfer, Transfer::Reference);
+    assert_eq!(edge(&plan, "y").transfer, Transfer::Reference);
+    let traffic = plan.traffic(RunId(0));
+    assert_eq!((traffic.written, traffic.by_reference), (0, 2 * 4096));
+    // the receiver has no memory for it
+    assert_eq!(plan.parts[0].memory.spot(edge(&plan, "w").recv.into()), None);
+    // z reads w last; y, which it follows, need not be waited for
+    let server = &plan.parts[1].graph;
+    let step = server.node(server.find("step").unwrap());
+    let waits: Vec<&str> = step.controls.iter().map(|id| server.node(*id).name.as_str()).collect();
+    assert_eq!(waits, ["recv ^z from worker 0"]);
+    assert_eq!(edge(&plan, "w").reuse, Reuse::Proved, "the wait is the proof");
+    // the next y is written over by the worker alone, which then knows that the step was made
+    assert_eq!(edge(&plan, "y").reuse, Reuse::Proved);
+}
+
+#[test]
+fn a_tensor_is_written_where_it_cannot_stay() {
+    let apart = large(false, PlanOptions::default());
+    assert_eq!(edge(&apart, "w").transfer, Transfer::Write(WhyWrite::Apart));
+    let copied = large(false, PlanOptions { send_from: SendFrom::Staging, ..SHARED });
+    assert_eq!(edge(&copied, "w").transfer, Transfer::Write(WhyWrite::Apart));
+    let late = large(true, SHARED);
+    assert_eq!(edge(&late, "w").transfer, Transfer::Write(WhyWrite::LateReader));
+    assert_eq!(edge(&late, "y").transfer, Transfer::Reference);
+    let lanes = large(false, PlanOptions { variables_shared: true, ..SHARED });
+    assert_eq!(edge(&lanes, "w").transfer, Transfer::Write(WhyWrite::ManyWriters));
+    let small = planned_with(2, 1, 1, SHARED);
+    assert_eq!(edge(&small, "w0").transfer, Transfer::Write(WhyWrite::Small));
+}
+
+/// An input is written by the caller as soon as its own run is over.
+#[test]
+fn an_input_that_is_read_where_it_lies_needs_a_credit() {
+    let mut graph = Graph::new();
+    let fact = Fact::known(DType::F32, &[1024]);
+    let x = graph.add("x", Hint::Replica(0), Op::Input { fact }, &[]).unwrap();
+    let max = graph.add("max", Hint::Replica(1), Op::ReduceMax, &[x.into()]).unwrap();
+    graph.variable("v", spec(&[1]), Init::Zeros).unwrap();
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
+    let placed = place(&graph, cluster).unwrap();
+    let roots = vec![max];
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![] };
-    let error = plan(&placed, &cluster.tasks(), &[run], SendFrom::Origin).unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains("'x' crosses from worker 0 to server 0 as f32[?0×4]"), "{text}");
+    let plan = plan(&placed, &cluster.tasks(), &[run], SHARED).unwrap();
+    assert_eq!(edge(&plan, "x").transfer, Transfer::Reference);
+    assert_eq!(edge(&plan, "x").reuse, Reuse::Credit { readers: vec!["max".to_string()] });
+}
+
+#[test]
+fn what_is_not_proved_can_be_trusted_and_says_so() {
+    let trusting = PlanOptions { reuse: ReuseRule::Trusted, ..PlanOptions::default() };
+    let plan = planned_with(2, 1, 2, trusting);
+    assert_eq!(edge(&plan, "w1").reuse, Reuse::Trusted);
+    assert_eq!(edge(&plan, "w0").reuse, Reuse::Proved);
+    assert!(plan.edges.iter().all(|edge| edge.transfer != Transfer::Signal), "no credit");
+}
+
+#[test]
+fn an_edge_of_unknown_size_is_announced_and_read() {
+    let mut graph = Graph::new();
+    let rows = Dim::Dynamic(graph.symbol());
+    let fact = Fact { dtype: DType::F32, dims: vec![rows, Dim::Known(4)] };
+    let x = graph.add("x", Hint::Replica(0), Op::Input { fact: fact.clone() }, &[]).unwrap();
+    let relu = graph.add("relu", Hint::Replica(1), Op::Relu, &[x.into()]).unwrap();
+    let max = graph.add("max", Hint::Replica(1), Op::ReduceMax, &[relu.into()]).unwrap();
+    graph.variable("v", spec(&[1]), Init::Zeros).unwrap();
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
+    let placed = place(&graph, cluster).unwrap();
+    let roots = vec![max];
+    let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let plan = plan(&placed, &cluster.tasks(), &[run], SHARED).unwrap();
+    let x = edge(&plan, "x");
+    assert_eq!((x.transfer, &x.reuse), (Transfer::Dynamic, &Reuse::Acknowledged));
+    assert_eq!((x.bytes(), &x.fact), (None, &fact));
+    let (from, to) = (&plan.parts[0], &plan.parts[1]);
+    assert_eq!(from.graph.node(x.send).op, Op::SendDyn { edge: x.id });
+    assert_eq!(to.graph.node(x.recv).op, Op::RecvDyn { edge: x.id, fact });
+    assert_eq!(to.memory.spot(x.recv.into()), None);
+    let max = to.graph.find("max").unwrap();
+    assert!(to.memory.spot(max.into()).is_some(), "the largest element has a known size");
 }

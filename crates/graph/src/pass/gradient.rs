@@ -125,6 +125,10 @@ impl Tape<'_> {
             (Op::BiasAdd, 0) | (Op::Add, _) => dy,
             (Op::BiasAdd, _) => self.add(&name, Op::SumRows, &[dy])?,
             (Op::Relu, _) => self.add(&name, Op::ReluGrad, &[dy, id.into()])?,
+            (Op::Reshape { .. }, _) => {
+                let to = self.graph.fact(inputs[0]).dims.clone();
+                self.add(&name, Op::Reshape { to }, &[dy])?
+            }
             (Op::ScaleBy, 0) => self.add(&name, Op::ScaleBy, &[dy, inputs[1]])?,
             (Op::SoftmaxCrossEntropy, 0) => {
                 let dlogits = Output { node: id, index: 1 };

@@ -1,6 +1,6 @@
 //! Shape inference: one row per operator (Xue et al. §3.4, "static shape inference").
 
-use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
 use crate::error::GraphError;
 use crate::op::Op;
@@ -13,7 +13,9 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
     check_count(node, op, inputs.len())?;
     let row = Row { node, op, inputs };
     match op {
-        Op::Input { fact } | Op::Recv { fact, .. } => Ok(vec![fact.clone()]),
+        Op::Input { fact } | Op::Recv { fact, .. } | Op::RecvDyn { fact, .. } => {
+            Ok(vec![fact.clone()])
+        }
         Op::Variable { spec, .. } | Op::Fill { spec, .. } => Ok(vec![Fact::from(spec)]),
         Op::MatMul { transpose_a, transpose_b } => row.matmul(*transpose_a, *transpose_b),
         Op::BiasAdd => row.bias_add(),
@@ -41,15 +43,17 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
             row.same_floats()?;
             Ok(Vec::new())
         }
-        Op::NoOp | Op::Send { .. } => Ok(Vec::new()),
+        Op::Reshape { to } => row.reshape(to),
+        Op::NoOp | Op::Send { .. } | Op::SendDyn { .. } => Ok(Vec::new()),
     }
 }
 
 fn check_count(node: &str, op: &Op, found: usize) -> Result<(), GraphError> {
     let (least, most) = match op {
         Op::Input { .. } | Op::Variable { .. } | Op::Fill { .. } => (0, 0),
-        Op::NoOp | Op::Recv { .. } => (0, 0),
-        Op::SumRows | Op::Relu | Op::ReduceMax => (1, 1),
+        Op::NoOp | Op::Recv { .. } | Op::RecvDyn { .. } => (0, 0),
+        Op::SumRows | Op::Relu | Op::ReduceMax | Op::Reshape { .. } => (1, 1),
+        Op::SendDyn { .. } => (1, 1),
         // a control edge crosses as a send of nothing
         Op::Send { .. } => (0, 1),
         Op::MatMul { .. } | Op::BiasAdd | Op::ReluGrad | Op::Add | Op::ScaleBy => (2, 2),
@@ -135,6 +139,35 @@ impl Row<'_> {
         Ok(vec![fact])
     }
 
+    /// The open dimension is the input's dynamic one where all others cancel, a number where the
+    /// input is known, and else the symbol that it was given.
+    fn reshape(&self, to: &[Dim]) -> Result<Vec<Fact>, GraphError> {
+        let input = &self.inputs[0];
+        let (from, rest) = (product(&input.dims), product(to));
+        let (Some(from), Some(rest)) = (from, rest) else {
+            return self.mismatch("the product of the dimensions must fit an address space");
+        };
+        let open = match (&from.open[..], &rest.open[..]) {
+            (_, [_, _, ..]) => return self.mismatch("one dimension may be open, not several"),
+            ([], []) if from.known == rest.known => None,
+            ([], [_]) if rest.known > 0 && from.known % rest.known == 0 => {
+                Some(Dim::Known(from.known / rest.known))
+            }
+            ([], _) => return self.mismatch("the number of elements must stay the same"),
+            ([symbol], [_]) if from.known == rest.known => Some(Dim::Dynamic(*symbol)),
+            (_, [symbol]) => Some(Dim::Dynamic(*symbol)),
+            (_, []) => None,
+        };
+        let dims: Vec<Dim> = to
+            .iter()
+            .map(|dim| match (dim, open) {
+                (Dim::Dynamic(_), Some(open)) => open,
+                _ => *dim,
+            })
+            .collect();
+        self.one(input.dtype, &dims)
+    }
+
     fn logits_and_labels(&self) -> Result<(), GraphError> {
         let (logits, labels) = (&self.inputs[0], &self.inputs[1]);
         match (&logits.dims[..], &labels.dims[..]) {
@@ -148,6 +181,23 @@ impl Row<'_> {
             _ => self.mismatch("logits f[b,c] and labels i32[b] are needed"),
         }
     }
+}
+
+/// The product of the known dimensions, and the symbols of the others.
+struct Extent {
+    known: usize,
+    open: Vec<Symbol>,
+}
+
+fn product(dims: &[Dim]) -> Option<Extent> {
+    let mut extent = Extent { known: 1, open: Vec::new() };
+    for dim in dims {
+        match dim {
+            Dim::Known(size) => extent.known = extent.known.checked_mul(*size)?,
+            Dim::Dynamic(symbol) => extent.open.push(*symbol),
+        }
+    }
+    Some(extent)
 }
 
 fn float(fact: &Fact) -> bool {
@@ -165,22 +215,15 @@ fn unify(a: Dim, b: Dim) -> Option<Dim> {
     }
 }
 
-/// The spec of a fact that the caller knows to be static.
-pub(crate) fn static_spec(node: &str, fact: &Fact) -> Result<TensorSpec, GraphError> {
-    match fact.spec() {
-        Some(Ok(spec)) => Ok(spec),
-        Some(Err(source)) => Err(GraphError::Shape { node: node.to_string(), source }),
-        None => Err(GraphError::Invalid {
-            node: node.to_string(),
-            what: format!("its size {fact} must be known"),
-        }),
-    }
+/// The spec of a fact, none where a dimension is dynamic.
+pub(crate) fn known_spec(node: &str, fact: &Fact) -> Result<Option<TensorSpec>, GraphError> {
+    let wrong = |source| GraphError::Shape { node: node.to_string(), source };
+    fact.spec().transpose().map_err(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_tensor::Symbol;
 
     fn f32s(dims: &[usize]) -> Fact {
         Fact::known(DType::F32, dims)
@@ -204,6 +247,31 @@ mod tests {
         assert_eq!(y.dims, [Dim::Dynamic(Symbol(7)), Dim::Known(5)]);
         let y = infer("z", &Op::BiasAdd, &[y, f32s(&[5])]).unwrap().remove(0);
         assert_eq!(y.dims[0], Dim::Dynamic(Symbol(7)));
+    }
+
+    #[test]
+    fn a_reshape_keeps_the_elements() {
+        let reshape = |from: &[Dim], to: &[Dim]| {
+            let input = Fact { dtype: DType::F32, dims: from.to_vec() };
+            let facts = infer("r", &Op::Reshape { to: to.to_vec() }, &[input]);
+            facts.map(|facts| facts[0].dims.clone())
+        };
+        let (known, open) = (Dim::Known, |symbol| Dim::Dynamic(Symbol(symbol)));
+        let all = [known(2), known(6)];
+        assert_eq!(reshape(&all, &[known(3), known(4)]).unwrap(), [known(3), known(4)]);
+        assert_eq!(reshape(&all, &[open(9), known(4)]).unwrap(), [known(3), known(4)]);
+        assert_eq!(reshape(&all, &[]).unwrap_err().to_string().matches("Reshape").count(), 1);
+        assert!(reshape(&all, &[open(9), known(5)]).is_err());
+        assert!(reshape(&all, &[open(1), open(2)]).is_err());
+        assert!(reshape(&all, &[known(usize::MAX), known(2)]).is_err());
+        // the batch stays the batch where the rest cancels, and is another number where it does not
+        let batch = [open(1), known(2), known(3)];
+        assert_eq!(reshape(&batch, &[open(9), known(6)]).unwrap(), [open(1), known(6)]);
+        assert_eq!(reshape(&batch, &[open(9)]).unwrap(), [open(9)]);
+        assert_eq!(reshape(&batch, &[known(4), known(3)]).unwrap(), [known(4), known(3)]);
+        // an empty tensor has any shape that is empty too
+        assert_eq!(reshape(&[known(0), known(3)], &[open(1), known(3)]).unwrap()[0], known(0));
+        assert!(reshape(&[known(0)], &[open(1), known(0)]).is_err());
     }
 
     #[test]

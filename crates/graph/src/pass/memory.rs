@@ -1,5 +1,6 @@
-//! The memory plan: where each output of a part lives. What crosses lives in the registered lane, so
+//! The memory plan: where each tensor of a part lives. What crosses lives in the registered lane, so
 //! that a send copies nothing and a receive lands where the next operator reads; the rest is private.
+//! In each lane, tensors of which one is dead before the other is made share bytes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,10 +9,14 @@ use tensorwire_tensor::TensorSpec;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Output};
 use crate::op::Op;
-use crate::pass::infer::static_spec;
+use crate::pass::in_place::{Class, Classes, is_fed};
+use crate::pass::infer::known_spec;
 
 /// Offsets are multiples of this, in bytes: a cache line, and an AVX-512 vector.
 const ALIGNMENT: usize = 64;
+/// Parts of more nodes give every tensor a place of its own: who comes before whom is a bit for each
+/// pair of nodes and run.
+const SHARING_NODES_MAX: usize = 8192;
 
 /// The two arenas of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,25 +37,45 @@ pub struct Spot {
 }
 
 /// Where the sender's tensor is when its write starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendFrom {
     /// Where the operator that made it put it: in the registered lane. No copy (RDMA.zerocp).
+    #[default]
     Origin,
     /// In a registered place of the Send's own, copied there first: Xue et al.'s RDMA.cp (§5.1).
     Staging,
 }
 
-/// The places of all tensors of a part.
+/// The places of all tensors of a part whose size is known.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryPlan {
     pub registered_bytes: usize,
     pub private_bytes: usize,
+    /// What both lanes would take if every tensor had a place of its own.
+    pub unshared_bytes: usize,
     spots: HashMap<Output, Spot>,
     staging: HashMap<NodeId, Spot>,
+    kept: HashSet<Output>,
+    in_place: HashSet<NodeId>,
+}
+
+/// What the memory plan of a part depends on.
+pub(crate) struct MemoryNeeds<'a> {
+    pub(crate) graph: &'a Graph,
+    pub(crate) classes: &'a Classes,
+    /// For each run, its nodes in an order in which each comes after what it waits for, with that.
+    pub(crate) runs: Vec<Vec<(NodeId, Vec<NodeId>)>>,
+    /// Nodes whose outputs must be there after a run.
+    pub(crate) kept: &'a HashSet<NodeId>,
+    /// Recvs that read the sender's tensor where it lies.
+    pub(crate) elsewhere: HashSet<NodeId>,
+    /// Outputs that a peer reads where they lie.
+    pub(crate) read_by_peers: HashSet<Output>,
+    pub(crate) send_from: SendFrom,
 }
 
 impl MemoryPlan {
-    /// Where an output lives.
+    /// Where an output lives; none: allocated while the part runs, or at a peer.
     pub fn spot(&self, output: Output) -> Option<&Spot> {
         self.spots.get(&output)
     }
@@ -60,55 +85,225 @@ impl MemoryPlan {
         self.staging.get(&send)
     }
 
-    /// A fresh place at the end of a lane.
-    fn reserve(&mut self, node: &str, lane: Lane, spec: TensorSpec) -> Result<Spot, GraphError> {
-        let end = match lane {
-            Lane::Registered => &mut self.registered_bytes,
-            Lane::Private => &mut self.private_bytes,
-        };
-        let offset = *end;
-        *end = advance(offset, spec.bytes()).ok_or_else(|| GraphError::Invalid {
-            node: node.to_string(),
-            what: "the tensors up to here exceed the address space".to_string(),
-        })?;
-        Ok(Spot { lane, offset, spec })
+    /// Is the output there after a run? What is not may have been overwritten by a later node.
+    pub fn is_kept(&self, output: Output) -> bool {
+        self.kept.contains(&output)
+    }
+
+    /// Does the node compute over its first input's bytes?
+    pub fn is_in_place(&self, node: NodeId) -> bool {
+        self.in_place.contains(&node)
     }
 }
 
-/// Gives every output of a part its own place.
+/// Gives every tensor of known size its place.
 ///
 /// # Errors
-/// When an output's size is not known, or the sum does not fit an address space.
-pub(crate) fn plan_memory(graph: &Graph, send_from: SendFrom) -> Result<MemoryPlan, GraphError> {
-    let mut plan = MemoryPlan::default();
-    let crosses = match send_from {
-        SendFrom::Origin => crossing_outputs(graph),
-        SendFrom::Staging => HashSet::new(),
-    };
-    for (id, node) in graph.nodes() {
-        for (index, fact) in node.facts.iter().enumerate() {
-            // fits: operators have at most two outputs
-            let output = Output { node: id, index: index as u32 };
-            let spec = static_spec(&node.name, fact)?;
-            let registered = matches!(node.op, Op::Recv { .. }) || crosses.contains(&output);
-            let lane = if registered { Lane::Registered } else { Lane::Private };
-            let spot = plan.reserve(&node.name, lane, spec)?;
-            plan.spots.insert(output, spot);
+/// When the sum does not fit an address space.
+pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphError> {
+    let MemoryNeeds { graph, classes, .. } = needs;
+    let mut plan = MemoryPlan { in_place: classes.in_place.clone(), ..MemoryPlan::default() };
+    let lives = (graph.len() <= SHARING_NODES_MAX).then(|| Lives::new(needs));
+    let sent = sent_classes(needs);
+    let mut lanes = [Shelf::default(), Shelf::default()];
+    let mut pieces = Vec::new();
+    for (index, class) in classes.classes.iter().enumerate() {
+        let root = class.root();
+        let name = &graph.node(root.node).name;
+        let Some(spec) = known_spec(name, graph.fact(root))? else {
+            plan.kept.extend(class.members.iter().filter(|o| needs.kept.contains(&o.node)));
+            continue;
+        };
+        let is_exclusive = is_state(needs, class);
+        if is_exclusive {
+            plan.kept.extend(&class.members);
         }
-        if let (Op::Send { .. }, SendFrom::Staging, [sent]) =
-            (&node.op, send_from, &node.inputs[..])
-        {
-            let spec = static_spec(&node.name, graph.fact(*sent))?;
-            let spot = plan.reserve(&node.name, Lane::Registered, spec)?;
-            plan.staging.insert(id, spot);
+        if needs.elsewhere.contains(&root.node) {
+            continue;
         }
+        let is_received = matches!(graph.node(root.node).op, Op::Recv { .. });
+        let is_registered = is_received || sent.contains(&index);
+        let lane = if is_registered { Lane::Registered } else { Lane::Private };
+        pieces.push((lane, Piece { class: index, bytes: spec.bytes(), is_exclusive }));
+    }
+    // large ones first: small ones fill the gaps; equals in the graph's order
+    pieces.sort_by_key(|(_, piece)| (std::cmp::Reverse(piece.bytes), piece.class));
+    for (lane, piece) in pieces {
+        let members = &classes.classes[piece.class].members;
+        let too_large = || GraphError::Invalid {
+            node: graph.node(members[0].node).name.clone(),
+            what: "the tensors up to here exceed the address space".to_string(),
+        };
+        let shelf = &mut lanes[lane as usize];
+        plan.unshared_bytes = advance(plan.unshared_bytes, piece.bytes).ok_or_else(too_large)?;
+        let offset = shelf.place(piece, lives.as_ref()).ok_or_else(too_large)?;
+        for &output in members {
+            let name = &graph.node(output.node).name;
+            if let Some(spec) = known_spec(name, graph.fact(output))? {
+                plan.spots.insert(output, Spot { lane, offset, spec });
+            }
+        }
+    }
+    let [registered, private] = lanes;
+    (plan.registered_bytes, plan.private_bytes) = (registered.end, private.end);
+    if needs.send_from == SendFrom::Staging {
+        plan.add_staging(graph)?;
     }
     Ok(plan)
 }
 
-fn crossing_outputs(graph: &Graph) -> HashSet<Output> {
-    let sends = graph.nodes().filter(|(_, node)| matches!(node.op, Op::Send { .. }));
-    sends.flat_map(|(_, node)| node.inputs.iter().copied()).collect()
+impl MemoryPlan {
+    fn add_staging(&mut self, graph: &Graph) -> Result<(), GraphError> {
+        for (id, node) in graph.nodes() {
+            let (Op::Send { .. }, [sent]) = (&node.op, &node.inputs[..]) else {
+                continue;
+            };
+            let Some(spec) = known_spec(&node.name, graph.fact(*sent))? else {
+                continue;
+            };
+            let offset = self.registered_bytes;
+            let too_large = || GraphError::Invalid {
+                node: node.name.clone(),
+                what: "the tensors up to here exceed the address space".to_string(),
+            };
+            self.registered_bytes = advance(offset, spec.bytes()).ok_or_else(too_large)?;
+            self.unshared_bytes =
+                advance(self.unshared_bytes, spec.bytes()).ok_or_else(too_large)?;
+            self.staging.insert(id, Spot { lane: Lane::Registered, offset, spec });
+        }
+        Ok(())
+    }
+}
+
+/// Is it written from outside of a run, or read there?
+fn is_state(needs: &MemoryNeeds<'_>, class: &Class) -> bool {
+    class.members.iter().any(|output| {
+        let op = &needs.graph.node(output.node).op;
+        is_fed(op)
+            || matches!(op, Op::Recv { .. })
+            || needs.kept.contains(&output.node)
+            || needs.read_by_peers.contains(output)
+    })
+}
+
+/// The classes that a Send writes from where they are.
+fn sent_classes(needs: &MemoryNeeds<'_>) -> HashSet<usize> {
+    if needs.send_from == SendFrom::Staging {
+        return HashSet::new();
+    }
+    let sends = needs.graph.nodes().filter(|(_, node)| matches!(node.op, Op::Send { .. }));
+    sends.flat_map(|(_, node)| &node.inputs).map(|sent| needs.classes.class_index(*sent)).collect()
+}
+
+/// A class's memory, to be placed.
+#[derive(Clone, Copy)]
+struct Piece {
+    class: usize,
+    bytes: usize,
+    /// Shares bytes with nobody.
+    is_exclusive: bool,
+}
+
+/// A lane that is being filled.
+#[derive(Default)]
+struct Shelf {
+    placed: Vec<(usize, Piece)>,
+    end: usize,
+}
+
+impl Shelf {
+    /// The lowest place where a piece meets none that may be alive at the same time.
+    fn place(&mut self, piece: Piece, lives: Option<&Lives>) -> Option<usize> {
+        if piece.bytes == 0 {
+            return Some(0);
+        }
+        let shares = |other: &Piece| {
+            !piece.is_exclusive
+                && !other.is_exclusive
+                && lives.is_some_and(|lives| lives.are_apart(piece.class, other.class))
+        };
+        let mut offset = if piece.is_exclusive || lives.is_none() { self.end } else { 0 };
+        // sorted by place: the first gap between those it cannot share with is the lowest
+        for (at, other) in self.placed.iter().filter(|(_, other)| !shares(other)) {
+            if offset.checked_add(piece.bytes)? <= *at {
+                break;
+            }
+            offset = offset.max(advance(*at, other.bytes)?);
+        }
+        let index = self.placed.partition_point(|(at, _)| *at <= offset);
+        self.placed.insert(index, (offset, piece));
+        self.end = self.end.max(advance(offset, piece.bytes)?);
+        Some(offset)
+    }
+}
+
+/// When classes are alive: proved by dependencies, not by the order in which a run happens to go.
+struct Lives {
+    /// By class: the node that makes it.
+    makers: Vec<NodeId>,
+    /// By class: all nodes that make or use a member.
+    users: Vec<Vec<NodeId>>,
+    runs: Vec<Ancestors>,
+}
+
+/// For each node of a run, the set of nodes that are done when it starts.
+struct Ancestors {
+    words: usize,
+    member: Vec<bool>,
+    sets: Vec<u64>,
+}
+
+impl Lives {
+    fn new(needs: &MemoryNeeds<'_>) -> Lives {
+        let MemoryNeeds { graph, classes, runs, .. } = needs;
+        let makers = classes.classes.iter().map(|class| class.root().node).collect();
+        let mut users: Vec<Vec<NodeId>> = classes
+            .classes
+            .iter()
+            .map(|class| class.members.iter().map(|output| output.node).collect())
+            .collect();
+        for (id, node) in graph.nodes() {
+            for input in &node.inputs {
+                users[classes.class_index(*input)].push(id);
+            }
+        }
+        let runs = runs.iter().map(|run| Ancestors::new(graph.len(), run)).collect();
+        Lives { makers, users, runs }
+    }
+
+    /// In every run, is one of the two dead before the other is made?
+    fn are_apart(&self, a: usize, b: usize) -> bool {
+        self.runs.iter().all(|run| self.ends_before(run, a, b) || self.ends_before(run, b, a))
+    }
+
+    fn ends_before(&self, run: &Ancestors, first: usize, then: usize) -> bool {
+        let maker = self.makers[then];
+        let done = |user: &NodeId| !run.member[user.index()] || run.precedes(*user, maker);
+        !run.member[maker.index()] || self.users[first].iter().all(done)
+    }
+}
+
+impl Ancestors {
+    fn new(nodes: usize, run: &[(NodeId, Vec<NodeId>)]) -> Ancestors {
+        let words = nodes.div_ceil(64);
+        let mut all = Ancestors { words, member: vec![false; nodes], sets: vec![0; nodes * words] };
+        for (id, before) in run {
+            all.member[id.index()] = true;
+            for earlier in before {
+                let (from, to) = (earlier.index() * words, id.index() * words);
+                for word in 0..words {
+                    let bits = all.sets[from + word];
+                    all.sets[to + word] |= bits;
+                }
+                all.sets[to + earlier.index() / 64] |= 1 << (earlier.index() % 64);
+            }
+        }
+        all
+    }
+
+    fn precedes(&self, first: NodeId, then: NodeId) -> bool {
+        self.sets[then.index() * self.words + first.index() / 64] >> (first.index() % 64) & 1 == 1
+    }
 }
 
 fn advance(offset: usize, bytes: usize) -> Option<usize> {

@@ -1,11 +1,13 @@
 //! The passes, one a file; each takes a graph and gives a graph or facts about it.
 
 pub(crate) mod gradient;
+pub(crate) mod in_place;
 pub(crate) mod infer;
 pub(crate) mod memory;
 pub(crate) mod order;
 pub(crate) mod partition;
 pub(crate) mod place;
+pub(crate) mod reference;
 pub(crate) mod reuse;
 pub(crate) mod simplify;
 pub(crate) mod verify;

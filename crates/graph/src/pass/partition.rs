@@ -23,12 +23,21 @@ pub(crate) struct Partition {
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     pub(crate) source: NodeId,
+    /// What is sent, in the sender's part; none: only the news that `source` is done.
+    pub(crate) sent: Option<Output>,
     pub(crate) name: String,
     pub(crate) fact: Fact,
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) send: NodeId,
     pub(crate) recv: NodeId,
+}
+
+impl Cut {
+    /// Bytes of its tensor; 0 where they are not known.
+    pub(crate) fn bytes(&self) -> usize {
+        self.fact.spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
+    }
 }
 
 /// What crosses: a tensor, or only the news that a node is done.
@@ -134,9 +143,13 @@ impl Cutter<'_> {
         };
         // fits: an edge needs two nodes, and nodes fit u32
         let edge = EdgeId(self.out.cuts.len() as u32);
+        let (send_op, recv_op) = match fact.spec() {
+            Some(_) => (Op::Send { edge }, Op::Recv { edge, fact: fact.clone() }),
+            None => (Op::SendDyn { edge }, Op::RecvDyn { edge, fact: fact.clone() }),
+        };
         let send = self.out.graphs[from].push(Node {
             name: format!("send {name} to {}", self.tasks[to]),
-            op: Op::Send { edge },
+            op: send_op,
             inputs,
             controls,
             hint: Hint::With(moved),
@@ -145,14 +158,18 @@ impl Cutter<'_> {
         })?;
         let recv = self.out.graphs[to].push(Node {
             name: format!("recv {name} from {}", self.tasks[from]),
-            op: Op::Recv { edge, fact: fact.clone() },
+            op: recv_op,
             inputs: vec![],
             controls: vec![],
             hint: Hint::Shared,
             task: Some(self.tasks[to]),
             facts: vec![fact.clone()],
         })?;
-        self.out.cuts.push(Cut { source, name, fact, from, to, send, recv });
+        let sent = match crossing {
+            Crossing::Tensor(output) => Some(Output { node: moved, index: output.index }),
+            Crossing::Control(_) => None,
+        };
+        self.out.cuts.push(Cut { source, sent, name, fact, from, to, send, recv });
         self.arrived.insert((crossing, to), recv);
         Ok(recv)
     }

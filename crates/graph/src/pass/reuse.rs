@@ -17,6 +17,17 @@ pub(crate) struct Schedule {
     pub(crate) before: Vec<Vec<At>>,
 }
 
+impl Schedule {
+    /// The nodes of one part, each with what it waits for in that part.
+    pub(crate) fn of_part(&self, part: usize) -> Vec<(NodeId, Vec<NodeId>)> {
+        let here = self.order.iter().zip(&self.before).filter(|((p, _), _)| *p == part);
+        let local = |before: &Vec<At>| {
+            before.iter().filter(|(p, _)| *p == part).map(|(_, id)| *id).collect::<Vec<_>>()
+        };
+        here.map(|((_, id), before)| (*id, local(before))).collect()
+    }
+}
+
 /// For each part and node, the set of tasks that some closure of it touches.
 pub(crate) struct TaskSets {
     words: usize,
@@ -49,6 +60,11 @@ impl TaskSets {
     /// Is there a task in both sets?
     pub(crate) fn meet(&self, at: At, other: &TaskSets, there: At) -> bool {
         self.set(at).iter().zip(other.set(there)).any(|(a, b)| a & b != 0)
+    }
+
+    /// Is the task of part `part` in a node's set?
+    pub(crate) fn touches(&self, at: At, part: usize) -> bool {
+        self.set(at)[part / 64] >> (part % 64) & 1 == 1
     }
 
     fn singletons(schedule: &Schedule, nodes_per_part: &[usize]) -> TaskSets {

@@ -1,0 +1,161 @@
+//! Transfer by reference: where both ends share memory, the receiver reads the sender's tensor where it
+//! lies, and what crosses is the news that it is there. The tensor must then stay as it is until its
+//! last reader is done. In later runs that is a matter of reuse like any other (`pass/reuse.rs`); in
+//! the same run, whoever changes a sent variable waits for its readers at the other end, or the tensor
+//! is written after all.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::graph::{Graph, NodeId};
+use crate::op::Op;
+use crate::pass::in_place::Classes;
+use crate::pass::partition::{Cut, Partition};
+use crate::pass::reuse::At;
+
+/// Smallest tensor that is worth it, in bytes: below a page, one write costs less than making the
+/// sender wait for its reader.
+const REFERENCE_BYTES_MIN: usize = 4096;
+
+/// How an edge's tensor gets to its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Only the news that a node is done.
+    Signal,
+    /// One one-sided write into the receiver's buffer (Xue et al. §3.2).
+    Write(WhyWrite),
+    /// The receiver reads it where the sender keeps it; the news alone crosses.
+    Reference,
+    /// Its size is known when it exists: announced, then read by the receiver (§3.3).
+    Dynamic,
+}
+
+/// Why a tensor is written though it might have stayed where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyWrite {
+    /// The ends do not share memory, or were told to write.
+    Apart,
+    /// It is smaller than a page.
+    Small,
+    /// Nodes outside of the plan change the variable, at any time.
+    ManyWriters,
+    /// The receiver sends it on, and can send only what is its own.
+    SentOn,
+    /// Its sender only has it by reference.
+    Borrowed,
+    /// A reader comes after the update of the variable, or not in all its runs: it cannot be waited for.
+    LateReader,
+}
+
+/// What a decision is made of.
+pub(crate) struct Chooser<'a> {
+    pub(crate) partition: &'a Partition,
+    /// By part.
+    pub(crate) classes: &'a [Classes],
+    /// By run: its nodes.
+    pub(crate) members: &'a [HashSet<At>],
+    /// Others than this plan's nodes change the variables, and nobody knows when.
+    pub(crate) variables_shared: bool,
+}
+
+impl Chooser<'_> {
+    /// How each cut's tensor crosses where both ends share memory, and who must wait for it: pairs
+    /// (reader, writer) of the whole graph.
+    pub(crate) fn choose(&self) -> (Vec<Transfer>, Vec<(NodeId, NodeId)>) {
+        let back = |moved: &HashMap<NodeId, NodeId>| moved.iter().map(|(a, b)| (*b, *a)).collect();
+        let whole: Vec<HashMap<NodeId, NodeId>> = self.partition.moved.iter().map(back).collect();
+        let mut all_waits = Vec::new();
+        let transfers = self.partition.cuts.iter().map(|cut| {
+            let transfer = without_references(cut, WhyWrite::Small);
+            if transfer != Transfer::Write(WhyWrite::Small) || cut.bytes() < REFERENCE_BYTES_MIN {
+                return transfer;
+            }
+            match self.waits_of(cut, &whole) {
+                Ok(waits) => {
+                    all_waits.extend(waits);
+                    Transfer::Reference
+                }
+                Err(why) => Transfer::Write(why),
+            }
+        });
+        (transfers.collect(), all_waits)
+    }
+
+    fn waits_of(
+        &self,
+        cut: &Cut,
+        whole: &[HashMap<NodeId, NodeId>],
+    ) -> Result<Vec<(NodeId, NodeId)>, WhyWrite> {
+        let (sender, receiver) = (&self.partition.graphs[cut.from], &self.partition.graphs[cut.to]);
+        let class = cut.sent.map(|sent| self.classes[cut.from].class(sent));
+        let class = class.ok_or(WhyWrite::Small)?;
+        let readers = readers(self.partition, &self.classes[cut.to], cut);
+        if readers.iter().any(|id| receiver.node(*id).op.is_send()) {
+            return Err(WhyWrite::SentOn);
+        }
+        match sender.node(class.root().node).op {
+            Op::Recv { .. } | Op::RecvDyn { .. } => return Err(WhyWrite::Borrowed),
+            Op::Variable { .. } if self.variables_shared => return Err(WhyWrite::ManyWriters),
+            Op::Variable { .. } => {}
+            // whoever computes it does so before it is sent
+            _ => return Ok(Vec::new()),
+        }
+        let mut waits = Vec::new();
+        for writer in self.classes[cut.from].writers(sender, class) {
+            let runs = || self.members.iter().filter(|run| run.contains(&(cut.from, writer)));
+            for run in runs() {
+                let mut here = readers.clone();
+                here.retain(|reader| run.contains(&(cut.to, *reader)));
+                for reader in last(receiver, here) {
+                    // to wait for it is to need it, in every run
+                    if !runs().all(|run| run.contains(&(cut.to, reader))) {
+                        return Err(WhyWrite::LateReader);
+                    }
+                    let pair = (whole[cut.to].get(&reader), whole[cut.from].get(&writer));
+                    let (Some(&reader), Some(&writer)) = pair else {
+                        return Err(WhyWrite::LateReader);
+                    };
+                    // what a node waits for is earlier in the graph
+                    if reader >= writer {
+                        return Err(WhyWrite::LateReader);
+                    }
+                    waits.push((reader, writer));
+                }
+            }
+        }
+        Ok(waits)
+    }
+}
+
+/// How a cut crosses when nothing is read where it lies.
+pub(crate) fn without_references(cut: &Cut, why: WhyWrite) -> Transfer {
+    match cut.sent {
+        None => Transfer::Signal,
+        Some(_) if cut.fact.spec().is_none() => Transfer::Dynamic,
+        Some(_) => Transfer::Write(why),
+    }
+}
+
+/// The nodes at the receiver that use a cut's tensor or a view of it.
+pub(crate) fn readers(partition: &Partition, classes: &Classes, cut: &Cut) -> Vec<NodeId> {
+    let graph = &partition.graphs[cut.to];
+    if graph.node(cut.recv).facts.is_empty() {
+        return Vec::new();
+    }
+    let members = &classes.class(cut.recv.into()).members;
+    let reads = |id: &NodeId| graph.node(*id).inputs.iter().any(|input| members.contains(input));
+    graph.ids().filter(reads).collect()
+}
+
+/// Those of `nodes` that no other of them follows.
+fn last(graph: &Graph, nodes: Vec<NodeId>) -> Vec<NodeId> {
+    let mut before: HashSet<NodeId> = HashSet::new();
+    let mut open = nodes.clone();
+    while let Some(id) = open.pop() {
+        for earlier in graph.predecessors(id) {
+            if before.insert(earlier) {
+                open.push(earlier);
+            }
+        }
+    }
+    nodes.into_iter().filter(|id| !before.contains(id)).collect()
+}
