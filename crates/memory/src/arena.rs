@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::buffer::{Buffer, Loans};
+use crate::buffer::{Buffer, Loans, Owner};
 use crate::slab::{ALIGNMENT, Slab};
 
 /// Where a buffer lies in its arena, in bytes.
@@ -24,7 +24,7 @@ pub struct Arena {
 pub enum ArenaError {
     #[error("place {index} ({place:?}) lies outside the arena of {arena_bytes} bytes")]
     OutOfArena { index: usize, place: Place, arena_bytes: usize },
-    #[error("the slab is cut into an arena already, of which a buffer is alive")]
+    #[error("the slab is cut into an arena or a heap already, of which a buffer is alive")]
     AlreadyCut,
     #[error("place {index} starts at byte {offset}, which is no multiple of {ALIGNMENT}")]
     Misaligned { index: usize, offset: usize },
@@ -45,8 +45,8 @@ impl Arena {
         }
         let cuts = cuts(places);
         let segments_count = cuts.len().saturating_sub(1);
-        let loans = Loans::new(slab.mark(), segments_count).ok_or(ArenaError::AlreadyCut)?;
-        let loans = Arc::new(loans);
+        let cut = slab.mark().take().ok_or(ArenaError::AlreadyCut)?;
+        let loans = Arc::new(Loans::new(Owner::Slab { _cut: cut }, segments_count));
         let buffers = places
             .iter()
             .map(|place| {

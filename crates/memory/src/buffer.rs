@@ -1,5 +1,5 @@
-//! One planned place, lent out. A loan is a count per segment of the arena: readers add one, a writer
-//! takes it from 0 to -1. The flags stay in release builds: they are what makes the slices sound.
+//! One place of an arena or a heap, lent out. A loan is a count per segment (a heap's piece is one):
+//! readers add one, a writer takes it from 0 to -1. The flags stay in release builds: they are what makes the slices sound.
 //!
 //! What loans cannot see is a *remote* writer. The owner of a plan promises that nobody reads a
 //! receive buffer between the moment its sender may write again and the arrival of that write.
@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::arena::Place;
-use crate::slab::{CutMark, Slab};
+use crate::heap::Piece;
+use crate::slab::{Cut, Slab};
 
-/// A place in an arena. Clones name the same bytes and share their loans.
+/// A place in an arena or a heap. Clones name the same bytes and share their loans.
 #[derive(Clone)]
 pub struct Buffer {
     slab: Slab,
@@ -20,23 +21,23 @@ pub struct Buffer {
     segments: Range<usize>,
 }
 
-/// The loans of one arena: a flag per segment. While it lives the slab is marked as cut.
+/// The loans of one arena, or of one piece of a heap: a flag per segment.
 pub(crate) struct Loans {
     flags: Box<[AtomicI32]>,
-    mark: CutMark,
+    /// Held for its life alone.
+    _owner: Owner,
+}
+
+/// Whom the bytes go back to, by dropping this, when no buffer and no loan of them is left.
+pub(crate) enum Owner {
+    Slab { _cut: Cut },
+    Heap { _piece: Piece },
 }
 
 impl Loans {
-    /// None if the slab is cut already.
-    pub(crate) fn new(mark: &CutMark, segments: usize) -> Option<Loans> {
+    pub(crate) fn new(owner: Owner, segments: usize) -> Loans {
         let flags = (0..segments).map(|_| AtomicI32::new(0)).collect();
-        mark.take().then(|| Loans { flags, mark: mark.clone() })
-    }
-}
-
-impl Drop for Loans {
-    fn drop(&mut self) {
-        self.mark.give_back();
+        Loans { flags, _owner: owner }
     }
 }
 
@@ -104,6 +105,15 @@ impl Buffer {
         self.place
     }
 
+    /// Address of the first byte: tells this memory from other memory, and is nothing to follow.
+    pub fn address(&self) -> usize {
+        self.slab.address() + self.place.offset
+    }
+
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
     fn acquire_shared(&self) -> Result<(), LoanError> {
         for (taken, flag) in self.loans.flags[self.segments.clone()].iter().enumerate() {
             let lent = flag
@@ -142,7 +152,8 @@ impl Buffer {
     }
 
     fn start(&self) -> *mut u8 {
-        // SAFETY: `Arena::new` checked that the place lies inside the slab, which lives here.
+        // SAFETY: the place lies inside the slab, which lives here: `Arena::new` checked it, and a heap
+        // cuts its pieces from holes of its slab.
         unsafe { self.slab.start().as_ptr().add(self.place.offset) }
     }
 }

@@ -1,15 +1,17 @@
 //! Memory and who may touch it now: slabs (raw memory that is kept alive), arenas (a slab cut into
-//! planned places) and buffers (one place, lent out by flags). Knows no ranks, no operators, and not
-//! who registered a slab with a NIC.
+//! planned places), heaps (a slab handed out while a job runs) and buffers (one place, lent out by
+//! flags). Knows no ranks, no operators, and not who registered a slab with a NIC.
 
 mod arena;
 mod buffer;
 mod copies;
+mod heap;
 mod slab;
 mod tensor;
 
 pub use arena::{Arena, ArenaError, Place};
 pub use buffer::{Buffer, Loan, LoanError, ReadGuard, WriteGuard};
 pub use copies::CopyCounter;
+pub use heap::Heap;
 pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError};
 pub use tensor::{TensorError, TensorMut, TensorRef};

@@ -24,19 +24,26 @@ pub struct Slab {
     mark: CutMark,
 }
 
-/// Whether memory is cut into an arena now. All slabs over the same memory share one, so that there
-/// is one set of loans for each byte and never two.
+/// Whether memory is cut into an arena or a heap now. All slabs over the same memory share one, so
+/// that there is one set of loans for each byte and never two.
 #[derive(Clone, Debug, Default)]
 pub struct CutMark(Arc<AtomicBool>);
 
-impl CutMark {
-    /// Takes the mark; false if somebody has it.
-    pub(crate) fn take(&self) -> bool {
-        !self.0.swap(true, Ordering::Acquire)
-    }
+/// A mark that is taken, and given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Cut(CutMark);
 
-    pub(crate) fn give_back(&self) {
-        self.0.store(false, Ordering::Release);
+impl CutMark {
+    /// Takes the mark; None if somebody has it.
+    pub(crate) fn take(&self) -> Option<Cut> {
+        let taken_before = self.0.swap(true, Ordering::Acquire);
+        (!taken_before).then(|| Cut(self.clone()))
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        self.0.0.store(false, Ordering::Release);
     }
 }
 
@@ -74,6 +81,11 @@ impl Slab {
     /// First byte. Valid for [`Slab::bytes`] bytes while this slab or a clone of it lives.
     pub fn start(&self) -> NonNull<u8> {
         self.start
+    }
+
+    /// Address of the first byte: tells this memory from other memory, and is nothing to follow.
+    pub fn address(&self) -> usize {
+        self.start.addr().get()
     }
 
     pub fn bytes(&self) -> usize {
