@@ -3,10 +3,12 @@
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
     ArrivalError, ChannelError, CompletionError, MessageError, OpenRegionError, PeerFault,
-    PostError, ReceiveError,
+    PostError, ReceiveError, RegionError,
 };
+use tensorwire_graph::GraphError;
 use tensorwire_kernels::KernelError;
 use tensorwire_memory::{ArenaError, LoanError, SlabError, TensorError};
+use tensorwire_tensor::Fact;
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -17,8 +19,14 @@ pub enum ExchangeError {
     Post { edge: String, peer: Rank, source: PostError },
     #[error("sending '{edge}' to rank {peer}: {source}")]
     Send { edge: String, peer: Rank, source: CompletionError },
-    #[error("sending '{edge}': {source}")]
+    #[error("'{edge}': {source}")]
     Lent { edge: String, source: LoanError },
+    #[error("rank {peer} announced '{edge}', and it makes no sense: {what}")]
+    Metadata { edge: String, peer: Rank, what: String },
+    #[error("reading '{edge}' at rank {peer}: {source}")]
+    Open { edge: String, peer: Rank, source: OpenRegionError },
+    #[error(transparent)]
+    Region(#[from] RegionError),
 }
 
 impl ExchangeError {
@@ -27,6 +35,7 @@ impl ExchangeError {
         match self {
             ExchangeError::Peer(fault) => Some(fault.rank),
             ExchangeError::Post { source: PostError::PeerLost { peer, .. }, .. }
+            | ExchangeError::Open { source: OpenRegionError::PeerLost { peer, .. }, .. }
             | ExchangeError::Send { source: CompletionError::PeerLost { peer, .. }, .. } => {
                 Some(*peer)
             }
@@ -38,6 +47,16 @@ impl ExchangeError {
 /// Why the edges of a partition could not be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    #[error("allocating registered memory: {0}")]
+    Region(#[from] RegionError),
+    #[error(transparent)]
+    Storage(#[from] SessionError),
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error(
+        "the plan reads tensors of rank {peer} where they lie, and its memory is not shared with us"
+    )]
+    NotShared { peer: Rank },
     #[error(transparent)]
     Arrival(#[from] ArrivalError),
     #[error(transparent)]
@@ -67,8 +86,32 @@ pub enum SessionError {
     NoSuchNode { name: String, task: String },
     #[error("'{name}': {source}")]
     Lent { name: String, source: LoanError },
+    #[error(
+        "'{name}' is not kept: its memory may be another tensor's when a run is over; make its node a root of the run"
+    )]
+    NotKept { name: String },
+    #[error("'{name}' is {fact}; {dims:?} does not fit it")]
+    Dims { name: String, fact: Fact, dims: Vec<usize> },
+    #[error("'{name}': {source}")]
+    Memory { name: String, source: AllocError },
     #[error("'{name}': {source}")]
     Tensor { name: String, source: TensorError },
+}
+
+/// Why there is no memory for a tensor whose size was not known before.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocError {
+    #[error(
+        "{request} bytes do not fit the {lane} arena: {in_use} of at most {bytes_max} bytes are in use; \
+         raise dynamic_bytes_max"
+    )]
+    Exhausted { lane: &'static str, request: usize, in_use: usize, bytes_max: usize },
+    #[error(transparent)]
+    Slab(#[from] SlabError),
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
 }
 
 /// Why a run ended early. The session cannot be used after it.
@@ -80,6 +123,12 @@ pub enum RunError {
     Lent { step: u64, node: String, source: LoanError },
     #[error("step {step}: node '{node}': {source}")]
     Tensor { step: u64, node: String, source: TensorError },
+    #[error("step {step}: node '{node}': {source}")]
+    Memory { step: u64, node: String, source: AllocError },
+    #[error("step {step}: {source}")]
+    Shape { step: u64, source: GraphError },
+    #[error("step {step}: '{node}' has no value; its size is known only when it is fed")]
+    NotFed { step: u64, node: String },
     #[error("step {step}: {source}")]
     Exchange { step: u64, source: ExchangeError },
     #[error(
@@ -93,7 +142,8 @@ impl RunError {
     /// The peer that was lost, if that is what happened.
     pub fn lost_peer(&self) -> Option<Rank> {
         match self {
-            RunError::Exchange { source, .. } => source.lost_peer(),
+            RunError::Exchange { source, .. }
+            | RunError::Memory { source: AllocError::Exchange(source), .. } => source.lost_peer(),
             _ => None,
         }
     }

@@ -3,21 +3,24 @@
 //! whose tensor is not there yet goes back to the tail of the ready queue, so that polling never
 //! delays a node that could run; when a whole round found nothing, the executor blocks.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod kernel;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
 use tensorwire_kernels::Kernels;
-use tensorwire_memory::{CopyCounter, LoanError, TensorMut, TensorRef};
+use tensorwire_tensor::TensorSpec;
 
-use crate::error::RunError;
+use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
 use crate::ports::{Exchange, Sending};
 use crate::session::SessionOptions;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, Timeline};
+use crate::workspace::Workspace;
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
@@ -36,6 +39,17 @@ pub struct Counters {
     pub waits: u64,
 }
 
+/// How far a run got in one turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// Something was done; there may be more.
+    Progress,
+    /// Nothing can be done until something arrives.
+    Blocked,
+    /// The run is over.
+    Finished,
+}
+
 /// How a node's turn ended.
 enum Turn {
     Done,
@@ -45,22 +59,33 @@ enum Turn {
     NotYet,
 }
 
+/// A send or a fetch that is not over.
+struct Flight {
+    node: NodeId,
+    start_ns: u64,
+    /// What is sent, or what will be received.
+    tensor: Option<Tensor>,
+}
+
 pub(crate) struct Executor {
     kernels: Arc<Kernels>,
     exchange: Option<Box<dyn Exchange>>,
     options: SessionOptions,
+    pub(crate) workspace: Workspace,
     /// By edge: how often it was sent or received here.
     epochs: Vec<u64>,
     edge_names: Vec<String>,
     ready: VecDeque<NodeId>,
     /// By node: is it a Send, or does a Send wait for it?
     urgent: Vec<bool>,
-    /// Sends that were posted and are not over, with when they were.
-    in_flight: HashMap<EdgeId, (NodeId, u64)>,
+    flights: HashMap<EdgeId, Flight>,
     finished: Vec<EdgeId>,
-    /// Edges whose tensor was copied to its staging place and is not under way yet.
-    staged: HashSet<EdgeId>,
-    pub(crate) copies: CopyCounter,
+    /// What is to be sent or fetched as soon as the queue has room.
+    prepared: HashMap<EdgeId, Tensor>,
+    /// Turns in a row that did nothing; a round of them means that nothing can run.
+    misses: usize,
+    /// When the wait began that nothing has ended yet.
+    deadline: Option<Deadline>,
     pub(crate) counters: Counters,
     pub(crate) timeline: Option<Timeline>,
 }
@@ -69,6 +94,7 @@ impl Executor {
     pub(crate) fn new(
         plan: &Plan,
         part: usize,
+        storage: Storage,
         kernels: Arc<Kernels>,
         exchange: Option<Box<dyn Exchange>>,
         options: SessionOptions,
@@ -76,7 +102,7 @@ impl Executor {
         let name =
             |e: &tensorwire_graph::Edge| format!("'{}' from {}", e.name, plan.parts[e.from].task);
         let graph = &plan.parts[part].graph;
-        let is_send = |id: &NodeId| matches!(graph.node(*id).op, Op::Send { .. });
+        let is_send = |id: &NodeId| graph.node(*id).op.is_send();
         let successors = graph.successors();
         let urgent =
             graph.ids().map(|id| is_send(&id) || successors[id.index()].iter().any(is_send));
@@ -84,66 +110,69 @@ impl Executor {
             kernels,
             exchange,
             options,
+            workspace: Workspace::new(storage, plan.send_from, options.dynamic_bytes_max),
             epochs: vec![0; plan.edges.len()],
             edge_names: plan.edges.iter().map(name).collect(),
             ready: VecDeque::new(),
             urgent: urgent.collect(),
-            in_flight: HashMap::new(),
+            flights: HashMap::new(),
             finished: Vec::new(),
-            staged: HashSet::new(),
-            copies: CopyCounter::default(),
+            prepared: HashMap::new(),
+            misses: 0,
+            deadline: None,
             counters: Counters::default(),
             timeline: options.timeline.then(Timeline::default),
         }
     }
 
-    pub(crate) fn run(
-        &mut self,
-        part: &Part,
-        storage: &Storage,
-        frontier: &mut Frontier,
-    ) -> Result<(), RunError> {
+    pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
+        self.workspace.begin(frontier.users());
         self.ready.clear();
         self.ready.extend(frontier.start());
-        // when the wait began that nothing has ended yet
-        let mut deadline: Option<Deadline> = None;
-        // polls in a row that found nothing; a round of them means that nothing can run
-        let mut misses = 0;
-        while !frontier.finished() {
-            let progress = match self.ready.pop_front() {
-                Some(node) => {
-                    if misses == 0 {
-                        self.observe();
-                    }
-                    match self.turn(part, storage, node)? {
-                        Turn::Done => {
-                            self.complete(frontier, node);
-                            true
-                        }
-                        Turn::Started => true,
-                        Turn::NotYet => {
-                            self.ready.push_back(node);
-                            false
-                        }
-                    }
-                }
-                None => {
-                    self.observe();
-                    false
-                }
-            };
-            let progress = self.collect_sent(frontier)? || progress;
-            misses = if progress { 0 } else { misses + 1 };
-            if progress {
-                deadline = None;
-            } else if misses >= self.ready.len() {
-                let patience = self.options.step_deadline;
-                self.wait(part, *deadline.get_or_insert_with(|| Deadline::after(patience)))?;
-                misses = 0;
-            }
+        self.misses = 0;
+        self.deadline = None;
+    }
+
+    /// One node's turn.
+    pub(crate) fn advance(
+        &mut self,
+        part: &Part,
+        frontier: &mut Frontier,
+    ) -> Result<Advance, RunError> {
+        if frontier.finished() {
+            return Ok(Advance::Finished);
         }
-        Ok(())
+        if self.misses == 0 {
+            self.observe();
+        }
+        let turn = match self.ready.pop_front() {
+            Some(node) => Some((node, self.turn(part, node)?)),
+            None => None,
+        };
+        let mut progress = match turn {
+            Some((node, Turn::Done)) => {
+                self.complete(part, frontier, node);
+                true
+            }
+            Some((_, Turn::Started)) => true,
+            Some((node, Turn::NotYet)) => {
+                self.ready.push_back(node);
+                false
+            }
+            None => false,
+        };
+        progress |= self.collect_finished(part, frontier)?;
+        self.misses = if progress { 0 } else { self.misses + 1 };
+        if progress {
+            self.deadline = None;
+            Ok(Advance::Progress)
+        } else if self.misses >= self.ready.len() {
+            self.misses = 0;
+            Ok(Advance::Blocked)
+        } else {
+            Ok(Advance::Progress)
+        }
     }
 
     fn observe(&mut self) {
@@ -154,7 +183,8 @@ impl Executor {
 
     /// Sends go first, and what they send before all else: the sooner a tensor is under way, the
     /// more computation hides its way.
-    fn complete(&mut self, frontier: &mut Frontier, node: NodeId) {
+    fn complete(&mut self, part: &Part, frontier: &mut Frontier, node: NodeId) {
+        self.workspace.release(part, node);
         let Executor { ready, urgent, .. } = self;
         frontier.complete(node, |next| match urgent[next.index()] {
             true => ready.push_front(next),
@@ -162,24 +192,55 @@ impl Executor {
         });
     }
 
-    fn turn(&mut self, part: &Part, storage: &Storage, node: NodeId) -> Result<Turn, RunError> {
+    fn turn(&mut self, part: &Part, node: NodeId) -> Result<Turn, RunError> {
         match &part.graph.node(node).op {
-            Op::Input { .. } | Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
-            Op::Send { edge } => self.send(part, storage, node, *edge),
+            Op::Input { .. } => self.fed(part, node),
+            Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
+            Op::Reshape { .. } => self.view(part, node),
+            Op::Send { edge } | Op::SendDyn { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => Ok(self.poll(node, *edge)),
-            _ => self.kernel(part, storage, node).map(|()| Turn::Done),
+            Op::RecvDyn { edge, .. } => self.receive(node, *edge),
+            _ => self.kernel(part, node).map(|()| Turn::Done),
         }
     }
 
+    /// Gives an input memory of the size that it has now.
+    pub(crate) fn feed(&mut self, output: Output, spec: TensorSpec) -> Result<(), AllocError> {
+        self.workspace.storage.remove(output);
+        let tensor = self.workspace.alloc(output, spec, self.exchange.as_deref_mut())?;
+        self.workspace.storage.set(output, tensor);
+        Ok(())
+    }
+
+    /// An input whose size nobody knew must have been given one.
+    fn fed(&self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
+        match self.workspace.storage.tensor(id.into()) {
+            Some(_) => Ok(Turn::Done),
+            None => Err(RunError::NotFed {
+                step: self.counters.steps,
+                node: part.graph.node(id).name.clone(),
+            }),
+        }
+    }
+
+    fn view(&mut self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
+        let output = Output::from(id);
+        let node = part.graph.node(id);
+        if part.memory.spot(output).is_none() {
+            let mut specs = self.workspace.infer(node, self.counters.steps)?;
+            let viewed = self.workspace.storage.tensor(node.inputs[0]);
+            let viewed = viewed.expect("inference found it").clone();
+            let tensor = Tensor { spec: specs.remove(0), ..viewed };
+            self.workspace.hold(part, output, tensor);
+        }
+        Ok(Turn::Done)
+    }
+
     fn poll(&mut self, node: NodeId, edge: EdgeId) -> Turn {
-        let epoch = self.epochs[edge.index()] + 1;
-        let arrived = self.exchange.as_mut().is_some_and(|e| e.arrived(edge, epoch));
-        self.counters.polls += 1;
-        if !arrived {
-            self.counters.poll_misses += 1;
+        if !self.has_arrived(edge) {
             return Turn::NotYet;
         }
-        self.epochs[edge.index()] = epoch;
+        self.epochs[edge.index()] += 1;
         if self.timeline.is_some() {
             let now = Clock::now_ns();
             self.record(node, now, now);
@@ -187,77 +248,120 @@ impl Executor {
         Turn::Done
     }
 
-    fn send(
-        &mut self,
-        part: &Part,
-        storage: &Storage,
-        node: NodeId,
-        edge: EdgeId,
-    ) -> Result<Turn, RunError> {
+    fn has_arrived(&mut self, edge: EdgeId) -> bool {
+        let epoch = self.epochs[edge.index()] + 1;
+        let arrived = self.exchange.as_mut().is_some_and(|e| e.arrived(edge, epoch));
+        self.counters.polls += 1;
+        if !arrived {
+            self.counters.poll_misses += 1;
+        }
+        arrived
+    }
+
+    /// Learns what was announced, allocates memory for it and starts to read it.
+    fn receive(&mut self, node: NodeId, edge: EdgeId) -> Result<Turn, RunError> {
+        let step = self.counters.steps;
+        let exchange_error = |source| RunError::Exchange { step, source };
+        let epoch = self.epochs[edge.index()] + 1;
+        if !self.prepared.contains_key(&edge) {
+            if !self.has_arrived(edge) {
+                return Ok(Turn::NotYet);
+            }
+            let Some(exchange) = &mut self.exchange else {
+                return Ok(Turn::NotYet);
+            };
+            let spec = exchange.announced(edge, epoch).map_err(exchange_error)?;
+            let tensor = self.workspace.alloc_registered(spec, self.exchange.as_deref_mut());
+            let name = || self.edge_names[edge.index()].clone();
+            let memory = |source| RunError::Memory { step, node: name(), source };
+            self.prepared.insert(edge, tensor.map_err(memory)?);
+        }
+        let start_ns = Clock::now_ns();
+        let Some(exchange) = &mut self.exchange else {
+            return Ok(Turn::NotYet);
+        };
+        let deadline = Deadline::after(self.options.step_deadline);
+        let fetch = exchange.fetch(edge, epoch, &self.prepared[&edge].buffer, deadline);
+        match fetch.map_err(exchange_error)? {
+            Sending::Full => Ok(Turn::NotYet),
+            Sending::Started => {
+                self.epochs[edge.index()] = epoch;
+                let tensor = self.prepared.remove(&edge);
+                self.flights.insert(edge, Flight { node, start_ns, tensor });
+                Ok(Turn::Started)
+            }
+        }
+    }
+
+    fn send(&mut self, part: &Part, node: NodeId, edge: EdgeId) -> Result<Turn, RunError> {
         let step = self.counters.steps;
         let start_ns = Clock::now_ns();
-        let sent = part.graph.node(node).inputs.first().and_then(|input| storage.tensor(*input));
-        let buffer = match (sent, storage.staging(node)) {
-            (Some(tensor), Some(staging)) => {
-                let lent = |source| {
-                    let node = part.graph.node(node).name.clone();
-                    RunError::Lent { step, node, source }
-                };
-                // once: a send that found the queue full comes here again
-                if self.staged.insert(edge) {
-                    let source = tensor.buffer.read().map_err(lent)?;
-                    self.copies.copy(&source, &mut staging.write().map_err(lent)?);
-                }
-                Some(staging)
+        // prepared once: a send that found the queue full comes here again
+        if !self.prepared.contains_key(&edge) {
+            let exchange = self.exchange.as_deref_mut();
+            if let Some(tensor) = self.workspace.sendable(part, node, step, exchange)? {
+                self.prepared.insert(edge, tensor);
             }
-            (Some(tensor), None) => Some(&tensor.buffer),
-            (None, _) => None,
-        };
+        }
+        let tensor = self.prepared.get(&edge);
         let epoch = self.epochs[edge.index()] + 1;
         let Some(exchange) = &mut self.exchange else {
             return Ok(Turn::NotYet);
         };
-        let sending = exchange
-            .send(edge, epoch, buffer)
-            .map_err(|source| RunError::Exchange { step, source })?;
-        if sending == Sending::Full {
-            return Ok(Turn::NotYet);
+        let sending = match (&part.graph.node(node).op, tensor) {
+            (Op::SendDyn { .. }, Some(tensor)) => {
+                exchange.announce(edge, epoch, &tensor.spec, &tensor.buffer)
+            }
+            _ => exchange.send(edge, epoch, tensor.map(|tensor| &tensor.buffer)),
+        };
+        match sending.map_err(|source| RunError::Exchange { step, source })? {
+            Sending::Full => Ok(Turn::NotYet),
+            Sending::Started => {
+                self.epochs[edge.index()] = epoch;
+                self.counters.sends += 1;
+                let tensor = self.prepared.remove(&edge);
+                self.flights.insert(edge, Flight { node, start_ns, tensor });
+                Ok(Turn::Started)
+            }
         }
-        self.staged.remove(&edge);
-        self.epochs[edge.index()] = epoch;
-        self.counters.sends += 1;
-        self.in_flight.insert(edge, (node, start_ns));
-        Ok(Turn::Started)
     }
 
-    /// Completes the Sends that are over; true if there were any.
-    fn collect_sent(&mut self, frontier: &mut Frontier) -> Result<bool, RunError> {
+    /// Completes the sends and fetches that are over; true if there were any.
+    fn collect_finished(&mut self, part: &Part, frontier: &mut Frontier) -> Result<bool, RunError> {
         let step = self.counters.steps;
-        if self.in_flight.is_empty() {
+        if self.flights.is_empty() {
             return Ok(false);
         }
         let Some(exchange) = &mut self.exchange else {
             return Ok(false);
         };
-        exchange.sent(&mut self.finished).map_err(|source| RunError::Exchange { step, source })?;
+        let finished = exchange.finished(&mut self.finished);
+        finished.map_err(|source| RunError::Exchange { step, source })?;
         let mut any = false;
         while let Some(edge) = self.finished.pop() {
-            if let Some((node, start_ns)) = self.in_flight.remove(&edge) {
-                if self.timeline.is_some() {
-                    self.record(node, start_ns, Clock::now_ns());
-                }
-                self.complete(frontier, node);
-                any = true;
+            let Some(Flight { node, start_ns, tensor }) = self.flights.remove(&edge) else {
+                continue;
+            };
+            if let (Op::RecvDyn { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
+                self.workspace.hold(part, node.into(), tensor);
             }
+            if self.timeline.is_some() {
+                self.record(node, start_ns, Clock::now_ns());
+            }
+            self.complete(part, frontier, node);
+            any = true;
         }
         Ok(any)
     }
 
-    fn wait(&mut self, part: &Part, deadline: Deadline) -> Result<(), RunError> {
+    /// Blocks until something may have changed since the last turn that did something.
+    pub(crate) fn wait(&mut self, part: &Part) -> Result<(), RunError> {
         let step = self.counters.steps;
+        let patience = self.options.step_deadline;
+        let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
         self.counters.waits += 1;
         if deadline.passed() {
-            let waited_s = self.options.step_deadline.as_secs();
+            let waited_s = patience.as_secs();
             return Err(RunError::Stalled { step, waited_s, missing: self.missing(part) });
         }
         let Some(exchange) = &mut self.exchange else {
@@ -265,8 +369,9 @@ impl Executor {
             return Err(RunError::Stalled { step, waited_s: 0, missing });
         };
         // a full queue may have room again without any news for us
-        let is_send = |node: &NodeId| matches!(part.graph.node(*node).op, Op::Send { .. });
-        let until = match self.ready.iter().any(is_send) {
+        let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
+        let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
+        let until = match is_full {
             true => deadline.min(Deadline::after(RETRY_FULL)),
             false => deadline,
         };
@@ -277,57 +382,18 @@ impl Executor {
     fn missing(&self, part: &Part) -> String {
         let name = |node: NodeId| part.graph.node(node).name.clone();
         let waiting = self.ready.iter().map(|node| match part.graph.node(*node).op {
-            Op::Recv { edge, .. } => self.edge_names[edge.index()].clone(),
+            Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } => {
+                self.edge_names[edge.index()].clone()
+            }
             _ => format!("room in the queue for '{}'", name(*node)),
         });
         let sends =
-            self.in_flight.values().map(|(node, _)| format!("the end of '{}'", name(*node)));
+            self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
         let mut missing: Vec<String> = waiting.chain(sends).collect();
         let more = missing.len().saturating_sub(4);
         missing.truncate(4);
         let list = missing.join(", ");
         if more == 0 { list } else { format!("{list} and {more} more") }
-    }
-
-    fn kernel(&mut self, part: &Part, storage: &Storage, id: NodeId) -> Result<(), RunError> {
-        let step = self.counters.steps;
-        let start_ns = if self.timeline.is_some() { Clock::now_ns() } else { 0 };
-        let node = part.graph.node(id);
-        let name = || node.name.clone();
-        let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
-        let bad = |source| RunError::Tensor { step, node: name(), source };
-        let tensor = |output: Output| storage.tensor(output).expect("the plan placed every output");
-        let (changed, read) = node.inputs.split_at(node.op.mutated_inputs());
-        // fits: operators have at most two outputs
-        let made = (0..node.facts.len() as u32).map(|index| Output { node: id, index });
-        let written: Vec<&Tensor> = changed.iter().copied().chain(made).map(tensor).collect();
-        let read: Vec<&Tensor> = read.iter().copied().map(tensor).collect();
-        let mut writes = Vec::with_capacity(written.len());
-        for tensor in &written {
-            writes.push(tensor.buffer.write().map_err(lent)?);
-        }
-        let mut reads = Vec::with_capacity(read.len());
-        for tensor in &read {
-            reads.push(tensor.buffer.read().map_err(lent)?);
-        }
-        let mut outputs = Vec::with_capacity(writes.len());
-        for (tensor, bytes) in written.iter().zip(&mut writes) {
-            outputs.push(TensorMut::new(&tensor.spec, bytes).map_err(bad)?);
-        }
-        let mut inputs = Vec::with_capacity(reads.len());
-        for (tensor, bytes) in read.iter().zip(&reads) {
-            inputs.push(TensorRef::new(&tensor.spec, bytes).map_err(bad)?);
-        }
-        self.kernels.run(&node.op, &inputs, &mut outputs).map_err(|source| RunError::Kernel {
-            step,
-            node: name(),
-            source,
-        })?;
-        self.counters.kernels += 1;
-        if self.timeline.is_some() {
-            self.record(id, start_ns, Clock::now_ns());
-        }
-        Ok(())
     }
 
     fn record(&mut self, node: NodeId, start_ns: u64, end_ns: u64) {

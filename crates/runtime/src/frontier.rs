@@ -2,6 +2,8 @@
 
 use tensorwire_graph::{NodeId, Part};
 
+use crate::workspace::{Users, users};
+
 /// The dependencies among the nodes that one run of one part executes.
 #[derive(Debug)]
 pub(crate) struct Frontier {
@@ -11,6 +13,8 @@ pub(crate) struct Frontier {
     predecessors: Vec<u32>,
     /// By node: the nodes that wait for it.
     successors: Vec<Vec<NodeId>>,
+    /// How often the run uses what the plan gave no place.
+    users: Users,
     total: usize,
     waiting: Vec<u32>,
     done: usize,
@@ -41,7 +45,8 @@ impl Frontier {
         }
         let sources = nodes.iter().copied().filter(|id| predecessors[id.index()] == 0).collect();
         let waiting = predecessors.clone();
-        Frontier { sources, predecessors, successors, total: nodes.len(), waiting, done: 0 }
+        let users = users(part, nodes);
+        Frontier { sources, predecessors, successors, users, total: nodes.len(), waiting, done: 0 }
     }
 
     /// Begins a run: the nodes that wait for nothing.
@@ -49,6 +54,10 @@ impl Frontier {
         self.waiting.copy_from_slice(&self.predecessors);
         self.done = 0;
         &self.sources
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
     }
 
     /// Marks a node as done and calls `ready` with each node that waited for it alone.
@@ -71,7 +80,7 @@ impl Frontier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_graph::{Cluster, Graph, Hint, Op, RunSpec, SendFrom, place, plan};
+    use tensorwire_graph::{Cluster, Graph, Hint, Op, PlanOptions, RunSpec, place, plan};
 
     /// a → b → d, a → c → d, and e alone.
     fn diamond() -> Part {
@@ -90,7 +99,7 @@ mod tests {
         let roots = vec![d, e];
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![] };
         let tasks = Cluster::Local.tasks();
-        plan(&placed, &tasks, &[run], SendFrom::Origin).unwrap().parts.remove(0)
+        plan(&placed, &tasks, &[run], PlanOptions::default()).unwrap().parts.remove(0)
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! know models, what a gradient means, or how bytes travel.
 #![forbid(unsafe_code)]
 
+mod dynamic;
 mod error;
 mod executor;
 mod frontier;
@@ -10,10 +11,11 @@ mod ports;
 mod session;
 mod storage;
 mod timeline;
+mod workspace;
 
-pub use error::{ConnectError, ExchangeError, RunError, SessionError};
-pub use executor::Counters;
-pub use one_sided::OneSided;
+pub use error::{AllocError, ConnectError, ExchangeError, RunError, SessionError};
+pub use executor::{Advance, Counters};
+pub use one_sided::{OneSided, OneSidedOptions, Opening};
 pub use ports::{Exchange, Sending};
 pub use session::{Session, SessionOptions};
 pub use storage::Storage;

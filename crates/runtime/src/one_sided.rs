@@ -1,154 +1,124 @@
-//! The zero-copy exchange (Xue et al. §3.2): each tensor is written by one one-sided write from where
-//! the sender's operator put it to where the receiver's next operator reads it. Before the first step
-//! every receiver tells its senders where each tensor goes and which arrival slot announces it.
+//! The zero-copy exchange (Xue et al. §3.2, §3.3). A tensor whose size is known is written by one
+//! one-sided write from where the sender's operator put it to where the receiver's next operator reads
+//! it, or stays where it is and only the news crosses. One whose size is not known is announced in a
+//! slot that was prepared for it, and read by the receiver; the read's signal is the acknowledgement.
 
-use std::collections::{HashMap, HashSet};
+mod introduction;
+mod metadata;
+mod opening;
+
+use std::collections::{BTreeMap, HashMap};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
     ArrivalSlot, Channel, Completion, Direction, Fabric, LocalSlice, Memcpy, PostError, Region,
-    RegionDescriptor, RemoteRegion, RemoteSlice, Signal, Ticket,
+    RemoteRegion, RemoteSlice, Signal, Ticket,
 };
-use tensorwire_graph::{Edge, EdgeId, Plan};
-use tensorwire_memory::{Buffer, Loan};
+use tensorwire_graph::EdgeId;
+use tensorwire_memory::{Buffer, Loan, Slab};
+use tensorwire_tensor::{Fact, TensorSpec};
 
-use crate::error::{ConnectError, ExchangeError};
+use crate::error::ExchangeError;
 use crate::ports::{Exchange, Sending};
+use introduction::Ear;
+use metadata::Metadata;
+pub use opening::{OneSidedOptions, Opening};
 
-/// An [`Exchange`] over a fabric. Part `i` of the plan runs on rank `i`.
+/// An [`Exchange`] over a fabric; made by an [`Opening`].
 #[derive(Debug)]
 pub struct OneSided {
     fabric: Fabric,
-    region: Region,
-    /// By edge that this part sends.
-    routes: HashMap<EdgeId, Route>,
-    /// By edge that this part receives.
-    slots: HashMap<EdgeId, ArrivalSlot>,
-    /// Buffers that the fabric is reading.
+    options: OneSidedOptions,
+    /// All memory that can be sent from and fetched into, by the address of its first byte.
+    regions: HashMap<usize, Region>,
+    outbound: HashMap<EdgeId, Outbound>,
+    inbound: HashMap<EdgeId, Inbound>,
+    /// The registered lane.
+    lane: Region,
+    /// Tensors that the fabric is reading, or reading into.
     loans: HashMap<EdgeId, Option<Loan>>,
+    /// Announced tensors that are not acknowledged.
+    flights: BTreeMap<EdgeId, Flight>,
+    /// Peers' memory that dynamic tensors were found in, by peer and key.
+    opened: HashMap<(Rank, u64), RemoteRegion>,
     completions: Vec<Completion>,
     ticket: Ticket,
 }
 
-/// Where an edge's tensor goes.
+/// An edge that this part sends.
 #[derive(Debug)]
-struct Route {
+struct Outbound {
     name: String,
     channel: Channel,
+    /// The receiver's: its lane, or its slots for metadata.
     region: RemoteRegion,
-    target: Target,
+    ear: Ear,
+    /// No bytes cross.
+    is_signal: bool,
+    /// Where the receiver acknowledges (dynamic edges).
+    ack: Option<ArrivalSlot>,
+    /// What is written into the receiver's slot (dynamic edges).
+    metadata: Option<Buffer>,
 }
 
-/// A receiver's word about one edge: 24 bytes on the wire, little-endian, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Target {
-    edge: EdgeId,
-    slot: u32,
-    offset: u64,
-    bytes: u64,
+/// An edge that this part receives.
+#[derive(Debug)]
+struct Inbound {
+    name: String,
+    channel: Channel,
+    slot: ArrivalSlot,
+    fact: Fact,
+    /// Where the sender awaits the acknowledgement (dynamic edges).
+    ack: Option<ArrivalSlot>,
+    /// Our slot for metadata (dynamic edges).
+    metadata: Option<Buffer>,
+    announced: Option<Metadata>,
+}
+
+/// An announced tensor, which its receiver reads.
+#[derive(Debug)]
+struct Flight {
+    epoch: u64,
+    /// The tensor and what was written about it.
+    _loans: [Loan; 2],
+    /// The fabric has taken what was written.
+    is_written: bool,
 }
 
 impl OneSided {
-    /// Connects the edges of `plan.parts[part]`: tells every sender where its tensors go, and learns
-    /// where ours go. All parts must do it. `region` holds the part's registered lane.
-    ///
-    /// # Errors
-    /// When a peer is lost, too slow, or of another mind about the plan.
-    pub fn connect(
-        fabric: &Fabric,
-        plan: &Plan,
-        part: usize,
-        region: Region,
-        queue_pairs: usize,
-        deadline: Deadline,
-    ) -> Result<OneSided, ConnectError> {
+    fn new(
+        fabric: Fabric,
+        options: OneSidedOptions,
+        regions: [Region; 2],
+        outbound: HashMap<EdgeId, Outbound>,
+        inbound: HashMap<EdgeId, Inbound>,
+    ) -> OneSided {
         let ticket = fabric.ticket();
-        let mut exchange = OneSided {
-            fabric: fabric.clone(),
-            region,
-            routes: HashMap::new(),
-            slots: HashMap::new(),
+        let lane = regions[0].clone();
+        let regions = regions.into_iter().map(|region| (region.slab().address(), region));
+        OneSided {
+            fabric,
+            options,
+            regions: regions.collect(),
+            lane,
+            outbound,
+            inbound,
             loans: HashMap::new(),
+            flights: BTreeMap::new(),
+            opened: HashMap::new(),
             completions: Vec::new(),
             ticket,
-        };
-        exchange.tell_senders(plan, part, deadline)?;
-        exchange.hear_receivers(plan, part, queue_pairs, deadline)?;
-        Ok(exchange)
+        }
     }
 
-    fn tell_senders(
-        &mut self,
-        plan: &Plan,
-        part: usize,
-        deadline: Deadline,
-    ) -> Result<(), ConnectError> {
-        let mut words: HashMap<usize, Vec<Target>> = HashMap::new();
-        for edge in plan.edges.iter().filter(|edge| edge.to == part) {
-            let slot = self.fabric.alloc_arrival()?;
-            self.slots.insert(edge.id, slot);
-            // every Recv lies in the registered lane; a size or offset is below isize::MAX
-            let offset = plan.receive_offset(edge).unwrap_or_default() as u64;
-            let bytes = edge.spec.bytes() as u64;
-            let target = Target { edge: edge.id, slot: slot.0, offset, bytes };
-            words.entry(edge.from).or_default().push(target);
-        }
-        for (sender, targets) in words {
-            let peer = rank(sender);
-            let body = encode(&self.region.descriptor(), &targets);
-            let channel = self.fabric.channel(peer, 0)?;
-            channel
-                .send_message(&body, deadline)
-                .map_err(|source| ConnectError::Tell { peer, source })?;
-        }
-        Ok(())
+    /// Adds memory that tensors are sent from.
+    pub fn add_region(&mut self, region: &Region) {
+        self.regions.insert(region.slab().address(), region.clone());
     }
 
-    fn hear_receivers(
-        &mut self,
-        plan: &Plan,
-        part: usize,
-        queue_pairs: usize,
-        deadline: Deadline,
-    ) -> Result<(), ConnectError> {
-        let ours: HashMap<EdgeId, &Edge> =
-            plan.edges.iter().filter(|e| e.from == part).map(|e| (e.id, e)).collect();
-        let mut awaited: HashSet<usize> = ours.values().map(|edge| edge.to).collect();
-        while !awaited.is_empty() {
-            let message = self.fabric.receive_message(deadline)?;
-            let peer = message.from;
-            let nonsense = |what: String| ConnectError::Nonsense { peer, what };
-            let (descriptor, targets) = decode(&message.body).map_err(nonsense)?;
-            if !awaited.remove(&peer.index()) {
-                return Err(nonsense("it spoke twice, or receives nothing of ours".to_string()));
-            }
-            let opened = self.fabric.channel(peer, 0)?.open_region(&descriptor, deadline);
-            let region = opened.map_err(|source| ConnectError::Open { peer, source })?;
-            for target in targets {
-                let edge = ours.get(&target.edge).filter(|edge| edge.to == peer.index());
-                let edge = edge.ok_or_else(|| {
-                    nonsense(format!("edge {} does not go from us to it", target.edge.0))
-                })?;
-                if target.bytes != edge.spec.bytes() as u64 {
-                    let ours = edge.spec.bytes();
-                    let what =
-                        format!("'{}' has {ours} bytes here, {} there", edge.name, target.bytes);
-                    return Err(nonsense(what));
-                }
-                // edges of a peer are spread over its queue pairs
-                let queue_pair = target.edge.index() % queue_pairs.max(1);
-                let channel = self.fabric.channel(peer, queue_pair)?;
-                let (name, region) = (edge.name.clone(), region.clone());
-                self.routes.insert(target.edge, Route { name, channel, region, target });
-            }
-        }
-        match ours.values().find(|edge| !self.routes.contains_key(&edge.id)) {
-            None => Ok(()),
-            Some(edge) => Err(ConnectError::Nonsense {
-                peer: rank(edge.to),
-                what: format!("it did not say where '{}' goes", edge.name),
-            }),
-        }
+    fn region_of(&self, buffer: &Buffer) -> &Region {
+        let region = self.regions.get(&buffer.slab().address());
+        region.expect("the executor sends from and fetches into registered memory only")
     }
 
     fn check_peers(&self) -> Result<(), ExchangeError> {
@@ -156,6 +126,70 @@ impl OneSided {
             None => Ok(()),
             Some(fault) => Err(fault.into()),
         }
+    }
+
+    /// What a refused post means: ask again, or an error.
+    fn refused(&self, name: &str, peer: Rank, source: PostError) -> Result<Sending, ExchangeError> {
+        if let PostError::Full { .. } = source {
+            return Ok(Sending::Full);
+        }
+        // the first fault says more than what it made of our post
+        self.check_peers()?;
+        Err(ExchangeError::Post { edge: name.to_string(), peer, source })
+    }
+
+    /// Writes `source` to where the receiver of an edge wants it.
+    fn write(
+        &self,
+        edge: EdgeId,
+        epoch: u64,
+        source: Option<&Buffer>,
+    ) -> Result<Sending, ExchangeError> {
+        let route = &self.outbound[&edge];
+        let (region, offset, bytes) = match source {
+            Some(buffer) => (self.region_of(buffer), buffer.place().offset, buffer.bytes()),
+            // nothing is read of it
+            None => (&self.lane, 0, 0),
+        };
+        let posted = route.channel.memcpy(Memcpy {
+            // fits: offset and size of memory of this process
+            local: LocalSlice { region, offset: offset as u64 },
+            remote: RemoteSlice { region: &route.region, offset: route.ear.offset },
+            bytes: bytes as u64,
+            direction: Direction::Write,
+            signal: Some(Signal { slot: ArrivalSlot(route.ear.slot), epoch }),
+            token: u64::from(edge.0),
+        });
+        match posted {
+            Ok(()) => Ok(Sending::Started),
+            Err(source) => self.refused(&route.name, route.channel.peer(), source),
+        }
+    }
+
+    fn lend(&self, edge: EdgeId, buffer: &Buffer) -> Result<Loan, ExchangeError> {
+        let edge = || self.outbound[&edge].name.clone();
+        buffer.lend().map_err(|source| ExchangeError::Lent { edge: edge(), source })
+    }
+
+    /// A region of a peer; the first time this asks the peer for it.
+    fn open(
+        &mut self,
+        edge: EdgeId,
+        metadata: &Metadata,
+        deadline: Deadline,
+    ) -> Result<RemoteRegion, ExchangeError> {
+        let Inbound { channel, name, .. } = &self.inbound[&edge];
+        let (peer, key) = (channel.peer(), metadata.region.key);
+        if let Some(region) = self.opened.get(&(peer, key)) {
+            return Ok(region.clone());
+        }
+        let opened = channel.open_region(&metadata.region, deadline);
+        let region = opened.map_err(|source| {
+            let edge = name.clone();
+            ExchangeError::Open { edge, peer, source }
+        })?;
+        self.opened.insert((peer, key), region.clone());
+        Ok(region)
     }
 }
 
@@ -166,58 +200,137 @@ impl Exchange for OneSided {
         epoch: u64,
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
-        let route = &self.routes[&edge];
-        let name = || route.name.clone();
-        let loan = tensor.map(Buffer::lend).transpose();
-        let loan = loan.map_err(|source| ExchangeError::Lent { edge: name(), source })?;
-        let place = tensor.map(Buffer::place);
-        let posted = route.channel.memcpy(Memcpy {
+        let tensor = tensor.filter(|_| !self.outbound[&edge].is_signal);
+        let loan = tensor.map(|tensor| self.lend(edge, tensor)).transpose()?;
+        let sending = self.write(edge, epoch, tensor)?;
+        if sending == Sending::Started {
+            self.loans.insert(edge, loan);
+        }
+        Ok(sending)
+    }
+
+    fn announce(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        spec: &TensorSpec,
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
+        let slot = self.outbound[&edge].metadata.clone().expect("a dynamic edge has a slot");
+        let lent = |source| {
+            let edge = self.outbound[&edge].name.clone();
+            ExchangeError::Lent { edge, source }
+        };
+        let metadata = Metadata {
+            epoch,
+            region: self.region_of(tensor).descriptor(),
             // fits: an offset into memory of this process
-            local: LocalSlice {
-                region: &self.region,
-                offset: place.map_or(0, |place| place.offset as u64),
-            },
-            remote: RemoteSlice { region: &route.region, offset: route.target.offset },
-            bytes: place.map_or(0, |place| place.bytes as u64),
-            direction: Direction::Write,
-            signal: Some(Signal { slot: ArrivalSlot(route.target.slot), epoch }),
+            offset: tensor.place().offset as u64,
+            spec: spec.clone(),
+        };
+        metadata.encode(&mut slot.write().map_err(lent)?);
+        let loans = [self.lend(edge, tensor)?, self.lend(edge, &slot)?];
+        let sending = self.write(edge, epoch, Some(&slot))?;
+        if sending == Sending::Started {
+            let flight = Flight { epoch, _loans: loans, is_written: false };
+            self.flights.insert(edge, flight);
+        }
+        Ok(sending)
+    }
+
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
+        self.inbound.get(&edge).is_some_and(|inbound| self.fabric.arrived(inbound.slot) >= epoch)
+    }
+
+    fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
+        let bytes_max = self.options.dynamic_bytes_max;
+        let inbound = self.inbound.get_mut(&edge).expect("the plan has the edge");
+        let name = || inbound.name.clone();
+        let slot = inbound.metadata.as_ref().expect("a dynamic edge has a slot");
+        let slot = slot.read().map_err(|source| ExchangeError::Lent { edge: name(), source })?;
+        // once: what is checked is what is used, whatever a peer writes meanwhile
+        let copy = slot.to_vec();
+        drop(slot);
+        let decoded = Metadata::decode(&copy, epoch, &inbound.fact, bytes_max);
+        let metadata = decoded.map_err(|what| {
+            let peer = inbound.channel.peer();
+            ExchangeError::Metadata { edge: inbound.name.clone(), peer, what }
+        })?;
+        let spec = metadata.spec.clone();
+        inbound.announced = Some(metadata);
+        Ok(spec)
+    }
+
+    fn fetch(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        into: &Buffer,
+        deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        let metadata = self.inbound[&edge].announced.clone();
+        let metadata = metadata.expect("announced before it is fetched");
+        let remote = self.open(edge, &metadata, deadline)?;
+        let Inbound { name, channel, ack, .. } = &self.inbound[&edge];
+        let loan = into.lend();
+        let loan = loan.map_err(|source| ExchangeError::Lent { edge: name.clone(), source })?;
+        let posted = channel.memcpy(Memcpy {
+            // fits: offset and size of memory of this process
+            local: LocalSlice { region: self.region_of(into), offset: into.place().offset as u64 },
+            remote: RemoteSlice { region: &remote, offset: metadata.offset },
+            bytes: into.bytes() as u64,
+            direction: Direction::Read,
+            signal: ack.map(|slot| Signal { slot, epoch }),
             token: u64::from(edge.0),
         });
         match posted {
             Ok(()) => {
-                self.loans.insert(edge, loan);
+                self.loans.insert(edge, Some(loan));
                 Ok(Sending::Started)
             }
-            Err(PostError::Full { .. }) => Ok(Sending::Full),
-            Err(source) => {
-                // the first fault says more than what it made of our post
-                self.check_peers()?;
-                Err(ExchangeError::Post { edge: name(), peer: route.channel.peer(), source })
-            }
+            Err(source) => self.refused(name, channel.peer(), source),
         }
     }
 
-    fn sent(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
+    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
         self.fabric.poll(&mut self.completions);
         for completion in self.completions.drain(..) {
-            // fits: tokens are the u32 ids that `send` gave
+            // fits: tokens are the u32 ids that the posts gave; a part sends an edge or receives it
             let edge = EdgeId(completion.token as u32);
-            self.loans.remove(&edge);
             if let Err(source) = completion.result {
                 if let Some(fault) = self.fabric.fault() {
                     return Err(fault.into());
                 }
-                let name = self.routes.get(&edge).map(|route| route.name.clone());
+                let sent = self.outbound.get(&edge).map(|route| route.name.clone());
+                let name = sent.or(self.inbound.get(&edge).map(|inbound| inbound.name.clone()));
                 let (edge, peer) = (name.unwrap_or_default(), completion.peer);
                 return Err(ExchangeError::Send { edge, peer, source });
             }
-            finished.push(edge);
+            if let Some(flight) = self.flights.get_mut(&edge) {
+                flight.is_written = true;
+            } else {
+                self.loans.remove(&edge);
+                finished.push(edge);
+            }
         }
+        let OneSided { flights, outbound, fabric, .. } = self;
+        flights.retain(|edge, flight| {
+            let ack = outbound.get(edge).and_then(|route| route.ack);
+            let is_read = ack.is_some_and(|slot| fabric.arrived(slot) >= flight.epoch);
+            let is_over = flight.is_written && is_read;
+            if is_over {
+                finished.push(*edge);
+            }
+            !is_over
+        });
         Ok(())
     }
 
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
-        self.slots.get(&edge).is_some_and(|slot| self.fabric.arrived(*slot) >= epoch)
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
+        // fits: usize is 64 bits wide
+        let region = self.fabric.alloc_region(bytes as u64)?;
+        self.add_region(&region);
+        Ok(region.slab())
     }
 
     fn observe(&mut self) {
@@ -229,42 +342,4 @@ impl Exchange for OneSided {
         self.fabric.wait(self.ticket, deadline);
         self.check_peers()
     }
-}
-
-fn rank(part: usize) -> Rank {
-    // fits: a job has far fewer than 2^32 processes
-    Rank(part as u32)
-}
-
-const TARGET_BYTES: usize = 24;
-
-fn encode(descriptor: &RegionDescriptor, targets: &[Target]) -> Vec<u8> {
-    let mut body = descriptor.to_bytes().to_vec();
-    for target in targets {
-        body.extend_from_slice(&target.edge.0.to_le_bytes());
-        body.extend_from_slice(&target.slot.to_le_bytes());
-        body.extend_from_slice(&target.offset.to_le_bytes());
-        body.extend_from_slice(&target.bytes.to_le_bytes());
-    }
-    body
-}
-
-fn decode(body: &[u8]) -> Result<(RegionDescriptor, Vec<Target>), String> {
-    let length = RegionDescriptor::WIRE_BYTES;
-    let (head, rest) = body
-        .split_at_checked(length)
-        .ok_or_else(|| format!("{} bytes are too few for a region descriptor", body.len()))?;
-    let descriptor = RegionDescriptor::from_bytes(head).map_err(|error| error.to_string())?;
-    if rest.len() % TARGET_BYTES != 0 {
-        return Err(format!("{} bytes are no whole number of targets", rest.len()));
-    }
-    let u32_at = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let u64_at = |bytes: &[u8]| u64::from(u32_at(bytes)) | u64::from(u32_at(&bytes[4..])) << 32;
-    let targets = rest.chunks_exact(TARGET_BYTES).map(|word| Target {
-        edge: EdgeId(u32_at(word)),
-        slot: u32_at(&word[4..]),
-        offset: u64_at(&word[8..]),
-        bytes: u64_at(&word[16..]),
-    });
-    Ok((descriptor, targets.collect()))
 }

@@ -3,23 +3,26 @@
 
 use tensorwire_base::Deadline;
 use tensorwire_graph::EdgeId;
-use tensorwire_memory::Buffer;
+use tensorwire_memory::{Buffer, Slab};
+use tensorwire_tensor::TensorSpec;
 
 use crate::error::ExchangeError;
 
-/// Whether a send was taken.
+/// Whether a send or a fetch was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// It is under way; [`Exchange::sent`] will name the edge once the buffer may be written again.
+    /// It is under way; [`Exchange::finished`] will name the edge once it is over.
     Started,
     /// The queue is full: ask again later. Nothing was sent.
     Full,
 }
 
-/// Sends and receives tensors along the edges of a plan. Calls never block but [`Exchange::wait`].
+/// Sends and receives tensors along the edges of a plan. Calls never block but [`Exchange::wait`], and
+/// [`Exchange::fetch`] where the sender's memory is seen for the first time. `epoch` counts the
+/// tensors of an edge from 1.
 pub trait Exchange: Send {
-    /// Starts writing `tensor` (none: no bytes, only the news) into the receiver's buffer of `edge`.
-    /// `epoch` counts the sends of that edge from 1.
+    /// Starts sending `tensor` (none: no bytes, only the news) along an edge whose size is known. It is
+    /// over when the tensor may be written again as far as the exchange is concerned.
     fn send(
         &mut self,
         edge: EdgeId,
@@ -27,11 +30,36 @@ pub trait Exchange: Send {
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError>;
 
-    /// Appends the edges whose send is over to `finished`.
-    fn sent(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;
+    /// Tells the receiver of a dynamic edge what `tensor` is and where it lies. It is over when the
+    /// receiver has read it; until then the tensor is lent.
+    fn announce(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        spec: &TensorSpec,
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError>;
 
-    /// Is the tensor of this epoch in the receive buffer, whole?
+    /// Is the tensor of this epoch there to be read, whole? Of a dynamic edge: is it announced?
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool;
+
+    /// What was announced on a dynamic edge for an epoch that has arrived.
+    fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError>;
+
+    /// Starts reading the tensor that [`Exchange::announced`] told of into memory of its size.
+    fn fetch(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        into: &Buffer,
+        deadline: Deadline,
+    ) -> Result<Sending, ExchangeError>;
+
+    /// Appends the edges whose send or fetch is over to `finished`.
+    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;
+
+    /// Memory that tensors can be sent from and fetched into, for as long as the slab lives.
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError>;
 
     /// Takes note of this moment; [`Exchange::wait`] returns if anything happened after it.
     fn observe(&mut self);

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tensorwire_graph::{NodeId, Output, Part, Plan, RunId};
 use tensorwire_kernels::Kernels;
 use tensorwire_memory::{CopyCounter, ReadGuard, WriteGuard};
-use tensorwire_tensor::TensorSpec;
+use tensorwire_tensor::{Dim, TensorSpec};
 
 use crate::error::{RunError, SessionError};
-use crate::executor::{Counters, Executor};
+use crate::executor::{Advance, Counters, Executor};
 use crate::frontier::Frontier;
 use crate::ports::Exchange;
 use crate::storage::{Storage, Tensor};
@@ -22,14 +22,17 @@ pub struct SessionOptions {
     pub step_deadline: Duration,
     /// Record when each node ran.
     pub timeline: bool,
+    /// Most bytes of each of the two arenas (registered, private) that hold tensors whose size is known
+    /// only when they exist. They grow as they are needed.
+    pub dynamic_bytes_max: usize,
 }
 
 /// One process's share of a plan.
 pub struct Session {
     part: Part,
-    storage: Storage,
     frontiers: Vec<Frontier>,
     executor: Executor,
+    run: RunId,
 }
 
 impl Session {
@@ -51,8 +54,8 @@ impl Session {
         }
         let here = plan.parts[part].clone();
         let frontiers = plan.runs.iter().map(|r| Frontier::new(&here, &r.nodes[part])).collect();
-        let executor = Executor::new(plan, part, kernels, exchange, options);
-        Ok(Session { part: here, storage, frontiers, executor })
+        let executor = Executor::new(plan, part, storage, kernels, exchange, options);
+        Ok(Session { part: here, frontiers, executor, run: RunId(0) })
     }
 
     /// Runs one run of the plan once, to its end. Every other process must run the same one.
@@ -60,7 +63,36 @@ impl Session {
     /// # Errors
     /// When a kernel refuses, a peer is lost, or nothing happens for too long.
     pub fn run(&mut self, run: RunId) -> Result<(), RunError> {
-        self.executor.run(&self.part, &self.storage, &mut self.frontiers[run.0])
+        self.start(run);
+        loop {
+            match self.advance()? {
+                Advance::Progress => {}
+                Advance::Blocked => self.wait()?,
+                Advance::Finished => return Ok(()),
+            }
+        }
+    }
+
+    /// Begins a run, to be driven by [`Session::advance`]: for a thread that has several sessions.
+    pub fn start(&mut self, run: RunId) {
+        self.run = run;
+        self.executor.start(&mut self.frontiers[run.0]);
+    }
+
+    /// Gives one node of the run that was started a turn; never blocks.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn advance(&mut self) -> Result<Advance, RunError> {
+        self.executor.advance(&self.part, &mut self.frontiers[self.run.0])
+    }
+
+    /// Blocks until something may have arrived since [`Session::advance`] last did something.
+    ///
+    /// # Errors
+    /// When a peer is lost, or nothing has happened for [`SessionOptions::step_deadline`].
+    pub fn wait(&mut self) -> Result<(), RunError> {
+        self.executor.wait(&self.part)
     }
 
     pub fn part(&self) -> &Part {
@@ -81,21 +113,53 @@ impl Session {
     /// A tensor's spec and bytes, between runs.
     ///
     /// # Errors
-    /// When the part has no such tensor, or it is still being sent.
+    /// When the part has no such tensor, does not keep it after a run, or is still sending it.
     pub fn read(&self, output: Output) -> Result<(&TensorSpec, ReadGuard<'_>), SessionError> {
-        let tensor = self.tensor(output)?;
+        let tensor = self.kept(output)?;
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         Ok((&tensor.spec, tensor.buffer.read().map_err(lent)?))
     }
 
-    /// A tensor's spec and bytes, to be filled in place between runs: an input or a variable.
+    /// A tensor's spec and bytes, to be filled in place between runs: an input or a variable. Another
+    /// process that reads a variable where it lies may do so as long as a run of its own lasts: write
+    /// variables before the first run.
     ///
     /// # Errors
     /// As [`Session::read`].
     pub fn write(&self, output: Output) -> Result<(&TensorSpec, WriteGuard<'_>), SessionError> {
-        let tensor = self.tensor(output)?;
+        let tensor = self.kept(output)?;
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         Ok((&tensor.spec, tensor.buffer.write().map_err(lent)?))
+    }
+
+    /// As [`Session::write`], for an input some of whose dimensions are dynamic: gives it `dims` and memory
+    /// of that size, which holds whatever was there before.
+    ///
+    /// # Errors
+    /// When the dimensions do not fit what the graph says, or there is no memory.
+    pub fn feed(
+        &mut self,
+        output: Output,
+        dims: &[usize],
+    ) -> Result<(&TensorSpec, WriteGuard<'_>), SessionError> {
+        let node = self.part.graph.node(output.node);
+        let name = || node.name.clone();
+        let fact = self.part.graph.fact(output);
+        let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Known(known) if known != size);
+        if fact.dims.len() != dims.len() || !fact.dims.iter().zip(dims).all(fits) {
+            let (fact, dims) = (fact.clone(), dims.to_vec());
+            return Err(SessionError::Dims { name: name(), fact, dims });
+        }
+        if self.part.memory.spot(output).is_none() {
+            let spec = TensorSpec::new(fact.dtype, dims);
+            let spec = spec.map_err(|_| {
+                let (fact, dims) = (fact.clone(), dims.to_vec());
+                SessionError::Dims { name: name(), fact, dims }
+            })?;
+            let fed = self.executor.feed(output, spec);
+            fed.map_err(|source| SessionError::Memory { name: name(), source })?;
+        }
+        self.write(output)
     }
 
     /// What the executor did so far.
@@ -105,7 +169,7 @@ impl Session {
 
     /// The bytes that the runtime itself copied.
     pub fn copies(&self) -> &CopyCounter {
-        &self.executor.copies
+        &self.executor.workspace.copies
     }
 
     /// When nodes ran, if [`SessionOptions::timeline`] asked for it.
@@ -113,11 +177,21 @@ impl Session {
         self.executor.timeline.as_mut()
     }
 
-    fn tensor(&self, output: Output) -> Result<&Tensor, SessionError> {
-        self.storage.tensor(output).ok_or_else(|| SessionError::NoSuchNode {
+    fn kept(&self, output: Output) -> Result<&Tensor, SessionError> {
+        let missing = || SessionError::NoSuchNode {
             name: format!("{output:?}"),
             task: self.part.task.to_string(),
-        })
+        };
+        let is_there = output.node.index() < self.part.graph.len();
+        let facts = is_there.then(|| self.part.graph.node(output.node).facts.len());
+        if facts.is_none_or(|facts| output.index as usize >= facts) {
+            return Err(missing());
+        }
+        let not_kept = || SessionError::NotKept { name: self.name(output) };
+        if !self.part.memory.is_kept(output) {
+            return Err(not_kept());
+        }
+        self.executor.workspace.storage.tensor(output).ok_or_else(not_kept)
     }
 
     fn name(&self, output: Output) -> String {

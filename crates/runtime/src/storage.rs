@@ -1,4 +1,5 @@
-//! The buffers of a part, cut from its two lanes as the memory plan says.
+//! The tensors of a part: those whose size the plan knew, in buffers cut from its two lanes; those that
+//! a peer keeps; and those that exist only while a run needs them.
 
 use std::collections::HashMap;
 
@@ -8,11 +9,11 @@ use tensorwire_tensor::TensorSpec;
 
 use crate::error::SessionError;
 
-/// Every tensor of a part, in its planned place.
+/// Every tensor of a part that there is.
 #[derive(Debug)]
 pub struct Storage {
     tensors: HashMap<Output, Tensor>,
-    staging: HashMap<NodeId, Buffer>,
+    staging: HashMap<NodeId, Tensor>,
 }
 
 /// A tensor's place and what it holds.
@@ -20,6 +21,7 @@ pub struct Storage {
 pub(crate) struct Tensor {
     pub(crate) spec: TensorSpec,
     pub(crate) buffer: Buffer,
+    pub(crate) lane: Lane,
 }
 
 impl Storage {
@@ -44,15 +46,12 @@ impl Storage {
         let mut storage = Storage { tensors: HashMap::new(), staging: HashMap::new() };
         for cutter in lanes {
             let buffers = Arena::new(&cutter.slab, &cutter.places)?.into_buffers();
-            for ((owner, spec), buffer) in cutter.owners.into_iter().zip(buffers) {
+            for ((owner, spot), buffer) in cutter.owners.into_iter().zip(buffers) {
+                let tensor = Tensor { spec: spot.spec, buffer, lane: spot.lane };
                 match owner {
-                    Owner::Tensor(output) => {
-                        storage.tensors.insert(output, Tensor { spec, buffer });
-                    }
-                    Owner::Staging(send) => {
-                        storage.staging.insert(send, buffer);
-                    }
-                }
+                    Owner::Tensor(output) => storage.tensors.insert(output, tensor),
+                    Owner::Staging(send) => storage.staging.insert(send, tensor),
+                };
             }
         }
         Ok(storage)
@@ -62,8 +61,22 @@ impl Storage {
         self.tensors.get(&output)
     }
 
-    pub(crate) fn staging(&self, send: NodeId) -> Option<&Buffer> {
+    pub(crate) fn staging(&self, send: NodeId) -> Option<&Tensor> {
         self.staging.get(&send)
+    }
+
+    pub(crate) fn set(&mut self, output: Output, tensor: Tensor) {
+        self.tensors.insert(output, tensor);
+    }
+
+    pub(crate) fn remove(&mut self, output: Output) {
+        self.tensors.remove(&output);
+    }
+
+    /// Makes a received tensor the sender's own, read where it lies.
+    pub(crate) fn refer(&mut self, recv: NodeId, spec: TensorSpec, buffer: Buffer) {
+        // what is a peer's is nothing to send from
+        self.set(recv.into(), Tensor { spec, buffer, lane: Lane::Private });
     }
 }
 
@@ -75,7 +88,7 @@ enum Owner {
 struct Cutter {
     slab: Slab,
     places: Vec<Place>,
-    owners: Vec<(Owner, TensorSpec)>,
+    owners: Vec<(Owner, Spot)>,
 }
 
 impl Cutter {
@@ -85,7 +98,7 @@ impl Cutter {
 
     fn add(&mut self, owner: Owner, spot: &Spot) {
         self.places.push(Place { offset: spot.offset, bytes: spot.spec.bytes() });
-        self.owners.push((owner, spot.spec.clone()));
+        self.owners.push((owner, spot.clone()));
     }
 }
 

@@ -1,0 +1,90 @@
+//! What two parts tell each other before the first step: where their memory is, and for each edge that
+//! one of them listens at, the arrival slot and the place. Off the critical path; little-endian.
+
+use tensorwire_fabric::RegionDescriptor;
+use tensorwire_graph::EdgeId;
+
+/// A part's word to one peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Introduction {
+    /// The registered lane.
+    pub(super) lane: RegionDescriptor,
+    /// The slots for metadata.
+    pub(super) slots: RegionDescriptor,
+    pub(super) ears: Vec<Ear>,
+}
+
+/// Where a part listens for news of one edge. The receiver of an edge listens for its tensors, the
+/// sender of a dynamic one for acknowledgements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ear {
+    pub(super) edge: EdgeId,
+    /// Arrival slot.
+    pub(super) slot: u32,
+    /// Where the tensor goes in the lane, or its metadata in the slots; nothing for the rest.
+    pub(super) offset: u64,
+    /// The tensor's size, so that two plans that differ are noticed.
+    pub(super) bytes: u64,
+}
+
+const EAR_BYTES: usize = 24;
+
+impl Introduction {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = self.lane.to_bytes().to_vec();
+        body.extend_from_slice(&self.slots.to_bytes());
+        for ear in &self.ears {
+            body.extend_from_slice(&ear.edge.0.to_le_bytes());
+            body.extend_from_slice(&ear.slot.to_le_bytes());
+            body.extend_from_slice(&ear.offset.to_le_bytes());
+            body.extend_from_slice(&ear.bytes.to_le_bytes());
+        }
+        body
+    }
+
+    pub(super) fn decode(body: &[u8]) -> Result<Introduction, String> {
+        let length = RegionDescriptor::WIRE_BYTES;
+        let (head, rest) = body
+            .split_at_checked(2 * length)
+            .ok_or_else(|| format!("{} bytes are too few for two regions", body.len()))?;
+        let region =
+            |bytes: &[u8]| RegionDescriptor::from_bytes(bytes).map_err(|error| error.to_string());
+        let (lane, slots) = (region(&head[..length])?, region(&head[length..])?);
+        if rest.len() % EAR_BYTES != 0 {
+            return Err(format!("{} bytes are no whole number of edges", rest.len()));
+        }
+        let u32_at = |bytes: &[u8]| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let u64_at = |bytes: &[u8]| u64::from(u32_at(bytes)) | u64::from(u32_at(&bytes[4..])) << 32;
+        let ears = rest.chunks_exact(EAR_BYTES).map(|word| Ear {
+            edge: EdgeId(u32_at(word)),
+            slot: u32_at(&word[4..]),
+            offset: u64_at(&word[8..]),
+            bytes: u64_at(&word[16..]),
+        });
+        Ok(Introduction { lane, slots, ears: ears.collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn introductions_survive_the_wire() {
+        let region = |key| RegionDescriptor { key, bytes: 1 << 40 };
+        let ear = |n: u32| Ear { edge: EdgeId(n), slot: n + 1, offset: 5 << 32, bytes: u64::MAX };
+        let ears = (0..3).map(ear).collect();
+        let sent = Introduction { lane: region(1), slots: region(u64::MAX), ears };
+        assert_eq!(Introduction::decode(&sent.encode()), Ok(sent));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_decode_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(found) = Introduction::decode(&bytes) {
+                prop_assert_eq!(found.encode(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Setting the exchange up: every part tells its peers where its memory is and where it listens, and
+//! hears the same of them. In two halves, so that one thread may open many parts.
+
+use std::collections::{HashMap, HashSet};
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{ArrivalSlot, Fabric, Message, Region, RemoteRegion};
+use tensorwire_graph::{Edge, EdgeId, Plan, Transfer};
+use tensorwire_memory::{Arena, Buffer, Place};
+
+use super::introduction::{Ear, Introduction};
+use super::metadata::SLOT_BYTES;
+use super::{Inbound, OneSided, Outbound};
+use crate::error::ConnectError;
+use crate::storage::Storage;
+
+/// What an exchange is told.
+#[derive(Clone, Debug)]
+pub struct OneSidedOptions {
+    /// By part: who runs it.
+    pub ranks: Vec<Rank>,
+    /// Edges of a peer are spread over as many.
+    pub queue_pairs: usize,
+    /// Largest tensor that is taken on a dynamic edge, in bytes.
+    pub dynamic_bytes_max: usize,
+}
+
+impl OneSidedOptions {
+    /// Part `i` runs on rank `i`.
+    pub fn new(plan: &Plan, queue_pairs: usize, dynamic_bytes_max: usize) -> OneSidedOptions {
+        // fits: a job has far fewer than 2^32 processes
+        let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
+        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max }
+    }
+}
+
+/// A part that has introduced itself and listens to its peers.
+#[derive(Debug)]
+pub struct Opening {
+    fabric: Fabric,
+    options: OneSidedOptions,
+    edges: Vec<Edge>,
+    part: usize,
+    storage: Storage,
+    lane: Region,
+    slots: Region,
+    /// The metadata of each dynamic edge: the receiver's slot, or the sender's copy of it.
+    metadata: HashMap<EdgeId, Buffer>,
+    ears: HashMap<EdgeId, ArrivalSlot>,
+    /// For each tensor that is read where its sender keeps it: where that is in the sender's lane.
+    origins: HashMap<EdgeId, Place>,
+    /// Parts that have not introduced themselves yet.
+    awaited: HashSet<usize>,
+    heard: HashMap<usize, Introduction>,
+}
+
+impl Opening {
+    /// Allocates the memory of `plan.parts[part]` and tells the peers where it is. All parts must do it.
+    ///
+    /// # Errors
+    /// When there is not enough memory, or a peer is lost.
+    pub fn new(
+        fabric: &Fabric,
+        plan: &Plan,
+        part: usize,
+        options: OneSidedOptions,
+        deadline: Deadline,
+    ) -> Result<Opening, ConnectError> {
+        // fits: the plan checked the sum against the address space
+        let lane = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
+        let storage = Storage::new(&plan.parts[part], &lane.slab())?;
+        let edges = plan.edges.iter().filter(|e| e.from == part || e.to == part).cloned();
+        let edges: Vec<Edge> = edges.collect();
+        let dynamic = edges.iter().filter(|edge| edge.transfer == Transfer::Dynamic);
+        let dynamic: Vec<EdgeId> = dynamic.map(|edge| edge.id).collect();
+        // fits: slots are counted by edges, which fit u32
+        let slots = fabric.alloc_region((dynamic.len() * SLOT_BYTES) as u64)?;
+        let places =
+            (0..dynamic.len()).map(|i| Place { offset: i * SLOT_BYTES, bytes: SLOT_BYTES });
+        let buffers = Arena::new(&slots.slab(), &places.collect::<Vec<_>>())?.into_buffers();
+        let peer = |edge: &Edge| if edge.from == part { edge.to } else { edge.from };
+        let origins = edges.iter().filter(|e| e.to == part && e.transfer == Transfer::Reference);
+        let origins = origins.filter_map(|edge| Some((edge.id, origin(plan, edge)?)));
+        let mut opening = Opening {
+            fabric: fabric.clone(),
+            options,
+            part,
+            storage,
+            lane,
+            slots,
+            metadata: dynamic.into_iter().zip(buffers).collect(),
+            ears: HashMap::new(),
+            origins: origins.collect(),
+            awaited: edges.iter().map(peer).collect(),
+            heard: HashMap::new(),
+            edges,
+        };
+        opening.introduce(plan, deadline)?;
+        Ok(opening)
+    }
+
+    fn introduce(&mut self, plan: &Plan, deadline: Deadline) -> Result<(), ConnectError> {
+        let mut ears: HashMap<usize, Vec<Ear>> = HashMap::new();
+        for edge in &self.edges {
+            let is_received = edge.to == self.part;
+            let peer = if is_received { edge.from } else { edge.to };
+            let ears = ears.entry(peer).or_default();
+            let offset = match edge.transfer {
+                Transfer::Dynamic => self.metadata[&edge.id].place().offset,
+                Transfer::Write(_) if is_received => plan.receive_offset(edge).unwrap_or_default(),
+                _ if is_received => 0,
+                _ => continue,
+            };
+            let slot = self.fabric.alloc_arrival()?;
+            self.ears.insert(edge.id, slot);
+            // fits: sizes and offsets are below isize::MAX
+            let (offset, bytes) = (offset as u64, edge.bytes().unwrap_or_default() as u64);
+            ears.push(Ear { edge: edge.id, slot: slot.0, offset, bytes });
+        }
+        for (part, ears) in ears {
+            let peer = self.options.ranks[part];
+            let (lane, slots) = (self.lane.descriptor(), self.slots.descriptor());
+            let body = Introduction { lane, slots, ears }.encode();
+            let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
+            sent.map_err(|source| ConnectError::Tell { peer, source })?;
+        }
+        Ok(())
+    }
+
+    /// Hears the peers of all `openings` of this process out, and connects.
+    ///
+    /// # Errors
+    /// When a peer is lost, too slow, or of another mind about the plan.
+    pub fn complete_all(
+        mut openings: Vec<Opening>,
+        deadline: Deadline,
+    ) -> Result<Vec<(OneSided, Storage)>, ConnectError> {
+        while let Some(waiting) = openings.iter().find(|opening| !opening.awaited.is_empty()) {
+            let message = waiting.fabric.receive_message(deadline)?;
+            let peer = message.from;
+            // each rank has an inbox of its own, and one thread may open several ranks
+            let here = waiting.options.ranks[waiting.part];
+            let takes = |o: &Opening| o.options.ranks[o.part] == here && o.awaits(peer).is_some();
+            let Some(index) = openings.iter().position(takes) else {
+                let what = "it spoke twice, or shares no edge with us".to_string();
+                return Err(ConnectError::Nonsense { peer, what });
+            };
+            openings[index].hear(&message)?;
+        }
+        openings.into_iter().map(|opening| opening.connect(deadline)).collect()
+    }
+
+    /// As [`Opening::complete_all`], for one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn complete(self, deadline: Deadline) -> Result<(OneSided, Storage), ConnectError> {
+        let mut all = Opening::complete_all(vec![self], deadline)?;
+        Ok(all.remove(0))
+    }
+
+    fn awaits(&self, peer: Rank) -> Option<usize> {
+        self.awaited.iter().copied().find(|part| self.options.ranks[*part] == peer)
+    }
+
+    fn hear(&mut self, message: &Message) -> Result<(), ConnectError> {
+        let peer = message.from;
+        let nonsense = |what: String| ConnectError::Nonsense { peer, what };
+        let introduction = Introduction::decode(&message.body).map_err(nonsense)?;
+        if let Some(part) = self.awaits(peer) {
+            self.awaited.remove(&part);
+            self.heard.insert(part, introduction);
+        }
+        Ok(())
+    }
+
+    fn connect(mut self, deadline: Deadline) -> Result<(OneSided, Storage), ConnectError> {
+        let mut outbound = HashMap::new();
+        let mut inbound = HashMap::new();
+        for (part, introduction) in std::mem::take(&mut self.heard) {
+            let peer = self.options.ranks[part];
+            let nonsense = |what: String| ConnectError::Nonsense { peer, what };
+            let channel = self.fabric.channel(peer, 0)?;
+            let open = |descriptor| {
+                let opened = channel.open_region(descriptor, deadline);
+                opened.map_err(|source| ConnectError::Open { peer, source })
+            };
+            let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
+            self.refer(part, &lane)?;
+            let ears: HashMap<EdgeId, &Ear> =
+                introduction.ears.iter().map(|ear| (ear.edge, ear)).collect();
+            for edge in self.edges.iter().filter(|e| e.from == part || e.to == part) {
+                let ear = ears.get(&edge.id).copied();
+                if ear.is_some_and(|ear| ear.bytes != edge.bytes().unwrap_or_default() as u64) {
+                    let what = format!("'{}' has another size there", edge.name);
+                    return Err(nonsense(what));
+                }
+                let is_sent = edge.from == self.part;
+                if ear.is_none() && (is_sent || edge.transfer == Transfer::Dynamic) {
+                    let what = format!("it did not say where it listens for '{}'", edge.name);
+                    return Err(nonsense(what));
+                }
+                // edges of a peer are spread over its queue pairs
+                let queue_pair = edge.id.index() % self.options.queue_pairs.max(1);
+                let channel = self.fabric.channel(peer, queue_pair)?;
+                let name = edge.name.clone();
+                if is_sent {
+                    let is_dynamic = edge.transfer == Transfer::Dynamic;
+                    let region = if is_dynamic { slots.clone() } else { lane.clone() };
+                    let ear = *ear.expect("checked above");
+                    let is_signal = !matches!(edge.transfer, Transfer::Write(_));
+                    let ack = self.ears.get(&edge.id).copied();
+                    let metadata = self.metadata.get(&edge.id).cloned();
+                    let route = Outbound { name, channel, region, ear, is_signal, ack, metadata };
+                    outbound.insert(edge.id, route);
+                } else {
+                    let slot = self.ears[&edge.id];
+                    let metadata = self.metadata.get(&edge.id).cloned();
+                    let (fact, ack) = (edge.fact.clone(), ear.map(|ear| ArrivalSlot(ear.slot)));
+                    let ear = Inbound { name, channel, slot, fact, ack, metadata, announced: None };
+                    inbound.insert(edge.id, ear);
+                }
+            }
+        }
+        let Opening { fabric, options, storage, lane, slots, .. } = self;
+        let exchange = OneSided::new(fabric, options, [lane, slots], outbound, inbound);
+        Ok((exchange, storage))
+    }
+
+    /// Makes the tensors of a peer that are read where they lie tensors of this part.
+    fn refer(&mut self, part: usize, lane: &RemoteRegion) -> Result<(), ConnectError> {
+        let edges = self.edges.iter().filter(|edge| edge.from == part);
+        let here: Vec<(&Edge, Place)> =
+            edges.filter_map(|e| Some((e, *self.origins.get(&e.id)?))).collect();
+        if here.is_empty() {
+            return Ok(());
+        }
+        let peer = self.options.ranks[part];
+        let shared = lane.slab().ok_or(ConnectError::NotShared { peer })?;
+        let places: Vec<Place> = here.iter().map(|(_, place)| *place).collect();
+        let buffers = Arena::new(&shared, &places)?.into_buffers();
+        for ((edge, _), buffer) in here.into_iter().zip(buffers) {
+            // the plan refers to tensors of known size only
+            if let Some(Ok(spec)) = edge.fact.spec() {
+                self.storage.refer(edge.recv, spec, buffer);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where an edge's tensor lies in its sender's registered lane.
+fn origin(plan: &Plan, edge: &Edge) -> Option<Place> {
+    let sender = &plan.parts[edge.from];
+    let sent = sender.graph.node(edge.send).inputs.first()?;
+    let spot = sender.memory.spot(*sent)?;
+    Some(Place { offset: spot.offset, bytes: spot.spec.bytes() })
+}

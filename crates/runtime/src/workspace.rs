@@ -1,0 +1,181 @@
+//! A part's tensors while it runs: planned ones are always there, the others are allocated when their
+//! node runs and go when their last user is done.
+
+use std::collections::HashMap;
+
+use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, SendFrom, infer};
+use tensorwire_memory::{Buffer, CopyCounter, LoanError, Slab};
+use tensorwire_tensor::{Fact, TensorSpec};
+
+use crate::dynamic::{Pool, Site, Sites};
+use crate::error::{AllocError, RunError};
+use crate::ports::Exchange;
+use crate::storage::{Storage, Tensor};
+
+/// Storage, and the memory that it grows into.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(crate) storage: Storage,
+    sites: Sites,
+    registered: Pool,
+    private: Pool,
+    send_from: SendFrom,
+    /// Outputs that the plan gave no place: how many users are still to come in this run.
+    users: HashMap<Output, u32>,
+    pub(crate) copies: CopyCounter,
+}
+
+/// For each output without a place, how often a run uses it.
+pub(crate) type Users = HashMap<Output, u32>;
+
+/// Counts the users of what the plan gave no place, among the nodes of a run.
+pub(crate) fn users(part: &Part, nodes: &[NodeId]) -> Users {
+    let mut users = HashMap::new();
+    for &id in nodes {
+        for input in &part.graph.node(id).inputs {
+            if is_transient(part, *input) {
+                *users.entry(*input).or_default() += 1;
+            }
+        }
+    }
+    users
+}
+
+/// Is the output there only while it is needed?
+pub(crate) fn is_transient(part: &Part, output: Output) -> bool {
+    // a Recv without a place reads the sender's
+    let is_referred = matches!(part.graph.node(output.node).op, Op::Recv { .. });
+    part.memory.spot(output).is_none() && !is_referred
+}
+
+impl Workspace {
+    pub(crate) fn new(storage: Storage, send_from: SendFrom, bytes_max: usize) -> Workspace {
+        Workspace {
+            storage,
+            sites: Sites::default(),
+            registered: Pool::new("registered", bytes_max),
+            private: Pool::new("private", bytes_max),
+            send_from,
+            users: HashMap::new(),
+            copies: CopyCounter::default(),
+        }
+    }
+
+    /// Begins a run.
+    pub(crate) fn begin(&mut self, users: &Users) {
+        self.users.clone_from(users);
+    }
+
+    /// The specs of a node's outputs, from what its inputs are now.
+    pub(crate) fn infer(&self, node: &Node, step: u64) -> Result<Vec<TensorSpec>, RunError> {
+        let fact = |input: &Output| {
+            let unfed = || RunError::NotFed { step, node: node.name.clone() };
+            Ok(Fact::from(&self.storage.tensor(*input).ok_or_else(unfed)?.spec))
+        };
+        let facts: Result<Vec<Fact>, RunError> = node.inputs.iter().map(fact).collect();
+        let wrong = |source| RunError::Shape { step, source };
+        let facts = infer(&node.name, &node.op, &facts?).map_err(wrong)?;
+        let specs = facts.iter().map(|fact| match fact.spec() {
+            Some(Ok(spec)) => Ok(spec),
+            // inference gives what is known where all inputs are
+            _ => Err(RunError::NotFed { step, node: node.name.clone() }),
+        });
+        specs.collect()
+    }
+
+    /// Fresh memory for an output, in the lane that its site is known to need.
+    pub(crate) fn alloc(
+        &mut self,
+        output: Output,
+        spec: TensorSpec,
+        exchange: Option<&mut (dyn Exchange + 'static)>,
+    ) -> Result<Tensor, AllocError> {
+        let site = Site { node: output.node, index: output.index };
+        let lane = self.sites.lane(site);
+        let buffer = self.alloc_in(lane, spec.bytes(), exchange)?;
+        self.sites.note(site, &buffer);
+        Ok(Tensor { spec, buffer, lane })
+    }
+
+    /// Memory that a peer can write, for a tensor that comes from there.
+    pub(crate) fn alloc_registered(
+        &mut self,
+        spec: TensorSpec,
+        exchange: Option<&mut (dyn Exchange + 'static)>,
+    ) -> Result<Tensor, AllocError> {
+        let buffer = self.alloc_in(Lane::Registered, spec.bytes(), exchange)?;
+        Ok(Tensor { spec, buffer, lane: Lane::Registered })
+    }
+
+    fn alloc_in(
+        &mut self,
+        lane: Lane,
+        bytes: usize,
+        exchange: Option<&mut (dyn Exchange + 'static)>,
+    ) -> Result<Buffer, AllocError> {
+        match (lane, exchange) {
+            (Lane::Registered, Some(exchange)) => {
+                self.registered.alloc(bytes, |bytes| Ok(exchange.alloc(bytes)?))
+            }
+            // nothing crosses where there is no exchange
+            _ => self.private.alloc(bytes, |bytes| Ok(Slab::anonymous(bytes)?)),
+        }
+    }
+
+    /// What a Send sends: the tensor itself where it is registered, else a copy, once; and from the next
+    /// step on its site allocates registered memory.
+    pub(crate) fn sendable(
+        &mut self,
+        part: &Part,
+        send: NodeId,
+        step: u64,
+        exchange: Option<&mut (dyn Exchange + 'static)>,
+    ) -> Result<Option<Tensor>, RunError> {
+        let node = part.graph.node(send);
+        let Some(input) = node.inputs.first() else {
+            return Ok(None);
+        };
+        let name = || node.name.clone();
+        let unfed = || RunError::NotFed { step, node: name() };
+        let tensor = self.storage.tensor(*input).ok_or_else(unfed)?.clone();
+        let staging = self.storage.staging(send).cloned();
+        let is_traced = self.send_from == SendFrom::Origin;
+        if tensor.lane == Lane::Registered && is_traced && staging.is_none() {
+            return Ok(Some(tensor));
+        }
+        if is_traced {
+            self.sites.note_sent(&tensor.buffer);
+        }
+        let memory = |source| RunError::Memory { step, node: name(), source };
+        let copy = match staging {
+            Some(staging) => staging,
+            None => self.alloc_registered(tensor.spec.clone(), exchange).map_err(memory)?,
+        };
+        let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
+        let source = tensor.buffer.read().map_err(lent)?;
+        self.copies.copy(&source, &mut copy.buffer.write().map_err(lent)?);
+        Ok(Some(copy))
+    }
+
+    /// Gives an output that the plan has no place for its tensor; it goes with its last user.
+    pub(crate) fn hold(&mut self, part: &Part, output: Output, tensor: Tensor) {
+        if self.users.contains_key(&output) || part.memory.is_kept(output) {
+            self.storage.set(output, tensor);
+        }
+    }
+
+    /// A node is done with its inputs.
+    pub(crate) fn release(&mut self, part: &Part, id: NodeId) {
+        if self.users.is_empty() {
+            return;
+        }
+        for input in &part.graph.node(id).inputs {
+            if let Some(users) = self.users.get_mut(input) {
+                *users -= 1;
+                if *users == 0 && !part.memory.is_kept(*input) {
+                    self.storage.remove(*input);
+                }
+            }
+        }
+    }
+}
