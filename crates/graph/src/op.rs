@@ -121,7 +121,8 @@ impl Op {
         }
     }
 
-    /// Can the first output be computed over the first input's bytes? Element by element, shapes equal.
+    /// True if the first output may be computed over the first input's bytes: element by element, shapes
+    /// equal.
     pub fn works_in_place(&self) -> bool {
         matches!(self, Op::Relu | Op::ReluGrad | Op::Add | Op::ScaleBy | Op::BiasAdd)
     }

@@ -17,6 +17,8 @@ pub enum Operand {
 pub enum KernelError {
     #[error("{op} has no kernel: the runtime does it itself")]
     NoKernel { op: &'static str },
+    #[error("{op} cannot be computed over its first input; give it an output of its own")]
+    NotInPlace { op: &'static str },
     #[error("{op} takes {expected} inputs, found {found}")]
     InputCount { op: &'static str, expected: usize, found: usize },
     #[error("{op} writes {expected} outputs, found {found}")]

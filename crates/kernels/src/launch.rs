@@ -12,18 +12,18 @@ use crate::real::Real;
 use operands::Operands;
 
 /// The loops of one back end, one per operator. Shapes are checked, so that an element count and one
-/// dimension say all. Nothing is assumed of what an output holds.
+/// dimension say all. Nothing is assumed of what an output holds, but where it is the source.
 pub(crate) trait Backend {
     fn fill<T: Element>(&self, value: T, y: &mut [T]);
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
     /// `y` and `x` have rows of `bias.len()`.
-    fn bias_add<T: Real>(&self, x: &[T], bias: &[T], y: &mut [T]);
+    fn bias_add<T: Real>(&self, x: Source<'_, T>, bias: &[T], y: &mut [T]);
     /// `x` has rows of `y.len()`.
     fn sum_rows<T: Real>(&self, x: &[T], y: &mut [T]);
-    fn relu<T: Real>(&self, x: &[T], y: &mut [T]);
-    fn relu_grad<T: Real>(&self, dy: &[T], y: &[T], dx: &mut [T]);
-    fn add<T: Real>(&self, a: &[T], b: &[T], y: &mut [T]);
-    fn scale_by<T: Real>(&self, x: &[T], scale: T, y: &mut [T]);
+    fn relu<T: Real>(&self, x: Source<'_, T>, y: &mut [T]);
+    fn relu_grad<T: Real>(&self, dy: Source<'_, T>, y: &[T], dx: &mut [T]);
+    fn add<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]);
+    fn scale_by<T: Real>(&self, x: Source<'_, T>, scale: T, y: &mut [T]);
     /// → loss. `logits` and `dlogits` have `labels.len()` rows.
     fn softmax_cross_entropy<T: Real>(&self, logits: &[T], labels: &[i32], dlogits: &mut [T]) -> T;
     fn count_correct<T: Real>(&self, logits: &[T], labels: &[i32]) -> i64;
@@ -37,6 +37,14 @@ pub(crate) trait Backend {
         u: &mut [T],
         gradients: &[&[T]],
     );
+}
+
+/// Where an element-wise operator's first input lies; it has as many elements as the output.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source<'a, T> {
+    Apart(&'a [T]),
+    /// In the output's elements, each of which is read before it is written.
+    InPlace,
 }
 
 /// y[m,n] = a·b with a: [m,k] and b: [k,n], after the transpositions; `a` is stored as [k,m] where
@@ -72,14 +80,35 @@ pub(crate) fn run<B: Backend>(
     inputs: &[TensorRef<'_>],
     outputs: &mut [TensorMut<'_>],
 ) -> Result<(), KernelError> {
-    let mut operands = Operands { op: op.name(), inputs, outputs };
+    launch(backend, op, Operands { op: op.name(), inputs, outputs, in_place: false })
+}
+
+/// As [`run`], with the first input in the first output.
+pub(crate) fn run_in_place<B: Backend>(
+    backend: &B,
+    op: &Op,
+    rest: &[TensorRef<'_>],
+    outputs: &mut [TensorMut<'_>],
+) -> Result<(), KernelError> {
+    if !op.works_in_place() {
+        return Err(KernelError::NotInPlace { op: op.name() });
+    }
+    launch(backend, op, Operands { op: op.name(), inputs: rest, outputs, in_place: true })
+}
+
+fn launch<B: Backend>(
+    backend: &B,
+    op: &Op,
+    mut operands: Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
     if let Op::Fill { value, spec } = op {
         return fill(backend, &mut operands, *value, spec);
     }
     // the operand that tells f32 from f64 is the first of all
-    let first = match op.mutated_inputs() {
-        0 => operands.inputs.first().map(|x| (Operand::Input(0), x.dtype())),
-        _ => operands.outputs.first().map(|v| (Operand::Output(0), v.dtype())),
+    let first = if op.mutated_inputs() > 0 || operands.in_place {
+        operands.outputs.first().map(|v| (Operand::Output(0), v.dtype()))
+    } else {
+        operands.inputs.first().map(|x| (Operand::Input(0), x.dtype()))
     };
     match first {
         Some((_, DType::F64)) => float::<f64, B>(backend, op, &mut operands),
@@ -94,10 +123,8 @@ pub(crate) fn run<B: Backend>(
 }
 
 fn has_kernel(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::Input { .. } | Op::Variable { .. } | Op::NoOp | Op::Send { .. } | Op::Recv { .. }
-    )
+    let is_data = matches!(op, Op::Input { .. } | Op::Variable { .. } | Op::Reshape { .. });
+    !is_data && *op != Op::NoOp && op.edge().is_none()
 }
 
 fn float<T: Real, B: Backend>(
@@ -110,11 +137,10 @@ fn float<T: Real, B: Backend>(
             matmul::<T, B>(backend, operands, *transpose_a, *transpose_b)
         }
         Op::BiasAdd => {
-            let ([x, bias], [y]) = operands.exactly()?;
-            let (m, n) = x.matrix()?;
+            let (x, [bias], y) = operands.element_wise()?;
+            let (_, n) = x.matrix()?;
             bias.expect_dims(&[n])?;
-            y.expect_dims(&[m, n])?;
-            backend.bias_add::<T>(x.elements()?, bias.elements()?, y.elements_mut()?);
+            backend.bias_add::<T>(x.source()?, bias.elements()?, y.elements_mut()?);
             Ok(())
         }
         Op::SumRows => {
@@ -125,30 +151,26 @@ fn float<T: Real, B: Backend>(
             Ok(())
         }
         Op::Relu => {
-            let ([x], [y]) = operands.exactly()?;
-            y.expect_dims(x.dims())?;
-            backend.relu::<T>(x.elements()?, y.elements_mut()?);
+            let (x, [], y) = operands.element_wise()?;
+            backend.relu::<T>(x.source()?, y.elements_mut()?);
             Ok(())
         }
         Op::ReluGrad => {
-            let ([dy, y], [dx]) = operands.exactly()?;
+            let (dy, [y], dx) = operands.element_wise()?;
             y.expect_dims(dy.dims())?;
-            dx.expect_dims(dy.dims())?;
-            backend.relu_grad::<T>(dy.elements()?, y.elements()?, dx.elements_mut()?);
+            backend.relu_grad::<T>(dy.source()?, y.elements()?, dx.elements_mut()?);
             Ok(())
         }
         Op::Add => {
-            let ([a, b], [y]) = operands.exactly()?;
+            let (a, [b], y) = operands.element_wise()?;
             b.expect_dims(a.dims())?;
-            y.expect_dims(a.dims())?;
-            backend.add::<T>(a.elements()?, b.elements()?, y.elements_mut()?);
+            backend.add::<T>(a.source()?, b.elements()?, y.elements_mut()?);
             Ok(())
         }
         Op::ScaleBy => {
-            let ([x, scale], [y]) = operands.exactly()?;
+            let (x, [scale], y) = operands.element_wise()?;
             scale.expect_dims(&[])?;
-            y.expect_dims(x.dims())?;
-            backend.scale_by::<T>(x.elements()?, scale.elements()?[0], y.elements_mut()?);
+            backend.scale_by::<T>(x.source()?, scale.elements()?[0], y.elements_mut()?);
             Ok(())
         }
         Op::SoftmaxCrossEntropy => softmax_cross_entropy::<T, B>(backend, operands),
@@ -163,7 +185,10 @@ fn float<T: Real, B: Backend>(
         | Op::Variable { .. }
         | Op::NoOp
         | Op::Send { .. }
-        | Op::Recv { .. } => Err(KernelError::NoKernel { op: operands.op }),
+        | Op::Recv { .. }
+        | Op::SendDyn { .. }
+        | Op::RecvDyn { .. }
+        | Op::Reshape { .. } => Err(KernelError::NoKernel { op: operands.op }),
     }
 }
 

@@ -87,4 +87,23 @@ impl Kernels {
             Opened::Reference(reference) => launch::run(reference, op, inputs, outputs),
         }
     }
+
+    /// Computes `op` over its first input: the first of `outputs` holds that input when this starts,
+    /// and the output, with the bits that [`Kernels::run`] gives, when it ends. `rest` are the other
+    /// inputs. After an error the outputs' contents are unspecified.
+    ///
+    /// # Errors
+    /// [`KernelError::NotInPlace`] for operators that are not [`Op::works_in_place`]; otherwise as
+    /// [`Kernels::run`], with operands named by the operator's own order: `rest` starts at input 1.
+    pub fn run_in_place(
+        &self,
+        op: &Op,
+        rest: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError> {
+        match &self.backend {
+            Opened::Cpu(cpu) => launch::run_in_place(cpu, op, rest, outputs),
+            Opened::Reference(reference) => launch::run_in_place(reference, op, rest, outputs),
+        }
+    }
 }

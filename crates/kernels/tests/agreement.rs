@@ -3,6 +3,7 @@
 //!
 //! | operators | agree | because |
 //! |---|---|---|
+//! | BiasAdd, Relu, ReluGrad, Add, ScaleBy in place | bit for bit with a result apart | the same loop reads the same values |
 //! | Fill, BiasAdd, Relu, ReluGrad, Add, ScaleBy | bit for bit | each element is the same few roundings |
 //! | SumRows, ApplySgd, ApplyMomentum | bit for bit | both add in the same order |
 //! | CountCorrect, ReduceMax | equal (±0 are) | nothing is rounded |
@@ -13,7 +14,9 @@
 
 mod common;
 
-use common::{Real, Tensor, Values, assert_same, cpus, reference, run_one, try_run};
+use common::{
+    Real, Tensor, Values, all, assert_same, cpus, reference, run_one, try_run, try_run_in_place,
+};
 use proptest::prelude::*;
 use tensorwire_graph::Op;
 use tensorwire_tensor::TensorSpec;
@@ -26,6 +29,17 @@ fn same_bits<T: Real>(op: &Op, inputs: &[Tensor], dims: &[usize]) {
     }
 }
 
+/// As [`same_bits`], and the same ones again over the first input.
+fn same_bits_in_place<T: Real>(op: &Op, inputs: &[Tensor], dims: &[usize]) {
+    same_bits::<T>(op, inputs, dims);
+    let expected: Vec<T> = run_one(&reference(), op, inputs, dims);
+    for kernels in all() {
+        let mut first = [inputs[0].clone()];
+        try_run_in_place(&kernels, op, &inputs[1..], &mut first).unwrap();
+        assert_same(&first[0].to_vec::<T>(), &expected);
+    }
+}
+
 fn element_wise<T: Real>(rows: usize, columns: usize, seed: u64) {
     let mut values = Values(seed);
     let dims = [rows, columns];
@@ -33,11 +47,11 @@ fn element_wise<T: Real>(rows: usize, columns: usize, seed: u64) {
     let b = Tensor::new(&dims, &values.odd_reals::<T>(rows * columns));
     let row = Tensor::new(&[columns], &values.odd_reals::<T>(columns));
     let scalar = Tensor::new(&[], &values.odd_reals::<T>(1));
-    same_bits::<T>(&Op::Relu, std::slice::from_ref(&a), &dims);
-    same_bits::<T>(&Op::ReluGrad, &[a.clone(), b.clone()], &dims);
-    same_bits::<T>(&Op::Add, &[a.clone(), b], &dims);
-    same_bits::<T>(&Op::ScaleBy, &[a.clone(), scalar], &dims);
-    same_bits::<T>(&Op::BiasAdd, &[a.clone(), row], &dims);
+    same_bits_in_place::<T>(&Op::Relu, std::slice::from_ref(&a), &dims);
+    same_bits_in_place::<T>(&Op::ReluGrad, &[a.clone(), b.clone()], &dims);
+    same_bits_in_place::<T>(&Op::Add, &[a.clone(), b], &dims);
+    same_bits_in_place::<T>(&Op::ScaleBy, &[a.clone(), scalar], &dims);
+    same_bits_in_place::<T>(&Op::BiasAdd, &[a.clone(), row], &dims);
     same_bits::<T>(&Op::SumRows, &[a], &[columns]);
     let spec = TensorSpec::new(T::DTYPE, &dims).unwrap();
     same_bits::<T>(&Op::Fill { value: values.uniform(), spec }, &[], &dims);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Tensor, all, try_run};
+use common::{Tensor, all, try_run, try_run_in_place};
 use tensorwire_graph::{EdgeId, Init, Op};
 use tensorwire_kernels::{KernelError, Operand};
 use tensorwire_memory::{TensorMut, TensorRef};
@@ -175,6 +175,61 @@ fn values_and_emptiness() {
         found.to_string(),
         "ReduceMax, input 0: expected at least one element, found f32[3×0]"
     );
+}
+
+/// The error of a call over the first of `outputs`, on every back end.
+#[track_caller]
+fn error_in_place(op: &Op, rest: &[Tensor], outputs: &[Tensor]) -> String {
+    let mut errors = all()
+        .into_iter()
+        .map(|k| try_run_in_place(&k, op, rest, &mut outputs.to_vec()).unwrap_err().to_string());
+    let first = errors.next().unwrap();
+    assert!(errors.all(|e| e == first));
+    first
+}
+
+#[test]
+fn operators_that_cannot_work_in_place_say_so() {
+    let spec = TensorSpec::new(F32, &[]).unwrap();
+    let fact = Fact::known(F32, &[]);
+    let ops = [
+        Op::Input { fact: fact.clone() },
+        Op::Variable { spec: spec.clone(), init: Init::Zeros },
+        Op::Fill { value: 0.0, spec },
+        PRODUCT,
+        Op::SumRows,
+        Op::SoftmaxCrossEntropy,
+        Op::CountCorrect,
+        Op::ReduceMax,
+        Op::ApplySgd { rate: 1.0 },
+        Op::ApplyMomentum { rate: 1.0, momentum: 1.0 },
+        Op::NoOp,
+        Op::Send { edge: EdgeId(0) },
+        Op::Recv { edge: EdgeId(0), fact },
+    ];
+    for op in ops {
+        assert!(!op.works_in_place());
+        let found = try_run_in_place(&all()[0], &op, &[], &mut f32s(&[&[]])).unwrap_err();
+        assert_eq!(found, KernelError::NotInPlace { op: op.name() });
+    }
+}
+
+#[test]
+fn in_place_operands_are_named_as_the_operator_does() {
+    let found = error_in_place(&Op::Add, &[], &f32s(&[&[2]]));
+    assert_eq!(found, "Add takes 2 inputs, found 1");
+    let found = error_in_place(&Op::Relu, &f32s(&[&[2]]), &f32s(&[&[2]]));
+    assert_eq!(found, "Relu takes 1 inputs, found 2");
+    let found = error_in_place(&Op::Relu, &[], &[]);
+    assert_eq!(found, "Relu writes 1 outputs, found 0");
+    let found = error_in_place(&Op::ReluGrad, &f32s(&[&[3]]), &f32s(&[&[2]]));
+    assert_eq!(found, "ReluGrad, input 1: expected dimensions [2], found f32[3]");
+    let found = error_in_place(&Op::BiasAdd, &f32s(&[&[2]]), &f32s(&[&[2]]));
+    assert_eq!(found, "BiasAdd, input 0: expected dimensions [rows×columns], found f32[2]");
+    let found = error_in_place(&Op::ScaleBy, &[tensor(DType::F64, &[])], &f32s(&[&[2]]));
+    assert_eq!(found, "ScaleBy, input 1: expected f32, found f64");
+    let found = error_in_place(&Op::Relu, &[], &[tensor(DType::I32, &[2])]);
+    assert_eq!(found, "Relu, output 0: expected f32 or f64, found i32");
 }
 
 /// NaN is not equal to itself, so the errors of the back ends cannot be compared.

@@ -2,16 +2,18 @@
 
 use pulp::NullaryFnOnce;
 
+use crate::launch::Source;
+
 /// y ← f(x).
 pub(super) struct One<'a, T, F> {
-    pub(super) x: &'a [T],
+    pub(super) x: Source<'a, T>,
     pub(super) y: &'a mut [T],
     pub(super) f: F,
 }
 
 /// y ← f(a, b).
 pub(super) struct Two<'a, T, F> {
-    pub(super) a: &'a [T],
+    pub(super) a: Source<'a, T>,
     pub(super) b: &'a [T],
     pub(super) y: &'a mut [T],
     pub(super) f: F,
@@ -19,7 +21,7 @@ pub(super) struct Two<'a, T, F> {
 
 /// y ← f(x, row), the row repeated; `x` and `y` are whole rows.
 pub(super) struct RowWise<'a, T, F> {
-    pub(super) x: &'a [T],
+    pub(super) x: Source<'a, T>,
     pub(super) row: &'a [T],
     pub(super) y: &'a mut [T],
     pub(super) f: F,
@@ -30,8 +32,17 @@ impl<T: Copy, F: Fn(T) -> T> NullaryFnOnce for One<'_, T, F> {
 
     #[inline(always)]
     fn call(self) {
-        for (y, &x) in self.y.iter_mut().zip(self.x) {
-            *y = (self.f)(x);
+        match self.x {
+            Source::Apart(x) => {
+                for (y, &x) in self.y.iter_mut().zip(x) {
+                    *y = (self.f)(x);
+                }
+            }
+            Source::InPlace => {
+                for y in self.y {
+                    *y = (self.f)(*y);
+                }
+            }
         }
     }
 }
@@ -41,9 +52,7 @@ impl<T: Copy, F: Fn(T, T) -> T> NullaryFnOnce for Two<'_, T, F> {
 
     #[inline(always)]
     fn call(self) {
-        for ((y, &a), &b) in self.y.iter_mut().zip(self.a).zip(self.b) {
-            *y = (self.f)(a, b);
-        }
+        two(self.a, self.b, self.y, &self.f);
     }
 }
 
@@ -53,10 +62,45 @@ impl<T: Copy, F: Fn(T, T) -> T> NullaryFnOnce for RowWise<'_, T, F> {
     #[inline(always)]
     fn call(self) {
         let columns = self.row.len().max(1);
-        for (y, x) in self.y.chunks_exact_mut(columns).zip(self.x.chunks_exact(columns)) {
-            for ((y, &x), &row) in y.iter_mut().zip(x).zip(self.row) {
-                *y = (self.f)(x, row);
+        let rows = self.y.chunks_exact_mut(columns);
+        match self.x {
+            Source::Apart(x) => {
+                for (y, x) in rows.zip(x.chunks_exact(columns)) {
+                    two(Source::Apart(x), self.row, y, &self.f);
+                }
             }
+            Source::InPlace => {
+                for y in rows {
+                    two(Source::InPlace, self.row, y, &self.f);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn two<T: Copy>(a: Source<'_, T>, b: &[T], y: &mut [T], f: impl Fn(T, T) -> T) {
+    match a {
+        Source::Apart(a) => {
+            for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+                *y = f(a, b);
+            }
+        }
+        Source::InPlace => {
+            for (y, &b) in y.iter_mut().zip(b) {
+                *y = f(*y, b);
+            }
+        }
+    }
+}
+
+impl<'a, T> Source<'a, T> {
+    /// The source of `len` output elements from `start` on.
+    #[inline(always)]
+    pub(super) fn part(self, start: usize, len: usize) -> Source<'a, T> {
+        match self {
+            Source::Apart(x) => Source::Apart(&x[start..][..len]),
+            Source::InPlace => Source::InPlace,
         }
     }
 }

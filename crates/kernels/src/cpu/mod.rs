@@ -17,7 +17,7 @@ mod update;
 
 use tensorwire_tensor::Element;
 
-use crate::launch::{Backend, Momentum, Product, Sgd};
+use crate::launch::{Backend, Momentum, Product, Sgd, Source};
 use crate::real::Real;
 use pool::Pool;
 use simd::SimdProof;
@@ -59,10 +59,10 @@ impl Backend for Cpu {
         matmul::matmul(&self.pool, product, a, b, y);
     }
 
-    fn bias_add<T: Real>(&self, x: &[T], bias: &[T], y: &mut [T]) {
+    fn bias_add<T: Real>(&self, x: Source<'_, T>, bias: &[T], y: &mut [T]) {
         let rows = pool::CHUNK.div_ceil(bias.len().max(1));
         self.pool.each_chunk_of(y, rows * bias.len().max(1), |start, y| {
-            let x = &x[start..][..y.len()];
+            let x = x.part(start, y.len());
             self.simd.run(map::RowWise { x, row: bias, y, f: |x, bias| x + bias });
         });
     }
@@ -71,21 +71,21 @@ impl Backend for Cpu {
         reduce::sum_rows(&self.pool, self.simd, x, y);
     }
 
-    fn relu<T: Real>(&self, x: &[T], y: &mut [T]) {
+    fn relu<T: Real>(&self, x: Source<'_, T>, y: &mut [T]) {
         let f = |x: T| if x <= T::zero() { T::zero() } else { x };
         self.map_one(x, y, f);
     }
 
-    fn relu_grad<T: Real>(&self, dy: &[T], y: &[T], dx: &mut [T]) {
+    fn relu_grad<T: Real>(&self, dy: Source<'_, T>, y: &[T], dx: &mut [T]) {
         let f = |dy: T, y: T| if y > T::zero() { dy } else { T::zero() };
         self.map_two(dy, y, dx, f);
     }
 
-    fn add<T: Real>(&self, a: &[T], b: &[T], y: &mut [T]) {
+    fn add<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]) {
         self.map_two(a, b, y, |a, b| a + b);
     }
 
-    fn scale_by<T: Real>(&self, x: &[T], scale: T, y: &mut [T]) {
+    fn scale_by<T: Real>(&self, x: Source<'_, T>, scale: T, y: &mut [T]) {
         self.map_one(x, y, |x| x * scale);
     }
 
@@ -121,15 +121,21 @@ impl Backend for Cpu {
 }
 
 impl Cpu {
-    fn map_one<T: Real>(&self, x: &[T], y: &mut [T], f: impl Fn(T) -> T + Copy + Sync) {
+    fn map_one<T: Real>(&self, x: Source<'_, T>, y: &mut [T], f: impl Fn(T) -> T + Copy + Sync) {
         self.pool.each_chunk(y, |start, y| {
-            self.simd.run(map::One { x: &x[start..][..y.len()], y, f });
+            self.simd.run(map::One { x: x.part(start, y.len()), y, f });
         });
     }
 
-    fn map_two<T: Real>(&self, a: &[T], b: &[T], y: &mut [T], f: impl Fn(T, T) -> T + Copy + Sync) {
+    fn map_two<T: Real>(
+        &self,
+        a: Source<'_, T>,
+        b: &[T],
+        y: &mut [T],
+        f: impl Fn(T, T) -> T + Copy + Sync,
+    ) {
         self.pool.each_chunk(y, |start, y| {
-            let (a, b) = (&a[start..][..y.len()], &b[start..][..y.len()]);
+            let (a, b) = (a.part(start, y.len()), &b[start..][..y.len()]);
             self.simd.run(map::Two { a, b, y, f });
         });
     }

@@ -3,6 +3,7 @@
 use tensorwire_memory::{TensorError, TensorMut, TensorRef};
 use tensorwire_tensor::{Element, TensorSpec};
 
+use super::Source;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
 
@@ -11,6 +12,15 @@ pub(super) struct Operands<'c, 'i, 'o> {
     pub(super) op: &'static str,
     pub(super) inputs: &'c [TensorRef<'i>],
     pub(super) outputs: &'c mut [TensorMut<'o>],
+    /// The first input is in the first output, and `inputs` start with the second.
+    pub(super) in_place: bool,
+}
+
+/// The first input of an element-wise operator; its elements are there, or in the output.
+pub(super) struct First<'c, 'i> {
+    at: Position,
+    spec: &'c TensorSpec,
+    apart: Option<Input<'i>>,
 }
 
 /// One input, with its name for errors.
@@ -31,24 +41,33 @@ struct Position {
     operand: Operand,
 }
 
-impl<'i, 'o> Operands<'_, 'i, 'o> {
+impl<'c, 'i, 'o> Operands<'c, 'i, 'o> {
     /// The operands, if there are `I` inputs and `O` outputs.
     pub(super) fn exactly<const I: usize, const O: usize>(
         &mut self,
     ) -> Result<([Input<'i>; I], [Output<'_, 'o>; O]), KernelError> {
         let op = self.op;
-        let found = self.inputs.len();
-        let inputs: &[TensorRef<'i>; I] = self
-            .inputs
-            .try_into()
-            .map_err(|_| KernelError::InputCount { op, expected: I, found })?;
-        let mut place = 0;
-        let inputs = inputs.map(|tensor| {
-            let at = Position { op, operand: Operand::Input(place) };
-            place += 1;
-            Input { at, tensor }
-        });
+        let inputs = inputs_exactly(op, 0, self.inputs)?;
         Ok((inputs, self.outputs_exactly()?))
+    }
+
+    /// The first input, the `R` others and the output, which has the first input's dimensions.
+    #[allow(clippy::type_complexity)] // the operands, in their order
+    pub(super) fn element_wise<const R: usize>(
+        &mut self,
+    ) -> Result<(First<'c, 'i>, [Input<'i>; R], Output<'_, 'o>), KernelError> {
+        let (op, inputs, in_place) = (self.op, self.inputs, self.in_place);
+        let at = Position { op, operand: Operand::Input(0) };
+        let (apart, rest) = match inputs.split_first() {
+            _ if in_place => (None, inputs),
+            Some((&tensor, rest)) => (Some(Input { at, tensor }), rest),
+            None => return Err(KernelError::InputCount { op, expected: 1 + R, found: 0 }),
+        };
+        let rest = inputs_exactly(op, 1, rest)?;
+        let [output] = self.outputs_exactly()?;
+        let spec = apart.as_ref().map_or(output.tensor.spec(), |first| first.tensor.spec());
+        output.expect_dims(spec.dims())?;
+        Ok((First { at, spec, apart }, rest, output))
     }
 
     /// The gradients of all ranks in rank order, and the `O` variables that they update; each has
@@ -87,17 +106,42 @@ impl<'i, 'o> Operands<'_, 'i, 'o> {
     }
 }
 
-impl<'i> Input<'i> {
-    pub(super) fn dims(&self) -> &'i [usize] {
-        self.tensor.dims()
+/// `inputs` by number, counted from `first`, if there are `I` of them.
+fn inputs_exactly<'i, const I: usize>(
+    op: &'static str,
+    first: usize,
+    inputs: &[TensorRef<'i>],
+) -> Result<[Input<'i>; I], KernelError> {
+    let (expected, found) = (first + I, first + inputs.len());
+    let inputs: &[TensorRef<'i>; I] =
+        inputs.try_into().map_err(|_| KernelError::InputCount { op, expected, found })?;
+    let input =
+        |i| Input { at: Position { op, operand: Operand::Input(first + i) }, tensor: inputs[i] };
+    Ok(std::array::from_fn(input))
+}
+
+impl<'c, 'i> First<'c, 'i> {
+    pub(super) fn dims(&self) -> &'c [usize] {
+        self.spec.dims()
     }
 
     /// Rows and columns of a tensor of two dimensions.
     pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
-        match *self.tensor.dims() {
-            [rows, columns] => Ok((rows, columns)),
-            _ => Err(self.at.shape("[rows×columns]".to_owned(), self.tensor.spec())),
+        self.at.matrix(self.spec)
+    }
+
+    pub(super) fn source<T: Element>(&self) -> Result<Source<'i, T>, KernelError> {
+        match &self.apart {
+            Some(input) => Ok(Source::Apart(input.elements()?)),
+            None => Ok(Source::InPlace),
         }
+    }
+}
+
+impl<'i> Input<'i> {
+    /// Rows and columns of a tensor of two dimensions.
+    pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
+        self.at.matrix(self.tensor.spec())
     }
 
     pub(super) fn expect_dims(&self, expected: &[usize]) -> Result<(), KernelError> {
@@ -141,6 +185,13 @@ impl<'c, 'o> Output<'c, 'o> {
 impl Position {
     fn expect_dims(self, expected: &[usize], found: &TensorSpec) -> Result<(), KernelError> {
         if found.dims() == expected { Ok(()) } else { Err(self.shape(bracketed(expected), found)) }
+    }
+
+    fn matrix(self, found: &TensorSpec) -> Result<(usize, usize), KernelError> {
+        match *found.dims() {
+            [rows, columns] => Ok((rows, columns)),
+            _ => Err(self.shape("[rows×columns]".to_owned(), found)),
+        }
     }
 
     fn shape(self, expected: String, found: &TensorSpec) -> KernelError {

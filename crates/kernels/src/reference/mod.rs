@@ -4,7 +4,7 @@
 
 use tensorwire_tensor::Element;
 
-use crate::launch::{Backend, Momentum, Product, Sgd};
+use crate::launch::{Backend, Momentum, Product, Sgd, Source};
 use crate::real::Real;
 
 /// The plain loops. Holds nothing.
@@ -33,10 +33,8 @@ impl Backend for Reference {
         }
     }
 
-    fn bias_add<T: Real>(&self, x: &[T], bias: &[T], y: &mut [T]) {
-        for (i, (y, &x)) in y.iter_mut().zip(x).enumerate() {
-            *y = x + bias[i % bias.len()];
-        }
+    fn bias_add<T: Real>(&self, x: Source<'_, T>, bias: &[T], y: &mut [T]) {
+        each(x, y, |i, x| x + bias[i % bias.len()]);
     }
 
     fn sum_rows<T: Real>(&self, x: &[T], y: &mut [T]) {
@@ -51,28 +49,20 @@ impl Backend for Reference {
     }
 
     /// A NaN stays a NaN: a run that has diverged should show it.
-    fn relu<T: Real>(&self, x: &[T], y: &mut [T]) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = if x <= T::zero() { T::zero() } else { x };
-        }
+    fn relu<T: Real>(&self, x: Source<'_, T>, y: &mut [T]) {
+        each(x, y, |_, x| if x <= T::zero() { T::zero() } else { x });
     }
 
-    fn relu_grad<T: Real>(&self, dy: &[T], y: &[T], dx: &mut [T]) {
-        for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
-            *dx = if y > T::zero() { dy } else { T::zero() };
-        }
+    fn relu_grad<T: Real>(&self, dy: Source<'_, T>, y: &[T], dx: &mut [T]) {
+        each(dy, dx, |i, dy| if y[i] > T::zero() { dy } else { T::zero() });
     }
 
-    fn add<T: Real>(&self, a: &[T], b: &[T], y: &mut [T]) {
-        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-            *y = a + b;
-        }
+    fn add<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]) {
+        each(a, y, |i, a| a + b[i]);
     }
 
-    fn scale_by<T: Real>(&self, x: &[T], scale: T, y: &mut [T]) {
-        for (y, &x) in y.iter_mut().zip(x) {
-            *y = x * scale;
-        }
+    fn scale_by<T: Real>(&self, x: Source<'_, T>, scale: T, y: &mut [T]) {
+        each(x, y, |_, x| x * scale);
     }
 
     /// The row's largest logit is subtracted first: softmax does not change, and no `exp` overflows.
@@ -137,6 +127,17 @@ impl Backend for Reference {
             *u = rule.momentum * *u + folded(gradients, i) * rule.share;
             *v -= rule.rate * *u;
         }
+    }
+}
+
+/// y[i] ← f(i, x[i]) for every i.
+fn each<T: Real>(x: Source<'_, T>, y: &mut [T], f: impl Fn(usize, T) -> T) {
+    for (i, y) in y.iter_mut().enumerate() {
+        let x = match x {
+            Source::Apart(x) => x[i],
+            Source::InPlace => *y,
+        };
+        *y = f(i, x);
     }
 }
 

@@ -70,6 +70,18 @@ pub(crate) fn try_run(
     kernels.run(op, &inputs, &mut outputs)
 }
 
+/// Runs `op` over the tensor in `outputs`, and returns what it says.
+pub(crate) fn try_run_in_place(
+    kernels: &Kernels,
+    op: &Op,
+    rest: &[Tensor],
+    outputs: &mut [Tensor],
+) -> Result<(), KernelError> {
+    let rest: Vec<TensorRef<'_>> = rest.iter().map(Tensor::view).collect();
+    let mut outputs: Vec<TensorMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
+    kernels.run_in_place(op, &rest, &mut outputs)
+}
+
 /// Runs an operator of one output of `dims`.
 pub(crate) fn run_one<T: Element>(
     kernels: &Kernels,
