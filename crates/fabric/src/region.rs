@@ -66,6 +66,8 @@ struct RemoteMemory {
     bytes: u64,
     /// The peer's memory itself (shm).
     mapping: Option<Mapping>,
+    /// Of this process's loans of that mapping.
+    mark: CutMark,
 }
 
 impl Region {
@@ -79,8 +81,8 @@ impl Region {
         // fits: what is mapped fits the address space
         let bytes = mapping.bytes() as usize;
         // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
-        // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the mark. This room
-        // makes no reference into mapped bytes: it copies through raw pointers only.
+        // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the
+        // mark. This room makes no reference into mapped bytes: it copies through raw pointers only.
         unsafe {
             Slab::from_raw(mapping.start(), bytes, self.memory.clone(), self.memory.mark.clone())
         }
@@ -131,7 +133,8 @@ impl RemoteRegion {
         mapping: Option<Mapping>,
     ) -> RemoteRegion {
         let RegionDescriptor { key, bytes } = descriptor;
-        RemoteRegion { memory: Arc::new(RemoteMemory { peer, key, bytes, mapping }) }
+        let mark = CutMark::default();
+        RemoteRegion { memory: Arc::new(RemoteMemory { peer, key, bytes, mapping, mark }) }
     }
 
     /// Whose memory it is.
@@ -141,6 +144,32 @@ impl RemoteRegion {
 
     pub fn bytes(&self) -> u64 {
         self.memory.bytes
+    }
+
+    /// The peer's memory itself, to read a tensor where the peer put it; None where it is not mapped
+    /// into this process (tcp, sim). The slab keeps it mapped, whatever becomes of this handle and of
+    /// the peer.
+    ///
+    /// Its loans are this process's own: they know nothing of the peer's, nor of a second opening of
+    /// the region. As with a receive buffer, whoever reads must know that the peer does not write
+    /// meanwhile, and whoever writes that it does not read.
+    pub fn slab(&self) -> Option<Slab> {
+        let mapping = self.memory.mapping.as_ref()?;
+        // fits: what is mapped fits the address space
+        let bytes = mapping.bytes() as usize;
+        // SAFETY: the duty is memory that is valid while the keepalive lives, is aligned, has one
+        // mark, and into which nobody else makes references. `Mapping::of_peer` checked that the
+        // peer's memory is as large and sealed against shrinking, so it stays readable and writable
+        // until `self.memory`, the keepalive, unmaps it; it starts at a page, and the mark lies beside
+        // it. In this process only the slab makes references into this mapping. The peer has its own
+        // mapping of the same pages and writes there: that it does not while a loan is out here is the
+        // duty of the plan, which keeps it as for receive buffers: its reuse proof orders the peer's
+        // next write behind our last read, and the arrival that we await orders the read behind the
+        // write.
+        let slab = unsafe {
+            Slab::from_raw(mapping.start(), bytes, self.memory.clone(), self.memory.mark.clone())
+        };
+        Some(slab)
     }
 
     pub(crate) fn key(&self) -> u64 {

@@ -50,6 +50,12 @@ fn pair(network: &SimNetwork) -> [Fabric; 2] {
     fabrics
 }
 
+#[test]
+fn a_peers_memory_is_not_mapped_here() {
+    let fabrics = pair(&SimNetwork::new(1, SimKnobs::default()));
+    assert!(route(&fabrics[0], &fabrics[1], 1, 0, 64).remote.slab().is_none());
+}
+
 /// One thread: 12 writes on three queue pairs; after each poll, what has arrived and completed.
 fn history(seed: u64, knobs: SimKnobs) -> Vec<(Vec<u64>, Vec<u64>)> {
     let fabrics = pair(&SimNetwork::new(seed, knobs));

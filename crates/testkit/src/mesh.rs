@@ -8,7 +8,7 @@ use tensorwire_fabric::{
     LocalSlice, Member, Memcpy, PeerAddress, PostError, Region, RegionDescriptor, RemoteRegion,
     RemoteSlice, Secret, Signal, Wake,
 };
-use tensorwire_memory::{Arena, Buffer, Place};
+use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
 /// A way to open fabrics that can reach each other: the backend, chosen anew for each mesh.
 pub type MakeBackend = fn() -> Backend;
@@ -126,7 +126,7 @@ pub fn fill(region: &Region, seed: u64) {
 
 /// The same for a part of it. The test writes only while no memcpy touches these bytes.
 pub fn fill_range(region: &Region, offset: u64, bytes: u64, seed: u64) {
-    let buffer = whole(region);
+    let buffer = whole(&region.slab());
     let mut memory = buffer.write().unwrap();
     for at in offset..offset + bytes {
         memory[at as usize] = pattern(seed, at);
@@ -136,14 +136,19 @@ pub fn fill_range(region: &Region, offset: u64, bytes: u64, seed: u64) {
 /// The first byte from `offset` on that is not what `fill` with that seed wrote. The test reads only
 /// after the arrival of what it reads.
 pub fn mismatch(region: &Region, offset: u64, bytes: u64, seed: u64) -> Option<u64> {
-    let buffer = whole(region);
+    mismatch_in(&region.slab(), offset, bytes, seed)
+}
+
+/// The same for memory that need not be a region of ours.
+pub fn mismatch_in(slab: &Slab, offset: u64, bytes: u64, seed: u64) -> Option<u64> {
+    let buffer = whole(slab);
     let memory = buffer.read().unwrap();
     (offset..offset + bytes).find(|&at| memory[at as usize] != pattern(seed, at))
 }
 
-fn whole(region: &Region) -> Buffer {
-    let place = Place { offset: 0, bytes: region.bytes() as usize };
-    Arena::new(&region.slab(), &[place]).unwrap().into_buffers().remove(0)
+fn whole(slab: &Slab) -> Buffer {
+    let place = Place { offset: 0, bytes: slab.bytes() };
+    Arena::new(slab, &[place]).unwrap().into_buffers().remove(0)
 }
 
 fn pattern(seed: u64, at: u64) -> u8 {
