@@ -11,7 +11,9 @@
 //!
 //! **Guarantees.** Memcpys of one queue pair take effect in the order they were posted: when a signal
 //! has arrived, the payload of its memcpy and of all earlier writes of that queue pair is visible to
-//! whoever read the slot with [`Fabric::arrived`]. Between queue pairs there is no order. A
+//! whoever read the slot with [`Fabric::arrived`]. Only a write may overtake a read that was posted
+//! before it, as on RDMA hardware without a fence: what must come behind a read waits for the read's
+//! completion, or at its owner for the read's signal. Between queue pairs there is no order. A
 //! completion of a write says that its source may be written again, not that it has arrived; a
 //! completion of a read says that the bytes are here. A failed or lost memcpy completes with an
 //! error, so every post that was accepted completes exactly once.

@@ -33,7 +33,9 @@ mod reordered {
     tensorwire_testkit::fabric_cases!(|| Backend::Sim(SimNetwork::new(11, adversarial())), fabric:
         a_write_lands, zero_bytes_still_signal, a_write_without_a_signal_lands,
         an_arrival_never_precedes_its_payload, a_read_brings_the_bytes_here,
-        a_read_signals_the_owner, a_region_outlives_its_handle_in_flight,
+        a_read_signals_the_owner, zero_byte_reads_still_signal,
+        a_read_never_signals_before_its_source_was_taken, offsets_of_reads_are_respected,
+        a_region_outlives_its_handle_in_flight,
         a_full_queue_says_so_and_recovers, every_queue_pair_works, writes_cross_both_ways,
     );
     tensorwire_testkit::fabric_cases!(|| Backend::Sim(SimNetwork::new(12, adversarial())), fabric_events:

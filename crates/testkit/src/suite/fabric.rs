@@ -18,7 +18,9 @@ macro_rules! fabric_suite {
             a_write_lands, zero_bytes_still_signal, a_write_without_a_signal_lands,
             offsets_are_respected, the_order_of_a_queue_pair_is_kept,
             an_arrival_never_precedes_its_payload, a_read_brings_the_bytes_here,
-            a_read_signals_the_owner, an_epoch_never_falls, bounds_are_refused_here,
+            a_read_signals_the_owner, zero_byte_reads_still_signal,
+            a_read_never_signals_before_its_source_was_taken, offsets_of_reads_are_respected,
+            a_read_sees_the_writes_before_it, an_epoch_never_falls, bounds_are_refused_here,
             forged_descriptors_are_refused_there, a_region_outlives_its_handle_in_flight,
             a_freed_region_is_unknown, a_full_queue_says_so_and_recovers,
             every_queue_pair_works, writes_cross_both_ways,
@@ -189,6 +191,93 @@ pub fn a_read_signals_the_owner(make: MakeBackend) {
     fill(&way.target, 9);
     completions(&fabrics[0], 1);
     assert_eq!(mismatch(&way.source, 0, 300_000, 8), None);
+}
+
+pub fn zero_byte_reads_still_signal(make: MakeBackend) {
+    let fabrics = mesh(make, 2);
+    let way = route(&fabrics[0], &fabrics[1], 1, 0, 64);
+    fill(&way.source, 1);
+    fill(&way.target, 2);
+    way.channel.memcpy(way.memcpy(Direction::Read, 0, 5, 1)).unwrap();
+    await_arrival(&fabrics[1], way.slot, 5);
+    // at the very end of a region, and in a region without bytes
+    let end = Memcpy {
+        local: LocalSlice { region: &way.source, offset: 64 },
+        remote: RemoteSlice { region: &way.remote, offset: 64 },
+        ..way.memcpy(Direction::Read, 0, 6, 2)
+    };
+    way.channel.memcpy(end).unwrap();
+    await_arrival(&fabrics[1], way.slot, 6);
+    let empty = route(&fabrics[0], &fabrics[1], 1, 1, 0);
+    empty.channel.memcpy(empty.memcpy(Direction::Read, 0, 7, 3)).unwrap();
+    await_arrival(&fabrics[1], empty.slot, 7);
+    assert!(completions(&fabrics[0], 3).iter().all(|done| done.result == Ok(())));
+    assert_eq!(mismatch(&way.source, 0, 64, 1), None);
+    assert_eq!(mismatch(&way.target, 0, 64, 2), None);
+}
+
+pub fn a_read_never_signals_before_its_source_was_taken(make: MakeBackend) {
+    let fabrics = mesh(make, 2);
+    // the second is more than one turn of a socket, and is copied by another thread over shm
+    for (bytes, rounds) in [(48 * 1024 + 5, 200), (5 << 20, 4)] {
+        let way = route(&fabrics[0], &fabrics[1], 1, 0, bytes);
+        let ready = route(&fabrics[1], &fabrics[0], 0, 0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=rounds {
+                    fill(&way.target, round);
+                    ready.write(0, round, round).unwrap();
+                    completions(&fabrics[1], 1);
+                    let deadline = soon();
+                    while fabrics[1].arrived(way.slot) < round {
+                        // spins on the slot alone; the reader's polls move the data
+                        assert!(!deadline.passed(), "round {round} was never taken");
+                        std::hint::spin_loop();
+                    }
+                    // at once, and first what is likely to be taken last
+                    fill_range(&way.target, bytes - 4096, 4096, u64::MAX);
+                }
+            });
+            for round in 1..=rounds {
+                await_arrival(&fabrics[0], ready.slot, round);
+                way.channel.memcpy(way.memcpy(Direction::Read, bytes, round, round)).unwrap();
+                assert_eq!(completions(&fabrics[0], 1)[0].result, Ok(()));
+                assert_eq!(mismatch(&way.source, 0, bytes, round), None, "round {round}");
+            }
+        });
+    }
+}
+
+pub fn offsets_of_reads_are_respected(make: MakeBackend) {
+    let fabrics = mesh(make, 2);
+    let way = route(&fabrics[0], &fabrics[1], 1, 0, 1000);
+    fill(&way.source, 1);
+    fill_range(&way.target, 300, 100, 2);
+    let part = Memcpy {
+        local: LocalSlice { region: &way.source, offset: 300 },
+        remote: RemoteSlice { region: &way.remote, offset: 300 },
+        ..way.memcpy(Direction::Read, 100, 0, 0)
+    };
+    way.channel.memcpy(part).unwrap();
+    completions(&fabrics[0], 1);
+    assert_eq!(mismatch(&way.source, 300, 100, 2), None, "the bytes that were read");
+    assert_eq!(mismatch(&way.source, 0, 300, 1), None, "the bytes before");
+    assert_eq!(mismatch(&way.source, 400, 600, 1), None, "the bytes behind");
+}
+
+pub fn a_read_sees_the_writes_before_it(make: MakeBackend) {
+    let fabrics = mesh(make, 2);
+    for bytes in [1000, 5 << 20] {
+        let way = route(&fabrics[0], &fabrics[1], 1, 0, bytes);
+        let back = fabrics[0].alloc_region(bytes).unwrap();
+        fill(&way.source, bytes);
+        way.write(bytes, 0, 1).unwrap();
+        let local = LocalSlice { region: &back, offset: 0 };
+        way.channel.memcpy(Memcpy { local, ..way.memcpy(Direction::Read, bytes, 0, 2) }).unwrap();
+        let done = completions(&fabrics[0], 2);
+        assert!(done.iter().map(|done| done.token).eq([1, 2]), "completions in order");
+        assert_eq!(mismatch(&back, 0, bytes, bytes), None, "{bytes} bytes");
+    }
 }
 
 pub fn an_epoch_never_falls(make: MakeBackend) {
