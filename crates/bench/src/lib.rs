@@ -17,6 +17,6 @@ pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
 pub use step::{StepOptions, StepResult, step};
 pub use transfer::{
-    StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer, transfer_member,
-    transfer_sizes,
+    Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer,
+    transfer_member, transfer_sizes,
 };

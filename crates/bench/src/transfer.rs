@@ -34,6 +34,7 @@ const QUICK_ROUND_BYTES: usize = 16 << 20;
 pub struct TransferSpec {
     pub transport: Transport,
     pub exchange: Exchange,
+    pub sizes: Sizes,
     /// Of the tensor: a positive multiple of 4.
     pub bytes: usize,
     /// A round is: the limit, warm-up, repetitions, a check of the whole tensor. Rounds alternate
@@ -45,12 +46,32 @@ pub struct TransferSpec {
     pub repetitions: usize,
 }
 
+/// What the plan knows of the tensor's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sizes {
+    /// All of it: static placement (Xue et al. §3.2).
+    Static,
+    /// Nothing but the number of dimensions: dynamic allocation (§3.3).
+    Dynamic,
+}
+
+impl Sizes {
+    pub fn name(self) -> &'static str {
+        match self {
+            Sizes::Static => "static",
+            Sizes::Dynamic => "dynamic",
+        }
+    }
+}
+
 /// What was measured. All times in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct TransferResult {
     pub bench: &'static str,
     pub transport: Transport,
     pub exchange: Exchange,
+    pub sizes: Sizes,
     pub bytes: usize,
     /// From the start of the Send to the moment in which the receiver found the tensor.
     pub transfer_ns: Summary,
@@ -84,13 +105,14 @@ impl TransferSpec {
     pub fn new(
         transport: Transport,
         exchange: Exchange,
+        sizes: Sizes,
         bytes: usize,
         quick: bool,
     ) -> TransferSpec {
         let (rounds, round_bytes, most) =
             if quick { (3, QUICK_ROUND_BYTES, 50) } else { (9, ROUND_BYTES, 100) };
         let repetitions = (round_bytes / bytes.max(1)).clamp(3, most);
-        TransferSpec { transport, exchange, bytes, rounds, warm_up: 2, repetitions }
+        TransferSpec { transport, exchange, sizes, bytes, rounds, warm_up: 2, repetitions }
     }
 }
 
@@ -139,6 +161,7 @@ fn summarise(
         bench: TRANSFER,
         transport: spec.transport,
         exchange: spec.exchange,
+        sizes: spec.sizes,
         bytes: spec.bytes,
         transfer_ns,
         end_to_end_ns,
@@ -179,7 +202,8 @@ mod tests {
     fn every_size_is_repeated() {
         for bytes in transfer_sizes(false) {
             for quick in [false, true] {
-                let spec = TransferSpec::new(Transport::Shm, Exchange::Copy, bytes, quick);
+                let spec =
+                    TransferSpec::new(Transport::Shm, Exchange::Copy, Sizes::Static, bytes, quick);
                 assert!(spec.rounds * spec.repetitions >= 9, "{spec:?}");
             }
         }

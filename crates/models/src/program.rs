@@ -236,7 +236,7 @@ fn add_update(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_graph::{SendFrom, place, plan};
+    use tensorwire_graph::{PlanOptions, place, plan};
 
     fn spec(replicas: u32) -> ProgramSpec {
         ProgramSpec {
@@ -272,11 +272,11 @@ mod tests {
         let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
         let placed = place(&program.graph, cluster).unwrap();
         let runs = program.runs(&placed, cluster);
-        let plan = plan(&placed, &cluster.tasks(), &runs, SendFrom::Origin).unwrap();
+        let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
         let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
-        assert_eq!(plan.bytes_crossing(Program::TRAIN), 4 * bytes as u64);
-        assert_eq!(plan.bytes_crossing(Program::FETCH), bytes as u64);
-        assert_eq!(plan.bytes_crossing(Program::EVALUATE), 0);
+        assert_eq!(plan.traffic(Program::TRAIN).written, 4 * bytes as u64);
+        assert_eq!(plan.traffic(Program::FETCH).written, bytes as u64);
+        assert_eq!(plan.traffic(Program::EVALUATE).sends, 0);
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         let program = Program::new(&spec(3)).unwrap();
         let placed = place(&program.graph, Cluster::Local).unwrap();
         let runs = program.runs(&placed, Cluster::Local);
-        let plan = plan(&placed, &Cluster::Local.tasks(), &runs, SendFrom::Origin).unwrap();
+        let plan = plan(&placed, &Cluster::Local.tasks(), &runs, PlanOptions::default()).unwrap();
         assert!(plan.edges.is_empty());
         let evaluated = plan.runs[Program::EVALUATE.0].nodes[0].len();
         let trained = plan.runs[Program::TRAIN.0].nodes[0].len();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::GraphError;
+use tensorwire_graph::{PlanOptions, SendFrom};
 use tensorwire_models::data::DataError;
 
 use crate::weights::WeightsError;
@@ -33,10 +34,48 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exchange {
-    /// One one-sided write from where the tensor was made.
+    /// By reference where both ends share memory and the plan proves it safe; else one one-sided write
+    /// from where the tensor was made.
     ZeroCopy,
-    /// A copy into registered memory first: Xue et al.'s RDMA.cp, to compare with.
+    /// One write for every tensor, shared memory or not, as between hosts (Xue et al.'s RDMA.zerocp).
+    Write,
+    /// A copy into registered memory first, then the write: their RDMA.cp, to compare with.
     Copy,
+}
+
+impl Exchange {
+    /// As `--exchange` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exchange::ZeroCopy => "zero-copy",
+            Exchange::Write => "write",
+            Exchange::Copy => "copy",
+        }
+    }
+
+    /// What it means for the plan.
+    pub fn plan_options(self, transport: Transport) -> PlanOptions {
+        let shared_memory = match (self, transport) {
+            // all members of a launcher are on its host
+            (Exchange::ZeroCopy, Transport::Auto | Transport::Shm) => true,
+            (Exchange::ZeroCopy, Transport::Tcp) | (Exchange::Write | Exchange::Copy, _) => false,
+        };
+        let send_from = match self {
+            Exchange::ZeroCopy | Exchange::Write => SendFrom::Origin,
+            Exchange::Copy => SendFrom::Staging,
+        };
+        PlanOptions { send_from, shared_memory, ..PlanOptions::default() }
+    }
+}
+
+impl Transport {
+    /// As `--transport` spells what was chosen.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto | Transport::Shm => "shm",
+            Transport::Tcp => "tcp",
+        }
+    }
 }
 
 /// How a variable is changed (`--optimizer`).

@@ -10,7 +10,9 @@ use tensorwire_fabric::{CloseError, Fabric, RegionError};
 use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place};
-use tensorwire_runtime::{ConnectError, OneSided, Session, SessionError, SessionOptions, Storage};
+use tensorwire_runtime::{
+    ConnectError, OneSidedOptions, Opening, Session, SessionError, SessionOptions,
+};
 
 use crate::config::Transport;
 use crate::member::{Member, MemberError, QUEUE_PAIRS};
@@ -28,6 +30,8 @@ pub struct PartOptions {
     pub step_deadline: Duration,
     /// Record when each node ran.
     pub timeline: bool,
+    /// Most bytes of each arena for tensors whose size is known only when they exist.
+    pub dynamic_bytes_max: usize,
 }
 
 /// A part that is ready to run, connected to all others.
@@ -64,15 +68,14 @@ impl Member {
     pub fn open_part(&self, plan: &Plan, options: PartOptions) -> Result<OpenPart, PartError> {
         let part = self.rank().index();
         let fabric = self.connect(options.transport, options.spin, &digest(plan))?;
-        // fits: the plan checked the sum against the address space
-        let region = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
-        let storage = Storage::new(&plan.parts[part], &region.slab())?;
         let deadline = Deadline::after(self.setup_patience());
-        let exchange = OneSided::connect(&fabric, plan, part, region, QUEUE_PAIRS, deadline)?;
+        let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
+        let told = OneSidedOptions::new(plan, QUEUE_PAIRS, dynamic_bytes_max);
+        let opening = Opening::new(&fabric, plan, part, told, deadline)?;
+        let (exchange, storage) = opening.complete(deadline)?;
         let kernels = Arc::new(Kernels::open(options.kernels, options.threads));
         let description = kernels.description();
-        let PartOptions { step_deadline, timeline, .. } = options;
-        let options = SessionOptions { step_deadline, timeline };
+        let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max };
         let session =
             Session::new(plan, part, storage, kernels, Some(Box::new(exchange)), options)?;
         Ok(OpenPart { session, kernels: description, fabric })

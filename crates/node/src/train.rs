@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank, human_bytes};
-use tensorwire_graph::{Cluster, Op, Output, Plan, SendFrom, place, plan};
+use tensorwire_graph::{Cluster, Op, Output, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{ReadGuard, Slab, TensorError, TensorMut, TensorRef};
 use tensorwire_models::data::{Batches, DataError, Dataset, Source};
 use tensorwire_models::{Model, Optimizer, Program, ProgramSpec, Variable, initialise};
 use tensorwire_runtime::{Counters, RunError, Session, SessionError, SessionOptions, Storage};
 
-use crate::config::{
-    self, ConfigError, Exchange, OptimizerChoice, Schedule, Strategy, TrainConfig,
-};
+use crate::config::{self, ConfigError, OptimizerChoice, Schedule, Strategy, TrainConfig};
 use crate::member::{JoinError, Member};
 use crate::open_part::{PartError, PartOptions};
 use crate::weights::{self, Weights, WeightsError};
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
+/// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
+const DYNAMIC_BYTES_MAX: usize = 4 << 30;
 /// How long a wait spins before it blocks, where every process has a core.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -238,11 +238,8 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         Strategy::Ps => Cluster::ParameterServers { workers: config.workers, servers },
     };
     let placed = place(&program.graph, cluster)?;
-    let send_from = match config.exchange {
-        Exchange::ZeroCopy => SendFrom::Origin,
-        Exchange::Copy => SendFrom::Staging,
-    };
-    let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), send_from)?;
+    let options = config.exchange.plan_options(config.transport);
+    let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))
 }
 
@@ -260,7 +257,11 @@ pub fn train_local(
     let storage = Storage::new(&plan.parts[0], &registered)?;
     let threads = config.threads.unwrap_or_else(cores);
     let kernels = Arc::new(Kernels::open(kernel_choice(config), threads));
-    let options = SessionOptions { step_deadline: STEP_DEADLINE, timeline: false };
+    let options = SessionOptions {
+        step_deadline: STEP_DEADLINE,
+        timeline: false,
+        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+    };
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
     let mut trainer = Trainer { config, program, plan, part: 0, shape: *shape, session, replicas };
@@ -310,6 +311,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
         threads: config.threads.unwrap_or_else(|| default_threads(&config, is_worker)),
         step_deadline: STEP_DEADLINE,
         timeline: false,
+        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
     };
     let mut open = member.open_part(&plan, options)?;
     // fits: parts are counted by u32

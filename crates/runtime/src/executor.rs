@@ -127,7 +127,7 @@ impl Executor {
 
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
-        self.workspace.begin(frontier.users());
+        self.workspace.begin(frontier.transients());
         self.ready.clear();
         self.ready.extend(frontier.start());
         self.misses = 0;

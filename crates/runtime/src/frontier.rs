@@ -2,7 +2,7 @@
 
 use tensorwire_graph::{NodeId, Part};
 
-use crate::workspace::{Users, users};
+use crate::workspace::Transients;
 
 /// The dependencies among the nodes that one run of one part executes.
 #[derive(Debug)]
@@ -13,8 +13,7 @@ pub(crate) struct Frontier {
     predecessors: Vec<u32>,
     /// By node: the nodes that wait for it.
     successors: Vec<Vec<NodeId>>,
-    /// How often the run uses what the plan gave no place.
-    users: Users,
+    transients: Transients,
     total: usize,
     waiting: Vec<u32>,
     done: usize,
@@ -45,8 +44,16 @@ impl Frontier {
         }
         let sources = nodes.iter().copied().filter(|id| predecessors[id.index()] == 0).collect();
         let waiting = predecessors.clone();
-        let users = users(part, nodes);
-        Frontier { sources, predecessors, successors, users, total: nodes.len(), waiting, done: 0 }
+        let transients = Transients::new(part, nodes);
+        Frontier {
+            sources,
+            predecessors,
+            successors,
+            transients,
+            total: nodes.len(),
+            waiting,
+            done: 0,
+        }
     }
 
     /// Begins a run: the nodes that wait for nothing.
@@ -56,8 +63,9 @@ impl Frontier {
         &self.sources
     }
 
-    pub(crate) fn users(&self) -> &Users {
-        &self.users
+    /// What the run does with outputs that the plan gave no place.
+    pub(crate) fn transients(&self) -> &Transients {
+        &self.transients
     }
 
     /// Marks a node as done and calls `ready` with each node that waited for it alone.

@@ -25,20 +25,32 @@ pub(crate) struct Workspace {
     pub(crate) copies: CopyCounter,
 }
 
-/// For each output without a place, how often a run uses it.
-pub(crate) type Users = HashMap<Output, u32>;
+/// What a run does with outputs that the plan gave no place.
+#[derive(Debug, Default)]
+pub(crate) struct Transients {
+    /// How often the run uses each.
+    users: HashMap<Output, u32>,
+    /// Those that it makes.
+    made: Vec<Output>,
+}
 
-/// Counts the users of what the plan gave no place, among the nodes of a run.
-pub(crate) fn users(part: &Part, nodes: &[NodeId]) -> Users {
-    let mut users = HashMap::new();
-    for &id in nodes {
-        for input in &part.graph.node(id).inputs {
-            if is_transient(part, *input) {
-                *users.entry(*input).or_default() += 1;
+impl Transients {
+    pub(crate) fn new(part: &Part, nodes: &[NodeId]) -> Transients {
+        let mut all = Transients::default();
+        for &id in nodes {
+            let node = part.graph.node(id);
+            for input in node.inputs.iter().filter(|input| is_transient(part, **input)) {
+                *all.users.entry(*input).or_default() += 1;
             }
+            // fits: operators have at most two outputs
+            let outputs = (0..node.facts.len() as u32).map(|index| Output { node: id, index });
+            let is_made = |output: &Output| {
+                is_transient(part, *output) && !matches!(node.op, Op::Input { .. })
+            };
+            all.made.extend(outputs.filter(is_made));
         }
+        all
     }
-    users
 }
 
 /// Is the output there only while it is needed?
@@ -61,9 +73,10 @@ impl Workspace {
         }
     }
 
-    /// Begins a run.
-    pub(crate) fn begin(&mut self, users: &Users) {
-        self.users.clone_from(users);
+    /// Begins a run: what it will make again goes first.
+    pub(crate) fn begin(&mut self, transients: &Transients) {
+        self.users.clone_from(&transients.users);
+        transients.made.iter().for_each(|output| self.storage.remove(*output));
     }
 
     /// The specs of a node's outputs, from what its inputs are now.

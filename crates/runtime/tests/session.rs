@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use support::{network, read, session_alone, write};
-use tensorwire_graph::{Cluster, Graph, Hint, Op, RunId, RunSpec, SendFrom, place, plan};
+use tensorwire_graph::{Cluster, Graph, Hint, Op, PlanOptions, RunId, RunSpec, place, plan};
 use tensorwire_runtime::{RunError, SessionError};
 use tensorwire_tensor::{DType, Fact};
 
@@ -91,8 +91,9 @@ fn a_part_with_edges_needs_an_exchange() {
     let placed = place(&graph, cluster).unwrap();
     let roots = vec![max];
     let run = RunSpec { name: "run", roots, fetch_to: None, given: vec![], followed_by: vec![] };
-    let plan = plan(&placed, &cluster.tasks(), &[run], SendFrom::Origin).unwrap();
-    let error = support::try_session(&plan, 0, None, Duration::from_secs(1)).unwrap_err();
+    let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+    let error =
+        support::try_session(&plan, 0, None, support::options(Duration::from_secs(1))).unwrap_err();
     assert!(matches!(error, SessionError::NoExchange { part: 0, edges: 1 }), "{error}");
 }
 

@@ -10,7 +10,7 @@ use tensorwire_graph::{GraphError, NodeId, Plan};
 use tensorwire_node::{JoinError, Member, OpenPart, PartError, PartOptions};
 use tensorwire_runtime::{Event, RunError, SessionError};
 
-use super::program::{self, ANSWER, MAXIMUM, MOVE, PAYLOAD, RECEIVER, SENDER};
+use super::program::{self, ANSWER, MAXIMUM, MOVE, PAYLOAD, RECEIVED, RECEIVER, SENDER};
 use super::stamps::{Received, Sent};
 use super::{TransferSpec, limit_of, payload};
 use crate::limit::{Limit, LimitKind, Loopback};
@@ -20,6 +20,9 @@ use crate::machine::cores;
 const SPIN: Duration = Duration::from_micros(50);
 /// Longest that a run may wait for the other member, which may be measuring the limit.
 const STEP_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What a dynamic arena may take beyond two tensors, in bytes: it grows in pieces.
+const DYNAMIC_SLACK: usize = 1 << 20;
 
 /// Why an end of a transfer gave up.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +108,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
     if steps > payload::STEPS_MAX {
         return Err(TransferError::TooManySteps { steps, most: payload::STEPS_MAX });
     }
-    let plan = program::transfer_plan(spec.bytes, spec.exchange)?;
+    let plan = program::transfer_plan(&spec)?;
     let spin = if member.world() > cores() { Duration::ZERO } else { SPIN };
     let options = PartOptions {
         transport: spec.transport,
@@ -114,6 +117,8 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         threads: 1,
         step_deadline: STEP_DEADLINE,
         timeline: true,
+        // the sender's tensor, or the receiver's, and one to come
+        dynamic_bytes_max: spec.bytes.saturating_mul(2).saturating_add(DYNAMIC_SLACK),
     };
     let part = member.open_part(&plan, options)?;
     let mut end = End { member, spec, part, step: 0 };
@@ -139,8 +144,8 @@ impl End<'_> {
     fn send(&mut self, plan: &Plan) -> Result<SenderReport, TransferError> {
         let missing = TransferError::Missing { what: PAYLOAD };
         let send = program::payload_edge(plan).ok_or(missing)?.send;
-        self.with_payload(|tensor, _| payload::fill(tensor))?;
         let spec = self.spec;
+        self.renew_payload()?;
         let shared = self.part.alloc_buffer(spec.bytes)?;
         let mut target = shared.write().expect("nobody else has the fresh buffer");
         let mut limit = match limit_of(spec.transport) {
@@ -154,6 +159,10 @@ impl End<'_> {
             self.measure_limit(&mut limit, &mut limit_ns)?;
             for repetition in 0..spec.warm_up + spec.repetitions {
                 self.step += 1;
+                // what was sent from unregistered memory once is allocated where it can be sent from
+                if self.step == 2 {
+                    self.renew_payload()?;
+                }
                 self.with_payload(payload::advance)?;
                 self.run_move()?;
                 if repetition >= spec.warm_up {
@@ -184,7 +193,8 @@ impl End<'_> {
                 }
             }
             // the sender waits for the answer before it writes again
-            let (_, bytes) = self.part.session.read(program::received(edge))?;
+            let received = self.part.session.node(RECEIVED)?;
+            let (_, bytes) = self.part.session.read(received.into())?;
             let wrong = payload::first_difference(bytemuck::cast_slice(&bytes), self.step);
             if let Some(index) = wrong {
                 return Err(TransferError::WrongElement { step: self.step, index });
@@ -215,6 +225,19 @@ impl End<'_> {
             if repetition >= self.spec.warm_up {
                 times.push(time);
             }
+        }
+        Ok(())
+    }
+
+    /// Gives the tensor memory, and the pattern of the step before the next.
+    fn renew_payload(&mut self) -> Result<(), TransferError> {
+        let (step, elements) = (self.step, self.spec.bytes / 4);
+        let session = &mut self.part.session;
+        let (_, mut bytes) = session.feed(session.node(PAYLOAD)?.into(), &[elements])?;
+        let tensor: &mut [f32] = bytemuck::cast_slice_mut(&mut bytes);
+        payload::fill(tensor);
+        if step > 1 {
+            payload::advance(tensor, step - 1);
         }
         Ok(())
     }

@@ -3,11 +3,11 @@
 
 use tensorwire_base::Rank;
 use tensorwire_graph::{
-    Cluster, Edge, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, RunId, RunSpec,
-    SendFrom, place, plan,
+    Cluster, Edge, Graph, GraphError, Hint, Init, NodeId, Op, Plan, RunId, RunSpec, place, plan,
 };
-use tensorwire_node::Exchange;
-use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+
+use super::{Sizes, TransferSpec};
 
 /// Worker 0: it computes with the tensor.
 pub(super) const RECEIVER: Rank = Rank(0);
@@ -21,38 +21,45 @@ pub(super) const MOVE: RunId = RunId(0);
 pub(super) const ANSWER: RunId = RunId(1);
 
 pub(super) const PAYLOAD: &str = "payload";
+pub(super) const RECEIVED: &str = "received";
 pub(super) const MAXIMUM: &str = "maximum";
+const ANCHOR: &str = "anchor";
 const WORD: &str = "answer";
 const HEARD: &str = "answered";
 
 /// The plan for a tensor of f32 of `bytes` bytes.
-pub(super) fn transfer_plan(bytes: usize, exchange: Exchange) -> Result<Plan, GraphError> {
+pub(super) fn transfer_plan(spec: &TransferSpec) -> Result<Plan, GraphError> {
     let shape = |source| GraphError::Shape { node: PAYLOAD.to_string(), source };
-    let spec = TensorSpec::new(DType::F32, &[bytes / 4]).map_err(shape)?;
     let word = TensorSpec::new(DType::F32, &[1]).map_err(shape)?;
     let mut graph = Graph::new();
     let receiver = Hint::Replica(0);
-    let payload = graph.variable(PAYLOAD, spec, Init::Zeros)?;
-    let maximum = graph.add(MAXIMUM, receiver, Op::ReduceMax, &[payload])?;
+    // what is placed with it is on the server
+    let anchor = graph.variable(ANCHOR, word.clone(), Init::Zeros)?;
+    let dim = match spec.sizes {
+        Sizes::Static => Dim::Known(spec.bytes / 4),
+        Sizes::Dynamic => Dim::Dynamic(graph.symbol()),
+    };
+    let input = Op::Input { fact: Fact { dtype: DType::F32, dims: vec![dim] } };
+    let payload = graph.add(PAYLOAD, Hint::With(anchor.node), input, &[])?;
+    // by this name the receiver can look at the whole tensor when the run is over
+    let view = Op::Reshape { to: vec![dim] };
+    let received = graph.add(RECEIVED, receiver, view, &[payload.into()])?;
+    let maximum = graph.add(MAXIMUM, receiver, Op::ReduceMax, &[payload.into()])?;
     let variable = Op::Variable { spec: word, init: Init::Zeros };
     let word = graph.add(WORD, receiver, variable, &[])?;
-    let heard = graph.add(HEARD, Hint::With(payload.node), Op::ReduceMax, &[word.into()])?;
+    let heard = graph.add(HEARD, Hint::With(anchor.node), Op::ReduceMax, &[word.into()])?;
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
     let placed = place(&graph, cluster)?;
-    let run = |name, root: NodeId, followed_by| RunSpec {
+    let run = |name, roots: &[NodeId], followed_by| RunSpec {
         name,
-        roots: vec![root],
+        roots: roots.to_vec(),
         fetch_to: None,
         given: vec![],
         followed_by,
     };
     // placing keeps the nodes' ids
-    let runs = [run("move", maximum, vec![0, 1]), run("answer", heard, vec![0])];
-    let send_from = match exchange {
-        Exchange::ZeroCopy => SendFrom::Origin,
-        Exchange::Copy => SendFrom::Staging,
-    };
-    plan(&placed, &cluster.tasks(), &runs, send_from)
+    let runs = [run("move", &[maximum, received], vec![0, 1]), run("answer", &[heard], vec![0])];
+    plan(&placed, &cluster.tasks(), &runs, spec.exchange.plan_options(spec.transport))
 }
 
 /// The edge that the tensor crosses.
@@ -60,26 +67,34 @@ pub(super) fn payload_edge(plan: &Plan) -> Option<&Edge> {
     plan.edges.iter().find(|edge| edge.name == PAYLOAD)
 }
 
-/// Where the receiver has the tensor.
-pub(super) fn received(edge: &Edge) -> Output {
-    edge.recv.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorwire_graph::Traffic;
+    use tensorwire_node::{Exchange, Transport};
 
     #[test]
-    fn the_tensor_crosses_once_and_its_buffer_is_guarded() {
-        for exchange in [Exchange::ZeroCopy, Exchange::Copy] {
-            let plan = transfer_plan(4096, exchange).unwrap();
-            let edge = payload_edge(&plan).unwrap();
-            let (from, to) = (SENDER.index(), RECEIVER.index());
-            assert_eq!((edge.from, edge.to, edge.spec.bytes()), (from, to, 4096));
-            assert_eq!(plan.bytes_crossing(MOVE), 4096);
-            assert_eq!(plan.bytes_crossing(ANSWER), 4);
-            let guarded = plan.edges.iter().any(|edge| edge.name.starts_with('^'));
-            assert!(guarded, "nothing else orders the next write behind the reduce_max");
+    fn the_tensor_crosses_once_and_its_memory_is_guarded() {
+        for transport in [Transport::Shm, Transport::Tcp] {
+            for exchange in [Exchange::ZeroCopy, Exchange::Write, Exchange::Copy] {
+                for sizes in [Sizes::Static, Sizes::Dynamic] {
+                    let spec = TransferSpec::new(transport, exchange, sizes, 4096, true);
+                    let plan = transfer_plan(&spec).unwrap();
+                    let edge = payload_edge(&plan).unwrap();
+                    assert_eq!((edge.from, edge.to), (SENDER.index(), RECEIVER.index()));
+                    let Traffic { written, by_reference, dynamic, .. } = plan.traffic(MOVE);
+                    let expected = match (sizes, exchange, transport) {
+                        (Sizes::Dynamic, _, _) => (0, 0, 1),
+                        (_, Exchange::ZeroCopy, Transport::Shm) => (0, 4096, 0),
+                        _ => (4096, 0, 0),
+                    };
+                    assert_eq!((written, by_reference, dynamic), expected, "{spec:?}");
+                    assert_eq!(plan.traffic(ANSWER).written, 4);
+                    let guarded = plan.edges.iter().any(|edge| edge.name.starts_with('^'));
+                    // a dynamic tensor is acknowledged; else nothing orders the next write
+                    assert_eq!(guarded, sizes == Sizes::Static, "{spec:?}");
+                }
+            }
         }
     }
 }

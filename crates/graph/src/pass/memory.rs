@@ -110,14 +110,13 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
     for (index, class) in classes.classes.iter().enumerate() {
         let root = class.root();
         let name = &graph.node(root.node).name;
-        let Some(spec) = known_spec(name, graph.fact(root))? else {
-            plan.kept.extend(class.members.iter().filter(|o| needs.kept.contains(&o.node)));
-            continue;
-        };
         let is_exclusive = is_state(needs, class);
         if is_exclusive {
             plan.kept.extend(&class.members);
         }
+        let Some(spec) = known_spec(name, graph.fact(root))? else {
+            continue;
+        };
         if needs.elsewhere.contains(&root.node) {
             continue;
         }

@@ -11,11 +11,21 @@ use crate::workspace::is_transient;
 
 impl Executor {
     pub(super) fn kernel(&mut self, part: &Part, id: NodeId) -> Result<(), RunError> {
-        let step = self.counters.steps;
         let start_ns = if self.timeline.is_some() { Clock::now_ns() } else { 0 };
+        let made = self.outputs(part, id)?;
+        self.launch(part, id, &made)?;
+        self.hold(part, id, made);
+        self.counters.kernels += 1;
+        if self.timeline.is_some() {
+            self.record(id, start_ns, Clock::now_ns());
+        }
+        Ok(())
+    }
+
+    fn launch(&self, part: &Part, id: NodeId, made: &[Tensor]) -> Result<(), RunError> {
+        let step = self.counters.steps;
         let node = part.graph.node(id);
         let name = || node.name.clone();
-        let made = self.outputs(part, id)?;
         let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
         let bad = |source| RunError::Tensor { step, node: name(), source };
         let unfed = || RunError::NotFed { step, node: name() };
@@ -26,7 +36,7 @@ impl Executor {
         let read = if in_place { &read[1..] } else { read };
         let written: Result<Vec<&Tensor>, _> = changed.iter().map(tensor).collect();
         let mut written = written?;
-        written.extend(&made);
+        written.extend(made);
         let read: Result<Vec<&Tensor>, _> = read.iter().map(tensor).collect();
         let read = read?;
         let mut writes = Vec::with_capacity(written.len());
@@ -49,14 +59,7 @@ impl Executor {
             true => self.kernels.run_in_place(&node.op, &inputs, &mut outputs),
             false => self.kernels.run(&node.op, &inputs, &mut outputs),
         };
-        done.map_err(|source| RunError::Kernel { step, node: name(), source })?;
-        drop((outputs, inputs, writes, reads));
-        self.hold(part, id, made);
-        self.counters.kernels += 1;
-        if self.timeline.is_some() {
-            self.record(id, start_ns, Clock::now_ns());
-        }
-        Ok(())
+        done.map_err(|source| RunError::Kernel { step, node: name(), source })
     }
 
     /// The tensors that a node will make: planned ones, and fresh or taken-over memory for the rest.

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, Op, Output, Plan, RunSpec, SendFrom, gradients, place, plan,
+    Cluster, Graph, Hint, Init, Op, Output, Plan, PlanOptions, RunSpec, gradients, place, plan,
     simplify,
 };
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, TensorMut, TensorRef};
-use tensorwire_runtime::{Exchange, OneSided, Session, SessionError, SessionOptions, Storage};
+use tensorwire_runtime::{
+    Exchange, OneSided, OneSidedOptions, Opening, Session, SessionError, SessionOptions, Storage,
+};
 use tensorwire_tensor::{DType, Element, Fact, TensorSpec};
 use tensorwire_testkit::mesh;
 
@@ -103,27 +105,36 @@ fn plan_for(network: &Network, cluster: Cluster) -> Plan {
     let placed = place(&network.graph, cluster).unwrap();
     let roots = network.roots.iter().map(|name| placed.find(name).unwrap()).collect();
     let run = RunSpec { name: "step", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
-    plan(&placed, &cluster.tasks(), &[run], SendFrom::Origin).unwrap()
+    plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()
 }
+
+/// A limit on dynamic tensors that no test but those about it comes near.
+pub(crate) const DYNAMIC_BYTES_MAX: usize = 1 << 26;
 
 pub(crate) fn try_session(
     plan: &Plan,
     part: usize,
-    exchange: Option<(Box<dyn Exchange>, Slab)>,
-    step_deadline: Duration,
+    exchange: Option<(OneSided, Storage)>,
+    options: SessionOptions,
 ) -> Result<Session, SessionError> {
-    let (exchange, slab) = exchange.unzip();
-    let bytes = plan.parts[part].memory.registered_bytes;
-    let slab = slab.unwrap_or_else(|| Slab::anonymous(bytes).unwrap());
-    let storage = Storage::new(&plan.parts[part], &slab)?;
+    let (exchange, storage) = exchange.unzip();
+    let alone = || {
+        let bytes = plan.parts[part].memory.registered_bytes;
+        Storage::new(&plan.parts[part], &Slab::anonymous(bytes).unwrap()).unwrap()
+    };
+    let storage = storage.unwrap_or_else(alone);
     let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1));
-    let options = SessionOptions { step_deadline, timeline: false };
+    let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
     Session::new(plan, part, storage, kernels, exchange, options)
+}
+
+pub(crate) fn options(step_deadline: Duration) -> SessionOptions {
+    SessionOptions { step_deadline, timeline: false, dynamic_bytes_max: DYNAMIC_BYTES_MAX }
 }
 
 pub(crate) fn session_alone(network: &Network) -> Session {
     let plan = plan_for(network, Cluster::Local);
-    try_session(&plan, 0, None, Duration::from_secs(30)).unwrap()
+    try_session(&plan, 0, None, options(Duration::from_secs(30))).unwrap()
 }
 
 pub(crate) fn sessions_over_sim(
@@ -137,21 +148,18 @@ pub(crate) fn sessions_over_sim(
     let sim = SimNetwork::new(seed, knobs(SimKnobs::default()));
     let fabrics = mesh::open(&Backend::Sim(sim), workers + servers, |_| {});
     mesh::connect(&fabrics);
-    let open = |part: usize, fabric: &Fabric| {
-        let bytes = plan.parts[part].memory.registered_bytes as u64;
-        let region = fabric.alloc_region(bytes).unwrap();
-        let slab = region.slab();
-        let exchange = OneSided::connect(fabric, &plan, part, region, 4, mesh::soon()).unwrap();
-        let exchange = Some((Box::new(exchange) as Box<dyn Exchange>, slab));
-        try_session(&plan, part, exchange, Duration::from_secs(2)).unwrap()
-    };
-    let open = &open;
-    let sessions = std::thread::scope(|scope| {
-        let opening: Vec<_> =
-            fabrics.iter().enumerate().map(|(p, f)| scope.spawn(move || open(p, f))).collect();
-        opening.into_iter().map(|thread| thread.join().unwrap()).collect()
-    });
-    (sessions, fabrics)
+    (sessions(&plan, &fabrics, options(Duration::from_secs(2))), fabrics)
+}
+
+/// One session for each part of a plan, all opened by this thread.
+pub(crate) fn sessions(plan: &Plan, fabrics: &[Fabric], options: SessionOptions) -> Vec<Session> {
+    let told = OneSidedOptions::new(plan, 4, options.dynamic_bytes_max);
+    let open =
+        |(part, fabric)| Opening::new(fabric, plan, part, told.clone(), mesh::soon()).unwrap();
+    let openings = fabrics.iter().enumerate().map(open).collect();
+    let opened = Opening::complete_all(openings, mesh::soon()).unwrap();
+    let session = |(part, exchange)| try_session(plan, part, Some(exchange), options).unwrap();
+    opened.into_iter().enumerate().map(session).collect()
 }
 
 /// Random values for every variable and input of an f64 network.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tensorwire_bench::Sizes;
 use tensorwire_bench::parse_size;
 use tensorwire_node::{
     Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TrainConfig, Transport,
@@ -68,7 +69,7 @@ pub(crate) struct JobArgs {
     /// How bytes travel. `auto`: shared memory, since all processes are on this host
     #[arg(long, value_enum, default_value = "auto")]
     transport: TransportArg,
-    /// How a tensor crosses. `copy` copies it into registered memory first, to compare with
+    /// How a tensor crosses
     #[arg(long, value_enum, default_value = "zero-copy")]
     exchange: ExchangeArg,
     /// Samples per worker and step
@@ -157,8 +158,11 @@ pub(crate) struct TransferArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
     pub(crate) transport: Vec<TransportArg>,
     /// Which exchanges to measure
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "copy"])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "write", "copy"])]
     pub(crate) exchange: Vec<ExchangeArg>,
+    /// Whether the plan knows the tensor's size before the run
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["static", "dynamic"])]
+    pub(crate) kind: Vec<KindArg>,
     /// Fewer repetitions, and sizes only up to 64 MiB
     #[arg(long)]
     pub(crate) quick: bool,
@@ -197,8 +201,20 @@ pub(crate) enum TransportArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ExchangeArg {
+    /// No byte is copied; on one host, none is moved that need not be
     ZeroCopy,
+    /// One write for every tensor, as between hosts
+    Write,
+    /// A copy into registered memory first, to compare with
     Copy,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum KindArg {
+    /// It does: one write, or none
+    Static,
+    /// It does not: announced, allocated by the receiver, read
+    Dynamic,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -283,10 +299,20 @@ impl From<TransportArg> for Transport {
     }
 }
 
+impl From<KindArg> for Sizes {
+    fn from(arg: KindArg) -> Sizes {
+        match arg {
+            KindArg::Static => Sizes::Static,
+            KindArg::Dynamic => Sizes::Dynamic,
+        }
+    }
+}
+
 impl From<ExchangeArg> for Exchange {
     fn from(arg: ExchangeArg) -> Exchange {
         match arg {
             ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
+            ExchangeArg::Write => Exchange::Write,
             ExchangeArg::Copy => Exchange::Copy,
         }
     }

@@ -13,7 +13,7 @@ use tensorwire_bench::{
     BenchError, Machine, StepOptions, StepResult, TransferResult, TransferSpec, step, transfer,
     transfer_sizes,
 };
-use tensorwire_node::{Exchange, Strategy, Transport};
+use tensorwire_node::Strategy;
 
 use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs};
 use super::job::{end_at_once_while, job_spec};
@@ -41,19 +41,24 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut rows = Vec::new();
     for &transport in &args.transport {
         for &exchange in &args.exchange {
-            for &bytes in sizes {
-                let spec = TransferSpec::new(transport.into(), exchange.into(), bytes, args.quick);
-                let result = transfer(&spec, &job)?;
-                lines.append(&result)?;
-                let row = transfer_row(&result);
-                note(format_args!("{}", row.join("  ")));
-                rows.push(row);
+            for &kind in &args.kind {
+                for &bytes in sizes {
+                    let (transport, exchange) = (transport.into(), exchange.into());
+                    let spec =
+                        TransferSpec::new(transport, exchange, kind.into(), bytes, args.quick);
+                    let result = transfer(&spec, &job)?;
+                    lines.append(&result)?;
+                    let row = transfer_row(&result);
+                    note(format_args!("{}", row.join("  ")));
+                    rows.push(row);
+                }
             }
         }
     }
     let header = [
         "transport",
         "exchange",
+        "kind",
         "size",
         "transfer",
         "p90",
@@ -64,7 +69,7 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
         "of limit",
         "copies/byte",
     ];
-    print(table(&header, &rows, &[2, 3, 4, 5, 6, 8, 9, 10]))?;
+    print(table(&header, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
     print(
         "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
          the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
@@ -78,8 +83,9 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
     // fits: bytes over nanoseconds are gigabytes over seconds, for people
     let rate = result.bytes as f64 / result.transfer_ns.median;
     vec![
-        transport_name(result.transport).to_string(),
-        exchange_name(result.exchange).to_string(),
+        result.transport.name().to_string(),
+        result.exchange.name().to_string(),
+        result.sizes.name().to_string(),
         human_bytes(result.bytes as u64),
         time(result.transfer_ns.median),
         time(result.transfer_ns.p90),
@@ -119,8 +125,8 @@ fn show_step(result: &StepResult) -> Result<(), Failure> {
     let (workers, servers) = (result.workers, result.servers);
     let job = format!(
         "{workers} workers, {servers} servers, {}, {}",
-        transport_name(result.transport),
-        exchange_name(result.exchange)
+        result.transport.name(),
+        result.exchange.name()
     );
     let local = format!("local: {workers} replicas in one process");
     let rows = vec![
@@ -145,20 +151,6 @@ fn show_step(result: &StepResult) -> Result<(), Failure> {
 
 fn announce(machine: &Machine) {
     note(format_args!("{} cores, {}", machine.cores, machine.cpu));
-}
-
-fn transport_name(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Auto | Transport::Shm => "shm",
-        Transport::Tcp => "tcp",
-    }
-}
-
-fn exchange_name(exchange: Exchange) -> &'static str {
-    match exchange {
-        Exchange::ZeroCopy => "zero-copy",
-        Exchange::Copy => "copy",
-    }
 }
 
 /// `--json FILE`: one line a result, appended whole.

@@ -9,7 +9,7 @@ use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
 use tensorwire_node::{
-    Exchange, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch, train_local,
+    Prepared, Progress, Strategy, TrainReport, Transport, Update, launch, train_local,
 };
 
 use super::Failure;
@@ -111,12 +111,14 @@ fn announce(prepared: &Prepared) {
         Transport::Shm => "shm",
         Transport::Tcp => "tcp",
     };
+    let traffic = plan.traffic(Program::TRAIN);
     note(format_args!(
-        "ps: {} workers, {} servers; transport {transport}; {} cross per step in {} writes",
+        "ps: {} workers, {} servers; transport {transport}; per step {} by reference, {} written, {} sends",
         config.workers,
         config.servers,
-        human_bytes(plan.bytes_crossing(Program::TRAIN)),
-        plan.edges.len(),
+        human_bytes(traffic.by_reference),
+        human_bytes(traffic.written),
+        traffic.sends,
     ));
 }
 
@@ -201,14 +203,9 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
     let local = config.strategy == Strategy::Local;
     let transport = match config.transport {
         _ if local => "none",
-        Transport::Auto | Transport::Shm => "shm",
-        Transport::Tcp => "tcp",
+        transport => transport.name(),
     };
-    let exchange = match config.exchange {
-        _ if local => "none",
-        Exchange::ZeroCopy => "zero-copy",
-        Exchange::Copy => "copy",
-    };
+    let exchange = if local { "none" } else { config.exchange.name() };
     json!({
         "model": config.model,
         "data": config.data,
