@@ -1,7 +1,7 @@
 //! The plan: what every process of a job does, as data. Made by each process on its own from the same
 //! graph, and the same everywhere.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
 use tensorwire_tensor::Fact;
 
@@ -15,7 +15,8 @@ use crate::pass::partition::{Cut, Partition, partition};
 use crate::pass::reference::{
     Chooser, Transfer, WhyWrite, readers as readers_of, without_references,
 };
-use crate::pass::reuse::{At, Schedule, TaskSets};
+use crate::pass::reuse::TaskSets;
+use crate::pass::schedule::{At, Schedule, schedule};
 use crate::pass::verify::verify;
 
 /// A subset of the graph that is run at once, by name: training, fetching the weights, evaluating.
@@ -222,7 +223,7 @@ impl Planner<'_> {
             PlanOptions { shared_memory: true, send_from: SendFrom::Origin, .. } => Chooser {
                 partition: &draft.partition,
                 classes: &draft.classes,
-                members: &draft.members(),
+                schedules: &draft.schedules,
                 variables_shared: self.options.variables_shared,
             }
             .choose(),
@@ -489,122 +490,4 @@ fn later_runs(runs: &[RunSpec]) -> Vec<(usize, Vec<usize>)> {
         (0..runs.len()).filter(|&run| seen[run]).collect()
     };
     (0..runs.len()).map(|run| (run, reach(run))).collect()
-}
-
-/// The nodes of a run in all parts, in an order in which each comes after what it waits for.
-fn schedule(
-    graph: &Graph,
-    partition: &Partition,
-    order: &[Vec<(NodeId, NodeId)>],
-    tasks: &[Task],
-    run: &RunSpec,
-) -> Result<Schedule, GraphError> {
-    let needed = closure(graph, partition, tasks, run)?;
-    let mut before: HashMap<At, Vec<At>> = HashMap::new();
-    for &at in &needed {
-        let mut waits = predecessors(partition, at);
-        waits.retain(|at| needed.contains(at));
-        before.insert(at, waits);
-    }
-    for (part, pairs) in order.iter().enumerate() {
-        for &(first, then) in pairs {
-            if needed.contains(&(part, first))
-                && let Some(waits) = before.get_mut(&(part, then))
-            {
-                waits.push((part, first));
-            }
-        }
-    }
-    sort(partition, before)
-}
-
-/// All nodes that the roots of a run need, without what is given.
-fn closure(
-    graph: &Graph,
-    partition: &Partition,
-    tasks: &[Task],
-    run: &RunSpec,
-) -> Result<HashSet<At>, GraphError> {
-    let index: HashMap<Task, usize> = tasks.iter().enumerate().map(|(i, t)| (*t, i)).collect();
-    let given: HashSet<NodeId> = run.given.iter().copied().collect();
-    let mut given_at: HashSet<At> = HashSet::new();
-    for (part, moved) in partition.moved.iter().enumerate() {
-        given_at.extend(given.iter().filter_map(|id| moved.get(id).map(|to| (part, *to))));
-    }
-    let cuts = partition.cuts.iter();
-    given_at.extend(cuts.filter(|c| given.contains(&c.source)).map(|c| (c.to, c.recv)));
-    let mut open = Vec::new();
-    for root in &run.roots {
-        let name = || graph.node(*root).name.clone();
-        let home = graph.node(*root).task.and_then(|task| index.get(&task).copied());
-        let home = home.ok_or_else(|| GraphError::Unplaced { node: name() })?;
-        let target = run.fetch_to.and_then(|task| index.get(&task).copied()).unwrap_or(home);
-        if target == home {
-            open.push((home, partition.moved[home][root]));
-            continue;
-        }
-        // not the cut of a control of the same source, which carries nothing
-        let brings = |c: &&Cut| {
-            c.source == *root && c.to == target && graph.node(*root).facts.contains(&c.fact)
-        };
-        let cut = partition.cuts.iter().find(brings).ok_or_else(|| GraphError::Invalid {
-            node: name(),
-            what: format!("is to be fetched to {}, where nothing uses it", tasks[target]),
-        })?;
-        open.push((target, cut.recv));
-    }
-    let mut needed = HashSet::new();
-    while let Some(at) = open.pop() {
-        if !given_at.contains(&at) && needed.insert(at) {
-            open.extend(predecessors(partition, at));
-        }
-    }
-    Ok(needed)
-}
-
-/// What a node waits for: inputs and controls in its part, and for a Recv its Send.
-fn predecessors(partition: &Partition, (part, node): At) -> Vec<At> {
-    let graph = &partition.graphs[part];
-    let mut before: Vec<At> = graph.predecessors(node).into_iter().map(|id| (part, id)).collect();
-    if let Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } = graph.node(node).op {
-        let cut = &partition.cuts[edge.index()];
-        before.push((cut.from, cut.send));
-    }
-    before
-}
-
-/// Kahn's algorithm; what remains waits in a circle.
-fn sort(partition: &Partition, before: HashMap<At, Vec<At>>) -> Result<Schedule, GraphError> {
-    let mut after: HashMap<At, Vec<At>> = HashMap::new();
-    let mut waiting: HashMap<At, usize> = HashMap::new();
-    for (&at, waits) in &before {
-        waiting.insert(at, waits.len());
-        waits.iter().for_each(|earlier| after.entry(*earlier).or_default().push(at));
-    }
-    let mut free: Vec<At> = waiting.iter().filter(|(_, n)| **n == 0).map(|(at, _)| *at).collect();
-    free.sort_unstable();
-    let mut free = VecDeque::from(free);
-    let mut order = Vec::with_capacity(before.len());
-    while let Some(at) = free.pop_front() {
-        order.push(at);
-        let mut next = after.remove(&at).unwrap_or_default();
-        next.sort_unstable();
-        for later in next {
-            let count = waiting.entry(later).or_default();
-            *count -= 1;
-            if *count == 0 {
-                free.push_back(later);
-            }
-        }
-    }
-    if order.len() < before.len() {
-        let done: HashSet<At> = order.iter().copied().collect();
-        let mut stuck: Vec<&At> = before.keys().filter(|at| !done.contains(at)).collect();
-        stuck.sort_unstable();
-        let name = |at: &At| partition.graphs[at.0].node(at.1).name.clone();
-        let names: Vec<String> = stuck.iter().take(5).map(|at| name(at)).collect();
-        return Err(GraphError::Cycle { node: name(stuck[0]), cycle: names.join(" → ") });
-    }
-    let before = order.iter().map(|at| before[at].clone()).collect();
-    Ok(Schedule { order, before })
 }

@@ -9,5 +9,6 @@ pub(crate) mod partition;
 pub(crate) mod place;
 pub(crate) mod reference;
 pub(crate) mod reuse;
+pub(crate) mod schedule;
 pub(crate) mod simplify;
 pub(crate) mod verify;

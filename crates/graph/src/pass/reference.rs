@@ -10,7 +10,7 @@ use crate::graph::{Graph, NodeId};
 use crate::op::Op;
 use crate::pass::in_place::Classes;
 use crate::pass::partition::{Cut, Partition};
-use crate::pass::reuse::At;
+use crate::pass::schedule::{At, Schedule};
 
 /// Smallest tensor that is worth it, in bytes: below a page, one write costs less than making the
 /// sender wait for its reader.
@@ -51,8 +51,8 @@ pub(crate) struct Chooser<'a> {
     pub(crate) partition: &'a Partition,
     /// By part.
     pub(crate) classes: &'a [Classes],
-    /// By run: its nodes.
-    pub(crate) members: &'a [HashSet<At>],
+    /// By run.
+    pub(crate) schedules: &'a [Schedule],
     /// Others than this plan's nodes change the variables, and nobody knows when.
     pub(crate) variables_shared: bool,
 }
@@ -63,13 +63,16 @@ impl Chooser<'_> {
     pub(crate) fn choose(&self) -> (Vec<Transfer>, Vec<(NodeId, NodeId)>) {
         let back = |moved: &HashMap<NodeId, NodeId>| moved.iter().map(|(a, b)| (*b, *a)).collect();
         let whole: Vec<HashMap<NodeId, NodeId>> = self.partition.moved.iter().map(back).collect();
+        let nodes = |schedule: &Schedule| schedule.order.iter().copied().collect::<HashSet<At>>();
+        let members: Vec<HashSet<At>> = self.schedules.iter().map(nodes).collect();
+        let mut ancestors = HashMap::new();
         let mut all_waits = Vec::new();
         let transfers = self.partition.cuts.iter().map(|cut| {
             let transfer = without_references(cut, WhyWrite::Small);
             if transfer != Transfer::Write(WhyWrite::Small) || cut.bytes() < REFERENCE_BYTES_MIN {
                 return transfer;
             }
-            match self.waits_of(cut, &whole) {
+            match self.waits_of(cut, &whole, &members, &mut ancestors) {
                 Ok(waits) => {
                     all_waits.extend(waits);
                     Transfer::Reference
@@ -84,6 +87,8 @@ impl Chooser<'_> {
         &self,
         cut: &Cut,
         whole: &[HashMap<NodeId, NodeId>],
+        members: &[HashSet<At>],
+        ancestors: &mut HashMap<(usize, At), HashSet<At>>,
     ) -> Result<Vec<(NodeId, NodeId)>, WhyWrite> {
         let (sender, receiver) = (&self.partition.graphs[cut.from], &self.partition.graphs[cut.to]);
         let class = cut.sent.map(|sent| self.classes[cut.from].class(sent));
@@ -101,13 +106,19 @@ impl Chooser<'_> {
         }
         let mut waits = Vec::new();
         for writer in self.classes[cut.from].writers(sender, class) {
-            let runs = || self.members.iter().filter(|run| run.contains(&(cut.from, writer)));
-            for run in runs() {
+            let write = (cut.from, writer);
+            let runs = || members.iter().enumerate().filter(|(_, run)| run.contains(&write));
+            for (index, run) in runs() {
+                let done = ancestors.entry((index, write));
+                let done = done.or_insert_with(|| self.schedules[index].ancestors(write));
                 let mut here = readers.clone();
                 here.retain(|reader| run.contains(&(cut.to, *reader)));
                 for reader in last(receiver, here) {
+                    if done.contains(&(cut.to, reader)) {
+                        continue;
+                    }
                     // to wait for it is to need it, in every run
-                    if !runs().all(|run| run.contains(&(cut.to, reader))) {
+                    if !runs().all(|(_, run)| run.contains(&(cut.to, reader))) {
                         return Err(WhyWrite::LateReader);
                     }
                     let pair = (whole[cut.to].get(&reader), whole[cut.from].get(&writer));

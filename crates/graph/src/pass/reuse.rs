@@ -6,27 +6,7 @@
 //! Each process runs one run after another. The read in run A comes before the write in the later
 //! run B if some task does both a descendant of the read in A and an ancestor of the send in B.
 
-use crate::graph::NodeId;
-
-/// A node of a partition: its part, and its id there.
-pub(crate) type At = (usize, NodeId);
-
-/// The nodes of one run, in an order in which each comes after all it waits for, with those.
-pub(crate) struct Schedule {
-    pub(crate) order: Vec<At>,
-    pub(crate) before: Vec<Vec<At>>,
-}
-
-impl Schedule {
-    /// The nodes of one part, each with what it waits for in that part.
-    pub(crate) fn of_part(&self, part: usize) -> Vec<(NodeId, Vec<NodeId>)> {
-        let here = self.order.iter().zip(&self.before).filter(|((p, _), _)| *p == part);
-        let local = |before: &Vec<At>| {
-            before.iter().filter(|(p, _)| *p == part).map(|(_, id)| *id).collect::<Vec<_>>()
-        };
-        here.map(|((_, id), before)| (*id, local(before))).collect()
-    }
-}
+use crate::pass::schedule::{At, Schedule};
 
 /// For each part and node, the set of tasks that some closure of it touches.
 pub(crate) struct TaskSets {
