@@ -19,7 +19,7 @@ pub use config::{
 };
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError};
-pub use open_part::{OpenPart, PartError, PartOptions};
+pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use tensorwire_kernels::KernelChoice;
 pub use train::{Prepared, Progress, TrainError, TrainReport, train_local, train_member};
 pub use verdict::{FirstFailure, Remark};

@@ -11,7 +11,8 @@ use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place};
 use tensorwire_runtime::{
-    ConnectError, OneSidedOptions, Opening, Session, SessionError, SessionOptions,
+    ConnectError, Exchange, OneSided, OneSidedOptions, Opening, Session, SessionError,
+    SessionOptions, Storage, share_variables,
 };
 
 use crate::config::Transport;
@@ -43,6 +44,23 @@ pub struct OpenPart {
     fabric: Fabric,
 }
 
+/// Which part of a plan a member runs, and with whom: once, or once for each of its lanes.
+#[derive(Clone, Debug)]
+pub struct Lanes {
+    pub part: usize,
+    /// By lane, by part: who runs it.
+    pub ranks: Vec<Vec<Rank>>,
+}
+
+/// All lanes of a member, ready to run.
+#[derive(Debug)]
+pub struct OpenLanes {
+    pub sessions: Vec<Session>,
+    /// What computes, and why that was chosen.
+    pub kernels: String,
+    fabric: Fabric,
+}
+
 /// Why a part could not be opened or closed.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
@@ -66,26 +84,72 @@ impl Member {
     /// # Errors
     /// When memory does not suffice, or a peer is lost, late, or of another mind about the plan.
     pub fn open_part(&self, plan: &Plan, options: PartOptions) -> Result<OpenPart, PartError> {
-        let part = self.rank().index();
+        // fits: a job has far fewer than 2^32 processes
+        let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
+        let lanes = Lanes { part: self.rank().index(), ranks: vec![ranks] };
+        let OpenLanes { mut sessions, kernels, fabric } = self.open_lanes(plan, &lanes, options)?;
+        Ok(OpenPart { session: sessions.remove(0), kernels, fabric })
+    }
+
+    /// Opens one session for each of `lanes`, all over the same variables. All members must open theirs.
+    ///
+    /// # Errors
+    /// As [`Member::open_part`].
+    pub fn open_lanes(
+        &self,
+        plan: &Plan,
+        lanes: &Lanes,
+        options: PartOptions,
+    ) -> Result<OpenLanes, PartError> {
         let fabric = self.connect(options.transport, options.spin, &digest(plan))?;
         let deadline = Deadline::after(self.setup_patience());
         let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
-        let told = OneSidedOptions::new(plan, QUEUE_PAIRS, dynamic_bytes_max);
-        let opening = Opening::new(&fabric, plan, part, told, deadline)?;
-        let (exchange, storage) = opening.complete(deadline)?;
+        let open = |ranks: &Vec<Rank>| {
+            let told = OneSidedOptions {
+                ranks: ranks.clone(),
+                ..OneSidedOptions::new(plan, QUEUE_PAIRS, dynamic_bytes_max)
+            };
+            Opening::new(&fabric, plan, lanes.part, told, deadline)
+        };
+        let openings: Result<Vec<Opening>, ConnectError> = lanes.ranks.iter().map(open).collect();
+        let mut opened = Opening::complete_all(openings?, deadline)?;
+        share_variables(&plan.parts[lanes.part], &mut opened);
         let kernels = Arc::new(Kernels::open(options.kernels, options.threads));
-        let description = kernels.description();
-        let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max };
-        let session =
-            Session::new(plan, part, storage, kernels, Some(Box::new(exchange)), options)?;
-        Ok(OpenPart { session, kernels: description, fabric })
+        let variables_shared = lanes.ranks.len() > 1;
+        let options =
+            SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
+        let session = |(exchange, storage): (OneSided, Storage)| {
+            let exchange = Some(Box::new(exchange) as Box<dyn Exchange>);
+            Session::new(plan, lanes.part, storage, kernels.clone(), exchange, options)
+        };
+        let sessions: Result<Vec<Session>, SessionError> =
+            opened.into_iter().map(session).collect();
+        Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), fabric })
+    }
+}
+
+impl OpenLanes {
+    /// As [`OpenPart::bytes_moved`].
+    pub fn bytes_moved(&self) -> u64 {
+        let stats = self.fabric.stats();
+        stats.bytes_written + stats.bytes_read
+    }
+
+    /// Says goodbye to all other members and ends the sessions.
+    ///
+    /// # Errors
+    /// When a peer is lost, or does not confirm in time that our last writes have landed.
+    pub fn close(self, deadline: Deadline) -> Result<(), PartError> {
+        // the sessions' memory outlives the goodbyes: a peer's last write may still be on its way
+        Ok(self.fabric.close(deadline)?)
     }
 }
 
 impl OpenPart {
-    /// Bytes that this member wrote into others' memory so far.
-    pub fn bytes_written(&self) -> u64 {
-        self.fabric.stats().bytes_written
+    /// Bytes that this member wrote into others' memory or read from it so far.
+    pub fn bytes_moved(&self) -> u64 {
+        let stats = self.fabric.stats();
+        stats.bytes_written + stats.bytes_read
     }
 
     /// More memory of the kind that tensors cross in. Benchmarks measure the machine with it.

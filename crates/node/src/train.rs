@@ -261,6 +261,7 @@ pub fn train_local(
         step_deadline: STEP_DEADLINE,
         timeline: false,
         dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        variables_shared: false,
     };
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
@@ -325,7 +326,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
         Ok(member.progress(serde_json::to_value(progress).unwrap_or_default())?)
     })?;
     trainer.conclude(dataset.as_ref(), &mut report)?;
-    (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
+    (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_moved());
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;
     Ok(())

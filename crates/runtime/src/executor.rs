@@ -200,7 +200,7 @@ impl Executor {
             Op::Send { edge } | Op::SendDyn { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => Ok(self.poll(node, *edge)),
             Op::RecvDyn { edge, .. } => self.receive(node, *edge),
-            _ => self.kernel(part, node).map(|()| Turn::Done),
+            _ => self.kernel(part, node),
         }
     }
 

@@ -6,6 +6,7 @@ mod dynamic;
 mod error;
 mod executor;
 mod frontier;
+mod lanes;
 mod one_sided;
 mod ports;
 mod session;
@@ -15,6 +16,7 @@ mod workspace;
 
 pub use error::{AllocError, ConnectError, ExchangeError, RunError, SessionError};
 pub use executor::{Advance, Counters};
+pub use lanes::{run_lanes, share_variables};
 pub use one_sided::{OneSided, OneSidedOptions, Opening};
 pub use ports::{Exchange, Sending};
 pub use session::{Session, SessionOptions};

@@ -3,6 +3,7 @@
 //! it, or stays where it is and only the news crosses. One whose size is not known is announced in a
 //! slot that was prepared for it, and read by the receiver; the read's signal is the acknowledgement.
 
+mod completions;
 mod introduction;
 mod metadata;
 mod opening;
@@ -11,8 +12,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalSlot, Channel, Completion, Direction, Fabric, LocalSlice, Memcpy, PostError, Region,
-    RemoteRegion, RemoteSlice, Signal, Ticket,
+    ArrivalSlot, Channel, Direction, Fabric, LocalSlice, Memcpy, PostError, Region, RemoteRegion,
+    RemoteSlice, Signal, Ticket,
 };
 use tensorwire_graph::EdgeId;
 use tensorwire_memory::{Buffer, Loan, Slab};
@@ -20,6 +21,7 @@ use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
 use crate::ports::{Exchange, Sending};
+use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
 pub use opening::{OneSidedOptions, Opening};
@@ -41,7 +43,7 @@ pub struct OneSided {
     flights: BTreeMap<EdgeId, Flight>,
     /// Peers' memory that dynamic tensors were found in, by peer and key.
     opened: HashMap<(Rank, u64), RemoteRegion>,
-    completions: Vec<Completion>,
+    completions: Completions,
     ticket: Ticket,
 }
 
@@ -89,6 +91,7 @@ impl OneSided {
     fn new(
         fabric: Fabric,
         options: OneSidedOptions,
+        completions: Completions,
         regions: [Region; 2],
         outbound: HashMap<EdgeId, Outbound>,
         inbound: HashMap<EdgeId, Inbound>,
@@ -106,13 +109,17 @@ impl OneSided {
             loans: HashMap::new(),
             flights: BTreeMap::new(),
             opened: HashMap::new(),
-            completions: Vec::new(),
+            completions,
             ticket,
         }
     }
 
-    /// Adds memory that tensors are sent from.
-    pub fn add_region(&mut self, region: &Region) {
+    /// Lets this lane send what lies in another lane's registered memory.
+    pub(crate) fn send_from_too(&mut self, other: &OneSided) {
+        self.add_region(&other.lane);
+    }
+
+    fn add_region(&mut self, region: &Region) {
         self.regions.insert(region.slab().address(), region.clone());
     }
 
@@ -158,7 +165,7 @@ impl OneSided {
             bytes: bytes as u64,
             direction: Direction::Write,
             signal: Some(Signal { slot: ArrivalSlot(route.ear.slot), epoch }),
-            token: u64::from(edge.0),
+            token: self.completions.token(edge),
         });
         match posted {
             Ok(()) => Ok(Sending::Started),
@@ -281,7 +288,7 @@ impl Exchange for OneSided {
             bytes: into.bytes() as u64,
             direction: Direction::Read,
             signal: ack.map(|slot| Signal { slot, epoch }),
-            token: u64::from(edge.0),
+            token: self.completions.token(edge),
         });
         match posted {
             Ok(()) => {
@@ -293,10 +300,8 @@ impl Exchange for OneSided {
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
-        self.fabric.poll(&mut self.completions);
-        for completion in self.completions.drain(..) {
-            // fits: tokens are the u32 ids that the posts gave; a part sends an edge or receives it
-            let edge = EdgeId(completion.token as u32);
+        // a part sends an edge or receives it, so that the edge says which of both is over
+        for (edge, completion) in self.completions.poll(&self.fabric) {
             if let Err(source) = completion.result {
                 if let Some(fault) = self.fabric.fault() {
                     return Err(fault.into());

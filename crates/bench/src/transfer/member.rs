@@ -55,10 +55,11 @@ pub enum TransferError {
     NoPart { rank: Rank },
 }
 
-/// What the runtime of one member moved and copied.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// What one member moved through the fabric and what its runtime copied, once warm.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Traffic {
-    pub(super) bytes_sent: u64,
+    pub(super) steps: u64,
+    pub(super) bytes_moved: u64,
     pub(super) bytes_copied: u64,
 }
 
@@ -121,7 +122,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         dynamic_bytes_max: spec.bytes.saturating_mul(2).saturating_add(DYNAMIC_SLACK),
     };
     let part = member.open_part(&plan, options)?;
-    let mut end = End { member, spec, part, step: 0 };
+    let mut end = End { member, spec, part, step: 0, cold: Traffic::default() };
     let report = match member.rank() {
         SENDER => serde_json::to_value(end.send(&plan)?),
         RECEIVER => serde_json::to_value(end.receive(&plan, spin)?),
@@ -138,6 +139,8 @@ struct End<'a> {
     part: OpenPart,
     /// Runs of [`MOVE`] begun.
     step: u64,
+    /// What had been moved and copied when the first warm-up was over.
+    cold: Traffic,
 }
 
 impl End<'_> {
@@ -254,7 +257,12 @@ impl End<'_> {
         if let Some(timeline) = self.part.session.timeline() {
             timeline.clear();
         }
-        Ok(self.part.session.run(MOVE)?)
+        self.part.session.run(MOVE)?;
+        // fits: a count of repetitions
+        if self.step == self.spec.warm_up as u64 {
+            self.cold = self.traffic();
+        }
+        Ok(())
     }
 
     fn verify_maximum(&self, maximum: NodeId) -> Result<(), TransferError> {
@@ -277,7 +285,10 @@ impl End<'_> {
     }
 
     fn traffic(&self) -> Traffic {
-        let bytes_sent = self.part.bytes_written();
-        Traffic { bytes_sent, bytes_copied: self.part.session.copies().bytes() }
+        Traffic {
+            steps: self.step - self.cold.steps,
+            bytes_moved: self.part.bytes_moved() - self.cold.bytes_moved,
+            bytes_copied: self.part.session.copies().bytes() - self.cold.bytes_copied,
+        }
     }
 }

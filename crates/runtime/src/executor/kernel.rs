@@ -4,22 +4,34 @@ use tensorwire_base::Clock;
 use tensorwire_graph::{NodeId, Output, Part};
 use tensorwire_memory::{LoanError, TensorMut, TensorRef};
 
-use super::Executor;
+use super::{Executor, Turn};
 use crate::error::RunError;
 use crate::storage::Tensor;
 use crate::workspace::is_transient;
 
 impl Executor {
-    pub(super) fn kernel(&mut self, part: &Part, id: NodeId) -> Result<(), RunError> {
+    pub(super) fn kernel(&mut self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
         let start_ns = if self.timeline.is_some() { Clock::now_ns() } else { 0 };
         let made = self.outputs(part, id)?;
-        self.launch(part, id, &made)?;
+        match self.launch(part, id, &made) {
+            // another lane is sending the variable that this node changes
+            Err(RunError::Lent { source: LoanError::Lent, .. })
+                if self.waits_for_lanes(part, id) =>
+            {
+                return Ok(Turn::NotYet);
+            }
+            launched => launched?,
+        }
         self.hold(part, id, made);
         self.counters.kernels += 1;
         if self.timeline.is_some() {
             self.record(id, start_ns, Clock::now_ns());
         }
-        Ok(())
+        Ok(Turn::Done)
+    }
+
+    fn waits_for_lanes(&self, part: &Part, id: NodeId) -> bool {
+        self.options.variables_shared && part.graph.node(id).op.mutated_inputs() > 0
     }
 
     fn launch(&self, part: &Part, id: NodeId, made: &[Tensor]) -> Result<(), RunError> {

@@ -8,6 +8,7 @@ use tensorwire_fabric::{ArrivalSlot, Fabric, Message, Region, RemoteRegion};
 use tensorwire_graph::{Edge, EdgeId, Plan, Transfer};
 use tensorwire_memory::{Arena, Buffer, Place};
 
+use super::completions::Completions;
 use super::introduction::{Ear, Introduction};
 use super::metadata::SLOT_BYTES;
 use super::{Inbound, OneSided, Outbound};
@@ -139,15 +140,28 @@ impl Opening {
             let message = waiting.fabric.receive_message(deadline)?;
             let peer = message.from;
             // each rank has an inbox of its own, and one thread may open several ranks
-            let here = waiting.options.ranks[waiting.part];
-            let takes = |o: &Opening| o.options.ranks[o.part] == here && o.awaits(peer).is_some();
+            let takes = |o: &Opening| o.rank() == waiting.rank() && o.awaits(peer).is_some();
             let Some(index) = openings.iter().position(takes) else {
                 let what = "it spoke twice, or shares no edge with us".to_string();
                 return Err(ConnectError::Nonsense { peer, what });
             };
             openings[index].hear(&message)?;
         }
-        openings.into_iter().map(|opening| opening.connect(deadline)).collect()
+        // the openings of one rank are lanes over one fabric
+        let mut lanes: HashMap<Rank, Vec<Completions>> = HashMap::new();
+        for rank in openings.iter().map(Opening::rank) {
+            let count = openings.iter().filter(|other| other.rank() == rank).count();
+            lanes.entry(rank).or_insert_with(|| Completions::of_lanes(count).collect());
+        }
+        let connected = openings.into_iter().map(|opening| {
+            let lanes = lanes.get_mut(&opening.rank()).and_then(Vec::pop);
+            opening.connect(lanes.expect("as many as openings"), deadline)
+        });
+        connected.collect()
+    }
+
+    fn rank(&self) -> Rank {
+        self.options.ranks[self.part]
     }
 
     /// As [`Opening::complete_all`], for one.
@@ -174,7 +188,11 @@ impl Opening {
         Ok(())
     }
 
-    fn connect(mut self, deadline: Deadline) -> Result<(OneSided, Storage), ConnectError> {
+    fn connect(
+        mut self,
+        completions: Completions,
+        deadline: Deadline,
+    ) -> Result<(OneSided, Storage), ConnectError> {
         let mut outbound = HashMap::new();
         let mut inbound = HashMap::new();
         for (part, introduction) in std::mem::take(&mut self.heard) {
@@ -223,7 +241,8 @@ impl Opening {
             }
         }
         let Opening { fabric, options, storage, lane, slots, .. } = self;
-        let exchange = OneSided::new(fabric, options, [lane, slots], outbound, inbound);
+        let exchange =
+            OneSided::new(fabric, options, completions, [lane, slots], outbound, inbound);
         Ok((exchange, storage))
     }
 

@@ -129,7 +129,12 @@ pub(crate) fn try_session(
 }
 
 pub(crate) fn options(step_deadline: Duration) -> SessionOptions {
-    SessionOptions { step_deadline, timeline: false, dynamic_bytes_max: DYNAMIC_BYTES_MAX }
+    SessionOptions {
+        step_deadline,
+        timeline: false,
+        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        variables_shared: false,
+    }
 }
 
 pub(crate) fn session_alone(network: &Network) -> Session {

@@ -151,7 +151,7 @@ pub(crate) enum Scenario {
 #[derive(Args, Debug)]
 pub(crate) struct TransferArgs {
     /// Tensor sizes: `4KiB,1MiB,16MB` (KiB, MiB, GiB: powers of 1024; kB, MB, GB: of 1000) [default:
-    /// 4 KiB to 256 MiB by fours]
+    /// 4 KiB to 1 GiB by fours]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
     pub(crate) sizes: Vec<usize>,
     /// Which transports to measure

@@ -1,0 +1,68 @@
+//! Asynchronous training (Xue et al. §5): a server has one session for each worker, a lane, and all lanes
+//! change the same variables. One thread gives them turns, so that an update is never torn; what one
+//! lane is sending another waits to change.
+
+use tensorwire_graph::{NodeId, Op, Part, RunId};
+
+use crate::error::RunError;
+use crate::executor::Advance;
+use crate::one_sided::OneSided;
+use crate::session::Session;
+use crate::storage::Storage;
+
+/// Makes the variables of `part` the same memory in all lanes: the first one's.
+pub fn share_variables(part: &Part, lanes: &mut [(OneSided, Storage)]) {
+    let Some(((exchange, storage), rest)) = lanes.split_first_mut() else {
+        return;
+    };
+    let variables = part.graph.nodes().filter(|(_, node)| matches!(node.op, Op::Variable { .. }));
+    let variables: Vec<NodeId> = variables.map(|(id, _)| id).collect();
+    for (other, others) in rest {
+        other.send_from_too(exchange);
+        for &variable in &variables {
+            if let Some(tensor) = storage.tensor(variable.into()) {
+                others.set(variable.into(), tensor.clone());
+            }
+        }
+    }
+}
+
+/// Runs all lanes of this process until `next` has no run for any: it is asked for a lane's next run
+/// whenever the lane has none.
+///
+/// # Errors
+/// When a lane fails.
+pub fn run_lanes(
+    lanes: &mut [Session],
+    next: &mut dyn FnMut(usize) -> Option<RunId>,
+) -> Result<(), RunError> {
+    let mut is_running = vec![false; lanes.len()];
+    loop {
+        let mut progress = false;
+        for (index, lane) in lanes.iter_mut().enumerate() {
+            if !is_running[index] {
+                let Some(run) = next(index) else { continue };
+                lane.start(run);
+                is_running[index] = true;
+            }
+            loop {
+                match lane.advance()? {
+                    Advance::Progress => progress = true,
+                    Advance::Blocked => break,
+                    Advance::Finished => {
+                        (is_running[index], progress) = (false, true);
+                        break;
+                    }
+                }
+            }
+        }
+        if progress {
+            continue;
+        }
+        // the first lane that waits took note of the moment before any other looked for news
+        match lanes.iter_mut().zip(&is_running).find(|(_, is_running)| **is_running) {
+            Some((lane, _)) => lane.wait()?,
+            None => return Ok(()),
+        }
+    }
+}
