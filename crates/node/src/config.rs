@@ -103,6 +103,8 @@ pub struct TrainConfig {
     pub workers: u32,
     /// Ignored by [`Strategy::Local`].
     pub servers: u32,
+    /// Each worker trains at its own pace ([`Strategy::Ps`] only).
+    pub asynchronous: bool,
     pub transport: Transport,
     pub exchange: Exchange,
     /// Samples per worker and step.
@@ -149,6 +151,8 @@ pub enum ConfigError {
         "{processes} processes are more than this program starts on one machine (at most {most}); lower --workers or --servers"
     )]
     TooManyProcesses { processes: u64, most: u64 },
+    #[error("--async is a way of using servers; give it with --strategy ps")]
+    AsyncWithoutServers,
     #[error("{0}")]
     Data(#[from] DataError),
     #[error("{0}")]
@@ -193,6 +197,9 @@ impl TrainConfig {
             if *count == 0 {
                 return Err(ConfigError::Zero { option });
             }
+        }
+        if self.asynchronous && self.strategy == Strategy::Local {
+            return Err(ConfigError::AsyncWithoutServers);
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
         if !(self.rate.is_finite() && self.rate > 0.0) {

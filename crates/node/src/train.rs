@@ -1,12 +1,14 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod lanes;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank, human_bytes};
-use tensorwire_graph::{Cluster, Op, Output, Plan, place, plan};
+use tensorwire_graph::{Cluster, Op, Output, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{ReadGuard, Slab, TensorError, TensorMut, TensorRef};
 use tensorwire_models::data::{Batches, DataError, Dataset, Source};
@@ -15,7 +17,7 @@ use tensorwire_runtime::{Counters, RunError, Session, SessionError, SessionOptio
 
 use crate::config::{self, ConfigError, OptimizerChoice, Schedule, Strategy, TrainConfig};
 use crate::member::{JoinError, Member};
-use crate::open_part::{PartError, PartOptions};
+use crate::open_part::{OpenLanes, PartError, PartOptions};
 use crate::weights::{self, Weights, WeightsError};
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
@@ -140,7 +142,7 @@ impl Prepared {
         let (features, classes) = (dataset.features, dataset.classes);
         let shape = JobShape { features, classes, steps, steps_per_epoch };
         let (program, cluster, plan) = build(&config, shape)?;
-        check_memory(&plan)?;
+        check_memory(&plan, &config)?;
         if let Some(path) = &config.load {
             Weights::open(path, &program.variables)?;
         }
@@ -168,7 +170,7 @@ impl Prepared {
 
     /// What each member is, by rank.
     pub fn roles(&self) -> Vec<String> {
-        self.plan.parts.iter().map(|part| part.task.to_string()).collect()
+        self.config.roles()
     }
 
     /// What computes in a worker, and why that was chosen.
@@ -187,8 +189,11 @@ impl Prepared {
 }
 
 /// All processes are on this host: their tensors must fit it together.
-fn check_memory(plan: &Plan) -> Result<(), ConfigError> {
-    let tensors = plan.parts.iter().map(|part| &part.memory);
+fn check_memory(plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
+    // with lanes, each worker has the plan's worker, and each server its part as often
+    let lanes = if config.asynchronous { config.workers as usize } else { 1 };
+    let parts = std::iter::repeat_n(&plan.parts, lanes).flatten();
+    let tensors = parts.map(|part| &part.memory);
     // fits: each is checked against the address space; the sum saturates
     let needed = tensors.fold(0u64, |sum, memory| {
         sum.saturating_add(memory.registered_bytes as u64)
@@ -219,7 +224,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         features: shape.features,
         classes: shape.classes,
         batch: config.batch,
-        replicas: config.workers,
+        replicas: config.replicas(),
         optimizer: match config.optimizer {
             OptimizerChoice::Sgd => Optimizer::Sgd { rate: config.rate },
             OptimizerChoice::Momentum => {
@@ -229,16 +234,16 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
     };
     let program = Program::new(&spec)?;
     let (servers, variables) = (config.servers, program.variables.len());
-    let cluster = match config.strategy {
-        Strategy::Local => Cluster::Local,
-        Strategy::Ps if servers as usize > variables => {
-            let model = config.model.clone();
-            return Err(ConfigError::TooManyServers { servers, variables, model });
-        }
-        Strategy::Ps => Cluster::ParameterServers { workers: config.workers, servers },
-    };
+    if config.strategy == Strategy::Ps && servers as usize > variables {
+        let model = config.model.clone();
+        return Err(ConfigError::TooManyServers { servers, variables, model });
+    }
+    let cluster = config.cluster();
     let placed = place(&program.graph, cluster)?;
-    let options = config.exchange.plan_options(config.transport);
+    let options = PlanOptions {
+        variables_shared: config.asynchronous,
+        ..config.exchange.plan_options(config.transport)
+    };
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))
 }
@@ -265,7 +270,8 @@ pub fn train_local(
     };
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
-    let mut trainer = Trainer { config, program, plan, part: 0, shape: *shape, session, replicas };
+    let (shape, shard, concludes) = (*shape, 0, true);
+    let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     trainer.initialise()?;
     let mut report = trainer.train(Some(dataset), &mut |_| Ok(()), &mut |progress| {
         on_progress(progress);
@@ -314,22 +320,77 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
         timeline: false,
         dynamic_bytes_max: DYNAMIC_BYTES_MAX,
     };
-    let mut open = member.open_part(&plan, options)?;
-    // fits: parts are counted by u32
-    let replicas = if is_worker { part as u32..part as u32 + 1 } else { 0..0 };
+    let mut open = member.open_lanes(&plan, &config.lanes(member.rank()), options)?;
+    if open.sessions.len() > 1 {
+        let report = serve_lanes(member, &config, &program, &plan, shape, &mut open)?;
+        return leave(member, open, report);
+    }
+    let replicas = match is_worker {
+        // fits: ranks are u32
+        true if !config.asynchronous => part as u32..part as u32 + 1,
+        true => 0..1,
+        false => 0..0,
+    };
+    let shard = if config.asynchronous { part } else { 0 };
     let (program, plan, config) = (&program, &plan, &config);
-    let session = &mut open.session;
-    let mut trainer = Trainer { config, program, plan, part, shape, session, replicas };
+    let session = &mut open.sessions[0];
+    let concludes = is_worker && part == 0;
+    let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     trainer.initialise()?;
     let begin = &mut |step| Ok(member.begin_step(step)?);
     let mut report = trainer.train(dataset.as_ref(), begin, &mut |progress| {
         Ok(member.progress(serde_json::to_value(progress).unwrap_or_default())?)
     })?;
     trainer.conclude(dataset.as_ref(), &mut report)?;
+    leave(member, open, report)
+}
+
+/// A server's part where it has a lane for each worker.
+fn serve_lanes(
+    member: &Member,
+    config: &TrainConfig,
+    program: &Program,
+    plan: &Plan,
+    shape: JobShape,
+    open: &mut OpenLanes,
+) -> Result<TrainReport, TrainError> {
+    let (replicas, shard, concludes) = (0..0, 0, false);
+    let session = &mut open.sessions[0];
+    let first = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
+    first.initialise()?;
+    let start = Instant::now();
+    let mut told = Ok(());
+    lanes::serve(&mut open.sessions, shape.steps, &mut |step| {
+        // a launcher that is gone is noticed by the thread that watches it
+        told = member.begin_step(step);
+    })?;
+    told?;
+    let train_seconds = start.elapsed().as_secs_f64();
+    // all gradients are in: worker 0 may have the variables
+    open.sessions[0].run(Program::FETCH)?;
+    let mut report =
+        TrainReport { train_seconds, warm_seconds: train_seconds, ..TrainReport::default() };
+    open.sessions.iter().for_each(|session| report.count(session));
+    Ok(report)
+}
+
+/// Leaves the job with everything done.
+fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<(), TrainError> {
     (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_moved());
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;
     Ok(())
+}
+
+impl TrainReport {
+    /// Adds what a session did.
+    fn count(&mut self, session: &Session) {
+        let Counters { polls, poll_misses, waits, .. } = session.counters();
+        self.polls += polls;
+        self.poll_misses += poll_misses;
+        self.waits += waits;
+        self.bytes_copied += session.copies().bytes();
+    }
 }
 
 fn kernel_choice(config: &TrainConfig) -> KernelChoice {
@@ -355,11 +416,14 @@ struct Trainer<'a> {
     config: &'a TrainConfig,
     program: &'a Program,
     plan: &'a Plan,
-    part: usize,
     shape: JobShape,
     session: &'a mut Session,
-    /// The replicas that this part computes.
+    /// The replicas of the graph that this part computes.
     replicas: std::ops::Range<u32>,
+    /// The first replica's share of the data is that of this many workers on.
+    shard: usize,
+    /// It evaluates, hashes and saves the variables in the end.
+    concludes: bool,
 }
 
 impl Trainer<'_> {
@@ -426,7 +490,7 @@ impl Trainer<'_> {
     fn feed(&self, batches: &mut Batches, step: u64) -> Result<(), TrainError> {
         for replica in self.replicas.clone() {
             self.fill_inputs(replica, |x, labels| {
-                batches.fill(step, replica as usize, x, labels);
+                batches.fill(step, replica as usize + self.shard, x, labels);
             })?;
         }
         Ok(())
@@ -480,8 +544,11 @@ impl Trainer<'_> {
         dataset: Option<&Arc<Dataset>>,
         report: &mut TrainReport,
     ) -> Result<(), TrainError> {
-        self.session.run(Program::FETCH)?;
-        if let Some(dataset) = dataset.filter(|_| self.replicas.start == 0) {
+        // without lanes the variables come to worker 0 of all, with lanes to each lane's own
+        if self.concludes || !self.config.asynchronous {
+            self.session.run(Program::FETCH)?;
+        }
+        if let Some(dataset) = dataset.filter(|_| self.concludes) {
             report.test_accuracy = Some(self.evaluate(dataset)?);
             let weights = self.weights()?;
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
@@ -490,9 +557,7 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
-        let Counters { polls, poll_misses, waits, .. } = self.session.counters();
-        (report.polls, report.poll_misses, report.waits) = (polls, poll_misses, waits);
-        report.bytes_copied = self.session.copies().bytes();
+        report.count(self.session);
         Ok(())
     }
 
@@ -512,12 +577,11 @@ impl Trainer<'_> {
     /// The variables as they are here: their own, or what the last fetch brought.
     fn weights(&self) -> Result<Vec<(&Variable, ReadGuard<'_>)>, TrainError> {
         let mut weights = Vec::new();
+        // whoever concludes is the plan's first part
+        let part = 0;
         for variable in &self.program.variables {
-            let fetched = self
-                .plan
-                .edges
-                .iter()
-                .find(|edge| edge.to == self.part && edge.name == variable.name);
+            let fetched =
+                self.plan.edges.iter().find(|edge| edge.to == part && edge.name == variable.name);
             let output: Output = match fetched {
                 Some(edge) => edge.recv.into(),
                 None => self.session.node(&variable.name)?.into(),

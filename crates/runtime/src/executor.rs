@@ -82,8 +82,6 @@ pub(crate) struct Executor {
     finished: Vec<EdgeId>,
     /// What is to be sent or fetched as soon as the queue has room.
     prepared: HashMap<EdgeId, Tensor>,
-    /// Turns in a row that did nothing; a round of them means that nothing can run.
-    misses: usize,
     /// When the wait began that nothing has ended yet.
     deadline: Option<Deadline>,
     pub(crate) counters: Counters,
@@ -118,7 +116,6 @@ impl Executor {
             flights: HashMap::new(),
             finished: Vec::new(),
             prepared: HashMap::new(),
-            misses: 0,
             deadline: None,
             counters: Counters::default(),
             timeline: options.timeline.then(Timeline::default),
@@ -130,49 +127,42 @@ impl Executor {
         self.workspace.begin(frontier.transients());
         self.ready.clear();
         self.ready.extend(frontier.start());
-        self.misses = 0;
         self.deadline = None;
     }
 
-    /// One node's turn.
+    /// Gives nodes their turns until one of them did something, or all were asked in vain.
     pub(crate) fn advance(
         &mut self,
         part: &Part,
         frontier: &mut Frontier,
     ) -> Result<Advance, RunError> {
-        if frontier.finished() {
-            return Ok(Advance::Finished);
-        }
-        if self.misses == 0 {
-            self.observe();
-        }
-        let turn = match self.ready.pop_front() {
-            Some(node) => Some((node, self.turn(part, node)?)),
-            None => None,
-        };
-        let mut progress = match turn {
-            Some((node, Turn::Done)) => {
-                self.complete(part, frontier, node);
-                true
+        // turns in a row that did nothing; a round of them means that nothing can run
+        let mut misses = 0;
+        while !frontier.finished() {
+            if misses == 0 {
+                self.observe();
             }
-            Some((_, Turn::Started)) => true,
-            Some((node, Turn::NotYet)) => {
-                self.ready.push_back(node);
-                false
+            let mut progress = false;
+            if let Some(node) = self.ready.pop_front() {
+                match self.turn(part, node)? {
+                    Turn::Done => {
+                        self.complete(part, frontier, node);
+                        progress = true;
+                    }
+                    Turn::Started => progress = true,
+                    Turn::NotYet => self.ready.push_back(node),
+                }
             }
-            None => false,
-        };
-        progress |= self.collect_finished(part, frontier)?;
-        self.misses = if progress { 0 } else { self.misses + 1 };
-        if progress {
-            self.deadline = None;
-            Ok(Advance::Progress)
-        } else if self.misses >= self.ready.len() {
-            self.misses = 0;
-            Ok(Advance::Blocked)
-        } else {
-            Ok(Advance::Progress)
+            if self.collect_finished(part, frontier)? || progress {
+                self.deadline = None;
+                return Ok(Advance::Progress);
+            }
+            misses += 1;
+            if misses >= self.ready.len() {
+                return Ok(Advance::Blocked);
+            }
         }
+        Ok(Advance::Finished)
     }
 
     fn observe(&mut self) {

@@ -81,7 +81,8 @@ impl Session {
         self.executor.start(&mut self.frontiers[run.0]);
     }
 
-    /// Gives one node of the run that was started a turn; never blocks.
+    /// Gives nodes of the run that was started their turns until one did something, or none can; never
+    /// blocks.
     ///
     /// # Errors
     /// As [`Session::run`].

@@ -111,6 +111,9 @@ pub(crate) struct TrainArgs {
     /// Steps, instead of epochs
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
+    /// Let each worker train at its own pace: servers apply a gradient when it comes
+    #[arg(long = "async")]
+    asynchronous: bool,
     /// Start from the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -129,6 +132,9 @@ pub(crate) struct TrainArgs {
 pub(crate) struct GraphArgs {
     #[command(flatten)]
     job: JobArgs,
+    /// The plan of one worker's lane, as `train --async` has it
+    #[arg(long = "async")]
+    asynchronous: bool,
     /// Print the whole graph in Graphviz's language instead
     #[arg(long)]
     pub(crate) dot: bool,
@@ -241,6 +247,7 @@ impl JobArgs {
             },
             workers: self.workers,
             servers: self.servers,
+            asynchronous: false,
             transport: self.transport.into(),
             exchange: self.exchange.into(),
             batch: self.batch,
@@ -273,13 +280,18 @@ impl TrainArgs {
             Some(steps) => Schedule::Steps(steps),
             None => Schedule::Epochs(self.epochs.unwrap_or(20)),
         };
-        TrainConfig { load: self.load, save: self.save, ..self.job.config(schedule) }
+        TrainConfig {
+            load: self.load,
+            save: self.save,
+            asynchronous: self.asynchronous,
+            ..self.job.config(schedule)
+        }
     }
 }
 
 impl GraphArgs {
     pub(crate) fn config(self) -> TrainConfig {
-        self.job.config(Schedule::Steps(1))
+        TrainConfig { asynchronous: self.asynchronous, ..self.job.config(Schedule::Steps(1)) }
     }
 }
 

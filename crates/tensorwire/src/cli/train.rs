@@ -112,8 +112,9 @@ fn announce(prepared: &Prepared) {
         Transport::Tcp => "tcp",
     };
     let traffic = plan.traffic(Program::TRAIN);
+    let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
     note(format_args!(
-        "ps: {} workers, {} servers; transport {transport}; per step {} by reference, {} written, {} sends",
+        "ps: {} workers{asynchronous}, {} servers; transport {transport}; per step {} by reference, {} written, {} sends",
         config.workers,
         config.servers,
         human_bytes(traffic.by_reference),
@@ -164,7 +165,7 @@ impl Watcher {
 
     fn one_did(&mut self, worker: usize, Progress { step, loss }: Progress) {
         let Some(ahead) = step.checked_sub(self.first) else { return };
-        // a worker is at most one step ahead of another: the servers wait for all
+        // a worker is at most one step ahead of another where the servers wait for all; else any number
         while (self.open.len() as u64) <= ahead {
             self.open.push_back(vec![None; self.workers]);
         }
@@ -207,6 +208,7 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
     };
     let exchange = if local { "none" } else { config.exchange.name() };
     json!({
+        "async": config.asynchronous,
         "model": config.model,
         "data": config.data,
         "strategy": config.strategy,

@@ -1,0 +1,107 @@
+//! Who runs which part of the plan with whom. Synchronous: one plan over all members. Asynchronous: the
+//! plan is that of one worker and the servers; each worker runs it at its own pace, and a server runs its
+//! part once for each worker, all over the same variables.
+
+use tensorwire_base::Rank;
+use tensorwire_graph::Cluster;
+use tensorwire_models::Program;
+use tensorwire_runtime::{RunError, Session, run_lanes};
+
+use crate::config::{Strategy, TrainConfig};
+use crate::open_part::Lanes;
+
+impl TrainConfig {
+    /// The cluster that is planned for.
+    pub(super) fn cluster(&self) -> Cluster {
+        let (workers, servers) = (self.replicas(), self.servers);
+        match self.strategy {
+            Strategy::Local => Cluster::Local,
+            Strategy::Ps => Cluster::ParameterServers { workers, servers },
+        }
+    }
+
+    /// Replicas in the graph.
+    pub(super) fn replicas(&self) -> u32 {
+        if self.asynchronous { 1 } else { self.workers }
+    }
+
+    /// What each member is, by rank.
+    pub(super) fn roles(&self) -> Vec<String> {
+        let servers = if self.strategy == Strategy::Ps { self.servers } else { 0 };
+        let workers = (0..self.workers).map(|worker| format!("worker {worker}"));
+        workers.chain((0..servers).map(|server| format!("server {server}"))).collect()
+    }
+
+    pub(super) fn lanes(&self, rank: Rank) -> Lanes {
+        let servers = self.workers..self.workers + self.servers;
+        if !self.asynchronous {
+            let all = (0..servers.end).map(Rank).collect();
+            return Lanes { part: rank.index(), ranks: vec![all] };
+        }
+        let lane = |worker: u32| [worker].into_iter().chain(servers.clone()).map(Rank).collect();
+        if rank.0 < self.workers {
+            Lanes { part: 0, ranks: vec![lane(rank.0)] }
+        } else {
+            // part 0 is the worker
+            let part = 1 + (rank.0 - self.workers) as usize;
+            Lanes { part, ranks: (0..self.workers).map(lane).collect() }
+        }
+    }
+}
+
+/// A server's part of asynchronous training: `steps` of each worker, in whatever order their gradients
+/// come. `begin` is told of the furthest worker's steps.
+pub(super) fn serve(
+    lanes: &mut [Session],
+    steps: u64,
+    begin: &mut dyn FnMut(u64),
+) -> Result<(), RunError> {
+    let mut begun = vec![0; lanes.len()];
+    let mut furthest = 0;
+    run_lanes(lanes, &mut |lane| {
+        if begun[lane] == steps {
+            return None;
+        }
+        begun[lane] += 1;
+        if begun[lane] > furthest {
+            furthest = begun[lane];
+            begin(furthest);
+        }
+        Some(Program::TRAIN)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(asynchronous: bool) -> TrainConfig {
+        let config = serde_json::json!({
+            "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 3,
+            "asynchronous": asynchronous, "transport": "auto", "exchange": "zero-copy", "batch": 8,
+            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "seed": 1,
+            "threads": null, "kernels": "auto", "load": null, "save": null,
+            "listen": "127.0.0.1:0", "deadline_ms": 10000,
+        });
+        serde_json::from_value(config).unwrap()
+    }
+
+    #[test]
+    fn synchronous_members_share_one_plan() {
+        let all: Vec<Rank> = (0..5).map(Rank).collect();
+        let lanes = config(false).lanes(Rank(3));
+        assert_eq!((lanes.part, lanes.ranks), (3, vec![all]));
+        assert_eq!(config(false).replicas(), 2);
+    }
+
+    #[test]
+    fn asynchronous_workers_meet_every_server_in_a_lane_of_their_own() {
+        let lane = |worker: u32| [worker, 2, 3, 4].map(Rank).to_vec();
+        let worker = config(true).lanes(Rank(1));
+        assert_eq!((worker.part, worker.ranks), (0, vec![lane(1)]));
+        let server = config(true).lanes(Rank(4));
+        assert_eq!((server.part, server.ranks), (3, vec![lane(0), lane(1)]));
+        assert_eq!(config(true).replicas(), 1);
+        assert_eq!(config(true).roles()[4], "server 2");
+    }
+}
