@@ -9,9 +9,11 @@ mod control;
 mod launch;
 mod member;
 mod open_part;
+mod report;
 mod train;
 mod verdict;
 mod weights;
+mod whole_file;
 
 pub use assignment::Assignment;
 pub use config::{
@@ -20,7 +22,8 @@ pub use config::{
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError};
 pub use open_part::{OpenPart, PartError, PartOptions};
+pub use report::{Polling, Progress, TrainReport};
 pub use tensorwire_kernels::KernelChoice;
-pub use train::{Prepared, Progress, TrainError, TrainReport, train_local, train_member};
+pub use train::{Prepared, TrainError, train_local, train_member};
 pub use verdict::{FirstFailure, Remark};
 pub use weights::WeightsError;

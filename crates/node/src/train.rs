@@ -11,14 +11,16 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{ReadGuard, Slab, TensorError, TensorMut, TensorRef};
 use tensorwire_models::data::{Batches, DataError, Dataset, Source};
 use tensorwire_models::{Model, Optimizer, Program, ProgramSpec, Variable, initialise};
-use tensorwire_runtime::{Counters, RunError, Session, SessionError, SessionOptions, Storage};
+use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
 
 use crate::config::{
     self, ConfigError, Exchange, OptimizerChoice, Schedule, Strategy, TrainConfig,
 };
 use crate::member::{JoinError, Member};
 use crate::open_part::{PartError, PartOptions};
+use crate::report::{Polling, Progress, TrainReport};
 use crate::weights::{self, Weights, WeightsError};
+use crate::whole_file;
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
@@ -50,35 +52,6 @@ struct JobShape {
 struct Payload {
     config: TrainConfig,
     shape: JobShape,
-}
-
-/// One step of one worker.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Progress {
-    /// From 1.
-    pub step: u64,
-    /// Mean loss over the samples that this process saw.
-    pub loss: f32,
-}
-
-/// What a process reports when its part is done.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct TrainReport {
-    /// Mean loss of its replicas in the last step; none for servers.
-    pub final_loss: Option<f64>,
-    pub train_seconds: f64,
-    /// The same without the first step, which waits until all processes have set up.
-    pub warm_seconds: f64,
-    /// Bytes that the runtime copied from memory to memory.
-    pub bytes_copied: u64,
-    /// Only worker 0 evaluates.
-    pub test_accuracy: Option<f64>,
-    pub weights_sha256: Option<String>,
-    pub kernels: String,
-    pub polls: u64,
-    pub poll_misses: u64,
-    pub waits: u64,
-    pub bytes_written: u64,
 }
 
 /// Why training ended early.
@@ -146,7 +119,7 @@ impl Prepared {
         }
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
-            weights::check_writable(path).map_err(failed)?;
+            whole_file::check_writable(path).map_err(failed)?;
         }
         Ok(Prepared { config, program, plan, cluster, shape, dataset })
     }
@@ -397,6 +370,7 @@ impl Trainer<'_> {
         let start = Instant::now();
         let mut warm = start;
         let mut final_loss = None;
+        let mut polling = Polling::default();
         for step in 1..=self.shape.steps {
             on_step(step)?;
             if let Some(batches) = &mut batches {
@@ -406,17 +380,20 @@ impl Trainer<'_> {
             if step == 1 {
                 warm = Instant::now();
             }
+            let now = Polling::from(self.session.counters());
             if let Some(loss) = self.loss()? {
                 if !loss.is_finite() {
                     return Err(TrainError::Diverged { step, loss });
                 }
                 final_loss = Some(f64::from(loss));
-                on_progress(Progress { step, loss })?;
+                on_progress(Progress { step, loss, polling: now - polling })?;
             }
+            polling = now;
         }
         let train_seconds = start.elapsed().as_secs_f64();
         let warm_seconds = warm.elapsed().as_secs_f64();
-        Ok(TrainReport { final_loss, train_seconds, warm_seconds, ..TrainReport::default() })
+        let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
+        Ok(TrainReport { polling, ..report })
     }
 
     /// Writes the step's samples straight into the input tensors.
@@ -487,8 +464,6 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
-        let Counters { polls, poll_misses, waits, .. } = self.session.counters();
-        (report.polls, report.poll_misses, report.waits) = (polls, poll_misses, waits);
         report.bytes_copied = self.session.copies().bytes();
         Ok(())
     }

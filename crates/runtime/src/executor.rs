@@ -17,7 +17,7 @@ use crate::frontier::Frontier;
 use crate::ports::{Exchange, Sending};
 use crate::session::SessionOptions;
 use crate::storage::{Storage, Tensor};
-use crate::timeline::{Event, Timeline};
+use crate::timeline::{Event, Timeline, What};
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
@@ -34,6 +34,9 @@ pub struct Counters {
     pub poll_misses: u64,
     /// Times there was nothing to do but wait for the exchange.
     pub waits: u64,
+    /// Time lost: in polls that found nothing, and blocked in waits.
+    pub poll_ns: u64,
+    pub wait_ns: u64,
 }
 
 /// How a node's turn ended.
@@ -173,16 +176,17 @@ impl Executor {
 
     fn poll(&mut self, node: NodeId, edge: EdgeId) -> Turn {
         let epoch = self.epochs[edge.index()] + 1;
+        let start_ns = Clock::now_ns();
         let arrived = self.exchange.as_mut().is_some_and(|e| e.arrived(edge, epoch));
         self.counters.polls += 1;
         if !arrived {
             self.counters.poll_misses += 1;
+            self.counters.poll_ns += Clock::now_ns() - start_ns;
             return Turn::NotYet;
         }
         self.epochs[edge.index()] = epoch;
         if self.timeline.is_some() {
-            let now = Clock::now_ns();
-            self.record(node, now, now);
+            self.record(What::Recv { node, epoch }, start_ns, Clock::now_ns());
         }
         Turn::Done
     }
@@ -244,7 +248,8 @@ impl Executor {
         while let Some(edge) = self.finished.pop() {
             if let Some((node, start_ns)) = self.in_flight.remove(&edge) {
                 if self.timeline.is_some() {
-                    self.record(node, start_ns, Clock::now_ns());
+                    let epoch = self.epochs[edge.index()];
+                    self.record(What::Send { node, epoch }, start_ns, Clock::now_ns());
                 }
                 self.complete(frontier, node);
                 any = true;
@@ -270,7 +275,12 @@ impl Executor {
             true => deadline.min(Deadline::after(RETRY_FULL)),
             false => deadline,
         };
-        exchange.wait(until).map_err(|source| RunError::Exchange { step, source })
+        let start_ns = Clock::now_ns();
+        let waited = exchange.wait(until);
+        let end_ns = Clock::now_ns();
+        self.counters.wait_ns += end_ns - start_ns;
+        self.record(What::Wait, start_ns, end_ns);
+        waited.map_err(|source| RunError::Exchange { step, source })
     }
 
     /// What the run waits for, for people.
@@ -325,15 +335,15 @@ impl Executor {
         })?;
         self.counters.kernels += 1;
         if self.timeline.is_some() {
-            self.record(id, start_ns, Clock::now_ns());
+            self.record(What::Kernel(id), start_ns, Clock::now_ns());
         }
         Ok(())
     }
 
-    fn record(&mut self, node: NodeId, start_ns: u64, end_ns: u64) {
+    fn record(&mut self, what: What, start_ns: u64, end_ns: u64) {
         let step = self.counters.steps;
         if let Some(timeline) = &mut self.timeline {
-            timeline.record(Event { step, node, start_ns, end_ns });
+            timeline.record(Event { step, what, start_ns, end_ns });
         }
     }
 }

@@ -113,6 +113,11 @@ impl Session {
         self.executor.timeline.as_mut()
     }
 
+    /// Stops recording: from now on it costs nothing. Returns what is recorded.
+    pub fn stop_timeline(&mut self) -> Option<Timeline> {
+        self.executor.timeline.take()
+    }
+
     fn tensor(&self, output: Output) -> Result<&Tensor, SessionError> {
         self.storage.tensor(output).ok_or_else(|| SessionError::NoSuchNode {
             name: format!("{output:?}"),

@@ -18,6 +18,11 @@ Examples:
   tensorwire train --save w.safetensors --metrics m.jsonl --json
 
 Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as a process that died.
+A line of --metrics holds step, epoch, loss, samples_per_second (so far), and how the workers waited for
+tensors in that step, summed over them: polls (times a tensor was asked for), poll_misses (it was not
+there yet), waits (times a worker blocked), poll_us and wait_us (microseconds lost in missed polls and
+in waits). The summary, which is also what --json prints, has the same fields over all steps.
+
 TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
 
 /// Distributed deep learning in which a remote machine is just a device.

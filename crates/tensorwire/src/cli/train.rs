@@ -9,7 +9,8 @@ use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
 use tensorwire_node::{
-    Exchange, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch, train_local,
+    Exchange, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch,
+    train_local,
 };
 
 use super::Failure;
@@ -126,8 +127,9 @@ struct Watcher {
     metrics: Metrics,
     failure: Option<Failure>,
     steps_per_epoch: u64,
-    /// Losses of the steps that some worker has not finished, by step from `first` on, by worker.
-    open: std::collections::VecDeque<Vec<Option<f32>>>,
+    /// What was said of the steps that some worker has not finished, by step from `first` on, by
+    /// worker.
+    open: std::collections::VecDeque<Vec<Option<Progress>>>,
     first: u64,
     workers: usize,
 }
@@ -160,35 +162,50 @@ impl Watcher {
         }
     }
 
-    fn one_did(&mut self, worker: usize, Progress { step, loss }: Progress) {
-        let Some(ahead) = step.checked_sub(self.first) else { return };
+    fn one_did(&mut self, worker: usize, progress: Progress) {
+        let Some(ahead) = progress.step.checked_sub(self.first) else { return };
         // a worker is at most one step ahead of another: the servers wait for all
         while (self.open.len() as u64) <= ahead {
             self.open.push_back(vec![None; self.workers]);
         }
         let step = &mut self.open[ahead as usize];
         if let Some(place) = step.get_mut(worker) {
-            *place = Some(loss);
+            *place = Some(progress);
         }
-        while let Some(losses) = self.open.front() {
-            let all: Option<Vec<f32>> = losses.iter().copied().collect();
+        while let Some(said) = self.open.front() {
+            let all: Option<Vec<Progress>> = said.iter().copied().collect();
             let Some(all) = all else { return };
-            let loss = all.iter().sum::<f32>() / self.workers as f32;
-            self.all_did(Progress { step: self.first, loss });
+            let loss = all.iter().map(|one| one.loss).sum::<f32>() / self.workers as f32;
+            let polling = all.iter().map(|one| one.polling).sum();
+            self.all_did(Progress { step: self.first, loss, polling });
             self.open.pop_front();
         }
     }
 
-    fn all_did(&mut self, Progress { step, loss }: Progress) {
+    fn all_did(&mut self, Progress { step, loss, polling }: Progress) {
         self.first = step + 1;
         let rate = self.bar.step(step, loss);
         let epoch = step.div_ceil(self.steps_per_epoch);
-        let line =
-            json!({ "step": step, "epoch": epoch, "loss": loss, "samples_per_second": rate });
+        let line = json!({
+            "step": step,
+            "epoch": epoch,
+            "loss": loss,
+            "samples_per_second": rate,
+            "polls": polling.polls,
+            "poll_misses": polling.poll_misses,
+            "waits": polling.waits,
+            "poll_us": microseconds(polling.poll_ns),
+            "wait_us": microseconds(polling.wait_ns),
+        });
         if let Err(failure) = self.metrics.line(&line) {
             self.failure.get_or_insert(failure);
         }
     }
+}
+
+fn microseconds(ns: u64) -> f64 {
+    // fits: times of a job, shown to a person
+    ns as f64 / 1e3
 }
 
 fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value {
@@ -198,6 +215,9 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
     // fits: shown to a person
     let samples = (prepared.steps() * u64::from(config.workers)) as f64 * config.batch as f64;
     let sum = |of: fn(&TrainReport) -> u64| reports.iter().map(of).sum::<u64>();
+    // servers wait while the workers compute: only what the workers wait for is lost
+    let workers = reports.iter().filter(|report| report.final_loss.is_some());
+    let polling: Polling = workers.map(|report| report.polling).sum();
     let local = config.strategy == Strategy::Local;
     let transport = match config.transport {
         _ if local => "none",
@@ -226,9 +246,11 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
         "samples_per_second": samples / seconds,
         "bytes_copied": sum(|report| report.bytes_copied),
         "bytes_written": sum(|report| report.bytes_written),
-        "polls": sum(|report| report.polls),
-        "poll_misses": sum(|report| report.poll_misses),
-        "waits": sum(|report| report.waits),
+        "polls": polling.polls,
+        "poll_misses": polling.poll_misses,
+        "waits": polling.waits,
+        "poll_us": microseconds(polling.poll_ns),
+        "wait_us": microseconds(polling.wait_ns),
         "kernels": reports.first().map(|report| report.kernels.clone()),
         "weights_sha256": reports.iter().find_map(|report| report.weights_sha256.clone()),
     })
