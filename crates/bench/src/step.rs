@@ -112,7 +112,7 @@ pub fn step(
 
 fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {
     alone.store(true, Ordering::SeqCst);
-    let done = train_local(prepared, &mut |_| {});
+    let done = train_local(prepared, &AtomicBool::new(false), &mut |_| {});
     alone.store(false, Ordering::SeqCst);
     Ok(done?)
 }

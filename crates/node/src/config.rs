@@ -78,10 +78,19 @@ pub struct TrainConfig {
     pub kernels: Kernels,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
+    pub trace: Option<TraceConfig>,
     /// Where the launcher listens for its members; port 0: the system chooses.
     pub listen: SocketAddr,
     /// A process that says nothing for this long is taken for dead, in milliseconds.
     pub deadline_ms: u64,
+}
+
+/// What to trace, and where to (`--trace`, `--trace-steps`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceConfig {
+    pub path: PathBuf,
+    /// The first steps of the job, so many; after them tracing costs nothing.
+    pub steps: u64,
 }
 
 /// Which kernels compute (`--kernels`).
@@ -119,6 +128,10 @@ pub enum ConfigError {
     )]
     Save { path: PathBuf, source: std::io::Error },
     #[error(
+        "cannot write a trace to {path}: {source}; choose a file, new or of an earlier trace, in a folder that exists and may be written"
+    )]
+    Trace { path: PathBuf, source: std::io::Error },
+    #[error(
         "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
     )]
     TooLarge { needed: String, available: String },
@@ -130,6 +143,8 @@ pub enum ConfigError {
 
 /// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
 const PROCESSES_MAX: u64 = 256;
+/// More than that no viewer shows with ease.
+const TRACE_STEPS_MAX: u64 = 1000;
 /// More threads than any host has cores help nobody.
 const THREADS_MAX: usize = 1024;
 
@@ -170,6 +185,11 @@ impl TrainConfig {
         if let Some(threads) = self.threads.filter(|threads| *threads > THREADS_MAX) {
             // fits: shown to a person
             return Err(out_of_range("--threads", "from 1 to 1024", threads as f64));
+        }
+        let steps = self.trace.as_ref().map_or(1, |trace| trace.steps);
+        if !(1..=TRACE_STEPS_MAX).contains(&steps) {
+            // fits: shown to a person
+            return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
         let processes = u64::from(self.workers) + u64::from(self.servers);
         if self.strategy == Strategy::Ps && processes > PROCESSES_MAX {

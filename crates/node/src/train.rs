@@ -1,11 +1,14 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod listener;
+
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tensorwire_base::{Deadline, Rank, human_bytes};
+use tensorwire_base::{Clock, Deadline, Rank, human_bytes};
 use tensorwire_graph::{Cluster, Op, Output, Plan, SendFrom, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{ReadGuard, Slab, TensorError, TensorMut, TensorRef};
@@ -16,11 +19,15 @@ use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storag
 use crate::config::{
     self, ConfigError, Exchange, OptimizerChoice, Schedule, Strategy, TrainConfig,
 };
+use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
 use crate::member::{JoinError, Member};
 use crate::open_part::{PartError, PartOptions};
 use crate::report::{Polling, Progress, TrainReport};
+use crate::trace::{self, Collector, TraceError};
 use crate::weights::{self, Weights, WeightsError};
 use crate::whole_file;
+
+use listener::{Caller, Listener};
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
@@ -75,6 +82,10 @@ pub enum TrainError {
     Diverged { step: u64, loss: f32 },
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }
 
 impl TrainError {
@@ -120,6 +131,10 @@ impl Prepared {
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;
+        }
+        if let Some(trace) = &config.trace {
+            let failed = |source| ConfigError::Trace { path: trace.path.clone(), source };
+            whole_file::check_writable(&trace.path).map_err(failed)?;
         }
         Ok(Prepared { config, program, plan, cluster, shape, dataset })
     }
@@ -219,29 +234,86 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
     Ok((program, cluster, plan))
 }
 
-/// Trains in this process alone.
+impl Prepared {
+    fn collector(&self) -> Option<Collector<'_>> {
+        self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
+    }
+}
+
+/// Launches the members of a training job and stays until it is done or has failed, as [`launch`]
+/// does; then writes the trace, if there is to be one, however the job ended.
 ///
 /// # Errors
-/// When the machine's memory does not suffice, or training diverges.
+/// As [`launch`], or when the trace cannot be written.
+pub fn launch_train(
+    prepared: &Prepared,
+    spec: &JobSpec,
+    on_update: &mut dyn FnMut(Update),
+) -> Result<JobOutcome, JobError> {
+    let mut collector = prepared.collector();
+    let outcome = launch(spec, &mut |update| {
+        match (&mut collector, &update) {
+            (Some(trace), Update::Started { rank, pid }) => trace.started(*rank, *pid),
+            (Some(trace), Update::Trace { rank, events }) => trace.add(*rank, events),
+            _ => {}
+        }
+        on_update(update);
+    });
+    let written = collector.map_or(Ok(()), |trace| trace.write());
+    first_error(outcome, written)
+}
+
+/// Why a job failed matters more than why its trace was not written.
+fn first_error<T, E: From<TraceError>>(
+    done: Result<T, E>,
+    written: Result<(), TraceError>,
+) -> Result<T, E> {
+    match (done, written) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(error)) => Err(error.into()),
+        (Err(first), written) => {
+            if let Err(error) = written {
+                tracing::warn!("{error}");
+            }
+            Err(first)
+        }
+    }
+}
+
+/// Trains in this process alone. Ends after the present step once `interrupt` is set. However it ends,
+/// the trace is written, if there is to be one.
+///
+/// # Errors
+/// When the machine's memory does not suffice, training diverges or is interrupted, or the trace
+/// cannot be written.
 pub fn train_local(
     prepared: &Prepared,
+    interrupt: &AtomicBool,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<TrainReport, TrainError> {
+    let mut trace = prepared.collector();
+    if let Some(trace) = &mut trace {
+        trace.started(Rank(0), std::process::id());
+    }
+    let mut caller = Caller { interrupt, on_progress, trace };
+    let done = train_alone(prepared, &mut caller);
+    let written = caller.trace.map_or(Ok(()), |trace| trace.write());
+    first_error(done, written)
+}
+
+fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainReport, TrainError> {
     let Prepared { config, program, plan, shape, dataset, .. } = prepared;
     let registered =
         Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
     let storage = Storage::new(&plan.parts[0], &registered)?;
     let threads = config.threads.unwrap_or_else(cores);
     let kernels = Arc::new(Kernels::open(kernel_choice(config), threads));
-    let options = SessionOptions { step_deadline: STEP_DEADLINE, timeline: false };
+    let options = SessionOptions { step_deadline: STEP_DEADLINE, timeline: config.trace.is_some() };
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
     let mut trainer = Trainer { config, program, plan, part: 0, shape: *shape, session, replicas };
     trainer.initialise()?;
-    let mut report = trainer.train(Some(dataset), &mut |_| Ok(()), &mut |progress| {
-        on_progress(progress);
-        Ok(())
-    })?;
+    let mut report = trainer.train(Some(dataset), caller)?;
     trainer.conclude(Some(dataset), &mut report)?;
     report.kernels = kernels.description();
     Ok(report)
@@ -282,7 +354,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
         kernels: kernel_choice(&config),
         threads: config.threads.unwrap_or_else(|| default_threads(&config, is_worker)),
         step_deadline: STEP_DEADLINE,
-        timeline: false,
+        timeline: config.trace.is_some(),
     };
     let mut open = member.open_part(&plan, options)?;
     // fits: parts are counted by u32
@@ -291,10 +363,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let session = &mut open.session;
     let mut trainer = Trainer { config, program, plan, part, shape, session, replicas };
     trainer.initialise()?;
-    let begin = &mut |step| Ok(member.begin_step(step)?);
-    let mut report = trainer.train(dataset.as_ref(), begin, &mut |progress| {
-        Ok(member.progress(serde_json::to_value(progress).unwrap_or_default())?)
-    })?;
+    let mut report = trainer.train(dataset.as_ref(), &mut &*member)?;
     trainer.conclude(dataset.as_ref(), &mut report)?;
     (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
     open.close(Deadline::after(member.setup_patience()))?;
@@ -360,8 +429,7 @@ impl Trainer<'_> {
     fn train(
         &mut self,
         dataset: Option<&Arc<Dataset>>,
-        on_step: &mut dyn FnMut(u64) -> Result<(), TrainError>,
-        on_progress: &mut dyn FnMut(Progress) -> Result<(), TrainError>,
+        listener: &mut dyn Listener,
     ) -> Result<TrainReport, TrainError> {
         let mut batches = dataset
             .map(|data| batches(data, self.config))
@@ -371,12 +439,26 @@ impl Trainer<'_> {
         let mut warm = start;
         let mut final_loss = None;
         let mut polling = Polling::default();
-        for step in 1..=self.shape.steps {
-            on_step(step)?;
+        let steps = self.shape.steps;
+        let traced = self.config.trace.as_ref().map_or(0, |trace| trace.steps.min(steps));
+        for step in 1..=steps {
+            listener.begin_step(step)?;
+            let start_ns = Clock::now_ns();
             if let Some(batches) = &mut batches {
                 self.feed(batches, step - 1)?;
             }
-            self.session.run(Program::TRAIN)?;
+            let ran = self.session.run(Program::TRAIN);
+            if step <= traced {
+                let events = trace::take_step(self.session, step, start_ns);
+                let told = listener.trace(&events);
+                // why a step failed matters more than that its trace got lost
+                ran.map_err(TrainError::from).and(told)?;
+            } else {
+                ran?;
+            }
+            if step == traced {
+                self.session.stop_timeline();
+            }
             if step == 1 {
                 warm = Instant::now();
             }
@@ -386,7 +468,7 @@ impl Trainer<'_> {
                     return Err(TrainError::Diverged { step, loss });
                 }
                 final_loss = Some(f64::from(loss));
-                on_progress(Progress { step, loss, polling: now - polling })?;
+                listener.progress(Progress { step, loss, polling: now - polling })?;
             }
             polling = now;
         }

@@ -9,13 +9,13 @@ use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
 use tensorwire_node::{
-    Exchange, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch,
+    Exchange, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch_train,
     train_local,
 };
 
 use super::Failure;
 use super::args::TrainArgs;
-use super::job::{end_at_once_while, job_spec};
+use super::job::{end_at_once_while, interrupt, job_spec};
 use super::metrics::Metrics;
 use super::output::{note, print};
 use super::progress::Bar;
@@ -26,8 +26,15 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     let (json, metrics) = (args.json, args.metrics.clone());
     let prepared = Prepared::new(args.config())?;
-    if metrics.is_some() && metrics == prepared.config.save {
-        return Err(Failure::user("--metrics and --save name the same file; give each its own"));
+    let trace = prepared.config.trace.as_ref().map(|trace| &trace.path);
+    let save = prepared.config.save.as_ref();
+    let files = [("--metrics", metrics.as_ref()), ("--save", save), ("--trace", trace)];
+    for (at, (option, path)) in files.iter().enumerate() {
+        let same = files[..at].iter().find(|(_, earlier)| path.is_some() && earlier == path);
+        if let Some((earlier, _)) = same {
+            let what = format!("{earlier} and {option} name the same file; give each its own");
+            return Err(Failure::user(what));
+        }
     }
     let metrics = Metrics::open(metrics.as_deref())?;
     announce(&prepared);
@@ -47,9 +54,15 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
 type Done = (Vec<TrainReport>, Watcher);
 
 fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
-    end_at_once_while(&Arc::new(AtomicBool::new(true)))?;
+    let interrupt = if prepared.config.trace.is_some() {
+        interrupt()?
+    } else {
+        // there is nothing to write before the end
+        end_at_once_while(&Arc::new(AtomicBool::new(true)))?;
+        Arc::default()
+    };
     watcher.bar.begin();
-    let report = train_local(prepared, &mut |progress| watcher.all_did(progress));
+    let report = train_local(prepared, &interrupt, &mut |progress| watcher.all_did(progress));
     watcher.bar.clear();
     Ok((vec![report?], watcher))
 }
@@ -69,7 +82,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
     let display = std::thread::Builder::new().name("display".into()).spawn(show);
     let display = display.map_err(Failure::other)?;
     // a display that is gone shows nothing more
-    let outcome = launch(&spec, &mut |update| drop(updates.send(update)));
+    let outcome = launch_train(prepared, &spec, &mut |update| drop(updates.send(update)));
     drop(updates);
     let since = Instant::now();
     while !display.is_finished() {
@@ -152,7 +165,7 @@ impl Watcher {
 
     fn update(&mut self, update: Update) {
         match update {
-            Update::Started { .. } => {}
+            Update::Started { .. } | Update::Trace { .. } => {}
             Update::Introduced => self.bar.begin(),
             Update::Progress { rank, value, .. } => {
                 if let Ok(progress) = serde_json::from_value(value) {
@@ -272,6 +285,13 @@ fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure>
     ))?;
     if let Some(path) = &prepared.config.save {
         print(format_args!("weights saved to {}", path.display()))?;
+    }
+    if let Some(trace) = &prepared.config.trace {
+        let steps = trace.steps.min(prepared.steps());
+        print(format_args!(
+            "trace of {steps} steps written to {}; open it in ui.perfetto.dev",
+            trace.path.display()
+        ))?;
     }
     print(format_args!("test accuracy {:.4}", number("test_accuracy")))
 }
