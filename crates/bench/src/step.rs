@@ -103,8 +103,8 @@ pub fn step(
         local_ms,
         ps_ms,
         bytes_copied: sum(|report| report.bytes_copied),
-        poll_misses_per_step: per_step(sum(|report| report.poll_misses)),
-        waits_per_step: per_step(sum(|report| report.waits)),
+        poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
+        waits_per_step: per_step(sum(|report| report.polling.waits)),
         weights_sha256: weights.first.unwrap_or_default(),
         machine: Machine::here(),
     })
@@ -112,7 +112,7 @@ pub fn step(
 
 fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {
     alone.store(true, Ordering::SeqCst);
-    let done = train_local(prepared, &mut |_| {});
+    let done = train_local(prepared, &AtomicBool::new(false), &mut |_| {});
     alone.store(false, Ordering::SeqCst);
     Ok(done?)
 }

@@ -119,10 +119,19 @@ pub struct TrainConfig {
     pub kernels: Kernels,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
+    pub trace: Option<TraceConfig>,
     /// Where the launcher listens for its members; port 0: the system chooses.
     pub listen: SocketAddr,
     /// A process that says nothing for this long is taken for dead, in milliseconds.
     pub deadline_ms: u64,
+}
+
+/// What to trace, and where to (`--trace`, `--trace-steps`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceConfig {
+    pub path: PathBuf,
+    /// The first steps of the job, so many; after them tracing costs nothing.
+    pub steps: u64,
 }
 
 /// Which kernels compute (`--kernels`).
@@ -153,6 +162,8 @@ pub enum ConfigError {
     TooManyProcesses { processes: u64, most: u64 },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
+    #[error("--trace shows steps that all processes make together; leave --async or --trace out")]
+    AsyncTrace,
     #[error("{0}")]
     Data(#[from] DataError),
     #[error("{0}")]
@@ -161,6 +172,10 @@ pub enum ConfigError {
         "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
     )]
     Save { path: PathBuf, source: std::io::Error },
+    #[error(
+        "cannot write a trace to {path}: {source}; choose a file, new or of an earlier trace, in a folder that exists and may be written"
+    )]
+    Trace { path: PathBuf, source: std::io::Error },
     #[error(
         "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
     )]
@@ -173,6 +188,8 @@ pub enum ConfigError {
 
 /// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
 const PROCESSES_MAX: u64 = 256;
+/// More than that no viewer shows with ease.
+const TRACE_STEPS_MAX: u64 = 1000;
 /// More threads than any host has cores help nobody.
 const THREADS_MAX: usize = 1024;
 
@@ -201,6 +218,9 @@ impl TrainConfig {
         if self.asynchronous && self.strategy == Strategy::Local {
             return Err(ConfigError::AsyncWithoutServers);
         }
+        if self.asynchronous && self.trace.is_some() {
+            return Err(ConfigError::AsyncTrace);
+        }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
         if !(self.rate.is_finite() && self.rate > 0.0) {
             return Err(out_of_range("--lr", "a positive number", self.rate));
@@ -216,6 +236,11 @@ impl TrainConfig {
         if let Some(threads) = self.threads.filter(|threads| *threads > THREADS_MAX) {
             // fits: shown to a person
             return Err(out_of_range("--threads", "from 1 to 1024", threads as f64));
+        }
+        let steps = self.trace.as_ref().map_or(1, |trace| trace.steps);
+        if !(1..=TRACE_STEPS_MAX).contains(&steps) {
+            // fits: shown to a person
+            return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
         let processes = u64::from(self.workers) + u64::from(self.servers);
         if self.strategy == Strategy::Ps && processes > PROCESSES_MAX {

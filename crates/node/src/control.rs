@@ -5,8 +5,13 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::trace::TraceEvent;
+
 /// Largest frame: a report with counters, never a tensor.
 const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// So many fit a frame, whatever their numbers are.
+pub(crate) const TRACE_EVENTS_MAX: usize = 16 << 10;
 
 /// What a member tells the launcher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -17,6 +22,8 @@ pub(crate) enum FromMember {
     Heartbeat { step: u64 },
     /// Something worth showing, of the job's own form.
     Progress { step: u64, value: serde_json::Value },
+    /// What it did in a step, or in a part of one.
+    Trace { events: Vec<TraceEvent> },
     /// It gave up. `lost_peer`: the rank whose loss made it, if that was the cause.
     Failed { step: u64, error: String, user_error: bool, lost_peer: Option<u32> },
     /// It has done its part.
@@ -65,6 +72,7 @@ pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::Did;
 
     #[test]
     fn a_frame_round_trips() {
@@ -72,6 +80,14 @@ mod tests {
         write_frame(&mut wire, &FromMember::Heartbeat { step: 7 }).unwrap();
         let got: FromMember = read_frame(&mut wire.as_slice()).unwrap();
         assert!(matches!(got, FromMember::Heartbeat { step: 7 }));
+    }
+
+    #[test]
+    fn a_frame_of_trace_events_is_never_too_long() {
+        let did = Did::Send { node: u32::MAX, epoch: u64::MAX };
+        let event = TraceEvent { step: u64::MAX, did, start_ns: u64::MAX, end_ns: u64::MAX };
+        let message = FromMember::Trace { events: vec![event; TRACE_EVENTS_MAX] };
+        write_frame(&mut Vec::new(), &message).unwrap();
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tensorwire_fabric::{JobCredentials, Member as Identity};
 
 use crate::assignment::JobIdentity;
 use crate::control::{FromMember, ToMember, read_frame, write_frame};
+use crate::trace::{TraceError, TraceEvent};
 use crate::verdict::{End, FirstFailure, Seen, first_failure};
 
 /// How often the launcher looks around.
@@ -66,6 +67,11 @@ pub enum Update {
         step: u64,
         value: serde_json::Value,
     },
+    /// What a member did, on this host's monotonic clock.
+    Trace {
+        rank: Rank,
+        events: Vec<TraceEvent>,
+    },
 }
 
 /// A job that was done.
@@ -95,6 +101,8 @@ pub enum JobError {
     Suspended { for_s: f64 },
     #[error("{0}")]
     Failed(FirstFailure),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }
 
 /// Launches a job and stays until it is done or has failed. All members have ended when it returns.
@@ -349,6 +357,7 @@ impl Launcher<'_> {
                 member.step = member.step.max(step);
                 on_update(Update::Progress { rank, step, value });
             }
+            FromMember::Trace { events } => on_update(Update::Trace { rank, events }),
             FromMember::Failed { step, error, user_error, lost_peer } => {
                 let lost_peer = lost_peer.map(Rank);
                 self.end(rank, End::Failed { step, error, user_error, lost_peer });

@@ -9,18 +9,24 @@ mod control;
 mod launch;
 mod member;
 mod open_part;
+mod report;
+mod trace;
 mod train;
 mod verdict;
 mod weights;
+mod whole_file;
 
 pub use assignment::Assignment;
 pub use config::{
-    ConfigError, Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TrainConfig, Transport,
+    ConfigError, Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig,
+    Transport,
 };
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError};
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
+pub use report::{Polling, Progress, TrainReport};
 pub use tensorwire_kernels::KernelChoice;
-pub use train::{Prepared, Progress, TrainError, TrainReport, train_local, train_member};
+pub use trace::{TraceError, TraceEvent};
+pub use train::{Prepared, TrainError, launch_train, train_local, train_member};
 pub use verdict::{FirstFailure, Remark};
 pub use weights::WeightsError;

@@ -14,7 +14,8 @@ use tensorwire_fabric::{Backend, Endpoint, Fabric, FabricConfig, Member as Ident
 
 use crate::assignment::{Assignment, JobIdentity};
 use crate::config::Transport;
-use crate::control::{FromMember, ToMember, read_frame, write_frame};
+use crate::control::{FromMember, TRACE_EVENTS_MAX, ToMember, read_frame, write_frame};
+use crate::trace::TraceEvent;
 
 /// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
 pub(crate) const QUEUE_PAIRS: usize = 4;
@@ -177,6 +178,13 @@ impl Member {
     /// When the launcher is gone.
     pub fn progress(&self, value: serde_json::Value) -> std::io::Result<()> {
         self.tell(&FromMember::Progress { step: self.step.load(Ordering::Relaxed), value })
+    }
+
+    /// Sends the launcher what this member did.
+    pub(crate) fn trace(&self, events: &[TraceEvent]) -> std::io::Result<()> {
+        events
+            .chunks(TRACE_EVENTS_MAX)
+            .try_for_each(|events| self.tell(&FromMember::Trace { events: events.to_vec() }))
     }
 
     /// Says that this member's part is done.

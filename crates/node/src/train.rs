@@ -2,23 +2,31 @@
 //! that each do their part of the plan.
 
 mod lanes;
+mod listener;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tensorwire_base::{Deadline, Rank, human_bytes};
+use tensorwire_base::{Clock, Deadline, Rank, human_bytes};
 use tensorwire_graph::{Cluster, Op, Output, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{ReadGuard, Slab, TensorError, TensorMut, TensorRef};
 use tensorwire_models::data::{Batches, DataError, Dataset, Source};
 use tensorwire_models::{Model, Optimizer, Program, ProgramSpec, Variable, initialise};
-use tensorwire_runtime::{Counters, RunError, Session, SessionError, SessionOptions, Storage};
+use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
 
 use crate::config::{self, ConfigError, OptimizerChoice, Schedule, Strategy, TrainConfig};
+use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
 use crate::member::{JoinError, Member};
 use crate::open_part::{OpenLanes, PartError, PartOptions};
+use crate::report::{Polling, Progress, TrainReport};
+use crate::trace::{self, Collector, TraceError};
 use crate::weights::{self, Weights, WeightsError};
+use crate::whole_file;
+
+use listener::{Caller, Listener};
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
@@ -54,35 +62,6 @@ struct Payload {
     shape: JobShape,
 }
 
-/// One step of one worker.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Progress {
-    /// From 1.
-    pub step: u64,
-    /// Mean loss over the samples that this process saw.
-    pub loss: f32,
-}
-
-/// What a process reports when its part is done.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct TrainReport {
-    /// Mean loss of its replicas in the last step; none for servers.
-    pub final_loss: Option<f64>,
-    pub train_seconds: f64,
-    /// The same without the first step, which waits until all processes have set up.
-    pub warm_seconds: f64,
-    /// Bytes that the runtime copied from memory to memory.
-    pub bytes_copied: u64,
-    /// Only worker 0 evaluates.
-    pub test_accuracy: Option<f64>,
-    pub weights_sha256: Option<String>,
-    pub kernels: String,
-    pub polls: u64,
-    pub poll_misses: u64,
-    pub waits: u64,
-    pub bytes_written: u64,
-}
-
 /// Why training ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -104,6 +83,10 @@ pub enum TrainError {
     Diverged { step: u64, loss: f32 },
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
+    #[error("interrupted")]
+    Interrupted,
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }
 
 impl TrainError {
@@ -148,7 +131,11 @@ impl Prepared {
         }
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
-            weights::check_writable(path).map_err(failed)?;
+            whole_file::check_writable(path).map_err(failed)?;
+        }
+        if let Some(trace) = &config.trace {
+            let failed = |source| ConfigError::Trace { path: trace.path.clone(), source };
+            whole_file::check_writable(&trace.path).map_err(failed)?;
         }
         Ok(Prepared { config, program, plan, cluster, shape, dataset })
     }
@@ -248,14 +235,74 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
     Ok((program, cluster, plan))
 }
 
-/// Trains in this process alone.
+impl Prepared {
+    fn collector(&self) -> Option<Collector<'_>> {
+        self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
+    }
+}
+
+/// Launches the members of a training job and stays until it is done or has failed, as [`launch`]
+/// does; then writes the trace, if there is to be one, however the job ended.
 ///
 /// # Errors
-/// When the machine's memory does not suffice, or training diverges.
+/// As [`launch`], or when the trace cannot be written.
+pub fn launch_train(
+    prepared: &Prepared,
+    spec: &JobSpec,
+    on_update: &mut dyn FnMut(Update),
+) -> Result<JobOutcome, JobError> {
+    let mut collector = prepared.collector();
+    let outcome = launch(spec, &mut |update| {
+        match (&mut collector, &update) {
+            (Some(trace), Update::Started { rank, pid }) => trace.started(*rank, *pid),
+            (Some(trace), Update::Trace { rank, events }) => trace.add(*rank, events),
+            _ => {}
+        }
+        on_update(update);
+    });
+    let written = collector.map_or(Ok(()), |trace| trace.write());
+    first_error(outcome, written)
+}
+
+/// Why a job failed matters more than why its trace was not written.
+fn first_error<T, E: From<TraceError>>(
+    done: Result<T, E>,
+    written: Result<(), TraceError>,
+) -> Result<T, E> {
+    match (done, written) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(error)) => Err(error.into()),
+        (Err(first), written) => {
+            if let Err(error) = written {
+                tracing::warn!("{error}");
+            }
+            Err(first)
+        }
+    }
+}
+
+/// Trains in this process alone. Ends after the present step once `interrupt` is set. However it ends,
+/// the trace is written, if there is to be one.
+///
+/// # Errors
+/// When the machine's memory does not suffice, training diverges or is interrupted, or the trace
+/// cannot be written.
 pub fn train_local(
     prepared: &Prepared,
+    interrupt: &AtomicBool,
     on_progress: &mut dyn FnMut(Progress),
 ) -> Result<TrainReport, TrainError> {
+    let mut trace = prepared.collector();
+    if let Some(trace) = &mut trace {
+        trace.started(Rank(0), std::process::id());
+    }
+    let mut caller = Caller { interrupt, on_progress, trace };
+    let done = train_alone(prepared, &mut caller);
+    let written = caller.trace.map_or(Ok(()), |trace| trace.write());
+    first_error(done, written)
+}
+
+fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainReport, TrainError> {
     let Prepared { config, program, plan, shape, dataset, .. } = prepared;
     let registered =
         Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
@@ -264,7 +311,7 @@ pub fn train_local(
     let kernels = Arc::new(Kernels::open(kernel_choice(config), threads));
     let options = SessionOptions {
         step_deadline: STEP_DEADLINE,
-        timeline: false,
+        timeline: config.trace.is_some(),
         dynamic_bytes_max: DYNAMIC_BYTES_MAX,
         variables_shared: false,
     };
@@ -273,10 +320,7 @@ pub fn train_local(
     let (shape, shard, concludes) = (*shape, 0, true);
     let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     trainer.initialise()?;
-    let mut report = trainer.train(Some(dataset), &mut |_| Ok(()), &mut |progress| {
-        on_progress(progress);
-        Ok(())
-    })?;
+    let mut report = trainer.train(Some(dataset), caller)?;
     trainer.conclude(Some(dataset), &mut report)?;
     report.kernels = kernels.description();
     Ok(report)
@@ -317,7 +361,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
         kernels: kernel_choice(&config),
         threads: config.threads.unwrap_or_else(|| default_threads(&config, is_worker)),
         step_deadline: STEP_DEADLINE,
-        timeline: false,
+        timeline: config.trace.is_some(),
         dynamic_bytes_max: DYNAMIC_BYTES_MAX,
     };
     let mut open = member.open_lanes(&plan, &config.lanes(member.rank()), options)?;
@@ -337,10 +381,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let concludes = is_worker && part == 0;
     let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     trainer.initialise()?;
-    let begin = &mut |step| Ok(member.begin_step(step)?);
-    let mut report = trainer.train(dataset.as_ref(), begin, &mut |progress| {
-        Ok(member.progress(serde_json::to_value(progress).unwrap_or_default())?)
-    })?;
+    let mut report = trainer.train(dataset.as_ref(), &mut &*member)?;
     trainer.conclude(dataset.as_ref(), &mut report)?;
     leave(member, open, report)
 }
@@ -366,12 +407,12 @@ fn serve_lanes(
     })?;
     told?;
     let train_seconds = start.elapsed().as_secs_f64();
+    let polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
     // all gradients are in: worker 0 may have the variables
     open.sessions[0].run(Program::FETCH)?;
-    let mut report =
-        TrainReport { train_seconds, warm_seconds: train_seconds, ..TrainReport::default() };
-    open.sessions.iter().for_each(|session| report.count(session));
-    Ok(report)
+    let bytes_copied = open.sessions.iter().map(|session| session.copies().bytes()).sum();
+    let report = TrainReport { bytes_copied, polling, ..TrainReport::default() };
+    Ok(TrainReport { train_seconds, warm_seconds: train_seconds, ..report })
 }
 
 /// Leaves the job with everything done.
@@ -380,17 +421,6 @@ fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<()
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;
     Ok(())
-}
-
-impl TrainReport {
-    /// Adds what a session did.
-    fn count(&mut self, session: &Session) {
-        let Counters { polls, poll_misses, waits, .. } = session.counters();
-        self.polls += polls;
-        self.poll_misses += poll_misses;
-        self.waits += waits;
-        self.bytes_copied += session.copies().bytes();
-    }
 }
 
 fn kernel_choice(config: &TrainConfig) -> KernelChoice {
@@ -454,8 +484,7 @@ impl Trainer<'_> {
     fn train(
         &mut self,
         dataset: Option<&Arc<Dataset>>,
-        on_step: &mut dyn FnMut(u64) -> Result<(), TrainError>,
-        on_progress: &mut dyn FnMut(Progress) -> Result<(), TrainError>,
+        listener: &mut dyn Listener,
     ) -> Result<TrainReport, TrainError> {
         let mut batches = dataset
             .map(|data| batches(data, self.config))
@@ -464,26 +493,44 @@ impl Trainer<'_> {
         let start = Instant::now();
         let mut warm = start;
         let mut final_loss = None;
-        for step in 1..=self.shape.steps {
-            on_step(step)?;
+        let mut polling = Polling::default();
+        let steps = self.shape.steps;
+        let traced = self.config.trace.as_ref().map_or(0, |trace| trace.steps.min(steps));
+        for step in 1..=steps {
+            listener.begin_step(step)?;
+            let start_ns = Clock::now_ns();
             if let Some(batches) = &mut batches {
                 self.feed(batches, step - 1)?;
             }
-            self.session.run(Program::TRAIN)?;
+            let ran = self.session.run(Program::TRAIN);
+            if step <= traced {
+                let events = trace::take_step(self.session, step, start_ns);
+                let told = listener.trace(&events);
+                // why a step failed matters more than that its trace got lost
+                ran.map_err(TrainError::from).and(told)?;
+            } else {
+                ran?;
+            }
+            if step == traced {
+                self.session.stop_timeline();
+            }
             if step == 1 {
                 warm = Instant::now();
             }
+            let now = Polling::from(self.session.counters());
             if let Some(loss) = self.loss()? {
                 if !loss.is_finite() {
                     return Err(TrainError::Diverged { step, loss });
                 }
                 final_loss = Some(f64::from(loss));
-                on_progress(Progress { step, loss })?;
+                listener.progress(Progress { step, loss, polling: now - polling })?;
             }
+            polling = now;
         }
         let train_seconds = start.elapsed().as_secs_f64();
         let warm_seconds = warm.elapsed().as_secs_f64();
-        Ok(TrainReport { final_loss, train_seconds, warm_seconds, ..TrainReport::default() })
+        let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
+        Ok(TrainReport { polling, ..report })
     }
 
     /// Writes the step's samples straight into the input tensors.
@@ -557,7 +604,7 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
-        report.count(self.session);
+        report.bytes_copied = self.session.copies().bytes();
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::frontier::Frontier;
 use crate::ports::{Exchange, Sending};
 use crate::session::SessionOptions;
 use crate::storage::{Storage, Tensor};
-use crate::timeline::{Event, Timeline};
+use crate::timeline::{Event, Timeline, What};
 use crate::workspace::Workspace;
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
@@ -37,6 +37,9 @@ pub struct Counters {
     pub poll_misses: u64,
     /// Times there was nothing to do but wait for the exchange.
     pub waits: u64,
+    /// Time lost: in polls that found nothing, and blocked in waits.
+    pub poll_ns: u64,
+    pub wait_ns: u64,
 }
 
 /// How far a run got in one turn.
@@ -227,23 +230,26 @@ impl Executor {
     }
 
     fn poll(&mut self, node: NodeId, edge: EdgeId) -> Turn {
+        let start_ns = Clock::now_ns();
         if !self.has_arrived(edge) {
             return Turn::NotYet;
         }
         self.epochs[edge.index()] += 1;
+        let epoch = self.epochs[edge.index()];
         if self.timeline.is_some() {
-            let now = Clock::now_ns();
-            self.record(node, now, now);
+            self.record(What::Recv { node, epoch }, start_ns, Clock::now_ns());
         }
         Turn::Done
     }
 
     fn has_arrived(&mut self, edge: EdgeId) -> bool {
         let epoch = self.epochs[edge.index()] + 1;
+        let start_ns = Clock::now_ns();
         let arrived = self.exchange.as_mut().is_some_and(|e| e.arrived(edge, epoch));
         self.counters.polls += 1;
         if !arrived {
             self.counters.poll_misses += 1;
+            self.counters.poll_ns += Clock::now_ns() - start_ns;
         }
         arrived
     }
@@ -332,11 +338,14 @@ impl Executor {
             let Some(Flight { node, start_ns, tensor }) = self.flights.remove(&edge) else {
                 continue;
             };
+            let epoch = self.epochs[edge.index()];
+            let mut what = What::Send { node, epoch };
             if let (Op::RecvDyn { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
                 self.workspace.hold(part, node.into(), tensor);
+                what = What::Recv { node, epoch };
             }
             if self.timeline.is_some() {
-                self.record(node, start_ns, Clock::now_ns());
+                self.record(what, start_ns, Clock::now_ns());
             }
             self.complete(part, frontier, node);
             any = true;
@@ -365,7 +374,12 @@ impl Executor {
             true => deadline.min(Deadline::after(RETRY_FULL)),
             false => deadline,
         };
-        exchange.wait(until).map_err(|source| RunError::Exchange { step, source })
+        let start_ns = Clock::now_ns();
+        let waited = exchange.wait(until);
+        let end_ns = Clock::now_ns();
+        self.counters.wait_ns += end_ns - start_ns;
+        self.record(What::Wait, start_ns, end_ns);
+        waited.map_err(|source| RunError::Exchange { step, source })
     }
 
     /// What the run waits for, for people.
@@ -386,10 +400,10 @@ impl Executor {
         if more == 0 { list } else { format!("{list} and {more} more") }
     }
 
-    fn record(&mut self, node: NodeId, start_ns: u64, end_ns: u64) {
+    fn record(&mut self, what: What, start_ns: u64, end_ns: u64) {
         let step = self.counters.steps;
         if let Some(timeline) = &mut self.timeline {
-            timeline.record(Event { step, node, start_ns, end_ns });
+            timeline.record(Event { step, what, start_ns, end_ns });
         }
     }
 }

@@ -21,4 +21,4 @@ pub use one_sided::{OneSided, OneSidedOptions, Opening};
 pub use ports::{Exchange, Sending};
 pub use session::{Session, SessionOptions};
 pub use storage::Storage;
-pub use timeline::{Event, Timeline};
+pub use timeline::{Event, Timeline, What};

@@ -180,6 +180,11 @@ impl Session {
         self.executor.timeline.as_mut()
     }
 
+    /// Stops recording: from now on it costs nothing. Returns what is recorded.
+    pub fn stop_timeline(&mut self) -> Option<Timeline> {
+        self.executor.timeline.take()
+    }
+
     fn kept(&self, output: Output) -> Result<&Tensor, SessionError> {
         let missing = || SessionError::NoSuchNode {
             name: format!("{output:?}"),

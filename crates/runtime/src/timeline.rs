@@ -1,13 +1,36 @@
-//! When each node ran: stamps for benchmarks and traces. Off unless asked for.
+//! What an executor did, and when: stamps for benchmarks and traces. Off unless asked for.
 
 use tensorwire_graph::NodeId;
 
-/// One execution of one node, in nanoseconds of the host's monotonic clock. A Send starts when it is
-/// posted and ends when its buffer may be written again; a Recv is the moment its tensor was found.
+/// What an executor did for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Ran a kernel.
+    Kernel(NodeId),
+    /// Had a tensor under way: from when it was posted to when its buffer may be written again. Other
+    /// things happen meanwhile, other sends included.
+    Send { node: NodeId, epoch: u64 },
+    /// Asked for a tensor and found it: the end is the moment it was found.
+    Recv { node: NodeId, epoch: u64 },
+    /// Was blocked, since nothing could run until something arrived or was sent.
+    Wait,
+}
+
+impl What {
+    /// The node that it did; none for a wait, which is for many.
+    pub fn node(self) -> Option<NodeId> {
+        match self {
+            What::Kernel(node) | What::Send { node, .. } | What::Recv { node, .. } => Some(node),
+            What::Wait => None,
+        }
+    }
+}
+
+/// One thing done in one run, in nanoseconds of the host's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub step: u64,
-    pub node: NodeId,
+    pub what: What,
     pub start_ns: u64,
     pub end_ns: u64,
 }

@@ -55,6 +55,18 @@ fn numbers_and_names_that_make_no_sense() {
         ("--load none.safetensors", "cannot read weights from none.safetensors"),
         ("--save none/w.safetensors", "in a folder that exists"),
         ("--metrics none/m.jsonl", "cannot write metrics to none/m.jsonl"),
+        ("--trace none/t.json", "cannot write a trace to none/t.json: No such file"),
+        ("--trace none/t.json", "in a folder that exists and may be written"),
+        ("--trace t/", "it names a folder"),
+        ("--trace /dev/null", "it is there and is no regular file"),
+        ("--trace /proc/t.json", "cannot write a trace to /proc/t.json"),
+        (
+            "--trace same --metrics same",
+            "--metrics and --trace name the same file; give each its own",
+        ),
+        ("--trace same --save same", "--save and --trace name the same file; give each its own"),
+        ("--trace t.json --trace-steps 0", "--trace-steps must be from 1 to 1000, not 0"),
+        ("--trace t.json --trace-steps 1001", "--trace-steps must be from 1 to 1000, not 1001"),
     ] {
         for strategy in ["ps", "local"] {
             if strategy == "local" && (says.contains("server") || says.contains("256")) {
@@ -82,7 +94,14 @@ fn a_job_that_does_not_fit_this_host() {
 
 #[test]
 fn options_that_do_not_parse() {
-    for arguments in ["train --workers many", "train --wokers 2", "fly", "bench", "train --lr -1"] {
+    for arguments in [
+        "train --workers many",
+        "train --wokers 2",
+        "fly",
+        "bench",
+        "train --lr -1",
+        "train --trace-steps 5",
+    ] {
         let ended = refused(arguments);
         assert!(ended.stderr.contains("--help"), "{}", ended.stderr);
     }
@@ -169,8 +188,8 @@ fn a_job_that_never_began_leaves_earlier_metrics_as_they_are() {
 fn a_failed_command_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let (save, metrics) = (path("w.safetensors"), path("m.jsonl"));
-    refused(&format!("train --save {save} --metrics {metrics} --servers 7"));
+    let (save, metrics, trace) = (path("w.safetensors"), path("m.jsonl"), path("t.json"));
+    refused(&format!("train --save {save} --metrics {metrics} --trace {trace} --servers 7"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

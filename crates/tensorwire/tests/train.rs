@@ -128,6 +128,34 @@ fn metrics_are_one_line_a_step_and_a_summary() {
 }
 
 #[test]
+fn metrics_say_of_each_step_how_the_workers_waited_and_it_adds_up() {
+    for strategy in ["local", "ps"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.jsonl");
+        let arguments = format!("--strategy {strategy} --steps 9 --metrics {}", path.display());
+        let result = train(&arguments).json();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let steps: Vec<serde_json::Value> =
+            text.lines().take(9).map(|line| serde_json::from_str(line).unwrap()).collect();
+        // times are counted in nanoseconds
+        let number = |line: &serde_json::Value, field: &str| {
+            let scale = if field.ends_with("_us") { 1e3 } else { 1.0 };
+            (line[field].as_f64().unwrap() * scale).round() as u64
+        };
+        for field in ["polls", "poll_misses", "waits", "poll_us", "wait_us"] {
+            let sum: u64 = steps.iter().map(|step| number(step, field)).sum();
+            assert_eq!(sum, number(&result, field), "{strategy}: {field}");
+            assert!(strategy == "ps" || sum == 0, "nothing crosses: {field}");
+        }
+        for step in &steps {
+            // each of two workers receives six variables
+            let found = number(step, "polls") - number(step, "poll_misses");
+            assert!(strategy == "local" || found >= 12, "{step}");
+        }
+    }
+}
+
+#[test]
 fn mnists_own_files_train() {
     let folder = tempfile::tempdir().unwrap();
     write_idx(folder.path(), "train", 96);

@@ -280,7 +280,7 @@ impl End<'_> {
     /// When a node ran in the last run.
     fn event(&mut self, node: NodeId, what: &'static str) -> Result<Event, TransferError> {
         let timeline = self.part.session.timeline().ok_or(TransferError::Missing { what })?;
-        let found = timeline.events().iter().find(|event| event.node == node);
+        let found = timeline.events().iter().find(|event| event.what.node() == Some(node));
         found.copied().ok_or(TransferError::Missing { what })
     }
 

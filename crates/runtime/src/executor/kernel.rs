@@ -7,6 +7,7 @@ use tensorwire_memory::{LoanError, TensorMut, TensorRef};
 use super::{Executor, Turn};
 use crate::error::RunError;
 use crate::storage::Tensor;
+use crate::timeline::What;
 use crate::workspace::is_transient;
 
 impl Executor {
@@ -25,7 +26,7 @@ impl Executor {
         self.hold(part, id, made);
         self.counters.kernels += 1;
         if self.timeline.is_some() {
-            self.record(id, start_ns, Clock::now_ns());
+            self.record(What::Kernel(id), start_ns, Clock::now_ns());
         }
         Ok(Turn::Done)
     }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensorwire_bench::Sizes;
 use tensorwire_bench::parse_size;
 use tensorwire_node::{
-    Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TrainConfig, Transport,
+    Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig, Transport,
 };
 
 const TRAIN_EXAMPLES: &str = "\
@@ -17,6 +17,12 @@ Examples:
   tensorwire train --strategy local            the same bits in one process
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
+  tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
+
+A line of --metrics holds step, epoch, loss, samples_per_second (so far), and how the workers waited for
+tensors in that step, summed over them: polls (times a tensor was asked for), poll_misses (it was not
+there yet), waits (times a worker blocked), poll_us and wait_us (microseconds lost in missed polls and
+in waits). The summary, which is also what --json prints, has these figures over all steps.
 
 Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as a process that died.
 TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
@@ -123,6 +129,13 @@ pub(crate) struct TrainArgs {
     /// Write one line of JSON a step to this file, and a summary as its last line
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// Write what every process did in the first steps, and when, to this file; ui.perfetto.dev and
+    /// chrome://tracing open it
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How many steps to trace, from the first on; later ones cost nothing
+    #[arg(long, value_name = "N", default_value_t = 20, requires = "trace")]
+    trace_steps: u64,
     /// End with one line of JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -267,6 +280,7 @@ impl JobArgs {
             },
             load: None,
             save: None,
+            trace: None,
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: (self.deadline * 1000.0) as u64,
@@ -280,10 +294,13 @@ impl TrainArgs {
             Some(steps) => Schedule::Steps(steps),
             None => Schedule::Epochs(self.epochs.unwrap_or(20)),
         };
+        let steps = self.trace_steps;
+        let trace = self.trace.map(|path| TraceConfig { path, steps });
         TrainConfig {
             load: self.load,
             save: self.save,
             asynchronous: self.asynchronous,
+            trace,
             ..self.job.config(schedule)
         }
     }

@@ -19,12 +19,8 @@ pub(crate) fn job_spec(
     roles: Vec<String>,
     payload: serde_json::Value,
 ) -> Result<JobSpec, Failure> {
-    let interrupt = Arc::new(AtomicBool::new(false));
     // the second one does not wait: members end when they see their launcher gone
-    end_at_once_while(&interrupt)?;
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, interrupt.clone()).map_err(Failure::other)?;
-    }
+    let interrupt = interrupt()?;
     Ok(JobSpec {
         program: std::env::current_exe().map_err(Failure::other)?,
         arguments: vec!["member".to_string()],
@@ -35,6 +31,16 @@ pub(crate) fn job_spec(
         liveness: Duration::from_millis(liveness_ms),
         interrupt,
     })
+}
+
+/// Set by the first Ctrl-C; the second one ends this process at once.
+pub(crate) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let interrupt = Arc::new(AtomicBool::new(false));
+    end_at_once_while(&interrupt)?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, interrupt.clone()).map_err(Failure::other)?;
+    }
+    Ok(interrupt)
 }
 
 /// Ctrl-C ends this process at once, with status 1, whenever `condition` is true: there is nothing to

@@ -9,12 +9,13 @@ use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
 use tensorwire_node::{
-    Prepared, Progress, Strategy, TrainReport, Transport, Update, launch, train_local,
+    Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch_train,
+    train_local,
 };
 
 use super::Failure;
 use super::args::TrainArgs;
-use super::job::{end_at_once_while, job_spec};
+use super::job::{end_at_once_while, interrupt, job_spec};
 use super::metrics::Metrics;
 use super::output::{note, print};
 use super::progress::Bar;
@@ -25,8 +26,15 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     let (json, metrics) = (args.json, args.metrics.clone());
     let prepared = Prepared::new(args.config())?;
-    if metrics.is_some() && metrics == prepared.config.save {
-        return Err(Failure::user("--metrics and --save name the same file; give each its own"));
+    let trace = prepared.config.trace.as_ref().map(|trace| &trace.path);
+    let save = prepared.config.save.as_ref();
+    let files = [("--metrics", metrics.as_ref()), ("--save", save), ("--trace", trace)];
+    for (at, (option, path)) in files.iter().enumerate() {
+        let same = files[..at].iter().find(|(_, earlier)| path.is_some() && earlier == path);
+        if let Some((earlier, _)) = same {
+            let what = format!("{earlier} and {option} name the same file; give each its own");
+            return Err(Failure::user(what));
+        }
     }
     let metrics = Metrics::open(metrics.as_deref())?;
     announce(&prepared);
@@ -46,9 +54,15 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
 type Done = (Vec<TrainReport>, Watcher);
 
 fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
-    end_at_once_while(&Arc::new(AtomicBool::new(true)))?;
+    let interrupt = if prepared.config.trace.is_some() {
+        interrupt()?
+    } else {
+        // there is nothing to write before the end
+        end_at_once_while(&Arc::new(AtomicBool::new(true)))?;
+        Arc::default()
+    };
     watcher.bar.begin();
-    let report = train_local(prepared, &mut |progress| watcher.all_did(progress));
+    let report = train_local(prepared, &interrupt, &mut |progress| watcher.all_did(progress));
     watcher.bar.clear();
     Ok((vec![report?], watcher))
 }
@@ -68,7 +82,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
     let display = std::thread::Builder::new().name("display".into()).spawn(show);
     let display = display.map_err(Failure::other)?;
     // a display that is gone shows nothing more
-    let outcome = launch(&spec, &mut |update| drop(updates.send(update)));
+    let outcome = launch_train(prepared, &spec, &mut |update| drop(updates.send(update)));
     drop(updates);
     let since = Instant::now();
     while !display.is_finished() {
@@ -129,8 +143,9 @@ struct Watcher {
     metrics: Metrics,
     failure: Option<Failure>,
     steps_per_epoch: u64,
-    /// Losses of the steps that some worker has not finished, by step from `first` on, by worker.
-    open: std::collections::VecDeque<Vec<Option<f32>>>,
+    /// What was said of the steps that some worker has not finished, by step from `first` on, by
+    /// worker.
+    open: std::collections::VecDeque<Vec<Option<Progress>>>,
     first: u64,
     workers: usize,
 }
@@ -153,7 +168,7 @@ impl Watcher {
 
     fn update(&mut self, update: Update) {
         match update {
-            Update::Started { .. } => {}
+            Update::Started { .. } | Update::Trace { .. } => {}
             Update::Introduced => self.bar.begin(),
             Update::Progress { rank, value, .. } => {
                 if let Ok(progress) = serde_json::from_value(value) {
@@ -163,35 +178,50 @@ impl Watcher {
         }
     }
 
-    fn one_did(&mut self, worker: usize, Progress { step, loss }: Progress) {
-        let Some(ahead) = step.checked_sub(self.first) else { return };
+    fn one_did(&mut self, worker: usize, progress: Progress) {
+        let Some(ahead) = progress.step.checked_sub(self.first) else { return };
         // a worker is at most one step ahead of another where the servers wait for all; else any number
         while (self.open.len() as u64) <= ahead {
             self.open.push_back(vec![None; self.workers]);
         }
         let step = &mut self.open[ahead as usize];
         if let Some(place) = step.get_mut(worker) {
-            *place = Some(loss);
+            *place = Some(progress);
         }
-        while let Some(losses) = self.open.front() {
-            let all: Option<Vec<f32>> = losses.iter().copied().collect();
+        while let Some(said) = self.open.front() {
+            let all: Option<Vec<Progress>> = said.iter().copied().collect();
             let Some(all) = all else { return };
-            let loss = all.iter().sum::<f32>() / self.workers as f32;
-            self.all_did(Progress { step: self.first, loss });
+            let loss = all.iter().map(|one| one.loss).sum::<f32>() / self.workers as f32;
+            let polling = all.iter().map(|one| one.polling).sum();
+            self.all_did(Progress { step: self.first, loss, polling });
             self.open.pop_front();
         }
     }
 
-    fn all_did(&mut self, Progress { step, loss }: Progress) {
+    fn all_did(&mut self, Progress { step, loss, polling }: Progress) {
         self.first = step + 1;
         let rate = self.bar.step(step, loss);
         let epoch = step.div_ceil(self.steps_per_epoch);
-        let line =
-            json!({ "step": step, "epoch": epoch, "loss": loss, "samples_per_second": rate });
+        let line = json!({
+            "step": step,
+            "epoch": epoch,
+            "loss": loss,
+            "samples_per_second": rate,
+            "polls": polling.polls,
+            "poll_misses": polling.poll_misses,
+            "waits": polling.waits,
+            "poll_us": microseconds(polling.poll_ns),
+            "wait_us": microseconds(polling.wait_ns),
+        });
         if let Err(failure) = self.metrics.line(&line) {
             self.failure.get_or_insert(failure);
         }
     }
+}
+
+fn microseconds(ns: u64) -> f64 {
+    // fits: times of a job, shown to a person
+    ns as f64 / 1e3
 }
 
 fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value {
@@ -201,6 +231,9 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
     // fits: shown to a person
     let samples = (prepared.steps() * u64::from(config.workers)) as f64 * config.batch as f64;
     let sum = |of: fn(&TrainReport) -> u64| reports.iter().map(of).sum::<u64>();
+    // servers wait while the workers compute: only what the workers wait for is lost
+    let workers = reports.iter().filter(|report| report.final_loss.is_some());
+    let polling: Polling = workers.map(|report| report.polling).sum();
     let local = config.strategy == Strategy::Local;
     let transport = match config.transport {
         _ if local => "none",
@@ -225,9 +258,11 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
         "samples_per_second": samples / seconds,
         "bytes_copied": sum(|report| report.bytes_copied),
         "bytes_written": sum(|report| report.bytes_written),
-        "polls": sum(|report| report.polls),
-        "poll_misses": sum(|report| report.poll_misses),
-        "waits": sum(|report| report.waits),
+        "polls": polling.polls,
+        "poll_misses": polling.poll_misses,
+        "waits": polling.waits,
+        "poll_us": microseconds(polling.poll_ns),
+        "wait_us": microseconds(polling.wait_ns),
         "kernels": reports.first().map(|report| report.kernels.clone()),
         "weights_sha256": reports.iter().find_map(|report| report.weights_sha256.clone()),
     })
@@ -249,6 +284,13 @@ fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure>
     ))?;
     if let Some(path) = &prepared.config.save {
         print(format_args!("weights saved to {}", path.display()))?;
+    }
+    if let Some(trace) = &prepared.config.trace {
+        let steps = trace.steps.min(prepared.steps());
+        print(format_args!(
+            "trace of {steps} steps written to {}; open it in ui.perfetto.dev",
+            trace.path.display()
+        ))?;
     }
     print(format_args!("test accuracy {:.4}", number("test_accuracy")))
 }

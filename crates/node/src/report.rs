@@ -1,0 +1,92 @@
+//! What a process of a training job says of its steps, and at the end.
+
+use std::ops::{Add, Sub};
+
+use serde::{Deserialize, Serialize};
+use tensorwire_runtime::Counters;
+
+/// One step of one worker.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Progress {
+    /// From 1.
+    pub step: u64,
+    /// Mean loss over the samples that this process saw.
+    pub loss: f32,
+    /// How this process waited for tensors in this step.
+    pub polling: Polling,
+}
+
+/// How a process waited for tensors (Xue et al. §4), in one step or in several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Polling {
+    /// Times a tensor was asked for, and how often it was not there yet.
+    pub polls: u64,
+    pub poll_misses: u64,
+    /// Times the process blocked, since nothing could run until something arrived.
+    pub waits: u64,
+    /// Time lost in polls that found nothing, and in waits.
+    pub poll_ns: u64,
+    pub wait_ns: u64,
+}
+
+/// What a process reports when its part is done.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TrainReport {
+    /// Mean loss of its replicas in the last step; none for servers.
+    pub final_loss: Option<f64>,
+    pub train_seconds: f64,
+    /// The same without the first step, which waits until all processes have set up.
+    pub warm_seconds: f64,
+    /// Bytes that the runtime copied from memory to memory.
+    pub bytes_copied: u64,
+    /// Only worker 0 evaluates.
+    pub test_accuracy: Option<f64>,
+    pub weights_sha256: Option<String>,
+    pub kernels: String,
+    /// Of all training steps.
+    pub polling: Polling,
+    pub bytes_written: u64,
+}
+
+impl From<Counters> for Polling {
+    fn from(counters: Counters) -> Polling {
+        let Counters { polls, poll_misses, waits, poll_ns, wait_ns, .. } = counters;
+        Polling { polls, poll_misses, waits, poll_ns, wait_ns }
+    }
+}
+
+impl Polling {
+    fn with(self, other: Polling, combine: fn(u64, u64) -> u64) -> Polling {
+        Polling {
+            polls: combine(self.polls, other.polls),
+            poll_misses: combine(self.poll_misses, other.poll_misses),
+            waits: combine(self.waits, other.waits),
+            poll_ns: combine(self.poll_ns, other.poll_ns),
+            wait_ns: combine(self.wait_ns, other.wait_ns),
+        }
+    }
+}
+
+impl Add for Polling {
+    type Output = Polling;
+
+    fn add(self, other: Polling) -> Polling {
+        // what a member says never panics here
+        self.with(other, u64::saturating_add)
+    }
+}
+
+impl Sub for Polling {
+    type Output = Polling;
+
+    /// What was added since `earlier`.
+    fn sub(self, earlier: Polling) -> Polling {
+        self.with(earlier, u64::saturating_sub)
+    }
+}
+
+impl std::iter::Sum for Polling {
+    fn sum<I: Iterator<Item = Polling>>(all: I) -> Polling {
+        all.fold(Polling::default(), Add::add)
+    }
+}
