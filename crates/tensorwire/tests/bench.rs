@@ -36,22 +36,29 @@ fn wait_for(file: &std::path::Path) -> std::fs::File {
 #[test]
 fn transfers_are_verified_and_their_copies_counted() {
     let lines = bench("transfer --quick --sizes 4KiB,1MiB");
-    assert_eq!(lines.len(), 8, "2 transports, 2 exchanges, 2 sizes");
+    assert_eq!(lines.len(), 24, "2 transports, 3 exchanges, static and dynamic, 2 sizes");
     for line in &lines {
         let transfers = line["transfer_ns"]["count"].as_u64().unwrap();
         assert!(transfers > 0 && line["end_to_end_ns"]["count"] == transfers, "{line}");
         assert!(line["limit_ns"]["count"] == transfers, "{line}");
         assert!(line["values_verified"].as_u64().unwrap() > transfers, "warm-up too: {line}");
         assert!(line["tensors_verified"].as_u64().unwrap() > 0, "{line}");
-        let (bytes, steps) = (line["bytes"].as_u64().unwrap(), &line["values_verified"]);
-        assert!(line["bytes_sent"].as_u64().unwrap() >= bytes * steps.as_u64().unwrap(), "{line}");
+        let number = |field: &str| line[field].as_u64().unwrap();
+        let warm_up = 2;
+        assert_eq!(number("bytes_sent"), number("bytes") * (number("values_verified") - warm_up));
+        let stays = ["shm", "zero-copy", "static"];
+        let stays = [&line["transport"], &line["exchange"], &line["sizes"]] == stays;
+        // nothing but the answer of each round, a word
+        let moved = if stays { 0 } else { number("bytes_sent") };
+        let (most, found) = (moved + moved / 8 + 4096, number("bytes_moved"));
+        assert!((moved..most).contains(&found), "{line}");
         let copies = if line["exchange"] == "copy" { 1.0 } else { 0.0 };
         assert_eq!(line["copies_per_byte"], copies, "{line}");
         assert!(line["machine"]["cores"].as_u64().unwrap() > 0, "{line}");
     }
     let of = |field: &str, value: &str| lines.iter().filter(|line| line[field] == value).count();
-    assert_eq!((of("transport", "shm"), of("transport", "tcp")), (4, 4));
-    assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (4, 4));
+    assert_eq!((of("transport", "shm"), of("transport", "tcp")), (12, 12));
+    assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (12, 12));
 }
 
 #[test]

@@ -368,7 +368,8 @@ mod tests {
         assert_eq!(times, [(&0.5.into(), &1.5.into()), (&0.0.into(), &1.25.into())]);
         assert_eq!(slices[0]["cat"], "wait");
         let args = serde_json::json!({
-            "step": 1, "op": "RdmaSend", "bytes": 16, "peer": "worker 0 (rank 0)"
+            "step": 1, "op": "RdmaSend", "bytes": 16, "peer": "worker 0 (rank 0)",
+            "transfer": "one write"
         });
         assert_eq!(slices[1]["args"], args);
         let names: Vec<_> = of(&found, "M").iter().map(|m| m["args"]["name"].clone()).collect();
