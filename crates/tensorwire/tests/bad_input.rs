@@ -79,6 +79,14 @@ fn numbers_and_names_that_make_no_sense() {
 }
 
 #[test]
+fn asynchronous_training_without_what_it_needs() {
+    let found = message("train --async --strategy local");
+    assert!(found.contains("give it with --strategy ps"), "{found}");
+    let found = message("train --async --trace t.json");
+    assert!(found.contains("leave --async or --trace out"), "{found}");
+}
+
+#[test]
 fn a_job_that_does_not_fit_this_host() {
     let available = tensorwire::fabric::available_bytes();
     if available > 64 << 30 {

@@ -84,6 +84,21 @@ fn any_process_killed_on_tcp() {
     kill_every_role_at_every_moment("tcp");
 }
 
+/// Workers of asynchronous training do not wait for each other, but no death goes unnoticed.
+#[test]
+fn any_process_of_an_asynchronous_job_killed() {
+    for (rank, role) in ROLES.iter().enumerate() {
+        let mut job = Job::start("train --async --steps 100000");
+        let victim = job.members(4)[rank];
+        std::thread::sleep(Duration::from_millis(700));
+        send(victim, Signal::KILL);
+        let ended = job.end(LIMIT);
+        let who = format!("error: first to fail: {role} (rank {rank}, ");
+        assert!(ended.last_line().starts_with(&who), "{}", ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    }
+}
+
 #[test]
 fn any_process_stopped_on_shm() {
     stop_every_role("shm");

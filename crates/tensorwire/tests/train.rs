@@ -26,7 +26,7 @@ fn the_same_bits_on_every_transport_and_repetition_and_as_the_local_fold() {
         let job = format!("--workers {workers} --servers {servers} --batch {batch} --steps 7");
         let local = hash(&format!("--strategy local {job}"));
         for transport in ["shm", "tcp"] {
-            for exchange in ["zero-copy", "copy"] {
+            for exchange in ["zero-copy", "write", "copy"] {
                 let ps = hash(&format!("{job} --transport {transport} --exchange {exchange}"));
                 assert_eq!(ps, local, "{job} over {transport}, {exchange}");
             }
@@ -88,6 +88,21 @@ fn the_runtime_copies_nothing_and_the_baseline_copies_each_tensor_once() {
         let sent: u64 = 4_349_962 * 4 * (3 * 4 + 1);
         assert_eq!(copied["bytes_copied"], sent);
         assert_eq!(copied["bytes_written"], sent);
+    }
+}
+
+/// Each worker at its own pace: what comes out depends on who was first, but it learns; and one worker
+/// alone is never early or late.
+#[test]
+fn asynchronous_workers_learn_and_one_alone_has_the_bits_of_synchronous_training() {
+    for transport in ["shm", "tcp"] {
+        let result =
+            train(&format!("--async --workers 3 --epochs 8 --transport {transport}")).json();
+        assert_eq!((&result["async"], &result["steps"]), (&true.into(), &56.into()));
+        assert_eq!(result["bytes_copied"], 0);
+        assert!(result["test_accuracy"].as_f64().unwrap() > 0.9, "{result}");
+        let alone = format!("--workers 1 --servers 3 --batch 8 --steps 9 --transport {transport}");
+        assert_eq!(hash(&format!("--async {alone}")), hash(&alone));
     }
 }
 
