@@ -365,7 +365,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
         dynamic_bytes_max: DYNAMIC_BYTES_MAX,
     };
     let mut open = member.open_lanes(&plan, &config.lanes(member.rank()), options)?;
-    if open.sessions.len() > 1 {
+    if config.asynchronous && !is_worker {
         let report = serve_lanes(member, &config, &program, &plan, shape, &mut open)?;
         return leave(member, open, report);
     }
