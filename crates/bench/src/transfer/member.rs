@@ -115,7 +115,8 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         transport: spec.transport,
         spin,
         kernels: tensorwire_node::KernelChoice::Auto,
-        threads: 1,
+        // the sender waits while the receiver computes
+        threads: cores(),
         step_deadline: STEP_DEADLINE,
         timeline: true,
         // the sender's tensor, or the receiver's, and one to come
