@@ -51,7 +51,7 @@ pub enum SendFrom {
 pub struct MemoryPlan {
     pub registered_bytes: usize,
     pub private_bytes: usize,
-    /// What both lanes would take if every tensor had a place of its own.
+    /// What both lanes would take if every operator's output had a place of its own.
     pub unshared_bytes: usize,
     spots: HashMap<Output, Spot>,
     staging: HashMap<NodeId, Spot>,
@@ -134,11 +134,13 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
             what: "the tensors up to here exceed the address space".to_string(),
         };
         let shelf = &mut lanes[lane as usize];
-        plan.unshared_bytes = advance(plan.unshared_bytes, piece.bytes).ok_or_else(too_large)?;
         let offset = shelf.place(piece, lives.as_ref()).ok_or_else(too_large)?;
         for &output in members {
             let name = &graph.node(output.node).name;
             if let Some(spec) = known_spec(name, graph.fact(output))? {
+                let is_view = matches!(graph.node(output.node).op, Op::Reshape { .. });
+                let own = if is_view { 0 } else { spec.bytes() };
+                plan.unshared_bytes = advance(plan.unshared_bytes, own).ok_or_else(too_large)?;
                 plan.spots.insert(output, Spot { lane, offset, spec });
             }
         }

@@ -63,7 +63,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         ))?;
     }
     print(
-        "peak: what the arenas take; sum: what they would take if no two tensors shared a place",
+        "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )?;
     Ok(())
 }
