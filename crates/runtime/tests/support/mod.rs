@@ -1,6 +1,8 @@
 //! A small network, its session in one process, and its sessions over the simulated fabric.
 #![allow(clippy::unwrap_used, dead_code, reason = "each test binary uses its own share of this")]
 
+pub(crate) mod parts;
+
 use std::sync::Arc;
 use std::time::Duration;
 
