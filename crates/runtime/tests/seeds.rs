@@ -201,9 +201,11 @@ fn a_seed_determines_everything() {
 
 #[test]
 fn a_schedule_without_proofs_is_caught() {
-    let failures: Vec<String> =
-        (0..300).filter_map(|seed| run_seed(seed, ReuseRule::Trusted).err()).collect();
-    println!("{} of 300 seeds without proofs fail; {}", failures.len(), failures[0]);
-    assert!(failures.len() > 3);
-    assert!(failures.iter().all(|what| what.contains("TENSORWIRE_SEED=")));
+    let failure = |seed: &u64| run_seed(*seed, ReuseRule::Trusted).err();
+    let failing: Vec<u64> = (0..300).filter(|seed| failure(seed).is_some()).collect();
+    println!("{} of 300 seeds without proofs fail", failing.len());
+    assert!(failing.len() > 30, "{failing:?}");
+    for seed in &failing[..20] {
+        assert_eq!(failure(seed), failure(seed), "a failure is as repeatable as anything else");
+    }
 }

@@ -327,8 +327,8 @@ impl Generator<'_> {
         self.graph.add(&name, at, Op::ApplySgd { rate: 0.5 }, &inputs).unwrap();
     }
 
-    /// A view of what another task sent. What was received may be overwritten as soon as the run's nodes
-    /// are done with it: the caller must not be given it.
+    /// Perhaps a view of what another task sent, or of a variable. That memory may change as soon as the
+    /// run's nodes are done with it: the caller must not be given it.
     fn is_view_of_received(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let Some(viewed) = node.inputs.first().filter(|_| matches!(node.op, Op::Reshape { .. }))
