@@ -7,6 +7,7 @@
 //! of its queue pair has ended; nothing lands for a memcpy that has ended.
 
 mod device;
+mod late;
 mod progress;
 mod queue_pair;
 mod region;

@@ -22,6 +22,8 @@ fn adversarial() -> SimKnobs {
         pieces_max: 16,
         delay_turns_max: 20,
         duplicate_per_mille: 300,
+        late_turns_max: 20,
+        signal_twice_per_mille: 300,
         ..SimKnobs::default()
     }
 }
@@ -154,6 +156,42 @@ fn nothing_lands_for_a_memcpy_that_has_completed() {
         completions(&fabrics[0], 1);
         assert_eq!(mismatch(&ways[0].target, 0, 4096, round), None);
     }
+}
+
+/// Three writes of one queue pair, for each of 100 seeds: for how many a completion was behind its signal,
+/// and for how many something rang when all was over.
+fn late_news(knobs: SimKnobs) -> (usize, usize) {
+    let (mut late, mut twice) = (0, 0);
+    for seed in 0..100 {
+        let network = SimNetwork::new(seed, knobs);
+        let fabrics = pair(&network);
+        let way = route(&fabrics[0], &fabrics[1], 1, 0, 64);
+        for epoch in 1..=3 {
+            way.write(64, epoch, epoch).unwrap();
+        }
+        let mut done = Vec::new();
+        let mut is_late = false;
+        while done.len() < 3 {
+            network.advance();
+            fabrics[0].poll(&mut done);
+            is_late |= fabrics[1].arrived(way.slot) > done.len() as u64;
+        }
+        assert_eq!(done.iter().map(|done| done.token).collect::<Vec<_>>(), [1, 2, 3], "in order");
+        let ticket = fabrics[1].ticket();
+        while network.advance() {}
+        late += usize::from(is_late);
+        twice += usize::from(fabrics[1].ticket() != ticket);
+        assert_eq!(fabrics[1].arrived(way.slot), 3, "a signal that comes again changes nothing");
+    }
+    (late, twice)
+}
+
+#[test]
+fn completions_come_late_and_signals_twice_on_demand() {
+    let prompt = SimKnobs { late_turns_max: 0, signal_twice_per_mille: 0, ..adversarial() };
+    assert_eq!(late_news(prompt), (0, 0));
+    let (late, twice) = late_news(SimKnobs { signal_twice_per_mille: 900, ..adversarial() });
+    assert!(late > 50 && twice > 0, "{late} late, {twice} twice");
 }
 
 #[test]

@@ -257,7 +257,7 @@ impl Planner<'_> {
             let Cut { from, to, .. } = draft.partition.cuts[cut];
             let names = credits.entry(draft.partition.cuts[cut].key()).or_default();
             for (run, reader) in readers {
-                let reader = draft.whole_id(to, reader);
+                let reader = draft.witness(run, (to, reader))?;
                 names.push(graph.node(reader).name.clone());
                 match waits.iter_mut().find(|(key, _)| *key == (run, from, to)) {
                     Some((_, nodes)) => drop(nodes.insert(reader)),
@@ -470,10 +470,25 @@ impl Draft {
         }
     }
 
-    /// The node of the whole graph that a part's node was made of.
-    fn whole_id(&self, part: usize, node: NodeId) -> NodeId {
-        let moved = self.partition.moved[part].iter().find(|(_, to)| **to == node);
-        *moved.expect("the readers of a Recv are nodes of the whole graph").0
+    /// A node of the whole graph that, in a run, is done only when a reader is: the one that the reader was
+    /// made of, or for a Send one that uses what it sent.
+    fn witness(&self, run: usize, (part, reader): At) -> Result<NodeId, GraphError> {
+        let whole = |part: usize, node: NodeId| {
+            let moved = self.partition.moved[part].iter().find(|(_, to)| **to == node);
+            moved.map(|(whole, _)| *whole)
+        };
+        let sent = || {
+            let is_sender = |cut: &&Cut| (cut.from, cut.send) == (part, reader);
+            let cut = self.partition.cuts.iter().find(is_sender)?;
+            let nodes = self.schedules[run].of_part(cut.to).into_iter();
+            let mut users = nodes.filter(|(_, before)| before.contains(&cut.recv));
+            users.find_map(|(user, _)| whole(cut.to, user))
+        };
+        whole(part, reader).or_else(sent).ok_or_else(|| GraphError::Invalid {
+            node: self.partition.graphs[part].node(reader).name.clone(),
+            what: "nothing that comes after it tells when its tensor may be overwritten"
+                .to_string(),
+        })
     }
 }
 

@@ -46,48 +46,118 @@ impl Sites {
     }
 }
 
+/// How much of a lane that grows is taken, in bytes; what is taken is rounded up to the alignment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneUse {
+    pub in_use: usize,
+    /// The most that ever was in use at one time.
+    pub peak: usize,
+    /// In use or not.
+    pub reserved: usize,
+}
+
 /// A lane that grows as it is needed, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Pool {
     name: &'static str,
     chunks: Vec<Heap>,
+    peak: usize,
     bytes_max: usize,
 }
 
 /// Smallest piece by which a pool grows, in bytes.
 const CHUNK_BYTES_MIN: usize = 1 << 20;
 
+/// Where a pool's memory comes from.
+pub(crate) trait Source {
+    /// A slab of at least `bytes` bytes.
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError>;
+
+    /// A slab that is not used any more.
+    fn free(&mut self, _slab: &Slab) {}
+}
+
+/// This process's own memory; a slab goes when its last user drops it.
+pub(crate) struct Anonymous;
+
+impl Source for Anonymous {
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
+        Ok(Slab::anonymous(bytes)?)
+    }
+}
+
 impl Pool {
     pub(crate) fn new(name: &'static str, bytes_max: usize) -> Pool {
-        Pool { name, chunks: Vec::new(), bytes_max }
+        Pool { name, chunks: Vec::new(), peak: 0, bytes_max }
     }
 
-    /// Memory of `bytes` bytes, which comes back to the pool when its last user drops it. `more` is asked
-    /// for a slab of at least as many bytes as it is told.
+    pub(crate) fn usage(&self) -> LaneUse {
+        LaneUse { in_use: self.in_use(), peak: self.peak, reserved: self.reserved() }
+    }
+
+    /// Memory of `bytes` bytes, which comes back to the pool when its last user drops it.
     pub(crate) fn alloc(
         &mut self,
         bytes: usize,
-        more: impl FnOnce(usize) -> Result<Slab, AllocError>,
+        source: &mut dyn Source,
     ) -> Result<Buffer, AllocError> {
-        if let Some(buffer) = self.chunks.iter().find_map(|chunk| chunk.alloc(bytes)) {
-            return Ok(buffer);
-        }
-        let total: usize = self.chunks.iter().map(Heap::bytes).sum();
-        let exhausted = || AllocError::Exhausted {
-            lane: self.name,
-            request: bytes,
-            in_use: self.chunks.iter().map(Heap::in_use).sum(),
-            bytes_max: self.bytes_max,
+        let buffer = match self.chunks.iter().find_map(|chunk| chunk.alloc(bytes)) {
+            Some(buffer) => buffer,
+            None => self.grow(bytes, source)?,
         };
-        let room = self.bytes_max.saturating_sub(total);
+        // it only rises here
+        self.peak = self.peak.max(self.in_use());
+        Ok(buffer)
+    }
+
+    fn grow(&mut self, bytes: usize, source: &mut dyn Source) -> Result<Buffer, AllocError> {
         let least = bytes.checked_next_multiple_of(tensorwire_memory::ALIGNMENT);
-        let least = least.filter(|least| *least <= room).ok_or_else(exhausted)?;
+        let least = least.filter(|least| *least <= self.bytes_max);
+        let least = least.ok_or_else(|| self.exhausted(bytes))?;
         // as much again as there is: what grows step by step takes few chunks
-        let chunk = least.max(total).max(CHUNK_BYTES_MIN).min(room.max(least));
-        let heap = Heap::new(&more(chunk)?)?;
-        let buffer = heap.alloc(bytes).ok_or_else(exhausted)?;
+        let mut chunk = least.max(self.reserved()).max(CHUNK_BYTES_MIN);
+        if least > self.room() {
+            // what was reserved for smaller tensors makes room, and twice of it shall suffice longer
+            chunk = chunk.max(2 * self.free_idle(source));
+        }
+        let room = self.room();
+        if least > room {
+            return Err(self.exhausted(bytes));
+        }
+        let heap = Heap::new(&source.alloc(chunk.min(room))?)?;
+        let buffer = heap.alloc(bytes).ok_or_else(|| self.exhausted(bytes))?;
         self.chunks.push(heap);
         Ok(buffer)
+    }
+
+    /// Gives the chunks back that nobody uses; returns how many bytes they had.
+    fn free_idle(&mut self, source: &mut dyn Source) -> usize {
+        let before = self.reserved();
+        self.chunks.retain(|chunk| {
+            let is_used = chunk.in_use() > 0;
+            if !is_used {
+                source.free(chunk.slab());
+            }
+            is_used
+        });
+        before - self.reserved()
+    }
+
+    fn in_use(&self) -> usize {
+        self.chunks.iter().map(Heap::in_use).sum()
+    }
+
+    fn reserved(&self) -> usize {
+        self.chunks.iter().map(Heap::bytes).sum()
+    }
+
+    fn room(&self) -> usize {
+        self.bytes_max.saturating_sub(self.reserved())
+    }
+
+    fn exhausted(&self, request: usize) -> AllocError {
+        let (lane, bytes_max) = (self.name, self.bytes_max);
+        AllocError::Exhausted { lane, request, in_use: self.in_use(), bytes_max }
     }
 }
 
@@ -96,7 +166,7 @@ mod tests {
     use super::*;
 
     fn alloc(pool: &mut Pool, bytes: usize) -> Result<Buffer, AllocError> {
-        pool.alloc(bytes, |bytes| Ok(Slab::anonymous(bytes)?))
+        pool.alloc(bytes, &mut Anonymous)
     }
 
     #[test]
@@ -121,6 +191,41 @@ mod tests {
             drop(alloc(&mut pool, step << 20).unwrap());
         }
         assert!(pool.chunks.len() <= 8, "{} chunks", pool.chunks.len());
+    }
+
+    /// Counts the slabs that are out.
+    #[derive(Default)]
+    struct Counting {
+        taken: usize,
+        freed: usize,
+    }
+
+    impl Source for Counting {
+        fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
+            self.taken += 1;
+            Anonymous.alloc(bytes)
+        }
+
+        fn free(&mut self, _slab: &Slab) {
+            self.freed += 1;
+        }
+    }
+
+    #[test]
+    fn what_was_reserved_for_smaller_tensors_makes_room() {
+        let (mut pool, mut source) = (Pool::new("private", 64 << 20), Counting::default());
+        for step in 1..=64 {
+            drop(pool.alloc(step << 20, &mut source).unwrap());
+            assert!(pool.usage().reserved <= 64 << 20);
+        }
+        assert_eq!(source.taken - source.freed, pool.chunks.len());
+        assert!(source.taken <= 10, "{} slabs", source.taken);
+        // what is in use stays
+        let held = pool.alloc(1, &mut source).unwrap();
+        assert!(pool.alloc(64 << 20, &mut source).is_err());
+        drop(held);
+        assert_eq!(pool.alloc(64 << 20, &mut source).unwrap().bytes(), 64 << 20);
+        assert_eq!((pool.usage().in_use, pool.usage().peak), (0, 64 << 20));
     }
 
     #[test]

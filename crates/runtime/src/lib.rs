@@ -14,6 +14,7 @@ mod storage;
 mod timeline;
 mod workspace;
 
+pub use dynamic::LaneUse;
 pub use error::{AllocError, ConnectError, ExchangeError, RunError, SessionError};
 pub use executor::{Advance, Counters};
 pub use lanes::{run_lanes, share_variables};

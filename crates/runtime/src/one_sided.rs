@@ -26,6 +26,10 @@ use introduction::Ear;
 use metadata::Metadata;
 pub use opening::{OneSidedOptions, Opening};
 
+/// Most regions of one peer that are kept open. Its arena has fewer chunks at a time: each is as large as
+/// all before it; so what is over has gone.
+const OPENED_MAX: usize = 32;
+
 /// An [`Exchange`] over a fabric; made by an [`Opening`].
 #[derive(Debug)]
 pub struct OneSided {
@@ -195,6 +199,10 @@ impl OneSided {
             let edge = name.clone();
             ExchangeError::Open { edge, peer, source }
         })?;
+        // what is read now keeps its region itself
+        if self.opened.keys().filter(|(owner, _)| *owner == peer).count() >= OPENED_MAX {
+            self.opened.retain(|(owner, _), _| *owner != peer);
+        }
         self.opened.insert((peer, key), region.clone());
         Ok(region)
     }
@@ -336,6 +344,10 @@ impl Exchange for OneSided {
         let region = self.fabric.alloc_region(bytes as u64)?;
         self.add_region(&region);
         Ok(region.slab())
+    }
+
+    fn free(&mut self, slab: &Slab) {
+        self.regions.remove(&slab.address());
     }
 
     fn observe(&mut self) {

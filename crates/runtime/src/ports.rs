@@ -58,8 +58,12 @@ pub trait Exchange: Send {
     /// Appends the edges whose send or fetch is over to `finished`.
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;
 
-    /// Memory that tensors can be sent from and fetched into, for as long as the slab lives.
+    /// Memory that tensors can be sent from and fetched into, until it is given to
+    /// [`Exchange::free`].
     fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError>;
+
+    /// Forgets memory of [`Exchange::alloc`], of which nothing is lent.
+    fn free(&mut self, slab: &Slab);
 
     /// Takes note of this moment; [`Exchange::wait`] returns if anything happened after it.
     fn observe(&mut self);

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_graph::{NodeId, Output, Part, Plan, RunId};
+use tensorwire_graph::{Lane, NodeId, Output, Part, Plan, RunId};
 use tensorwire_kernels::Kernels;
 use tensorwire_memory::{CopyCounter, ReadGuard, WriteGuard};
 use tensorwire_tensor::{Dim, TensorSpec};
 
+use crate::dynamic::LaneUse;
 use crate::error::{RunError, SessionError};
 use crate::executor::{Advance, Counters, Executor};
 use crate::frontier::Frontier;
@@ -173,6 +174,11 @@ impl Session {
     /// The bytes that the runtime itself copied.
     pub fn copies(&self) -> &CopyCounter {
         &self.executor.workspace.copies
+    }
+
+    /// The memory that tensors take in a lane whose size is known only when they exist.
+    pub fn dynamic_use(&self, lane: Lane) -> LaneUse {
+        self.executor.workspace.dynamic_use(lane)
     }
 
     /// When nodes ran, if [`SessionOptions::timeline`] asked for it.

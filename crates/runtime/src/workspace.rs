@@ -7,7 +7,7 @@ use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, SendFrom, infer};
 use tensorwire_memory::{Buffer, CopyCounter, LoanError, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
-use crate::dynamic::{Pool, Site, Sites};
+use crate::dynamic::{Anonymous, LaneUse, Pool, Site, Sites, Source};
 use crate::error::{AllocError, RunError};
 use crate::ports::Exchange;
 use crate::storage::{Storage, Tensor};
@@ -23,6 +23,19 @@ pub(crate) struct Workspace {
     /// Outputs that the plan gave no place: how many users are still to come in this run.
     users: HashMap<Output, u32>,
     pub(crate) copies: CopyCounter,
+}
+
+/// Memory that peers can access.
+struct Registered<'a>(&'a mut (dyn Exchange + 'static));
+
+impl Source for Registered<'_> {
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
+        Ok(self.0.alloc(bytes)?)
+    }
+
+    fn free(&mut self, slab: &Slab) {
+        self.0.free(slab);
+    }
 }
 
 /// What a run does with outputs that the plan gave no place.
@@ -70,6 +83,13 @@ impl Workspace {
             send_from,
             users: HashMap::new(),
             copies: CopyCounter::default(),
+        }
+    }
+
+    pub(crate) fn dynamic_use(&self, lane: Lane) -> LaneUse {
+        match lane {
+            Lane::Registered => self.registered.usage(),
+            Lane::Private => self.private.usage(),
         }
     }
 
@@ -128,10 +148,10 @@ impl Workspace {
     ) -> Result<Buffer, AllocError> {
         match (lane, exchange) {
             (Lane::Registered, Some(exchange)) => {
-                self.registered.alloc(bytes, |bytes| Ok(exchange.alloc(bytes)?))
+                self.registered.alloc(bytes, &mut Registered(exchange))
             }
             // nothing crosses where there is no exchange
-            _ => self.private.alloc(bytes, |bytes| Ok(Slab::anonymous(bytes)?)),
+            _ => self.private.alloc(bytes, &mut Anonymous),
         }
     }
 

@@ -190,7 +190,7 @@ impl Device for SimDevice {
             if remaining.is_zero() {
                 return Wake::TimedOut;
             }
-            if state.in_flight.is_empty() {
+            if state.is_idle() {
                 counters.add(|c| &c.blocked_waits, 1);
                 shared.changed.wait_for(&mut state, remaining);
                 continue;
@@ -217,7 +217,8 @@ impl Device for SimDevice {
         let me = self.me();
         let mine = |state: &State| {
             let in_flight = state.in_flight.iter();
-            in_flight.filter(|memcpy| memcpy.lane.from == me.0).count()
+            let mine = in_flight.filter(|memcpy| memcpy.lane.from == me.0);
+            mine.count() + state.late.count_of(me)
         };
         while mine(&shared.lock()) > 0 && !deadline.passed() {
             shared.turns();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorwire_base::Rank;
 
+use super::late::LateNews;
 use super::queue_pair::{InFlight, Lane};
 use crate::api::Completion;
 use crate::common::{Core, Gone, Peer};
@@ -22,7 +23,8 @@ pub struct SimNetwork {
     shared: Arc<Shared>,
 }
 
-/// How adversarial the network is. `Default`: pieces in random order, a few late or twice.
+/// How adversarial the network is. `Default`: pieces in random order, a few pieces and signals twice,
+/// and all of it now and then late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimKnobs {
     /// The order of the pieces of one memcpy.
@@ -35,6 +37,11 @@ pub struct SimKnobs {
     pub delay_turns_max: u32,
     /// Of a thousand turns, how many land a piece again that had landed.
     pub duplicate_per_mille: u32,
+    /// Most turns that the completion of a memcpy comes after its bytes and its signal, and that a signal
+    /// comes again after it came first.
+    pub late_turns_max: u32,
+    /// Of a thousand signals, how many come twice.
+    pub signal_twice_per_mille: u32,
     /// Of a thousand memcpys, how many fail.
     pub fail_per_mille: u32,
     /// Of a thousand posts, how many find the queue full.
@@ -48,7 +55,7 @@ pub enum Within {
     Random,
 }
 
-/// How the memcpys of one queue pair overlap. Signals and completions keep their order always.
+/// How the memcpys of one queue pair overlap. Signals keep their order always, and so do completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// One memcpy after the other.
@@ -66,6 +73,8 @@ impl Default for SimKnobs {
             pieces_max: 8,
             delay_turns_max: 4,
             duplicate_per_mille: 50,
+            late_turns_max: 4,
+            signal_twice_per_mille: 50,
             fail_per_mille: 0,
             full_per_mille: 0,
         }
@@ -85,6 +94,7 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) members: BTreeMap<Rank, Entry>,
     pub(super) in_flight: Vec<InFlight>,
+    pub(super) late: LateNews,
 }
 
 /// A fabric in the network.
@@ -105,7 +115,12 @@ impl Entry {
 
 impl SimNetwork {
     pub fn new(seed: u64, knobs: SimKnobs) -> SimNetwork {
-        let state = State { random: Random(seed), members: BTreeMap::new(), in_flight: Vec::new() };
+        let state = State {
+            random: Random(seed),
+            members: BTreeMap::new(),
+            in_flight: Vec::new(),
+            late: LateNews::default(),
+        };
         let shared = Shared { knobs, state: Mutex::new(state), changed: Condvar::new() };
         SimNetwork { shared: Arc::new(shared) }
     }
@@ -117,6 +132,12 @@ impl SimNetwork {
         let killed = || FaultCause::Died { detail: "killed in the simulation".into() };
         state.remove(rank, Gone::Lost(killed()), Gone::Closed);
         self.shared.changed.notify_all();
+    }
+
+    /// Moves the network along, as a member's poll does; false if there was nothing to move. For a thread
+    /// that drives several members, none of which has anything to do.
+    pub fn advance(&self) -> bool {
+        self.shared.turns()
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -132,7 +153,7 @@ impl Shared {
     /// Gives the network a few turns. True if something was in flight.
     pub(super) fn turns(&self) -> bool {
         let mut state = self.lock();
-        if state.in_flight.is_empty() {
+        if state.is_idle() {
             return false;
         }
         let turns = 1 + state.random.below(TURNS_PER_CALL);
@@ -145,7 +166,12 @@ impl Shared {
 }
 
 impl State {
-    /// One event, chosen by the seed: a piece lands, or a memcpy ends.
+    /// Nothing is in flight, and nothing is yet to be told.
+    pub(super) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.late.is_empty()
+    }
+
+    /// One event, chosen by the seed: a piece lands, a memcpy ends, or something is told late.
     fn turn(&mut self, knobs: &SimKnobs) {
         let eligible: Vec<usize> = (0..self.in_flight.len())
             .filter(|&i| {
@@ -153,13 +179,18 @@ impl State {
                 is_first || (knobs.between == Between::Random && !self.in_flight[i].is_landed())
             })
             .collect();
-        if eligible.is_empty() {
+        let late = self.late.eligible();
+        if eligible.is_empty() && late.is_empty() {
             return;
         }
-        let chosen = eligible[self.random.index(eligible.len())];
+        let chosen = self.random.index(eligible.len() + late.len());
+        let Some(&chosen) = eligible.get(chosen) else {
+            self.late.turn(late[chosen - eligible.len()], &self.members);
+            return;
+        };
         if self.in_flight[chosen].is_landed() {
             let ended = self.in_flight.remove(chosen);
-            self.end(ended);
+            self.end(ended, knobs);
             return;
         }
         let memcpy = &mut self.in_flight[chosen];
@@ -179,21 +210,23 @@ impl State {
     }
 
     /// Signal, then completion.
-    fn end(&mut self, ended: InFlight) {
-        let Lane { from, to, .. } = ended.lane;
-        let (peer, token) = (Rank(to), ended.work.token);
+    fn end(&mut self, ended: InFlight, knobs: &SimKnobs) {
+        let State { random, members, late, .. } = self;
+        let (lane, peer, token) = (ended.lane, Rank(ended.lane.to), ended.work.token);
         let result = match ended.fails() {
             true => Err(CompletionError::Injected),
             false => Ok(()),
         };
         if let (Ok(()), Some(signal), Some(receiver)) =
-            (&result, ended.work.signal, self.members.get(&peer))
+            (&result, ended.work.signal, members.get(&peer))
         {
             receiver.core.board().raise(signal.slot.0, signal.epoch);
+            if random.happens(knobs.signal_twice_per_mille) {
+                late.signal_again(lane, signal, knobs.late_turns_max, random);
+            }
         }
-        if let Some(sender) = self.members.get(&Rank(from)) {
-            sender.core.complete(Completion { token, peer, result }, &ended.credits);
-        }
+        let completion = Completion { token, peer, result };
+        late.complete(lane, completion, ended.credits, knobs.late_turns_max, random, members);
     }
 
     /// The receiver found a bad request: both ends are lost to each other.
@@ -215,6 +248,7 @@ impl State {
         };
         entry.core.peer_gone(peer, gone);
         let (core, cause) = (entry.core.clone(), peer.cause());
+        self.late.lose(viewer, rank, &self.members);
         let mut kept = Vec::with_capacity(self.in_flight.len());
         for memcpy in std::mem::take(&mut self.in_flight) {
             if (memcpy.lane.from, memcpy.lane.to) != (viewer.0, rank.0) {
@@ -238,6 +272,7 @@ impl State {
             self.lose(rank, peer, left.clone());
             self.lose(peer, rank, gone.clone());
         }
+        self.late.remove(rank);
         self.members.remove(&rank);
     }
 }

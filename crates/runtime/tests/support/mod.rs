@@ -1,6 +1,12 @@
 //! A small network, its session in one process, and its sessions over the simulated fabric.
 #![allow(clippy::unwrap_used, dead_code, reason = "each test binary uses its own share of this")]
 
+pub(crate) mod driver;
+pub(crate) mod generate;
+pub(crate) mod oracle;
+pub(crate) mod parts;
+pub(crate) mod random;
+
 use std::sync::Arc;
 use std::time::Duration;
 
