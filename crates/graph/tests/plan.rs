@@ -399,3 +399,24 @@ fn an_edge_of_unknown_size_is_announced_and_read() {
     let max = to.graph.find("max").unwrap();
     assert!(to.memory.spot(max.into()).is_some(), "the largest element has a known size");
 }
+
+#[test]
+fn what_is_sent_on_as_a_view_is_guarded_by_whoever_uses_it_there() {
+    let mut graph = Graph::new();
+    graph.variable("w", spec(&[1]), Init::Zeros).unwrap();
+    let fact = Fact::known(DType::F32, &[4]);
+    let x = graph.add("x", Hint::Replica(0), Op::Input { fact }, &[]).unwrap();
+    let to = vec![Dim::Known(2), Dim::Known(2)];
+    let view = graph.add("view", Hint::Replica(1), Op::Reshape { to }, &[x.into()]).unwrap();
+    let end = graph.add("end", Hint::Replica(2), Op::Relu, &[view.into()]).unwrap();
+    let cluster = Cluster::ParameterServers { workers: 3, servers: 1 };
+    let placed = place(&graph, cluster).unwrap();
+    let roots = vec![end];
+    let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+    // the memory of x at worker 1 is read by the view, and then by the send to worker 2
+    let readers = vec!["end".to_string(), "view".to_string()];
+    assert_eq!(edge(&plan, "x").reuse, Reuse::Credit { readers });
+    let readers = vec!["end".to_string()];
+    assert_eq!(edge(&plan, "view").reuse, Reuse::Credit { readers });
+}

@@ -1,7 +1,6 @@
-//! One thread that drives all sessions of a job over the simulated network, in an order that a seed
-//! chooses: no other thread, no clock, so that the seed determines everything.
+//! One thread that drives all sessions of a job, in an order that a seed chooses: no other thread, no
+//! clock, so that the seed determines everything.
 
-use tensorwire_fabric::SimNetwork;
 use tensorwire_graph::RunId;
 use tensorwire_runtime::{Advance, Session};
 
@@ -30,10 +29,11 @@ struct Progress {
 }
 
 /// Drives the sessions until all lives are over. Returns a hash of all that happened, in its order.
-/// `burst_max`: how many turns a session gets in a row at most.
+/// `network` moves what is in flight, and says whether anything was; `burst_max` is how many turns a
+/// session gets in a row at most.
 pub(crate) fn drive(
     sessions: &mut [Session],
-    network: &SimNetwork,
+    network: &mut dyn FnMut() -> bool,
     random: &mut Random,
     burst_max: usize,
     life: &mut impl Life,
@@ -44,7 +44,7 @@ pub(crate) fn drive(
         let able = |part: &usize| !all[*part].is_over && !all[*part].is_blocked;
         let awake: Vec<usize> = (0..all.len()).filter(able).collect();
         if awake.is_empty() {
-            idle_rounds = if network.advance() { 0 } else { idle_rounds + 1 };
+            idle_rounds = if network() { 0 } else { idle_rounds + 1 };
             if idle_rounds > IDLE_ROUNDS_MAX {
                 return Err(lost(sessions, &all));
             }
@@ -62,7 +62,7 @@ pub(crate) fn drive(
         }
         // bytes also land while nobody looks
         if random.happens(20) {
-            network.advance();
+            network();
         }
     }
     for session in sessions.iter() {
@@ -108,7 +108,7 @@ fn turn(
 fn lost(sessions: &mut [Session], all: &[Progress]) -> String {
     let running = sessions.iter_mut().zip(all).enumerate().filter(|(_, (_, p))| p.is_running);
     let waits = running.map(|(part, (session, progress))| {
-        // these sessions have no patience: a wait says what is missing
+        // a wait in vain says what is missing
         let missing = session.wait().map_or_else(|error| error.to_string(), |()| String::new());
         format!("part {part} in step {}: {missing}", progress.step)
     });

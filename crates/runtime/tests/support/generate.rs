@@ -2,7 +2,7 @@
 //! chains, views, variables and their updates, and what is fed in each step. Small, and never infinite:
 //! what grows in a step does not come back in the next.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tensorwire_fabric::{Between, SimKnobs, Within};
 use tensorwire_graph::{
@@ -48,11 +48,21 @@ enum Kind {
 const ROWS: usize = 3;
 const PRODUCTS_MAX: usize = 2;
 
+/// How large the tensors are.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Size {
+    /// A few bytes to a few KiB.
+    Small,
+    /// Most are worth reading where they lie (at least a page).
+    Pages,
+}
+
 struct Generator<'a> {
     random: &'a mut Random,
     graph: Graph,
     workers: u32,
     servers: u32,
+    size: Size,
     columns: usize,
     variables: Vec<Output>,
     /// All tensors so far.
@@ -61,11 +71,16 @@ struct Generator<'a> {
 }
 
 impl Job {
-    pub(crate) fn new(random: &mut Random, options: PlanOptions) -> Job {
+    pub(crate) fn new(random: &mut Random, options: PlanOptions, size: Size) -> Job {
         let servers = 1 + random.below(3);
         let workers = 1 + random.below(4 - servers);
+        let columns = match size {
+            Size::Small => random.of(&[1, 2, 3, 5, 16, 17, 40]),
+            Size::Pages => random.of(&[1024, 1111]),
+        };
         let mut generator = Generator {
-            columns: random.of(&[1, 2, 3, 5, 16, 17, 40]),
+            size,
+            columns,
             random,
             graph: Graph::new(),
             workers: workers as u32,
@@ -132,10 +147,10 @@ impl Job {
     }
 
     /// What is fed in a step, by input.
-    pub(crate) fn fed(&self, seed: u64, step: usize) -> HashMap<NodeId, Value> {
+    pub(crate) fn fed(&self, seed: u64, step: usize) -> BTreeMap<NodeId, Value> {
         let mut random = Random::new(seed ^ (step as u64 + 1) << 40);
         let sizes = [0; 3].map(|_| random.of(&[0, 1, 2, 5, 19]));
-        let mut fed = HashMap::new();
+        let mut fed = BTreeMap::new();
         for (id, node) in self.graph.nodes() {
             let Op::Input { fact } = &node.op else {
                 continue;
@@ -153,9 +168,9 @@ impl Job {
     }
 
     /// The variables before the first step.
-    pub(crate) fn variables(&self, seed: u64) -> HashMap<NodeId, Value> {
+    pub(crate) fn variables(&self, seed: u64) -> BTreeMap<NodeId, Value> {
         let mut random = Random::new(seed ^ 1 << 50);
-        let mut values = HashMap::new();
+        let mut values = BTreeMap::new();
         for (id, node) in self.graph.nodes() {
             if let Op::Variable { spec, .. } = &node.op {
                 let mut value = Value::zeros(spec.clone());
@@ -190,7 +205,7 @@ impl Generator<'_> {
             self.variables.push(variable);
             self.tensors.push((variable, Kind::Vector));
         }
-        let kinds = [Kind::Scalar, Kind::Vector, Kind::Square, Kind::Fixed];
+        let kinds = [Kind::Scalar, Kind::Vector, Kind::Fixed, self.factor()];
         let open = [Kind::Open(0), Kind::Open(0), Kind::Open(1), Kind::Bytes(2)];
         for _ in 0..2 + self.random.below(4) {
             let kind = if self.random.happens(50) {
@@ -208,6 +223,11 @@ impl Generator<'_> {
                 self.update(variable);
             }
         }
+    }
+
+    /// The second factor of a product, where it is not too large.
+    fn factor(&self) -> Kind {
+        if self.size == Size::Small { Kind::Square } else { Kind::Vector }
     }
 
     fn anywhere(&mut self) -> Hint {
@@ -300,7 +320,7 @@ impl Generator<'_> {
                 let (x, _) = self.one_of(is_matrix, Kind::Open(0));
                 self.add(Op::SumRows, &[x], Kind::Vector);
             }
-            _ if self.products < PRODUCTS_MAX => {
+            _ if self.size == Size::Small && self.products < PRODUCTS_MAX => {
                 self.products += 1;
                 let (x, kind) = self.one_of(is_matrix, Kind::Open(0));
                 let (w, _) = self.one_of(|kind| kind == Kind::Square, Kind::Square);

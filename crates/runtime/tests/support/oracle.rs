@@ -1,7 +1,7 @@
 //! What a graph computes, without plan, parts, memory or order: node after node, each into memory of its
 //! own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tensorwire_graph::{Graph, NodeId, Op, Output, infer};
 use tensorwire_kernels::Kernels;
@@ -41,8 +41,8 @@ pub(crate) fn evaluate(
     graph: &Graph,
     kernels: &Kernels,
     members: &HashSet<NodeId>,
-    fed: &HashMap<NodeId, Value>,
-    variables: &mut HashMap<NodeId, Value>,
+    fed: &BTreeMap<NodeId, Value>,
+    variables: &mut BTreeMap<NodeId, Value>,
 ) -> HashMap<Output, Value> {
     let mut values: HashMap<Output, Value> = HashMap::new();
     for (id, node) in graph.nodes().filter(|(id, _)| members.contains(id)) {
