@@ -18,7 +18,7 @@ use support::generate::{Job, Size};
 use support::oracle::{Value, closure, evaluate};
 use support::random::{Random, fold};
 use tensorwire_fabric::{Backend, Fabric, SimNetwork};
-use tensorwire_graph::{NodeId, Op, PlanOptions, Reuse, ReuseRule, RunId, Transfer};
+use tensorwire_graph::{NodeId, Op, PlanOptions, Reuse, ReuseRule, RunId, SharedMemory, Transfer};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_runtime::{
     Exchange, OneSided, OneSidedOptions, Opening, Session, SessionOptions, Storage,
@@ -123,7 +123,8 @@ fn run_seed(seed: u64, reuse: ReuseRule) -> Result<Seen, String> {
 /// The same for a job whose parts share memory, without a network.
 fn run_in_place(seed: u64, reuse: ReuseRule) -> Result<Seen, String> {
     let mut random = Random::new(seed);
-    let options = PlanOptions { reuse, shared_memory: true, ..PlanOptions::default() };
+    let options =
+        PlanOptions { reuse, shared_memory: SharedMemory::Used, ..PlanOptions::default() };
     let job = Job::new(&mut random, options, Size::Pages);
     let options = support::options(Duration::from_secs(30));
     let (mut sessions, _fabrics) = open(&job, Backend::Shm, options);
