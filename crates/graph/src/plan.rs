@@ -71,12 +71,23 @@ pub enum ReuseRule {
     Trusted,
 }
 
+/// Whether a tensor can be read where its sender keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SharedMemory {
+    /// The parts share no memory.
+    #[default]
+    None,
+    /// All parts do, and no use is to be made of it.
+    Unused,
+    /// All parts do.
+    Used,
+}
+
 /// What a plan may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     pub send_from: SendFrom,
-    /// All parts share memory: a tensor can be read where its sender keeps it.
-    pub shared_memory: bool,
+    pub shared_memory: SharedMemory,
     /// Variables are changed by others than this plan's nodes, at any time: the lanes of asynchronous
     /// training.
     pub variables_shared: bool,
@@ -171,20 +182,24 @@ pub fn plan(
     options: PlanOptions,
 ) -> Result<Plan, GraphError> {
     verify(graph, "place")?;
-    let with = |shared_memory| {
-        let options = PlanOptions { shared_memory, ..options };
-        Planner { tasks, options }.plan(graph, runs)
-    };
-    match with(options.shared_memory) {
-        // waiting for readers at the other end may close a circle that writing does not
-        Err(GraphError::Cycle { .. }) if options.shared_memory => with(false),
-        planned => planned,
+    let with = |written: Option<WhyWrite>| Planner { tasks, options, written }.plan(graph, runs);
+    let PlanOptions { send_from, shared_memory, .. } = options;
+    match (shared_memory, send_from) {
+        (SharedMemory::None, _) => with(Some(WhyWrite::Apart)),
+        (SharedMemory::Unused, _) | (_, SendFrom::Staging) => with(Some(WhyWrite::Told)),
+        (SharedMemory::Used, SendFrom::Origin) => match with(None) {
+            // waiting for readers at the other end may close a circle that writing does not
+            Err(GraphError::Cycle { .. }) => with(Some(WhyWrite::Circle)),
+            planned => planned,
+        },
     }
 }
 
 struct Planner<'a> {
     tasks: &'a [Task],
     options: PlanOptions,
+    /// Why nothing is read where it lies; none: what can be is.
+    written: Option<WhyWrite>,
 }
 
 impl Planner<'_> {
@@ -206,6 +221,9 @@ impl Planner<'_> {
                 ),
             });
         }
+        if self.options.reuse == ReuseRule::Proved {
+            draft.check_callers(self.tasks, &guarded)?;
+        }
         let trusted = unproved.iter().map(|(cut, _)| *cut).collect();
         self.finish(draft, &guarded, &trusted)
     }
@@ -219,17 +237,18 @@ impl Planner<'_> {
         let mut graph = graph.clone();
         let draft = Draft::new(&graph, self.tasks, runs)?;
         let cuts = &draft.partition.cuts;
-        let (transfers, waits) = match self.options {
-            PlanOptions { shared_memory: true, send_from: SendFrom::Origin, .. } => Chooser {
+        let (transfers, waits) = match self.written {
+            None => Chooser {
                 partition: &draft.partition,
                 classes: &draft.classes,
                 schedules: &draft.schedules,
+                followed_by: runs.iter().map(|run| &run.followed_by[..]).collect(),
                 variables_shared: self.options.variables_shared,
             }
             .choose(),
-            _ => {
-                let apart = |cut: &Cut| without_references(cut, WhyWrite::Apart);
-                (cuts.iter().map(apart).collect(), Vec::new())
+            Some(why) => {
+                let written = |cut: &Cut| without_references(cut, why);
+                (cuts.iter().map(written).collect(), Vec::new())
             }
         };
         let keys = cuts.iter().map(Cut::key);
@@ -329,6 +348,7 @@ impl Planner<'_> {
                 read_by_peers: sent
                     .filter(|(_, e)| by_reference(e))
                     .filter_map(|(cut, _)| cut.sent)
+                    .flat_map(|sent| classes[part].class(sent).members.iter().copied())
                     .collect(),
                 send_from: self.options.send_from,
             })?);
@@ -397,7 +417,16 @@ impl Draft {
             let here = named().filter_map(|id| moved.get(id).copied());
             here.collect::<HashSet<NodeId>>()
         });
-        let kept: Vec<HashSet<NodeId>> = kept.collect();
+        let mut kept: Vec<HashSet<NodeId>> = kept.collect();
+        for run in runs {
+            for cut in &partition.cuts {
+                let is_fetched =
+                    run.roots.contains(&cut.source) && run.fetch_to == Some(tasks[cut.to]);
+                if cut.sent.is_some() && (is_fetched || run.given.contains(&cut.source)) {
+                    kept[cut.to].insert(cut.recv);
+                }
+            }
+        }
         let classes = partition.graphs.iter().zip(&kept);
         let classes = classes.map(|(graph, kept)| Classes::new(graph, kept)).collect();
         Ok(Draft { order, schedules: schedules?, partition, classes, kept })
@@ -468,6 +497,67 @@ impl Draft {
             }
             _ => (Vec::new(), false),
         }
+    }
+
+    /// What a run leaves for the receiver's caller to read must stay until the caller has begun another
+    /// run: no later run may overwrite it before the receiver has taken part in that run, or in one
+    /// between.
+    fn check_callers(&self, tasks: &[Task], guarded: &Guarded) -> Result<(), GraphError> {
+        let runs = &guarded.runs;
+        let sizes: Vec<usize> = self.partition.graphs.iter().map(Graph::len).collect();
+        let before = |schedule| TaskSets::of_ancestors(schedule, &sizes);
+        let before: Vec<TaskSets> = self.schedules.iter().map(before).collect();
+        let members = self.members();
+        for cut in &self.partition.cuts {
+            let (mut writers, is_fed) = self.writers(cut, guarded.transfer(cut));
+            // the caller at the sender feeds an input before each run that takes it
+            writers.extend(cut.sent.filter(|_| is_fed).map(|sent| {
+                let class = self.classes[cut.from].class(sent);
+                class.root().node
+            }));
+            if writers.is_empty() {
+                continue;
+            }
+            let class = self.classes[cut.to].class(cut.recv.into());
+            for (read_run, run) in runs.iter().enumerate() {
+                let is_fetched =
+                    run.fetch_to == Some(tasks[cut.to]) && run.roots.contains(&cut.source);
+                let here = |root: &NodeId| self.partition.moved[cut.to].get(root).copied();
+                let mut views = run.roots.iter().filter_map(here);
+                let is_root = views.any(|root| class.members.contains(&root.into()));
+                if !is_root && !is_fetched {
+                    continue;
+                }
+                let mut seen = vec![false; runs.len()];
+                let mut open = run.followed_by.clone();
+                while let Some(later) = open.pop() {
+                    if std::mem::replace(&mut seen[later], true) {
+                        continue;
+                    }
+                    let touches = |node: NodeId| before[later].touches((cut.from, node), cut.to);
+                    let mut writes = writers.iter();
+                    let overwrites = |writer: &&NodeId| {
+                        members[later].contains(&(cut.from, **writer)) && !touches(**writer)
+                    };
+                    if writes.any(|writer| overwrites(&writer)) {
+                        let (from, to) = (tasks[cut.from], tasks[cut.to]);
+                        return Err(GraphError::Invalid {
+                            node: cut.name.clone(),
+                            what: format!(
+                                "{to} may still read it after run '{}' when {from} overwrites it in \
+                                 run '{}'; put a run between in which {from} waits for {to}",
+                                runs[read_run].name, runs[later].name
+                            ),
+                        });
+                    }
+                    let sender = members[later].iter().filter(|(part, _)| *part == cut.from);
+                    if !sender.into_iter().any(|(_, node)| touches(*node)) {
+                        open.extend(&runs[later].followed_by);
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A node of the whole graph that, in a run, is done only when a reader is: the one that the reader was

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 
 use tensorwire_graph::{
     Cluster, Edge, Graph, Hint, Init, Lane, NodeId, Op, Output, Plan, PlanOptions, Reuse,
-    ReuseRule, Run, RunId, RunSpec, SendFrom, Transfer, WhyWrite, gradients, place, plan, simplify,
+    ReuseRule, Run, RunId, RunSpec, SendFrom, SharedMemory, Transfer, WhyWrite, gradients, place,
+    plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
@@ -50,7 +51,7 @@ fn network(layers: usize, workers: u32) -> (Graph, Vec<NodeId>) {
 
 const SHARED: PlanOptions = PlanOptions {
     send_from: SendFrom::Origin,
-    shared_memory: true,
+    shared_memory: SharedMemory::Used,
     variables_shared: false,
     reuse: ReuseRule::Proved,
 };
@@ -336,7 +337,9 @@ fn a_tensor_is_written_where_it_cannot_stay() {
     let apart = large(false, PlanOptions::default());
     assert_eq!(edge(&apart, "w").transfer, Transfer::Write(WhyWrite::Apart));
     let copied = large(false, PlanOptions { send_from: SendFrom::Staging, ..SHARED });
-    assert_eq!(edge(&copied, "w").transfer, Transfer::Write(WhyWrite::Apart));
+    assert_eq!(edge(&copied, "w").transfer, Transfer::Write(WhyWrite::Told));
+    let told = large(false, PlanOptions { shared_memory: SharedMemory::Unused, ..SHARED });
+    assert_eq!(edge(&told, "w").transfer, Transfer::Write(WhyWrite::Told));
     let late = large(true, SHARED);
     assert_eq!(edge(&late, "w").transfer, Transfer::Write(WhyWrite::LateReader));
     assert_eq!(edge(&late, "y").transfer, Transfer::Reference);

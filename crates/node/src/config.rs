@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::GraphError;
-use tensorwire_graph::{PlanOptions, SendFrom};
+use tensorwire_graph::{PlanOptions, SendFrom, SharedMemory};
 use tensorwire_models::data::DataError;
 
 use crate::weights::WeightsError;
@@ -56,9 +56,10 @@ impl Exchange {
     /// What it means for the plan.
     pub fn plan_options(self, transport: Transport) -> PlanOptions {
         let shared_memory = match (self, transport) {
+            (_, Transport::Tcp) => SharedMemory::None,
             // all members of a launcher are on its host
-            (Exchange::ZeroCopy, Transport::Auto | Transport::Shm) => true,
-            (Exchange::ZeroCopy, Transport::Tcp) | (Exchange::Write | Exchange::Copy, _) => false,
+            (Exchange::ZeroCopy, Transport::Auto | Transport::Shm) => SharedMemory::Used,
+            (Exchange::Write | Exchange::Copy, _) => SharedMemory::Unused,
         };
         let send_from = match self {
             Exchange::ZeroCopy | Exchange::Write => SendFrom::Origin,

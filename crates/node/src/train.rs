@@ -30,6 +30,9 @@ use listener::{Caller, Listener};
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
+/// Longest that worker 0 waits until the last worker of asynchronous training is done, which may be any
+/// number of steps behind. A dead one is noticed in seconds.
+const LAST_WORKER_DEADLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
 const DYNAMIC_BYTES_MAX: usize = 4 << 30;
 /// How long a wait spins before it blocks, where every process has a core.
@@ -591,6 +594,9 @@ impl Trainer<'_> {
         dataset: Option<&Arc<Dataset>>,
         report: &mut TrainReport,
     ) -> Result<(), TrainError> {
+        if self.config.asynchronous {
+            self.session.set_step_deadline(LAST_WORKER_DEADLINE);
+        }
         // without lanes the variables come to worker 0 of all, with lanes to each lane's own
         if self.concludes || !self.config.asynchronous {
             self.session.run(Program::FETCH)?;

@@ -90,6 +90,8 @@ pub enum SessionError {
         "'{name}' is not kept: its memory may be another tensor's when a run is over; make its node a root of the run"
     )]
     NotKept { name: String },
+    #[error("peers read variable '{name}' where it lies; write it before the first run")]
+    ReadByPeers { name: String },
     #[error("'{name}' is {fact}; {dims:?} does not fit it")]
     Dims { name: String, fact: Fact, dims: Vec<usize> },
     #[error("'{name}': {source}")]

@@ -353,27 +353,35 @@ impl Executor {
         Ok(any)
     }
 
-    /// Blocks until something may have changed since the last turn that did something.
-    pub(crate) fn wait(&mut self, part: &Part) -> Result<(), RunError> {
+    pub(crate) fn set_step_deadline(&mut self, patience: Duration) {
+        self.options.step_deadline = patience;
+    }
+
+    /// Until when to wait for news at most; an error if nothing has come for too long.
+    pub(crate) fn patience(&mut self, part: &Part) -> Result<Deadline, RunError> {
         let step = self.counters.steps;
         let patience = self.options.step_deadline;
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
-        self.counters.waits += 1;
-        if deadline.passed() {
-            let waited_s = patience.as_secs();
+        if deadline.passed() || self.exchange.is_none() {
+            let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
             return Err(RunError::Stalled { step, waited_s, missing: self.missing(part) });
         }
-        let Some(exchange) = &mut self.exchange else {
-            let missing = self.missing(part);
-            return Err(RunError::Stalled { step, waited_s: 0, missing });
-        };
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
         let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
-        let until = match is_full {
+        Ok(match is_full {
             true => deadline.min(Deadline::after(RETRY_FULL)),
             false => deadline,
+        })
+    }
+
+    /// Blocks until something may have changed since the last turn that did something, or `until`.
+    pub(crate) fn wait_until(&mut self, until: Deadline) -> Result<(), RunError> {
+        let step = self.counters.steps;
+        let Some(exchange) = &mut self.exchange else {
+            return Ok(());
         };
+        self.counters.waits += 1;
         let start_ns = Clock::now_ns();
         let waited = exchange.wait(until);
         let end_ns = Clock::now_ns();
@@ -389,7 +397,8 @@ impl Executor {
             Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } => {
                 self.edge_names[edge.index()].clone()
             }
-            _ => format!("room in the queue for '{}'", name(*node)),
+            ref op if op.is_send() => format!("room in the queue for '{}'", name(*node)),
+            _ => format!("'{}', whose variable another lane is sending", name(*node)),
         });
         let sends =
             self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));

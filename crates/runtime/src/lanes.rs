@@ -2,6 +2,7 @@
 //! change the same variables. One thread gives them turns, so that an update is never torn; what one
 //! lane is sending another waits to change.
 
+use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op, Part, RunId};
 
 use crate::error::RunError;
@@ -10,18 +11,24 @@ use crate::one_sided::OneSided;
 use crate::session::Session;
 use crate::storage::Storage;
 
-/// Makes the variables of `part` the same memory in all lanes: the first one's.
+/// Makes the variables of `part`, and views of them, the same memory in all lanes: the first one's.
 pub fn share_variables(part: &Part, lanes: &mut [(OneSided, Storage)]) {
     let Some(((exchange, storage), rest)) = lanes.split_first_mut() else {
         return;
     };
-    let variables = part.graph.nodes().filter(|(_, node)| matches!(node.op, Op::Variable { .. }));
-    let variables: Vec<NodeId> = variables.map(|(id, _)| id).collect();
+    let mut shared: Vec<NodeId> = Vec::new();
+    for (id, node) in part.graph.nodes() {
+        let is_view =
+            matches!(node.op, Op::Reshape { .. }) && shared.contains(&node.inputs[0].node);
+        if is_view || matches!(node.op, Op::Variable { .. }) {
+            shared.push(id);
+        }
+    }
     for (other, others) in rest {
         other.send_from_too(exchange);
-        for &variable in &variables {
-            if let Some(tensor) = storage.tensor(variable.into()) {
-                others.set(variable.into(), tensor.clone());
+        for &output in &shared {
+            if let Some(tensor) = storage.tensor(output.into()) {
+                others.set(output.into(), tensor.clone());
             }
         }
     }
@@ -59,10 +66,21 @@ pub fn run_lanes(
         if progress {
             continue;
         }
-        // the first lane that waits took note of the moment before any other looked for news
-        match lanes.iter_mut().zip(&is_running).find(|(_, is_running)| **is_running) {
-            Some((lane, _)) => lane.wait()?,
-            None => return Ok(()),
+        let mut waiting: Vec<&mut Session> = lanes
+            .iter_mut()
+            .zip(&is_running)
+            .filter(|(_, is)| **is)
+            .map(|(lane, _)| lane)
+            .collect();
+        let mut until: Option<Deadline> = None;
+        for lane in &mut waiting {
+            let patience = lane.patience()?;
+            until = Some(until.map_or(patience, |until| until.min(patience)));
+        }
+        // the first lane took note of the moment before any other looked for news
+        match (waiting.first_mut(), until) {
+            (Some(first), Some(until)) => first.wait_until(until)?,
+            _ => return Ok(()),
         }
     }
 }

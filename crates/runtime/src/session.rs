@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_graph::{Lane, NodeId, Output, Part, Plan, RunId};
+use tensorwire_base::Deadline;
+use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::Kernels;
 use tensorwire_memory::{CopyCounter, ReadGuard, WriteGuard};
 use tensorwire_tensor::{Dim, TensorSpec};
@@ -96,7 +97,22 @@ impl Session {
     /// # Errors
     /// When a peer is lost, or nothing has happened for [`SessionOptions::step_deadline`].
     pub fn wait(&mut self) -> Result<(), RunError> {
-        self.executor.wait(&self.part)
+        let until = self.patience()?;
+        self.wait_until(until)
+    }
+
+    /// Until when [`Session::wait`] would block at most.
+    pub(crate) fn patience(&mut self) -> Result<Deadline, RunError> {
+        self.executor.patience(&self.part)
+    }
+
+    pub(crate) fn wait_until(&mut self, until: Deadline) -> Result<(), RunError> {
+        self.executor.wait_until(until)
+    }
+
+    /// From now on a run may wait this long without any progress.
+    pub fn set_step_deadline(&mut self, patience: Duration) {
+        self.executor.set_step_deadline(patience);
     }
 
     pub fn part(&self) -> &Part {
@@ -124,14 +140,18 @@ impl Session {
         Ok((&tensor.spec, tensor.buffer.read().map_err(lent)?))
     }
 
-    /// A tensor's spec and bytes, to be filled in place between runs: an input or a variable. Another
-    /// process that reads a variable where it lies may do so as long as a run of its own lasts: write
-    /// variables before the first run.
+    /// A tensor's spec and bytes, to be filled in place between runs: an input or a variable.
     ///
     /// # Errors
-    /// As [`Session::read`].
+    /// As [`Session::read`]; and when a variable is read by peers where it lies, after the first run: who
+    /// still reads it then is not known.
     pub fn write(&self, output: Output) -> Result<(&TensorSpec, WriteGuard<'_>), SessionError> {
         let tensor = self.kept(output)?;
+        let is_variable = matches!(self.part.graph.node(output.node).op, Op::Variable { .. });
+        let has_run = self.executor.counters.steps > 0;
+        if is_variable && has_run && self.part.memory.is_read_by_peers(output) {
+            return Err(SessionError::ReadByPeers { name: self.name(output) });
+        }
         let lent = |source| SessionError::Lent { name: self.name(output), source };
         Ok((&tensor.spec, tensor.buffer.write().map_err(lent)?))
     }

@@ -10,7 +10,7 @@ use tensorwire_graph::{GraphError, NodeId, Plan};
 use tensorwire_node::{JoinError, Member, OpenPart, PartError, PartOptions};
 use tensorwire_runtime::{Event, RunError, SessionError};
 
-use super::program::{self, ANSWER, MAXIMUM, MOVE, PAYLOAD, RECEIVED, RECEIVER, SENDER};
+use super::program::{self, ANSWER, LOOK, MAXIMUM, MOVE, PAYLOAD, RECEIVED, RECEIVER, SENDER};
 use super::stamps::{Received, Sent};
 use super::{TransferSpec, limit_of, payload};
 use crate::limit::{Limit, LimitKind, Loopback};
@@ -174,6 +174,7 @@ impl End<'_> {
                     sent.push(Sent { step: self.step, start_ns });
                 }
             }
+            self.part.session.run(LOOK)?;
             self.part.session.run(ANSWER)?;
         }
         Ok(SenderReport { sent, limit_ns, traffic: self.traffic() })
@@ -196,6 +197,7 @@ impl End<'_> {
                     received.push(Received { step: self.step, found_ns, consumed_ns });
                 }
             }
+            self.part.session.run(LOOK)?;
             // the sender waits for the answer before it writes again
             let received = self.part.session.node(RECEIVED)?;
             let (_, bytes) = self.part.session.read(received.into())?;

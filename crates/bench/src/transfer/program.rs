@@ -16,9 +16,10 @@ pub(super) const SENDER: Rank = Rank(1);
 
 /// The tensor goes to its `reduce_max`.
 pub(super) const MOVE: RunId = RunId(0);
-/// A small tensor comes back, so that the sender waits until the receiver has looked at all of the
-/// large one: the plan guards what operators read, not what we read between runs.
-pub(super) const ANSWER: RunId = RunId(1);
+/// The receiver looks at all of it.
+pub(super) const LOOK: RunId = RunId(1);
+/// A small tensor comes back, so that the sender waits until the receiver has looked.
+pub(super) const ANSWER: RunId = RunId(2);
 
 pub(super) const PAYLOAD: &str = "payload";
 pub(super) const RECEIVED: &str = "received";
@@ -41,7 +42,6 @@ pub(super) fn transfer_plan(spec: &TransferSpec) -> Result<Plan, GraphError> {
     };
     let input = Op::Input { fact: Fact { dtype: DType::F32, dims: vec![dim] } };
     let payload = graph.add(PAYLOAD, Hint::With(anchor.node), input, &[])?;
-    // by this name the receiver can look at the whole tensor when the run is over
     let view = Op::Reshape { to: vec![dim] };
     let received = graph.add(RECEIVED, receiver, view, &[payload.into()])?;
     let maximum = graph.add(MAXIMUM, receiver, Op::ReduceMax, &[payload.into()])?;
@@ -50,15 +50,19 @@ pub(super) fn transfer_plan(spec: &TransferSpec) -> Result<Plan, GraphError> {
     let heard = graph.add(HEARD, Hint::With(anchor.node), Op::ReduceMax, &[word.into()])?;
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
     let placed = place(&graph, cluster)?;
-    let run = |name, roots: &[NodeId], followed_by| RunSpec {
+    let run = |name, root: NodeId, given: &[NodeId], followed_by| RunSpec {
         name,
-        roots: roots.to_vec(),
+        roots: vec![root],
         fetch_to: None,
-        given: vec![],
+        given: given.to_vec(),
         followed_by,
     };
     // placing keeps the nodes' ids
-    let runs = [run("move", &[maximum, received], vec![0, 1]), run("answer", &[heard], vec![0])];
+    let runs = [
+        run("move", maximum, &[], vec![0, 1]),
+        run("look", received, &[payload], vec![2]),
+        run("answer", heard, &[], vec![0]),
+    ];
     plan(&placed, &cluster.tasks(), &runs, spec.exchange.plan_options(spec.transport))
 }
 

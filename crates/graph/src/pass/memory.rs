@@ -57,6 +57,7 @@ pub struct MemoryPlan {
     staging: HashMap<NodeId, Spot>,
     kept: HashSet<Output>,
     in_place: HashSet<NodeId>,
+    read_by_peers: HashSet<Output>,
 }
 
 /// What the memory plan of a part depends on.
@@ -90,6 +91,11 @@ impl MemoryPlan {
         self.kept.contains(&output)
     }
 
+    /// Does a peer read the output where it lies?
+    pub fn is_read_by_peers(&self, output: Output) -> bool {
+        self.read_by_peers.contains(&output)
+    }
+
     /// Does the node compute over its first input's bytes?
     pub fn is_in_place(&self, node: NodeId) -> bool {
         self.in_place.contains(&node)
@@ -102,7 +108,11 @@ impl MemoryPlan {
 /// When the sum does not fit an address space.
 pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphError> {
     let MemoryNeeds { graph, classes, .. } = needs;
-    let mut plan = MemoryPlan { in_place: classes.in_place.clone(), ..MemoryPlan::default() };
+    let mut plan = MemoryPlan {
+        in_place: classes.in_place.clone(),
+        read_by_peers: needs.read_by_peers.clone(),
+        ..MemoryPlan::default()
+    };
     let lives = (graph.len() <= SHARING_NODES_MAX).then(|| Lives::new(needs));
     let sent = sent_classes(needs);
     let mut lanes = [Shelf::default(), Shelf::default()];

@@ -32,8 +32,12 @@ pub enum Transfer {
 /// Why a tensor is written though it might have stayed where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyWrite {
-    /// The ends do not share memory, or were told to write.
+    /// The ends do not share memory.
     Apart,
+    /// They do, and were told to write all the same.
+    Told,
+    /// Waiting for readers would close a circle somewhere in the graph.
+    Circle,
     /// It is smaller than a page.
     Small,
     /// Nodes outside of the plan change the variable, at any time.
@@ -44,6 +48,10 @@ pub enum WhyWrite {
     Borrowed,
     /// A reader comes after the update of the variable, or not in all its runs: it cannot be waited for.
     LateReader,
+    /// A later run takes what was received as given, though the sender may have changed it since.
+    Given,
+    /// It lies where its sender found room for it when it ran.
+    Unplaced,
 }
 
 /// What a decision is made of.
@@ -53,6 +61,8 @@ pub(crate) struct Chooser<'a> {
     pub(crate) classes: &'a [Classes],
     /// By run.
     pub(crate) schedules: &'a [Schedule],
+    /// For each run, those that may come next.
+    pub(crate) followed_by: Vec<&'a [usize]>,
     /// Others than this plan's nodes change the variables, and nobody knows when.
     pub(crate) variables_shared: bool,
 }
@@ -97,6 +107,12 @@ impl Chooser<'_> {
         if readers.iter().any(|id| receiver.node(*id).op.is_send()) {
             return Err(WhyWrite::SentOn);
         }
+        if sender.fact(class.root()).spec().is_none() {
+            return Err(WhyWrite::Unplaced);
+        }
+        if self.may_be_stale(cut, &readers, members) {
+            return Err(WhyWrite::Given);
+        }
         match sender.node(class.root().node).op {
             Op::Recv { .. } | Op::RecvDyn { .. } => return Err(WhyWrite::Borrowed),
             Op::Variable { .. } if self.variables_shared => return Err(WhyWrite::ManyWriters),
@@ -134,6 +150,38 @@ impl Chooser<'_> {
             }
         }
         Ok(waits)
+    }
+}
+
+impl Chooser<'_> {
+    /// May some run read a cut's tensor without having received it anew, after the sender has changed it?
+    fn may_be_stale(&self, cut: &Cut, readers: &[NodeId], members: &[HashSet<At>]) -> bool {
+        let Some(sent) = cut.sent else { return false };
+        let graph = &self.partition.graphs[cut.from];
+        let class = self.classes[cut.from].class(sent);
+        let is_variable = matches!(graph.node(class.root().node).op, Op::Variable { .. });
+        let mut writers = self.classes[cut.from].writers(graph, class);
+        writers.extend(class.members.iter().map(|output| output.node).filter(|_| !is_variable));
+        let receives = |run: usize| members[run].contains(&(cut.to, cut.recv));
+        // what computes a tensor does so before it is sent, what updates a variable after
+        let changes = |run: usize| {
+            let writes = writers.iter().any(|writer| members[run].contains(&(cut.from, *writer)));
+            writes && (is_variable || !receives(run))
+        };
+        let mut seen = vec![false; members.len()];
+        let changing = (0..members.len()).filter(|run| changes(*run));
+        let mut open: Vec<usize> =
+            changing.flat_map(|run| self.followed_by[run].iter().copied()).collect();
+        while let Some(run) = open.pop() {
+            if receives(run) || std::mem::replace(&mut seen[run], true) {
+                continue;
+            }
+            if readers.iter().any(|reader| members[run].contains(&(cut.to, *reader))) {
+                return true;
+            }
+            open.extend(self.followed_by[run]);
+        }
+        false
     }
 }
 

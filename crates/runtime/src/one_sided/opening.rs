@@ -81,7 +81,10 @@ impl Opening {
         let buffers = Arena::new(&slots.slab(), &places.collect::<Vec<_>>())?.into_buffers();
         let peer = |edge: &Edge| if edge.from == part { edge.to } else { edge.from };
         let origins = edges.iter().filter(|e| e.to == part && e.transfer == Transfer::Reference);
-        let origins = origins.filter_map(|edge| Some((edge.id, origin(plan, edge)?)));
+        let origins = origins.map(|edge| {
+            let place = origin(plan, edge).expect("the plan refers to what it gave a place only");
+            (edge.id, place)
+        });
         let mut opening = Opening {
             fabric: fabric.clone(),
             options,
