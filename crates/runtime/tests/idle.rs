@@ -1,0 +1,50 @@
+//! A session that waits for a tensor sleeps. Alone in its process: processor time is the process's.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use support::parts::{Parts, open};
+use tensorwire_fabric::Backend;
+use tensorwire_graph::{Hint, Op, PlanOptions, RunId};
+use tensorwire_runtime::{OneSidedOptions, Opening, RunError};
+use tensorwire_tensor::{DType, Dim};
+use tensorwire_testkit::{cpu, mesh};
+
+/// As processes that have a core each spin before they sleep.
+const SPIN: Duration = Duration::from_micros(50);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[test]
+fn whoever_waits_for_a_tensor_that_never_comes_uses_less_than_a_hundredth_of_a_core() {
+    let mut parts = Parts::new(2);
+    let (here, there) = (Hint::Replica(0), Hint::Replica(1));
+    for index in 0..20 {
+        let dim = if index < 10 { Dim::Known(8) } else { open(index) };
+        let x = parts.input(&format!("x{index}"), here, DType::F32, &[dim]);
+        parts.root(&format!("y{index}"), there, Op::Relu, &[x]);
+    }
+    let plan = parts.plan(PlanOptions::default());
+    for (name, make) in [("shm", (|| Backend::Shm) as fn() -> _), ("tcp", || Backend::Tcp)] {
+        let fabrics = mesh::mesh_with(make, 3, |config| config.spin = SPIN);
+        let told = OneSidedOptions::new(&plan, 4, 1 << 20);
+        let openings = fabrics.iter().enumerate().map(|(part, fabric)| {
+            Opening::new(fabric, &plan, part, told.clone(), mesh::soon()).unwrap()
+        });
+        let mut opened = Opening::complete_all(openings.collect(), mesh::soon()).unwrap();
+        let exchange = opened.remove(1);
+        let options = support::options(PATIENCE);
+        let mut session = support::try_session(&plan, 1, Some(exchange), options).unwrap();
+        let (used, start) = (cpu::process_time(), Instant::now());
+        let error = session.run(RunId(0)).unwrap_err();
+        let (used, waited) = (cpu::process_time() - used, start.elapsed());
+        assert!(matches!(error, RunError::Stalled { .. }), "{error}");
+        println!("{name}: {used:?} of processor time in {waited:?}");
+        assert!(waited >= PATIENCE && used < waited / 100, "{name}: {used:?} in {waited:?}");
+        assert!(fabrics[1].stats().blocked_waits > 0, "{name}: it slept");
+        let misses = session.counters().poll_misses;
+        // once when it starts, and once more for each time that something rang
+        assert!(misses <= 20 * (1 + session.counters().waits), "{name}: {misses} polls in vain");
+    }
+}
