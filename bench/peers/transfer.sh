@@ -11,7 +11,7 @@ root=$(cd "$here/../.." && pwd)
 
 rounds=5
 sizes=4KiB,64KiB,1MiB,4MiB,16MiB,64MiB,256MiB
-exchange=
+exchange=zero-copy
 json=
 venv=$here/.venv
 
@@ -33,7 +33,7 @@ time, it installs TensorFlow in a virtual environment of its own.
 Options:
       --rounds N         How often all is measured, each time in new processes [default: $rounds]
       --sizes LIST       Tensor sizes in KiB, MiB or GiB [default: $sizes]
-      --exchange MODE    tensorwire's exchange [default: the first that bench transfer measures]
+      --exchange MODE    tensorwire's exchange [default: zero-copy]
       --json F           Append JSON lines to this file
       --venv DIR         The virtual environment [default: bench/peers/.venv]
   -h, --help             Print help
@@ -135,14 +135,12 @@ find_tensorwire() {
 
 # $1: a round's folder; $2: bytes.
 measure() {
-  local transport status=0 options=()
+  local transport status=0
   quietly_bounded "$PEER_S" "$venv/bin/python" "$here/tensorflow_transfer.py" "$2" \
     >>"$1/tensorflow.jsonl" || fail "TensorFlow could not be measured; its messages are above"
-  [ -z "$exchange" ] || options=(--exchange "$exchange")
   for transport in shm tcp; do
-    # ${options[@]+...}: an empty array counts as unset in old versions of bash
     quietly_bounded "$OURS_S" "$tensorwire" bench transfer --transport "$transport" --sizes "$2" \
-      --json "$1/tensorwire.jsonl" ${options[@]+"${options[@]}"} >/dev/null || status=$?
+      --json "$1/tensorwire.jsonl" --exchange "$exchange" --kind static >/dev/null || status=$?
     [ "$status" -ne 2 ] || exit 2
     [ "$status" -eq 0 ] || fail "tensorwire could not be measured; its messages are above"
   done
