@@ -10,7 +10,7 @@ use tensorwire_base::Rank;
 use tensorwire_fabric::{
     Direction, Fabric, LocalSlice, Memcpy, RegionDescriptor, RemoteSlice, Signal,
 };
-use tensorwire_graph::{Hint, Lane, Op, Output, Plan, PlanOptions, RunId, Transfer};
+use tensorwire_graph::{Hint, Lane, Op, Output, Plan, PlanOptions, ReuseRule, RunId, Transfer};
 use tensorwire_memory::{Arena, Place};
 use tensorwire_runtime::{
     Advance, AllocError, ConnectError, ExchangeError, LaneUse, OneSidedOptions, Opening, RunError,
@@ -155,7 +155,8 @@ fn one_edge(dtype: DType, dims: &[Dim]) -> Plan {
     let mut parts = Parts::new(2);
     let x = parts.input("x", WORKERS[0], dtype, dims);
     parts.root("flat", WORKERS[1], flat(9), &[x]);
-    parts.plan(PlanOptions::default())
+    // nothing is read here while another step goes on
+    parts.plan(PlanOptions { reuse: ReuseRule::Trusted, ..PlanOptions::default() })
 }
 
 /// Starts a run of a sender and lets it do all it can without its receiver.

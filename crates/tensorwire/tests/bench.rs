@@ -36,7 +36,12 @@ fn wait_for(file: &std::path::Path) -> std::fs::File {
 #[test]
 fn transfers_are_verified_and_their_copies_counted() {
     let lines = bench("transfer --quick --sizes 4KiB,1MiB");
-    assert_eq!(lines.len(), 24, "2 transports, 3 exchanges, static and dynamic, 2 sizes");
+    // of dynamic tensors, `write` is the same as `zero-copy`
+    assert_eq!(
+        lines.len(),
+        20,
+        "2 transports, 3 exchanges of static and 2 of dynamic tensors, 2 sizes"
+    );
     for line in &lines {
         let transfers = line["transfer_ns"]["count"].as_u64().unwrap();
         assert!(transfers > 0 && line["end_to_end_ns"]["count"] == transfers, "{line}");
@@ -58,8 +63,8 @@ fn transfers_are_verified_and_their_copies_counted() {
         assert!(line["machine"]["cores"].as_u64().unwrap() > 0, "{line}");
     }
     let of = |field: &str, value: &str| lines.iter().filter(|line| line[field] == value).count();
-    assert_eq!((of("transport", "shm"), of("transport", "tcp")), (12, 12));
-    assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (12, 12));
+    assert_eq!((of("transport", "shm"), of("transport", "tcp")), (10, 10));
+    assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (10, 10));
 }
 
 #[test]

@@ -30,7 +30,7 @@ TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
 /// Distributed deep learning in which a remote machine is just a device.
 ///
 /// A tensor that crosses processes is written by one one-sided write from where the sender's operator
-/// put it to where the receiver's next operator reads it.
+/// put it to where the receiver's next operator reads it; on one host it is read where it lies.
 #[derive(Debug, Parser)]
 #[command(name = "tensorwire", version, arg_required_else_help = true)]
 pub(crate) struct Arguments {
@@ -117,7 +117,8 @@ pub(crate) struct TrainArgs {
     /// Steps, instead of epochs
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
-    /// Let each worker train at its own pace: servers apply a gradient when it comes
+    /// Let each worker train at its own pace: servers apply a gradient when it comes. Results depend on who
+    /// was first; not with --trace
     #[arg(long = "async")]
     asynchronous: bool,
     /// Start from the weights in this safetensors file
@@ -218,7 +219,7 @@ pub(crate) enum TransportArg {
     Tcp,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum ExchangeArg {
     /// No byte is copied; on one host, none is moved that need not be
     ZeroCopy,
@@ -228,7 +229,7 @@ pub(crate) enum ExchangeArg {
     Copy,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum KindArg {
     /// It does: one write, or none
     Static,
@@ -303,6 +304,14 @@ impl TrainArgs {
             trace,
             ..self.job.config(schedule)
         }
+    }
+}
+
+impl TransferArgs {
+    /// A dynamic tensor is announced and read, whether others are written or stay where they are.
+    pub(crate) fn measures_twice(&self, exchange: ExchangeArg, kind: KindArg) -> bool {
+        let also = self.exchange.contains(&ExchangeArg::ZeroCopy);
+        (exchange, kind) == (ExchangeArg::Write, KindArg::Dynamic) && also
     }
 }
 

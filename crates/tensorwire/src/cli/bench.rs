@@ -42,6 +42,9 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     for &transport in &args.transport {
         for &exchange in &args.exchange {
             for &kind in &args.kind {
+                if args.measures_twice(exchange, kind) {
+                    continue;
+                }
                 for &bytes in sizes {
                     let (transport, exchange) = (transport.into(), exchange.into());
                     let spec =
@@ -49,7 +52,7 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
                     let result = transfer(&spec, &job)?;
                     lines.append(&result)?;
                     let row = transfer_row(&result);
-                    note(format_args!("{}", row.join("  ")));
+                    note(format_args!("{}", row[..5].join("  ")));
                     rows.push(row);
                 }
             }

@@ -1,7 +1,7 @@
 //! `tensorwire graph`: what crosses, how many bytes, where it lives, and why its buffer is safe.
 
 use tensorwire_base::human_bytes;
-use tensorwire_graph::{Edge, Plan, Traffic, Transfer};
+use tensorwire_graph::{Edge, Plan, SendFrom, Traffic, Transfer};
 use tensorwire_models::Program;
 use tensorwire_node::Prepared;
 
@@ -23,7 +23,10 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             format!("{} → {}", plan.parts[edge.from].task, plan.parts[edge.to].task),
             edge.fact.to_string(),
             edge.bytes().map_or("?".to_string(), |bytes| bytes.to_string()),
-            edge.transfer.to_string(),
+            match (plan.send_from, edge.transfer) {
+                (SendFrom::Staging, Transfer::Write(_)) => "a copy, one write".to_string(),
+                (_, transfer) => transfer.to_string(),
+            },
             edge.transfer.reason().to_string(),
             where_it_is_read(plan, edge),
             edge.reuse.to_string(),
