@@ -247,6 +247,12 @@ impl Generator<'_> {
         for _ in 0..4 + self.random.below(10) {
             self.operator();
         }
+        // before the updates: where a reader comes after one, nothing stays where it lies
+        for (output, kind) in self.tensors.clone() {
+            if self.is_view_of_received(output.node) && !matches!(kind, Kind::Bytes(_)) {
+                self.add_at(Hint::With(output.node), Op::Relu, &[output], kind);
+            }
+        }
         for variable in self.variables.clone() {
             if self.random.happens(60) {
                 self.update(variable);
@@ -400,11 +406,6 @@ impl Generator<'_> {
 
     /// Of the first run all that nothing uses, and some more; of the second a few tensors.
     fn roots(&mut self) -> Vec<Vec<NodeId>> {
-        for (output, kind) in self.tensors.clone() {
-            if self.is_view_of_received(output.node) && !matches!(kind, Kind::Bytes(_)) {
-                self.add_at(Hint::With(output.node), Op::Relu, &[output], kind);
-            }
-        }
         let successors = self.graph.successors();
         let mut all: Vec<NodeId> = Vec::new();
         for id in self.graph.ids() {
