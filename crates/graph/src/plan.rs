@@ -242,6 +242,7 @@ impl Planner<'_> {
                 partition: &draft.partition,
                 classes: &draft.classes,
                 schedules: &draft.schedules,
+                looked_at: &draft.looked_at(runs, self.tasks),
                 followed_by: runs.iter().map(|run| &run.followed_by[..]).collect(),
                 variables_shared: self.options.variables_shared,
             }
@@ -499,6 +500,23 @@ impl Draft {
         }
     }
 
+    /// By run: the nodes whose outputs a caller may look at when it is over, where it may.
+    fn looked_at(&self, runs: &[RunSpec], tasks: &[Task]) -> Vec<HashSet<At>> {
+        let of_run = |run: &RunSpec| {
+            let mut nodes = HashSet::new();
+            for (part, moved) in self.partition.moved.iter().enumerate() {
+                let here = run.roots.iter().filter_map(|root| moved.get(root));
+                nodes.extend(here.map(|node| (part, *node)));
+            }
+            let fetched = self.partition.cuts.iter().filter(|cut| {
+                run.fetch_to == Some(tasks[cut.to]) && run.roots.contains(&cut.source)
+            });
+            nodes.extend(fetched.map(|cut| (cut.to, cut.recv)));
+            nodes
+        };
+        runs.iter().map(of_run).collect()
+    }
+
     /// What a run leaves for the receiver's caller to read must stay until the caller has begun another
     /// run: no later run may overwrite it before the receiver has taken part in that run, or in one
     /// between.
@@ -507,25 +525,20 @@ impl Draft {
         let sizes: Vec<usize> = self.partition.graphs.iter().map(Graph::len).collect();
         let before = |schedule| TaskSets::of_ancestors(schedule, &sizes);
         let before: Vec<TaskSets> = self.schedules.iter().map(before).collect();
-        let members = self.members();
+        let (members, looked_at) = (self.members(), self.looked_at(runs, tasks));
         for cut in &self.partition.cuts {
-            let (mut writers, is_fed) = self.writers(cut, guarded.transfer(cut));
-            // the caller at the sender feeds an input before each run that takes it
-            writers.extend(cut.sent.filter(|_| is_fed).map(|sent| {
-                let class = self.classes[cut.from].class(sent);
-                class.root().node
-            }));
-            if writers.is_empty() {
+            let (writers, is_fed) = self.writers(cut, guarded.transfer(cut));
+            // the caller at the sender feeds an input before each run that takes it, whatever the input's
+            // node waits for then
+            let fed = cut.sent.filter(|_| is_fed);
+            let fed = fed.map(|sent| self.classes[cut.from].class(sent).root().node);
+            if writers.is_empty() && fed.is_none() {
                 continue;
             }
             let class = self.classes[cut.to].class(cut.recv.into());
             for (read_run, run) in runs.iter().enumerate() {
-                let is_fetched =
-                    run.fetch_to == Some(tasks[cut.to]) && run.roots.contains(&cut.source);
-                let here = |root: &NodeId| self.partition.moved[cut.to].get(root).copied();
-                let mut views = run.roots.iter().filter_map(here);
-                let is_root = views.any(|root| class.members.contains(&root.into()));
-                if !is_root && !is_fetched {
+                let there = &looked_at[read_run];
+                if !class.members.iter().any(|output| there.contains(&(cut.to, output.node))) {
                     continue;
                 }
                 let mut seen = vec![false; runs.len()];
@@ -535,11 +548,9 @@ impl Draft {
                         continue;
                     }
                     let touches = |node: NodeId| before[later].touches((cut.from, node), cut.to);
-                    let mut writes = writers.iter();
-                    let overwrites = |writer: &&NodeId| {
-                        members[later].contains(&(cut.from, **writer)) && !touches(**writer)
-                    };
-                    if writes.any(|writer| overwrites(&writer)) {
+                    let is_there = |node: NodeId| members[later].contains(&(cut.from, node));
+                    let overwrites = |writer: &NodeId| is_there(*writer) && !touches(*writer);
+                    if writers.iter().any(overwrites) || fed.is_some_and(is_there) {
                         let (from, to) = (tasks[cut.from], tasks[cut.to]);
                         return Err(GraphError::Invalid {
                             node: cut.name.clone(),

@@ -420,3 +420,55 @@ fn what_is_sent_on_as_a_view_is_guarded_by_whoever_uses_it_there() {
     let readers = vec!["end".to_string()];
     assert_eq!(edge(&plan, "view").reuse, Reuse::Credit { readers });
 }
+
+#[test]
+fn a_variable_whose_view_a_caller_looks_at_is_written_and_not_read_where_it_lies() {
+    let mut graph = Graph::new();
+    let worker = Hint::Replica(0);
+    let ready = graph.add("ready", worker, Op::NoOp, &[]).unwrap();
+    let w = graph.variable("w", spec(&[32, 32]), Init::Zeros).unwrap();
+    // in each run, what the worker may look at until it begins is not sent before it has
+    graph.control(ready, w.node);
+    let to = vec![Dim::Known(1024)];
+    let view = graph.add("view", worker, Op::Reshape { to }, &[w]).unwrap();
+    let y = graph.add("y", worker, Op::Relu, &[w]).unwrap();
+    let rate = Op::ApplySgd { rate: 0.1 };
+    let step = graph.add("step", Hint::With(w.node), rate, &[w, y.into()]).unwrap();
+    let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+    let placed = place(&graph, cluster).unwrap();
+    let planned = |roots: Vec<NodeId>| {
+        let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+        plan(&placed, &cluster.tasks(), &[run], SHARED)
+    };
+    let unseen = planned(vec![step]).unwrap();
+    assert_eq!(edge(&unseen, "w").transfer, Transfer::Reference);
+    // the update would change it under the caller's eyes, whatever nodes it waits for
+    let seen = planned(vec![step, view]).unwrap();
+    assert_eq!(edge(&seen, "w").transfer, Transfer::Write(WhyWrite::LateReader));
+}
+
+#[test]
+fn what_a_caller_feeds_is_not_ordered_by_what_the_inputs_node_waits_for() {
+    let mut graph = Graph::new();
+    let anchor = graph.variable("w", spec(&[1]), Init::Zeros).unwrap();
+    let fact = Fact::known(DType::F32, &[1024]);
+    let (there, here) = (Hint::With(anchor.node), Hint::Replica(0));
+    let other = graph.add("other", here, Op::NoOp, &[]).unwrap();
+    let x = graph.add("x", there, Op::Input { fact }, &[]).unwrap();
+    graph.control(other, x);
+    let to = vec![Dim::Known(32), Dim::Known(32)];
+    let view = graph.add("view", here, Op::Reshape { to }, &[x.into()]).unwrap();
+    let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+    let placed = place(&graph, cluster).unwrap();
+    let planned = |options| {
+        let roots = vec![view];
+        let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+        plan(&placed, &cluster.tasks(), &[run], options)
+    };
+    // a write of the next x comes after its node, for which the server waits for the worker
+    let written = planned(PlanOptions::default()).unwrap();
+    assert_eq!(edge(&written, "x").transfer, Transfer::Write(WhyWrite::Apart));
+    // where x is read where it lies, its caller feeds it before the run
+    let error = planned(SHARED).unwrap_err().to_string();
+    assert!(error.contains("worker 0 may still read it after run 'r'"), "{error}");
+}

@@ -107,6 +107,7 @@ struct Seen {
     credits: usize,
     dynamic: usize,
     by_reference: usize,
+    is_looked_at: bool,
 }
 
 fn run_seed(seed: u64, reuse: ReuseRule) -> Result<Seen, String> {
@@ -167,6 +168,7 @@ fn run_job(
         credits: edges().filter(|edge| matches!(edge.reuse, Reuse::Credit { .. })).count(),
         dynamic: edges().filter(|edge| edge.transfer == Transfer::Dynamic).count(),
         by_reference: edges().filter(|edge| edge.transfer == Transfer::Reference).count(),
+        is_looked_at: job.is_looked_at,
     })
 }
 
@@ -193,30 +195,36 @@ fn one_seed() {
 fn ten_thousand_seeds() {
     const SEEDS: u64 = 10_000;
     let next = AtomicU64::new(0);
-    let (total, failures) = (Mutex::new([0; 3]), Mutex::new(Vec::new()));
+    let (total, failures) = (Mutex::new([0; 4]), Mutex::new(Vec::new()));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let seed @ 0..SEEDS = next.fetch_add(1, Ordering::Relaxed) {
                     match run_seed(seed, ReuseRule::Proved) {
-                        Ok(Seen { verified, credits, dynamic, .. }) => {
+                        Ok(Seen { verified, credits, dynamic, is_looked_at, .. }) => {
                             let mut total = total.lock().unwrap();
-                            let more = [verified, credits as u64, dynamic as u64];
+                            let [credits, dynamic] = [credits, dynamic].map(|count| count as u64);
+                            let more = [verified, credits, dynamic, is_looked_at.into()];
                             total.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
                         }
-                        Err(what) => failures.lock().unwrap().push(what),
+                        Err(what) => failures.lock().unwrap().push((seed, what)),
                     }
                 }
             });
         }
     });
     let failures = failures.into_inner().unwrap();
-    assert!(failures.is_empty(), "{} of {SEEDS} seeds fail; {}", failures.len(), failures[0]);
-    let [verified, credits, dynamic] = total.into_inner().unwrap();
-    println!("{SEEDS} seeds: {verified} tensors, {credits} credits, {dynamic} dynamic edges");
+    if let Some((_, first)) = failures.iter().min() {
+        panic!("{} of {SEEDS} seeds fail; {first}", failures.len());
+    }
+    let [verified, credits, dynamic, looked_at] = total.into_inner().unwrap();
+    println!(
+        "{SEEDS} seeds: {verified} tensors, {credits} credits, {dynamic} dynamic edges, in {looked_at} \
+         the caller looks at what another part sent"
+    );
     // the generator still makes what this is about
-    assert!(verified > 20 * SEEDS && credits > SEEDS && dynamic > SEEDS);
+    assert!(verified > 20 * SEEDS && credits > SEEDS && dynamic > SEEDS && looked_at > SEEDS / 100);
 }
 
 #[test]

@@ -61,6 +61,8 @@ pub(crate) struct Chooser<'a> {
     pub(crate) classes: &'a [Classes],
     /// By run.
     pub(crate) schedules: &'a [Schedule],
+    /// By run: the nodes whose outputs a caller may look at when it is over.
+    pub(crate) looked_at: &'a [HashSet<At>],
     /// For each run, those that may come next.
     pub(crate) followed_by: Vec<&'a [usize]>,
     /// Others than this plan's nodes change the variables, and nobody knows when.
@@ -120,11 +122,17 @@ impl Chooser<'_> {
             // whoever computes it does so before it is sent
             _ => return Ok(Vec::new()),
         }
+        let there = &self.classes[cut.to].class(cut.recv.into()).members;
         let mut waits = Vec::new();
         for writer in self.classes[cut.from].writers(sender, class) {
             let write = (cut.from, writer);
             let runs = || members.iter().enumerate().filter(|(_, run)| run.contains(&write));
             for (index, run) in runs() {
+                // what a caller looks at after the run cannot change in it
+                let looked_at = &self.looked_at[index];
+                if there.iter().any(|output| looked_at.contains(&(cut.to, output.node))) {
+                    return Err(WhyWrite::LateReader);
+                }
                 let done = ancestors.entry((index, write));
                 let done = done.or_insert_with(|| self.schedules[index].ancestors(write));
                 let mut here = readers.clone();

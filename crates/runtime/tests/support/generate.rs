@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use tensorwire_fabric::{Between, SimKnobs, Within};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, RunSpec, place, plan,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, RunSpec, place,
+    plan,
 };
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
@@ -19,6 +20,8 @@ pub(crate) struct Job {
     pub(crate) plan: Plan,
     /// By run: the nodes that must be there after it.
     pub(crate) roots: Vec<Vec<NodeId>>,
+    /// A root is a view of what another part sent: the plan has proved that the caller may look at it.
+    pub(crate) is_looked_at: bool,
     /// By step: which run.
     pub(crate) steps: Vec<usize>,
     pub(crate) knobs: SimKnobs,
@@ -94,15 +97,30 @@ impl Job {
         let Generator { random, graph, workers, servers, .. } = generator;
         let cluster = Cluster::ParameterServers { workers, servers };
         let graph = place(&graph, cluster).unwrap();
-        let spec = |(index, roots): (usize, &Vec<NodeId>)| RunSpec {
-            name: ["train", "look"][index],
-            roots: roots.clone(),
-            fetch_to: None,
-            given: vec![],
-            followed_by: vec![0, 1],
+        let planned = |roots: &[Vec<NodeId>]| {
+            let spec = |(index, roots): (usize, &Vec<NodeId>)| RunSpec {
+                name: ["train", "look"][index],
+                roots: roots.clone(),
+                fetch_to: None,
+                given: vec![],
+                followed_by: vec![0, 1],
+            };
+            let runs: Vec<RunSpec> = roots.iter().enumerate().map(spec).collect();
+            plan(&graph, &cluster.tasks(), &runs, options)
         };
-        let runs: Vec<RunSpec> = roots.iter().enumerate().map(spec).collect();
-        let plan = plan(&graph, &cluster.tasks(), &runs, options).unwrap();
+        let views: Vec<NodeId> = graph.ids().filter(|id| is_received_view(&graph, *id)).collect();
+        let view = (!views.is_empty()).then(|| random.of(&views));
+        let looked_at = view.and_then(|view| {
+            let mut roots = roots.clone();
+            roots[0].push(view);
+            match planned(&roots) {
+                Ok(plan) => Some((plan, roots)),
+                Err(GraphError::Invalid { what, .. }) if what.contains("may still read") => None,
+                Err(other) => panic!("{other}"),
+            }
+        });
+        let is_looked_at = looked_at.is_some();
+        let (plan, roots) = looked_at.unwrap_or_else(|| (planned(&roots).unwrap(), roots));
         let steps = (0..3 + random.below(4)).map(|_| usize::from(random.happens(20))).collect();
         let knobs = SimKnobs {
             within: random.of(&[Within::Ascending, Within::Random]),
@@ -117,7 +135,7 @@ impl Job {
         };
         let queue_depth = random.of(&[1, 2, 256]);
         let (queue_pairs, burst_max) = (random.of(&[1, 2, 4]), random.of(&[1, 4, 32, 1000]));
-        Job { graph, plan, roots, steps, knobs, queue_depth, queue_pairs, burst_max }
+        Job { graph, plan, roots, is_looked_at, steps, knobs, queue_depth, queue_pairs, burst_max }
     }
 
     /// For people: the nodes in their order, the edges, and how it is run.
@@ -197,6 +215,17 @@ fn fill(value: &mut Value, random: &mut Random) {
     }
 }
 
+/// Is it a view, and not a part's own, of a tensor of known size that another part sent?
+fn is_received_view(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    let Op::Reshape { .. } = node.op else {
+        return false;
+    };
+    let viewed = node.inputs[0].node;
+    let is_static = graph.fact(id.into()).spec().is_some();
+    is_static && (node.task != graph.node(viewed).task || is_received_view(graph, viewed))
+}
+
 impl Generator<'_> {
     fn fill(&mut self) {
         for index in 0..self.servers as usize + self.random.below(2) {
@@ -217,6 +246,12 @@ impl Generator<'_> {
         }
         for _ in 0..4 + self.random.below(10) {
             self.operator();
+        }
+        // before the updates: where a reader comes after one, nothing stays where it lies
+        for (output, kind) in self.tensors.clone() {
+            if self.is_view_of_received(output.node) && !matches!(kind, Kind::Bytes(_)) {
+                self.add_at(Hint::With(output.node), Op::Relu, &[output], kind);
+            }
         }
         for variable in self.variables.clone() {
             if self.random.happens(60) {
@@ -348,7 +383,7 @@ impl Generator<'_> {
     }
 
     /// Perhaps a view of what another task sent, or of a variable. That memory may change as soon as the
-    /// run's nodes are done with it: the caller must not be given it.
+    /// run's nodes are done with it: the caller must not be given it, unless the plan finds a proof.
     fn is_view_of_received(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let Some(viewed) = node.inputs.first().filter(|_| matches!(node.op, Op::Reshape { .. }))
@@ -371,11 +406,6 @@ impl Generator<'_> {
 
     /// Of the first run all that nothing uses, and some more; of the second a few tensors.
     fn roots(&mut self) -> Vec<Vec<NodeId>> {
-        for (output, kind) in self.tensors.clone() {
-            if self.is_view_of_received(output.node) && !matches!(kind, Kind::Bytes(_)) {
-                self.add_at(Hint::With(output.node), Op::Relu, &[output], kind);
-            }
-        }
         let successors = self.graph.successors();
         let mut all: Vec<NodeId> = Vec::new();
         for id in self.graph.ids() {
