@@ -17,28 +17,54 @@ fn shown(arguments: &str) -> String {
 
 #[test]
 fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
-    let text = shown("graph --workers 2 --servers 2");
-    let edges: Vec<&str> = text.lines().filter(|line| line.contains(" → ")).skip(1).collect();
-    assert_eq!(edges.len(), 24, "6 variables to and 6 gradients from each of 2 workers:\n{text}");
-    for edge in &edges {
-        assert!(edge.contains("static: one write"), "{edge}");
-        assert!(edge.contains("registered+"), "{edge}");
-        assert!(edge.contains("proved"), "{edge}");
+    // (exchange, edges, of which by reference, by a write, of nothing but an order)
+    let cases = [
+        // a bias of 40 bytes goes to each of 2 workers, and its gradient back; each worker says when it
+        // has read two layers' weights
+        ("--exchange zero-copy", 28, 20, 4, 4),
+        ("--exchange write", 24, 0, 24, 0),
+        ("--transport tcp", 24, 0, 24, 0),
+        ("--exchange copy", 24, 0, 24, 0),
+    ];
+    for (options, count, by_reference, written, signals) in cases {
+        let text = shown(&format!("graph --workers 2 --servers 2 {options}"));
+        let edges: Vec<&str> = text.lines().filter(|line| line.contains(" → ")).skip(1).collect();
+        assert_eq!(edges.len(), count, "{options}:\n{text}");
+        let of = |what: &str| edges.iter().filter(|edge| edge.contains(what)).count();
+        assert_eq!((of("  by reference  "), of("the sender's+")), (by_reference, by_reference));
+        assert_eq!((of("one write  "), of("  registered+")), (written, written), "{text}");
+        assert_eq!((of("  signal  "), of("  no bytes")), (signals, signals), "{text}");
+        assert_eq!(of("  proved"), by_reference + written, "{text}");
+        let copied = if options == "--exchange copy" { 24 } else { 0 };
+        assert_eq!(of("a copy, one write"), copied, "{text}");
+        let weight = edges.iter().find(|edge| edge.trim_start().starts_with("hidden2/weight"));
+        for part in ["server 0 → worker 0", "f32[2048×2048]", "16777216"] {
+            assert!(weight.unwrap().contains(part), "{weight:?}");
+        }
+        let step = match by_reference {
+            0 => "a training step: 24 sends; 66.4 MiB written, 0 B by reference",
+            _ => "a training step: 28 sends; 160 B written, 66.4 MiB by reference",
+        };
+        assert!(text.contains(step), "{text}");
+        for reason in [
+            ("zero-copy", "size known, memory shared"),
+            ("tcp", "size known, memory not shared"),
+            ("write", "size known, told to write"),
+        ] {
+            assert!(!options.ends_with(reason.0) || text.contains(reason.1), "{text}");
+        }
+        assert!(text.contains(" peak ") && text.contains(" sum"), "{text}");
     }
-    let weight = edges.iter().find(|edge| edge.trim_start().starts_with("hidden2/weight")).unwrap();
-    for part in ["server 0 → worker 0", "f32[2048×2048]", "16777216"] {
-        assert!(weight.contains(part), "{weight}");
-    }
-    assert!(text.contains("a training step moves 66.4 MiB"), "{text}");
     // on six servers a layer's weights and the gradient before it are apart: credits
-    let apart = shown("graph --workers 1 --servers 6");
+    let apart = shown("graph --workers 1 --servers 6 --exchange write");
     assert!(apart.contains("credit after"), "{apart}");
+    assert!(shown("graph --async --workers 3").contains("once for each of 3 workers"));
     assert!(shown("graph --strategy local").contains("nothing crosses"));
 }
 
 #[test]
 fn the_drawing_has_every_node_once_and_every_crossing() {
-    let dot = shown("graph --workers 1 --servers 1 --dot");
+    let dot = shown("graph --workers 1 --servers 1 --exchange write --dot");
     assert!(dot.starts_with("digraph plan {") && dot.trim_end().ends_with('}'), "{dot}");
     assert_eq!(dot.matches('{').count(), dot.matches('}').count());
     assert_eq!(dot.matches("subgraph cluster_").count(), 2);

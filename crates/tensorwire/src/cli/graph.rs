@@ -65,6 +65,13 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             human_bytes(by_reference)
         ))?;
     }
+    if prepared.config.asynchronous {
+        let workers = prepared.config.workers;
+        print(format_args!(
+            "this is one worker's plan; a server has its part once for each of {workers} workers, over the \
+             same variables"
+        ))?;
+    }
     print(
         "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )?;
