@@ -129,10 +129,9 @@ impl Member {
 }
 
 impl OpenLanes {
-    /// As [`OpenPart::bytes_moved`].
-    pub fn bytes_moved(&self) -> u64 {
-        let stats = self.fabric.stats();
-        stats.bytes_written + stats.bytes_read
+    /// Bytes that this member wrote into others' memory so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.fabric.stats().bytes_written
     }
 
     /// Says goodbye to all other members and ends the sessions.

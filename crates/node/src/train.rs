@@ -419,7 +419,7 @@ fn serve_lanes(
 
 /// Leaves the job with everything done.
 fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<(), TrainError> {
-    (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_moved());
+    (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;
     Ok(())
