@@ -31,7 +31,7 @@ use crate::error::{
     OpenRegionError, PeerFault, PostError, ReceiveError, RegionError, Side,
 };
 use crate::region::{Region, RegionDescriptor, RemoteRegion, in_bounds};
-use crate::{shm, sim, tcp};
+use crate::{shm, sim, tcp, verbs};
 
 /// Most bytes of one message. Messages hand out addresses; bulk data goes by memcpy.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -80,6 +80,22 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ArrivalSlot(pub u32);
 
+impl ArrivalSlot {
+    /// Set in slots whose epoch comes with their payload's own write (`flag-tail`).
+    pub(crate) const TAIL: u32 = 1 << 31;
+    /// Bytes of the epoch behind such a payload.
+    pub(crate) const TAIL_BYTES: u64 = 8;
+
+    /// Its place in the arrival table.
+    pub(crate) fn index(self) -> u32 {
+        self.0 & !ArrivalSlot::TAIL
+    }
+
+    pub(crate) fn is_tail(self) -> bool {
+        self.0 & ArrivalSlot::TAIL != 0
+    }
+}
+
 /// "Once the bytes are there, raise the *peer's* `slot` to at least `epoch`." After a write: the
 /// payload may be read. After a read: its source has been taken and may be written again. A slot only
 /// ever rises, so a late signal of an earlier epoch changes nothing.
@@ -123,6 +139,7 @@ impl Fabric {
             Backend::Sim(network) => sim::open(network, config)?,
             Backend::Shm => shm::open(config)?,
             Backend::Tcp => tcp::open(config)?,
+            Backend::Verbs(options) => verbs::open(&options, config)?,
         };
         Ok(Fabric { device, core })
     }
@@ -153,7 +170,23 @@ impl Fabric {
 
     /// A fresh slot of this process's arrival table, at epoch 0. Slots are not given back.
     pub fn alloc_arrival(&self) -> Result<ArrivalSlot, ArrivalError> {
-        self.core.board().alloc_slot().ok_or(ArrivalError { slots: self.core.board().slots() })
+        let slots = self.core.board().slots();
+        self.core.board().alloc_slot().ok_or(ArrivalError::NoSlot { slots })
+    }
+
+    /// A fresh slot for payloads that end at byte `end` of `region`, where 8 bytes of room follow. In
+    /// mode `flag-tail` the epoch comes in these bytes, with the payload; in every other mode the slot
+    /// is like any, and the bytes are left alone. One payload at a time, of one peer, may use it.
+    pub fn alloc_tail_arrival(
+        &self,
+        region: &Region,
+        end: u64,
+    ) -> Result<ArrivalSlot, ArrivalError> {
+        if !end.is_multiple_of(8) || !in_bounds(end, ArrivalSlot::TAIL_BYTES, region.bytes()) {
+            return Err(ArrivalError::NoTailRoom { end, region_bytes: region.bytes() });
+        }
+        let slot = self.alloc_arrival()?;
+        Ok(self.device.watch_tail(slot, region.memory(), end))
     }
 
     /// The highest epoch that has arrived at a slot of this process. Acquire: what was written
@@ -162,7 +195,7 @@ impl Fabric {
     /// # Panics
     /// If the slot was not allocated here.
     pub fn arrived(&self, slot: ArrivalSlot) -> u64 {
-        self.core.board().epoch(slot.0)
+        self.core.board().epoch(slot.index())
     }
 
     /// The paper's `GetChannel`.

@@ -205,6 +205,11 @@ pub(crate) fn check_config(config: &FabricConfig) -> Result<(), OpenError> {
     check("arrival_slots", config.arrival_slots, 1 << 28, "1..=268435456")
 }
 
+/// Refuses an arrival mode where the backend has one rule.
+pub(crate) fn check_no_mode(config: &FabricConfig, backend: &'static str) -> Result<(), OpenError> {
+    config.arrival.map_or(Ok(()), |mode| Err(OpenError::NoArrivalModes { mode, backend }))
+}
+
 impl Peer {
     pub(crate) fn new(address: &PeerAddress) -> Arc<Peer> {
         Arc::new(Peer { member: address.member(), gone: OnceLock::new() })

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use tensorwire_base::{Incarnation, JobId, Rank};
 
+use crate::arrival::ArrivalMode;
 use crate::sim::SimNetwork;
+use crate::verbs::VerbsOptions;
 
 /// One life of one process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +39,8 @@ pub enum Backend {
     Shm,
     /// Processes of any hosts: the receiver reads from the socket straight into the region.
     Tcp,
+    /// Processes of hosts with an RDMA NIC: reliable connected queue pairs of libibverbs.
+    Verbs(VerbsOptions),
 }
 
 /// The paper's `CreateRdmaDevice(num_cqs, num_qps_per_peer, local_endpoint)`, and what a job adds.
@@ -44,7 +48,7 @@ pub enum Backend {
 pub struct FabricConfig {
     pub me: Member,
     pub job: JobCredentials,
-    /// Where to listen (tcp). Port 0: the system chooses. Peers must be able to reach the address.
+    /// Where to listen (tcp, verbs). Port 0: the system chooses. Peers must be able to reach the address.
     pub endpoint: SocketAddr,
     /// Threads that progress and poll completions; queue pairs are spread over them round-robin.
     pub completion_queues: usize,
@@ -55,6 +59,10 @@ pub struct FabricConfig {
     pub arrival_slots: usize,
     /// How long a wait spins before it blocks.
     pub spin: Duration,
+    /// How signals of this process travel (verbs, sim). None: `write-imm`; shm and tcp know no other.
+    pub arrival: Option<ArrivalMode>,
+    /// For tests: take `flag-tail` although the device does not promise that writes land in order.
+    pub trust_tail: bool,
 }
 
 impl FabricConfig {
@@ -70,6 +78,8 @@ impl FabricConfig {
             queue_depth: 256,
             arrival_slots: 16 << 10,
             spin: Duration::from_micros(20),
+            arrival: None,
+            trust_tail: false,
         }
     }
 }
@@ -82,6 +92,8 @@ pub enum Endpoint {
     /// An abstract Unix socket of this host; it leaves no file.
     Shm(String),
     Tcp(SocketAddr),
+    /// Where the rendezvous of the queue pairs listens, over TCP.
+    Verbs(SocketAddr),
 }
 
 /// A peer to connect to: who must answer, and where.
@@ -94,7 +106,7 @@ pub struct PeerAddress {
 
 /// A text that is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no endpoint; expected sim, shm:NAME or tcp:ADDRESS:PORT")]
+#[error("{text:?} is no endpoint; expected sim, shm:NAME, tcp:ADDRESS:PORT or verbs:ADDRESS:PORT")]
 pub struct EndpointError {
     pub text: String,
 }
@@ -111,6 +123,7 @@ impl fmt::Display for Endpoint {
             Endpoint::Sim => f.write_str("sim"),
             Endpoint::Shm(name) => write!(f, "shm:{name}"),
             Endpoint::Tcp(address) => write!(f, "tcp:{address}"),
+            Endpoint::Verbs(address) => write!(f, "verbs:{address}"),
         }
     }
 }
@@ -126,6 +139,7 @@ impl FromStr for Endpoint {
                 Ok(Endpoint::Shm(name.into()))
             }
             Some(("tcp", address)) => address.parse().map(Endpoint::Tcp).map_err(|_| wrong()),
+            Some(("verbs", address)) => address.parse().map(Endpoint::Verbs).map_err(|_| wrong()),
             _ => Err(wrong()),
         }
     }
@@ -149,7 +163,7 @@ mod tests {
 
     #[test]
     fn endpoints_travel_as_text() {
-        for text in ["sim", "shm:tensorwire-0123", "tcp:127.0.0.1:80", "tcp:[::1]:9"] {
+        for text in ["sim", "shm:tensorwire-0123", "tcp:127.0.0.1:80", "tcp:[::1]:9", "verbs:10.9.0.1:4000"] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
         for text in ["", "shm:", "tcp:nowhere", "udp:1.2.3.4:5", "sim:1"] {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
 
-use crate::api::{Direction, Signal};
+use crate::api::{ArrivalSlot, Direction, Signal};
 use crate::config::{Endpoint, PeerAddress};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
@@ -32,7 +32,7 @@ impl Work {
     /// Refuses a signal beyond the peer's arrival table.
     pub(crate) fn check_slot(&self, peer: Rank, slots: u64) -> Result<(), PostError> {
         match self.signal {
-            Some(Signal { slot, .. }) if u64::from(slot.0) >= slots => {
+            Some(Signal { slot, .. }) if u64::from(slot.index()) >= slots => {
                 Err(PostError::NoSuchSlot { peer, slot: slot.0, slots })
             }
             _ => Ok(()),
@@ -60,6 +60,12 @@ pub(crate) trait Device: Debug + Send + Sync {
 
     /// Moves what only moves when somebody looks. Bounded.
     fn progress(&self) {}
+
+    /// Says where the epochs of a slot come with their payload, if they do; returns the slot as peers
+    /// must name it.
+    fn watch_tail(&self, slot: ArrivalSlot, _: &Arc<RegionMemory>, _end: u64) -> ArrivalSlot {
+        slot
+    }
 
     fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake;
 

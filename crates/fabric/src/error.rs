@@ -15,6 +15,10 @@ pub enum OpenError {
     System { doing: &'static str, source: std::io::Error },
     #[error("rank {rank} is already open in this simulated network; a rank opens once")]
     RankTaken { rank: Rank },
+    #[error("{mode} is a mode of verbs; {backend} has a rule of its own: leave the arrival mode out")]
+    NoArrivalModes { mode: crate::arrival::ArrivalMode, backend: &'static str },
+    #[error(transparent)]
+    Verbs(#[from] crate::verbs::VerbsUnusable),
 }
 
 /// [`crate::Fabric::connect`].
@@ -59,11 +63,15 @@ pub enum RegionError {
     System { doing: &'static str, bytes: u64, source: std::io::Error },
 }
 
-/// [`crate::Fabric::alloc_arrival`].
+/// [`crate::Fabric::alloc_arrival`], [`crate::Fabric::alloc_tail_arrival`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("all {slots} arrival slots are taken; open the fabric with more arrival_slots")]
-pub struct ArrivalError {
-    pub slots: usize,
+pub enum ArrivalError {
+    #[error("all {slots} arrival slots are taken; open the fabric with more arrival_slots")]
+    NoSlot { slots: usize },
+    #[error(
+        "an epoch of 8 bytes, at a multiple of 8, does not fit behind byte {end} of a region of {region_bytes}; leave room there"
+    )]
+    NoTailRoom { end: u64, region_bytes: u64 },
 }
 
 /// [`crate::Fabric::channel`].

@@ -16,6 +16,7 @@
 //! | `mapping.rs`, `raw_io.rs` | all `mmap` and all socket I/O on memory that others write |
 
 mod api;
+mod arrival;
 mod board;
 mod common;
 mod config;
@@ -33,11 +34,13 @@ mod region;
 mod shm;
 mod sim;
 mod tcp;
+mod verbs;
 
 pub use api::{
     ArrivalSlot, Channel, Completion, Direction, Fabric, LocalSlice, MESSAGE_BYTES_MAX, Memcpy,
     Message, RemoteSlice, Signal,
 };
+pub use arrival::{ArrivalMode, ArrivalModeError};
 pub use common::FabricStats;
 pub use config::{
     Backend, Endpoint, EndpointError, FabricConfig, JobCredentials, Member, PeerAddress, Secret,
@@ -51,3 +54,4 @@ pub use error::{
 pub use mapping::available_bytes;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
 pub use sim::{Between, SimKnobs, SimNetwork, Within};
+pub use verbs::{GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};

@@ -45,6 +45,7 @@ struct ShmDevice {
 
 pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
     common::check_config(&config)?;
+    common::check_no_mode(&config, "shm")?;
     let system = |doing| move |source: std::io::Error| OpenError::System { doing, source };
     let shared = SharedMapping::create("tensorwire-board", Board::bytes(config.arrival_slots))
         .map_err(|e| system("allocate the arrival table")(e.into()))?;

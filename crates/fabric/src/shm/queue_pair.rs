@@ -110,7 +110,7 @@ impl Posted {
         let remote = work.remote.mapping().expect("shm maps every region that it opens");
         copy(work, remote);
         if let Some(signal) = work.signal {
-            self.board.raise(signal.slot.0, signal.epoch);
+            self.board.raise(signal.slot.index(), signal.epoch);
         }
         drop(ordered);
         let completion = Completion { token: work.token, peer, result: Ok(()) };

@@ -130,7 +130,7 @@ impl News {
             }
             What::Signal(Signal { slot, epoch }) => {
                 if let Some(receiver) = members.get(&Rank(self.lane.to)) {
-                    receiver.core.board().raise(slot.0, epoch);
+                    receiver.core.board().raise(slot.index(), epoch);
                 }
             }
         }

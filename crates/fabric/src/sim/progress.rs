@@ -220,7 +220,7 @@ impl State {
         if let (Ok(()), Some(signal), Some(receiver)) =
             (&result, ended.work.signal, members.get(&peer))
         {
-            receiver.core.board().raise(signal.slot.0, signal.epoch);
+            receiver.core.board().raise(signal.slot.index(), signal.epoch);
             if random.happens(knobs.signal_twice_per_mille) {
                 late.signal_again(lane, signal, knobs.late_turns_max, random);
             }

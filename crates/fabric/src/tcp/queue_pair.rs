@@ -305,7 +305,7 @@ impl QueuePair {
         match done {
             None | Some((_, Received::Raise(None))) => {}
             Some((_, Received::Raise(Some(signal)))) => {
-                self.core.board().raise(signal.slot.0, signal.epoch);
+                self.core.board().raise(signal.slot.index(), signal.epoch);
             }
             Some((_, Received::Complete { token })) => self.complete(token, Ok(())),
         }
@@ -360,7 +360,7 @@ impl QueuePair {
         match then {
             Sent::Nothing | Sent::Raise(None) => {}
             Sent::Complete { token } => self.complete(token, Ok(())),
-            Sent::Raise(Some(signal)) => self.core.board().raise(signal.slot.0, signal.epoch),
+            Sent::Raise(Some(signal)) => self.core.board().raise(signal.slot.index(), signal.epoch),
         }
     }
 

@@ -1,0 +1,52 @@
+//! When has a tensor arrived? The rule is a mode, agreed when two fabrics connect. Knows not how a
+//! backend keeps it.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a signal travels, and what therefore proves that its payload is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ArrivalMode {
+    /// The signal is a completion at the receiver, behind the payload: right on every device.
+    #[default]
+    WriteImm,
+    /// The signal is a write of its own, of an 8-byte epoch, behind the payload: right where two
+    /// writes of one queue pair become visible in their order (strictly ordered memory).
+    FlagSeparate,
+    /// The signal is the last 8 bytes of the payload's own write, which is what Xue et al. §3.2 poll:
+    /// right only where the bytes of one write become visible in ascending order.
+    FlagTail,
+}
+
+/// A text that names no arrival mode.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no arrival mode {text:?}; there are write-imm, flag-separate and flag-tail")]
+pub struct ArrivalModeError {
+    pub text: String,
+}
+
+impl ArrivalMode {
+    pub fn name(self) -> &'static str {
+        match self {
+            ArrivalMode::WriteImm => "write-imm",
+            ArrivalMode::FlagSeparate => "flag-separate",
+            ArrivalMode::FlagTail => "flag-tail",
+        }
+    }
+}
+
+impl fmt::Display for ArrivalMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for ArrivalMode {
+    type Err = ArrivalModeError;
+
+    fn from_str(text: &str) -> Result<ArrivalMode, ArrivalModeError> {
+        let modes = [ArrivalMode::WriteImm, ArrivalMode::FlagSeparate, ArrivalMode::FlagTail];
+        let found = modes.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| ArrivalModeError { text: text.into() })
+    }
+}
