@@ -165,21 +165,41 @@ pub(super) enum AsyncEvent {
     Other(u32),
 }
 
-/// True if libibverbs can be loaded; else why not.
-pub(super) fn load() -> Result<(), String> {
+/// `ibv_query_qp_data_in_order`, which the bindings declare and do not load.
+type QueryDataInOrder =
+    unsafe extern "C" fn(*mut sys::ibv_qp, sys::ibv_wr_opcode::Type, u32) -> std::ffi::c_int;
+
+/// The library itself, loaded beside the bindings' own loading to learn why it fails.
+fn library() -> Result<NonNull<std::ffi::c_void>, String> {
     // SAFETY: dlopen and dlerror with constant, terminated strings; the handle is kept for good, as the
     // bindings' own is.
     unsafe {
         let flags = libc::RTLD_LAZY | libc::RTLD_LOCAL;
-        if !libc::dlopen(c"libibverbs.so.1".as_ptr(), flags).is_null() {
-            return Ok(());
-        }
-        let error = libc::dlerror();
-        match error.is_null() {
-            true => Err("libibverbs.so.1 cannot be loaded".into()),
-            false => Err(CStr::from_ptr(error).to_string_lossy().into_owned()),
-        }
+        let handle = libc::dlopen(c"libibverbs.so.1".as_ptr(), flags);
+        NonNull::new(handle).ok_or_else(|| match libc::dlerror() {
+            error if error.is_null() => "libibverbs.so.1 cannot be loaded".into(),
+            error => CStr::from_ptr(error).to_string_lossy().into_owned(),
+        })
     }
+}
+
+/// True if libibverbs can be loaded; else why not.
+pub(super) fn load() -> Result<(), String> {
+    library().map(drop)
+}
+
+/// None where the library is older than the call.
+fn query_data_in_order() -> Option<QueryDataInOrder> {
+    static FOUND: std::sync::OnceLock<Option<QueryDataInOrder>> = std::sync::OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let library = library().ok()?;
+        // SAFETY: a living handle and a terminated string.
+        let symbol =
+            unsafe { libc::dlsym(library.as_ptr(), c"ibv_query_qp_data_in_order".as_ptr()) };
+        // SAFETY: a symbol of that name in libibverbs.so.1 is that function, of this type (its manual);
+        // null, for a symbol that is not there, is None.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<QueryDataInOrder>>(symbol) }
+    })
 }
 
 /// Calls `look` with the name of every RDMA device and a way to open it.
@@ -567,8 +587,8 @@ impl QueuePair {
     /// processor in ascending order. Valid once the queue pair is ready to send.
     pub(super) fn writes_land_in_order(&self) -> bool {
         let write = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
-        // SAFETY: the queue pair is alive. A library without the call answers -1.
-        unsafe { sys::ibv_query_qp_data_in_order(self.raw.as_ptr(), write, 0) == 1 }
+        // SAFETY: the queue pair is alive.
+        query_data_in_order().is_some_and(|query| unsafe { query(self.raw.as_ptr(), write, 0) } == 1)
     }
 
     /// Posts requests that take effect in order, with one doorbell. The error says how many of them
