@@ -392,6 +392,20 @@ impl QueuePair {
         self.peer.get().map_or(0, |peer| peer.slots)
     }
 
+    /// Which life it is in, from 0.
+    #[cfg(test)]
+    pub(super) fn generation(&self) -> u32 {
+        self.state.lock().generation
+    }
+
+    /// Ends this life as a device would, without a word.
+    #[cfg(test)]
+    pub(super) fn kill(&self) {
+        if let Some(raw) = &self.state.lock().raw {
+            raw.to_error().unwrap();
+        }
+    }
+
     // ---- posting
 
     /// Posts what waits, as far as there is room.
