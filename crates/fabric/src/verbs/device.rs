@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -38,6 +39,8 @@ use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;
+/// How long a peer's kernel may be silent.
+const SILENCE: Duration = Duration::from_secs(4);
 /// Signals that may be under way to a receiver that has not looked yet.
 const WINDOW_MAX: u32 = 1024;
 
@@ -182,6 +185,16 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
     Some(TcpStream::connect_timeout(address, timeout).map(Socket::Tcp))
 }
 
+/// A host that dies says nothing on any wire. Little goes over a control connection, and its kernel
+/// answers even for a process that is stopped, so silence may be short here.
+fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_keepidle(socket, SILENCE / 4)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE / 4)?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?) // fits: seconds
+}
+
 impl VerbsDevice {
     pub(super) fn open(
         options: &VerbsOptions,
@@ -276,6 +289,7 @@ impl VerbsDevice {
             let rank = peer.address.rank;
             let system = |source| ConnectError::System { doing: "serve a connection", source };
             let socket = peer.sockets.remove(0);
+            notice_silence(&socket).map_err(system)?;
             let link = self.control.add(Peer::new(&peer.address), socket).map_err(system)?;
             let failed = |error: std::io::Error| ConnectError::QueuePairs {
                 rank,

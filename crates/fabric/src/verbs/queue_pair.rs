@@ -45,7 +45,7 @@ pub(super) const INLINE_BYTES: u32 = 64;
 pub(super) const NOTES: u32 = 8;
 /// How long a queue pair may be away before its peer counts as lost. With the detection of the failure
 /// less than 5 s.
-const REBUILD_WITHIN: Duration = Duration::from_secs(4);
+const REBUILD_WITHIN: Duration = Duration::from_millis(3500);
 /// How long flushed requests may take to be told of; then the queue pair is destroyed all the same.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
 const REST_MIN: Duration = Duration::from_millis(20);
@@ -333,6 +333,9 @@ impl QueuePair {
     /// One completion of its queues.
     pub(super) fn completed(&self, completion: &WorkCompletion) {
         let mut state = self.state.lock();
+        if state.raw.as_ref().is_none_or(|raw| raw.number() != completion.queue_pair) {
+            return; // of a life that ended before it was told of
+        }
         match completion.id & RECEIVE {
             0 => self.sent(&mut state, completion),
             _ => self.received(&mut state, completion),
@@ -812,8 +815,8 @@ impl QueuePair {
         if now.duration_since(since) >= REBUILD_WITHIN {
             let (failure, tried) = (self.failure_of(state), state.attempts);
             let detail = format!(
-                "{failure} (built anew {tried} times in {} s, in vain)",
-                REBUILD_WITHIN.as_secs()
+                "{failure} (built anew {tried} times in {:.1} s, in vain)",
+                REBUILD_WITHIN.as_secs_f64()
             );
             self.lose(state, FaultCause::Unreachable { detail });
         }
