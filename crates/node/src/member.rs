@@ -73,8 +73,8 @@ pub enum MemberError {
     #[error("opening the fabric: {0}")]
     Open(tensorwire_fabric::OpenError),
     /// The user wants RDMA and nothing else.
-    #[error("{0}")]
-    Verbs(#[from] VerbsUnusable),
+    #[error("RDMA cannot be used on this process's host: {}; {}", .0.reason, .0.mend)]
+    Verbs(VerbsUnusable),
     #[error("connecting to the peers: {0}")]
     Connect(#[from] tensorwire_fabric::ConnectError),
     #[error("the launcher did not introduce the peers within {waited_s} s")]
