@@ -70,6 +70,11 @@ impl Board {
         slot.ok().map(crate::api::ArrivalSlot)
     }
 
+    /// How many slots somebody has: those below this index.
+    pub(crate) fn allocated(&self) -> u32 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
     /// Acquire: pairs with [`Board::raise`].
     pub(crate) fn epoch(&self, slot: u32) -> u64 {
         self.slot(slot).load(Ordering::Acquire)
@@ -103,10 +108,7 @@ impl Board {
     }
 
     fn word(&self, offset: u64) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.memory.bytes(), "word at {offset}");
-        // SAFETY: just checked to lie in the mapping and to be aligned (a mapping starts at a page);
-        // it lives as long as `self.memory`, any bits are valid, and every process uses atomics.
-        unsafe { AtomicU64::from_ptr(self.memory.at(offset).cast::<u64>()) }
+        self.memory.word(offset)
     }
 }
 

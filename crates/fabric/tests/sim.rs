@@ -6,14 +6,36 @@
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
-    Backend, Between, CompletionError, Direction, Fabric, FabricConfig, FaultCause, LocalSlice,
-    Memcpy, PostError, RemoteSlice, SimKnobs, SimNetwork, Within,
+    ArrivalMode, Backend, Between, CompletionError, Direction, Fabric, FabricConfig, FaultCause,
+    LocalSlice, Memcpy, PostError, RemoteSlice, SimKnobs, SimNetwork, Within,
 };
 use tensorwire_testkit::mesh::{
     completions, connect, fill, job, member, mismatch, route, wait_until,
 };
 
 tensorwire_testkit::fabric_suite!(|| Backend::Sim(SimNetwork::new(7, SimKnobs::default())));
+
+mod flag_separate {
+    use super::{ArrivalMode, Backend, SimKnobs, SimNetwork};
+
+    tensorwire_testkit::fabric_suite!(
+        || Backend::Sim(SimNetwork::new(8, SimKnobs::default())),
+        Some(ArrivalMode::FlagSeparate)
+    );
+}
+
+mod flag_tail {
+    use super::{ArrivalMode, Backend, SimKnobs, SimNetwork, Within};
+
+    // the one order in which the device may be trusted with it
+    tensorwire_testkit::fabric_suite!(
+        || {
+            let knobs = SimKnobs { within: Within::Ascending, ..SimKnobs::default() };
+            Backend::Sim(SimNetwork::new(9, knobs))
+        },
+        Some(ArrivalMode::FlagTail)
+    );
+}
 
 /// Everything at once that a network may do without breaking a promise.
 fn adversarial() -> SimKnobs {

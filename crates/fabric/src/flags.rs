@@ -1,0 +1,106 @@
+//! The receiving end of `flag-separate` and `flag-tail`: memory into which peers write epochs, and the
+//! look that raises the board to what it finds there. Knows not how a write gets there.
+//!
+//! There is one flag table for every queue pair of every peer: a write can only raise what that peer
+//! raised, and two queue pairs, between which there is no order, never write the same word. The board
+//! takes the highest of them and only rises, so that a word that falls is of no consequence.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use tensorwire_base::Rank;
+
+use crate::board::Board;
+use crate::region::RegionMemory;
+
+/// What a process looks at to learn of arrivals.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    tables: RwLock<BTreeMap<(Rank, usize), FlagTable>>,
+    /// By the index of their slot.
+    tails: RwLock<BTreeMap<u32, Tail>>,
+}
+
+/// The flags that one queue pair of one peer writes: 8 bytes a slot.
+#[derive(Clone, Debug)]
+pub(crate) struct FlagTable(Arc<RegionMemory>);
+
+/// The epoch behind a payload. Weak: looking at memory does not keep it.
+#[derive(Debug)]
+struct Tail {
+    memory: Weak<RegionMemory>,
+    at: u64,
+}
+
+impl FlagTable {
+    /// Bytes of a table for a board of so many slots.
+    pub(crate) fn bytes(slots: usize) -> u64 {
+        slots as u64 * 8
+    }
+
+    fn epoch(&self, slot: u32) -> u64 {
+        self.0.mapping().word(u64::from(slot) * 8).load(Ordering::Acquire)
+    }
+
+    /// Writes the flag of a slot, as the peer's write does.
+    pub(crate) fn write(&self, slot: u32, epoch: u64) {
+        self.0.mapping().word(u64::from(slot) * 8).store(epoch, Ordering::Release);
+    }
+
+    pub(crate) fn written(&self, slot: u32) -> u64 {
+        self.epoch(slot)
+    }
+}
+
+impl Watched {
+    /// Enters memory of [`FlagTable::bytes`], zeroed, that one queue pair of a peer writes from now on.
+    pub(crate) fn enter_table(&self, peer: Rank, queue_pair: usize, memory: Arc<RegionMemory>) {
+        self.tables.write().insert((peer, queue_pair), FlagTable(memory));
+    }
+
+    pub(crate) fn table(&self, peer: Rank, queue_pair: usize) -> Option<FlagTable> {
+        self.tables.read().get(&(peer, queue_pair)).cloned()
+    }
+
+    /// `peer` is gone: its last flags are looked at, and then no more.
+    pub(crate) fn forget(&self, peer: Rank, board: &Board) {
+        self.look_at_all(board);
+        self.tables.write().retain(|(owner, _), _| *owner != peer);
+    }
+
+    /// Zeroes the 8 bytes at `at`, a multiple of 8 in that memory, and looks there from now on.
+    pub(crate) fn enter_tail(&self, slot: u32, memory: &Arc<RegionMemory>, at: u64) {
+        // what lay there is no epoch of this slot
+        memory.mapping().word(at).store(0, Ordering::Release);
+        self.tails.write().insert(slot, Tail { memory: Arc::downgrade(memory), at });
+    }
+
+    /// Raises one slot of the board to the highest epoch that was written for it.
+    pub(crate) fn look(&self, board: &Board, slot: u32) {
+        let known = board.epoch(slot);
+        let tables = self.tables.read();
+        let flag = tables.values().map(|table| table.epoch(slot)).max().unwrap_or(0);
+        let tail = self.tails.read().get(&slot).map_or(0, Tail::epoch);
+        let found = flag.max(tail);
+        if found > known {
+            board.raise(slot, found);
+        }
+    }
+
+    /// Does so for every slot that was allocated.
+    pub(crate) fn look_at_all(&self, board: &Board) {
+        if self.tables.read().is_empty() {
+            return;
+        }
+        (0..board.allocated()).for_each(|slot| self.look(board, slot));
+    }
+}
+
+impl Tail {
+    fn epoch(&self) -> u64 {
+        let memory = self.memory.upgrade();
+        memory.map_or(0, |memory| memory.mapping().word(self.at).load(Ordering::Acquire))
+    }
+}
