@@ -104,3 +104,72 @@ impl Tail {
         memory.map_or(0, |memory| memory.mapping().word(self.at).load(Ordering::Acquire))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::Mapping;
+    use crate::region::{Region, RegionTable};
+
+    fn region(table: &Arc<RegionTable>, bytes: u64) -> Region {
+        table.enter(Mapping::private(bytes).unwrap(), None)
+    }
+
+    fn board() -> Board {
+        Board::create(Arc::new(Mapping::private(Board::bytes(4)).unwrap()), 4)
+    }
+
+    #[test]
+    fn the_highest_flag_counts_and_one_that_falls_does_not() {
+        let (regions, watched, board) = (Arc::default(), Watched::default(), board());
+        for queue_pair in [0, 1] {
+            let memory = region(&regions, FlagTable::bytes(4));
+            watched.enter_table(Rank(1), queue_pair, memory.memory().clone());
+        }
+        let tables = [0, 1].map(|queue_pair| watched.table(Rank(1), queue_pair).unwrap());
+        tables[0].write(3, 9);
+        tables[1].write(3, 4);
+        watched.look(&board, 3);
+        assert_eq!((board.epoch(3), board.epoch(2)), (9, 0));
+        tables[0].write(3, 2);
+        watched.look(&board, 3);
+        assert_eq!(board.epoch(3), 9);
+        board.alloc_slot().unwrap();
+        tables[1].write(0, 5);
+        watched.forget(Rank(1), &board);
+        assert_eq!(board.epoch(0), 5, "its last words");
+        assert!(watched.table(Rank(1), 0).is_none());
+    }
+
+    #[test]
+    fn looking_at_an_epoch_that_is_there_rings_nobody() {
+        let (regions, watched, board) = (Arc::default(), Watched::default(), board());
+        let memory = region(&regions, FlagTable::bytes(4));
+        watched.enter_table(Rank(1), 0, memory.memory().clone());
+        watched.table(Rank(1), 0).unwrap().write(1, 7);
+        let before = board.ticket();
+        watched.look(&board, 1);
+        let after = board.ticket();
+        assert_ne!(before, after);
+        watched.look(&board, 1);
+        assert_eq!(board.ticket(), after);
+    }
+
+    #[test]
+    fn a_tail_starts_at_zero_and_ends_with_its_region() {
+        let (regions, watched, board) = (Arc::default(), Watched::default(), board());
+        let region = region(&regions, 24);
+        region.memory().mapping().word(16).store(77, Ordering::Relaxed);
+        watched.enter_tail(2, region.memory(), 16);
+        watched.look(&board, 2);
+        assert_eq!(board.epoch(2), 0, "what lay there is no epoch");
+        region.memory().mapping().word(16).store(5, Ordering::Relaxed);
+        watched.look(&board, 2);
+        assert_eq!(board.epoch(2), 5);
+        let key = region.descriptor().key;
+        drop(region);
+        assert!(regions.find(key).is_none(), "looking keeps nothing alive");
+        watched.look(&board, 2);
+        assert_eq!(board.epoch(2), 5);
+    }
+}

@@ -17,9 +17,6 @@ use crate::config::Member;
 use crate::error::{CompletionError, FaultCause};
 use crate::flags::Watched;
 
-/// Turns that one call of `poll` gives the network at most.
-const TURNS_PER_CALL: u32 = 32;
-
 /// A network that fabrics of this process share. Clones are the same network.
 #[derive(Clone, Debug)]
 pub struct SimNetwork {
@@ -59,6 +56,9 @@ pub struct SimKnobs {
     pub receiver_not_ready_per_mille: u32,
     /// How often it comes again before its queue pair dies of it.
     pub retries_max: u32,
+    /// Most turns that one poll, or one [`SimNetwork::advance`], gives the network. 1: somebody may look
+    /// between any two events.
+    pub turns_max: u32,
 }
 
 /// The order of a flag (`flag-separate`) behind the earlier writes of its queue pair. Flags keep their
@@ -112,6 +112,7 @@ impl Default for SimKnobs {
             kill_queue_pair_per_mille: 0,
             receiver_not_ready_per_mille: 0,
             retries_max: 7,
+            turns_max: 32,
         }
     }
 }
@@ -198,7 +199,7 @@ impl Shared {
         if state.is_idle() {
             return false;
         }
-        let turns = 1 + state.random.below(TURNS_PER_CALL);
+        let turns = 1 + state.random.below(self.knobs.turns_max);
         for _ in 0..turns {
             state.turn(&self.knobs);
         }
