@@ -36,7 +36,7 @@ use crate::mapping::Mapping;
 use crate::mesh::{Connected, Mesh};
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
-/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; seven retries make half a second.
+/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; six retries make half a second.
 const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;

@@ -652,9 +652,10 @@ impl Drop for QueuePair {
     }
 }
 
-/// Seven, the most there is: about half a second at the default timeout before a path counts as dead.
-const RETRIES: u8 = 7;
-/// Finite (7 would be forever and hide a receiver that is gone): with the timer below about a second.
+/// About half a second at the default timeout before a path counts as dead. Not 7, the most there is:
+/// Soft-RoCE takes that for ever.
+const RETRIES: u8 = 6;
+/// Finite (7 is for ever and hides a receiver that is gone): with the timer below about a second.
 const RECEIVER_NOT_READY_RETRIES: u8 = 6;
 /// 163.84 ms. Credits keep receivers ready; this is for when they fail.
 const RECEIVER_NOT_READY_TIMER: u8 = 28;

@@ -317,10 +317,7 @@ impl QueuePair {
         match state.phase {
             Phase::Closed => {}
             Phase::Draining { .. } => self.queue.wake(),
-            _ => {
-                self.begin_draining(&mut state);
-                self.queue.wake();
-            }
+            _ => self.begin_draining(&mut state),
         }
     }
 
@@ -697,7 +694,6 @@ impl QueuePair {
             state.faulty = faulty;
         }
         self.begin_draining(state);
-        self.queue.wake();
     }
 
     fn begin_draining(&self, state: &mut State) {
@@ -709,6 +705,8 @@ impl QueuePair {
             // a device that is gone cannot; then the time limit ends the draining
             let _ = raw.to_error();
         }
+        // whoever took the completion: time moves the rest on, in the queue's thread
+        self.queue.wake();
     }
 
     /// Nothing of the old life is with the NIC any more.
@@ -846,7 +844,6 @@ impl QueuePair {
         self.link.shutdown();
         if state.raw.is_some() {
             self.begin_draining(state);
-            self.queue.wake();
         } else {
             self.fail_all(state);
         }
