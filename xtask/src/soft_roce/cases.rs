@@ -118,6 +118,14 @@ pub const CASES: &[Case] = &[
         judge: Some(perftest::judge_bandwidth),
     },
     Case {
+        name: "two::wire_cut",
+        machines: 2,
+        programs: &[],
+        script: include_str!("cases/wire_cut.sh"),
+        timeout_s: 120,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
         name: "two::link_down",
         machines: 2,
         programs: &[],

@@ -5,7 +5,8 @@
 # output holds TEXT, else before it starts.
 #
 #   netem SPEC            what tc's netem does to eth0: 'loss 1%', 'delay 2ms reorder 25%', 'duplicate 1%'
-#   link-down SECONDS     eth0 is down for so long
+#   wire-cut SECONDS      no packet leaves eth0 for so long: a retry gets through later
+#   link-down SECONDS     eth0 is down for so long: no route either, so that rxe fails what it is to send
 #   device-removed        rxe0 is deleted
 #   peer-killed PROGRAM   every process of that name on the other machine gets a SIGKILL
 #   memlock BYTES         the program may lock only so much memory; always from its start
@@ -13,7 +14,7 @@ usage() { echo "fault: $1; see the head of $0" >&2; exit 99; }
 kind=${1:-} argument=
 case $kind in
   device-removed) shift ;;
-  netem | link-down | peer-killed | memlock)
+  netem | wire-cut | link-down | peer-killed | memlock)
     [[ $# -gt 1 ]] || usage "$kind needs an argument"
     argument=$2
     shift 2 ;;
@@ -28,11 +29,14 @@ set_fault() {
   echo "fault: $kind $argument" >&2
   case $kind in
     netem) tc qdisc add dev eth0 root netem $argument ;;
+    wire-cut)
+      tc qdisc add dev eth0 root netem loss 100% || return
+      { sleep "$argument"; tc qdisc del dev eth0 root; } & ;;
     link-down)
       ip link set eth0 down || return
       { sleep "$argument"; ip link set eth0 up; } & ;;
     device-removed) rdma link delete rxe0 ;;
-    peer-killed) rsh "10.9.0.$((2 - NODE))" "busybox pkill -9 -x $argument" ;;
+    peer-killed) rsh "10.9.0.$((2 - NODE))" "busybox killall -9 $argument" ;;
   esac
 }
 

@@ -16,7 +16,7 @@ stdbuf -oL ib_write_bw "${options[@]}" "$host" </dev/null
 status=$?
 if [[ $status != 0 ]]; then
   echo "write-bw: the other end said:" && cat /tmp/write-bw.server
-  "${there[@]}" busybox pkill -9 -x ib_write_bw
+  "${there[@]}" busybox killall -9 ib_write_bw
 fi
 wait
 exit "$status"
