@@ -220,7 +220,7 @@ fn call_and_die(command: &str) -> UnixStream {
     let (open, kept) = UnixStream::pair().expect("a pair");
     let closer = open.try_clone().expect("a handle");
     let called = remote::call(server(), command, open, &mut Dead, &mut io::sink());
-    assert_eq!(called.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    assert_eq!(called.expect_err("it died").kind(), io::ErrorKind::BrokenPipe);
     // the process would take the connection's last handle, the one that reads the input, with it
     closer.shutdown(std::net::Shutdown::Both).expect("open");
     kept
