@@ -260,6 +260,12 @@ impl Fabric {
         self.device.close(deadline)
     }
 
+    /// What this fabric chose where there was a choice (verbs: NIC, port, GID, MTU, how signals travel),
+    /// and why; one line each.
+    pub fn choices(&self) -> Vec<String> {
+        self.device.choices()
+    }
+
     /// What this fabric did so far.
     pub fn stats(&self) -> FabricStats {
         self.core.counters().snapshot()

@@ -63,6 +63,11 @@ impl Board {
         self.slots
     }
 
+    /// How many slots were given out.
+    pub(crate) fn allocated(&self) -> u32 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
     /// A slot that nobody has yet.
     pub(crate) fn alloc_slot(&self) -> Option<crate::api::ArrivalSlot> {
         let free = |next: u32| (u64::from(next) < self.slots as u64).then(|| next + 1);

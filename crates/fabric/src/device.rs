@@ -72,5 +72,10 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn send_message(&self, peer: Rank, body: &[u8], deadline: Deadline)
     -> Result<(), MessageError>;
 
+    /// What was chosen where there was a choice, and why, a line each.
+    fn choices(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     fn close(&self, deadline: Deadline) -> Result<(), CloseError>;
 }

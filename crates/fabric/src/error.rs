@@ -44,6 +44,10 @@ pub enum ConnectError {
     TimedOut { missing: String },
     #[error("while connecting: {0}")]
     Lost(PeerFault),
+    #[error("rank {rank} would signal in mode {mode}, which is refused: {reason}")]
+    ArrivalRefused { rank: Rank, mode: crate::arrival::ArrivalMode, reason: String },
+    #[error("cannot set up queue pairs to rank {rank}: {reason}")]
+    QueuePairs { rank: Rank, reason: String },
     #[error("cannot {doing}: {source}; raise the limit on open files or memory (ulimit -a)")]
     System { doing: &'static str, source: std::io::Error },
     #[error("this fabric is closed")]
@@ -61,6 +65,14 @@ pub enum RegionError {
         "cannot {doing} a region of {bytes} bytes: {source}; free memory or raise the limits (ulimit -a)"
     )]
     System { doing: &'static str, bytes: u64, source: std::io::Error },
+    #[error(
+        "a region of {bytes} bytes is over the {bytes_max} that this RDMA NIC registers at once; use more processes"
+    )]
+    TooLargeForNic { bytes: u64, bytes_max: u64 },
+    #[error(
+        "cannot lock {bytes} bytes in memory for the RDMA NIC: the limit is {limit}; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
+    )]
+    Memlock { bytes: u64, limit: u64 },
 }
 
 /// [`crate::Fabric::alloc_arrival`], [`crate::Fabric::alloc_tail_arrival`].
@@ -139,6 +151,11 @@ pub enum CompletionError {
     PeerLost { peer: Rank, cause: String },
     #[error("the simulated network failed this memcpy")]
     Injected,
+    /// The first failure of a queue pair: the cause of those that come with it.
+    #[error("queue pair {queue_pair} to rank {peer}: {cause}")]
+    Failed { peer: Rank, queue_pair: usize, cause: String },
+    #[error("not carried out, because the queue pair to rank {peer} failed before: {cause}")]
+    Flushed { peer: Rank, cause: String },
 }
 
 /// [`crate::Channel::send_message`].
@@ -191,6 +208,10 @@ pub enum FaultCause {
     Refused { detail: String },
     #[error("it broke the protocol: {detail}; do all processes run the same version?")]
     Protocol { detail: String },
+    #[error("it cannot be reached any more: {detail}")]
+    Unreachable { detail: String },
+    #[error("this host's RDMA NIC failed: {detail}; see dmesg, and tensorwire doctor")]
+    Device { detail: String },
 }
 
 impl std::fmt::Display for Side {

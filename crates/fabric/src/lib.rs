@@ -54,4 +54,7 @@ pub use error::{
 pub use mapping::available_bytes;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
 pub use sim::{Between, SimKnobs, SimNetwork, Within};
-pub use verbs::{GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
+pub use verbs::{
+    Choice, Gid, GidChoice, GidKind, LinkLayer, Nic, Port, PortState, VerbsOptions, VerbsUnusable,
+    choose, survey, verbs_usable,
+};

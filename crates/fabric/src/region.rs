@@ -13,6 +13,7 @@ use tensorwire_memory::{CutMark, Slab};
 
 use crate::error::DescriptorError;
 use crate::mapping::Mapping;
+use crate::verbs::{MemoryRegion, Remote};
 
 /// Memory of this process that peers may access. Clones share it; the last holder frees it, and a
 /// memcpy in flight is a holder.
@@ -46,6 +47,8 @@ pub struct RemoteRegion {
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     key: u64,
+    /// The NIC's leave to access it (verbs); ends before the memory does.
+    registration: Option<MemoryRegion>,
     mapping: Mapping,
     mark: CutMark,
     /// Where peers of this host can map it (shm).
@@ -66,6 +69,8 @@ struct RemoteMemory {
     bytes: u64,
     /// The peer's memory itself (shm).
     mapping: Option<Mapping>,
+    /// Where the peer's NIC finds it (verbs).
+    registered: Option<Remote>,
     /// Of this process's loans of that mapping.
     mark: CutMark,
 }
@@ -133,8 +138,21 @@ impl RemoteRegion {
         mapping: Option<Mapping>,
     ) -> RemoteRegion {
         let RegionDescriptor { key, bytes } = descriptor;
-        let mark = CutMark::default();
-        RemoteRegion { memory: Arc::new(RemoteMemory { peer, key, bytes, mapping, mark }) }
+        let (mark, registered) = (CutMark::default(), None);
+        let memory = RemoteMemory { peer, key, bytes, mapping, registered, mark };
+        RemoteRegion { memory: Arc::new(memory) }
+    }
+
+    /// Of a peer's region that its NIC finds at `registered`.
+    pub(crate) fn registered(
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        registered: Remote,
+    ) -> RemoteRegion {
+        let RegionDescriptor { key, bytes } = descriptor;
+        let (mark, registered) = (CutMark::default(), Some(registered));
+        let memory = RemoteMemory { peer, key, bytes, mapping: None, registered, mark };
+        RemoteRegion { memory: Arc::new(memory) }
     }
 
     /// Whose memory it is.
@@ -179,11 +197,26 @@ impl RemoteRegion {
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
         self.memory.mapping.as_ref()
     }
+
+    /// Where the peer's NIC finds it (verbs).
+    pub(crate) fn remote(&self) -> Option<Remote> {
+        self.memory.registered
+    }
 }
 
 impl RegionTable {
     /// Enters fresh memory under a fresh random key.
     pub(crate) fn enter(self: &Arc<Self>, mapping: Mapping, fd: Option<OwnedFd>) -> Region {
+        self.enter_registered(mapping, fd, None)
+    }
+
+    /// The same for memory that a NIC may access.
+    pub(crate) fn enter_registered(
+        self: &Arc<Self>,
+        mapping: Mapping,
+        fd: Option<OwnedFd>,
+        registration: Option<MemoryRegion>,
+    ) -> Region {
         let mut regions = self.regions.write();
         let key = loop {
             let key = crate::handshake::random_u64();
@@ -193,6 +226,7 @@ impl RegionTable {
         };
         let memory = Arc::new(RegionMemory {
             key,
+            registration,
             mapping,
             mark: CutMark::default(),
             fd,
@@ -239,6 +273,10 @@ impl RegionMemory {
 
     pub(crate) fn fd(&self) -> Option<&OwnedFd> {
         self.fd.as_ref()
+    }
+
+    pub(crate) fn registration(&self) -> Option<&MemoryRegion> {
+        self.registration.as_ref()
     }
 }
 

@@ -14,11 +14,8 @@ const FDS_MAX: usize = 64;
 /// What two fabrics tell each other beside the data.
 #[derive(Debug)]
 pub(crate) enum Frame {
-    /// First frame of both sides: how many arrival slots, and the board itself (shm).
-    Attach {
-        slots: u64,
-        board: Option<OwnedFd>,
-    },
+    /// First frame of both sides.
+    Attach(Attached),
     /// All of the sender's peers are attached.
     Ready,
     Message {
@@ -30,7 +27,7 @@ pub(crate) enum Frame {
     },
     RegionOpened {
         request: u64,
-        fd: Option<OwnedFd>,
+        grant: Granted,
     },
     RegionRefused {
         request: u64,
@@ -38,16 +35,40 @@ pub(crate) enum Frame {
     },
     Goodbye,
     GoodbyeAck,
+    /// Of one queue pair, in the backend's own form (verbs).
+    QueuePair {
+        body: Vec<u8>,
+    },
     /// The sender hangs up, because we broke its rules.
     Refusal {
         reason: String,
     },
 }
 
+/// How a peer's data reaches this process.
+#[derive(Debug, Default)]
+pub(crate) struct Attached {
+    /// Of the arrival table.
+    pub(crate) slots: u64,
+    /// The arrival table itself (shm).
+    pub(crate) board: Option<OwnedFd>,
+    /// What only the backend reads (verbs: its queue pairs).
+    pub(crate) introduction: Vec<u8>,
+}
+
+/// What lets a peer access a region.
+#[derive(Debug, Default)]
+pub(crate) struct Granted {
+    /// To map (shm).
+    pub(crate) fd: Option<OwnedFd>,
+    /// To name in requests (verbs).
+    pub(crate) key: Vec<u8>,
+}
+
 /// The answer to a region request.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    Opened(Option<OwnedFd>),
+    Opened(Granted),
     Refused(String),
 }
 
@@ -79,17 +100,20 @@ impl Frame {
     /// The frame as bytes, and the descriptor to send with the first of them.
     pub(crate) fn encode(self) -> (Vec<u8>, Option<OwnedFd>) {
         match self {
-            Frame::Attach { slots, board } => wire(1, slots, 0, &[], board),
+            Frame::Attach(Attached { slots, board, introduction }) => {
+                wire(1, slots, 0, &introduction, board)
+            }
             Frame::Ready => wire(2, 0, 0, &[], None),
             Frame::Message { body } => wire(3, 0, 0, &body, None),
             Frame::OpenRegion { request, descriptor } => {
                 wire(4, request, 0, &descriptor.to_bytes(), None)
             }
-            Frame::RegionOpened { request, fd } => wire(5, request, 0, &[], fd),
+            Frame::RegionOpened { request, grant } => wire(5, request, 0, &grant.key, grant.fd),
             Frame::RegionRefused { request, reason } => wire(6, request, 0, clip(&reason), None),
             Frame::Goodbye => wire(7, 0, 0, &[], None),
             Frame::GoodbyeAck => wire(8, 0, 0, &[], None),
             Frame::Refusal { reason } => wire(9, 0, 0, clip(&reason), None),
+            Frame::QueuePair { body } => wire(10, 0, 0, &body, None),
         }
     }
 }
@@ -141,18 +165,22 @@ fn parse(kind: u16, word: u64, body: &[u8], fd: Option<OwnedFd>) -> Result<Frame
         return Err(FrameError::Descriptor);
     }
     match kind {
-        1 => empty(Frame::Attach { slots: word, board: fd }),
+        1 => Ok(Frame::Attach(Attached { slots: word, board: fd, introduction: body.to_vec() })),
         2 => empty(Frame::Ready),
         3 => Ok(Frame::Message { body: body.to_vec() }),
         4 => {
             let descriptor = RegionDescriptor::from_bytes(body).map_err(|_| wrong())?;
             Ok(Frame::OpenRegion { request: word, descriptor })
         }
-        5 => empty(Frame::RegionOpened { request: word, fd }),
+        5 => {
+            let grant = Granted { fd, key: body.to_vec() };
+            Ok(Frame::RegionOpened { request: word, grant })
+        }
         6 => Ok(Frame::RegionRefused { request: word, reason: text() }),
         7 => empty(Frame::Goodbye),
         8 => empty(Frame::GoodbyeAck),
         9 => Ok(Frame::Refusal { reason: text() }),
+        10 => Ok(Frame::QueuePair { body: body.to_vec() }),
         _ => Err(FrameError::Kind(kind)),
     }
 }

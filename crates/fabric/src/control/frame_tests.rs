@@ -19,15 +19,16 @@ fn decode_all(bytes: &[u8], piece: usize) -> Result<Vec<String>, FrameError> {
 fn samples() -> Vec<Frame> {
     let descriptor = RegionDescriptor { key: 3, bytes: 4 };
     vec![
-        Frame::Attach { slots: 1 << 40, board: None },
+        Frame::Attach(Attached { slots: 1 << 40, board: None, introduction: vec![7; 90] }),
         Frame::Ready,
         Frame::Message { body: vec![1, 2, 3] },
         Frame::OpenRegion { request: u64::MAX, descriptor },
-        Frame::RegionOpened { request: 5, fd: None },
+        Frame::RegionOpened { request: 5, grant: Granted { fd: None, key: vec![1; 12] } },
         Frame::RegionRefused { request: 6, reason: "no".into() },
         Frame::Goodbye,
         Frame::GoodbyeAck,
         Frame::Refusal { reason: "bad".into() },
+        Frame::QueuePair { body: vec![9, 8] },
     ]
 }
 
@@ -43,13 +44,16 @@ fn frames_survive_the_wire_in_any_pieces() {
 #[test]
 fn descriptors_stay_with_their_frames() {
     let stdin = || Some(rustix::io::dup(std::io::stdin()).unwrap());
-    let (bytes, fd) = Frame::RegionOpened { request: 1, fd: stdin() }.encode();
+    let (bytes, fd) = Frame::RegionOpened { request: 1, grant: Granted { fd: stdin(), key: Vec::new() } }.encode();
     let mut decoder = Decoder::default();
     decoder.push(&bytes, std::iter::empty());
     assert_eq!(decoder.next().unwrap_err(), FrameError::Descriptor, "it is missing");
     let mut decoder = Decoder::default();
     decoder.push(&bytes, fd.into_iter());
-    assert!(matches!(decoder.next(), Ok(Some(Frame::RegionOpened { request: 1, fd: Some(_) }))));
+    let Ok(Some(Frame::RegionOpened { request: 1, grant })) = decoder.next() else {
+        panic!("another frame");
+    };
+    assert!(grant.fd.is_some());
     let mut decoder = Decoder::default();
     decoder.push(&[], std::iter::repeat_with(|| stdin().unwrap()).take(FDS_MAX + 1));
     assert_eq!(decoder.next().unwrap_err(), FrameError::Descriptor, "nobody asked for these");

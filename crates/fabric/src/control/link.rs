@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tensorwire_base::{Deadline, Rank};
 
-use super::frame::{Frame, Reply};
+use super::frame::{Attached, Frame, Granted, Reply};
 use crate::common::{Core, Peer};
 use crate::doorbell::Wake;
 use crate::error::{MessageError, OpenRegionError};
@@ -35,7 +35,7 @@ pub(crate) struct Link {
     requests: AtomicU64,
     replies: Mutex<HashMap<u64, Option<Reply>>>,
     /// The peer's Attach, until the backend takes it.
-    pub(crate) attach: Mutex<Option<(u64, Option<OwnedFd>)>>,
+    pub(crate) attach: Mutex<Option<Attached>>,
     pub(crate) ready: AtomicBool,
     pub(crate) goodbye_acked: AtomicBool,
     /// Reading is suspended until the inbox has room.
@@ -122,7 +122,7 @@ impl Link {
         &self,
         descriptor: RegionDescriptor,
         deadline: Deadline,
-    ) -> Result<Option<OwnedFd>, OpenRegionError> {
+    ) -> Result<Granted, OpenRegionError> {
         let peer = self.rank();
         if self.peer.gone().is_some() {
             return Err(OpenRegionError::PeerLost { peer, cause: self.peer.cause() });
@@ -144,7 +144,7 @@ impl Link {
         };
         self.replies.lock().remove(&request);
         match answer? {
-            Reply::Opened(fd) => Ok(fd),
+            Reply::Opened(grant) => Ok(grant),
             Reply::Refused(reason) => Err(OpenRegionError::Refused { peer, reason }),
         }
     }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tensorwire_base::{Deadline, Rank};
 
-use super::frame::{Decoder, Frame, Reply};
+use super::frame::{Decoder, Frame, Granted, Reply};
 use super::link::Link;
 use crate::api::Message;
 use crate::common::{Core, Gone, Peer};
@@ -40,7 +40,12 @@ const EXPLAIN_WITHIN: Duration = Duration::from_millis(250);
 /// What a backend answers to its peers.
 pub(crate) trait Requests: Send + Sync + std::fmt::Debug {
     /// Whether the peer may access that region, and through which descriptor.
-    fn open(&self, descriptor: RegionDescriptor) -> Result<Option<OwnedFd>, String>;
+    fn open(&self, descriptor: RegionDescriptor) -> Result<Granted, String>;
+
+    /// A peer has news of one of its queue pairs. The error is what it did wrong.
+    fn queue_pair(&self, _: &Link, _body: &[u8]) -> Result<(), String> {
+        Err("news of a queue pair, where there are none".into())
+    }
 
     /// A peer's life here has ended: let go of its connections.
     fn ended(&self, peer: &Peer);
@@ -305,8 +310,8 @@ impl<R: Requests> Server<R> {
 
     fn handle(&mut self, link: &Link, frame: Frame) {
         match frame {
-            Frame::Attach { slots, board } => {
-                *link.attach.lock() = Some((slots, board));
+            Frame::Attach(attached) => {
+                *link.attach.lock() = Some(attached);
                 self.core.board().ring();
             }
             Frame::Ready => {
@@ -316,7 +321,7 @@ impl<R: Requests> Server<R> {
             Frame::Message { body } => self.core.deliver(Message { from: link.rank(), body }),
             Frame::OpenRegion { request, descriptor } => {
                 let answer = match self.requests.open(descriptor) {
-                    Ok(fd) => Frame::RegionOpened { request, fd },
+                    Ok(grant) => Frame::RegionOpened { request, grant },
                     Err(reason) => {
                         tracing::warn!(me = %self.core.me().rank, peer = %link.rank(), %reason,
                             "refused to open a region");
@@ -327,7 +332,9 @@ impl<R: Requests> Server<R> {
                     self.protocol_error(link, "it asks for regions and does not read the answers");
                 }
             }
-            Frame::RegionOpened { request, fd } => link.answered(request, Reply::Opened(fd)),
+            Frame::RegionOpened { request, grant } => {
+                link.answered(request, Reply::Opened(grant));
+            }
             Frame::RegionRefused { request, reason } => {
                 link.answered(request, Reply::Refused(reason));
             }
@@ -340,6 +347,11 @@ impl<R: Requests> Server<R> {
                 link.goodbye_acked.store(true, Ordering::Release);
                 // from now on the peer may hang up at any moment, and it is no fault
                 self.core.peer_gone(&link.peer, Gone::Closed);
+            }
+            Frame::QueuePair { body } => {
+                if let Err(wrong) = self.requests.queue_pair(link, &body) {
+                    self.protocol_error(link, &wrong);
+                }
             }
             Frame::Refusal { reason } => {
                 self.lose(link, FaultCause::Refused { detail: reason });

@@ -17,7 +17,7 @@ use super::region;
 use crate::board::Board;
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
-use crate::control::{Control, Frame, Link};
+use crate::control::{Attached, Control, Frame, Link};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
@@ -99,12 +99,13 @@ impl ShmDevice {
         let slots = self.core.board().slots() as u64;
         for link in links {
             let board = self.board.try_clone().map_err(system("share the arrival table"))?;
-            link.send(Frame::Attach { slots, board: Some(board) });
+            let introduction = Vec::new();
+            link.send(Frame::Attach(Attached { slots, board: Some(board), introduction }));
         }
         self.control.await_connected(links, deadline, |link| link.attach.lock().is_some())?;
         for link in links {
             let attached = link.attach.lock().take();
-            let fd = attached.and_then(|(_, board)| board);
+            let fd = attached.and_then(|attached| attached.board);
             let board = fd.ok_or("it shared no arrival table".to_string());
             let board = board.and_then(|fd| region::map_board(fd.as_fd()));
             let board = board.map_err(|detail| {
@@ -159,8 +160,8 @@ impl Device for ShmDevice {
         deadline: Deadline,
     ) -> Result<RemoteRegion, OpenRegionError> {
         let link = self.control.connected(peer);
-        let fd = link.request_region(descriptor, deadline)?;
-        region::open(peer, descriptor, fd)
+        let grant = link.request_region(descriptor, deadline)?;
+        region::open(peer, descriptor, grant.fd)
     }
 
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {

@@ -15,7 +15,7 @@ use super::region;
 use crate::board::Board;
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
-use crate::control::{Control, Frame, Link, rank_list};
+use crate::control::{Attached, Control, Frame, Link, rank_list};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
@@ -83,12 +83,13 @@ impl TcpDevice {
             let socket = peer.sockets.remove(0);
             let link = self.control.add(Peer::new(&peer.address), socket).map_err(system)?;
             // fits: usize is 64 bits wide
-            link.send(Frame::Attach { slots: self.core.board().slots() as u64, board: None });
+            let slots = self.core.board().slots() as u64;
+            link.send(Frame::Attach(Attached { slots, ..Attached::default() }));
             links.push(link);
         }
         self.control.await_connected(&links, deadline, |link| link.attach.lock().is_some())?;
         for (peer, link) in connected.into_iter().zip(&links) {
-            let slots = link.attach.lock().take().map_or(0, |(slots, _)| slots);
+            let slots = link.attach.lock().take().map_or(0, |attached| attached.slots);
             let queue_pairs: std::io::Result<Vec<Arc<QueuePair>>> = peer
                 .sockets
                 .into_iter()

@@ -13,7 +13,7 @@ use tensorwire_base::Rank;
 
 use super::queue_pair::{Broken, QueuePair};
 use crate::common::{Core, Gone, Peer};
-use crate::control::{Frame, Link, Requests};
+use crate::control::{Frame, Granted, Link, Requests};
 use crate::error::FaultCause;
 use crate::region::RegionDescriptor;
 
@@ -176,8 +176,8 @@ impl Owner {
 }
 
 impl Requests for Owner {
-    fn open(&self, descriptor: RegionDescriptor) -> Result<Option<OwnedFd>, String> {
-        self.core.regions().check_descriptor(descriptor).map(|_| None)
+    fn open(&self, descriptor: RegionDescriptor) -> Result<Granted, String> {
+        self.core.regions().check_descriptor(descriptor).map(|_| Granted::default())
     }
 
     fn ended(&self, peer: &Peer) {

@@ -185,7 +185,8 @@ pub fn arrival_slots_run_out(make: MakeBackend) {
     let fabrics = mesh_with(make, 2, |config| config.arrival_slots = 3);
     let slots: Vec<_> = (0..3).map(|_| fabrics[0].alloc_arrival().unwrap()).collect();
     assert!(slots.iter().all(|slot| fabrics[0].arrived(*slot) == 0));
-    assert_eq!(fabrics[0].alloc_arrival().unwrap_err().slots, 3);
+    let refused = fabrics[0].alloc_arrival().unwrap_err();
+    assert_eq!(refused, tensorwire_fabric::ArrivalError::NoSlot { slots: 3 });
 }
 
 pub fn impossible_regions_are_errors(make: MakeBackend) {

@@ -1,0 +1,535 @@
+//! Opening, connecting and closing a verbs fabric.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use tensorwire_base::{Deadline, Rank};
+
+use super::ibv::{self, Context, Path, ProtectionDomain};
+use super::progress::{Duties, Owner, PeerTable, Poller, Watch};
+use super::queue_pair::{self, Depth, INLINE_BYTES, NOTES, QueuePair};
+use super::region::{self, ControlMemory};
+use super::survey::{self, Choice, LinkLayer, Nic};
+use super::wire::{Introduction, NOTE_BYTES};
+use super::{VerbsOptions, VerbsUnusable};
+use crate::api::ArrivalSlot;
+use crate::arrival::ArrivalMode;
+use crate::board::Board;
+use crate::common::{self, Core, Peer};
+use crate::config::{Endpoint, FabricConfig, PeerAddress};
+use crate::control::{Attached, Control, Frame, Link, rank_list};
+use crate::device::{Device, Work};
+use crate::doorbell::{Ticket, Wake};
+use crate::error::{
+    CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PeerFault,
+    PostError, RegionError,
+};
+use crate::handshake::Purpose;
+use crate::listener::{Listener, Socket};
+use crate::mapping::Mapping;
+use crate::mesh::{Connected, Mesh};
+use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
+
+/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; seven retries make half a second.
+const TIMEOUT: u8 = 14;
+/// Reads outstanding on one queue pair.
+const READS_MAX: u32 = 16;
+/// How long a peer's kernel may be silent.
+const SILENCE: Duration = Duration::from_secs(4);
+/// Signals that may be under way to a receiver that has not looked yet.
+const WINDOW_MAX: u32 = 1024;
+
+#[derive(Debug)]
+pub(super) struct VerbsDevice {
+    core: Arc<Core>,
+    listening: SocketAddr,
+    end: Arc<NicEnd>,
+    mesh: Mesh,
+    control: Control,
+    pollers: RwLock<Vec<Poller>>,
+    pub(super) peers: Arc<PeerTable>,
+    watch: Arc<Watch>,
+    choices: Mutex<Vec<String>>,
+}
+
+/// The NIC as this process uses it.
+#[derive(Debug)]
+pub(super) struct NicEnd {
+    pub(super) domain: Arc<ProtectionDomain>,
+    pub(super) depth: Depth,
+    /// Payload that travels in its request, where the device takes any.
+    pub(super) inline_bytes: u32,
+    nic: Nic,
+    choice: Choice,
+}
+
+impl NicEnd {
+    fn open(options: &VerbsOptions, config: &FabricConfig) -> Result<NicEnd, VerbsUnusable> {
+        let near = Some(config.endpoint.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
+        let mut found = survey::look()?;
+        let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
+        let choice = survey::choose(&nics, options, near)?;
+        let (nic, context) = found.swap_remove(choice.nic);
+        let domain = ProtectionDomain::new(&context).map_err(|error| VerbsUnusable {
+            reason: format!("{} gives no protection domain ({error})", nic.name),
+            mend: "end other users of the NIC, or see dmesg".into(),
+        })?;
+        // fits: check_config allows 2^20 memcpys
+        let memcpys = config.queue_depth as u32;
+        let requests_max = nic.requests_max.max(64);
+        let window = (2 * memcpys).clamp(16, WINDOW_MAX).min(requests_max - NOTES);
+        let sends = (2 * memcpys + NOTES).min(requests_max);
+        let depth = Depth { sends, window, memcpys };
+        let inline_bytes = probe(&domain, &context, &nic, INLINE_BYTES)?;
+        Ok(NicEnd { domain, depth, inline_bytes, nic, choice })
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        self.domain.context()
+    }
+
+    pub(super) fn port_number(&self) -> u8 {
+        self.nic.ports[self.choice.port].number
+    }
+
+    pub(super) fn description(&self) -> &str {
+        &self.choice.reason
+    }
+
+    fn gid(&self) -> &survey::Gid {
+        &self.nic.ports[self.choice.port].gids[self.choice.gid]
+    }
+
+    pub(super) fn gid_address(&self) -> IpAddr {
+        self.gid().address
+    }
+
+    /// What both ends can: the smaller of each.
+    fn path(&self, theirs: &Introduction) -> Path {
+        let port = &self.nic.ports[self.choice.port];
+        let mine = [self.nic.reads_max, self.nic.read_targets_max];
+        let both = [theirs.reads_max, theirs.read_targets_max].map(u32::from);
+        let reads = mine.into_iter().chain(both).fold(READS_MAX, u32::min).max(1);
+        Path {
+            port: port.number,
+            gid_index: self.gid().index as u8, // fits: the survey looks at 256 entries
+            by_lid: port.link == LinkLayer::InfiniBand && theirs.by_lid,
+            mtu: port.mtu.min(theirs.mtu),
+            reads_max: reads as u8, // fits: at most READS_MAX
+            timeout: TIMEOUT,
+        }
+    }
+}
+
+/// How many bytes of payload the device takes inside a request: messages and flags need a few.
+fn probe(
+    domain: &Arc<ProtectionDomain>,
+    context: &Arc<Context>,
+    nic: &Nic,
+    inline_bytes: u32,
+) -> Result<u32, VerbsUnusable> {
+    let made = ibv::CompletionQueue::new(context, 16)
+        .and_then(|queue| domain.create_queue_pair(&queue, 4, 4, inline_bytes));
+    let made = made.map_err(|error| VerbsUnusable {
+        reason: format!("{} makes no queue pair ({error})", nic.name),
+        mend: match region::memlock_limit() {
+            Some(limit) => format!(
+                "this process may lock {limit} bytes; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
+            ),
+            None => "see dmesg; does the NIC support reliable connected queue pairs?".into(),
+        },
+    })?;
+    let granted = made.inline_bytes_max().min(inline_bytes);
+    match granted as usize >= NOTE_BYTES {
+        true => Ok(granted),
+        false => Err(VerbsUnusable {
+            reason: format!("{} takes {granted} bytes inside a request", nic.name),
+            mend: format!("use a NIC that takes {NOTE_BYTES}"),
+        }),
+    }
+}
+
+pub(crate) fn open(
+    options: &VerbsOptions,
+    config: FabricConfig,
+) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
+    let device = VerbsDevice::open(options, config)?;
+    Ok((device.core.clone(), Arc::new(device)))
+}
+
+/// See [`crate::verbs_usable`].
+pub(super) fn usable(options: &VerbsOptions, near: Option<IpAddr>) -> Result<String, VerbsUnusable> {
+    let found = survey::look()?;
+    let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
+    let choice = survey::choose(&nics, options, near)?;
+    let (nic, context) = &found[choice.nic];
+    let domain = ProtectionDomain::new(context).map_err(|error| VerbsUnusable {
+        reason: format!("{} gives no protection domain ({error})", nic.name),
+        mend: "end other users of the NIC, or see dmesg".into(),
+    })?;
+    probe(&domain, context, nic, INLINE_BYTES)?;
+    Ok(choice.reason)
+}
+
+fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socket>> {
+    let Endpoint::Verbs(address) = endpoint else {
+        return None;
+    };
+    // zero would be an error of its own
+    let timeout = deadline.remaining().max(Duration::from_millis(1));
+    Some(TcpStream::connect_timeout(address, timeout).map(Socket::Tcp))
+}
+
+/// A host that dies says nothing on any wire. Little goes over a control connection, and its kernel
+/// answers even for a process that is stopped, so silence may be short here.
+fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_keepidle(socket, SILENCE / 4)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE / 4)?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?) // fits: seconds
+}
+
+impl VerbsDevice {
+    pub(super) fn open(
+        options: &VerbsOptions,
+        config: FabricConfig,
+    ) -> Result<VerbsDevice, OpenError> {
+        common::check_config(&config)?;
+        let end = Arc::new(NicEnd::open(options, &config)?);
+        let system = |doing| move |source: std::io::Error| OpenError::System { doing, source };
+        let listen = |source| OpenError::Listen { at: config.endpoint.to_string(), source };
+        let listener = TcpListener::bind(config.endpoint).map_err(listen)?;
+        let listening = listener.local_addr().map_err(listen)?;
+        let memory = Mapping::private(Board::bytes(config.arrival_slots))
+            .map_err(|error| system("allocate the arrival table")(error.into()))?;
+        let board = Board::create(Arc::new(memory), config.arrival_slots);
+        let core = Core::new(config, board);
+        tracing::info!(me = %core.me().rank, "RDMA: {}", end.description());
+        let peers = Arc::new(PeerTable::new(HashMap::new()));
+        let control = Control::start(core.clone(), Owner::new(core.clone(), peers.clone()))
+            .map_err(system("start the control thread"))?;
+        let mesh = Mesh::new(core.clone(), Listener::Tcp(listener), "verbs", dial);
+        let choices = Mutex::new(vec![end.description().to_string()]);
+        let (pollers, watch) = (RwLock::default(), Arc::default());
+        Ok(VerbsDevice { core, listening, end, mesh, control, pollers, peers, watch, choices })
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(super) fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.end.domain
+    }
+
+    pub(super) fn nic(&self) -> &Nic {
+        &self.end.nic
+    }
+
+    fn mode(&self) -> ArrivalMode {
+        self.core.config().arrival.unwrap_or_default()
+    }
+
+    /// Whether regions may be written in any order.
+    pub(super) fn relaxes(&self) -> bool {
+        self.mode() != ArrivalMode::FlagTail
+    }
+
+    /// Completion queues for so many more peers, with room for all their requests.
+    fn start_pollers(&self, peers: usize) -> Result<Vec<Arc<super::progress::Queue>>, ConnectError> {
+        let system = |doing| move |source: std::io::Error| ConnectError::System { doing, source };
+        let config = self.core.config();
+        let (queues, depth) = (config.completion_queues, self.end.depth);
+        let pairs = (peers * config.queue_pairs_per_peer).div_ceil(queues);
+        let entries = (depth.sends + depth.receives()) as usize * pairs.max(1);
+        let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+        if entries > self.nic().completions_max {
+            let source = std::io::Error::other(format!(
+                "{entries} entries a completion queue, the NIC has {}: lower queue_depth, or raise completion_queues",
+                self.nic().completions_max
+            ));
+            return Err(ConnectError::System { doing: "make completion queues", source });
+        }
+        let mut started = Vec::with_capacity(queues);
+        let mut pollers = self.pollers.write();
+        for index in 0..queues {
+            let completions = ibv::CompletionQueue::new(self.domain().context(), entries)
+                .map_err(system("make a completion queue"))?;
+            let duties = Duties {
+                core: self.core.clone(),
+                end: self.end.clone(),
+                peers: self.peers.clone(),
+                watch: self.watch.clone(),
+                is_first: pollers.is_empty(),
+            };
+            let poller = Poller::start(completions, duties, index);
+            let poller = poller.map_err(system("start a completion queue"))?;
+            started.push(poller.queue.clone());
+            pollers.push(poller);
+        }
+        Ok(started)
+    }
+
+    /// Makes the queue pairs to each peer, tells of them, and connects them to the peer's.
+    fn attach(
+        &self,
+        connected: Vec<Connected>,
+        deadline: Deadline,
+    ) -> Result<Vec<Arc<Link>>, ConnectError> {
+        let queues = self.start_pollers(connected.len())?;
+        let mut links = Vec::with_capacity(connected.len());
+        let mut next = 0;
+        for mut peer in connected {
+            let rank = peer.address.rank;
+            let system = |source| ConnectError::System { doing: "serve a connection", source };
+            let socket = peer.sockets.remove(0);
+            notice_silence(&socket).map_err(system)?;
+            let link = self.control.add(Peer::new(&peer.address), socket).map_err(system)?;
+            let failed = |error: std::io::Error| ConnectError::QueuePairs {
+                rank,
+                reason: self.explain(&error),
+            };
+            let flags_sent = Arc::default();
+            let mut pairs = Vec::new();
+            // fits: at most 1024, by check_config
+            for index in 0..self.core.config().queue_pairs_per_peer as u32 {
+                let queue = &queues[next % queues.len()];
+                next += 1;
+                let (core, end) = (&self.core, &self.end);
+                let made = QueuePair::new(core, &link, end, queue, index, &flags_sent);
+                pairs.push(made.map_err(failed)?);
+            }
+            let introduction = self.introduce(&pairs).map_err(failed)?.encode();
+            self.peers.write().insert(rank, pairs);
+            // fits: usize is 64 bits wide
+            let slots = self.core.board().slots() as u64;
+            link.send(Frame::Attach(Attached { slots, board: None, introduction }));
+            links.push(link);
+        }
+        self.control.await_connected(&links, deadline, |link| link.attach.lock().is_some())?;
+        for link in &links {
+            self.connect_pairs(link)?;
+        }
+        Ok(links)
+    }
+
+    fn introduce(&self, pairs: &[Arc<QueuePair>]) -> std::io::Result<Introduction> {
+        let slots = self.core.board().slots();
+        let table = ControlMemory::new(self.domain(), slots as u64 * 8)?;
+        let port = &self.nic().ports[self.end.choice.port];
+        let cap = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
+        Ok(Introduction {
+            gid: self.end.gid().raw,
+            lid: port.lid,
+            by_lid: port.link == LinkLayer::InfiniBand,
+            mtu: port.mtu,
+            reads_max: cap(self.nic().reads_max),
+            read_targets_max: cap(self.nic().read_targets_max),
+            arrival: self.mode(),
+            window: self.end.depth.window,
+            flags: self.watch.add_table(table, slots),
+            queue_pairs: pairs.iter().map(|pair| pair.introduction()).collect(),
+        })
+    }
+
+    fn connect_pairs(&self, link: &Arc<Link>) -> Result<(), ConnectError> {
+        let rank = link.rank();
+        let broken = |detail: String| {
+            let cause = FaultCause::Protocol { detail };
+            ConnectError::Lost(PeerFault { rank, cause })
+        };
+        let attached = link.attach.lock().take().unwrap_or_default();
+        let theirs = Introduction::decode(&attached.introduction);
+        let theirs = theirs.map_err(|error| broken(error.to_string()))?;
+        let pairs = self.peers.read().get(&rank).cloned().unwrap_or_default();
+        if theirs.queue_pairs.len() != pairs.len() {
+            let (here, there) = (pairs.len(), theirs.queue_pairs.len());
+            return Err(broken(format!("it has {there} queue pairs for our {here}")));
+        }
+        let path = self.end.path(&theirs);
+        for pair in &pairs {
+            pair.connect(&theirs, attached.slots, path).map_err(|error| {
+                let (mine, peer) = (self.end.gid_address(), ibv::address_of(theirs.gid));
+                let explained = self.explain(&error);
+                let reason = format!(
+                    "from GID {mine} to {peer}: {explained}; is the GID right on both ends (--gid)?"
+                );
+                ConnectError::QueuePairs { rank, reason }
+            })?;
+        }
+        self.check_arrival(link, &theirs, &pairs)?;
+        let choice = format!(
+            "rank {rank}: {} queue pairs to {}, MTU {} (the smaller of {} and {}), {} reads at a time; signals by {}",
+            pairs.len(),
+            ibv::address_of(theirs.gid),
+            path.mtu,
+            self.nic().ports[self.end.choice.port].mtu,
+            theirs.mtu,
+            path.reads_max,
+            self.mode()
+        );
+        tracing::info!(me = %self.core.me().rank, "{choice}");
+        self.choices.lock().push(choice);
+        self.core.enter_peer(&link.peer);
+        Ok(())
+    }
+
+    /// Refuses a peer whose signals this device cannot keep.
+    fn check_arrival(
+        &self,
+        link: &Link,
+        theirs: &Introduction,
+        pairs: &[Arc<QueuePair>],
+    ) -> Result<(), ConnectError> {
+        let (rank, mode) = (link.rank(), theirs.arrival);
+        if mode != ArrivalMode::WriteImm {
+            self.watch.begin();
+        }
+        let in_order = || pairs.iter().all(|pair| pair.writes_land_in_order());
+        let reason = match mode {
+            ArrivalMode::FlagTail if self.relaxes() => {
+                "its flag would lie in memory that is relaxed-ordered; open both fabrics with it"
+            }
+            ArrivalMode::FlagTail if !self.core.config().trust_tail && !in_order() => {
+                "the device does not promise that the bytes of a write land in order (ibv_query_qp_data_in_order); use write-imm"
+            }
+            _ => return Ok(()),
+        };
+        link.send(Frame::Refusal { reason: format!("signals by {mode}: {reason}") });
+        Err(ConnectError::ArrivalRefused { rank, mode, reason: reason.into() })
+    }
+
+    fn explain(&self, error: &std::io::Error) -> String {
+        match (error.raw_os_error(), region::memlock_limit()) {
+            (Some(libc::ENOMEM), Some(limit)) => format!(
+                "{error}; this process may lock {limit} bytes in memory: raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
+            ),
+            _ => error.to_string(),
+        }
+    }
+
+    /// Waits until every peer has confirmed all that was posted. Returns the ranks that have not.
+    fn flush(&self, deadline: Deadline) -> Vec<Rank> {
+        let pairs: Vec<Arc<QueuePair>> = self.peers.read().values().flatten().cloned().collect();
+        let open: Vec<&Arc<QueuePair>> = pairs.iter().filter(|pair| pair.send_goodbye()).collect();
+        let pending = |pair: &&&Arc<QueuePair>| {
+            pair.link.peer.gone().is_none()
+                && !pair.goodbye_acked.load(Ordering::Acquire)
+                && !pair.is_closed()
+        };
+        loop {
+            let ticket = self.core.board().ticket();
+            self.progress();
+            let mut missing: Vec<Rank> =
+                open.iter().filter(pending).map(|pair| pair.link.rank()).collect();
+            missing.dedup();
+            if missing.is_empty() || self.core.wait(ticket, deadline) == Wake::TimedOut {
+                return missing;
+            }
+        }
+    }
+}
+
+impl Device for VerbsDevice {
+    fn endpoint(&self) -> Endpoint {
+        Endpoint::Verbs(self.listening)
+    }
+
+    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
+        let connected = self.mesh.connect(peers, &[Purpose::Control], deadline)?;
+        let links = self.attach(connected, deadline)?;
+        // nobody writes before everybody can receive
+        self.control.ready(&links, deadline)?;
+        for pair in self.peers.read().values().flatten() {
+            pair.start();
+        }
+        Ok(())
+    }
+
+    fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
+        region::alloc(self, bytes)
+    }
+
+    fn open_region(
+        &self,
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<RemoteRegion, OpenRegionError> {
+        let grant = self.control.connected(peer).request_region(descriptor, deadline)?;
+        region::open(peer, descriptor, &grant)
+    }
+
+    fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {
+        let found = self.peers.read().get(&peer).map(|pairs| pairs[queue_pair].clone());
+        // channels exist only to peers that are connected, and peers are never removed
+        found.expect("a channel leads to a connected peer").post(work)
+    }
+
+    fn watch_tail(&self, slot: ArrivalSlot, region: &Arc<RegionMemory>, end: u64) -> ArrivalSlot {
+        if self.mode() != ArrivalMode::FlagTail {
+            return slot;
+        }
+        self.watch.add_tail(slot, region, end);
+        queue_pair::tail_slot(slot)
+    }
+
+    fn progress(&self) {
+        for poller in self.pollers.read().iter() {
+            poller.queue.poll();
+        }
+        self.watch.scan(&self.core);
+    }
+
+    /// Polls for as long as a wait spins; then the completion queues' threads ring.
+    fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
+        let until = Instant::now() + self.core.config().spin;
+        loop {
+            self.progress();
+            if self.core.board().ticket() != ticket || Instant::now() >= until {
+                return self.core.wait(ticket, deadline);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn send_message(
+        &self,
+        peer: Rank,
+        body: &[u8],
+        deadline: Deadline,
+    ) -> Result<(), MessageError> {
+        self.control.connected(peer).send_message(body, deadline)
+    }
+
+    fn choices(&self) -> Vec<String> {
+        self.choices.lock().clone()
+    }
+
+    fn close(&self, deadline: Deadline) -> Result<(), CloseError> {
+        self.mesh.stop();
+        let unflushed = self.flush(deadline);
+        let goodbye = self.control.goodbye(deadline);
+        match unflushed.is_empty() {
+            true => goodbye,
+            false => Err(CloseError::Unconfirmed { missing: rank_list(&unflushed) }),
+        }
+    }
+}
+
+impl Drop for VerbsDevice {
+    fn drop(&mut self) {
+        // the threads first: nobody completes anything any more; then the NIC lets go of all memory
+        self.pollers.write().clear();
+        for pair in self.peers.read().values().flatten() {
+            pair.abandon();
+        }
+        self.peers.write().clear();
+    }
+}

@@ -1,0 +1,748 @@
+//! libibverbs with owners: every object holds its parents, is destroyed once, and turns what the
+//! driver says into values. All calls of the library are here. Knows no peer and no protocol.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys as sys;
+
+use crate::mapping::Mapping;
+
+/// Requests that one doorbell announces at most.
+pub(super) const CHAIN_MAX: usize = 4;
+/// Completions taken from a queue at a time.
+pub(super) const POLL_MAX: usize = 32;
+
+/// An open NIC.
+#[derive(Debug)]
+pub(super) struct Context(NonNull<sys::ibv_context>);
+
+#[derive(Debug)]
+pub(super) struct ProtectionDomain {
+    raw: NonNull<sys::ibv_pd>,
+    context: Arc<Context>,
+}
+
+/// Memory that the NIC may access.
+#[derive(Debug)]
+pub(crate) struct MemoryRegion {
+    raw: NonNull<sys::ibv_mr>,
+    _domain: Arc<ProtectionDomain>,
+}
+
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
+    raw: NonNull<sys::ibv_comp_channel>,
+    _context: Arc<Context>,
+}
+
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    raw: NonNull<sys::ibv_cq>,
+    channel: CompletionChannel,
+}
+
+/// A reliable connected queue pair.
+#[derive(Debug)]
+pub(super) struct QueuePair {
+    raw: NonNull<sys::ibv_qp>,
+    inline_bytes_max: u32,
+    _completions: Arc<CompletionQueue>,
+    _domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY (for all of these): libibverbs objects belong to the process, not to a thread, and the library
+// locks internally (ibv_post_send, ibv_poll_cq and the rest are thread-safe by its manual). Each value
+// owns its object alone and destroys it once, in `drop`.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+// SAFETY: as above.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Sync for ProtectionDomain {}
+// SAFETY: as above.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionChannel {}
+// SAFETY: as above.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+/// One end of a connection, as the other must know it to address it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) gid: [u8; 16],
+    pub(super) lid: u16,
+    pub(super) queue_pair: u32,
+    /// First packet sequence number that this end sends.
+    pub(super) first_packet: u32,
+}
+
+/// What both ends agreed upon.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    pub(super) port: u8,
+    pub(super) gid_index: u8,
+    /// InfiniBand's own addressing (LID); RoCE has GIDs alone.
+    pub(super) by_lid: bool,
+    pub(super) mtu: u32,
+    /// Reads that may be outstanding, here and at the peer.
+    pub(super) reads_max: u8,
+    pub(super) timeout: u8,
+}
+
+/// One request to the NIC.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) id: u64,
+    pub(super) kind: Kind,
+    /// Local bytes: the payload, and an epoch behind it.
+    pub(super) segments: [Option<Segment>; 2],
+    /// Copy the bytes into the request itself: they need no registration and may change at once.
+    pub(super) inline: bool,
+    pub(super) remote: Remote,
+    /// Wait for earlier reads.
+    pub(super) fence: bool,
+    /// Tell of success too; failure is always told.
+    pub(super) signaled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Write,
+    WriteWithImmediate(u32),
+    Read,
+    Send,
+}
+
+/// Local memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) address: u64,
+    pub(super) bytes: u32,
+    pub(super) key: u32,
+}
+
+/// The peer's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WorkCompletion {
+    pub(super) id: u64,
+    pub(super) queue_pair: u32,
+    pub(super) status: u32,
+    pub(super) vendor: u32,
+    /// Came with the peer's message.
+    pub(super) immediate: Option<u32>,
+    pub(super) bytes: u32,
+}
+
+/// What concerns more than one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AsyncEvent {
+    DeviceFatal,
+    PortDown,
+    PortUp,
+    Other(u32),
+}
+
+/// `ibv_query_qp_data_in_order`, which the bindings declare and do not load.
+type QueryDataInOrder =
+    unsafe extern "C" fn(*mut sys::ibv_qp, sys::ibv_wr_opcode::Type, u32) -> std::ffi::c_int;
+
+/// The library itself, loaded beside the bindings' own loading to learn why it fails.
+fn library() -> Result<NonNull<std::ffi::c_void>, String> {
+    // SAFETY: dlopen and dlerror with constant, terminated strings; the handle is kept for good, as the
+    // bindings' own is.
+    unsafe {
+        let flags = libc::RTLD_LAZY | libc::RTLD_LOCAL;
+        let handle = libc::dlopen(c"libibverbs.so.1".as_ptr(), flags);
+        NonNull::new(handle).ok_or_else(|| match libc::dlerror() {
+            error if error.is_null() => "libibverbs.so.1 cannot be loaded".into(),
+            error => CStr::from_ptr(error).to_string_lossy().into_owned(),
+        })
+    }
+}
+
+/// True if libibverbs can be loaded; else why not.
+pub(super) fn load() -> Result<(), String> {
+    library().map(drop)
+}
+
+/// None where the library is older than the call.
+fn query_data_in_order() -> Option<QueryDataInOrder> {
+    static FOUND: std::sync::OnceLock<Option<QueryDataInOrder>> = std::sync::OnceLock::new();
+    *FOUND.get_or_init(|| {
+        let library = library().ok()?;
+        // SAFETY: a living handle and a terminated string.
+        let symbol =
+            unsafe { libc::dlsym(library.as_ptr(), c"ibv_query_qp_data_in_order".as_ptr()) };
+        // SAFETY: a symbol of that name in libibverbs.so.1 is that function, of this type (its manual);
+        // null, for a symbol that is not there, is None.
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<QueryDataInOrder>>(symbol) }
+    })
+}
+
+/// Calls `look` with the name of every RDMA device and a way to open it.
+pub(super) fn each_device(
+    mut look: impl FnMut(&str, io::Result<Context>),
+) -> io::Result<()> {
+    let mut count = 0;
+    // SAFETY: `count` is a valid place; the list is freed below and not used after.
+    let list = unsafe { sys::ibv_get_device_list(&mut count) };
+    if list.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    for index in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: the list has `count` entries, and lives until it is freed below; a device's name is a
+        // terminated string that lives as long.
+        let (device, name) = unsafe {
+            let device = *list.add(index);
+            (device, CStr::from_ptr(sys::ibv_get_device_name(device)))
+        };
+        // SAFETY: a device of the living list.
+        let opened = unsafe { sys::ibv_open_device(device) };
+        let opened = NonNull::new(opened).map(Context).ok_or_else(io::Error::last_os_error);
+        look(&name.to_string_lossy(), opened);
+    }
+    // SAFETY: got from ibv_get_device_list, freed once; open contexts survive it, as the manual says.
+    unsafe { sys::ibv_free_device_list(list) };
+    Ok(())
+}
+
+/// The interface of that index.
+pub(super) fn interface_name(index: u32) -> Option<String> {
+    let mut name = [0u8; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has IF_NAMESIZE bytes, as the call demands.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    (!found.is_null())
+        .then(|| CStr::from_bytes_until_nul(&name).ok())
+        .flatten()
+        .map(|name| name.to_string_lossy().into_owned())
+}
+
+/// The address that a GID stands for: an IPv4 address where it is mapped.
+pub(super) fn address_of(gid: [u8; 16]) -> IpAddr {
+    let address = Ipv6Addr::from(gid);
+    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
+impl Context {
+    pub(super) fn device(&self) -> io::Result<sys::ibv_device_attr> {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut attributes: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, the place valid.
+        check(unsafe { sys::ibv_query_device(self.0.as_ptr(), &mut attributes) })?;
+        Ok(attributes)
+    }
+
+    pub(super) fn port(&self, number: u8) -> io::Result<sys::ibv_port_attr> {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut attributes: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, the place valid.
+        check(unsafe { sys::ibv_query_port(self.0.as_ptr(), number, &mut attributes) })?;
+        Ok(attributes)
+    }
+
+    /// An entry of a port's GID table; None where it is empty or cannot be read.
+    pub(super) fn gid(&self, port: u8, index: u32) -> Option<sys::ibv_gid_entry> {
+        // SAFETY: a C struct of integers, for which zero is a value.
+        let mut entry: sys::ibv_gid_entry = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, the place valid.
+        let failed =
+            unsafe { sys::ibv_query_gid_ex(self.0.as_ptr(), port.into(), index, &mut entry, 0) };
+        // SAFETY: every bit pattern is a GID.
+        (failed == 0 && unsafe { entry.gid.raw } != [0; 16]).then_some(entry)
+    }
+
+    /// Readable when an asynchronous event is there.
+    pub(super) fn events_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and its descriptor with it, for as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw((*self.0.as_ptr()).async_fd) }
+    }
+
+    /// Takes an asynchronous event if there is one now.
+    pub(super) fn next_event(&self) -> Option<AsyncEvent> {
+        if !readable(self.events_fd()) {
+            return None;
+        }
+        // the type of an event is an enum in the bindings: a number that a newer driver made up must not
+        // become one, so it is read as a number
+        let mut event = std::mem::MaybeUninit::<sys::ibv_async_event>::zeroed();
+        // SAFETY: the context is open, the place valid and large enough.
+        let failed = unsafe { sys::ibv_get_async_event(self.0.as_ptr(), event.as_mut_ptr()) };
+        if failed != 0 {
+            return None;
+        }
+        // SAFETY: filled by the call; the field is a C enum, 4 bytes wide, and any bits are a u32.
+        let kind = unsafe { (&raw const (*event.as_ptr()).event_type).cast::<u32>().read() };
+        // SAFETY: acknowledges the event that was just taken, once.
+        unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
+        Some(match kind {
+            8 => AsyncEvent::DeviceFatal,
+            9 => AsyncEvent::PortUp,
+            10 => AsyncEvent::PortDown,
+            other => AsyncEvent::Other(other),
+        })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: opened by this value, closed once; everything made of it holds it.
+        unsafe { sys::ibv_close_device(self.0.as_ptr()) };
+    }
+}
+
+impl ProtectionDomain {
+    pub(super) fn new(context: &Arc<Context>) -> io::Result<Arc<ProtectionDomain>> {
+        // SAFETY: the context is open, and is held by the domain.
+        let raw = unsafe { sys::ibv_alloc_pd(context.0.as_ptr()) };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        Ok(Arc::new(ProtectionDomain { raw, context: context.clone() }))
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Lets the NIC, and peers who know the key, read and write a mapping's bytes.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        memory: &Mapping,
+        relaxed: bool,
+    ) -> io::Result<MemoryRegion> {
+        let mut access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        if relaxed {
+            // optional: left out by the library where the kernel does not know it
+            access |= sys::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING;
+        }
+        // fits: what is mapped fits the address space. A region without bytes cannot be registered, and
+        // a mapping has a page at least.
+        let bytes = memory.bytes().max(1) as usize;
+        let start = memory.start().as_ptr().cast();
+        // SAFETY: the range is mapped, readable and writable, and stays so until the registration is
+        // dropped: whoever owns both drops it before the mapping (RegionMemory, Control memory). The NIC
+        // writes only plain bytes there, to which Rust has no reference: see `mapping`.
+        let raw = unsafe { sys::ibv_reg_mr(self.raw.as_ptr(), start, bytes, access.0 as i32) };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        Ok(MemoryRegion { raw, _domain: self.clone() })
+    }
+
+    pub(super) fn create_queue_pair(
+        self: &Arc<Self>,
+        completions: &Arc<CompletionQueue>,
+        sends_max: u32,
+        receives_max: u32,
+        inline_bytes: u32,
+    ) -> io::Result<QueuePair> {
+        // SAFETY: a C struct of integers and pointers, for which zero means "none".
+        let mut wanted: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
+        wanted.send_cq = completions.raw.as_ptr();
+        wanted.recv_cq = completions.raw.as_ptr();
+        wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        wanted.cap = sys::ibv_qp_cap {
+            max_send_wr: sends_max,
+            max_recv_wr: receives_max,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline_data: inline_bytes,
+        };
+        // SAFETY: domain and completion queue are alive and held by the queue pair.
+        let raw = unsafe { sys::ibv_create_qp(self.raw.as_ptr(), &mut wanted) };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        Ok(QueuePair {
+            raw,
+            inline_bytes_max: wanted.cap.max_inline_data,
+            _completions: completions.clone(),
+            _domain: self.clone(),
+        })
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: allocated by this value, freed once; everything made of it holds it.
+        unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+    }
+}
+
+impl MemoryRegion {
+    pub(super) fn local_key(&self) -> u32 {
+        // SAFETY: the region is registered while `self` lives.
+        unsafe { (*self.raw.as_ptr()).lkey }
+    }
+
+    pub(super) fn remote_key(&self) -> u32 {
+        // SAFETY: the region is registered while `self` lives.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        // SAFETY: registered by this value, deregistered once. Requests in flight hold their region, so
+        // none of this process's names it any more; a peer's is refused by the NIC from now on.
+        unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) };
+    }
+}
+
+impl CompletionQueue {
+    pub(super) fn new(context: &Arc<Context>, entries: u32) -> io::Result<Arc<CompletionQueue>> {
+        // SAFETY: the context is open, and is held by the channel.
+        let raw = unsafe { sys::ibv_create_comp_channel(context.0.as_ptr()) };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        let channel = CompletionChannel { raw, _context: context.clone() };
+        // SAFETY: a descriptor of the living channel.
+        let fd = unsafe { BorrowedFd::borrow_raw(channel.fd()) };
+        let flags = rustix::fs::fcntl_getfl(fd)?;
+        rustix::fs::fcntl_setfl(fd, flags | rustix::fs::OFlags::NONBLOCK)?;
+        // fits: the caller keeps it under the device's limit, which is an i32
+        let entries = entries as i32;
+        // SAFETY: context and channel are alive, the channel is held by the queue; vector 0 exists.
+        let raw = unsafe {
+            sys::ibv_create_cq(
+                context.0.as_ptr(),
+                entries,
+                std::ptr::null_mut(),
+                channel.raw.as_ptr(),
+                0,
+            )
+        };
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
+        Ok(Arc::new(CompletionQueue { raw, channel }))
+    }
+
+    /// Readable when a completion has come since [`CompletionQueue::arm`].
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel, and its descriptor with it, lives as long as `self`.
+        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
+    }
+
+    /// Asks to be told of the next completion.
+    pub(super) fn arm(&self) -> io::Result<()> {
+        // SAFETY: the queue is alive.
+        check(unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) })
+    }
+
+    /// Takes what has been told, so that the descriptor is readable no more.
+    pub(super) fn take_events(&self) {
+        let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: the channel is alive and does not block, the places are valid; each event that was
+        // taken is acknowledged once.
+        unsafe {
+            while sys::ibv_get_cq_event(self.channel.raw.as_ptr(), &mut queue, &mut context) == 0 {
+                sys::ibv_ack_cq_events(queue, 1);
+            }
+        }
+    }
+
+    /// Moves at most [`POLL_MAX`] completions to the end of `found`; returns how many.
+    pub(super) fn poll(&self, found: &mut Vec<WorkCompletion>) -> io::Result<usize> {
+        // SAFETY: an array of C structs of integers, for which zero is a value.
+        let mut raw: [sys::ibv_wc; POLL_MAX] = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is alive, the array has POLL_MAX places.
+        let count =
+            unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_MAX as i32, raw.as_mut_ptr()) };
+        let count = usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
+        found.extend(raw.iter().take(count).map(|wc| {
+            let with_immediate = wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+            // SAFETY: both fields of the union are a u32, and any bits are one.
+            let immediate = unsafe { wc.imm_data_invalidated_rkey_union.imm_data };
+            let success = wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS;
+            WorkCompletion {
+                id: wc.wr_id,
+                queue_pair: wc.qp_num,
+                status: wc.status,
+                vendor: wc.vendor_err,
+                immediate: (with_immediate && success).then(|| u32::from_be(immediate)),
+                bytes: if success { wc.byte_len } else { 0 },
+            }
+        }));
+        Ok(count)
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: created by this value, destroyed once; its queue pairs hold it, and every event that
+        // was taken has been acknowledged. The channel goes after it.
+        unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
+    }
+}
+
+impl CompletionChannel {
+    fn fd(&self) -> RawFd {
+        // SAFETY: the channel is alive.
+        unsafe { (*self.raw.as_ptr()).fd }
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: created by this value, destroyed once, after the queue that used it.
+        unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+    }
+}
+
+impl QueuePair {
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: the queue pair is alive.
+        unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+
+    pub(super) fn inline_bytes_max(&self) -> u32 {
+        self.inline_bytes_max
+    }
+
+    pub(super) fn reset_to_init(&self, port: u8) -> io::Result<()> {
+        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_INIT);
+        wanted.port_num = port;
+        wanted.qp_access_flags = (sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ)
+            .0;
+        self.modify(
+            wanted,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE
+                | sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+                | sys::ibv_qp_attr_mask::IBV_QP_PORT
+                | sys::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
+        )
+    }
+
+    /// Ready to receive from `peer`.
+    pub(super) fn init_to_rtr(&self, peer: &Address, path: &Path) -> io::Result<()> {
+        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_RTR);
+        wanted.path_mtu = mtu_code(path.mtu);
+        wanted.dest_qp_num = peer.queue_pair;
+        wanted.rq_psn = peer.first_packet;
+        wanted.max_dest_rd_atomic = path.reads_max;
+        wanted.min_rnr_timer = RECEIVER_NOT_READY_TIMER;
+        wanted.ah_attr.port_num = path.port;
+        wanted.ah_attr.dlid = if path.by_lid { peer.lid } else { 0 };
+        wanted.ah_attr.is_global = 1;
+        wanted.ah_attr.grh.dgid = sys::ibv_gid { raw: peer.gid };
+        wanted.ah_attr.grh.sgid_index = path.gid_index;
+        wanted.ah_attr.grh.hop_limit = 64;
+        self.modify(
+            wanted,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE
+                | sys::ibv_qp_attr_mask::IBV_QP_AV
+                | sys::ibv_qp_attr_mask::IBV_QP_PATH_MTU
+                | sys::ibv_qp_attr_mask::IBV_QP_DEST_QPN
+                | sys::ibv_qp_attr_mask::IBV_QP_RQ_PSN
+                | sys::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                | sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER,
+        )
+    }
+
+    /// Ready to send.
+    pub(super) fn rtr_to_rts(&self, first_packet: u32, path: &Path) -> io::Result<()> {
+        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_RTS);
+        wanted.sq_psn = first_packet;
+        wanted.timeout = path.timeout;
+        wanted.retry_cnt = RETRIES;
+        wanted.rnr_retry = RECEIVER_NOT_READY_RETRIES;
+        wanted.max_rd_atomic = path.reads_max;
+        self.modify(
+            wanted,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE
+                | sys::ibv_qp_attr_mask::IBV_QP_SQ_PSN
+                | sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT
+                | sys::ibv_qp_attr_mask::IBV_QP_RETRY_CNT
+                | sys::ibv_qp_attr_mask::IBV_QP_RNR_RETRY
+                | sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
+        )
+    }
+
+    /// Ends it: what is posted is flushed.
+    pub(super) fn to_error(&self) -> io::Result<()> {
+        let wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_ERR);
+        self.modify(wanted, sys::ibv_qp_attr_mask::IBV_QP_STATE)
+    }
+
+    /// Whether the device promises that the bytes of one incoming write become visible to this
+    /// processor in ascending order. Valid once the queue pair is ready to send.
+    pub(super) fn writes_land_in_order(&self) -> bool {
+        let write = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        // SAFETY: the queue pair is alive.
+        query_data_in_order().is_some_and(|query| unsafe { query(self.raw.as_ptr(), write, 0) } == 1)
+    }
+
+    /// Posts requests that take effect in order, with one doorbell. The error says how many of them
+    /// were taken.
+    ///
+    /// The caller keeps the memory that the segments name registered and unmoved until the request's
+    /// end is told (a request without a tale ends with the next one that has).
+    pub(super) fn post(&self, requests: &[Request]) -> Result<(), (usize, io::Error)> {
+        assert!(requests.len() <= CHAIN_MAX, "a chain of {} requests", requests.len());
+        // SAFETY: arrays of C structs of integers and pointers, for which zero means "none".
+        let (mut segments, mut raw): ([[sys::ibv_sge; 2]; CHAIN_MAX], [sys::ibv_send_wr; CHAIN_MAX]) =
+            unsafe { std::mem::zeroed() };
+        for (index, request) in requests.iter().enumerate() {
+            segments[index] = segments_of(request);
+            raw[index] = send_request(request, &mut segments[index]);
+        }
+        for index in 1..requests.len() {
+            let next = &raw mut raw[index];
+            raw[index - 1].next = next;
+        }
+        let (Some(first), mut bad) = (raw[..requests.len()].first_mut(), std::ptr::null_mut()) else {
+            return Ok(());
+        };
+        let first: *mut sys::ibv_send_wr = first;
+        // SAFETY: the chain and its segments live until the call returns, after which the provider needs
+        // them no more; what the segments name is kept by the caller, as said above.
+        let failed = unsafe { sys::ibv_post_send(self.raw.as_ptr(), first, &mut bad) };
+        if failed == 0 {
+            return Ok(());
+        }
+        let taken = (0..raw.len()).find(|&i| std::ptr::eq(&raw[i], bad)).unwrap_or(0);
+        Err((taken, io::Error::from_raw_os_error(failed)))
+    }
+
+    /// Posts one receive into registered memory, kept as for [`QueuePair::post`].
+    pub(super) fn post_receive(&self, id: u64, into: Segment) -> io::Result<()> {
+        let mut segment = sge(&into);
+        let mut request = sys::ibv_recv_wr {
+            wr_id: id,
+            next: std::ptr::null_mut(),
+            sg_list: &mut segment,
+            num_sge: 1,
+        };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: request and segment live until the call returns; the memory is kept by the caller.
+        check(unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut request, &mut bad) })
+    }
+
+    fn modify(
+        &self,
+        mut wanted: sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> io::Result<()> {
+        // SAFETY: the queue pair is alive, the attributes valid for the mask.
+        check(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut wanted, mask.0 as i32) })
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: created by this value, destroyed once. After it the NIC accesses no memory for it.
+        unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
+    }
+}
+
+/// Seven, the most there is: about half a second at the default timeout before a path counts as dead.
+const RETRIES: u8 = 7;
+/// Finite (7 would be forever and hide a receiver that is gone): with the timer below about a second.
+const RECEIVER_NOT_READY_RETRIES: u8 = 6;
+/// 163.84 ms. Credits keep receivers ready; this is for when they fail.
+const RECEIVER_NOT_READY_TIMER: u8 = 28;
+
+fn zeroed_attributes(state: sys::ibv_qp_state::Type) -> sys::ibv_qp_attr {
+    // SAFETY: a C struct of integers, for which zero is a value.
+    let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attributes.qp_state = state;
+    attributes
+}
+
+/// The segments that are there, first ones first.
+fn segments_of(request: &Request) -> [sys::ibv_sge; 2] {
+    let mut there = request.segments.iter().flatten();
+    let none = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
+    std::array::from_fn(|_| there.next().map_or(none, sge))
+}
+
+fn sge(segment: &Segment) -> sys::ibv_sge {
+    sys::ibv_sge { addr: segment.address, length: segment.bytes, lkey: segment.key }
+}
+
+fn send_request(request: &Request, segments: &mut [sys::ibv_sge; 2]) -> sys::ibv_send_wr {
+    // SAFETY: a C struct of integers and pointers, for which zero means "none".
+    let mut raw: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+    raw.wr_id = request.id;
+    raw.sg_list = segments.as_mut_ptr();
+    raw.num_sge = request.segments.iter().flatten().count() as i32; // fits: at most 2
+    raw.opcode = match request.kind {
+        Kind::Write => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        Kind::WriteWithImmediate(_) => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+        Kind::Read => sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
+        Kind::Send => sys::ibv_wr_opcode::IBV_WR_SEND,
+    };
+    if let Kind::WriteWithImmediate(immediate) = request.kind {
+        raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+    }
+    let flag = |set: bool, flag: sys::ibv_send_flags| if set { flag.0 } else { 0 };
+    raw.send_flags = flag(request.fence, sys::ibv_send_flags::IBV_SEND_FENCE)
+        | flag(request.signaled, sys::ibv_send_flags::IBV_SEND_SIGNALED)
+        | flag(request.inline, sys::ibv_send_flags::IBV_SEND_INLINE);
+    raw.wr.rdma =
+        sys::rdma_t { remote_addr: request.remote.address, rkey: request.remote.key };
+    raw
+}
+
+/// The code of an MTU in bytes.
+fn mtu_code(bytes: u32) -> sys::ibv_mtu::Type {
+    match bytes {
+        ..512 => sys::ibv_mtu::IBV_MTU_256,
+        512..1024 => sys::ibv_mtu::IBV_MTU_512,
+        1024..2048 => sys::ibv_mtu::IBV_MTU_1024,
+        2048..4096 => sys::ibv_mtu::IBV_MTU_2048,
+        4096.. => sys::ibv_mtu::IBV_MTU_4096,
+    }
+}
+
+/// The bytes of an MTU's code; 0 where there is no such code.
+pub(super) fn mtu_bytes(code: u32) -> u32 {
+    if (1..=5).contains(&code) { 128 << code } else { 0 }
+}
+
+/// What libibverbs calls a status.
+pub(super) fn status_text(status: u32) -> String {
+    // SAFETY: answers any number with a constant, terminated string, or NULL.
+    let text = unsafe { sys::ibv_wc_status_str(status) };
+    match text.is_null() {
+        true => format!("status {status}"),
+        // SAFETY: not null, so a terminated string that lives forever.
+        false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+    }
+}
+
+fn readable(fd: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+        && polled[0].revents().contains(PollFlags::IN)
+}
+
+/// libibverbs returns an errno, or -1 with errno set.
+fn check(result: i32) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        ..0 => Err(io::Error::last_os_error()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}

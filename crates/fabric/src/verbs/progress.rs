@@ -1,0 +1,353 @@
+//! The completion queues: one thread each, asleep in the completion channel until something completes,
+//! for the queue pairs that were spread to it. Whoever polls the fabric takes completions too.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use rustix::event::{EventfdFlags, PollFd, PollFlags};
+use tensorwire_base::Rank;
+
+use super::device::NicEnd;
+use super::ibv::{self, AsyncEvent, POLL_MAX, WorkCompletion};
+use super::queue_pair::QueuePair;
+use super::region::{self, ControlMemory};
+use super::wire::News;
+use crate::api::ArrivalSlot;
+use crate::common::{Core, Gone, Peer};
+use crate::control::{Granted, Link, Requests};
+use crate::error::FaultCause;
+use crate::listener::timespec;
+use crate::region::{RegionDescriptor, RegionMemory};
+
+/// Completions taken in one turn are at most so many times [`POLL_MAX`].
+const ROUNDS_MAX: usize = 16;
+/// How often a queue pair that is between two lives is looked after.
+const ATTENTION: Duration = Duration::from_millis(10);
+/// How often flags in memory are looked at while nobody else does.
+const WATCH: Duration = Duration::from_micros(100);
+
+/// The queue pairs to every peer, by rank.
+pub(super) type PeerTable = RwLock<HashMap<Rank, Vec<Arc<QueuePair>>>>;
+
+/// A completion queue and whose completions it gets.
+#[derive(Debug)]
+pub(super) struct Queue {
+    completions: Arc<ibv::CompletionQueue>,
+    wake: OwnedFd,
+    stop: AtomicBool,
+    by_number: RwLock<HashMap<u32, Weak<QueuePair>>>,
+    /// One at a time, so that the completions of a queue pair are handled in their order.
+    polling: Mutex<Vec<WorkCompletion>>,
+}
+
+/// Its thread.
+#[derive(Debug)]
+pub(super) struct Poller {
+    pub(super) queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a poller looks after beside its queue.
+#[derive(Clone, Debug)]
+pub(super) struct Duties {
+    pub(super) core: Arc<Core>,
+    pub(super) end: Arc<NicEnd>,
+    pub(super) peers: Arc<PeerTable>,
+    pub(super) watch: Arc<Watch>,
+    /// One poller has the device's events and the flags.
+    pub(super) is_first: bool,
+}
+
+/// Flags in memory that peers write: arrivals without a completion.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// A table for each peer, and the highest flag seen of each slot.
+    tables: RwLock<Vec<(ControlMemory, Vec<AtomicU64>)>>,
+    /// Slots whose flag comes behind a payload.
+    tails: RwLock<Vec<Tail>>,
+    used: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Tail {
+    slot: ArrivalSlot,
+    region: Weak<RegionMemory>,
+    offset: u64,
+    seen: AtomicU64,
+}
+
+/// Answers peers who want to access a region of ours or have news, and ends what leads to lost ones.
+#[derive(Debug)]
+pub(super) struct Owner {
+    core: Arc<Core>,
+    peers: Arc<PeerTable>,
+}
+
+impl Queue {
+    fn new(completions: Arc<ibv::CompletionQueue>) -> std::io::Result<Queue> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (stop, by_number) = (AtomicBool::new(false), RwLock::default());
+        Ok(Queue { completions, wake, stop, by_number, polling: Mutex::default() })
+    }
+
+    pub(super) fn completions(&self) -> &Arc<ibv::CompletionQueue> {
+        &self.completions
+    }
+
+    /// Sends the completions of that number there.
+    pub(super) fn enter(&self, number: u32, queue_pair: Weak<QueuePair>) {
+        self.by_number.write().insert(number, queue_pair);
+    }
+
+    pub(super) fn leave(&self, number: u32) {
+        self.by_number.write().remove(&number);
+    }
+
+    /// Has the thread look after its queue pairs.
+    pub(super) fn wake(&self) {
+        // cannot fail: the counter is far from its maximum
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Takes what has completed, if nobody else is at it; true if there was something.
+    pub(super) fn poll(&self) -> bool {
+        match self.polling.try_lock() {
+            Some(mut found) => self.poll_locked(&mut found),
+            None => false,
+        }
+    }
+
+    fn poll_locked(&self, found: &mut Vec<WorkCompletion>) -> bool {
+        let mut any = false;
+        for _ in 0..ROUNDS_MAX {
+            found.clear();
+            // a device that is gone: its event, or the time limit of its queue pairs, says so
+            let count = self.completions.poll(found).unwrap_or(0);
+            for completion in found.iter() {
+                let number = completion.queue_pair;
+                let queue_pair = self.by_number.read().get(&number).and_then(Weak::upgrade);
+                if let Some(queue_pair) = queue_pair {
+                    queue_pair.completed(completion);
+                }
+            }
+            any |= count > 0;
+            if count < POLL_MAX {
+                break;
+            }
+        }
+        any
+    }
+}
+
+impl Poller {
+    pub(super) fn start(
+        completions: Arc<ibv::CompletionQueue>,
+        duties: Duties,
+        index: usize,
+    ) -> std::io::Result<Poller> {
+        let queue = Arc::new(Queue::new(completions)?);
+        let own = queue.clone();
+        let thread = std::thread::Builder::new()
+            .name(format!("fabric-cq-{index}"))
+            .spawn(move || run(&own, &duties))?;
+        Ok(Poller { queue, thread: Some(thread) })
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.queue.stop.store(true, Ordering::Release);
+        self.queue.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(queue: &Queue, duties: &Duties) {
+    while !queue.stop.load(Ordering::Acquire) {
+        spin(queue, duties);
+        // armed first, polled once more after it: what completes in between is not missed
+        let armed = queue.completions.arm().is_ok();
+        if queue.poll_locked(&mut queue.polling.lock()) {
+            continue;
+        }
+        let troubled = duties.troubled(queue);
+        let watches = duties.is_first && duties.watch.scan(&duties.core);
+        let timeout = match (watches, troubled || !armed) {
+            (true, _) => Some(WATCH),
+            (false, true) => Some(ATTENTION),
+            (false, false) => None,
+        };
+        sleep(queue, duties, timeout);
+        let now = Instant::now();
+        duties.pairs_of(queue).iter().for_each(|pair| pair.turn(now));
+    }
+}
+
+/// Polls as long as a wait spins, for as long as there is something.
+fn spin(queue: &Queue, duties: &Duties) {
+    let mut until = Instant::now() + duties.core.config().spin;
+    while Instant::now() < until && !queue.stop.load(Ordering::Acquire) {
+        if queue.poll() {
+            until = Instant::now() + duties.core.config().spin;
+        }
+        std::hint::spin_loop();
+    }
+}
+
+fn sleep(queue: &Queue, duties: &Duties, timeout: Option<Duration>) {
+    let mut polled = [
+        PollFd::from_borrowed_fd(queue.wake.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(queue.completions.fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(duties.end.context().events_fd(), PollFlags::IN),
+    ];
+    let watched = if duties.is_first { &mut polled[..] } else { &mut polled[..2] };
+    let _ = rustix::event::poll(watched, timeout.map(timespec).as_ref());
+    let happened = polled.map(|polled| !polled.revents().is_empty());
+    if happened[0] {
+        let _ = rustix::io::read(&queue.wake, &mut [0; 8]);
+    }
+    if happened[1] {
+        queue.completions.take_events();
+    }
+    if duties.is_first && happened[2] {
+        duties.device_event();
+    }
+}
+
+impl Duties {
+    /// All queue pairs whose completions come here.
+    fn pairs_of(&self, queue: &Queue) -> Vec<Arc<QueuePair>> {
+        let peers = self.peers.read();
+        let pairs = peers.values().flatten();
+        pairs.filter(|pair| std::ptr::eq(&*pair.queue, queue)).cloned().collect()
+    }
+
+    fn troubled(&self, queue: &Queue) -> bool {
+        let peers = self.peers.read();
+        let mut pairs = peers.values().flatten();
+        pairs.any(|pair| std::ptr::eq(&*pair.queue, queue) && pair.needs_attention())
+    }
+
+    fn device_event(&self) {
+        let me = self.core.me().rank;
+        let nic = self.end.description();
+        match self.end.context().next_event() {
+            Some(AsyncEvent::DeviceFatal) => self.device_lost("it was removed, or stopped working"),
+            Some(AsyncEvent::PortDown) => {
+                tracing::warn!(%me, nic, "the RDMA port is down; is its cable out?");
+            }
+            Some(AsyncEvent::PortUp) => tracing::info!(%me, nic, "the RDMA port is up"),
+            Some(AsyncEvent::Other(event)) => tracing::debug!(%me, nic, event, "device event"),
+            // the descriptor of a device that is gone is readable and has no event
+            None if self.end.context().port(self.end.port_number()).is_err() => {
+                self.device_lost("it is gone");
+            }
+            None => {}
+        }
+    }
+
+    /// Without a NIC nobody can be reached.
+    fn device_lost(&self, how: &str) {
+        let detail = format!("{}: {how}", self.end.description());
+        for pair in self.peers.read().values().flatten() {
+            let cause = FaultCause::Device { detail: detail.clone() };
+            self.core.peer_gone(&pair.link.peer, Gone::Lost(cause));
+            pair.link.shutdown();
+            pair.close();
+        }
+        // nothing more will be told: do not ask all the time
+        std::thread::sleep(ATTENTION);
+    }
+}
+
+impl Watch {
+    /// A table of flags for one more peer: where the peer finds it.
+    pub(super) fn add_table(&self, table: ControlMemory, slots: usize) -> ibv::Remote {
+        let remote = table.remote();
+        let seen = (0..slots).map(|_| AtomicU64::new(0)).collect();
+        self.tables.write().push((table, seen));
+        remote
+    }
+
+    pub(super) fn add_tail(&self, slot: ArrivalSlot, region: &Arc<RegionMemory>, offset: u64) {
+        let (region, seen) = (Arc::downgrade(region), AtomicU64::new(0));
+        self.tails.write().push(Tail { slot, region, offset, seen });
+    }
+
+    /// From now on flags are looked at: a peer signals with them.
+    pub(super) fn begin(&self) {
+        self.used.store(true, Ordering::Release);
+    }
+
+    /// Raises the slots whose flags have risen. False if no peer uses flags.
+    pub(super) fn scan(&self, core: &Core) -> bool {
+        if !self.used.load(Ordering::Acquire) {
+            return false;
+        }
+        let allocated = core.board().allocated();
+        for (table, seen) in self.tables.read().iter() {
+            for (slot, seen) in (0..allocated).zip(seen) {
+                raise(core, slot, flag(table.mapping.at(u64::from(slot) * 8)), seen);
+            }
+        }
+        self.tails.write().retain(|tail| {
+            let Some(region) = tail.region.upgrade() else { return false };
+            raise(core, tail.slot.index(), flag(region.mapping().at(tail.offset)), &tail.seen);
+            true
+        });
+        true
+    }
+}
+
+/// Acquire: what the NIC made visible before the flag is visible after.
+fn flag(at: *mut u8) -> u64 {
+    // SAFETY: the callers give the address of 8 bytes at a multiple of 8 inside a mapping that they hold:
+    // tables have 8 bytes a slot, and a tail's room was checked when its slot was allocated. Any bits
+    // are a u64; only the NIC writes there.
+    let flag = unsafe { AtomicU64::from_ptr(at.cast::<u64>()) };
+    u64::from_le(flag.load(Ordering::Acquire))
+}
+
+fn raise(core: &Core, slot: u32, flag: u64, seen: &AtomicU64) {
+    if flag > seen.load(Ordering::Relaxed) {
+        seen.store(flag, Ordering::Relaxed);
+        core.board().raise(slot, flag);
+    }
+}
+
+impl Owner {
+    pub(super) fn new(core: Arc<Core>, peers: Arc<PeerTable>) -> Owner {
+        Owner { core, peers }
+    }
+}
+
+impl Requests for Owner {
+    fn open(&self, descriptor: RegionDescriptor) -> Result<Granted, String> {
+        region::grant(&*self.core.regions().check_descriptor(descriptor)?)
+    }
+
+    fn queue_pair(&self, link: &Link, body: &[u8]) -> Result<(), String> {
+        let news = News::decode(body).map_err(|error| error.to_string())?;
+        let peers = self.peers.read();
+        let pair = peers.get(&link.rank()).and_then(|pairs| pairs.get(news.queue_pair as usize));
+        pair.ok_or("news of a queue pair that does not exist")?.news(&news);
+        Ok(())
+    }
+
+    fn ended(&self, peer: &Peer) {
+        if !matches!(peer.gone(), Some(Gone::Lost(_))) {
+            // a peer that said goodbye has confirmed all that was posted to it
+            return;
+        }
+        for pair in self.peers.read().get(&peer.member.rank).into_iter().flatten() {
+            pair.close();
+        }
+    }
+}

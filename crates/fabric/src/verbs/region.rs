@@ -1,0 +1,90 @@
+//! Regions as registered memory: allocating our own, and knowing a peer's.
+
+use tensorwire_base::Rank;
+
+use super::device::VerbsDevice;
+use super::ibv::{MemoryRegion, Remote};
+use super::wire;
+use crate::control::Granted;
+use crate::error::{OpenRegionError, RegionError};
+use crate::mapping::{Mapping, available_bytes};
+use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
+
+/// Registered with relaxed ordering, without which some NICs reach half of their speed: an arrival is
+/// a completion or a flag in strictly ordered memory, never payload. `flag-tail` is payload, and has
+/// strict regions.
+pub(super) fn alloc(device: &VerbsDevice, bytes: u64) -> Result<Region, RegionError> {
+    let available = available_bytes();
+    if bytes > available {
+        return Err(RegionError::NoMemory { bytes, available });
+    }
+    let bytes_max = device.nic().memory_region_bytes_max;
+    if bytes > bytes_max {
+        return Err(RegionError::TooLargeForNic { bytes, bytes_max });
+    }
+    let system = |doing, source| RegionError::System { doing, bytes, source };
+    let mapping = Mapping::private(bytes).map_err(|error| system("allocate", error.into()))?;
+    let registration = device.domain().register(&mapping, device.relaxes());
+    let registration = registration.map_err(|source| not_registered(bytes, source))?;
+    Ok(device.core().regions().enter_registered(mapping, None, Some(registration)))
+}
+
+/// Why the NIC was not let near the memory.
+pub(super) fn not_registered(bytes: u64, source: std::io::Error) -> RegionError {
+    let limit = memlock_limit();
+    match limit {
+        Some(limit) if limit < bytes || source.raw_os_error() == Some(libc::ENOMEM) => {
+            RegionError::Memlock { bytes, limit }
+        }
+        _ => RegionError::System { doing: "register", bytes, source },
+    }
+}
+
+/// Most bytes that this process may lock in memory; None: any number.
+pub(super) fn memlock_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+/// The answer to a peer that wants to access a region of ours.
+pub(super) fn grant(region: &RegionMemory) -> Result<Granted, String> {
+    let registration = region.registration().ok_or("the region is not registered")?;
+    let address = region.mapping().start().as_ptr() as u64;
+    let remote = Remote { address, key: registration.remote_key() };
+    Ok(Granted { fd: None, key: wire::encode_remote(remote) })
+}
+
+/// What a peer granted.
+pub(super) fn open(
+    peer: Rank,
+    descriptor: RegionDescriptor,
+    grant: &Granted,
+) -> Result<RemoteRegion, OpenRegionError> {
+    let remote = wire::decode_remote(&grant.key)
+        .map_err(|error| OpenRegionError::Map { peer, reason: error.to_string() })?;
+    Ok(RemoteRegion::registered(peer, descriptor, remote))
+}
+
+/// Memory of this room's own that the NIC accesses: receive buffers, flags, epochs. Strictly ordered.
+#[derive(Debug)]
+pub(super) struct ControlMemory {
+    // before the mapping: the NIC lets go of it first
+    pub(super) registration: MemoryRegion,
+    pub(super) mapping: Mapping,
+}
+
+impl ControlMemory {
+    pub(super) fn new(device_domain: &std::sync::Arc<super::ibv::ProtectionDomain>, bytes: u64)
+    -> std::io::Result<ControlMemory> {
+        let mapping = Mapping::private(bytes)?;
+        let registration = device_domain.register(&mapping, false)?;
+        Ok(ControlMemory { registration, mapping })
+    }
+
+    pub(super) fn address(&self, offset: u64) -> u64 {
+        self.mapping.at(offset) as u64
+    }
+
+    pub(super) fn remote(&self) -> Remote {
+        Remote { address: self.address(0), key: self.registration.remote_key() }
+    }
+}

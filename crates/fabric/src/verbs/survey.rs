@@ -1,0 +1,399 @@
+//! Which RDMA NICs this machine has, as plain data, and which of them to use. Opens them to look, and
+//! connects to nobody.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::ibv::{self, Context};
+use super::{GidChoice, VerbsOptions, VerbsUnusable};
+
+/// An RDMA NIC.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Nic {
+    pub name: String,
+    pub firmware: String,
+    pub vendor: u32,
+    pub part: u32,
+    pub memory_region_bytes_max: u64,
+    pub queue_pairs_max: u32,
+    pub requests_max: u32,
+    pub completions_max: u32,
+    /// Reads that one queue pair may have outstanding as their reader, and as their target.
+    pub reads_max: u32,
+    pub read_targets_max: u32,
+    pub ports: Vec<Port>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Port {
+    pub number: u8,
+    pub state: PortState,
+    pub link: LinkLayer,
+    pub mtu: u32,
+    pub mtu_max: u32,
+    pub lid: u16,
+    pub gids: Vec<Gid>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortState {
+    Down,
+    /// The link trains, or waits for the subnet manager.
+    Initializing,
+    Active,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkLayer {
+    InfiniBand,
+    Ethernet,
+}
+
+/// An entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Gid {
+    pub index: u32,
+    pub kind: GidKind,
+    /// The GID as the address that it is.
+    pub address: IpAddr,
+    pub interface: Option<String>,
+    #[serde(skip)]
+    pub(crate) raw: [u8; 16],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GidKind {
+    InfiniBand,
+    RoceV1,
+    RoceV2,
+}
+
+/// A NIC, a port and a GID, and why these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Index into the survey.
+    pub nic: usize,
+    /// Index into the NIC's ports.
+    pub port: usize,
+    /// Index into the port's GIDs.
+    pub gid: usize,
+    pub reason: String,
+}
+
+/// Every RDMA NIC of this machine; none where there is none.
+///
+/// # Errors
+/// When libibverbs cannot be loaded, or cannot list devices.
+pub fn survey() -> Result<Vec<Nic>, VerbsUnusable> {
+    Ok(look()?.into_iter().map(|(nic, _)| nic).collect())
+}
+
+/// The same, with the NICs open.
+pub(super) fn look() -> Result<Vec<(Nic, Arc<Context>)>, VerbsUnusable> {
+    ibv::load().map_err(|error| VerbsUnusable {
+        reason: format!("libibverbs cannot be loaded ({error})"),
+        mend: "install rdma-core (apt-get install rdma-core ibverbs-providers)".into(),
+    })?;
+    let mut found = Vec::new();
+    let listed = ibv::each_device(|name, opened| {
+        match opened.and_then(|context| Ok((describe(name, &context)?, context))) {
+            Ok((nic, context)) => found.push((nic, Arc::new(context))),
+            Err(error) => tracing::warn!(nic = name, %error, "cannot open an RDMA NIC"),
+        }
+    });
+    listed.map_err(|error| VerbsUnusable {
+        reason: format!("libibverbs cannot list devices ({error})"),
+        mend: "load the kernel's RDMA modules (modprobe ib_uverbs)".into(),
+    })?;
+    Ok(found)
+}
+
+fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
+    let device = context.device()?;
+    let count = |value: i32| u32::try_from(value).unwrap_or(0);
+    let firmware = device.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
+    let ports = (1..=device.phys_port_cnt)
+        .filter_map(|number| describe_port(context, number).ok())
+        .collect();
+    Ok(Nic {
+        name: name.to_string(),
+        firmware,
+        vendor: device.vendor_id,
+        part: device.vendor_part_id,
+        memory_region_bytes_max: device.max_mr_size,
+        queue_pairs_max: count(device.max_qp),
+        requests_max: count(device.max_qp_wr),
+        completions_max: count(device.max_cqe),
+        reads_max: count(device.max_qp_init_rd_atom),
+        read_targets_max: count(device.max_qp_rd_atom),
+        ports,
+    })
+}
+
+fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
+    let port = context.port(number)?;
+    let entries = u32::try_from(port.gid_tbl_len).unwrap_or(0).min(256);
+    let gid = |index| {
+        let entry = context.gid(number, index)?;
+        // SAFETY: any bytes are a GID.
+        let raw = unsafe { entry.gid.raw };
+        let kind = match entry.gid_type {
+            0 => GidKind::InfiniBand,
+            1 => GidKind::RoceV1,
+            _ => GidKind::RoceV2,
+        };
+        let interface = ibv::interface_name(entry.ndev_ifindex);
+        Some(Gid { index, kind, address: ibv::address_of(raw), interface, raw })
+    };
+    Ok(Port {
+        number,
+        state: match port.state {
+            4 => PortState::Active,
+            2 | 3 => PortState::Initializing,
+            _ => PortState::Down,
+        },
+        // 0 is what drivers of InfiniBand said before there was a second kind
+        link: if port.link_layer == 2 { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+        mtu: ibv::mtu_bytes(port.active_mtu),
+        mtu_max: ibv::mtu_bytes(port.max_mtu),
+        lid: port.lid,
+        gids: (0..entries).filter_map(gid).collect(),
+    })
+}
+
+/// Chooses among what a survey found. `near` is the address at which this process listens: a NIC of
+/// that network is where its peers are.
+///
+/// A GID counts for more the further up it is: asked for by index or address; of an active port; the
+/// address `near` itself; RoCE v2 or InfiniBand; routable; private; link-local.
+pub fn choose(
+    nics: &[Nic],
+    options: &VerbsOptions,
+    near: Option<IpAddr>,
+) -> Result<Choice, VerbsUnusable> {
+    let unusable = |reason: String, mend: &str| Err(VerbsUnusable { reason, mend: mend.into() });
+    if nics.is_empty() {
+        return unusable(
+            "there is no RDMA NIC".into(),
+            "without one, a software device will do: rdma link add rxe0 type rxe netdev INTERFACE",
+        );
+    }
+    let (wanted_nic, wanted_port) = match options.nic.as_deref().map(|nic| nic.split_once(':')) {
+        None => (None, None),
+        Some(None) => (options.nic.as_deref(), None),
+        Some(Some((name, port))) => match port.parse::<u8>() {
+            Ok(port) => (Some(name), Some(port)),
+            Err(_) => return unusable(format!("'{port}' is no port number"), "write NIC or NIC:PORT"),
+        },
+    };
+    let mut places = Vec::new();
+    for (nic_at, nic) in nics.iter().enumerate() {
+        for (port_at, port) in nic.ports.iter().enumerate() {
+            let wanted = wanted_nic.is_none_or(|name| name == nic.name)
+                && wanted_port.is_none_or(|number| number == port.number);
+            places.extend(wanted.then_some((nic_at, port_at)));
+        }
+    }
+    if places.is_empty() {
+        let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
+        let nic = options.nic.as_deref().unwrap_or("");
+        let mend = format!("there is {}", names.join(", "));
+        return unusable(format!("there is no NIC or port '{nic}'"), &mend);
+    }
+    let active = |&(nic, port): &(usize, usize)| nics[nic].ports[port].state == PortState::Active;
+    if !places.iter().any(active) {
+        let (nic, port) = places[0];
+        let reason =
+            format!("port {} of {} is not active", nics[nic].ports[port].number, nics[nic].name);
+        return unusable(reason, "bring its link up (ip link set INTERFACE up), or plug in the cable");
+    }
+    let best = places
+        .into_iter()
+        .filter(active)
+        .flat_map(|(nic, port)| (0..nics[nic].ports[port].gids.len()).map(move |gid| (nic, port, gid)))
+        .filter(|&(nic, port, gid)| {
+            let gid = &nics[nic].ports[port].gids[gid];
+            options.gid.is_none_or(|wanted| match wanted {
+                GidChoice::Index(index) => gid.index == index,
+                GidChoice::Address(address) => gid.address == address,
+            })
+        })
+        // the first of equals: `max_by_key` would take the last
+        .rev_max_by_key(|&(nic, port, gid)| Rank::of(&nics[nic].ports[port].gids[gid], near));
+    let Some((nic, port, gid)) = best else {
+        let reason = match options.gid {
+            Some(GidChoice::Index(index)) => format!("no active port has GID index {index}"),
+            Some(GidChoice::Address(address)) => format!("no active port has the GID {address}"),
+            None => "no active port has a GID".into(),
+        };
+        return unusable(reason, "give its interface an address (ip addr add …), or leave --gid out");
+    };
+    let rank = Rank::of(&nics[nic].ports[port].gids[gid], near);
+    let why = if options.gid.is_some() { "as asked".into() } else { rank.to_string() };
+    let (nic_name, port_number) = (&nics[nic].name, nics[nic].ports[port].number);
+    let gid_entry = &nics[nic].ports[port].gids[gid];
+    let reason = format!(
+        "{nic_name} port {port_number}, MTU {}, GID {} = {} ({}): {why}",
+        nics[nic].ports[port].mtu, gid_entry.index, gid_entry.address, gid_entry.kind
+    );
+    Ok(Choice { nic, port, gid, reason })
+}
+
+/// What speaks for a GID, most important first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    near: bool,
+    current: bool,
+    reach: Reach,
+    /// Addresses that peers know are most often IPv4.
+    ipv4: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    LinkLocal,
+    Private,
+    Routable,
+}
+
+impl Rank {
+    fn of(gid: &Gid, near: Option<IpAddr>) -> Rank {
+        let near = near.is_some_and(|near| {
+            near == gid.address && !near.is_unspecified() && !near.is_loopback()
+        });
+        let reach = match gid.address {
+            IpAddr::V4(address) if address.is_link_local() => Reach::LinkLocal,
+            IpAddr::V6(address) if address.is_unicast_link_local() => Reach::LinkLocal,
+            IpAddr::V4(address) if address.is_private() => Reach::Private,
+            IpAddr::V6(address) if address.is_unique_local() => Reach::Private,
+            _ => Reach::Routable,
+        };
+        let current = gid.kind != GidKind::RoceV1;
+        Rank { near, current, reach, ipv4: gid.address.is_ipv4() }
+    }
+}
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reach = match self.reach {
+            Reach::LinkLocal => "link-local, none better",
+            Reach::Private => "a private address, routable among the hosts of a site",
+            Reach::Routable => "routable",
+        };
+        if self.near {
+            f.write_str("the address at which this process listens, ")?;
+        }
+        f.write_str(reach)
+    }
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GidKind::InfiniBand => "InfiniBand",
+            GidKind::RoceV1 => "RoCE v1",
+            GidKind::RoceV2 => "RoCE v2",
+        })
+    }
+}
+
+/// `max_by_key` that keeps the first of equals.
+trait FirstMax: Iterator + Sized {
+    fn rev_max_by_key<K: Ord>(self, key: impl Fn(&Self::Item) -> K) -> Option<Self::Item> {
+        self.fold(None, |best: Option<Self::Item>, item| match best {
+            Some(best) if key(&best) >= key(&item) => Some(best),
+            _ => Some(item),
+        })
+    }
+}
+
+impl<I: Iterator> FirstMax for I {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(index: u32, kind: GidKind, address: &str) -> Gid {
+        let address: IpAddr = address.parse().unwrap();
+        let raw = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        Gid { index, kind, address, interface: Some("eth0".into()), raw }
+    }
+
+    fn nic(name: &str, state: PortState, gids: Vec<Gid>) -> Nic {
+        let link = LinkLayer::Ethernet;
+        let port = Port { number: 1, state, link, mtu: 1024, mtu_max: 4096, lid: 0, gids };
+        Nic {
+            name: name.into(),
+            firmware: String::new(),
+            vendor: 0,
+            part: 0,
+            memory_region_bytes_max: u64::MAX,
+            queue_pairs_max: 1,
+            requests_max: 1,
+            completions_max: 1,
+            reads_max: 1,
+            read_targets_max: 1,
+            ports: vec![port],
+        }
+    }
+
+    fn typical() -> Vec<Gid> {
+        vec![
+            gid(0, GidKind::RoceV1, "fe80::1"),
+            gid(1, GidKind::RoceV2, "fe80::1"),
+            gid(2, GidKind::RoceV1, "10.0.0.1"),
+            gid(3, GidKind::RoceV2, "10.0.0.1"),
+        ]
+    }
+
+    fn chosen(nics: &[Nic], options: &VerbsOptions, near: Option<&str>) -> (String, u32) {
+        let near = near.map(|near| near.parse().unwrap());
+        let choice = choose(nics, options, near).unwrap();
+        let nic = &nics[choice.nic];
+        (nic.name.clone(), nic.ports[choice.port].gids[choice.gid].index)
+    }
+
+    #[test]
+    fn version_two_and_an_address_that_is_routed_come_first() {
+        let nics = [nic("a", PortState::Active, typical())];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None), ("a".into(), 3));
+        let global = [gid(0, GidKind::RoceV2, "2001:db8::1"), gid(1, GidKind::RoceV2, "10.0.0.1")];
+        let nics = [nic("a", PortState::Active, global.to_vec())];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None).1, 0, "a private one is behind");
+    }
+
+    #[test]
+    fn the_network_of_the_rendezvous_decides_between_nics() {
+        let other = vec![gid(3, GidKind::RoceV2, "8.8.8.8")];
+        let nics = [nic("a", PortState::Active, other), nic("b", PortState::Active, typical())];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None).0, "a");
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), Some("10.0.0.1")).0, "b");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_taken_or_refused() {
+        let nics = [nic("a", PortState::Active, typical()), nic("b", PortState::Down, typical())];
+        let options = |nic: Option<&str>, gid| VerbsOptions { nic: nic.map(Into::into), gid };
+        assert_eq!(chosen(&nics, &options(None, Some(GidChoice::Index(0))), None).1, 0);
+        let address = Some(GidChoice::Address("10.0.0.1".parse().unwrap()));
+        assert_eq!(chosen(&nics, &options(Some("a:1"), address), None).1, 2);
+        for (options, words) in [
+            (options(Some("c"), None), "there is no NIC or port 'c'"),
+            (options(Some("a:2"), None), "'a:2'"),
+            (options(Some("a:x"), None), "no port number"),
+            (options(Some("b"), None), "port 1 of b is not active"),
+            (options(None, Some(GidChoice::Index(9))), "GID index 9"),
+        ] {
+            let refused = choose(&nics, &options, None).unwrap_err().to_string();
+            assert!(refused.contains(words), "{refused}");
+        }
+        assert!(choose(&[], &VerbsOptions::default(), None).is_err());
+    }
+}

@@ -1,0 +1,307 @@
+//! What only a device can show, and only from inside: queue pairs that die under way, keys that name
+//! nothing. Without an RDMA device each case says that it is skipped.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
+
+use super::VerbsOptions;
+use super::device::VerbsDevice;
+use super::ibv::Remote;
+use crate::api::{Completion, Direction, Signal};
+use crate::device::{Device, Work};
+use crate::error::{CompletionError, FaultCause};
+use crate::region::{Region, RemoteRegion};
+use crate::{ArrivalMode, ConnectError, FabricConfig, JobCredentials, Member, PeerAddress, Secret};
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(30))
+}
+
+/// True if there is a device to test with. Where one is expected its absence is a failure.
+fn there_is_a_device() -> bool {
+    match super::verbs_usable(&VerbsOptions::default()) {
+        Ok(_) => true,
+        Err(reason) if std::env::var_os("TENSORWIRE_VERBS").is_some() => panic!("{reason}"),
+        Err(reason) => {
+            eprintln!("skipped: {reason}");
+            false
+        }
+    }
+}
+
+fn config(rank: u32) -> FabricConfig {
+    let member = Member { rank: Rank(rank), incarnation: Incarnation(1) };
+    let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
+    // few: building queue pairs takes most of the time in an emulated machine
+    FabricConfig { queue_pairs_per_peer: 1, completion_queues: 1, ..FabricConfig::new(member, job) }
+}
+
+fn open(change: impl Fn(&mut FabricConfig)) -> [Arc<VerbsDevice>; 2] {
+    [0, 1].map(|rank| {
+        let mut config = config(rank);
+        change(&mut config);
+        Arc::new(VerbsDevice::open(&VerbsOptions::default(), config).unwrap())
+    })
+}
+
+fn connect(devices: &[Arc<VerbsDevice>; 2]) -> [Result<(), ConnectError>; 2] {
+    let [zero, one] = [0, 1].map(|rank: u32| PeerAddress {
+        rank: Rank(rank),
+        incarnation: Incarnation(1),
+        endpoint: devices[rank as usize].endpoint(),
+    });
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| devices[0].connect(&[one], soon()));
+        let second = devices[1].connect(&[zero], soon());
+        [first.join().unwrap(), second]
+    })
+}
+
+fn pair(change: impl Fn(&mut FabricConfig)) -> [Arc<VerbsDevice>; 2] {
+    let devices = open(change);
+    for connected in connect(&devices) {
+        connected.unwrap();
+    }
+    devices
+}
+
+/// A source here, a target there, and a slot there.
+struct Way {
+    source: Region,
+    target: Region,
+    remote: RemoteRegion,
+    slot: crate::ArrivalSlot,
+}
+
+fn way(devices: &[Arc<VerbsDevice>; 2], bytes: u64) -> Way {
+    let source = devices[0].alloc_region(bytes).unwrap();
+    let target = devices[1].alloc_region(bytes).unwrap();
+    let slot = devices[1].core().board().alloc_slot().unwrap();
+    let remote = devices[0].open_region(Rank(1), target.descriptor(), soon()).unwrap();
+    Way { source, target, remote, slot }
+}
+
+impl Way {
+    fn work(&self, direction: Direction, offset: u64, bytes: u64, epoch: u64) -> Work {
+        Work {
+            local: self.source.memory().clone(),
+            local_offset: offset,
+            remote: self.remote.clone(),
+            remote_offset: offset,
+            bytes,
+            direction,
+            signal: (epoch > 0).then_some(Signal { slot: self.slot, epoch }),
+            token: epoch,
+        }
+    }
+}
+
+fn byte(region: &Region, at: usize) -> *mut u8 {
+    // inside the region, by the callers' choice
+    region.slab().start().as_ptr().wrapping_add(at)
+}
+
+fn completions(device: &VerbsDevice, count: usize) -> Vec<Completion> {
+    let (mut found, deadline) = (Vec::new(), soon());
+    while found.len() < count {
+        let ticket = device.core().board().ticket();
+        device.progress();
+        if device.core().completions().drain(&mut found) == 0 {
+            device.wait(ticket, Deadline::after(Duration::from_millis(50)));
+        }
+        assert!(!deadline.passed(), "{} of {count} completions", found.len());
+    }
+    found
+}
+
+fn await_epoch(device: &VerbsDevice, slot: crate::ArrivalSlot, epoch: u64) {
+    let deadline = soon();
+    while device.core().board().epoch(slot.index()) < epoch {
+        device.wait(device.core().board().ticket(), Deadline::after(Duration::from_millis(20)));
+        assert!(!deadline.passed(), "epoch {epoch} never came");
+    }
+}
+
+#[test]
+fn a_queue_pair_that_dies_under_way_is_built_anew_and_loses_nothing() {
+    if !there_is_a_device() {
+        return;
+    }
+    const ROUNDS: u64 = 40;
+    const BYTES: u64 = 20_000;
+    let devices = pair(|_| {});
+    let way = way(&devices, BYTES * ROUNDS);
+    for round in 1..=ROUNDS {
+        let offset = (round - 1) * BYTES;
+        for at in 0..BYTES {
+            // SAFETY: inside the region, which no memcpy touches yet.
+            unsafe { byte(&way.source, (offset + at) as usize).write((round * 7 + at) as u8) };
+        }
+        // an epoch that no immediate has room for, and one that it has, in turn
+        let epoch = if round % 2 == 0 { round } else { round << 40 };
+        let mut work = way.work(Direction::Write, offset, BYTES, epoch);
+        work.token = round;
+        devices[0].post(Rank(1), 0, work).unwrap();
+        if round % 10 == 5 {
+            // one end, then the other
+            let end = &devices[usize::from(round % 20 == 5)];
+            let pair = end.peers.read().values().next().unwrap()[0].clone();
+            pair.kill();
+        }
+    }
+    let done = completions(&devices[0], ROUNDS as usize);
+    assert!(done.iter().all(|done| done.result == Ok(())), "{done:?}");
+    assert!(done.iter().map(|done| done.token).eq(1..=ROUNDS), "in order");
+    await_epoch(&devices[1], way.slot, (ROUNDS - 1) << 40);
+    for at in 0..BYTES * ROUNDS {
+        let (round, at_in) = (at / BYTES + 1, at % BYTES);
+        // SAFETY: inside the region, which nobody writes any more.
+        let found = unsafe { byte(&way.target, at as usize).read() };
+        assert_eq!(found, (round * 7 + at_in) as u8, "byte {at}");
+    }
+    assert!(devices.iter().all(|device| device.core().fault().is_none()));
+    let pair = devices[0].peers.read()[&Rank(1)][0].clone();
+    assert!(pair.generation() >= 1, "it was never built anew");
+}
+
+#[test]
+fn a_bad_key_fails_one_memcpy_with_its_cause_and_the_queue_pair_goes_on() {
+    if !there_is_a_device() {
+        return;
+    }
+    let devices = pair(|_| {});
+    let way = way(&devices, 4096);
+    let address = way.remote.remote().unwrap().address;
+    let wrong = Remote { address, key: way.remote.remote().unwrap().key ^ 0xff00 };
+    let forged = RemoteRegion::registered(Rank(1), way.target.descriptor(), wrong);
+    devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 100, 1)).unwrap();
+    assert_eq!(completions(&devices[0], 1)[0].result, Ok(()));
+    let bad = Work { remote: forged, ..way.work(Direction::Write, 0, 4096, 2) };
+    devices[0].post(Rank(1), 0, bad).unwrap();
+    devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 50, 3)).unwrap();
+    let done = completions(&devices[0], 2);
+    let Err(CompletionError::Failed { peer: Rank(1), cause, .. }) = &done[0].result else {
+        panic!("{done:?}");
+    };
+    for word in ["remote access error", "status 10", "vendor code", "4096 bytes", "key", "queue pair"] {
+        assert!(cause.contains(word), "{word} is not in: {cause}");
+    }
+    assert_eq!(cause.matches("10.9.0.1").count(), 2, "both ends: {cause}");
+    match &done[1].result {
+        // behind the failure, or already posted to the next life
+        Err(CompletionError::Flushed { cause: first, .. }) => assert_eq!(first, cause),
+        other => assert_eq!(other, &Ok(())),
+    }
+    devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 50, 4)).unwrap();
+    assert_eq!(completions(&devices[0], 1)[0].result, Ok(()));
+    await_epoch(&devices[1], way.slot, 4);
+    assert!(devices.iter().all(|device| device.core().fault().is_none()));
+}
+
+#[test]
+fn a_freed_region_can_be_accessed_no_more() {
+    if !there_is_a_device() {
+        return;
+    }
+    let devices = pair(|_| {});
+    let Way { source, target, remote, slot } = way(&devices, 4096);
+    drop(target);
+    let work = Work {
+        local: source.memory().clone(),
+        local_offset: 0,
+        remote,
+        remote_offset: 0,
+        bytes: 4096,
+        direction: Direction::Read,
+        signal: Some(Signal { slot, epoch: 1 }),
+        token: 1,
+    };
+    devices[0].post(Rank(1), 0, work).unwrap();
+    let done = completions(&devices[0], 1);
+    assert!(matches!(done[0].result, Err(CompletionError::Failed { .. })), "{done:?}");
+    assert_eq!(devices[1].core().board().epoch(slot.index()), 0, "what failed signals nothing");
+}
+
+#[test]
+fn a_peer_that_takes_no_messages_for_a_while_holds_up_nobody() {
+    if !there_is_a_device() {
+        return;
+    }
+    // far more signals than the receiver has room for, without a look at the completions
+    const ROUNDS: u64 = 400;
+    let devices = pair(|config| config.queue_depth = 16);
+    let way = way(&devices, 64);
+    for epoch in 1..=ROUNDS {
+        while devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 64, epoch)).is_err() {
+            completions(&devices[0], 1);
+        }
+    }
+    await_epoch(&devices[1], way.slot, ROUNDS);
+    assert!(devices.iter().all(|device| device.core().fault().is_none()));
+    let pair = devices[0].peers.read()[&Rank(1)][0].clone();
+    assert_eq!(pair.generation(), 0, "credits keep the receiver ready");
+}
+
+#[test]
+fn a_peer_that_cannot_be_reached_is_lost_in_time() {
+    if !there_is_a_device() {
+        return;
+    }
+    let devices = pair(|_| {});
+    let way = way(&devices, 64);
+    // the peer's half is destroyed and answers no more; its control connection says nothing
+    let begun = Instant::now();
+    devices[1].peers.read()[&Rank(0)][0].abandon();
+    devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 64, 1)).unwrap();
+    let done = completions(&devices[0], 1);
+    assert!(matches!(done[0].result, Err(CompletionError::PeerLost { .. })), "{done:?}");
+    let fault = devices[0].core().fault().unwrap().clone();
+    let FaultCause::Unreachable { detail } = &fault.cause else { panic!("{fault}") };
+    assert!(detail.contains("retry"), "the first cause, not what followed: {detail}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_flag_behind_the_payload_is_refused_where_the_device_does_not_promise_order() {
+    if !there_is_a_device() {
+        return;
+    }
+    let tail = |config: &mut FabricConfig| config.arrival = Some(ArrivalMode::FlagTail);
+    let devices = open(tail);
+    let refused = connect(&devices);
+    for result in &refused {
+        let text = result.as_ref().unwrap_err().to_string();
+        assert!(text.contains("flag-tail") && text.contains("write-imm"), "{text}");
+    }
+    let trusting = |config: &mut FabricConfig| {
+        config.arrival = Some(ArrivalMode::FlagTail);
+        config.trust_tail = true;
+    };
+    let devices = pair(trusting);
+    let target = devices[1].alloc_region(1008).unwrap();
+    let slot = devices[1].core().board().alloc_slot().unwrap();
+    let slot = devices[1].watch_tail(slot, target.memory(), 1000);
+    let source = devices[0].alloc_region(1000).unwrap();
+    let remote = devices[0].open_region(Rank(1), target.descriptor(), soon()).unwrap();
+    for epoch in 1..=20u64 {
+        // SAFETY: inside the region; the last write of it has completed.
+        (0..1000).for_each(|at| unsafe { byte(&source, at).write(epoch as u8) });
+        let work = Work {
+            local: source.memory().clone(),
+            local_offset: 0,
+            remote: remote.clone(),
+            remote_offset: 0,
+            bytes: 1000,
+            direction: Direction::Write,
+            signal: Some(Signal { slot, epoch }),
+            token: epoch,
+        };
+        devices[0].post(Rank(1), 0, work).unwrap();
+        await_epoch(&devices[1], slot, epoch);
+        // SAFETY: inside the region, which is written again only after this.
+        assert!((0..1000).all(|at| unsafe { byte(&target, at).read() } == epoch as u8));
+        completions(&devices[0], 1);
+    }
+}
