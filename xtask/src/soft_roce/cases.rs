@@ -25,17 +25,19 @@ pub type Judge = fn(&str) -> Result<String, String>;
 pub enum Program {
     /// The binary of a file in some crate's `tests`.
     Test(&'static str),
-    Bin(&'static str),
-    Example(&'static str),
+    /// A crate's own unit tests, by the name of the library.
+    Unit(&'static str),
+    /// A program, and a test of its crate: for that cargo builds the program as `cargo test` does.
+    Bin(&'static str, &'static str),
 }
 
 impl Program {
-    /// The name on the PATH: `test-tcp`, `tensorwire`, `example-memcpy`.
+    /// The name on the PATH: `test-tcp`, `unit-tensorwire_fabric`, `tensorwire`.
     pub fn name(self) -> String {
         match self {
             Program::Test(target) => format!("test-{target}"),
-            Program::Bin(target) => target.to_owned(),
-            Program::Example(target) => format!("example-{target}"),
+            Program::Unit(library) => format!("unit-{library}"),
+            Program::Bin(target, _) => target.to_owned(),
         }
     }
 }
@@ -58,6 +60,22 @@ pub const CASES: &[Case] = &[
         machines: 1,
         programs: &[Program::Test("tcp")],
         script: include_str!("cases/fabric_tcp.sh"),
+        timeout_s: 300,
+        judge: None,
+    },
+    Case {
+        name: "one::fabric_verbs",
+        machines: 1,
+        programs: &[Program::Test("verbs")],
+        script: include_str!("cases/fabric_verbs.sh"),
+        timeout_s: 600,
+        judge: None,
+    },
+    Case {
+        name: "one::fabric_verbs_inside",
+        machines: 1,
+        programs: &[Program::Unit("tensorwire_fabric")],
+        script: include_str!("cases/fabric_verbs_inside.sh"),
         timeout_s: 300,
         judge: None,
     },

@@ -238,8 +238,9 @@ fn build(cases: &[&Case], stop: &Stop) -> Result<Vec<(String, PathBuf)>, SoftRoc
     for program in &wanted {
         match program {
             Program::Test(target) => command.args(["--test", target]),
-            Program::Bin(target) => command.args(["--bin", target]),
-            Program::Example(target) => command.args(["--example", target]),
+            // there is no way to name one library only
+            Program::Unit(_) => command.arg("--lib"),
+            Program::Bin(_, test) => command.args(["--test", test]),
         };
     }
     let said = tools::output(&mut command, &[], BUILD_MAX, stop)?;
@@ -259,9 +260,9 @@ fn file_of(program: Program, message: &Message) -> Option<PathBuf> {
     let Message::CompilerArtifact(artifact) = message else { return None };
     let (target, kind, in_test_mode) = match program {
         Program::Test(target) => (target, TargetKind::Test, true),
+        Program::Unit(library) => (library, TargetKind::Lib, true),
         // the same target is also built with its unit tests
-        Program::Bin(target) => (target, TargetKind::Bin, false),
-        Program::Example(target) => (target, TargetKind::Example, false),
+        Program::Bin(target, _) => (target, TargetKind::Bin, false),
     };
     let same = artifact.target.name == target
         && artifact.target.kind.contains(&kind)
