@@ -19,6 +19,8 @@ pub(super) struct Failure {
 
 /// Statuses by their number (`enum ibv_wc_status`).
 pub(super) const FLUSHED: u32 = 5;
+/// On Soft-RoCE also what a link that is down makes of every request.
+const LOCAL_OPERATION: u32 = 2;
 const RESPONSE_TIMEOUT: u32 = 20;
 const RETRIES_EXCEEDED: u32 = 12;
 const RECEIVER_NOT_READY: u32 = 13;
@@ -27,7 +29,8 @@ impl Failure {
     /// True where the same request may succeed on a queue pair that is built anew: the network or the
     /// receiver's readiness failed, not the request.
     pub(super) fn is_of_the_path(&self) -> bool {
-        let path = [RESPONSE_TIMEOUT, RETRIES_EXCEEDED, RECEIVER_NOT_READY, FLUSHED];
+        let path =
+            [LOCAL_OPERATION, RESPONSE_TIMEOUT, RETRIES_EXCEEDED, RECEIVER_NOT_READY, FLUSHED];
         self.status.is_none_or(|status| path.contains(&status))
     }
 
@@ -82,10 +85,10 @@ mod tests {
 
     #[test]
     fn paths_come_back_and_bad_requests_do_not() {
-        for status in [RETRIES_EXCEEDED, RECEIVER_NOT_READY, RESPONSE_TIMEOUT, FLUSHED] {
+        for status in [2, RETRIES_EXCEEDED, RECEIVER_NOT_READY, RESPONSE_TIMEOUT, FLUSHED] {
             assert!(failure(Some(status)).is_of_the_path(), "{status}");
         }
-        for status in [1, 2, 4, 9, 10, 11, 999] {
+        for status in [1, 4, 9, 10, 11, 999] {
             assert!(!failure(Some(status)).is_of_the_path(), "{status}");
         }
         assert!(failure(None).is_of_the_path());
