@@ -334,6 +334,8 @@ impl VerbsDevice {
         let table = table.map_err(|source| ConnectError::Flags { rank: peer, source })?;
         // fits: at most 1024
         self.watched.enter_table(peer, queue_pair as usize, table.memory().clone());
+        // the thread that looks at flags may have gone to sleep without any
+        self.pollers.read().iter().take(1).for_each(|first| first.queue.wake());
         Ok(region::remote(table.memory()).unwrap_or_default())
     }
 
