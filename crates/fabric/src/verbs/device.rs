@@ -118,7 +118,8 @@ impl NicEnd {
         let reads = mine.into_iter().chain(both).fold(READS_MAX, u32::min).max(1);
         Path {
             port: port.number,
-            gid_index: self.gid().index as u8, // fits: the survey looks at 256 entries
+            // a port's table has 256 entries at most, as the field that names them has 8 bits
+            gid_index: self.gid().index as u8,
             by_lid: port.link == LinkLayer::InfiniBand && theirs.by_lid,
             mtu: port.mtu.min(theirs.mtu),
             reads_max: reads as u8, // fits: at most READS_MAX

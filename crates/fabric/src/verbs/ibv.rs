@@ -14,6 +14,8 @@ use crate::mapping::Mapping;
 
 /// Requests that one doorbell announces at most.
 pub(super) const CHAIN_MAX: usize = 4;
+/// Entries of GID tables that are looked at.
+const GIDS_MAX: usize = 1024;
 /// Completions taken from a queue at a time.
 pub(super) const POLL_MAX: usize = 32;
 
@@ -55,7 +57,7 @@ pub(super) struct QueuePair {
     _domain: Arc<ProtectionDomain>,
 }
 
-// SAFETY (for all of these): libibverbs objects belong to the process, not to a thread, and the library
+// SAFETY: for all of these, libibverbs objects belong to the process, not to a thread, and the library
 // locks internally (ibv_post_send, ibv_poll_cq and the rest are thread-safe by its manual). Each value
 // owns its object alone and destroys it once, in `drop`.
 unsafe impl Send for Context {}
@@ -261,15 +263,21 @@ impl Context {
         Ok(attributes)
     }
 
-    /// An entry of a port's GID table; None where it is empty or cannot be read.
-    pub(super) fn gid(&self, port: u8, index: u32) -> Option<sys::ibv_gid_entry> {
-        // SAFETY: a C struct of integers, for which zero is a value.
-        let mut entry: sys::ibv_gid_entry = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open, the place valid.
-        let failed =
-            unsafe { sys::ibv_query_gid_ex(self.0.as_ptr(), port.into(), index, &mut entry, 0) };
-        // SAFETY: every bit pattern is a GID.
-        (failed == 0 && unsafe { entry.gid.raw } != [0; 16]).then_some(entry)
+    /// The GIDs of all ports, without the empty entries of their tables.
+    pub(super) fn gids(&self) -> io::Result<Vec<sys::ibv_gid_entry>> {
+        let mut entries: Vec<sys::ibv_gid_entry> = Vec::with_capacity(GIDS_MAX);
+        // SAFETY: the context is open, and there is room for GIDS_MAX entries. One call: asking for each
+        // index is a system call for each of hundreds of empty ones.
+        let count = unsafe {
+            let (context, room) = (self.0.as_ptr(), entries.as_mut_ptr());
+            sys::ibv_query_gid_table(context, room, GIDS_MAX, 0)
+        };
+        // a negative count is a negative errno
+        let count = usize::try_from(count)
+            .map_err(|_| io::Error::from_raw_os_error(i32::try_from(-count).unwrap_or(libc::EIO)))?;
+        // SAFETY: the call has filled so many entries, within the capacity.
+        unsafe { entries.set_len(count.min(GIDS_MAX)) };
+        Ok(entries)
     }
 
     /// Readable when an asynchronous event is there.

@@ -117,8 +117,9 @@ fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
     let count = |value: i32| u32::try_from(value).unwrap_or(0);
     let firmware =
         device.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
+    let gids = context.gids()?;
     let ports = (1..=device.phys_port_cnt)
-        .filter_map(|number| describe_port(context, number).ok())
+        .filter_map(|number| describe_port(context, number, &gids).ok())
         .collect();
     Ok(Nic {
         name: name.to_string(),
@@ -135,11 +136,13 @@ fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
     })
 }
 
-fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
+fn describe_port(
+    context: &Context,
+    number: u8,
+    gids: &[rdma_mummy_sys::ibv_gid_entry],
+) -> std::io::Result<Port> {
     let port = context.port(number)?;
-    let entries = u32::try_from(port.gid_tbl_len).unwrap_or(0).min(256);
-    let gid = |index| {
-        let entry = context.gid(number, index)?;
+    let gid = |entry: &rdma_mummy_sys::ibv_gid_entry| {
         // SAFETY: any bytes are a GID.
         let raw = unsafe { entry.gid.raw };
         let kind = match entry.gid_type {
@@ -148,7 +151,8 @@ fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
             _ => GidKind::RoceV2,
         };
         let interface = ibv::interface_name(entry.ndev_ifindex);
-        Some(Gid { index, kind, address: ibv::address_of(raw), interface, raw })
+        let index = entry.gid_index;
+        Gid { index, kind, address: ibv::address_of(raw), interface, raw }
     };
     Ok(Port {
         number,
@@ -162,7 +166,7 @@ fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
         mtu: ibv::mtu_bytes(port.active_mtu),
         mtu_max: ibv::mtu_bytes(port.max_mtu),
         lid: port.lid,
-        gids: (0..entries).filter_map(gid).collect(),
+        gids: gids.iter().filter(|entry| entry.port_num == u32::from(number)).map(gid).collect(),
     })
 }
 
