@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use tensorwire_base::{Deadline, Rank};
 
-use super::ibv::{self, Context, Path, ProtectionDomain};
-use super::progress::{Duties, Owner, PeerTable, Poller, Watch};
+use super::ibv::{self, Context, Path, ProtectionDomain, Remote};
+use super::progress::{Duties, Owner, PeerTable, Poller, Queue};
 use super::queue_pair::{self, Depth, INLINE_BYTES, NOTES, QueuePair};
-use super::region::{self, ControlMemory};
+use super::region;
 use super::survey::{self, Choice, LinkLayer, Nic};
 use super::wire::{Introduction, NOTE_BYTES};
 use super::{VerbsOptions, VerbsUnusable};
@@ -29,13 +29,14 @@ use crate::error::{
     CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PeerFault,
     PostError, RegionError,
 };
+use crate::flags::{FlagTable, Watched};
 use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
 use crate::mapping::Mapping;
 use crate::mesh::{Connected, Mesh};
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
-/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; seven retries make half a second.
+/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; six retries make half a second.
 const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;
@@ -53,7 +54,7 @@ pub(super) struct VerbsDevice {
     control: Control,
     pollers: RwLock<Vec<Poller>>,
     pub(super) peers: Arc<PeerTable>,
-    watch: Arc<Watch>,
+    watched: Arc<Watched>,
     choices: Mutex<Vec<String>>,
 }
 
@@ -163,7 +164,10 @@ pub(crate) fn open(
 }
 
 /// See [`crate::verbs_usable`].
-pub(super) fn usable(options: &VerbsOptions, near: Option<IpAddr>) -> Result<String, VerbsUnusable> {
+pub(super) fn usable(
+    options: &VerbsOptions,
+    near: Option<IpAddr>,
+) -> Result<String, VerbsUnusable> {
     let found = survey::look()?;
     let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
     let choice = survey::choose(&nics, options, near)?;
@@ -216,8 +220,8 @@ impl VerbsDevice {
             .map_err(system("start the control thread"))?;
         let mesh = Mesh::new(core.clone(), Listener::Tcp(listener), "verbs", dial);
         let choices = Mutex::new(vec![end.description().to_string()]);
-        let (pollers, watch) = (RwLock::default(), Arc::default());
-        Ok(VerbsDevice { core, listening, end, mesh, control, pollers, peers, watch, choices })
+        let (pollers, watched) = (RwLock::default(), Arc::default());
+        Ok(VerbsDevice { core, listening, end, mesh, control, pollers, peers, watched, choices })
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -242,7 +246,7 @@ impl VerbsDevice {
     }
 
     /// Completion queues for so many more peers, with room for all their requests.
-    fn start_pollers(&self, peers: usize) -> Result<Vec<Arc<super::progress::Queue>>, ConnectError> {
+    fn start_pollers(&self, peers: usize) -> Result<Vec<Arc<Queue>>, ConnectError> {
         let system = |doing| move |source: std::io::Error| ConnectError::System { doing, source };
         let config = self.core.config();
         let (queues, depth) = (config.completion_queues, self.end.depth);
@@ -265,7 +269,7 @@ impl VerbsDevice {
                 core: self.core.clone(),
                 end: self.end.clone(),
                 peers: self.peers.clone(),
-                watch: self.watch.clone(),
+                watched: self.watched.clone(),
                 is_first: pollers.is_empty(),
             };
             let poller = Poller::start(completions, duties, index);
@@ -295,17 +299,17 @@ impl VerbsDevice {
                 rank,
                 reason: self.explain(&error),
             };
-            let flags_sent = Arc::default();
             let mut pairs = Vec::new();
             // fits: at most 1024, by check_config
             for index in 0..self.core.config().queue_pairs_per_peer as u32 {
                 let queue = &queues[next % queues.len()];
                 next += 1;
                 let (core, end) = (&self.core, &self.end);
-                let made = QueuePair::new(core, &link, end, queue, index, &flags_sent);
+                let flags = self.flag_table(rank, index)?;
+                let made = QueuePair::new(core, &link, end, queue, index, flags);
                 pairs.push(made.map_err(failed)?);
             }
-            let introduction = self.introduce(&pairs).map_err(failed)?.encode();
+            let introduction = self.introduce(&pairs).encode();
             self.peers.write().insert(rank, pairs);
             // fits: usize is 64 bits wide
             let slots = self.core.board().slots() as u64;
@@ -319,12 +323,24 @@ impl VerbsDevice {
         Ok(links)
     }
 
-    fn introduce(&self, pairs: &[Arc<QueuePair>]) -> std::io::Result<Introduction> {
-        let slots = self.core.board().slots();
-        let table = ControlMemory::new(self.domain(), slots as u64 * 8)?;
+    /// Where a peer's flags go that it writes through one queue pair; nowhere unless this process uses
+    /// flags itself, as a job does or does not.
+    fn flag_table(&self, peer: Rank, queue_pair: u32) -> Result<Remote, ConnectError> {
+        if self.mode() == ArrivalMode::WriteImm {
+            return Ok(Remote::default());
+        }
+        let bytes = FlagTable::bytes(self.core.board().slots());
+        let table = region::alloc_strict(self, bytes);
+        let table = table.map_err(|source| ConnectError::Flags { rank: peer, source })?;
+        // fits: at most 1024
+        self.watched.enter_table(peer, queue_pair as usize, table.memory().clone());
+        Ok(region::remote(table.memory()).unwrap_or_default())
+    }
+
+    fn introduce(&self, pairs: &[Arc<QueuePair>]) -> Introduction {
         let port = &self.nic().ports[self.end.choice.port];
         let cap = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
-        Ok(Introduction {
+        Introduction {
             gid: self.end.gid().raw,
             lid: port.lid,
             by_lid: port.link == LinkLayer::InfiniBand,
@@ -333,9 +349,8 @@ impl VerbsDevice {
             read_targets_max: cap(self.nic().read_targets_max),
             arrival: self.mode(),
             window: self.end.depth.window,
-            flags: self.watch.add_table(table, slots),
             queue_pairs: pairs.iter().map(|pair| pair.introduction()).collect(),
-        })
+        }
     }
 
     fn connect_pairs(&self, link: &Arc<Link>) -> Result<(), ConnectError> {
@@ -388,11 +403,13 @@ impl VerbsDevice {
         pairs: &[Arc<QueuePair>],
     ) -> Result<(), ConnectError> {
         let (rank, mode) = (link.rank(), theirs.arrival);
-        if mode != ArrivalMode::WriteImm {
-            self.watch.begin();
-        }
         let in_order = || pairs.iter().all(|pair| pair.writes_land_in_order());
         let reason = match mode {
+            ArrivalMode::FlagSeparate | ArrivalMode::FlagTail
+                if self.mode() == ArrivalMode::WriteImm =>
+            {
+                "this process has no memory for flags; open all fabrics of a job with one mode"
+            }
             ArrivalMode::FlagTail if self.relaxes() => {
                 "its flag would lie in memory that is relaxed-ordered; open both fabrics with it"
             }
@@ -476,7 +493,7 @@ impl Device for VerbsDevice {
         if self.mode() != ArrivalMode::FlagTail {
             return slot;
         }
-        self.watch.add_tail(slot, region, end);
+        self.watched.enter_tail(slot.index(), region, end);
         queue_pair::tail_slot(slot)
     }
 
@@ -484,7 +501,13 @@ impl Device for VerbsDevice {
         for poller in self.pollers.read().iter() {
             poller.queue.poll();
         }
-        self.watch.scan(&self.core);
+        self.watched.look_at_all(self.core.board());
+    }
+
+    fn look(&self, slot: ArrivalSlot) {
+        if self.watched.is_used() {
+            self.watched.look(self.core.board(), slot.index());
+        }
     }
 
     /// Polls for as long as a wait spins; then the completion queues' threads ring.

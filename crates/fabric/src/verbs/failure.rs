@@ -33,10 +33,16 @@ impl Failure {
 
     fn hint(&self) -> &'static str {
         match self.status {
-            None | Some(FLUSHED) => "the other end, or the device, ended the queue pair: see its log",
+            None | Some(FLUSHED) => {
+                "the other end, or the device, ended the queue pair: see its log"
+            }
             Some(1) => "a message longer than its buffer: do all processes run the same version?",
-            Some(4) => "local memory that is not registered (any more); this is a defect of tensorwire",
-            Some(9) => "the receiver could not serve it: do both NICs have enough receive requests?",
+            Some(4) => {
+                "local memory that is not registered (any more); this is a defect of tensorwire"
+            }
+            Some(9) => {
+                "the receiver could not serve it: do both NICs have enough receive requests?"
+            }
             Some(10) => {
                 "the peer's memory is not there (any more) or may not be accessed: did the peer free the region, or restart?"
             }
@@ -44,7 +50,9 @@ impl Failure {
                 "the peer's NIC does not answer: check cable, switch, GID (RoCE v2, routable), MTU along the path and firewalls (UDP 4791); tensorwire doctor --peer HOST tests the path"
             }
             Some(RECEIVER_NOT_READY) => "the peer's process takes no messages: is it stopped?",
-            Some(_) => "see the NIC's counters (/sys/class/infiniband/*/ports/*/hw_counters) and dmesg",
+            Some(_) => {
+                "see the NIC's counters (/sys/class/infiniband/*/ports/*/hw_counters) and dmesg"
+            }
         }
     }
 }

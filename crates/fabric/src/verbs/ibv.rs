@@ -203,9 +203,7 @@ fn query_data_in_order() -> Option<QueryDataInOrder> {
 }
 
 /// Calls `look` with the name of every RDMA device and a way to open it.
-pub(super) fn each_device(
-    mut look: impl FnMut(&str, io::Result<Context>),
-) -> io::Result<()> {
+pub(super) fn each_device(mut look: impl FnMut(&str, io::Result<Context>)) -> io::Result<()> {
     let mut count = 0;
     // SAFETY: `count` is a valid place; the list is freed below and not used after.
     let list = unsafe { sys::ibv_get_device_list(&mut count) };
@@ -588,7 +586,8 @@ impl QueuePair {
     pub(super) fn writes_land_in_order(&self) -> bool {
         let write = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
         // SAFETY: the queue pair is alive.
-        query_data_in_order().is_some_and(|query| unsafe { query(self.raw.as_ptr(), write, 0) } == 1)
+        query_data_in_order()
+            .is_some_and(|query| unsafe { query(self.raw.as_ptr(), write, 0) } == 1)
     }
 
     /// Posts requests that take effect in order, with one doorbell. The error says how many of them
@@ -599,8 +598,10 @@ impl QueuePair {
     pub(super) fn post(&self, requests: &[Request]) -> Result<(), (usize, io::Error)> {
         assert!(requests.len() <= CHAIN_MAX, "a chain of {} requests", requests.len());
         // SAFETY: arrays of C structs of integers and pointers, for which zero means "none".
-        let (mut segments, mut raw): ([[sys::ibv_sge; 2]; CHAIN_MAX], [sys::ibv_send_wr; CHAIN_MAX]) =
-            unsafe { std::mem::zeroed() };
+        let (mut segments, mut raw): (
+            [[sys::ibv_sge; 2]; CHAIN_MAX],
+            [sys::ibv_send_wr; CHAIN_MAX],
+        ) = unsafe { std::mem::zeroed() };
         for (index, request) in requests.iter().enumerate() {
             segments[index] = segments_of(request);
             raw[index] = send_request(request, &mut segments[index]);
@@ -609,7 +610,8 @@ impl QueuePair {
             let next = &raw mut raw[index];
             raw[index - 1].next = next;
         }
-        let (Some(first), mut bad) = (raw[..requests.len()].first_mut(), std::ptr::null_mut()) else {
+        let (Some(first), mut bad) = (raw[..requests.len()].first_mut(), std::ptr::null_mut())
+        else {
             return Ok(());
         };
         let first: *mut sys::ibv_send_wr = first;
@@ -637,11 +639,7 @@ impl QueuePair {
         check(unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut request, &mut bad) })
     }
 
-    fn modify(
-        &self,
-        mut wanted: sys::ibv_qp_attr,
-        mask: sys::ibv_qp_attr_mask,
-    ) -> io::Result<()> {
+    fn modify(&self, mut wanted: sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> io::Result<()> {
         // SAFETY: the queue pair is alive, the attributes valid for the mask.
         check(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut wanted, mask.0 as i32) })
     }
@@ -654,9 +652,10 @@ impl Drop for QueuePair {
     }
 }
 
-/// Seven, the most there is: about half a second at the default timeout before a path counts as dead.
-const RETRIES: u8 = 7;
-/// Finite (7 would be forever and hide a receiver that is gone): with the timer below about a second.
+/// About half a second at the default timeout before a path counts as dead. Not 7, the most there is:
+/// Soft-RoCE takes that for ever.
+const RETRIES: u8 = 6;
+/// Finite (7 is for ever and hides a receiver that is gone): with the timer below about a second.
 const RECEIVER_NOT_READY_RETRIES: u8 = 6;
 /// 163.84 ms. Credits keep receivers ready; this is for when they fail.
 const RECEIVER_NOT_READY_TIMER: u8 = 28;
@@ -698,8 +697,7 @@ fn send_request(request: &Request, segments: &mut [sys::ibv_sge; 2]) -> sys::ibv
     raw.send_flags = flag(request.fence, sys::ibv_send_flags::IBV_SEND_FENCE)
         | flag(request.signaled, sys::ibv_send_flags::IBV_SEND_SIGNALED)
         | flag(request.inline, sys::ibv_send_flags::IBV_SEND_INLINE);
-    raw.wr.rdma =
-        sys::rdma_t { remote_addr: request.remote.address, rkey: request.remote.key };
+    raw.wr.rdma = sys::rdma_t { remote_addr: request.remote.address, rkey: request.remote.key };
     raw
 }
 

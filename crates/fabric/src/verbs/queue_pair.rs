@@ -27,7 +27,7 @@ use super::failure::{FLUSHED, Failure};
 use super::ibv::{self, CHAIN_MAX, Kind, Path, Remote, Request, Segment, WorkCompletion};
 use super::progress::Queue;
 use super::region::ControlMemory;
-use super::wire::{self, Introduction, NOTE_BYTES, News, Note, What};
+use super::wire::{self, Introduced, Introduction, NOTE_BYTES, News, Note, What};
 use crate::api::{ArrivalSlot, Completion, Direction, Signal};
 use crate::arrival::ArrivalMode;
 use crate::common::{Core, Credits, Gone};
@@ -65,8 +65,10 @@ pub(super) struct QueuePair {
     credits: Arc<Credits>,
     mode: ArrivalMode,
     peer: OnceLock<PeerEnd>,
-    /// Of all queue pairs to this peer: the highest flag written to each slot.
-    flags_sent: Arc<Mutex<HashMap<u32, u64>>>,
+    /// Where the peer writes flags through this queue pair.
+    flags: Remote,
+    /// The highest flag written to each slot.
+    flags_sent: Mutex<HashMap<u32, u64>>,
     memory: ControlMemory,
     state: Mutex<State>,
     pub(super) goodbye_acked: AtomicBool,
@@ -137,9 +139,13 @@ enum Phase {
     New,
     Ready,
     /// Waiting for the end of everything that was posted.
-    Draining { since: Instant },
+    Draining {
+        since: Instant,
+    },
     /// Waiting before the next try.
-    Resting { until: Instant },
+    Resting {
+        until: Instant,
+    },
     /// Waiting for the peer's half.
     Rebuilding,
     Closed,
@@ -183,7 +189,7 @@ impl QueuePair {
         end: &Arc<NicEnd>,
         queue: &Arc<Queue>,
         index: u32,
-        flags_sent: &Arc<Mutex<HashMap<u32, u64>>>,
+        flags: Remote,
     ) -> std::io::Result<Arc<QueuePair>> {
         let depth = end.depth;
         let memory = ControlMemory::new(&end.domain, depth.memory_bytes())?;
@@ -222,7 +228,8 @@ impl QueuePair {
             credits: Credits::new(core.config().queue_depth),
             mode: core.config().arrival.unwrap_or_default(),
             peer: OnceLock::new(),
-            flags_sent: flags_sent.clone(),
+            flags,
+            flags_sent: Mutex::default(),
             memory,
             state: Mutex::new(state),
             goodbye_acked: AtomicBool::new(false),
@@ -231,10 +238,11 @@ impl QueuePair {
         Ok(queue_pair)
     }
 
-    /// Number and first packet, for the peer.
-    pub(super) fn introduction(&self) -> (u32, u32) {
+    /// For the peer.
+    pub(super) fn introduction(&self) -> Introduced {
         let state = self.state.lock();
-        (state.raw.as_ref().map_or(0, ibv::QueuePair::number), state.first_packet)
+        let number = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
+        Introduced { number, first_packet: state.first_packet, flags: self.flags }
     }
 
     /// Ready to receive and to send; nothing is sent before [`QueuePair::start`].
@@ -247,7 +255,7 @@ impl QueuePair {
         let peer = PeerEnd { introduction: introduction.clone(), slots, path };
         let mut state = self.state.lock();
         // fits: the number of queue pairs was compared
-        let (number, first_packet) = introduction.queue_pairs[self.index as usize];
+        let Introduced { number, first_packet, .. } = introduction.queue_pairs[self.index as usize];
         let address = introduction.address(number, first_packet);
         // set once: a queue pair connects once
         let _ = self.peer.set(peer);
@@ -309,10 +317,7 @@ impl QueuePair {
         match state.phase {
             Phase::Closed => {}
             Phase::Draining { .. } => self.queue.wake(),
-            _ => {
-                self.begin_draining(&mut state);
-                self.queue.wake();
-            }
+            _ => self.begin_draining(&mut state),
         }
     }
 
@@ -458,7 +463,9 @@ impl QueuePair {
         chain.finish();
         let Chain { sends, failed, .. } = chain;
         let counted = match &item {
-            Item::Memcpy(Work { signal: Some(_), .. }) if self.mode == ArrivalMode::WriteImm => true,
+            Item::Memcpy(Work { signal: Some(_), .. }) if self.mode == ArrivalMode::WriteImm => {
+                true
+            }
             Item::Memcpy(_) | Item::Note(_) => false,
         };
         state.signals_sent += u64::from(counted);
@@ -518,7 +525,8 @@ impl QueuePair {
             }
             Plan::Message(signal) => chain.push_message(Note::Signal(signal).encode(), is_read),
             Plan::Flag(Signal { slot, epoch }) => {
-                let flags = peer.introduction.flags;
+                // fits: the number of queue pairs was compared
+                let flags = peer.introduction.queue_pairs[self.index as usize].flags;
                 let address = flags.address.wrapping_add(u64::from(slot.index()) * 8);
                 chain.push_flag(epoch, Remote { address, key: flags.key }, is_read);
             }
@@ -686,7 +694,6 @@ impl QueuePair {
             state.faulty = faulty;
         }
         self.begin_draining(state);
-        self.queue.wake();
     }
 
     fn begin_draining(&self, state: &mut State) {
@@ -698,6 +705,8 @@ impl QueuePair {
             // a device that is gone cannot; then the time limit ends the draining
             let _ = raw.to_error();
         }
+        // whoever took the completion: time moves the rest on, in the queue's thread
+        self.queue.wake();
     }
 
     /// Nothing of the old life is with the NIC any more.
@@ -746,7 +755,8 @@ impl QueuePair {
 
     /// Connects the new life if the peer has told of its own.
     fn join(&self, state: &mut State) {
-        let Some(theirs) = state.theirs.filter(|theirs| theirs.generation == state.generation) else {
+        let Some(theirs) = state.theirs.filter(|theirs| theirs.generation == state.generation)
+        else {
             return;
         };
         let (Some(peer), Some(raw)) = (self.peer.get(), state.raw.as_ref()) else { return };
@@ -758,7 +768,11 @@ impl QueuePair {
             .init_to_rtr(&address, &peer.path)
             .and_then(|()| raw.rtr_to_rts(state.first_packet, &peer.path));
         if let Err(error) = connected {
-            return self.fail(state, None, format!("the new queue pair does not connect ({error})"));
+            return self.fail(
+                state,
+                None,
+                format!("the new queue pair does not connect ({error})"),
+            );
         }
         state.joined = true;
         let what = What::Ready;
@@ -795,7 +809,7 @@ impl QueuePair {
                     let (peer, cause) = (self.link.rank(), failure.to_string());
                     let queue_pair = self.index as usize; // fits: at most 1024
                     let error = match id == faulty {
-                        true => CompletionError::Failed { peer, queue_pair, cause },
+                        true => CompletionError::QueuePairFailed { peer, queue_pair, cause },
                         false => CompletionError::Flushed { peer, cause },
                     };
                     self.finish(item, Err(error));
@@ -830,7 +844,6 @@ impl QueuePair {
         self.link.shutdown();
         if state.raw.is_some() {
             self.begin_draining(state);
-            self.queue.wake();
         } else {
             self.fail_all(state);
         }
@@ -897,7 +910,7 @@ impl QueuePair {
         let theirs = self.peer.get().map(|peer| {
             let first = peer.introduction.queue_pairs.get(self.index as usize);
             let number = state.theirs.map(|theirs| theirs.number);
-            let number = number.or(first.map(|&(number, _)| number)).unwrap_or(0);
+            let number = number.or(first.map(|first| first.number)).unwrap_or(0);
             format!("{} queue pair {number:#x}", ibv::address_of(peer.introduction.gid))
         });
         format!(

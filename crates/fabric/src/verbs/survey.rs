@@ -115,7 +115,8 @@ pub(super) fn look() -> Result<Vec<(Nic, Arc<Context>)>, VerbsUnusable> {
 fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
     let device = context.device()?;
     let count = |value: i32| u32::try_from(value).unwrap_or(0);
-    let firmware = device.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
+    let firmware =
+        device.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
     let ports = (1..=device.phys_port_cnt)
         .filter_map(|number| describe_port(context, number).ok())
         .collect();
@@ -187,7 +188,9 @@ pub fn choose(
         Some(None) => (options.nic.as_deref(), None),
         Some(Some((name, port))) => match port.parse::<u8>() {
             Ok(port) => (Some(name), Some(port)),
-            Err(_) => return unusable(format!("'{port}' is no port number"), "write NIC or NIC:PORT"),
+            Err(_) => {
+                return unusable(format!("'{port}' is no port number"), "write NIC or NIC:PORT");
+            }
         },
     };
     let mut places = Vec::new();
@@ -209,12 +212,17 @@ pub fn choose(
         let (nic, port) = places[0];
         let reason =
             format!("port {} of {} is not active", nics[nic].ports[port].number, nics[nic].name);
-        return unusable(reason, "bring its link up (ip link set INTERFACE up), or plug in the cable");
+        return unusable(
+            reason,
+            "bring its link up (ip link set INTERFACE up), or plug in the cable",
+        );
     }
     let best = places
         .into_iter()
         .filter(active)
-        .flat_map(|(nic, port)| (0..nics[nic].ports[port].gids.len()).map(move |gid| (nic, port, gid)))
+        .flat_map(|(nic, port)| {
+            (0..nics[nic].ports[port].gids.len()).map(move |gid| (nic, port, gid))
+        })
         .filter(|&(nic, port, gid)| {
             let gid = &nics[nic].ports[port].gids[gid];
             options.gid.is_none_or(|wanted| match wanted {
@@ -230,7 +238,10 @@ pub fn choose(
             Some(GidChoice::Address(address)) => format!("no active port has the GID {address}"),
             None => "no active port has a GID".into(),
         };
-        return unusable(reason, "give its interface an address (ip addr add …), or leave --gid out");
+        return unusable(
+            reason,
+            "give its interface an address (ip addr add …), or leave --gid out",
+        );
     };
     let rank = Rank::of(&nics[nic].ports[port].gids[gid], near);
     let why = if options.gid.is_some() { "as asked".into() } else { rank.to_string() };
@@ -269,12 +280,19 @@ impl Rank {
             IpAddr::V4(address) if address.is_link_local() => Reach::LinkLocal,
             IpAddr::V6(address) if address.is_unicast_link_local() => Reach::LinkLocal,
             IpAddr::V4(address) if address.is_private() => Reach::Private,
-            IpAddr::V6(address) if address.is_unique_local() => Reach::Private,
+            IpAddr::V6(address) if address.is_unique_local() || is_site_local(address) => {
+                Reach::Private
+            }
             _ => Reach::Routable,
         };
         let current = gid.kind != GidKind::RoceV1;
         Rank { near, current, reach, ipv4: gid.address.is_ipv4() }
     }
+}
+
+/// fec0::/10, which routers still give.
+fn is_site_local(address: std::net::Ipv6Addr) -> bool {
+    address.segments()[0] & 0xffc0 == 0xfec0
 }
 
 impl fmt::Display for Rank {
@@ -364,6 +382,10 @@ mod tests {
     fn version_two_and_an_address_that_is_routed_come_first() {
         let nics = [nic("a", PortState::Active, typical())];
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None), ("a".into(), 3));
+        let mut site = typical();
+        site.insert(0, gid(9, GidKind::RoceV2, "fec0::1"));
+        let nics = [nic("a", PortState::Active, site)];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None), ("a".into(), 3));
         let global = [gid(0, GidKind::RoceV2, "2001:db8::1"), gid(1, GidKind::RoceV2, "10.0.0.1")];
         let nics = [nic("a", PortState::Active, global.to_vec())];
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None).1, 0, "a private one is behind");
@@ -383,7 +405,7 @@ mod tests {
         let options = |nic: Option<&str>, gid| VerbsOptions { nic: nic.map(Into::into), gid };
         assert_eq!(chosen(&nics, &options(None, Some(GidChoice::Index(0))), None).1, 0);
         let address = Some(GidChoice::Address("10.0.0.1".parse().unwrap()));
-        assert_eq!(chosen(&nics, &options(Some("a:1"), address), None).1, 2);
+        assert_eq!(chosen(&nics, &options(Some("a:1"), address), None).1, 3, "version two of it");
         for (options, words) in [
             (options(Some("c"), None), "there is no NIC or port 'c'"),
             (options(Some("a:2"), None), "'a:2'"),
