@@ -45,6 +45,7 @@ fn the_table_of_ib_write_bw() {
     // another unit, and a table that is cut off
     assert_eq!(rows(&WRITE_BW.replace("BW average[MB/sec]", "BW average[Gb/sec]")), []);
     assert_eq!(rows(WRITE_BW.split(" 1048576").next().unwrap()), []);
+    assert_eq!(rows(&WRITE_BW.replace(" 1048576", "fault: wire-cut 2\n 1048576")).len(), 1);
     assert_eq!(rows("1048576 50 37.42 30.17 0.000030\n"), [], "a row without a head");
 }
 

@@ -56,14 +56,6 @@ pub const CASES: &[Case] = &[
         judge: None,
     },
     Case {
-        name: "one::fabric_tcp",
-        machines: 1,
-        programs: &[Program::Test("tcp")],
-        script: include_str!("cases/fabric_tcp.sh"),
-        timeout_s: 300,
-        judge: None,
-    },
-    Case {
         name: "one::fabric_verbs",
         machines: 1,
         programs: &[Program::Test("verbs")],

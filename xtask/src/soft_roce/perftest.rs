@@ -29,10 +29,11 @@ pub fn rows(text: &str) -> Vec<Row> {
         if words.first() == Some(&"#bytes") {
             // with --report_gbits the unit is another
             in_table = line.contains("BW average[MB/sec]");
-        } else if let (true, Some(row)) = (in_table, row(&words)) {
-            rows.push(row);
-        } else {
+        } else if line.starts_with("---") {
             in_table = false;
+        } else if in_table {
+            // anything else may stand between: what was done to the network meanwhile
+            rows.extend(row(&words));
         }
     }
     rows
