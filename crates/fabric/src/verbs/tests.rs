@@ -23,11 +23,7 @@ fn soon() -> Deadline {
 fn there_is_a_device() -> bool {
     match super::verbs_usable(&VerbsOptions::default()) {
         Ok(_) => true,
-        Err(reason) if std::env::var_os("TENSORWIRE_VERBS").is_some() => panic!("{reason}"),
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            false
-        }
+        Err(reason) => tensorwire_testkit::mesh::skip(&reason),
     }
 }
 
