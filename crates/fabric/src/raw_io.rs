@@ -66,6 +66,24 @@ pub(crate) fn receive(
     outcome(received)
 }
 
+/// Has the kernel repeat what a TCP socket sends at an even pace, for the first few times, instead of
+/// waiting twice as long each time: after a short outage a word must not come seconds late.
+pub(crate) fn retry_linearly(socket: &OwnedFd) -> Result<(), Errno> {
+    let (on, bytes) = (1i32, size_of::<i32>() as u32); // fits: 4
+    // SAFETY: the option is an int, read from a living place of that size; the socket is open.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_THIN_LINEAR_TIMEOUTS,
+            (&raw const on).cast(),
+            bytes,
+        )
+    };
+    // 0, or -1
+    outcome(result as isize).map(drop)
+}
+
 const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
 fn message(parts: &mut [libc::iovec; 2]) -> libc::msghdr {

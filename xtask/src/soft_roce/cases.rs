@@ -45,6 +45,8 @@ impl Program {
 /// Opens every script: stop at the first failure, `$own` and `$peer` are the two addresses.
 pub const PRELUDE: &str = include_str!("cases/prelude.sh");
 
+const TENSORWIRE: &[Program] = &[Program::Bin("tensorwire", "hosts")];
+
 /// All of them.
 pub const CASES: &[Case] = &[
     Case {
@@ -102,6 +104,22 @@ pub const CASES: &[Case] = &[
         script: "write-bw $peer -s 1048576 -n 50",
         timeout_s: 120,
         judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::train",
+        machines: 2,
+        programs: TENSORWIRE,
+        script: include_str!("cases/train.sh"),
+        timeout_s: 600,
+        judge: None,
+    },
+    Case {
+        name: "two::train_killed",
+        machines: 2,
+        programs: TENSORWIRE,
+        script: include_str!("cases/train_killed.sh"),
+        timeout_s: 120,
+        judge: None,
     },
     Case {
         name: "two::loss",

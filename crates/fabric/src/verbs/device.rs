@@ -34,6 +34,7 @@ use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
 use crate::mapping::Mapping;
 use crate::mesh::{Connected, Mesh};
+use crate::raw_io;
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
 /// 4.096 µs · 2^14 = 67 ms, as most of the field has it; six retries make half a second.
@@ -41,7 +42,7 @@ const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;
 /// How long a peer's kernel may be silent.
-const SILENCE: Duration = Duration::from_secs(4);
+const SILENCE: Duration = Duration::from_millis(4500);
 /// Signals that may be under way to a receiver that has not looked yet.
 const WINDOW_MAX: u32 = 1024;
 
@@ -197,7 +198,8 @@ fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
     sockopt::set_tcp_keepidle(socket, SILENCE / 4)?;
     sockopt::set_tcp_keepintvl(socket, SILENCE / 4)?;
     sockopt::set_tcp_keepcnt(socket, 3)?;
-    Ok(sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?) // fits: seconds
+    sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?; // fits: seconds
+    Ok(raw_io::retry_linearly(socket)?)
 }
 
 impl VerbsDevice {

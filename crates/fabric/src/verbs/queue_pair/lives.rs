@@ -17,7 +17,7 @@ use crate::error::{CompletionError, FaultCause};
 
 /// How long a queue pair may be away before its peer counts as lost. With the detection of the failure
 /// less than 5 s.
-const REBUILD_WITHIN: Duration = Duration::from_millis(3500);
+const REBUILD_WITHIN: Duration = Duration::from_millis(4200);
 const REST_MIN: Duration = Duration::from_millis(20);
 const REST_MAX: Duration = Duration::from_millis(500);
 
