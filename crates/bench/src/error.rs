@@ -36,8 +36,7 @@ impl BenchError {
         match self {
             BenchError::Config(_) | BenchError::Zero { .. } => true,
             BenchError::Train(error) => error.is_user_error(),
-            BenchError::Job(JobError::Failed(failure)) => failure.user_error,
-            BenchError::Job(JobError::Listen { .. }) => true,
+            BenchError::Job(error) => error.is_user_error(),
             _ => false,
         }
     }

@@ -15,7 +15,7 @@ pub use limit::LimitKind;
 pub use machine::Machine;
 pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
-pub use step::{StepOptions, StepResult, step};
+pub use step::{StepEvent, StepOptions, StepResult, step};
 pub use transfer::{
     Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer,
     transfer_member, transfer_sizes,

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tensorwire_node::{
-    JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport, launch, train_local,
+    Choice, JobOutcome, JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport, Update,
+    launch, train_local,
 };
 
 use crate::error::BenchError;
@@ -20,6 +21,17 @@ pub struct StepOptions {
     pub repetitions: usize,
     /// Kept true while this process works alone, so that it may simply be ended then.
     pub alone: Arc<AtomicBool>,
+}
+
+/// What there is to show meanwhile.
+#[derive(Clone, Debug)]
+pub enum StepEvent {
+    /// How bytes travel, where that was not given or not sure; once.
+    Transport(Choice),
+    Measured {
+        kind: &'static str,
+        ms: f64,
+    },
 }
 
 /// What was measured. All times in milliseconds a step, start-up excluded.
@@ -49,7 +61,7 @@ pub struct StepResult {
 }
 
 /// Measures. `config` says what the job computes; its strategy is set here. `job` says how to start
-/// members; its kind, roles and payload are filled in. `on_run` is told of each measurement.
+/// members; its kind, roles, hosts and payload are filled in. `on_event` is told of each measurement.
 ///
 /// # Errors
 /// When training fails, or any two measurements end with different weights.
@@ -57,7 +69,7 @@ pub fn step(
     config: &TrainConfig,
     options: &StepOptions,
     job: &JobSpec,
-    on_run: &mut dyn FnMut(&str, f64),
+    on_event: &mut dyn FnMut(StepEvent),
 ) -> Result<StepResult, BenchError> {
     if options.repetitions == 0 {
         return Err(BenchError::Zero { what: "--repetitions" });
@@ -68,19 +80,27 @@ pub fn step(
         kind: "train".to_string(),
         roles: ps.roles(),
         payload: ps.payload(),
+        hosts: config.hosts.clone(),
+        verbs: config.verbs_wanted(),
         ..job.clone()
     };
     let (mut local_ms, mut ps_ms) = (Vec::new(), Vec::new());
     let mut weights = Weights::default();
     let mut members = Vec::new();
-    for _ in 0..options.repetitions {
+    let mut transport = ps.config.settled_transport();
+    for repetition in 0..options.repetitions {
         let report = run_alone(&local, &options.alone)?;
         local_ms.push(step_ms(std::slice::from_ref(&report), &local));
-        on_run("local", local_ms[local_ms.len() - 1]);
+        on_event(StepEvent::Measured { kind: "local", ms: local_ms[local_ms.len() - 1] });
         weights.local(&[report])?;
-        members = run_job(&job)?;
+        let outcome = launch(&job, &mut |update| match update {
+            Update::Transport(choice) if repetition == 0 => on_event(StepEvent::Transport(choice)),
+            _ => {}
+        })?;
+        transport = outcome.negotiated.or(transport);
+        members = reports(outcome)?;
         ps_ms.push(step_ms(&members, &ps));
-        on_run("ps", ps_ms[ps_ms.len() - 1]);
+        on_event(StepEvent::Measured { kind: "ps", ms: ps_ms[ps_ms.len() - 1] });
         weights.ps(&members)?;
     }
     let none = || BenchError::Zero { what: "--repetitions" };
@@ -96,7 +116,7 @@ pub fn step(
         workers: config.workers,
         servers: config.servers,
         batch: config.batch,
-        transport: config.transport,
+        transport: transport.unwrap_or(config.transport),
         exchange: config.exchange,
         steps: ps.steps(),
         ratio: ps_ms.median / local_ms.median,
@@ -117,8 +137,7 @@ fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, Ben
     Ok(done?)
 }
 
-fn run_job(job: &JobSpec) -> Result<Vec<TrainReport>, BenchError> {
-    let outcome = launch(job, &mut |_| {})?;
+fn reports(outcome: JobOutcome) -> Result<Vec<TrainReport>, BenchError> {
     let reports = outcome.reports.into_iter().map(serde_json::from_value);
     Ok(reports.collect::<Result<_, _>>()?)
 }

@@ -9,7 +9,7 @@ mod stamps;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_node::{Exchange, JobSpec, Transport, launch};
+use tensorwire_node::{ArrivalMode, Exchange, Hosts, JobSpec, Transport, VerbsOptions, launch};
 
 use crate::error::BenchError;
 use crate::limit::LimitKind;
@@ -30,9 +30,13 @@ const ROUND_BYTES: usize = 64 << 20;
 const QUICK_ROUND_BYTES: usize = 16 << 20;
 
 /// What to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransferSpec {
     pub transport: Transport,
+    /// Which NIC ([`Transport::Verbs`]).
+    pub verbs: VerbsOptions,
+    /// How an arrival is signalled ([`Transport::Verbs`]); none: as suits every device.
+    pub arrival: Option<ArrivalMode>,
     pub exchange: Exchange,
     pub sizes: Sizes,
     /// Of the tensor: a positive multiple of 4.
@@ -70,6 +74,9 @@ impl Sizes {
 pub struct TransferResult {
     pub bench: &'static str,
     pub transport: Transport,
+    /// Where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<ArrivalMode>,
     pub exchange: Exchange,
     pub sizes: Sizes,
     pub bytes: usize,
@@ -115,11 +122,24 @@ impl TransferSpec {
         let (rounds, round_bytes, most) =
             if quick { (3, QUICK_ROUND_BYTES, 50) } else { (9, ROUND_BYTES, 100) };
         let repetitions = (round_bytes / bytes.max(1)).clamp(3, most);
-        TransferSpec { transport, exchange, sizes, bytes, rounds, warm_up: 2, repetitions }
+        let (verbs, arrival) = (VerbsOptions::default(), None);
+        let warm_up = 2;
+        TransferSpec {
+            transport,
+            verbs,
+            arrival,
+            exchange,
+            sizes,
+            bytes,
+            rounds,
+            warm_up,
+            repetitions,
+        }
     }
 }
 
-/// Measures one transfer. `job` says how to start members; its kind, roles and payload are filled in.
+/// Measures one transfer. `job` says how to start members; its kind, roles and payload are filled in. They
+/// are both on this host: the stamps of the two are compared, and that takes one clock.
 ///
 /// # Errors
 /// When the job fails: a received value or byte that is wrong fails it.
@@ -135,6 +155,8 @@ pub fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, Be
         kind: TRANSFER.to_string(),
         roles: vec!["receiver".to_string(), "sender".to_string()],
         payload: serde_json::to_value(spec)?,
+        hosts: Hosts::default(),
+        verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         ..job.clone()
     };
     let outcome = launch(&job, &mut |_| {})?;
@@ -164,6 +186,7 @@ fn summarise(
     Ok(TransferResult {
         bench: TRANSFER,
         transport: spec.transport,
+        arrival: spec.arrival,
         exchange: spec.exchange,
         sizes: spec.sizes,
         bytes: spec.bytes,
@@ -188,7 +211,8 @@ fn summarise(
 fn limit_of(transport: Transport) -> LimitKind {
     match transport {
         Transport::Auto | Transport::Shm => LimitKind::Memcpy,
-        Transport::Tcp => LimitKind::LoopbackTcp,
+        // RDMA on one host is held against what its processes would use without
+        Transport::Tcp | Transport::Verbs => LimitKind::LoopbackTcp,
     }
 }
 

@@ -5,7 +5,10 @@ use std::fmt;
 use std::str::FromStr;
 
 /// How a signal travels, and what therefore proves that its payload is there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum ArrivalMode {
     /// The signal is a completion at the receiver, behind the payload: right on every device.
     #[default]

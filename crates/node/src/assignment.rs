@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Incarnation, JobId, Rank};
 use tensorwire_fabric::{JobCredentials, Secret};
 
+use crate::launch::JobSpec;
+
 /// One member's place in a job. Travels as one line of JSON; is never printed whole.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Assignment {
@@ -19,6 +21,8 @@ pub struct Assignment {
     launcher: u64,
     /// Where the launcher listens.
     pub coordinator: SocketAddr,
+    /// Members of the job on this one's host, itself included.
+    pub members_here: u32,
     /// How long a silent launcher is believed to be alive, in milliseconds.
     pub liveness_ms: u64,
     /// Which job it is, for whoever starts members of several kinds.
@@ -47,14 +51,14 @@ impl JobIdentity {
         }
     }
 
+    /// What the member `rank` of the job `spec` is told, of which `members_here` are on its host.
     pub(crate) fn assignment(
         &self,
         rank: Rank,
         coordinator: SocketAddr,
-        liveness_ms: u64,
-        kind: &str,
-        payload: &serde_json::Value,
+        spec: &JobSpec,
     ) -> Assignment {
+        let world = self.incarnations.len();
         Assignment {
             job_id: self.credentials.job_id.0,
             secret: hex::encode(self.credentials.secret.0),
@@ -62,9 +66,12 @@ impl JobIdentity {
             incarnations: self.incarnations.iter().map(|incarnation| incarnation.0).collect(),
             launcher: self.launcher.0,
             coordinator,
-            liveness_ms,
-            kind: kind.to_string(),
-            payload: payload.clone(),
+            // fits: a job has far fewer than 2^32 members
+            members_here: spec.hosts.neighbours(rank, world) as u32,
+            // fits: a deadline is at most an hour
+            liveness_ms: spec.liveness.as_millis() as u64,
+            kind: spec.kind.clone(),
+            payload: spec.payload.clone(),
         }
     }
 }
@@ -111,25 +118,24 @@ mod tests {
     fn an_assignment_survives_its_trip_through_json() {
         let identity = JobIdentity::random(3);
         let at = SocketAddr::from(([127, 0, 0, 1], 9));
-        let sent = identity.assignment(Rank(2), at, 6000, "train", &serde_json::json!({"a": 1}));
+        let hosts = "127.0.0.1,192.0.2.7".parse().unwrap();
+        let sent = identity.assignment(Rank(2), at, &JobSpec { hosts, ..JobSpec::nothing() });
         let line = serde_json::to_string(&sent).unwrap();
         let got: Assignment = serde_json::from_str(&line).unwrap();
         let back = got.identity().unwrap();
         assert_eq!(back.credentials, identity.credentials);
         assert_eq!(back.incarnations, identity.incarnations);
-        assert_eq!((got.rank(), got.world()), (Rank(2), 3));
+        assert_eq!((got.rank(), got.world(), got.members_here), (Rank(2), 3, 2));
         assert!(!format!("{got:?}").contains(&sent.secret), "the secret is never printed");
     }
 
     #[test]
     fn a_garbled_assignment_has_no_identity() {
         let at = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut garbled =
-            JobIdentity::random(1).assignment(Rank(0), at, 1, "train", &serde_json::Value::Null);
+        let mut garbled = JobIdentity::random(1).assignment(Rank(0), at, &JobSpec::nothing());
         garbled.secret.pop();
         assert!(garbled.identity().is_none());
-        let outside =
-            JobIdentity::random(1).assignment(Rank(1), at, 1, "train", &serde_json::Value::Null);
+        let outside = JobIdentity::random(1).assignment(Rank(1), at, &JobSpec::nothing());
         assert!(outside.identity().is_none());
     }
 }

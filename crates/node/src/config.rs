@@ -5,10 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::GraphError;
 use tensorwire_graph::{PlanOptions, SendFrom, SharedMemory};
 use tensorwire_models::data::DataError;
 
+use crate::hosts::{Hosts, HostsError};
 use crate::weights::WeightsError;
 
 /// A way of training (`--strategy`).
@@ -25,9 +28,12 @@ pub enum Strategy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
+    /// Shared memory where all members are on one host; else RDMA if every host can, else TCP.
     Auto,
     Shm,
     Tcp,
+    /// RDMA, by libibverbs.
+    Verbs,
 }
 
 /// How a tensor crosses (`--exchange`).
@@ -53,12 +59,12 @@ impl Exchange {
         }
     }
 
-    /// What it means for the plan.
-    pub fn plan_options(self, transport: Transport) -> PlanOptions {
-        let shared_memory = match (self, transport) {
-            (_, Transport::Tcp) => SharedMemory::None,
-            // all members of a launcher are on its host
-            (Exchange::ZeroCopy, Transport::Auto | Transport::Shm) => SharedMemory::Used,
+    /// What it means for the plan. `spread`: the members are on several hosts.
+    pub fn plan_options(self, transport: Transport, spread: bool) -> PlanOptions {
+        let shared_memory = match (self, transport.settled(spread)) {
+            // what members of several hosts will agree on is neither here nor there
+            (_, None | Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
+            (Exchange::ZeroCopy, _) => SharedMemory::Used,
             (Exchange::Write | Exchange::Copy, _) => SharedMemory::Unused,
         };
         let send_from = match self {
@@ -70,11 +76,23 @@ impl Exchange {
 }
 
 impl Transport {
-    /// As `--transport` spells what was chosen.
+    /// As `--transport` spells it.
     pub fn name(self) -> &'static str {
         match self {
-            Transport::Auto | Transport::Shm => "shm",
+            Transport::Auto => "auto",
+            Transport::Shm => "shm",
             Transport::Tcp => "tcp",
+            Transport::Verbs => "verbs",
+        }
+    }
+
+    /// What is taken, as far as that is known before the members have been asked. `spread`: they are
+    /// on several hosts.
+    pub fn settled(self, spread: bool) -> Option<Transport> {
+        match self {
+            Transport::Auto if spread => None,
+            Transport::Auto => Some(Transport::Shm),
+            given => Some(given),
         }
     }
 }
@@ -107,6 +125,11 @@ pub struct TrainConfig {
     /// Each worker trains at its own pace ([`Strategy::Ps`] only).
     pub asynchronous: bool,
     pub transport: Transport,
+    /// Which NIC, and how ([`Transport::Verbs`], or [`Transport::Auto`] on several hosts).
+    pub verbs: VerbsOptions,
+    /// How a tensor's arrival is signalled over verbs; none: as suits every device.
+    pub arrival: Option<ArrivalMode>,
+    pub hosts: Hosts,
     pub exchange: Exchange,
     /// Samples per worker and step.
     pub batch: usize,
@@ -115,14 +138,15 @@ pub struct TrainConfig {
     pub rate: f64,
     pub momentum: f64,
     pub seed: u64,
-    /// Threads of each process; none: the host's cores shared among the workers.
+    /// Threads of each process; none: each host's cores shared among its workers.
     pub threads: Option<usize>,
     pub kernels: Kernels,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
     pub trace: Option<TraceConfig>,
-    /// Where the launcher listens for its members; port 0: the system chooses.
-    pub listen: SocketAddr,
+    /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
+    /// where the other hosts reach it.
+    pub listen: Option<SocketAddr>,
     /// A process that says nothing for this long is taken for dead, in milliseconds.
     pub deadline_ms: u64,
 }
@@ -165,6 +189,26 @@ pub enum ConfigError {
     AsyncWithoutServers,
     #[error("--trace shows steps that all processes make together; leave --async or --trace out")]
     AsyncTrace,
+    #[error("--strategy local is one process on this machine; leave --hosts out")]
+    HostsOfOneProcess,
+    #[error(
+        "--trace compares times of processes that share a clock, and {host} has its own; leave --hosts or --trace out"
+    )]
+    TraceOfSeveralHosts { host: String },
+    #[error(
+        "processes on several hosts share no memory; give --transport auto, verbs or tcp instead of shm"
+    )]
+    ShmOfSeveralHosts,
+    #[error(
+        "{option} is for RDMA, which this job does not use; give --transport verbs or leave {option} out"
+    )]
+    VerbsOption { option: &'static str },
+    #[error(
+        "--save writes on the host of worker 0, which is {host}; put this machine first in --hosts"
+    )]
+    SaveElsewhere { host: String },
+    #[error("{0}")]
+    Hosts(#[from] HostsError),
     #[error("{0}")]
     Data(#[from] DataError),
     #[error("{0}")]
@@ -247,7 +291,58 @@ impl TrainConfig {
         if self.strategy == Strategy::Ps && processes > PROCESSES_MAX {
             return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
         }
-        Ok(())
+        self.check_hosts()
+    }
+
+    /// Checks where the processes are, and what that rules out.
+    fn check_hosts(&self) -> Result<(), ConfigError> {
+        let hosts = &self.hosts;
+        if self.strategy == Strategy::Local && hosts.any_remote() {
+            return Err(ConfigError::HostsOfOneProcess);
+        }
+        let remote = (0..self.world()).map(Rank).find(|rank| !hosts.is_here(*rank));
+        if let (Some(rank), Some(_)) = (remote, &self.trace) {
+            return Err(ConfigError::TraceOfSeveralHosts { host: hosts.name(rank).to_string() });
+        }
+        if self.save.is_some() && !hosts.is_here(Rank(0)) {
+            return Err(ConfigError::SaveElsewhere { host: hosts.name(Rank(0)).to_string() });
+        }
+        if self.spread() && self.transport == Transport::Shm {
+            return Err(ConfigError::ShmOfSeveralHosts);
+        }
+        let verbs = matches!(self.settled_transport(), None | Some(Transport::Verbs));
+        let options = [
+            ("--nic", self.verbs.nic.is_some()),
+            ("--gid", self.verbs.gid.is_some()),
+            ("--arrival", self.arrival.is_some()),
+        ];
+        match options.into_iter().find(|(_, given)| *given && !verbs) {
+            Some((option, _)) => Err(ConfigError::VerbsOption { option }),
+            None => Ok(()),
+        }
+    }
+
+    /// Processes of the job.
+    pub fn world(&self) -> u32 {
+        match self.strategy {
+            Strategy::Local => 1,
+            Strategy::Ps => self.workers.saturating_add(self.servers),
+        }
+    }
+
+    /// Are they on several hosts?
+    pub fn spread(&self) -> bool {
+        self.hosts.spread(self.world() as usize)
+    }
+
+    /// The transport, as far as it is known before the members have been asked.
+    pub fn settled_transport(&self) -> Option<Transport> {
+        self.transport.settled(self.spread())
+    }
+
+    /// What must be there for RDMA on every host, if the user wants nothing else.
+    pub fn verbs_wanted(&self) -> Option<VerbsOptions> {
+        (self.transport == Transport::Verbs).then(|| self.verbs.clone())
     }
 
     /// How long a silent process is believed to be alive: long enough for a busy machine, short

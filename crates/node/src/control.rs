@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::config::Transport;
+use crate::negotiate::Offer;
 use crate::trace::TraceEvent;
 
 /// Largest frame: a report with counters, never a tensor.
@@ -16,6 +18,8 @@ pub(crate) const TRACE_EVENTS_MAX: usize = 16 << 10;
 /// What a member tells the launcher.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum FromMember {
+    /// What it can, before anything is opened, where the transport is left open.
+    Offer(Offer),
     /// Its fabric is open, and this is its plan.
     Ready { endpoint: String, plan_digest: String },
     /// It is alive; `step` is the one it is in, from 1 (0: before the first).
@@ -33,6 +37,8 @@ pub(crate) enum FromMember {
 /// What the launcher tells a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum ToMember {
+    /// What was chosen for all, once all had said what they can.
+    Transport(Transport),
     /// Everybody's endpoint, by rank.
     Peers {
         endpoints: Vec<String>,

@@ -1,12 +1,11 @@
-//! The launcher: starts the members of a job on this machine, introduces them to each other, shows what
-//! they say, and watches them. However a member ends, the job ends: the first cause is found, and no
+//! The launcher: starts the members of a job, here and on other hosts, introduces them to each other, shows
+//! what they say, and watches them. However a member ends, the job ends: the first cause is found, and no
 //! process is left behind.
 
-use std::io::{ErrorKind, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::process::ExitStatusExt;
+use std::io::ErrorKind;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,10 +13,17 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, Purpose, Refusal};
-use tensorwire_fabric::{JobCredentials, Member as Identity};
+use tensorwire_fabric::{
+    JobCredentials, Member as Identity, VerbsOptions, VerbsUnusable, verbs_usable,
+};
 
 use crate::assignment::JobIdentity;
+use crate::config::Transport;
 use crate::control::{FromMember, ToMember, read_frame, write_frame};
+use crate::exit::{Remote, describe, describe_remote};
+use crate::hosts::{Hosts, HostsError};
+use crate::negotiate::{Choice, Offer, choose};
+use crate::start::start;
 use crate::trace::{TraceError, TraceEvent};
 use crate::verdict::{End, FirstFailure, Seen, first_failure};
 
@@ -33,6 +39,9 @@ const EVENTS_MAX: usize = 10_000;
 const HANDSHAKES_MAX: usize = 64;
 /// How long a caller may take to say who it is; a member says it at once.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a member of another host may take to be started and to call, if a silent one is not believed
+/// to be alive for longer: logging in takes seconds on a slow machine.
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
 
 /// A job to launch.
 #[derive(Clone, Debug)]
@@ -45,8 +54,16 @@ pub struct JobSpec {
     /// What each member is, by rank: `worker 0`, `server 1`.
     pub roles: Vec<String>,
     pub payload: serde_json::Value,
-    /// Where to listen for the members; port 0: the system chooses.
-    pub listen: SocketAddr,
+    /// Where the members run.
+    pub hosts: Hosts,
+    /// Arguments with which `program` becomes the command in the arguments behind them, and ends when its
+    /// parent does: what starts the members of other hosts is run so.
+    pub tether: Vec<String>,
+    /// RDMA is wanted and nothing else: a job with members here is not begun if this host cannot.
+    pub verbs: Option<VerbsOptions>,
+    /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
+    /// other hosts reach this one.
+    pub listen: Option<SocketAddr>,
     /// How long a silent member is believed to be alive.
     pub liveness: Duration,
     /// Set to end the job.
@@ -56,6 +73,12 @@ pub struct JobSpec {
 /// What happens while a job runs.
 #[derive(Clone, Debug)]
 pub enum Update {
+    /// Members of other hosts call this address.
+    Listening {
+        at: SocketAddr,
+    },
+    /// How bytes travel, where that was not given or not sure.
+    Transport(Choice),
     Started {
         rank: Rank,
         pid: u32,
@@ -79,6 +102,8 @@ pub enum Update {
 pub struct JobOutcome {
     /// What each member reported, by rank.
     pub reports: Vec<serde_json::Value>,
+    /// What the members agreed on, where they were asked.
+    pub negotiated: Option<Transport>,
 }
 
 /// Why a job was not done.
@@ -88,6 +113,10 @@ pub enum JobError {
         "cannot listen on {at}: {source}; give another --listen ADDRESS:PORT, or port 0 to let the system choose"
     )]
     Listen { at: SocketAddr, source: std::io::Error },
+    #[error("{0}")]
+    Hosts(#[from] HostsError),
+    #[error("{0}")]
+    Verbs(#[from] VerbsUnusable),
     #[error("cannot start {role}: {program}: {source}")]
     Spawn { role: String, program: PathBuf, source: std::io::Error },
     #[error("interrupted")]
@@ -100,9 +129,20 @@ pub enum JobError {
     )]
     Suspended { for_s: f64 },
     #[error("{0}")]
-    Failed(FirstFailure),
+    Failed(Box<FirstFailure>),
     #[error(transparent)]
     Trace(#[from] TraceError),
+}
+
+impl JobError {
+    /// Did the user's command make this, so that another command mends it?
+    pub fn is_user_error(&self) -> bool {
+        match self {
+            JobError::Listen { .. } | JobError::Hosts(_) | JobError::Verbs(_) => true,
+            JobError::Failed(failure) => failure.user_error,
+            _ => false,
+        }
+    }
 }
 
 /// Launches a job and stays until it is done or has failed. All members have ended when it returns.
@@ -110,11 +150,25 @@ pub enum JobError {
 /// # Errors
 /// When a member fails, or the job is interrupted.
 pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOutcome, JobError> {
-    let listen = |source| JobError::Listen { at: spec.listen, source };
-    let listener = TcpListener::bind(spec.listen).map_err(listen)?;
+    let world = spec.roles.len();
+    let front = spec.hosts.front(spec.listen, world)?;
+    let here = (0..world as u32).map(Rank).find(|rank| spec.hosts.is_here(*rank));
+    if let (Some(options), Some(_)) = (&spec.verbs, here) {
+        let why = verbs_usable(options)?;
+        let choice = Choice { transport: Transport::Verbs, why, fallback: false };
+        on_update(Update::Transport(choice));
+    }
+    let listen = |source| JobError::Listen { at: front.listen, source };
+    let listener = TcpListener::bind(front.listen).map_err(listen)?;
     listener.set_nonblocking(true).map_err(listen)?;
-    let at = listener.local_addr().map_err(listen)?;
-    let identity = JobIdentity::random(spec.roles.len());
+    let mut at = listener.local_addr().map_err(listen)?;
+    if let Some(address) = front.reached_at {
+        at.set_ip(address);
+    }
+    if spec.hosts.any_remote() {
+        on_update(Update::Listening { at });
+    }
+    let identity = JobIdentity::random(world);
     let (events, inbox) = channel();
     let door = Door {
         listener,
@@ -124,10 +178,17 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
         events,
         busy: Arc::new(AtomicUsize::new(0)),
     };
-    let mut launcher =
-        Launcher { spec, members: Vec::new(), ends: 0, introduced: false, suspended: None };
-    for rank in (0..spec.roles.len() as u32).map(Rank) {
-        launcher.spawn(&identity, rank, at)?;
+    let mut launcher = Launcher {
+        spec,
+        at,
+        members: Vec::new(),
+        ends: 0,
+        negotiated: None,
+        introduced: false,
+        suspended: None,
+    };
+    for rank in (0..world as u32).map(Rank) {
+        launcher.start(&identity, rank)?;
         on_update(Update::Started { rank, pid: launcher.members[rank.index()].child.id() });
     }
     launcher.watch(&door, &inbox, on_update)
@@ -225,21 +286,28 @@ fn listen_to(rank: Rank, stream: TcpStream, events: &Sender<Event>) {
 
 struct Launcher<'a> {
     spec: &'a JobSpec,
+    /// Where members find this launcher.
+    at: SocketAddr,
     members: Vec<MemberState>,
     /// Ends noticed so far.
     ends: u32,
+    negotiated: Option<Transport>,
     introduced: bool,
     /// How long this process did not run, if the members ended in that time.
     suspended: Option<Duration>,
 }
 
 struct MemberState {
+    /// The member, or what started it on another host.
     child: Child,
+    /// That other host.
+    host: Option<String>,
     exit: Option<ExitStatus>,
     control: Option<TcpStream>,
     hung_up: bool,
     last_heard: Instant,
     step: u64,
+    offer: Option<Offer>,
     ready: Option<(String, String)>,
     report: Option<serde_json::Value>,
     end: End,
@@ -247,39 +315,29 @@ struct MemberState {
 }
 
 impl Launcher<'_> {
-    fn spawn(&mut self, job: &JobIdentity, rank: Rank, at: SocketAddr) -> Result<(), JobError> {
+    fn start(&mut self, job: &JobIdentity, rank: Rank) -> Result<(), JobError> {
         let spec = self.spec;
         let role = || spec.roles[rank.index()].clone();
         let program = || spec.program.clone();
         let failed = |source| JobError::Spawn { role: role(), program: program(), source };
-        // fits: a deadline is at most an hour
-        let liveness_ms = spec.liveness.as_millis() as u64;
-        let assignment = job.assignment(rank, at, liveness_ms, &spec.kind, &spec.payload);
+        let assignment = job.assignment(rank, self.at, spec);
         let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
-        let mut child = Command::new(&spec.program)
-            .args(&spec.arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(failed)?;
-        let told = child.stdin.take().map(|mut stdin| stdin.write_all(line.as_bytes()));
+        let host = (!spec.hosts.is_here(rank)).then(|| spec.hosts.name(rank).to_string());
         self.members.push(MemberState {
-            child,
+            child: start(spec, rank, &line).map_err(failed)?,
+            host,
             exit: None,
             control: None,
             hung_up: false,
             last_heard: Instant::now(),
             step: 0,
+            offer: None,
             ready: None,
             report: None,
             end: End::None,
             order: 0,
         });
-        match told {
-            // a child that died before it read its assignment is found by its exit status
-            Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => Err(failed(error)),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn watch(
@@ -304,10 +362,12 @@ impl Launcher<'_> {
             }
             self.reap();
             self.notice_silence();
+            self.negotiate(on_update);
             self.introduce(on_update)?;
             if self.members.iter().all(MemberState::done) {
                 let reports = self.members.iter_mut().map(|m| m.report.take().unwrap_or_default());
-                return Ok(JobOutcome { reports: reports.collect() });
+                let (reports, negotiated) = (reports.collect(), self.negotiated);
+                return Ok(JobOutcome { reports, negotiated });
             }
             if self.ends > 0 {
                 let since = *failing.get_or_insert_with(Instant::now);
@@ -317,7 +377,7 @@ impl Launcher<'_> {
                     self.stop("another member failed");
                     return Err(match (failure, self.suspended) {
                         (_, Some(gap)) => JobError::Suspended { for_s: gap.as_secs_f64() },
-                        (Some(failure), None) => JobError::Failed(failure),
+                        (Some(failure), None) => JobError::Failed(Box::new(failure)),
                         (None, None) => JobError::Interrupted,
                     });
                 }
@@ -349,6 +409,7 @@ impl Launcher<'_> {
         let member = &mut self.members[rank.index()];
         member.last_heard = Instant::now();
         match message {
+            FromMember::Offer(offer) => member.offer = Some(offer),
             FromMember::Ready { endpoint, plan_digest } => {
                 member.ready = Some((endpoint, plan_digest));
             }
@@ -386,21 +447,47 @@ impl Launcher<'_> {
             let Some(status) = member.exit else { continue };
             let heard_out = member.hung_up || member.control.is_none();
             if heard_out && !member.done() {
-                let how = describe(status);
+                let how = self.how_ended(index, status);
                 // fits: the world is a u32
                 self.end(Rank(index as u32), End::Died { how });
             }
         }
     }
 
+    fn how_ended(&self, index: usize, status: ExitStatus) -> String {
+        let member = &self.members[index];
+        let Some(host) = &member.host else {
+            return describe(status);
+        };
+        let (rsh, program) = (self.spec.hosts.rsh().join(" "), self.spec.program.to_string_lossy());
+        let (rsh, program, called) = (&rsh, &program, member.control.is_some());
+        describe_remote(status, Remote { host, rsh, program, called })
+    }
+
     fn notice_silence(&mut self) {
         for index in 0..self.members.len() {
             let member = &self.members[index];
             let silent = member.last_heard.elapsed();
-            if silent >= self.spec.liveness && member.exit.is_none() {
-                let for_s = silent.as_secs_f64();
-                self.end(Rank(index as u32), End::Silent { for_s });
+            let unreached = member.host.as_ref().filter(|_| member.control.is_none());
+            let patience = match unreached {
+                Some(_) => self.spec.liveness.max(START_PATIENCE),
+                None => self.spec.liveness,
+            };
+            if silent < patience || member.exit.is_some() {
+                continue;
             }
+            let for_s = silent.as_secs_f64();
+            let end = match unreached {
+                None => End::Silent { for_s },
+                Some(host) => End::Unreached {
+                    why: format!(
+                        "nothing was heard of it for {for_s:.1} s; does `{} {host} true` work at once, and does {host} reach {} (--listen, firewall)?",
+                        self.spec.hosts.rsh().join(" "),
+                        self.at,
+                    ),
+                },
+            };
+            self.end(Rank(index as u32), end);
         }
     }
 
@@ -419,6 +506,21 @@ impl Launcher<'_> {
             let own_fault = gap >= self.spec.liveness / 2 && self.members.iter().any(gave_up);
             self.suspended = own_fault.then_some(gap);
         }
+    }
+
+    /// Once every member has said what it can, chooses for all.
+    fn negotiate(&mut self, on_update: &mut dyn FnMut(Update)) {
+        let hosts = &self.spec.hosts;
+        let offers = (0u32..).map(Rank).zip(&self.members);
+        let offers = offers.map(|(rank, member)| Some((hosts.name(rank), member.offer.as_ref()?)));
+        let offers: Option<Vec<(&str, &Offer)>> = offers.collect();
+        let Some(offers) = offers.filter(|_| self.negotiated.is_none()) else {
+            return;
+        };
+        let choice = choose(&offers);
+        self.negotiated = Some(choice.transport);
+        self.tell_all(&ToMember::Transport(choice.transport));
+        on_update(Update::Transport(choice));
     }
 
     /// Once every member has said where it is, tells everyone.
@@ -454,6 +556,7 @@ impl Launcher<'_> {
             rank: Rank(index as u32),
             role: self.spec.roles[index].clone(),
             pid: member.child.id(),
+            host: member.host.clone(),
             step: member.step,
             end: member.end.clone(),
             order: member.order,
@@ -477,6 +580,10 @@ impl Launcher<'_> {
 impl Drop for Launcher<'_> {
     fn drop(&mut self) {
         for member in self.members.iter_mut().filter(|member| member.exit.is_none()) {
+            // a thread that listens holds the connection, too; those of other hosts end with it
+            if let Some(control) = &member.control {
+                let _ = control.shutdown(Shutdown::Both);
+            }
             // SIGKILL ends stopped processes too
             let _ = member.child.kill();
             let _ = member.child.wait();
@@ -491,23 +598,22 @@ impl MemberState {
     }
 }
 
-fn describe(status: ExitStatus) -> String {
-    let Some(signal) = status.signal() else {
-        return match status.code() {
-            Some(0) => "it ended before its part was done".to_string(),
-            Some(code) => format!("it exited with status {code}"),
-            None => "it ended".to_string(),
-        };
-    };
-    let name = match signal {
-        2 => " (SIGINT)",
-        4 => " (SIGILL)",
-        6 => " (SIGABRT)",
-        7 => " (SIGBUS: memory ran out)",
-        9 => " (SIGKILL: by hand, or out of memory)",
-        11 => " (SIGSEGV)",
-        15 => " (SIGTERM)",
-        _ => "",
-    };
-    format!("it was killed by signal {signal}{name}")
+#[cfg(test)]
+impl JobSpec {
+    /// A job of nobody.
+    pub(crate) fn nothing() -> JobSpec {
+        JobSpec {
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            kind: String::new(),
+            roles: Vec::new(),
+            payload: serde_json::Value::Null,
+            hosts: Hosts::default(),
+            tether: Vec::new(),
+            verbs: None,
+            listen: None,
+            liveness: Duration::from_secs(6),
+            interrupt: Arc::default(),
+        }
+    }
 }

@@ -1,15 +1,19 @@
-//! One process of a job: names every room, chooses, connects. A launcher starts the members, brings
-//! them together and watches them; a member does its part of the plan. Holds no algorithm, and reads
+//! One process of a job: names every room, chooses, connects. A launcher starts the members, on its own host
+//! and on others, brings them together and watches them; a member does its part of the plan. Holds no algorithm, and reads
 //! no environment and no arguments.
 #![forbid(unsafe_code)]
 
 mod assignment;
 mod config;
 mod control;
+mod exit;
+mod hosts;
 mod launch;
 mod member;
+mod negotiate;
 mod open_part;
 mod report;
+mod start;
 mod trace;
 mod train;
 mod verdict;
@@ -21,10 +25,13 @@ pub use config::{
     ConfigError, Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig,
     Transport,
 };
+pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError};
+pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use report::{Polling, Progress, TrainReport};
+pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
 pub use trace::{TraceError, TraceEvent};
 pub use train::{Prepared, TrainError, launch_train, train_local, train_member};

@@ -1,7 +1,7 @@
 //! A member's side of a job: it calls the launcher, proves itself, and from then on a thread tells the
 //! launcher that it is alive and watches that the launcher is.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,14 @@ use serde::de::DeserializeOwned;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
 use tensorwire_fabric::{Backend, Endpoint, Fabric, FabricConfig, Member as Identity, PeerAddress};
+use tensorwire_fabric::{OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
 
 use crate::assignment::{Assignment, JobIdentity};
 use crate::config::Transport;
 use crate::control::{FromMember, TRACE_EVENTS_MAX, ToMember, read_frame, write_frame};
+use crate::launch::START_PATIENCE;
+use crate::negotiate::Offer;
+use crate::open_part::PartOptions;
 use crate::trace::TraceEvent;
 
 /// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
@@ -26,8 +30,17 @@ pub struct Member {
     assignment: Assignment,
     identity: JobIdentity,
     control: Arc<Mutex<TcpStream>>,
-    peers: Receiver<Vec<String>>,
+    /// The address at which this host reaches the launcher's, and others reach this one.
+    reached_at: SocketAddr,
+    told: Receiver<Told>,
     step: Arc<AtomicU64>,
+}
+
+/// What the launcher tells a member that waits for it.
+#[derive(Debug)]
+enum Told {
+    Transport(Transport),
+    Peers(Vec<String>),
 }
 
 /// Why a member's process must end though its part is not done.
@@ -58,11 +71,16 @@ pub enum JoinError {
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     #[error("opening the fabric: {0}")]
-    Open(#[from] tensorwire_fabric::OpenError),
+    Open(tensorwire_fabric::OpenError),
+    /// The user wants RDMA and nothing else.
+    #[error("RDMA cannot be used on this process's host: {}; {}", .0.reason, .0.mend)]
+    Verbs(VerbsUnusable),
     #[error("connecting to the peers: {0}")]
     Connect(#[from] tensorwire_fabric::ConnectError),
     #[error("the launcher did not introduce the peers within {waited_s} s")]
     NoPeers { waited_s: u64 },
+    #[error("the launcher did not say which transport to take within {waited_s} s")]
+    NoTransport { waited_s: u64 },
     #[error("the launcher introduced a peer at {endpoint:?}, which is no endpoint")]
     BadEndpoint { endpoint: String },
     #[error("telling the launcher: {0}")]
@@ -86,13 +104,14 @@ impl Member {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(liveness))?;
         let step = Arc::new(AtomicU64::new(0));
-        let (introduce, peers) = channel();
+        let (tell, told) = channel();
+        let reached_at = SocketAddr::new(stream.local_addr()?.ip(), 0);
         let reader = stream.try_clone()?;
         reader.set_read_timeout(Some(liveness / 2))?;
         let control = Arc::new(Mutex::new(stream));
         spawn_heartbeat(control.clone(), step.clone(), liveness)?;
-        spawn_watch(reader, introduce, on_ending)?;
-        Ok(Member { assignment, identity, control, peers, step })
+        spawn_watch(reader, tell, on_ending)?;
+        Ok(Member { assignment, identity, control, reached_at, told, step })
     }
 
     pub fn rank(&self) -> Rank {
@@ -101,6 +120,11 @@ impl Member {
 
     pub fn world(&self) -> usize {
         self.assignment.world()
+    }
+
+    /// Members of the job on this one's host, itself included.
+    pub fn members_here(&self) -> usize {
+        self.assignment.members_here as usize
     }
 
     /// How long a silent process is believed to be alive.
@@ -114,6 +138,12 @@ impl Member {
         self.liveness() * 4
     }
 
+    /// How long to wait for what the launcher says once it has heard of all members: some may have to
+    /// be started on other hosts first.
+    fn others_patience(&self) -> Duration {
+        START_PATIENCE + self.setup_patience()
+    }
+
     /// What the job is, in its own form.
     ///
     /// # Errors
@@ -122,33 +152,37 @@ impl Member {
         Ok(serde_json::from_value(self.assignment.payload.clone())?)
     }
 
-    /// Opens a fabric and connects it to all other members. `plan_digest` must be the same
-    /// everywhere: the launcher compares.
+    /// Opens a fabric over the transport that `options` name, or that is agreed on, and connects it to all
+    /// other members. `plan_digest` must be the same everywhere: the launcher compares.
     ///
     /// # Errors
-    /// When a peer cannot be reached in time.
-    pub fn connect(
+    /// When this host cannot use the transport, or a peer cannot be reached in time.
+    pub(crate) fn connect(
         &self,
-        transport: Transport,
-        spin: Duration,
+        options: &PartOptions,
         plan_digest: &str,
     ) -> Result<Fabric, MemberError> {
         let me = self.identity.member(self.rank());
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
-        config.spin = spin;
+        config.spin = options.spin;
         config.queue_pairs_per_peer = QUEUE_PAIRS;
-        let backend = match transport {
-            // all members of this launcher are on its host
-            Transport::Auto | Transport::Shm => Backend::Shm,
-            Transport::Tcp => Backend::Tcp,
-        };
-        let fabric = Fabric::open(backend, config)?;
+        config.endpoint = self.reached_at;
+        let fabric = Fabric::open(self.backend(options, &mut config)?, config).map_err(
+            |error| match error {
+                OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
+                error => MemberError::Open(error),
+            },
+        )?;
         let (endpoint, plan_digest) = (fabric.endpoint().to_string(), plan_digest.to_string());
         self.tell(&FromMember::Ready { endpoint, plan_digest })?;
+        let endpoints = match self.told.recv_timeout(self.others_patience()) {
+            Ok(Told::Peers(endpoints)) => endpoints,
+            _ => {
+                let waited_s = self.others_patience().as_secs();
+                return Err(MemberError::NoPeers { waited_s });
+            }
+        };
         let patience = self.setup_patience();
-        let endpoints = self.peers.recv_timeout(patience);
-        let waited_s = patience.as_secs();
-        let endpoints = endpoints.map_err(|_| MemberError::NoPeers { waited_s })?;
         let mut peers = Vec::new();
         for (rank, endpoint) in (0u32..).map(Rank).zip(endpoints) {
             if rank != self.rank() {
@@ -160,6 +194,40 @@ impl Member {
         }
         fabric.connect(&peers, Deadline::after(patience))?;
         Ok(fabric)
+    }
+
+    /// What the transport means for the fabric.
+    fn backend(
+        &self,
+        options: &PartOptions,
+        config: &mut FabricConfig,
+    ) -> Result<Backend, MemberError> {
+        let spread = self.members_here() < self.world();
+        let transport = match options.transport.settled(spread) {
+            Some(transport) => transport,
+            None => self.negotiate(&options.verbs)?,
+        };
+        Ok(match transport {
+            Transport::Auto | Transport::Shm => Backend::Shm,
+            Transport::Tcp => Backend::Tcp,
+            Transport::Verbs => {
+                config.arrival = options.arrival;
+                Backend::Verbs(options.verbs.clone())
+            }
+        })
+    }
+
+    /// Says whether this host can use RDMA, and hears what all will take.
+    fn negotiate(&self, options: &VerbsOptions) -> Result<Transport, MemberError> {
+        let verbs = verbs_usable(options).map_err(Into::into);
+        self.tell(&FromMember::Offer(Offer { verbs }))?;
+        match self.told.recv_timeout(self.others_patience()) {
+            Ok(Told::Transport(transport)) => Ok(transport),
+            _ => {
+                let waited_s = self.others_patience().as_secs();
+                Err(MemberError::NoTransport { waited_s })
+            }
+        }
     }
 
     /// Tells the launcher that `step` (from 1) begins: if this process is killed or stopped in it,
@@ -280,7 +348,7 @@ fn spawn_heartbeat(
 /// in a row: after the whole job was suspended and continued, the first one means nothing.
 fn spawn_watch(
     mut reader: TcpStream,
-    introduce: Sender<Vec<String>>,
+    tell: Sender<Told>,
     on_ending: impl FnOnce(Ending) + Send + 'static,
 ) -> std::io::Result<()> {
     let watch = move || {
@@ -302,8 +370,9 @@ fn spawn_watch(
                 Err(error) => break gone(format!("the launcher is gone ({error})")),
             }
             match read_frame::<ToMember>(&mut reader) {
-                // nobody asks for peers any more once the member runs
-                Ok(ToMember::Peers { endpoints }) => drop(introduce.send(endpoints)),
+                // nobody asks any more once the member runs
+                Ok(ToMember::Transport(transport)) => drop(tell.send(Told::Transport(transport))),
+                Ok(ToMember::Peers { endpoints }) => drop(tell.send(Told::Peers(endpoints))),
                 Ok(ToMember::Heartbeat) => {}
                 Ok(ToMember::Stop { reason }) => break Ending::Told { reason },
                 Err(error) => break gone(format!("the launcher is gone ({error})")),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{CloseError, Fabric, RegionError};
+use tensorwire_fabric::{ArrivalMode, CloseError, Fabric, RegionError, VerbsOptions};
 use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place};
@@ -19,9 +19,12 @@ use crate::config::Transport;
 use crate::member::{Member, MemberError, QUEUE_PAIRS};
 
 /// How to open a part.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct PartOptions {
     pub transport: Transport,
+    /// Which NIC, if it comes to verbs.
+    pub verbs: VerbsOptions,
+    pub arrival: Option<ArrivalMode>,
     /// How long a wait spins before it blocks: none where processes share cores.
     pub spin: Duration,
     pub kernels: KernelChoice,
@@ -101,7 +104,7 @@ impl Member {
         lanes: &Lanes,
         options: PartOptions,
     ) -> Result<OpenLanes, PartError> {
-        let fabric = self.connect(options.transport, options.spin, &digest(plan))?;
+        let fabric = self.connect(&options, &digest(plan))?;
         let deadline = Deadline::after(self.setup_patience());
         let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
         let open = |ranks: &Vec<Rank>| {
@@ -173,6 +176,11 @@ impl OpenPart {
 }
 
 impl PartError {
+    /// Did the user's command make this, so that another command mends it?
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, PartError::Member(MemberError::Verbs(_)))
+    }
+
     /// The peer whose loss made this, if that was the cause.
     pub fn lost_peer(&self) -> Option<Rank> {
         use tensorwire_fabric::{ConnectError as Fabric, ReceiveError};

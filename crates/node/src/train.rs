@@ -94,7 +94,11 @@ pub enum TrainError {
 impl TrainError {
     /// Did the user's command make this, so that another command mends it?
     pub fn is_user_error(&self) -> bool {
-        matches!(self, TrainError::Config(_) | TrainError::Weights(_))
+        match self {
+            TrainError::Config(_) | TrainError::Weights(_) => true,
+            TrainError::Part(error) => error.is_user_error(),
+            _ => false,
+        }
     }
 
     /// The peer whose loss made this, if that was the cause.
@@ -165,7 +169,7 @@ impl Prepared {
     /// What computes in a worker, and why that was chosen.
     pub fn kernels(&self) -> String {
         let local = self.config.strategy == Strategy::Local;
-        let threads = if local { cores() } else { default_threads(&self.config, true) };
+        let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
         Kernels::open(kernel_choice(&self.config), threads).description()
     }
@@ -177,12 +181,18 @@ impl Prepared {
     }
 }
 
-/// All processes are on this host: their tensors must fit it together.
+/// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
 fn check_memory(plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
-    // with lanes, each worker has the plan's worker, and each server its part as often
-    let lanes = if config.asynchronous { config.workers as usize } else { 1 };
-    let parts = std::iter::repeat_n(&plan.parts, lanes).flatten();
-    let tensors = parts.map(|part| &part.memory);
+    let here = (0..config.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
+    // a part once for each lane
+    let parts = here.flat_map(|rank| match config.strategy {
+        Strategy::Local => vec![0],
+        Strategy::Ps => {
+            let lanes = config.lanes(rank);
+            vec![lanes.part; lanes.ranks.len()]
+        }
+    });
+    let tensors = parts.map(|part| &plan.parts[part].memory);
     // fits: each is checked against the address space; the sum saturates
     let needed = tensors.fold(0u64, |sum, memory| {
         sum.saturating_add(memory.registered_bytes as u64)
@@ -231,7 +241,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
     let placed = place(&program.graph, cluster)?;
     let options = PlanOptions {
         variables_shared: config.asynchronous,
-        ..config.exchange.plan_options(config.transport)
+        ..config.exchange.plan_options(config.transport, config.spread())
     };
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))
@@ -356,12 +366,14 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     } else {
         None
     };
-    let crowded = member.world() > cores();
+    let crowded = member.members_here() > cores();
     let options = PartOptions {
         transport: config.transport,
+        verbs: config.verbs.clone(),
+        arrival: config.arrival,
         spin: if crowded { Duration::ZERO } else { SPIN },
         kernels: kernel_choice(&config),
-        threads: config.threads.unwrap_or_else(|| default_threads(&config, is_worker)),
+        threads: config.threads.unwrap_or_else(|| default_threads(&config, member.rank())),
         step_deadline: STEP_DEADLINE,
         timeline: config.trace.is_some(),
         dynamic_bytes_max: DYNAMIC_BYTES_MAX,
@@ -433,10 +445,14 @@ fn kernel_choice(config: &TrainConfig) -> KernelChoice {
     }
 }
 
-/// Workers compute at the same time and share the cores. Servers have all of them: when a server has
-/// work, the workers wait for it.
-fn default_threads(config: &TrainConfig, is_worker: bool) -> usize {
-    if is_worker { (cores() / config.workers as usize).max(1) } else { cores() }
+/// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
+/// server has work, the workers wait for it. Results do not depend on it.
+fn default_threads(config: &TrainConfig, rank: Rank) -> usize {
+    if rank.0 >= config.workers {
+        return cores();
+    }
+    let workers_here = config.hosts.neighbours(rank, config.workers as usize);
+    (cores() / workers_here.max(1)).max(1)
 }
 
 fn cores() -> usize {

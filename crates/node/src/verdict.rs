@@ -16,6 +16,8 @@ pub(crate) enum End {
     Failed { step: u64, error: String, user_error: bool, lost_peer: Option<Rank> },
     /// Nothing was heard of it for too long.
     Silent { for_s: f64 },
+    /// It was to be started on another host, and nothing was ever heard of it.
+    Unreached { why: String },
 }
 
 /// What the launcher knows of a member when the job fails.
@@ -24,6 +26,8 @@ pub(crate) struct Seen {
     pub(crate) rank: Rank,
     pub(crate) role: String,
     pub(crate) pid: u32,
+    /// Its host, where that is not the launcher's; `pid` is then that of what started it.
+    pub(crate) host: Option<String>,
     /// The last step that it said it was in; 0: none yet.
     pub(crate) step: u64,
     pub(crate) end: End,
@@ -37,6 +41,8 @@ pub struct FirstFailure {
     pub rank: Rank,
     pub role: String,
     pub pid: u32,
+    /// Its host, where that is not the launcher's; `pid` is then that of what started it there.
+    pub host: Option<String>,
     /// The step it was in; none: before the first.
     pub step: Option<u64>,
     pub cause: String,
@@ -51,6 +57,8 @@ pub struct FirstFailure {
 pub struct Remark {
     pub rank: Rank,
     pub role: String,
+    /// Its host, where that is not the launcher's.
+    pub host: Option<String>,
     pub error: String,
 }
 
@@ -59,7 +67,7 @@ pub struct Remark {
 pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     let weight = |member: &Seen| match &member.end {
         End::None => None,
-        End::Died { .. } => Some(0),
+        End::Died { .. } | End::Unreached { .. } => Some(0),
         End::Failed { lost_peer: None, .. } => Some(1),
         End::Silent { .. } => Some(2),
         End::Failed { lost_peer: Some(_), .. } => Some(3),
@@ -67,7 +75,7 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     let guilty = seen.iter().filter(|member| weight(member).is_some());
     let guilty = guilty.min_by_key(|member| (weight(member), member.order))?;
     let (guilty, cause, user_error) = match &guilty.end {
-        End::Died { how } => (guilty, how.clone(), false),
+        End::Died { how } | End::Unreached { why: how } => (guilty, how.clone(), false),
         End::Silent { for_s } => {
             (guilty, format!("nothing was heard of it for {for_s:.1} s (stopped or hung)"), false)
         }
@@ -94,6 +102,7 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         rank: guilty.rank,
         role: guilty.role.clone(),
         pid: guilty.pid,
+        host: guilty.host.clone(),
         step: (step > 0).then_some(step),
         cause,
         user_error,
@@ -104,16 +113,18 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
 fn remark(member: &Seen) -> Option<Remark> {
     let error = match &member.end {
         End::None => return None,
-        End::Died { how } => how.clone(),
+        End::Died { how } | End::Unreached { why: how } => how.clone(),
         End::Failed { error, .. } => error.clone(),
         End::Silent { for_s } => format!("nothing was heard of it for {for_s:.1} s"),
     };
-    Some(Remark { rank: member.rank, role: member.role.clone(), error })
+    let (role, host) = (member.role.clone(), member.host.clone());
+    Some(Remark { rank: member.rank, role, host, error })
 }
 
 impl fmt::Display for Remark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (rank {}): {}", self.role, self.rank, self.error)
+        let on = self.host.as_ref().map(|host| format!(", on {host}")).unwrap_or_default();
+        write!(f, "{} (rank {}{on}): {}", self.role, self.rank, self.error)
     }
 }
 
@@ -121,7 +132,10 @@ impl fmt::Display for Remark {
 impl fmt::Display for FirstFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FirstFailure { rank, role, pid, cause, .. } = self;
-        write!(f, "first to fail: {role} (rank {rank}, pid {pid}) ")?;
+        match &self.host {
+            Some(host) => write!(f, "first to fail: {role} (rank {rank}, on {host}) ")?,
+            None => write!(f, "first to fail: {role} (rank {rank}, pid {pid}) ")?,
+        }
         match self.step {
             Some(step) => write!(f, "at step {step}: {cause}"),
             None => write!(f, "before the first step: {cause}"),
@@ -135,7 +149,7 @@ mod tests {
 
     fn seen(rank: u32, step: u64, order: u32, end: End) -> Seen {
         let role = format!("worker {rank}");
-        Seen { rank: Rank(rank), role, pid: 100 + rank, step, end, order }
+        Seen { rank: Rank(rank), role, pid: 100 + rank, host: None, step, end, order }
     }
 
     fn witness(step: u64, of: u32) -> End {
@@ -178,6 +192,15 @@ mod tests {
         let all = [seen(0, 9, 0, End::None), seen(1, 8, 1, End::Silent { for_s: 6.0 })];
         let first = first_failure(&all).unwrap();
         assert_eq!((first.rank, first.step), (Rank(1), Some(8)));
+    }
+
+    #[test]
+    fn a_host_that_was_not_reached_is_the_cause_and_named() {
+        let unreached = End::Unreached { why: "nothing was heard".into() };
+        let mut all = [seen(0, 0, 0, own_error(0)), seen(1, 0, 1, unreached)];
+        all[1].host = Some("node1".to_string());
+        let text = first_failure(&all).unwrap().to_string();
+        assert!(text.contains("worker 1 (rank 1, on node1) before the first step"), "{text}");
     }
 
     #[test]

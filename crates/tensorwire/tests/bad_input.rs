@@ -87,6 +87,32 @@ fn asynchronous_training_without_what_it_needs() {
 }
 
 #[test]
+fn hosts_that_make_no_sense_or_cannot_do_what_is_asked() {
+    for (arguments, says) in [
+        ("--hosts ,", "--hosts names no host; give at least one"),
+        ("--hosts a;b", "'a;b' is no host; write NAME"),
+        ("--hosts other:0", "'other:0' has no number of slots"),
+        ("--hosts @none", "cannot read the hosts in none: No such file"),
+        ("--hosts localhost,no-such-host.invalid", "give --listen ADDRESS:0"),
+        ("--hosts localhost,other --transport shm", "share no memory; give --transport auto"),
+        ("--hosts localhost,other --trace t.json", "leave --hosts or --trace out"),
+        ("--hosts other --save w", "host of worker 0, which is other; put this machine first"),
+        ("--hosts other --strategy local", "leave --hosts out"),
+        ("--nic mlx5_0", "--nic is for RDMA, which this job does not use"),
+        ("--transport tcp --gid 1", "leave --gid out"),
+        ("--transport shm --arrival flag-tail", "leave --arrival out"),
+        ("--transport verbs --nic nonesuch", "RDMA cannot be used here"),
+    ] {
+        let found = message(&format!("train {arguments}"));
+        assert!(found.contains(says), "{arguments}: {found}");
+    }
+    let found = message("bench transfer --transport verbs --nic nonesuch");
+    assert!(found.contains("RDMA cannot be used here"), "{found}");
+    let found = message("bench transfer --transport tcp --nic nonesuch");
+    assert!(found.contains("leave --nic out"), "{found}");
+}
+
+#[test]
 fn a_job_that_does_not_fit_this_host() {
     let available = tensorwire::fabric::available_bytes();
     if available > 64 << 30 {
@@ -109,6 +135,8 @@ fn options_that_do_not_parse() {
         "bench",
         "train --lr -1",
         "train --trace-steps 5",
+        "train --transport verbs --gid first",
+        "train --transport verbs --arrival soon",
     ] {
         let ended = refused(arguments);
         assert!(ended.stderr.contains("--help"), "{}", ended.stderr);

@@ -113,6 +113,8 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
     let spin = if member.world() > cores() { Duration::ZERO } else { SPIN };
     let options = PartOptions {
         transport: spec.transport,
+        verbs: spec.verbs.clone(),
+        arrival: spec.arrival,
         spin,
         kernels: tensorwire_node::KernelChoice::Auto,
         // the sender waits while the receiver computes
@@ -148,7 +150,7 @@ impl End<'_> {
     fn send(&mut self, plan: &Plan) -> Result<SenderReport, TransferError> {
         let missing = TransferError::Missing { what: PAYLOAD };
         let send = program::payload_edge(plan).ok_or(missing)?.send;
-        let spec = self.spec;
+        let spec = self.spec.clone();
         self.renew_payload()?;
         let shared = self.part.alloc_buffer(spec.bytes)?;
         let mut target = shared.write().expect("nobody else has the fresh buffer");
@@ -184,7 +186,7 @@ impl End<'_> {
         let missing = TransferError::Missing { what: PAYLOAD };
         let edge = program::payload_edge(plan).ok_or(missing)?;
         let maximum = self.part.session.node(MAXIMUM)?;
-        let spec = self.spec;
+        let spec = self.spec.clone();
         let (mut received, mut tensors_verified) = (Vec::new(), 0);
         for _ in 0..spec.rounds {
             for repetition in 0..spec.warm_up + spec.repetitions {

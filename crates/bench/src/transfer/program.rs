@@ -63,7 +63,9 @@ pub(super) fn transfer_plan(spec: &TransferSpec) -> Result<Plan, GraphError> {
         run("look", received, &[payload], vec![2]),
         run("answer", heard, &[], vec![0]),
     ];
-    plan(&placed, &cluster.tasks(), &runs, spec.exchange.plan_options(spec.transport))
+    // both ends are on one host
+    let options = spec.exchange.plan_options(spec.transport, false);
+    plan(&placed, &cluster.tasks(), &runs, options)
 }
 
 /// The edge that the tensor crosses.
@@ -79,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_tensor_crosses_once_and_its_memory_is_guarded() {
-        for transport in [Transport::Shm, Transport::Tcp] {
+        for transport in [Transport::Shm, Transport::Tcp, Transport::Verbs] {
             for exchange in [Exchange::ZeroCopy, Exchange::Write, Exchange::Copy] {
                 for sizes in [Sizes::Static, Sizes::Dynamic] {
                     let spec = TransferSpec::new(transport, exchange, sizes, 4096, true);

@@ -1,13 +1,14 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{PathBuf, absolute};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensorwire_bench::Sizes;
 use tensorwire_bench::parse_size;
 use tensorwire_node::{
-    Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig, Transport,
+    ArrivalMode, ConfigError, Exchange, GidChoice, Hosts, Kernels, OptimizerChoice, RSH, Schedule,
+    Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
 const TRAIN_EXAMPLES: &str = "\
@@ -18,6 +19,18 @@ Examples:
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
+  tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
+  tensorwire train --hosts @FILE --workers 8 --servers 4 --transport verbs
+
+Several machines: --hosts names them. The processes go to the hosts round-robin, workers first, then
+servers: with --hosts a,b:2 and 3 workers and 2 servers, a gets worker 0 and server 0, b the others, for a
+host with :2 takes two in its turn. The first line about the hosts says who runs where. This machine (its
+name, one of its addresses, localhost) starts its processes itself; on every other host they are started by
+`RSH HOST COMMAND`, where --rsh is RSH, and must find this program at the same path, as well as what
+--data and --load name. Nothing is copied there. The job's secret goes through standard input.
+  --listen      where the other hosts call this one; without it, this machine's address towards the first
+  --transport   auto: shm where all processes are on one host; on several, verbs if every host can, else tcp,
+                with a warning that says which host cannot, why, and what mends it. verbs: that or nothing.
 
 A line of --metrics holds step, epoch, loss, samples_per_second (so far), and how the workers waited for
 tensors in that step, summed over them: polls (times a tensor was asked for), poll_misses (it was not
@@ -40,7 +53,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train a model; starts its own processes on this machine
+    /// Train a model; starts its own processes, on this machine or on several
     #[command(after_help = TRAIN_EXAMPLES)]
     Train(TrainArgs),
     /// Show what crosses between processes, how many bytes, and where it lives
@@ -52,6 +65,12 @@ pub(crate) enum Command {
     /// Take part in a job (started by the launcher, which writes the assignment to standard input)
     #[command(hide = true)]
     Member,
+    /// Become the command in the arguments, and end when the parent does (how a launcher runs --rsh)
+    #[command(hide = true)]
+    Tether {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
+    },
 }
 
 /// What decides the graph and its partition.
@@ -72,9 +91,18 @@ pub(crate) struct JobArgs {
     /// Server processes; variables go to them round-robin
     #[arg(long, value_name = "K", default_value_t = 2)]
     servers: u32,
-    /// How bytes travel. `auto`: shared memory, since all processes are on this host
+    /// How bytes travel
     #[arg(long, value_enum, default_value = "auto")]
     transport: TransportArg,
+    #[command(flatten)]
+    wire: WireArgs,
+    /// Where the processes run: `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line
+    /// [default: this machine]
+    #[arg(long, value_name = "LIST")]
+    hosts: Option<String>,
+    /// What starts a process on another host: it is given the host and a command line
+    #[arg(long, value_name = "COMMAND", default_value = RSH)]
+    rsh: String,
     /// How a tensor crosses
     #[arg(long, value_enum, default_value = "zero-copy")]
     exchange: ExchangeArg,
@@ -93,7 +121,7 @@ pub(crate) struct JobArgs {
     /// Seed of first values and of the order of samples: equal seeds give equal bits
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Threads of each process [default: workers share this machine's cores, a server has all]
+    /// Threads of each process [default: the workers of a machine share its cores, a server has all]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Which kernels compute. `reference`: plain loops, slow, to check against
@@ -102,9 +130,24 @@ pub(crate) struct JobArgs {
     /// Seconds within which the job ends when one of its processes dies or stops
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     deadline: f64,
-    /// Where the launcher listens for its processes; port 0: the system chooses
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
+    /// Where the launcher listens for its processes; port 0: the system chooses [default: loopback, or this
+    /// machine's address towards the other hosts]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+}
+
+/// Which NIC carries RDMA, and how.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WireArgs {
+    /// RDMA device to use, as in mlx5_0 or mlx5_0:2 [default: the first with an active port]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    nic: Option<String>,
+    /// Entry of the device's GID table, by its index or its address [default: RoCE v2, routable]
+    #[arg(long, value_name = "INDEX|ADDRESS", value_parser = parse_gid)]
+    gid: Option<GidChoice>,
+    /// How a tensor's arrival is signalled over RDMA [default: write-imm]
+    #[arg(long, value_enum)]
+    arrival: Option<ArrivalArg>,
 }
 
 #[derive(Args, Debug)]
@@ -177,6 +220,8 @@ pub(crate) struct TransferArgs {
     /// Which transports to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
     pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) wire: WireArgs,
     /// Which exchanges to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "write", "copy"])]
     pub(crate) exchange: Vec<ExchangeArg>,
@@ -214,9 +259,23 @@ enum StrategyArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
+    /// Shared memory on one host; on several, verbs if every one can, else tcp
     Auto,
+    /// Shared memory; all processes on one host
     Shm,
     Tcp,
+    /// RDMA
+    Verbs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ArrivalArg {
+    /// A completion behind the data: right on every device
+    WriteImm,
+    /// A number, written behind the data
+    FlagSeparate,
+    /// A number at the data's end (Xue et al.); only where the device writes in order
+    FlagTail,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -251,8 +310,10 @@ enum KernelsArg {
 }
 
 impl JobArgs {
-    fn config(self, schedule: Schedule) -> TrainConfig {
-        TrainConfig {
+    fn config(self, schedule: Schedule) -> Result<TrainConfig, ConfigError> {
+        let hosts: Option<Hosts> = self.hosts.map(|hosts| hosts.parse()).transpose()?;
+        let (verbs, arrival) = self.wire.options();
+        let mut config = TrainConfig {
             model: self.model,
             data: self.data,
             strategy: match self.strategy {
@@ -263,6 +324,9 @@ impl JobArgs {
             servers: self.servers,
             asynchronous: false,
             transport: self.transport.into(),
+            verbs,
+            arrival,
+            hosts: hosts.unwrap_or_default().started_by(&self.rsh)?,
             exchange: self.exchange.into(),
             batch: self.batch,
             schedule,
@@ -285,26 +349,52 @@ impl JobArgs {
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: (self.deadline * 1000.0) as u64,
+        };
+        // processes of other hosts are in another folder
+        if let Some(folder) = config.data.strip_prefix("mnist:")
+            && config.hosts.any_remote()
+            && let Ok(folder) = absolute(folder)
+        {
+            config.data = format!("mnist:{}", folder.display());
         }
+        Ok(config)
     }
 }
 
 impl TrainArgs {
-    pub(crate) fn config(self) -> TrainConfig {
+    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let schedule = match self.steps {
             Some(steps) => Schedule::Steps(steps),
             None => Schedule::Epochs(self.epochs.unwrap_or(20)),
         };
         let steps = self.trace_steps;
         let trace = self.trace.map(|path| TraceConfig { path, steps });
-        TrainConfig {
-            load: self.load,
-            save: self.save,
-            asynchronous: self.asynchronous,
-            trace,
-            ..self.job.config(schedule)
-        }
+        let config = self.job.config(schedule)?;
+        let load = match self.load {
+            // as for the data
+            Some(path) if config.hosts.any_remote() => Some(absolute(&path).unwrap_or(path)),
+            path => path,
+        };
+        let (save, asynchronous) = (self.save, self.asynchronous);
+        Ok(TrainConfig { load, save, asynchronous, trace, ..config })
     }
+}
+
+impl WireArgs {
+    pub(crate) fn options(self) -> (VerbsOptions, Option<ArrivalMode>) {
+        let arrival = self.arrival.map(|arrival| match arrival {
+            ArrivalArg::WriteImm => ArrivalMode::WriteImm,
+            ArrivalArg::FlagSeparate => ArrivalMode::FlagSeparate,
+            ArrivalArg::FlagTail => ArrivalMode::FlagTail,
+        });
+        (VerbsOptions { nic: self.nic, gid: self.gid }, arrival)
+    }
+}
+
+fn parse_gid(given: &str) -> Result<GidChoice, String> {
+    let address = || given.parse::<IpAddr>().map(GidChoice::Address);
+    let choice = given.parse().map(GidChoice::Index).or_else(|_| address());
+    choice.map_err(|_| "give the index of an entry, or its address, as in 10.0.0.1".to_string())
 }
 
 impl TransferArgs {
@@ -316,13 +406,14 @@ impl TransferArgs {
 }
 
 impl GraphArgs {
-    pub(crate) fn config(self) -> TrainConfig {
-        TrainConfig { asynchronous: self.asynchronous, ..self.job.config(Schedule::Steps(1)) }
+    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
+        let config = self.job.config(Schedule::Steps(1))?;
+        Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
     }
 }
 
 impl StepArgs {
-    pub(crate) fn config(self) -> TrainConfig {
+    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         self.job.config(Schedule::Steps(self.steps))
     }
 }
@@ -333,6 +424,7 @@ impl From<TransportArg> for Transport {
             TransportArg::Auto => Transport::Auto,
             TransportArg::Shm => Transport::Shm,
             TransportArg::Tcp => Transport::Tcp,
+            TransportArg::Verbs => Transport::Verbs,
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,10 +9,10 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    BenchError, Machine, StepOptions, StepResult, TransferResult, TransferSpec, step, transfer,
-    transfer_sizes,
+    BenchError, Machine, StepEvent, StepOptions, StepResult, TransferResult, TransferSpec, step,
+    transfer, transfer_sizes,
 };
-use tensorwire_node::Strategy;
+use tensorwire_node::{ConfigError, Strategy, Transport, verbs_usable};
 
 use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs};
 use super::job::{end_at_once_while, job_spec};
@@ -33,22 +32,26 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     // its kind, roles and payload are filled in for each measurement
-    let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-    let job = job_spec(listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
     let all = transfer_sizes(args.quick);
     let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
+    let transports = transports(args)?;
     announce(&Machine::here());
+    let (verbs, arrival) = args.wire.clone().options();
     let mut rows = Vec::new();
-    for &transport in &args.transport {
+    for &transport in &transports {
         for &exchange in &args.exchange {
             for &kind in &args.kind {
                 if args.measures_twice(exchange, kind) {
                     continue;
                 }
                 for &bytes in sizes {
-                    let (transport, exchange) = (transport.into(), exchange.into());
-                    let spec =
-                        TransferSpec::new(transport, exchange, kind.into(), bytes, args.quick);
+                    let (exchange, kind, quick) = (exchange.into(), kind.into(), args.quick);
+                    let spec = TransferSpec::new(transport, exchange, kind, bytes, quick);
+                    let spec = match transport {
+                        Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
+                        _ => spec,
+                    };
                     let result = transfer(&spec, &job)?;
                     lines.append(&result)?;
                     let row = transfer_row(&result);
@@ -81,6 +84,28 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What to measure over. RDMA must be there before anything is measured.
+fn transports(args: &TransferArgs) -> Result<Vec<Transport>, Failure> {
+    // both processes are on this machine
+    let settled = args.transport.iter().filter_map(|&given| Transport::from(given).settled(false));
+    let all: Vec<Transport> = settled.collect();
+    let (verbs, arrival) = args.wire.clone().options();
+    if all.contains(&Transport::Verbs) {
+        let chosen = verbs_usable(&verbs).map_err(Failure::user)?;
+        note(format_args!("verbs: {chosen}"));
+        return Ok(all);
+    }
+    let options = [
+        ("--nic", verbs.nic.is_some()),
+        ("--gid", verbs.gid.is_some()),
+        ("--arrival", arrival.is_some()),
+    ];
+    match options.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(ConfigError::VerbsOption { option }.into()),
+        None => Ok(all),
+    }
+}
+
 fn transfer_row(result: &TransferResult) -> Vec<String> {
     let time = |ns: f64| human_seconds(ns * 1e-9);
     // fits: bytes over nanoseconds are gigabytes over seconds, for people
@@ -103,7 +128,7 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
 
 fn run_step(args: StepArgs) -> Result<(), Failure> {
     let (repetitions, json) = (args.repetitions, args.json.clone());
-    let config = args.config();
+    let config = args.config()?;
     if config.strategy == Strategy::Local {
         let what = "bench step compares --strategy ps with local; leave --strategy out";
         return Err(Failure::user(what));
@@ -116,8 +141,9 @@ fn run_step(args: StepArgs) -> Result<(), Failure> {
     // its kind, roles and payload are filled in
     let job = job_spec(config.listen, liveness_ms, "", vec![], serde_json::Value::Null)?;
     announce(&Machine::here());
-    let result = step(&config, &options, &job, &mut |kind, ms| {
-        note(format_args!("{kind}: {ms:.2} ms/step"))
+    let result = step(&config, &options, &job, &mut |event| match event {
+        StepEvent::Transport(choice) => note(choice),
+        StepEvent::Measured { kind, ms } => note(format_args!("{kind}: {ms:.2} ms/step")),
     })?;
     lines.append(&result)?;
     show_step(&result)

@@ -53,11 +53,7 @@ impl From<TrainError> for Failure {
 
 impl From<JobError> for Failure {
     fn from(error: JobError) -> Failure {
-        let user_error = match &error {
-            JobError::Listen { .. } => true,
-            JobError::Failed(failure) => failure.user_error,
-            _ => false,
-        };
+        let user_error = error.is_user_error();
         let remarks = match &error {
             JobError::Failed(failure) => failure.remarks.iter().map(Remark::to_string).collect(),
             _ => Vec::new(),

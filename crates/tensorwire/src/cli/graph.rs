@@ -10,7 +10,7 @@ use super::{Failure, output::print, table::table};
 
 pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     let dot = args.dot;
-    let prepared = Prepared::new(args.config())?;
+    let prepared = Prepared::new(args.config()?)?;
     let plan = &prepared.plan;
     if dot {
         print(plan.to_dot().trim_end())?;

@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tensorwire_node::JobSpec;
+use tensorwire_node::{Hosts, JobSpec};
 
 use super::Failure;
 
-/// A job whose members are this program. The first Ctrl-C ends it in good order.
+/// A job on this machine whose members are this program. The first Ctrl-C ends it in good order.
 pub(crate) fn job_spec(
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
     liveness_ms: u64,
     kind: &str,
     roles: Vec<String>,
@@ -27,6 +27,9 @@ pub(crate) fn job_spec(
         kind: kind.to_string(),
         roles,
         payload,
+        hosts: Hosts::default(),
+        tether: vec!["tether".to_string(), "--".to_string()],
+        verbs: None,
         listen,
         liveness: Duration::from_millis(liveness_ms),
         interrupt,

@@ -11,6 +11,7 @@ mod models;
 pub(crate) mod output;
 mod progress;
 mod table;
+mod tether;
 mod train;
 
 use std::io::IsTerminal;
@@ -31,6 +32,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Command::Models => models::run(),
         Command::Bench(bench) => bench::run(bench),
         Command::Member => member::run(),
+        Command::Tether { command } => tether::run(&command),
     }
 }
 

@@ -51,6 +51,11 @@ impl Bar {
         rate
     }
 
+    /// Says something beside the bar.
+    pub(crate) fn say(&self, line: impl std::fmt::Display) {
+        self.bar.suspend(|| note(line));
+    }
+
     pub(crate) fn clear(&self) {
         self.bar.finish_and_clear();
     }

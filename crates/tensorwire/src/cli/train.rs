@@ -9,8 +9,8 @@ use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
 use tensorwire_node::{
-    Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update, launch_train,
-    train_local,
+    JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update,
+    launch_train, train_local,
 };
 
 use super::Failure;
@@ -25,7 +25,7 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     let (json, metrics) = (args.json, args.metrics.clone());
-    let prepared = Prepared::new(args.config())?;
+    let prepared = Prepared::new(args.config()?)?;
     let trace = prepared.config.trace.as_ref().map(|trace| &trace.path);
     let save = prepared.config.save.as_ref();
     let files = [("--metrics", metrics.as_ref()), ("--save", save), ("--trace", trace)];
@@ -46,7 +46,7 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
     }
-    let summary = summarise(&prepared, &reports);
+    let summary = summarise(&prepared, &reports, watcher.transport);
     watcher.metrics.line(&json!({ "summary": summary }))?;
     if json { print(&summary) } else { show(&prepared, &summary) }
 }
@@ -73,6 +73,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
     let config = &prepared.config;
     let (roles, payload) = (prepared.roles(), prepared.payload());
     let spec = job_spec(config.listen, config.liveness_ms(), "train", roles, payload)?;
+    let spec = JobSpec { hosts: config.hosts.clone(), verbs: config.verbs_wanted(), ..spec };
     let (updates, inbox) = channel();
     let show = move || {
         inbox.into_iter().for_each(|update| watcher.update(update));
@@ -120,10 +121,17 @@ fn announce(prepared: &Prepared) {
         note(format_args!("local: {} replicas in one process, nothing crosses", config.workers));
         return;
     }
-    let transport = match config.transport {
-        Transport::Auto => "shm (auto: all processes are on this host)",
-        Transport::Shm => "shm",
-        Transport::Tcp => "tcp",
+    let (hosts, roles) = (&config.hosts, &prepared.roles());
+    if hosts.any_remote() {
+        note(format_args!("hosts: {}", Placement { hosts, roles }));
+    }
+    let transport = match (config.transport, config.settled_transport()) {
+        (Transport::Auto, Some(_)) if hosts.any_remote() => {
+            "shm (auto: all processes are on one host)"
+        }
+        (Transport::Auto, Some(_)) => "shm (auto: all processes are on this host)",
+        (Transport::Auto, None) => "auto (several hosts: verbs if every one can, else tcp)",
+        (given, _) => given.name(),
     };
     let traffic = plan.traffic(Program::TRAIN);
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
@@ -148,6 +156,8 @@ struct Watcher {
     open: std::collections::VecDeque<Vec<Option<Progress>>>,
     first: u64,
     workers: usize,
+    /// What is taken, once that is known.
+    transport: Option<Transport>,
 }
 
 impl Watcher {
@@ -163,12 +173,20 @@ impl Watcher {
             open: std::collections::VecDeque::new(),
             first: 1,
             workers: config.workers as usize,
+            transport: config.settled_transport(),
         }
     }
 
     fn update(&mut self, update: Update) {
         match update {
             Update::Started { .. } | Update::Trace { .. } => {}
+            Update::Listening { at } => {
+                self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
+            }
+            Update::Transport(choice) => {
+                self.transport = Some(choice.transport);
+                self.bar.say(choice);
+            }
             Update::Introduced => self.bar.begin(),
             Update::Progress { rank, value, .. } => {
                 if let Ok(progress) = serde_json::from_value(value) {
@@ -224,7 +242,11 @@ fn microseconds(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value {
+fn summarise(
+    prepared: &Prepared,
+    reports: &[TrainReport],
+    transport: Option<Transport>,
+) -> serde_json::Value {
     let config = &prepared.config;
     let losses: Vec<f64> = reports.iter().filter_map(|report| report.final_loss).collect();
     let seconds = reports.iter().map(|report| report.train_seconds).fold(0.0, f64::max);
@@ -235,7 +257,7 @@ fn summarise(prepared: &Prepared, reports: &[TrainReport]) -> serde_json::Value 
     let workers = reports.iter().filter(|report| report.final_loss.is_some());
     let polling: Polling = workers.map(|report| report.polling).sum();
     let local = config.strategy == Strategy::Local;
-    let transport = match config.transport {
+    let transport = match transport.unwrap_or(config.transport) {
         _ if local => "none",
         transport => transport.name(),
     };

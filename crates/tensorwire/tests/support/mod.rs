@@ -27,9 +27,14 @@ pub(crate) struct Ended {
 impl Job {
     /// Starts `tensorwire` with these arguments, separated by blanks.
     pub(crate) fn start(arguments: &str) -> Job {
+        Job::start_with(arguments.split_whitespace())
+    }
+
+    /// Starts `tensorwire` with these arguments, which may hold blanks.
+    pub(crate) fn start_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Job {
         let folder = tempfile::tempdir().unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
-            .args(arguments.split_whitespace())
+            .args(arguments)
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -53,12 +58,9 @@ impl Job {
     pub(crate) fn members(&mut self, count: usize) -> Vec<Pid> {
         let start = Instant::now();
         loop {
-            let launcher = self.child.id();
-            let mut members: Vec<u32> =
-                processes().into_iter().filter(|p| p.parent == launcher).map(|p| p.pid).collect();
-            members.sort_unstable();
+            let members = children(self.launcher());
             if members.len() >= count {
-                return members.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect();
+                return members;
             }
             if self.child.try_wait().unwrap().is_some() || start.elapsed().as_secs() > 20 {
                 let _ = kill_process_group(self.launcher(), Signal::KILL);
@@ -155,6 +157,15 @@ impl Ended {
 pub(crate) fn send(pid: Pid, signal: Signal) {
     // a process that is gone already is what the signal wants
     let _ = kill_process(pid, signal);
+}
+
+/// The processes that `parent` started, in that order.
+pub(crate) fn children(parent: Pid) -> Vec<Pid> {
+    let parent = parent.as_raw_nonzero().get() as u32;
+    let mut pids: Vec<u32> =
+        processes().into_iter().filter(|p| p.parent == parent).map(|p| p.pid).collect();
+    pids.sort_unstable();
+    pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
 struct Process {

@@ -1,0 +1,409 @@
+//! The hosts of a job: which there are, which of them is this one, which member runs where, and at which
+//! address the others reach this one. Starts no process and opens no connection.
+
+use std::fmt;
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+
+/// What starts a command on another host where nothing else is given. It never asks for a password.
+pub const RSH: &str = "ssh -o BatchMode=yes";
+
+/// How long a name may take to become an address.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
+/// Members that one host may take in a turn; a job has no more.
+const SLOTS_MAX: u32 = 256;
+/// More than any list of hosts needs.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Where the members of a job run. They go to the hosts round-robin, in the order of their ranks; a host
+/// with several slots takes so many in its turn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hosts {
+    list: Vec<Host>,
+    rsh: Vec<String>,
+}
+
+/// One host of a list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Host {
+    /// As the user gave it.
+    name: String,
+    slots: u32,
+    /// It is the launcher's own.
+    here: bool,
+}
+
+/// What is wrong with a list of hosts, and how to mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostsError {
+    #[error("--hosts names no host; give at least one, as in --hosts node0,node1:2")]
+    None,
+    #[error(
+        "--hosts: '{found}' is no host; write NAME, USER@NAME or an address, with :SLOTS behind it where it takes several processes in a turn (an IPv6 address in brackets)"
+    )]
+    BadHost { found: String },
+    #[error("--hosts: '{found}' has no number of slots from 1 to {SLOTS_MAX}; write NAME:SLOTS")]
+    BadSlots { found: String },
+    #[error(
+        "cannot read the hosts in {path}: {source}; write a file with a host in each line, as in node1:2"
+    )]
+    File { path: PathBuf, source: std::io::Error },
+    #[error("--rsh names no command; leave it out for `{RSH}`")]
+    NoRsh,
+    #[error(
+        "cannot tell at which of this machine's addresses {host} reaches it, for that name has no address here; give --listen ADDRESS:0"
+    )]
+    NoRoute { host: String },
+}
+
+impl Default for Hosts {
+    /// This host alone.
+    fn default() -> Hosts {
+        let here = Host { name: "localhost".to_string(), slots: 1, here: true };
+        Hosts { list: vec![here], rsh: words(RSH) }
+    }
+}
+
+impl FromStr for Hosts {
+    type Err = HostsError;
+
+    /// Reads `node0,node1:2`, or the file behind `@FILE`, with one host in each line. Asks the system
+    /// which of them are this one.
+    fn from_str(given: &str) -> Result<Hosts, HostsError> {
+        let entries: Vec<String> = match given.strip_prefix('@') {
+            Some(path) => lines(Path::new(path))?,
+            None => given.split(',').map(|entry| entry.trim().to_string()).collect(),
+        };
+        if entries.iter().all(|entry| entry.is_empty()) {
+            return Err(HostsError::None);
+        }
+        let list = entries.iter().map(|entry| Host::parse(entry)).collect::<Result<_, _>>()?;
+        Ok(Hosts { list, ..Hosts::default() })
+    }
+}
+
+/// Where a launcher listens, and where its members find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Front {
+    pub(crate) listen: SocketAddr,
+    /// None: where it listens.
+    pub(crate) reached_at: Option<IpAddr>,
+}
+
+impl Hosts {
+    /// The same hosts, whose processes are started by `rsh`: a command and its first arguments,
+    /// separated by blanks, that is given a host and a command line for its shell.
+    ///
+    /// # Errors
+    /// When there is no word in it.
+    pub fn started_by(self, rsh: &str) -> Result<Hosts, HostsError> {
+        let rsh = words(rsh);
+        if rsh.is_empty() { Err(HostsError::NoRsh) } else { Ok(Hosts { rsh, ..self }) }
+    }
+
+    /// Is any of them another host than the launcher's?
+    pub fn any_remote(&self) -> bool {
+        self.list.iter().any(|host| !host.here)
+    }
+
+    /// Would `world` members be on more than one host?
+    pub fn spread(&self, world: usize) -> bool {
+        self.neighbours(Rank(0), world) < world
+    }
+
+    /// The name of the host of a member, as the user gave it.
+    pub fn name(&self, rank: Rank) -> &str {
+        &self.host(rank).name
+    }
+
+    /// Does a member run on the launcher's host?
+    pub fn is_here(&self, rank: Rank) -> bool {
+        self.host(rank).here
+    }
+
+    /// How many of the first `count` ranks are on the host of `rank`.
+    pub fn neighbours(&self, rank: Rank, count: usize) -> usize {
+        let host = self.host(rank);
+        // fits: a job has far fewer than 2^32 members
+        (0..count as u32).filter(|other| self.host(Rank(*other)).is(host)).count()
+    }
+
+    /// The command that starts others' processes, in words.
+    pub(crate) fn rsh(&self) -> &[String] {
+        &self.rsh
+    }
+
+    /// Where to listen so that all `world` members reach this host: where the user says, else on
+    /// loopback where all are here, else at the address from which this host reaches the first other.
+    pub(crate) fn front(
+        &self,
+        given: Option<SocketAddr>,
+        world: usize,
+    ) -> Result<Front, HostsError> {
+        // fits: a job has far fewer than 2^32 members
+        let others = (0..world as u32).map(Rank).filter(|rank| !self.is_here(*rank));
+        let others: Vec<&str> = others.map(|rank| self.name(rank)).collect();
+        match (given, others.first()) {
+            (Some(listen), Some(_)) if listen.ip().is_unspecified() => {
+                Ok(Front { listen, reached_at: Some(route(&others)?) })
+            }
+            (Some(listen), _) => Ok(Front { listen, reached_at: None }),
+            (None, Some(_)) => {
+                Ok(Front { listen: SocketAddr::new(route(&others)?, 0), reached_at: None })
+            }
+            (None, None) => {
+                let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+                Ok(Front { listen, reached_at: None })
+            }
+        }
+    }
+
+    fn host(&self, rank: Rank) -> &Host {
+        let turn: usize = self.list.iter().map(|host| host.slots as usize).sum();
+        let mut place = rank.index() % turn.max(1);
+        for host in &self.list {
+            match place.checked_sub(host.slots as usize) {
+                Some(rest) => place = rest,
+                None => return host,
+            }
+        }
+        // a list has a host, and a host a slot: only a foreign message could have none
+        &self.list[self.list.len() - 1]
+    }
+}
+
+impl Host {
+    fn parse(entry: &str) -> Result<Host, HostsError> {
+        let bad = || HostsError::BadHost { found: entry.to_string() };
+        let (name, slots) = match entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, "")) => (address, None),
+            Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or_else(bad)?)),
+            None => match entry.split_once(':') {
+                Some((name, slots)) => (name, Some(slots)),
+                None => (entry, None),
+            },
+        };
+        let bracketed = entry.starts_with('[');
+        // a name is an argument of --rsh: it must not look like an option
+        let plain =
+            |c: char| c.is_ascii_alphanumeric() || "._-@%".contains(c) || bracketed && c == ':';
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(plain) {
+            return Err(bad());
+        }
+        let slots = slots.map_or(Ok(1), str::parse);
+        match slots {
+            Ok(slots @ 1..=SLOTS_MAX) => {
+                Ok(Host { name: name.to_string(), slots, here: is_here(name) })
+            }
+            _ => Err(HostsError::BadSlots { found: entry.to_string() }),
+        }
+    }
+
+    /// The launcher's host is one, however it is called.
+    fn is(&self, other: &Host) -> bool {
+        self.here && other.here || self.name == other.name
+    }
+}
+
+/// Says who runs where: `node0: worker 0, server 0; node1: worker 1, server 1`.
+#[derive(Debug)]
+pub struct Placement<'a> {
+    pub hosts: &'a Hosts,
+    /// By rank.
+    pub roles: &'a [String],
+}
+
+impl fmt::Display for Placement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut seen: Vec<&Host> = Vec::new();
+        // fits: a job has far fewer than 2^32 members
+        let placed =
+            (0u32..).map(Rank).zip(self.roles).map(|(rank, role)| (self.hosts.host(rank), role));
+        let placed: Vec<(&Host, &String)> = placed.collect();
+        for (host, _) in &placed {
+            if seen.iter().any(|earlier| earlier.is(host)) {
+                continue;
+            }
+            let roles =
+                placed.iter().filter(|(other, _)| other.is(host)).map(|(_, role)| role.as_str());
+            let here = if host.here { " (this machine)" } else { "" };
+            let between = if seen.is_empty() { "" } else { "; " };
+            write!(f, "{between}{}{here}: {}", host.name, roles.collect::<Vec<_>>().join(", "))?;
+            seen.push(host);
+        }
+        Ok(())
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_string).collect()
+}
+
+/// The hosts in a file; `#` begins a comment.
+fn lines(path: &Path) -> Result<Vec<String>, HostsError> {
+    let failed = |source| HostsError::File { path: path.to_path_buf(), source };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut text = String::new();
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    Ok(lines.filter(|line| !line.is_empty()).map(str::to_string).collect())
+}
+
+/// Is this name, or this address, the launcher's own? Who gives a user wants to log in, even here.
+fn is_here(name: &str) -> bool {
+    if let Ok(address) = name.parse() {
+        return is_own(address);
+    }
+    let system = rustix::system::uname();
+    let own = system.nodename().to_string_lossy();
+    let first = own.split('.').next().unwrap_or_default();
+    if name == "localhost" || name == own || name == first {
+        return true;
+    }
+    if name.contains('@') {
+        return false;
+    }
+    let addresses = resolve(name);
+    !addresses.is_empty() && addresses.into_iter().all(is_own)
+}
+
+/// Only an address of this host can be bound.
+fn is_own(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// The addresses of a host; none where it has no name that this host knows, or nobody says in time.
+fn resolve(name: &str) -> Vec<IpAddr> {
+    let (found, wait) = channel();
+    let host = name.to_string();
+    let ask = move || {
+        let addresses = (host.as_str(), 0).to_socket_addrs();
+        let addresses = addresses.into_iter().flatten().map(|address| address.ip());
+        // a link-local address means nothing without its interface
+        let usable = |ip: &IpAddr| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        // nobody waits any more if it took too long
+        let _ = found.send(addresses.filter(usable).collect());
+    };
+    match std::thread::Builder::new().name("resolve".into()).spawn(ask) {
+        Ok(_) => wait.recv_timeout(RESOLVE_PATIENCE).unwrap_or_default(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// This host's address on the way to the first of `hosts` to which there is one. No packet is sent.
+fn route(hosts: &[&str]) -> Result<IpAddr, HostsError> {
+    let mut names: Vec<&str> = hosts.to_vec();
+    names.dedup();
+    for host in &names {
+        let name = host.rsplit('@').next().unwrap_or_default();
+        let addresses = name.parse().map_or_else(|_| resolve(name), |address| vec![address]);
+        if let Some(own) = addresses.into_iter().find_map(address_towards) {
+            return Ok(own);
+        }
+    }
+    Err(HostsError::NoRoute { host: names.first().unwrap_or(&"a host").to_string() })
+}
+
+fn address_towards(peer: IpAddr) -> Option<IpAddr> {
+    let any: SocketAddr = match peer {
+        IpAddr::V4(_) => SocketAddr::from(([0, 0, 0, 0], 0)),
+        IpAddr::V6(_) => SocketAddr::from(([0u16; 8], 0)),
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    // any port will do: the route is all that is asked for
+    socket.connect((peer, 9)).ok()?;
+    let own = socket.local_addr().ok()?.ip();
+    (!own.is_unspecified()).then_some(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(given: &str, world: u32) -> Vec<String> {
+        let hosts: Hosts = given.parse().unwrap();
+        (0..world).map(|rank| hosts.name(Rank(rank)).to_string()).collect()
+    }
+
+    #[test]
+    fn members_go_round_the_hosts_in_turns_of_their_slots() {
+        assert_eq!(names("192.0.2.1,192.0.2.2", 3), ["192.0.2.1", "192.0.2.2", "192.0.2.1"]);
+        let turns = ["192.0.2.1", "192.0.2.2", "192.0.2.2", "192.0.2.1", "192.0.2.2"];
+        assert_eq!(names("192.0.2.1,192.0.2.2:2", 5), turns);
+        assert_eq!(names("[2001:db8::1]:2,192.0.2.1", 3)[..2], ["2001:db8::1", "2001:db8::1"]);
+    }
+
+    #[test]
+    fn this_host_is_one_however_it_is_called() {
+        let hosts: Hosts = "127.0.0.1,localhost,192.0.2.7".parse().unwrap();
+        assert!(hosts.is_here(Rank(0)) && hosts.is_here(Rank(1)) && !hosts.is_here(Rank(2)));
+        assert!(hosts.any_remote() && !hosts.spread(2) && hosts.spread(3));
+        assert_eq!((hosts.neighbours(Rank(0), 4), hosts.neighbours(Rank(2), 4)), (3, 1));
+        assert!(!Hosts::default().spread(9) && !Hosts::default().any_remote());
+        let one: Hosts = "192.0.2.7".parse().unwrap();
+        assert!(one.any_remote() && !one.spread(9), "all on one other host share its memory");
+        let login: Hosts = "me@localhost".parse().unwrap();
+        assert!(login.any_remote(), "who gives a user wants to log in");
+    }
+
+    #[test]
+    fn who_runs_where_is_said_in_one_line() {
+        let hosts: Hosts = "localhost,192.0.2.7:2".parse().unwrap();
+        let roles = ["worker 0", "worker 1", "server 0", "server 1"].map(str::to_string);
+        let said = Placement { hosts: &hosts, roles: &roles }.to_string();
+        let expected =
+            "localhost (this machine): worker 0, server 1; 192.0.2.7: worker 1, server 0";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_file_has_a_host_in_each_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hosts");
+        std::fs::write(&path, "# ours\n192.0.2.1 # first\n\n192.0.2.2:2\n").unwrap();
+        let given = format!("@{}", path.display());
+        assert_eq!(names(&given, 3), ["192.0.2.1", "192.0.2.2", "192.0.2.2"]);
+        std::fs::write(&path, "# none\n").unwrap();
+        assert!(matches!(given.parse::<Hosts>(), Err(HostsError::None)));
+        assert!(matches!("@/none/there".parse::<Hosts>(), Err(HostsError::File { .. })));
+    }
+
+    #[test]
+    fn what_is_no_list_of_hosts() {
+        for given in ["", " ", ","] {
+            assert!(matches!(given.parse::<Hosts>(), Err(HostsError::None)), "{given:?}");
+        }
+        for given in ["a,,b", "-oProxyCommand=x", "a b", "a;b", "[::1", "[::1]2", "::1", ":2"] {
+            let error = given.parse::<Hosts>().unwrap_err();
+            let shown = matches!(error, HostsError::BadHost { .. } | HostsError::BadSlots { .. });
+            assert!(shown, "{given:?}: {error}");
+        }
+        for given in ["a:0", "a:257", "a:two", "a:"] {
+            let error = given.parse::<Hosts>().unwrap_err();
+            assert!(matches!(error, HostsError::BadSlots { .. }), "{given:?}: {error}");
+        }
+        assert!(matches!(Hosts::default().started_by("  "), Err(HostsError::NoRsh)));
+    }
+
+    #[test]
+    fn the_launcher_listens_where_its_members_reach_it() {
+        let here = Hosts::default();
+        assert_eq!(here.front(None, 4).unwrap().listen.to_string(), "127.0.0.1:0");
+        let given: SocketAddr = "127.0.0.1:77".parse().unwrap();
+        let other: Hosts = "localhost,no-such-host.invalid".parse().unwrap();
+        let front = other.front(Some(given), 2).unwrap();
+        assert_eq!(front, Front { listen: given, reached_at: None });
+        let error = other.front(None, 2).unwrap_err();
+        assert!(error.to_string().contains("--listen"), "{error}");
+        assert!(other.front(None, 1).is_ok(), "nobody is on the other host");
+        // loopback is a route that every machine has
+        assert_eq!(address_towards([127, 0, 0, 9].into()), Some(Ipv4Addr::LOCALHOST.into()));
+    }
+}
