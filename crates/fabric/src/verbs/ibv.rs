@@ -55,7 +55,7 @@ pub(super) struct QueuePair {
     _domain: Arc<ProtectionDomain>,
 }
 
-// SAFETY (for all of these): libibverbs objects belong to the process, not to a thread, and the library
+// SAFETY: for all of these, libibverbs objects belong to the process, not to a thread, and the library
 // locks internally (ibv_post_send, ibv_poll_cq and the rest are thread-safe by its manual). Each value
 // owns its object alone and destroys it once, in `drop`.
 unsafe impl Send for Context {}
