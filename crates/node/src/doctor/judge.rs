@@ -17,6 +17,10 @@ pub(super) use way::{peer, trial};
 /// So many files a process of a job opens at most, with many peers.
 const OPEN_FILES: u64 = 1024;
 
+/// What a container needs to use the host's NIC.
+const DOCKER: &str =
+    "docker run --device=/dev/infiniband --network=host --ulimit memlock=-1 --cap-add IPC_LOCK …";
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -160,16 +164,17 @@ fn library(facts: &Facts) -> InTheWay {
 
 /// Why there is no NIC.
 fn missing(facts: &Facts) -> InTheWay {
-    if facts.computer.container.is_some() {
-        let what = "there is no RDMA NIC in this container".into();
-        let docker = "docker run --device=/dev/infiniband --network=host --ulimit memlock=-1 --cap-add IPC_LOCK …";
-        return Some(("rdma-no-nic", what, format!("{docker}, if the host has one")));
-    }
     library(facts).or_else(|| {
-        let what = "there is no RDMA NIC; to try RDMA, a software device will do".into();
         let interface = facts.rdma.default_interface.as_deref().unwrap_or("INTERFACE");
-        let mend = format!("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {interface}");
-        Some(("rdma-no-nic", what, mend))
+        let soft = format!("modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {interface}");
+        let (what, mend) = match facts.computer.container {
+            Some(_) => (
+                "there is no RDMA NIC in this container",
+                format!("{DOCKER}, if the host has one, or has: {soft}"),
+            ),
+            None => ("there is no RDMA NIC; to try RDMA, a software device will do", soft),
+        };
+        Some(("rdma-no-nic", what.into(), mend))
     })
 }
 
@@ -182,9 +187,7 @@ fn unusable(facts: &Facts, asked: bool) -> InTheWay {
     if rdma.files.is_empty() {
         let what = format!("{} is there, and no /dev/infiniband/uverbs*", rdma.devices.join(", "));
         let mend = match facts.computer.container {
-            Some(_) => {
-                "docker run --device=/dev/infiniband --ulimit memlock=-1 --cap-add IPC_LOCK …"
-            }
+            Some(_) => DOCKER,
             None => "modprobe ib_uverbs",
         };
         return Some(("rdma-no-file", what, mend.into()));

@@ -98,6 +98,13 @@ fn a_machine_without_rdma_is_told_so_and_trains() {
     assert_eq!(worst(&findings), Severity::Note, "{findings:?}");
     let soft = "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth7";
     assert_eq!(mend(&findings, "rdma-no-nic"), soft);
+    let mut boxed = plain();
+    boxed.computer.container = Some("/.dockerenv".into());
+    let docker = machine(&boxed, false);
+    assert!(mend(&docker, "rdma-no-nic").starts_with("docker run --device=/dev/infiniband"));
+    assert!(mend(&docker, "rdma-no-nic").ends_with(soft));
+    boxed.rdma.library.error = Some("no such file".into());
+    assert!(mend(&machine(&boxed, false), "rdma-library").contains("apt-get install rdma-core"));
     assert_eq!(findings.len(), 1, "memlock matters with a NIC alone: {findings:?}");
     // whoever names a NIC wants it
     assert_eq!(worst(&machine(&plain(), true)), Severity::Error);
@@ -228,6 +235,17 @@ fn a_transport_that_fails_here_is_an_error() {
         assert_eq!(finding.severity, Severity::Error);
         assert!(finding.mend.is_some() && finding.id.ends_with("-fails"), "{finding:?}");
     }
+}
+
+#[test]
+fn verbs_that_cannot_be_opened_for_want_of_locked_memory_are_mended_by_more_of_it() {
+    let mut facts = with_nic();
+    facts.locking =
+        Locking { memlock: Limit { soft: Some(64 << 10), hard: None }, ipc_lock: false };
+    let failed = Trial::failed(Transport::Verbs, "Cannot allocate memory".into());
+    let finding = trial(&failed, &facts, None).unwrap();
+    assert_eq!(finding.mend.as_deref(), Some("ulimit -l unlimited"));
+    assert!(!trial(&failed, &with_nic(), None).unwrap().mend.unwrap().contains("ulimit"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use tensorwire_base::{human_bytes, human_seconds};
 
-use super::{Finding, Severity, machine};
+use super::{Finding, Severity, machine, memlock};
 use crate::config::Transport;
 use crate::doctor::facts::Facts;
 use crate::doctor::peer::{Difference, PeerExamined};
@@ -85,6 +85,12 @@ fn narrower(facts: &Facts, host: Option<&str>) -> String {
 fn mend(trial: &Trial, facts: &Facts, host: Option<&str>) -> String {
     let interface = facts.rdma.picked_port().and_then(|(_, port, _)| port.interface.clone());
     let interface = interface.unwrap_or_else(|| "INTERFACE".to_string());
+    // too little to lock is in the way before anything is written
+    let locked =
+        memlock(facts).filter(|_| trial.transport == Transport::Verbs && trial.writes.is_empty());
+    if let Some(mend) = locked.and_then(|finding| finding.mend) {
+        return mend;
+    }
     match (trial.transport, host) {
         (Transport::Verbs, Some(host)) => format!(
             "iptables -I INPUT -p udp --dport 4791 -j ACCEPT on both hosts; does ping -I {interface} {host} work? \

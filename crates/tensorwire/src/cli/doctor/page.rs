@@ -37,7 +37,9 @@ pub(crate) fn page(found: &Examination) -> String {
     let mut findings: Vec<&Finding> = findings.collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     for finding in &findings {
-        page.line(finding.severity.name(), finding);
+        let host = finding.host.as_ref().map(|host| format!("{host}: ")).unwrap_or_default();
+        page.line(finding.severity.name(), format_args!("{host}{}", finding.what));
+        page.line("", &finding.why);
         if let Some(mend) = &finding.mend {
             page.line("", format_args!("→ {mend}"));
         }
