@@ -11,6 +11,8 @@ use crate::cli::table::table;
 
 /// So many columns for what a line is about.
 const LABEL: usize = 16;
+/// What each host has of its own.
+const OWN: [&str; 2] = ["name", "GID"];
 
 /// The page. Lines end with a line break.
 pub(crate) fn page(found: &Examination) -> String {
@@ -221,7 +223,7 @@ fn way(page: &mut Page, here: &Facts, peer: &PeerExamined) {
     page.section(format_args!("this machine and {}", peer.host));
     if let Some(there) = &peer.facts {
         let rows = brief(here).into_iter().zip(brief(there)).map(|((what, here), (_, there))| {
-            let mark = if here == there { "" } else { "differs" };
+            let mark = if here == there || OWN.contains(&what) { "" } else { "differs" };
             vec![format!("  {what}"), here, there, mark.to_string()]
         });
         let header = ["", "here", peer.host.as_str(), ""];
@@ -256,7 +258,8 @@ fn brief(facts: &Facts) -> Vec<(&'static str, String)> {
         ("rate", port(&|port| port.rate.clone().unwrap_or_else(none))),
         ("MTU", port(&|port| port.mtu.to_string())),
         ("interface MTU", port(&|port| mtu(port.interface_mtu))),
-        ("GID", picked.map_or_else(none, |(_, _, gid)| format!("{} {}", gid.kind, gid.address))),
+        ("GID's kind", picked.map_or_else(none, |(_, _, gid)| gid.kind.to_string())),
+        ("GID", picked.map_or_else(none, |(_, _, gid)| gid.address.to_string())),
         ("locked memory", limit(facts.locking.memlock, human_bytes)),
         ("CAP_IPC_LOCK", if facts.locking.ipc_lock { "yes" } else { "no" }.to_string()),
         ("between hosts", facts.auto.several_hosts.name().to_string()),
