@@ -272,8 +272,6 @@ impl Rank {
             IpAddr::V6(address) if address.is_unicast_link_local() => Reach::LinkLocal,
             IpAddr::V4(address) if address.is_private() => Reach::Private,
             IpAddr::V6(address) if address.is_unique_local() => Reach::Private,
-            // site-local, as routers of small virtual networks still give out
-            IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfec0 => Reach::Private,
             _ => Reach::Routable,
         };
         let current = gid.kind != GidKind::RoceV1;
@@ -390,9 +388,6 @@ mod tests {
         let global = [gid(0, GidKind::RoceV2, "2001:db8::1"), gid(1, GidKind::RoceV2, "10.0.0.1")];
         let nics = [nic("a", PortState::Active, global.to_vec())];
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None).1, 0, "a private one is behind");
-        let site = [gid(0, GidKind::RoceV2, "fec0::1"), gid(1, GidKind::RoceV2, "10.0.0.1")];
-        let nics = [nic("a", PortState::Active, site.to_vec())];
-        assert_eq!(chosen(&nics, &VerbsOptions::default(), None).1, 1, "fec0 is routed nowhere");
     }
 
     #[test]
