@@ -3,12 +3,22 @@
 # what and why, and touches neither network nor package manager when all is there. Run it as often as
 # you like. It expects git, curl and a Rust toolchain, and never installs those.
 #
+# With --tests it also sees to what the tests of RDMA need, which run in small virtual machines. Where
+# that cannot be had, it says why, those tests skip, and all else is as before.
+#
 # Exit status: 0 all is there, 1 an installation failed, 2 something that you have to do first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
+
+tests=false
+case "${1:-}" in
+  '') ;;
+  --tests) tests=true ;;
+  *) fail "no option '$1'; --tests is the only one" ;;
+esac
 
 # True if version $1 is at least version $2.
 at_least() { [ "$(printf '%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
@@ -35,6 +45,19 @@ can_link() {
   return "$status"
 }
 
+# Folders of administrators are not on the PATH of everybody, but the tests look there.
+has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
+
+# The bindings to libibverbs are read out of its C headers by libclang, which needs headers of its own
+# beside it. Somebody who points to one with LIBCLANG_PATH is believed.
+has_libclang() {
+  [ -z "${LIBCLANG_PATH:-}" ] || return 0
+  compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
+    compgen -G '/usr/lib*/libclang*.so*' >/dev/null || return 1
+  compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' >/dev/null ||
+    compgen -G '/usr/lib*/clang/*/include/stddef.h' >/dev/null
+}
+
 # $@: packages of Debian and Ubuntu.
 install() {
   local root=()
@@ -58,4 +81,58 @@ if ! can_link; then
   install gcc libc6-dev || { say "the installation failed; its messages are above" >&2; exit 1; }
   can_link || { say "cc still cannot link a C program after the installation; see what 'cc' says" >&2; exit 1; }
 fi
+packages=()
+if ! has cmake; then
+  say "no cmake, with which the loader of libibverbs is built"
+  packages+=(cmake)
+fi
+if ! has make; then
+  say "no make, which cmake calls"
+  packages+=(make)
+fi
+if ! has_libclang; then
+  say "no libclang with its headers, which reads the headers of libibverbs; libclang-dev brings it"
+  packages+=(libclang-dev)
+fi
+if [ "${#packages[@]}" -gt 0 ]; then
+  install "${packages[@]}" || { say "the installation failed; its messages are above" >&2; exit 1; }
+  has cmake && has make && has_libclang ||
+    { say "cmake, make or libclang is still missing after the installation" >&2; exit 1; }
+fi
 say "all that the build needs is there"
+
+$tests || exit 0
+# Nothing below fails the set-up: a machine without RDMA tests is still one to build and test on.
+skip() { say "the tests of RDMA will be skipped: $*"; exit 0; }
+
+# A program or file, and the package of Debian that brings it.
+missing=()
+need() { has "$1" || [ -e "$1" ] || missing+=("$2"); }
+need qemu-system-x86_64 qemu-system-x86
+need /usr/share/seabios/bios-256k.bin seabios
+need cpio cpio
+need modprobe kmod
+need ip iproute2
+need /etc/libibverbs.d/rxe.driver ibverbs-providers
+need ibv_devinfo ibverbs-utils
+need ib_write_bw perftest
+# busybox runs where there is no C library yet, so it must be the static one, which names no loader
+static_busybox() {
+  local file
+  file=$(PATH="$PATH:/sbin" command -v busybox) && ! head -c 4096 "$file" | grep -q ld-linux
+}
+static_busybox || missing+=(busybox-static)
+
+# what apt knows of packages may never have been fetched, and the kernel is one
+knows_kernel() {
+  compgen -G "${CARGO_TARGET_DIR:-target}/soft-roce/machine-*" >/dev/null ||
+    apt-cache depends linux-image-amd64 2>/dev/null | grep -q 'Depends: linux-image-'
+}
+
+[ "$(uname -m)" = x86_64 ] || skip "the machines that they run in are x86-64"
+if [ "${#missing[@]}" -gt 0 ] || ! knows_kernel; then
+  say "the tests of RDMA run in virtual machines with Soft-RoCE; missing: ${missing[*]:-the list of packages}"
+  # in a shell of its own: what ends the set-up there is a reason to skip here
+  (install "${missing[@]}") || skip "the installation failed; its messages are above"
+fi
+say "all that the tests of RDMA need is there, but for Debian's kernel, which they download once"

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Passes or fails the whole project: set-up, format, lints, every test. Everything streams; the last
-# line is the count, `N passed, N failed, N skipped`. The exit status is that of the first part that
-# failed, so a build that breaks is never a pass with nothing counted.
+# Passes or fails the whole project: set-up, format, lints, every test, and the tests of RDMA in virtual
+# machines where there can be any. Everything streams; the last line is the count, `N passed, N failed,
+# N skipped`. The exit status is that of the first part that failed, so a build that breaks is never a
+# pass with nothing counted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-./scripts/setup.sh || exit
+./scripts/setup.sh --tests || exit
 
 status=0
 # Runs a part, and remembers the first failure without stopping: the count is worth having anyway.
@@ -36,6 +37,10 @@ tests() {
   cargo test --workspace --no-fail-fast 2>&1 | tee "$log"
 }
 part tests
+rdma() {
+  cargo xtask soft-roce test 2>&1 | tee -a "$log"
+}
+part rdma
 
 printf '\n'
 [ "$status" -eq 0 ] || printf 'exit status %s: see FAILED above\n' "$status"

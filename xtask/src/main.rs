@@ -1,9 +1,14 @@
 //! `cargo xtask <task>`: tasks of the project itself. Parses arguments and prints; the tasks are in
 //! the library, where tests reach them.
 
+use std::io;
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use xtask::soft_roce::{self, Run, Shape, SoftRoceError, Stop, remote};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Tasks of the project itself")]
@@ -16,11 +21,80 @@ struct Arguments {
 enum Task {
     /// Hold the code against ARCHITECTURE.md: who may use whom, and which words live where
     Tidy,
+    /// Small virtual machines with Soft-RoCE, an RDMA device without a NIC
+    SoftRoce {
+        #[command(subcommand)]
+        task: SoftRoce,
+    },
+}
+
+#[derive(Subcommand)]
+enum SoftRoce {
+    /// Make what the machines boot from: Debian's kernel and a small initial file system
+    Prepare {
+        #[command(flatten)]
+        cache: Cache,
+    },
+    /// Run a command in one machine, or in each of two that share a network
+    Run(RunArguments),
+    /// Run the cases that need an RDMA device, and report as `cargo test` does
+    Test {
+        /// Only cases whose names hold this
+        #[arg(default_value = "")]
+        filter: String,
+        #[command(flatten)]
+        cache: Cache,
+    },
+    /// In a machine: run commands for the other one
+    #[command(hide = true)]
+    Serve,
+    /// In a machine: run a command on the other one
+    #[command(hide = true)]
+    Rsh {
+        host: String,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+#[derive(Args)]
+struct Cache {
+    /// Where it is kept [default: soft-roce in cargo's target folder]
+    #[arg(long, value_name = "FOLDER")]
+    cache: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct RunArguments {
+    /// One, or two that share a network; NODE is 0 or 1 there, the address 10.9.0.1 or 10.9.0.2
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    machines: u8,
+    /// Memory of each, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    memory: usize,
+    /// Processors of each
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    cpus: usize,
+    /// Seconds for the command, after which its status is 124
+    #[arg(long, value_name = "S", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    timeout: u64,
+    /// What the network does to packets, as tc's netem takes it: 'loss 1% delay 2ms'
+    #[arg(long, value_name = "SPEC")]
+    netem: Option<String>,
+    #[command(flatten)]
+    cache: Cache,
+    /// The command and its arguments, taken as they are: for a line of shell, `bash -c '…'`
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().task {
         Task::Tidy => tidy(),
+        Task::SoftRoce { task } => soft_roce(task).unwrap_or_else(|error| {
+            eprintln!("soft-roce: {error}");
+            ExitCode::FAILURE
+        }),
     }
 }
 
@@ -40,5 +114,69 @@ fn tidy() -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn soft_roce(task: SoftRoce) -> Result<ExitCode, SoftRoceError> {
+    match task {
+        SoftRoce::Serve => return Ok(serve()),
+        SoftRoce::Rsh { host, command } => return Ok(rsh(&host, &command.join(" "))),
+        _ => {}
+    }
+    let stop = Stop::on_signals()?;
+    let out = &mut io::stdout();
+    Ok(match task {
+        SoftRoce::Prepare { cache } => {
+            soft_roce::prepare(&cache.folder()?, &stop, out)?;
+            ExitCode::SUCCESS
+        }
+        SoftRoce::Run(arguments) => run(&arguments, &stop)?,
+        SoftRoce::Test { filter, cache } => {
+            let passed = soft_roce::test(&filter, &cache.folder()?, &stop, out)?;
+            if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        SoftRoce::Serve | SoftRoce::Rsh { .. } => ExitCode::SUCCESS,
+    })
+}
+
+fn run(arguments: &RunArguments, stop: &Stop) -> Result<ExitCode, SoftRoceError> {
+    let request = Run {
+        shape: Shape {
+            machines: usize::from(arguments.machines),
+            memory_mib: arguments.memory,
+            cpus: arguments.cpus,
+        },
+        timeout: Duration::from_secs(arguments.timeout),
+        netem: arguments.netem.as_deref(),
+        command: &arguments.command,
+    };
+    let cache = arguments.cache.folder()?;
+    let status = soft_roce::run(&request, &cache, stop, &mut io::stdout())?;
+    // the status of a process is a byte
+    Ok(ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)))
+}
+
+fn serve() -> ExitCode {
+    let served = TcpListener::bind(("0.0.0.0", remote::PORT)).and_then(|l| remote::serve(&l));
+    if let Err(error) = served {
+        eprintln!("soft-roce serve: {error}");
+    }
+    ExitCode::FAILURE
+}
+
+fn rsh(host: &str, command: &str) -> ExitCode {
+    let (out, err) = (&mut io::stdout(), &mut io::stderr());
+    let status = remote::call((host, remote::PORT), command, io::stdin(), out, err);
+    let status = status.unwrap_or_else(|error| {
+        eprintln!("rsh {host}: {error}");
+        remote::STATUS_LOST
+    });
+    // not by returning: another thread may still read standard input
+    std::process::exit(status)
+}
+
+impl Cache {
+    fn folder(&self) -> Result<PathBuf, SoftRoceError> {
+        self.cache.clone().map_or_else(soft_roce::cache_folder, Ok)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tensorwire_node::{
-    Choice, JobOutcome, JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport, Update,
-    launch, train_local,
+    Choice, Hosts, JobOutcome, JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport,
+    Update, VerbsOptions, launch, train_local,
 };
 
 use crate::error::BenchError;
@@ -74,7 +74,10 @@ pub fn step(
     if options.repetitions == 0 {
         return Err(BenchError::Zero { what: "--repetitions" });
     }
-    let local = Prepared::new(TrainConfig { strategy: Strategy::Local, ..config.clone() })?;
+    // one process uses no transport
+    let (hosts, verbs, arrival) = (Hosts::default(), VerbsOptions::default(), None);
+    let alone = TrainConfig { strategy: Strategy::Local, hosts, verbs, arrival, ..config.clone() };
+    let local = Prepared::new(alone)?;
     let ps = Prepared::new(TrainConfig { strategy: Strategy::Ps, ..config.clone() })?;
     let job = JobSpec {
         kind: "train".to_string(),

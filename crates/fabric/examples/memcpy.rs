@@ -3,7 +3,8 @@
 //! and in the end verifies the bytes.
 //!
 //! ```text
-//! cargo run --release -p tensorwire-fabric --example memcpy -- shm      # or tcp
+//! cargo run --release -p tensorwire-fabric --example memcpy -- shm      # or tcp, or verbs
+//! cargo run --release -p tensorwire-fabric --example memcpy -- verbs 16   # 16 MiB of each size
 //! ```
 
 // an example speaks to whoever runs it
@@ -18,7 +19,7 @@ use tensorwire_base::{Deadline, Incarnation, JobId, Rank, human_bytes, human_sec
 use tensorwire_fabric::{
     ArrivalSlot, Backend, Channel, Direction, Fabric, FabricConfig, JobCredentials, LocalSlice,
     Member, Memcpy, PeerAddress, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
-    Signal, Wake,
+    Signal, VerbsOptions, Wake,
 };
 
 type Anyway<T> = Result<T, Box<dyn Error>>;
@@ -26,19 +27,22 @@ type Anyway<T> = Result<T, Box<dyn Error>>;
 const SIZES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const BYTES_MAX: u64 = 16 << 20;
 /// Writes that may be on their way before the child has answered the first of them.
-const WINDOW: u64 = 4;
+const WINDOW: u64 = 16;
+/// Bytes that are written of each size, in MiB.
+const VOLUME_MIB: u64 = 512;
 
 fn main() -> Anyway<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [name @ ("shm" | "tcp")] => parent(name),
+        [name @ ("shm" | "tcp" | "verbs")] => parent(name, VOLUME_MIB),
         [name, "child"] => child(name),
-        _ => Err("usage: memcpy shm|tcp".into()),
+        [name @ ("shm" | "tcp" | "verbs"), mib] => parent(name, mib.parse()?),
+        _ => Err("usage: memcpy shm|tcp|verbs [MIB]".into()),
     }
 }
 
 /// Rank 0 writes and measures.
-fn parent(name: &str) -> Anyway<()> {
+fn parent(name: &str, volume_mib: u64) -> Anyway<()> {
     let mut child = Command::new(std::env::current_exe()?)
         .args([name, "child"])
         .stdin(Stdio::piped())
@@ -55,7 +59,7 @@ fn parent(name: &str) -> Anyway<()> {
     let mut epoch = 0;
     for bytes in SIZES {
         side.fill(bytes, epoch as u8);
-        let rounds = (512 << 20) / bytes.max(512 << 10);
+        let rounds = ((volume_mib << 20) / bytes.max(512 << 10)).max(2);
         let round_trip = side.writes(bytes, rounds, 1, &mut epoch)?;
         let throughput = bytes as f64 / side.writes(bytes, rounds, WINDOW, &mut epoch)?;
         let limit = memcpy_rate(bytes, rounds);
@@ -194,7 +198,11 @@ fn memcpy_rate(bytes: u64, rounds: u64) -> f64 {
 }
 
 fn open(name: &str, rank: u32) -> Anyway<Fabric> {
-    let backend = if name == "shm" { Backend::Shm } else { Backend::Tcp };
+    let backend = match name {
+        "shm" => Backend::Shm,
+        "tcp" => Backend::Tcp,
+        _ => Backend::Verbs(VerbsOptions::default()),
+    };
     // drawn at random by a launcher, and told to the processes of the job
     let job = JobCredentials { job_id: JobId(1), secret: Secret([7; 32]) };
     Ok(Fabric::open(backend, FabricConfig::new(member(rank), job))?)

@@ -195,6 +195,7 @@ impl Fabric {
     /// # Panics
     /// If the slot was not allocated here.
     pub fn arrived(&self, slot: ArrivalSlot) -> u64 {
+        self.device.look(slot);
         self.core.board().epoch(slot.index())
     }
 

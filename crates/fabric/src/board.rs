@@ -63,16 +63,16 @@ impl Board {
         self.slots
     }
 
-    /// How many slots were given out.
-    pub(crate) fn allocated(&self) -> u32 {
-        self.allocated.load(Ordering::Relaxed)
-    }
-
     /// A slot that nobody has yet.
     pub(crate) fn alloc_slot(&self) -> Option<crate::api::ArrivalSlot> {
         let free = |next: u32| (u64::from(next) < self.slots as u64).then(|| next + 1);
         let slot = self.allocated.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free);
         slot.ok().map(crate::api::ArrivalSlot)
+    }
+
+    /// How many slots somebody has: those below this index.
+    pub(crate) fn allocated(&self) -> u32 {
+        self.allocated.load(Ordering::Relaxed)
     }
 
     /// Acquire: pairs with [`Board::raise`].
@@ -108,10 +108,7 @@ impl Board {
     }
 
     fn word(&self, offset: u64) -> &AtomicU64 {
-        assert!(offset.is_multiple_of(8) && offset + 8 <= self.memory.bytes(), "word at {offset}");
-        // SAFETY: just checked to lie in the mapping and to be aligned (a mapping starts at a page);
-        // it lives as long as `self.memory`, any bits are valid, and every process uses atomics.
-        unsafe { AtomicU64::from_ptr(self.memory.at(offset).cast::<u64>()) }
+        self.memory.word(offset)
     }
 }
 

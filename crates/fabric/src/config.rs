@@ -163,7 +163,9 @@ mod tests {
 
     #[test]
     fn endpoints_travel_as_text() {
-        for text in ["sim", "shm:tensorwire-0123", "tcp:127.0.0.1:80", "tcp:[::1]:9", "verbs:10.9.0.1:4000"] {
+        for text in
+            ["sim", "shm:tensorwire-0123", "tcp:127.0.0.1:80", "tcp:[::1]:9", "verbs:10.9.0.1:4000"]
+        {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
         for text in ["", "shm:", "tcp:nowhere", "udp:1.2.3.4:5", "sim:1"] {

@@ -2,6 +2,7 @@
 
 use tensorwire_base::Rank;
 
+use crate::arrival::ArrivalMode;
 use crate::handshake::HandshakeError;
 
 /// [`crate::Fabric::open`].
@@ -15,8 +16,10 @@ pub enum OpenError {
     System { doing: &'static str, source: std::io::Error },
     #[error("rank {rank} is already open in this simulated network; a rank opens once")]
     RankTaken { rank: Rank },
-    #[error("{mode} is a mode of verbs; {backend} has a rule of its own: leave the arrival mode out")]
-    NoArrivalModes { mode: crate::arrival::ArrivalMode, backend: &'static str },
+    #[error(
+        "{mode} is a mode of verbs; {backend} has a rule of its own: leave the arrival mode out"
+    )]
+    NoArrivalModes { mode: ArrivalMode, backend: &'static str },
     #[error(transparent)]
     Verbs(#[from] crate::verbs::VerbsUnusable),
 }
@@ -42,10 +45,14 @@ pub enum ConnectError {
         "still waiting for {missing} when the deadline passed; are those processes alive, with this process in their peer table?"
     )]
     TimedOut { missing: String },
+    #[error(
+        "rank {rank} and this process cannot use arrival mode {mode}: {reason}; use write-imm, which is right on every device"
+    )]
+    ArrivalRefused { rank: Rank, mode: ArrivalMode, reason: String },
+    #[error("the flags of rank {rank}: {source}")]
+    Flags { rank: Rank, source: RegionError },
     #[error("while connecting: {0}")]
     Lost(PeerFault),
-    #[error("rank {rank} would signal in mode {mode}, which is refused: {reason}")]
-    ArrivalRefused { rank: Rank, mode: crate::arrival::ArrivalMode, reason: String },
     #[error("cannot set up queue pairs to rank {rank}: {reason}")]
     QueuePairs { rank: Rank, reason: String },
     #[error("cannot {doing}: {source}; raise the limit on open files or memory (ulimit -a)")]
@@ -151,10 +158,15 @@ pub enum CompletionError {
     PeerLost { peer: Rank, cause: String },
     #[error("the simulated network failed this memcpy")]
     Injected,
-    /// The first failure of a queue pair: the cause of those that come with it.
-    #[error("queue pair {queue_pair} to rank {peer}: {cause}")]
-    Failed { peer: Rank, queue_pair: usize, cause: String },
-    #[error("not carried out, because the queue pair to rank {peer} failed before: {cause}")]
+    /// The cause of all that is flushed with it.
+    #[error("queue pair {queue_pair} to rank {peer} failed: {cause}")]
+    QueuePairFailed { peer: Rank, queue_pair: usize, cause: String },
+    #[error(
+        "rank {peer} had no room for the signal, {attempts} times; let it poll more often or post fewer memcpys at a time"
+    )]
+    ReceiverNotReady { peer: Rank, attempts: u32 },
+    /// Never the cause of anything: look for the completion before it.
+    #[error("not carried out, because its queue pair to rank {peer} failed before: {cause}")]
     Flushed { peer: Rank, cause: String },
 }
 
@@ -204,6 +216,8 @@ pub enum FaultCause {
         "the process died or left without a goodbye ({detail}); look at its log and exit status"
     )]
     Died { detail: String },
+    #[error("queue pair {queue_pair} failed and nothing reconnects it: {detail}")]
+    QueuePair { queue_pair: usize, detail: String },
     #[error("it refused our request and hung up: {detail}")]
     Refused { detail: String },
     #[error("it broke the protocol: {detail}; do all processes run the same version?")]

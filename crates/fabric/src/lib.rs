@@ -13,6 +13,7 @@
 //! | `listener.rs`, `mesh.rs` | accepting, dialling, and waiting until all are there |
 //! | `control/` | the connection beside the data: messages, region requests, goodbyes, deaths |
 //! | `common.rs`, `board.rs`, `doorbell.rs` | what is told to a process: arrivals, completions, faults |
+//! | `flags.rs` | the memory that is looked at where epochs come as plain writes |
 //! | `mapping.rs`, `raw_io.rs` | all `mmap` and all socket I/O on memory that others write |
 
 mod api;
@@ -25,6 +26,7 @@ mod control;
 mod device;
 mod doorbell;
 mod error;
+mod flags;
 pub mod handshake;
 mod listener;
 mod mapping;
@@ -53,7 +55,7 @@ pub use error::{
 };
 pub use mapping::available_bytes;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
-pub use sim::{Between, SimKnobs, SimNetwork, Within};
+pub use sim::{Between, FlagOrder, SimKnobs, SimNetwork, Within};
 pub use verbs::{
     Choice, Gid, GidChoice, GidKind, LinkLayer, Nic, Port, PortState, VerbsOptions, VerbsUnusable,
     choose, survey, verbs_usable,

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -91,6 +92,16 @@ impl Mapping {
         assert!(offset <= self.bytes, "offset {offset} of a mapping of {} bytes", self.bytes);
         // SAFETY: just checked to lie in the mapping; and it fits, as the mapping fits the address space.
         unsafe { self.start.as_ptr().add(offset as usize) }
+    }
+
+    /// The 8 bytes at `offset` as a word that peers may write at any time. `offset` is a multiple of 8
+    /// and the word lies inside.
+    pub(crate) fn word(&self, offset: u64) -> &AtomicU64 {
+        let end = offset.checked_add(8).filter(|_| offset.is_multiple_of(8));
+        assert!(end.is_some_and(|end| end <= self.bytes), "word at {offset} of {}", self.bytes);
+        // SAFETY: just checked to lie in the mapping and to be aligned (a mapping starts at a page);
+        // it lives as long as `self`, any bits are valid, and whoever shares the word uses atomics.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast::<u64>()) }
     }
 
     /// Copies bytes between two mappings (or two places of one that do not overlap).

@@ -3,14 +3,18 @@
 //! API promises and nothing more, which is what proves the code above it. Things happen when some
 //! member polls or waits; with one thread, the same seed gives the same run.
 //!
-//! Arrival rule: a signal is raised after every piece of its memcpy, and after every earlier memcpy
-//! of its queue pair has ended; nothing lands for a memcpy that has ended.
+//! Arrival rules, one a mode. `write-imm`: a completion raises the slot after every piece of its memcpy,
+//! and after every earlier memcpy of its queue pair has ended. `flag-separate`: a write into a flag table
+//! that the receiver looks at, behind earlier writes as [`FlagOrder`] says. `flag-tail`: the last 8 bytes
+//! of the payload's write, where [`Within`] puts them. Nothing lands for a memcpy that has ended, but a
+//! signal may come once more.
 
 mod device;
 mod late;
 mod progress;
 mod queue_pair;
 mod region;
+mod signal;
 
 pub(crate) use device::open;
-pub use progress::{Between, SimKnobs, SimNetwork, Within};
+pub use progress::{Between, FlagOrder, SimKnobs, SimNetwork, Within};

@@ -6,14 +6,36 @@
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
-    Backend, Between, CompletionError, Direction, Fabric, FabricConfig, FaultCause, LocalSlice,
-    Memcpy, PostError, RemoteSlice, SimKnobs, SimNetwork, Within,
+    ArrivalMode, Backend, Between, CompletionError, Direction, Fabric, FabricConfig, FaultCause,
+    LocalSlice, Memcpy, PostError, RemoteSlice, SimKnobs, SimNetwork, Within,
 };
 use tensorwire_testkit::mesh::{
     completions, connect, fill, job, member, mismatch, route, wait_until,
 };
 
 tensorwire_testkit::fabric_suite!(|| Backend::Sim(SimNetwork::new(7, SimKnobs::default())));
+
+mod flag_separate {
+    use super::{ArrivalMode, Backend, SimKnobs, SimNetwork};
+
+    tensorwire_testkit::fabric_suite!(
+        || Backend::Sim(SimNetwork::new(8, SimKnobs::default())),
+        Some(ArrivalMode::FlagSeparate)
+    );
+}
+
+mod flag_tail {
+    use super::{ArrivalMode, Backend, SimKnobs, SimNetwork, Within};
+
+    // the one order in which the device may be trusted with it
+    tensorwire_testkit::fabric_suite!(
+        || {
+            let knobs = SimKnobs { within: Within::Ascending, ..SimKnobs::default() };
+            Backend::Sim(SimNetwork::new(9, knobs))
+        },
+        Some(ArrivalMode::FlagTail)
+    );
+}
 
 /// Everything at once that a network may do without breaking a promise.
 fn adversarial() -> SimKnobs {
@@ -46,8 +68,14 @@ mod reordered {
 }
 
 fn pair(network: &SimNetwork) -> [Fabric; 2] {
+    pair_by(network, ArrivalMode::WriteImm)
+}
+
+/// Where nobody asks whether `flag-tail` is right.
+fn pair_by(network: &SimNetwork, mode: ArrivalMode) -> [Fabric; 2] {
     let fabrics = [0, 1].map(|rank| {
-        let config = FabricConfig::new(member(rank), job());
+        let mut config = FabricConfig::new(member(rank), job());
+        (config.arrival, config.trust_tail) = (Some(mode), true);
         Fabric::open(Backend::Sim(network.clone()), config).unwrap()
     });
     connect(&fabrics);
@@ -143,18 +171,38 @@ fn overlapping_writes_may_land_in_either_order_only_between_random() {
 
 #[test]
 fn nothing_lands_for_a_memcpy_that_has_completed() {
-    let network = SimNetwork::new(3, adversarial());
-    let fabrics = pair(&network);
-    let ways = [0, 1].map(|pair| route(&fabrics[0], &fabrics[1], 1, pair, 4096));
-    for round in 1..200 {
-        fill(&ways[0].source, round);
-        ways[0].write(4096, round, 0).unwrap();
-        completions(&fabrics[0], 1);
-        // the source is ours again; what the network does now must not read it
-        fill(&ways[0].source, u64::MAX);
-        ways[1].write(4096, round, 0).unwrap();
-        completions(&fabrics[0], 1);
-        assert_eq!(mismatch(&ways[0].target, 0, 4096, round), None);
+    for mode in [ArrivalMode::WriteImm, ArrivalMode::FlagSeparate, ArrivalMode::FlagTail] {
+        let fabrics = pair_by(&SimNetwork::new(3, adversarial()), mode);
+        let mut ways = [0, 1].map(|pair| route(&fabrics[0], &fabrics[1], 1, pair, 4104));
+        ways[0].slot = fabrics[1].alloc_tail_arrival(&ways[0].target, 4096).unwrap();
+        for round in 1..200 {
+            fill(&ways[0].source, round);
+            ways[0].write(4096, round, 0).unwrap();
+            completions(&fabrics[0], 1);
+            // the source is ours again; what the network does now must not read it
+            fill(&ways[0].source, u64::MAX);
+            ways[1].write(4096, round, 0).unwrap();
+            completions(&fabrics[0], 1);
+            assert_eq!(mismatch(&ways[0].target, 0, 4096, round), None, "{mode}");
+        }
+    }
+}
+
+#[test]
+fn queue_pairs_never_hide_each_others_epochs() {
+    for mode in [ArrivalMode::WriteImm, ArrivalMode::FlagSeparate] {
+        for (seed, epochs) in (0..50).flat_map(|seed| [(seed, [5, 4]), (seed, [4, 5])]) {
+            let network = SimNetwork::new(seed, adversarial());
+            let fabrics = pair_by(&network, mode);
+            let mut ways = [0, 1].map(|pair| route(&fabrics[0], &fabrics[1], 1, pair, 64));
+            ways[1].slot = ways[0].slot;
+            for (way, epoch) in ways.iter().zip(epochs) {
+                way.write(64, epoch, epoch).unwrap();
+            }
+            // nobody looks meanwhile
+            while network.advance() {}
+            assert_eq!(fabrics[1].arrived(ways[0].slot), 5, "{mode}, seed {seed}");
+        }
     }
 }
 

@@ -24,7 +24,9 @@ enum Stranger {
 impl Stranger {
     fn knock(at: &Endpoint) -> Stranger {
         match at {
-            Endpoint::Tcp(address) => Stranger::Tcp(TcpStream::connect(address).unwrap()),
+            Endpoint::Tcp(address) | Endpoint::Verbs(address) => {
+                Stranger::Tcp(TcpStream::connect(address).unwrap())
+            }
             Endpoint::Shm(name) => {
                 let address = SocketAddr::from_abstract_name(name).unwrap();
                 Stranger::Unix(UnixStream::connect_addr(&address).unwrap())

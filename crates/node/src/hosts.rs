@@ -403,7 +403,13 @@ mod tests {
         let error = other.front(None, 2).unwrap_err();
         assert!(error.to_string().contains("--listen"), "{error}");
         assert!(other.front(None, 1).is_ok(), "nobody is on the other host");
-        // loopback is a route that every machine has
+        // loopback is a route that every machine has, and a user makes it another host
+        let login: Hosts = "localhost,me@127.0.0.1".parse().unwrap();
+        assert_eq!(login.front(None, 2).unwrap().listen.to_string(), "127.0.0.1:0");
+        let everywhere: SocketAddr = "0.0.0.0:7".parse().unwrap();
+        let reached_at = Some(Ipv4Addr::LOCALHOST.into());
+        let front = login.front(Some(everywhere), 2).unwrap();
+        assert_eq!(front, Front { listen: everywhere, reached_at });
         assert_eq!(address_towards([127, 0, 0, 9].into()), Some(Ipv4Addr::LOCALHOST.into()));
     }
 }

@@ -1,6 +1,7 @@
 //! `--trace`: what every process of a job did in its first steps, and when. A member sends its events to
 //! the launcher after each step; the launcher puts those of all members together. The stamps are of the
-//! host's monotonic clock, so that they can be compared: the members of one launcher share its host.
+//! host's monotonic clock, so that they can be compared: a job that is traced has all its
+//! members on the launcher's host.
 
 mod chrome;
 

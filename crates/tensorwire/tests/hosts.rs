@@ -84,7 +84,7 @@ fn two_hosts_train_over_tcp_to_the_bits_of_shared_memory_on_one() {
 #[test]
 fn auto_takes_tcp_with_one_warning_where_a_host_cannot_do_rdma() {
     let rsh = Rsh::new(IN_PLACE);
-    // on no machine is there such a NIC
+    // no machine has such a NIC
     let ended = rsh.start("train --steps 3 --nic nonesuch --json").end(LONG_LIMIT);
     assert_eq!(ended.json()["transport"], "tcp");
     let warnings = warnings(&ended);
@@ -107,6 +107,17 @@ fn auto_takes_shared_memory_where_all_are_on_one_host() {
     let job = ["train", "--steps", "3", "--json", "--hosts", &hosts, "--rsh", &rsh.command];
     let there = Job::start_with(job.into_iter().chain(["--listen", "127.0.0.1:0"]));
     assert_eq!(there.end(LONG_LIMIT).json()["transport"], "shm");
+}
+
+#[test]
+fn a_step_is_measured_on_two_hosts_and_says_over_what() {
+    let rsh = Rsh::new(IN_PLACE);
+    // no machine has such a NIC
+    let job = rsh.start("bench step --steps 3 --repetitions 2 --nic nonesuch --json r.jsonl");
+    let ended = job.end(LONG_LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(warnings(&ended).len(), 1, "two jobs, one warning: {}", ended.stderr);
+    assert!(ended.stdout.contains("2 workers, 2 servers, tcp, zero-copy"), "{}", ended.stdout);
 }
 
 #[test]

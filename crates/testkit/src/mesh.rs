@@ -4,14 +4,65 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::{
-    ArrivalSlot, Backend, Channel, Completion, Direction, Fabric, FabricConfig, JobCredentials,
-    LocalSlice, Member, Memcpy, PeerAddress, PostError, Region, RegionDescriptor, RemoteRegion,
-    RemoteSlice, Secret, Signal, Wake,
+    ArrivalMode, ArrivalSlot, Backend, Channel, Completion, Direction, Fabric, FabricConfig,
+    JobCredentials, LocalSlice, Member, Memcpy, PeerAddress, PostError, Region, RegionDescriptor,
+    RemoteRegion, RemoteSlice, Secret, Signal, Wake, verbs_usable,
 };
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
 /// A way to open fabrics that can reach each other: the backend, chosen anew for each mesh.
 pub type MakeBackend = fn() -> Backend;
+
+/// What a suite runs over: a backend, and how signals travel on it.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub backend: MakeBackend,
+    pub arrival: Option<ArrivalMode>,
+}
+
+impl Setup {
+    /// False, and the reason is printed, where the backend needs a device that is not there. Where one is
+    /// expected its absence is a failure.
+    pub fn can_run(&self) -> bool {
+        let Backend::Verbs(options) = (self.backend)() else {
+            return true;
+        };
+        match verbs_usable(&options) {
+            Ok(_) => true,
+            Err(reason) => skip(&reason),
+        }
+    }
+
+    /// The configuration of a rank.
+    pub fn config(&self, rank: u32) -> FabricConfig {
+        FabricConfig { arrival: self.arrival, ..FabricConfig::new(member(rank), job()) }
+    }
+
+    /// [`mesh`]
+    pub fn mesh(&self, n: u32) -> Vec<Fabric> {
+        self.mesh_with(n, |_| {})
+    }
+
+    /// [`mesh_with`]
+    pub fn mesh_with(&self, n: u32, change: impl Fn(&mut FabricConfig)) -> Vec<Fabric> {
+        mesh_with(self.backend, n, |config| {
+            config.arrival = self.arrival;
+            change(config);
+        })
+    }
+
+    /// [`open`]
+    pub fn open(&self, n: u32) -> Vec<Fabric> {
+        open(&(self.backend)(), n, |config| config.arrival = self.arrival)
+    }
+}
+
+/// False, after saying why a test is skipped; a failure where a device is expected (TENSORWIRE_VERBS).
+pub fn skip(reason: &dyn std::fmt::Display) -> bool {
+    assert!(std::env::var_os("TENSORWIRE_VERBS").is_none(), "{reason}");
+    eprintln!("skipped: {reason}");
+    false
+}
 
 /// Long enough that only a hang exceeds it, on a loaded machine too.
 pub fn soon() -> Deadline {

@@ -44,7 +44,9 @@ fn frames_survive_the_wire_in_any_pieces() {
 #[test]
 fn descriptors_stay_with_their_frames() {
     let stdin = || Some(rustix::io::dup(std::io::stdin()).unwrap());
-    let (bytes, fd) = Frame::RegionOpened { request: 1, grant: Granted { fd: stdin(), key: Vec::new() } }.encode();
+    let (bytes, fd) =
+        Frame::RegionOpened { request: 1, grant: Granted { fd: stdin(), key: Vec::new() } }
+            .encode();
     let mut decoder = Decoder::default();
     decoder.push(&bytes, std::iter::empty());
     assert_eq!(decoder.next().unwrap_err(), FrameError::Descriptor, "it is missing");

@@ -9,7 +9,8 @@ use tensorwire_base::{Deadline, Rank};
 use super::progress::{Entry, SimNetwork, State};
 use super::queue_pair::{InFlight, Lane};
 use super::region;
-use crate::api::Message;
+use crate::api::{ArrivalSlot, Message};
+use crate::arrival::ArrivalMode;
 use crate::board::Board;
 use crate::common::{self, Core, Credits, Gone, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
@@ -19,14 +20,16 @@ use crate::error::{
     CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PostError,
     RegionError,
 };
+use crate::flags::{FlagTable, Watched};
 use crate::handshake::{HandshakeError, Refusal};
 use crate::mapping::Mapping;
-use crate::region::{Region, RegionDescriptor, RemoteRegion};
+use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
 #[derive(Debug)]
 struct SimDevice {
     network: SimNetwork,
     core: Arc<Core>,
+    watched: Arc<Watched>,
     credits: Mutex<BTreeMap<(Rank, usize), Arc<Credits>>>,
 }
 
@@ -45,10 +48,11 @@ pub(crate) fn open(
     if state.members.contains_key(&rank) {
         return Err(OpenError::RankTaken { rank });
     }
-    state.members.insert(rank, Entry::new(core.clone()));
+    let watched = Arc::new(Watched::default());
+    state.members.insert(rank, Entry::new(core.clone(), watched.clone()));
     network.shared().changed.notify_all();
     drop(state);
-    let device = SimDevice { network, core: core.clone(), credits: Mutex::default() };
+    let device = SimDevice { network, core: core.clone(), watched, credits: Mutex::default() };
     Ok((core, Arc::new(device)))
 }
 
@@ -57,9 +61,39 @@ impl SimDevice {
         self.core.me().rank
     }
 
-    /// Enters the peer if each of us is who the other expects; None if it does not connect yet.
-    fn admit(&self, state: &mut State, peer: &PeerAddress) -> Option<Result<(), Refusal>> {
+    /// Enters the peer if each of us is who the other expects and both agree how signals travel; None if
+    /// it does not connect yet.
+    fn admit(&self, state: &mut State, peer: &PeerAddress) -> Option<Result<(), ConnectError>> {
+        let refused =
+            |(mode, reason)| ConnectError::ArrivalRefused { rank: peer.rank, mode, reason };
+        let me = state.members.get_mut(&self.me())?;
+        if let Some(refusal) = me.refused.remove(&peer.rank) {
+            return Some(Err(refused(refusal)));
+        }
         let other = state.members.get(&peer.rank)?;
+        if let Err(refusal) = self.introduce(other, peer)? {
+            let (rank, endpoint) = (peer.rank, peer.endpoint.to_string());
+            let source = HandshakeError::Refused(refusal);
+            return Some(Err(ConnectError::Handshake { rank, endpoint, source }));
+        }
+        if let Err(refusal) = self.agree(&other.core) {
+            self.core.counters().add(|c| &c.connections_refused, 1);
+            let other = state.members.get_mut(&peer.rank)?;
+            other.refused.insert(self.me(), refusal.clone());
+            return Some(Err(refused(refusal)));
+        }
+        let me = state.members.get(&self.me())?;
+        if let Err(error) = give_flags(me, other).and_then(|()| give_flags(other, me)) {
+            return Some(Err(error));
+        }
+        let entered = Peer::new(peer);
+        self.core.enter_peer(&entered);
+        state.members.get_mut(&self.me())?.peers.insert(peer.rank, entered);
+        Some(Ok(()))
+    }
+
+    /// Who may talk to whom.
+    fn introduce(&self, other: &Entry, peer: &PeerAddress) -> Option<Result<(), Refusal>> {
         let (mine, theirs) = (&self.core.config().job, &other.core.config().job);
         let refuse = |by: &Core, refusal| {
             by.counters().add(|c| &c.connections_refused, 1);
@@ -77,10 +111,30 @@ impl SimDevice {
         if *other.expects.get(&self.me())? != self.core.me() {
             return refuse(&other.core, Refusal::StaleIncarnation);
         }
-        let entered = Peer::new(peer);
-        self.core.enter_peer(&entered);
-        state.members.get_mut(&self.me())?.peers.insert(peer.rank, entered);
         Some(Ok(()))
+    }
+
+    /// How signals travel: each says how it sends, and each may refuse what its device does not promise.
+    fn agree(&self, other: &Core) -> Result<(), (ArrivalMode, String)> {
+        let knobs = &self.network.shared().knobs;
+        for (sender, receiver) in [(&*self.core, other), (other, &*self.core)] {
+            let mode = mode_of(sender);
+            let is_right = knobs.places_in_order() || receiver.config().trust_tail;
+            if mode == ArrivalMode::FlagTail && !is_right {
+                let reason = format!(
+                    "the device of rank {} does not promise that writes land in ascending order \
+                     (simulated: {:?} within a write, {:?} between writes)",
+                    receiver.me().rank,
+                    knobs.within,
+                    knobs.between
+                );
+                return Err((mode, reason));
+            }
+        }
+        let (me, peer) = (self.me(), other.me().rank);
+        let (to, from) = (mode_of(&self.core), mode_of(other));
+        tracing::debug!(%me, "signals go to rank {peer} by {to} and come by {from}, as configured");
+        Ok(())
     }
 
     /// The peer, if both of us are still there; else why not.
@@ -109,6 +163,7 @@ impl Device for SimDevice {
         let shared = self.network.shared();
         let mut state = shared.lock();
         let entry = state.members.get_mut(&self.me()).ok_or(ConnectError::Closed)?;
+        entry.refused.clear();
         entry.expects.extend(peers.iter().map(|peer| (peer.rank, peer.member())));
         shared.changed.notify_all();
         for peer in peers {
@@ -126,12 +181,9 @@ impl Device for SimDevice {
                 }
                 shared.changed.wait_for(&mut state, remaining);
             };
-            let refused = |refusal| ConnectError::Handshake {
-                rank,
-                endpoint,
-                source: HandshakeError::Refused(refusal),
-            };
-            admitted.map_err(refused)?;
+            // a refusal is news for the peer as well
+            shared.changed.notify_all();
+            admitted?;
         }
         Ok(())
     }
@@ -166,7 +218,8 @@ impl Device for SimDevice {
         credits.take()?;
         self.core.counters().posted(work.direction, work.bytes);
         let lane = Lane { from: self.me().0, to: peer.0, queue_pair };
-        let memcpy = InFlight::new(lane, work, credits, &shared.knobs, &mut state.random);
+        let (mode, knobs) = (mode_of(&self.core), &shared.knobs);
+        let memcpy = InFlight::new(lane, work, credits, mode, knobs, &mut state.random);
         state.in_flight.push(memcpy);
         shared.changed.notify_all();
         Ok(())
@@ -174,6 +227,19 @@ impl Device for SimDevice {
 
     fn progress(&self) {
         self.network.shared().turns();
+        self.watched.look_at_all(self.core.board());
+    }
+
+    fn watch_tail(&self, slot: ArrivalSlot, memory: &Arc<RegionMemory>, end: u64) -> ArrivalSlot {
+        if mode_of(&self.core) != ArrivalMode::FlagTail {
+            return slot;
+        }
+        self.watched.enter_tail(slot.index(), memory, end);
+        ArrivalSlot(slot.0 | ArrivalSlot::TAIL)
+    }
+
+    fn look(&self, slot: ArrivalSlot) {
+        self.watched.look(self.core.board(), slot.index());
     }
 
     /// Moves the network along; sleeps when nothing is in flight.
@@ -182,6 +248,8 @@ impl Device for SimDevice {
         let counters = self.core.counters();
         loop {
             let mut state = shared.lock();
+            // under the lock: what lands after it rings `changed`
+            self.watched.look_at_all(self.core.board());
             if self.core.board().ticket() != ticket {
                 counters.add(|c| &c.wakes, 1);
                 return Wake::Event;
@@ -232,6 +300,26 @@ impl Device for SimDevice {
             count => Err(CloseError::Unconfirmed { missing: format!("{count} memcpys in flight") }),
         }
     }
+}
+
+fn mode_of(core: &Core) -> ArrivalMode {
+    core.config().arrival.unwrap_or_default()
+}
+
+/// Gives `sender` the tables of `receiver` that it writes flags into, unless it has them: one a queue pair.
+fn give_flags(sender: &Entry, receiver: &Entry) -> Result<(), ConnectError> {
+    let rank = sender.core.me().rank;
+    let count = match mode_of(&sender.core) {
+        ArrivalMode::WriteImm => 0,
+        _ => sender.core.config().queue_pairs_per_peer,
+    };
+    for queue_pair in (0..count).filter(|pair| receiver.watched.table(rank, *pair).is_none()) {
+        let bytes = FlagTable::bytes(receiver.core.board().slots());
+        let table = region::alloc(&receiver.core, bytes)
+            .map_err(|source| ConnectError::Flags { rank, source })?;
+        receiver.watched.enter_table(rank, queue_pair, table.memory().clone());
+    }
+    Ok(())
 }
 
 impl Drop for SimDevice {

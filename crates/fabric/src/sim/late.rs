@@ -8,7 +8,8 @@ use tensorwire_base::Rank;
 
 use super::progress::{Entry, Random};
 use super::queue_pair::Lane;
-use crate::api::{Completion, Signal};
+use super::signal::Carried;
+use crate::api::Completion;
 use crate::common::Credits;
 
 /// What is yet to be told.
@@ -30,7 +31,7 @@ enum What {
     /// For the sender of the lane.
     Completion(Completion, Arc<Credits>),
     /// For its receiver, who has had it before.
-    Signal(Signal),
+    Signal(Carried),
 }
 
 impl LateNews {
@@ -62,16 +63,10 @@ impl LateNews {
         }
     }
 
-    /// Raises a slot once more, at most `turns_max` turns later.
-    pub(super) fn signal_again(
-        &mut self,
-        lane: Lane,
-        signal: Signal,
-        turns_max: u32,
-        random: &mut Random,
-    ) {
+    /// A signal that has landed lands once more, at most `turns_max` turns later.
+    pub(super) fn signal_again(&mut self, carried: Carried, turns_max: u32, random: &mut Random) {
         let turns = random.below(turns_max.saturating_add(1));
-        self.news.push(News { lane, turns, what: What::Signal(signal) });
+        self.news.push(News { lane: carried.lane, turns, what: What::Signal(carried) });
     }
 
     /// What may be told next: signals, and of each lane the first completion.
@@ -128,9 +123,9 @@ impl News {
                     sender.core.complete(completion, &credits);
                 }
             }
-            What::Signal(Signal { slot, epoch }) => {
+            What::Signal(carried) => {
                 if let Some(receiver) = members.get(&Rank(self.lane.to)) {
-                    receiver.core.board().raise(slot.index(), epoch);
+                    carried.land_again(receiver);
                 }
             }
         }

@@ -9,13 +9,13 @@ use tensorwire_base::Rank;
 
 use super::late::LateNews;
 use super::queue_pair::{InFlight, Lane};
+use super::signal::Written;
 use crate::api::Completion;
+use crate::arrival::ArrivalMode;
 use crate::common::{Core, Gone, Peer};
 use crate::config::Member;
 use crate::error::{CompletionError, FaultCause};
-
-/// Turns that one call of `poll` gives the network at most.
-const TURNS_PER_CALL: u32 = 32;
+use crate::flags::Watched;
 
 /// A network that fabrics of this process share. Clones are the same network.
 #[derive(Clone, Debug)]
@@ -46,6 +46,29 @@ pub struct SimKnobs {
     pub fail_per_mille: u32,
     /// Of a thousand posts, how many find the queue full.
     pub full_per_mille: u32,
+    /// When a flag that is a write of its own becomes visible.
+    pub flags: FlagOrder,
+    /// Of a thousand memcpys, how many their queue pair dies of. Nothing reconnects it: its two ends lose
+    /// each other.
+    pub kill_queue_pair_per_mille: u32,
+    /// Of a thousand times that a signal comes as a completion, how often its receiver has no room for
+    /// one; it comes again, in its order.
+    pub receiver_not_ready_per_mille: u32,
+    /// How often it comes again before its queue pair dies of it.
+    pub retries_max: u32,
+    /// Most turns that one poll, or one [`SimNetwork::advance`], gives the network. 1: somebody may look
+    /// between any two events.
+    pub turns_max: u32,
+}
+
+/// The order of a flag (`flag-separate`) behind the earlier writes of its queue pair. Flags keep their
+/// order among themselves always, and a flag behind a read waits for the read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlagOrder {
+    /// Visible behind all earlier writes: flags in strictly ordered memory, writes executed in order.
+    Strict,
+    /// Visible at any time, as in relaxed-ordered memory or with out-of-order placement.
+    Relaxed,
 }
 
 /// The order in which the pieces of one memcpy land.
@@ -65,6 +88,14 @@ pub enum Between {
     Random,
 }
 
+impl SimKnobs {
+    /// What a NIC says of itself when `flag-tail` asks: a write's bytes become visible in ascending
+    /// order, and behind the writes before it.
+    pub(super) fn places_in_order(&self) -> bool {
+        self.within == Within::Ascending && self.between == Between::Ordered
+    }
+}
+
 impl Default for SimKnobs {
     fn default() -> SimKnobs {
         SimKnobs {
@@ -77,6 +108,11 @@ impl Default for SimKnobs {
             signal_twice_per_mille: 50,
             fail_per_mille: 0,
             full_per_mille: 0,
+            flags: FlagOrder::Strict,
+            kill_queue_pair_per_mille: 0,
+            receiver_not_ready_per_mille: 0,
+            retries_max: 7,
+            turns_max: 32,
         }
     }
 }
@@ -95,6 +131,7 @@ pub(super) struct State {
     pub(super) members: BTreeMap<Rank, Entry>,
     pub(super) in_flight: Vec<InFlight>,
     pub(super) late: LateNews,
+    pub(super) written: Written,
 }
 
 /// A fabric in the network.
@@ -105,11 +142,16 @@ pub(super) struct Entry {
     pub(super) expects: BTreeMap<Rank, Member>,
     /// The peers it connected to, as it sees them.
     pub(super) peers: BTreeMap<Rank, Arc<Peer>>,
+    /// What it looks at to learn of arrivals.
+    pub(super) watched: Arc<Watched>,
+    /// Peers that found out first that they and it cannot agree on a mode: which, and why.
+    pub(super) refused: BTreeMap<Rank, (ArrivalMode, String)>,
 }
 
 impl Entry {
-    pub(super) fn new(core: Arc<Core>) -> Entry {
-        Entry { core, expects: BTreeMap::new(), peers: BTreeMap::new() }
+    pub(super) fn new(core: Arc<Core>, watched: Arc<Watched>) -> Entry {
+        let (expects, peers, refused) = Default::default();
+        Entry { core, expects, peers, watched, refused }
     }
 }
 
@@ -120,6 +162,7 @@ impl SimNetwork {
             members: BTreeMap::new(),
             in_flight: Vec::new(),
             late: LateNews::default(),
+            written: Written::default(),
         };
         let shared = Shared { knobs, state: Mutex::new(state), changed: Condvar::new() };
         SimNetwork { shared: Arc::new(shared) }
@@ -156,7 +199,7 @@ impl Shared {
         if state.is_idle() {
             return false;
         }
-        let turns = 1 + state.random.below(TURNS_PER_CALL);
+        let turns = 1 + state.random.below(self.knobs.turns_max);
         for _ in 0..turns {
             state.turn(&self.knobs);
         }
@@ -174,59 +217,128 @@ impl State {
     /// One event, chosen by the seed: a piece lands, a memcpy ends, or something is told late.
     fn turn(&mut self, knobs: &SimKnobs) {
         let eligible: Vec<usize> = (0..self.in_flight.len())
-            .filter(|&i| {
-                let is_first = self.is_first(i);
-                is_first || (knobs.between == Between::Random && !self.in_flight[i].is_landed())
-            })
+            .filter(|&index| self.may_move(index, knobs) || self.may_overtake(index, knobs))
             .collect();
         let late = self.late.eligible();
         if eligible.is_empty() && late.is_empty() {
             return;
         }
         let chosen = self.random.index(eligible.len() + late.len());
-        let Some(&chosen) = eligible.get(chosen) else {
-            self.late.turn(late[chosen - eligible.len()], &self.members);
-            return;
-        };
-        if self.in_flight[chosen].is_landed() {
-            let ended = self.in_flight.remove(chosen);
-            self.end(ended, knobs);
+        match eligible.get(chosen) {
+            Some(&index) => self.step(index, knobs),
+            None => self.late.turn(late[chosen - eligible.len()], &self.members),
+        }
+    }
+
+    /// It is the first of its lane, or need not be.
+    fn may_move(&self, index: usize, knobs: &SimKnobs) -> bool {
+        let is_free = knobs.between == Between::Random && !self.in_flight[index].is_landed();
+        is_free || self.earlier(index).next().is_none()
+    }
+
+    /// Its flag may become visible now, whatever else has yet to land.
+    fn may_overtake(&self, index: usize, knobs: &SimKnobs) -> bool {
+        knobs.flags == FlagOrder::Relaxed
+            && self.in_flight[index].has_flag_on_its_way()
+            && !self.earlier(index).any(InFlight::has_flag)
+    }
+
+    /// What was posted on its lane before it and is in flight.
+    fn earlier(&self, index: usize) -> impl Iterator<Item = &InFlight> {
+        let lane = self.in_flight[index].lane;
+        self.in_flight[..index].iter().filter(move |earlier| earlier.lane == lane)
+    }
+
+    fn step(&mut self, index: usize, knobs: &SimKnobs) {
+        let may_move = self.may_move(index, knobs);
+        if self.may_overtake(index, knobs) && (!may_move || self.random.happens(500)) {
+            self.raise(index);
             return;
         }
-        let memcpy = &mut self.in_flight[chosen];
+        let memcpy = &mut self.in_flight[index];
         let lane = memcpy.lane;
-        let Some(receiver) = self.members.get(&Rank(lane.to)) else {
-            return;
-        };
-        if let Err(reason) = memcpy.turn(&receiver.core, knobs, &mut self.random) {
+        if memcpy.kills() && self.random.happens(200) {
+            self.kill_queue_pair(lane, died(lane), knobs);
+        } else if memcpy.is_landed() {
+            self.end(index, knobs);
+        } else if let Some(receiver) = self.members.get(&Rank(lane.to))
+            && let Err(reason) = memcpy.turn(receiver, knobs, &mut self.random, &mut self.written)
+        {
             self.refuse(lane, &reason);
         }
     }
 
-    /// True if no earlier memcpy of its lane is in flight.
-    fn is_first(&self, index: usize) -> bool {
-        let lane = self.in_flight[index].lane;
-        self.in_flight[..index].iter().all(|earlier| earlier.lane != lane)
+    fn raise(&mut self, index: usize) {
+        let memcpy = &mut self.in_flight[index];
+        if let Some(receiver) = self.members.get(&Rank(memcpy.lane.to)) {
+            memcpy.raise(receiver, &mut self.written);
+        }
     }
 
-    /// Signal, then completion.
-    fn end(&mut self, ended: InFlight, knobs: &SimKnobs) {
+    /// Signal, then completion; all bytes have landed.
+    fn end(&mut self, index: usize, knobs: &SimKnobs) {
+        let memcpy = &mut self.in_flight[index];
+        let (lane, peer, token) = (memcpy.lane, Rank(memcpy.lane.to), memcpy.work.token);
+        if memcpy.needs_room() && self.random.happens(knobs.receiver_not_ready_per_mille) {
+            memcpy.not_ready += 1;
+            if memcpy.not_ready > knobs.retries_max {
+                let attempts = memcpy.not_ready;
+                let cause = CompletionError::ReceiverNotReady { peer, attempts };
+                self.kill_queue_pair(lane, cause, knobs);
+            }
+            return;
+        }
+        self.raise(index);
+        if self.in_flight[index].kills() {
+            // it is there, and its sender will never know
+            self.kill_queue_pair(lane, died(lane), knobs);
+            return;
+        }
+        let ended = self.in_flight.remove(index);
         let State { random, members, late, .. } = self;
-        let (lane, peer, token) = (ended.lane, Rank(ended.lane.to), ended.work.token);
+        if let Some(carried) = ended.carried()
+            && members.contains_key(&peer)
+            && random.happens(knobs.signal_twice_per_mille)
+        {
+            late.signal_again(carried, knobs.late_turns_max, random);
+        }
         let result = match ended.fails() {
             true => Err(CompletionError::Injected),
             false => Ok(()),
         };
-        if let (Ok(()), Some(signal), Some(receiver)) =
-            (&result, ended.work.signal, members.get(&peer))
-        {
-            receiver.core.board().raise(signal.slot.index(), signal.epoch);
-            if random.happens(knobs.signal_twice_per_mille) {
-                late.signal_again(lane, signal, knobs.late_turns_max, random);
-            }
-        }
         let completion = Completion { token, peer, result };
         late.complete(lane, completion, ended.credits, knobs.late_turns_max, random, members);
+    }
+
+    /// A queue pair dies in both directions: of each, the first in flight tells why, and what was posted
+    /// behind it was not carried out. Its ends lose each other, as there is no way to reconnect.
+    fn kill_queue_pair(&mut self, lane: Lane, first: CompletionError, knobs: &SimKnobs) {
+        let (detail, queue_pair) = (first.to_string(), lane.queue_pair);
+        let there = CompletionError::QueuePairFailed {
+            peer: Rank(lane.from),
+            queue_pair,
+            cause: format!("its other end gave it up: {detail}"),
+        };
+        for (lane, first) in [(lane, first), (lane.back(), there)] {
+            let peer = Rank(lane.to);
+            let flushed = CompletionError::Flushed { peer, cause: first.to_string() };
+            let mut errors = std::iter::once(first).chain(std::iter::repeat(flushed));
+            let (dead, kept) = std::mem::take(&mut self.in_flight)
+                .into_iter()
+                .partition::<Vec<_>, _>(|memcpy| memcpy.lane == lane);
+            self.in_flight = kept;
+            let State { random, members, late, .. } = self;
+            for memcpy in dead {
+                let result = errors.next().map_or(Ok(()), Err);
+                let completion = Completion { token: memcpy.work.token, peer, result };
+                let turns_max = knobs.late_turns_max;
+                late.complete(lane, completion, memcpy.credits, turns_max, random, members);
+            }
+        }
+        let (sender, receiver) = (Rank(lane.from), Rank(lane.to));
+        let lost = || Gone::Lost(FaultCause::QueuePair { queue_pair, detail: detail.clone() });
+        self.lose(sender, receiver, lost());
+        self.lose(receiver, sender, lost());
     }
 
     /// The receiver found a bad request: both ends are lost to each other.
@@ -273,8 +385,18 @@ impl State {
             self.lose(peer, rank, gone.clone());
         }
         self.late.remove(rank);
+        self.written.remove(rank);
         self.members.remove(&rank);
+        for other in self.members.values() {
+            other.watched.forget(rank, other.core.board());
+        }
     }
+}
+
+fn died(lane: Lane) -> CompletionError {
+    let (peer, queue_pair) = (Rank(lane.to), lane.queue_pair);
+    let cause = "killed in the simulation".into();
+    CompletionError::QueuePairFailed { peer, queue_pair, cause }
 }
 
 /// SplitMix64: small, seeded, and good enough to choose with.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::progress::{Random, SimKnobs, Within};
-use crate::api::Direction;
-use crate::common::{Core, Credits};
+use super::progress::{Entry, Random, SimKnobs, Within};
+use super::signal::{Carried, Carrier, Written};
+use crate::api::{ArrivalSlot, Direction};
+use crate::arrival::ArrivalMode;
+use crate::common::Credits;
 use crate::device::Work;
 use crate::mapping::Mapping;
 use crate::region::RegionMemory;
@@ -27,7 +29,28 @@ pub(super) struct InFlight {
     /// Offset and length of what has not landed.
     missing: Vec<(u64, u64)>,
     landed: Vec<(u64, u64)>,
-    fails: bool,
+    carrier: Carrier,
+    /// Its signal has landed.
+    is_raised: bool,
+    fate: Fate,
+    /// How often its receiver had no room for its signal.
+    pub(super) not_ready: u32,
+}
+
+/// What the seed decided for a memcpy when it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Arrives,
+    Fails,
+    /// The queue pair dies of it.
+    Kills,
+}
+
+impl Lane {
+    /// The other direction of the queue pair.
+    pub(super) fn back(self) -> Lane {
+        Lane { from: self.to, to: self.from, ..self }
+    }
 }
 
 impl InFlight {
@@ -35,13 +58,37 @@ impl InFlight {
         lane: Lane,
         work: Work,
         credits: Arc<Credits>,
+        mode: ArrivalMode,
         knobs: &SimKnobs,
         random: &mut Random,
     ) -> InFlight {
-        let missing = cut(work.bytes, knobs, random);
+        let carrier = Carrier::of(mode, &work);
+        let mut missing = cut(work.bytes, knobs, random);
+        if carrier.is_tail() {
+            // whole: 8 aligned bytes are never placed in parts
+            missing.push((work.bytes, ArrivalSlot::TAIL_BYTES));
+        }
         let delay = random.below(knobs.delay_turns_max.saturating_add(1));
         let fails = random.happens(knobs.fail_per_mille);
-        InFlight { lane, work, credits, delay, missing, landed: Vec::new(), fails }
+        let kills = random.happens(knobs.kill_queue_pair_per_mille);
+        let fate = match (kills, fails) {
+            (true, _) => Fate::Kills,
+            (false, true) => Fate::Fails,
+            (false, false) => Fate::Arrives,
+        };
+        let (landed, is_raised, not_ready) = (Vec::new(), false, 0);
+        InFlight {
+            lane,
+            work,
+            credits,
+            delay,
+            missing,
+            landed,
+            carrier,
+            is_raised,
+            fate,
+            not_ready,
+        }
     }
 
     /// All bytes have landed, or never will.
@@ -50,23 +97,60 @@ impl InFlight {
     }
 
     pub(super) fn fails(&self) -> bool {
-        self.fails
+        self.fate == Fate::Fails
+    }
+
+    pub(super) fn kills(&self) -> bool {
+        self.fate == Fate::Kills
+    }
+
+    /// Its signal, if it has one that may be sent. What kills its queue pair may have arrived before.
+    pub(super) fn carried(&self) -> Option<Carried> {
+        let signal = self.work.signal.filter(|_| !self.fails())?;
+        Some(Carried { lane: self.lane, signal, carrier: self.carrier })
+    }
+
+    /// Its signal is a completion at the receiver, which must have room for it.
+    pub(super) fn needs_room(&self) -> bool {
+        self.carrier == Carrier::Immediate && self.carried().is_some()
+    }
+
+    /// Its flag is still to be written.
+    pub(super) fn has_flag(&self) -> bool {
+        self.carrier == Carrier::Flag && !self.is_raised && self.carried().is_some()
+    }
+
+    /// Its flag could be written now if flags had no order. A flag behind a read is fenced: its sender
+    /// waits for the read.
+    pub(super) fn has_flag_on_its_way(&self) -> bool {
+        let is_fenced = self.work.direction == Direction::Read && !self.is_landed();
+        self.has_flag() && self.delay == 0 && !is_fenced
+    }
+
+    /// The signal lands, unless it has before.
+    pub(super) fn raise(&mut self, receiver: &Entry, written: &mut Written) {
+        if let Some(carried) = self.carried().filter(|_| !self.is_raised) {
+            carried.land(receiver, written);
+        }
+        self.is_raised = true;
     }
 
     /// One turn: sit out, land a piece, or land one again. The error is the receiver's refusal.
     pub(super) fn turn(
         &mut self,
-        receiver: &Core,
+        receiver: &Entry,
         knobs: &SimKnobs,
         random: &mut Random,
+        written: &mut Written,
     ) -> Result<(), String> {
         if self.delay > 0 {
             self.delay -= 1;
             return Ok(());
         }
         let (key, offset) = (self.work.remote.key(), self.work.remote_offset);
+        let tail = if self.carrier.is_tail() { ArrivalSlot::TAIL_BYTES } else { 0 };
         // checked each time: the region may be freed while the memcpy is on its way
-        let remote = receiver.regions().check(key, offset, self.work.bytes)?;
+        let remote = receiver.core.regions().check(key, offset, self.work.bytes + tail)?;
         if !self.landed.is_empty() && random.happens(knobs.duplicate_per_mille) {
             let again = self.landed[random.index(self.landed.len())];
             self.land(&remote, again);
@@ -77,9 +161,13 @@ impl InFlight {
             Within::Random => random.index(self.missing.len()),
         };
         let piece = self.missing.remove(next);
-        self.land(&remote, piece);
-        self.landed.push(piece);
-        if self.fails && random.happens(500) {
+        if piece.0 == self.work.bytes {
+            self.raise(receiver, written);
+        } else {
+            self.land(&remote, piece);
+            self.landed.push(piece);
+        }
+        if self.fails() && random.happens(500) {
             // the rest is lost on the way
             self.missing.clear();
         }

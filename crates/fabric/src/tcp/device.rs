@@ -54,7 +54,7 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
 impl TcpDevice {
     pub(super) fn open(config: FabricConfig) -> Result<TcpDevice, OpenError> {
         common::check_config(&config)?;
-    common::check_no_mode(&config, "tcp")?;
+        common::check_no_mode(&config, "tcp")?;
         let system = |doing| move |source: std::io::Error| OpenError::System { doing, source };
         let listen = |source| OpenError::Listen { at: config.endpoint.to_string(), source };
         let listener = TcpListener::bind(config.endpoint).map_err(listen)?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,10 +10,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use tensorwire_base::{Deadline, Rank};
 
-use super::ibv::{self, Context, Path, ProtectionDomain};
-use super::progress::{Duties, Owner, PeerTable, Poller, Watch};
+use super::ibv::{self, Context, Path, ProtectionDomain, Remote};
+use super::progress::{Duties, Owner, PeerTable, Poller, Queue};
 use super::queue_pair::{self, Depth, INLINE_BYTES, NOTES, QueuePair};
-use super::region::{self, ControlMemory};
+use super::region;
 use super::survey::{self, Choice, LinkLayer, Nic};
 use super::wire::{Introduction, NOTE_BYTES};
 use super::{VerbsOptions, VerbsUnusable};
@@ -28,16 +29,19 @@ use crate::error::{
     CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PeerFault,
     PostError, RegionError,
 };
+use crate::flags::{FlagTable, Watched};
 use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
 use crate::mapping::Mapping;
 use crate::mesh::{Connected, Mesh};
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
-/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; seven retries make half a second.
+/// 4.096 µs · 2^14 = 67 ms, as most of the field has it; six retries make half a second.
 const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;
+/// How long a peer's kernel may be silent.
+const SILENCE: Duration = Duration::from_secs(4);
 /// Signals that may be under way to a receiver that has not looked yet.
 const WINDOW_MAX: u32 = 1024;
 
@@ -50,7 +54,7 @@ pub(super) struct VerbsDevice {
     control: Control,
     pollers: RwLock<Vec<Poller>>,
     pub(super) peers: Arc<PeerTable>,
-    watch: Arc<Watch>,
+    watched: Arc<Watched>,
     choices: Mutex<Vec<String>>,
 }
 
@@ -114,7 +118,8 @@ impl NicEnd {
         let reads = mine.into_iter().chain(both).fold(READS_MAX, u32::min).max(1);
         Path {
             port: port.number,
-            gid_index: self.gid().index as u8, // fits: the survey looks at 256 entries
+            // a port's table has 256 entries at most, as the field that names them has 8 bits
+            gid_index: self.gid().index as u8,
             by_lid: port.link == LinkLayer::InfiniBand && theirs.by_lid,
             mtu: port.mtu.min(theirs.mtu),
             reads_max: reads as u8, // fits: at most READS_MAX
@@ -160,7 +165,10 @@ pub(crate) fn open(
 }
 
 /// See [`crate::verbs_usable`].
-pub(super) fn usable(options: &VerbsOptions, near: Option<IpAddr>) -> Result<String, VerbsUnusable> {
+pub(super) fn usable(
+    options: &VerbsOptions,
+    near: Option<IpAddr>,
+) -> Result<String, VerbsUnusable> {
     let found = survey::look()?;
     let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
     let choice = survey::choose(&nics, options, near)?;
@@ -180,6 +188,16 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
     // zero would be an error of its own
     let timeout = deadline.remaining().max(Duration::from_millis(1));
     Some(TcpStream::connect_timeout(address, timeout).map(Socket::Tcp))
+}
+
+/// A host that dies says nothing on any wire. Little goes over a control connection, and its kernel
+/// answers even for a process that is stopped, so silence may be short here.
+fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_tcp_keepidle(socket, SILENCE / 4)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE / 4)?;
+    sockopt::set_tcp_keepcnt(socket, 3)?;
+    Ok(sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?) // fits: seconds
 }
 
 impl VerbsDevice {
@@ -203,8 +221,8 @@ impl VerbsDevice {
             .map_err(system("start the control thread"))?;
         let mesh = Mesh::new(core.clone(), Listener::Tcp(listener), "verbs", dial);
         let choices = Mutex::new(vec![end.description().to_string()]);
-        let (pollers, watch) = (RwLock::default(), Arc::default());
-        Ok(VerbsDevice { core, listening, end, mesh, control, pollers, peers, watch, choices })
+        let (pollers, watched) = (RwLock::default(), Arc::default());
+        Ok(VerbsDevice { core, listening, end, mesh, control, pollers, peers, watched, choices })
     }
 
     pub(super) fn core(&self) -> &Arc<Core> {
@@ -229,7 +247,7 @@ impl VerbsDevice {
     }
 
     /// Completion queues for so many more peers, with room for all their requests.
-    fn start_pollers(&self, peers: usize) -> Result<Vec<Arc<super::progress::Queue>>, ConnectError> {
+    fn start_pollers(&self, peers: usize) -> Result<Vec<Arc<Queue>>, ConnectError> {
         let system = |doing| move |source: std::io::Error| ConnectError::System { doing, source };
         let config = self.core.config();
         let (queues, depth) = (config.completion_queues, self.end.depth);
@@ -252,7 +270,7 @@ impl VerbsDevice {
                 core: self.core.clone(),
                 end: self.end.clone(),
                 peers: self.peers.clone(),
-                watch: self.watch.clone(),
+                watched: self.watched.clone(),
                 is_first: pollers.is_empty(),
             };
             let poller = Poller::start(completions, duties, index);
@@ -276,22 +294,23 @@ impl VerbsDevice {
             let rank = peer.address.rank;
             let system = |source| ConnectError::System { doing: "serve a connection", source };
             let socket = peer.sockets.remove(0);
+            notice_silence(&socket).map_err(system)?;
             let link = self.control.add(Peer::new(&peer.address), socket).map_err(system)?;
             let failed = |error: std::io::Error| ConnectError::QueuePairs {
                 rank,
                 reason: self.explain(&error),
             };
-            let flags_sent = Arc::default();
             let mut pairs = Vec::new();
             // fits: at most 1024, by check_config
             for index in 0..self.core.config().queue_pairs_per_peer as u32 {
                 let queue = &queues[next % queues.len()];
                 next += 1;
                 let (core, end) = (&self.core, &self.end);
-                let made = QueuePair::new(core, &link, end, queue, index, &flags_sent);
+                let flags = self.flag_table(rank, index)?;
+                let made = QueuePair::new(core, &link, end, queue, index, flags);
                 pairs.push(made.map_err(failed)?);
             }
-            let introduction = self.introduce(&pairs).map_err(failed)?.encode();
+            let introduction = self.introduce(&pairs).encode();
             self.peers.write().insert(rank, pairs);
             // fits: usize is 64 bits wide
             let slots = self.core.board().slots() as u64;
@@ -305,12 +324,26 @@ impl VerbsDevice {
         Ok(links)
     }
 
-    fn introduce(&self, pairs: &[Arc<QueuePair>]) -> std::io::Result<Introduction> {
-        let slots = self.core.board().slots();
-        let table = ControlMemory::new(self.domain(), slots as u64 * 8)?;
+    /// Where a peer's flags go that it writes through one queue pair; nowhere unless this process uses
+    /// flags itself, as a job does or does not.
+    fn flag_table(&self, peer: Rank, queue_pair: u32) -> Result<Remote, ConnectError> {
+        if self.mode() == ArrivalMode::WriteImm {
+            return Ok(Remote::default());
+        }
+        let bytes = FlagTable::bytes(self.core.board().slots());
+        let table = region::alloc_strict(self, bytes);
+        let table = table.map_err(|source| ConnectError::Flags { rank: peer, source })?;
+        // fits: at most 1024
+        self.watched.enter_table(peer, queue_pair as usize, table.memory().clone());
+        // the thread that looks at flags may have gone to sleep without any
+        self.pollers.read().iter().take(1).for_each(|first| first.queue.wake());
+        Ok(region::remote(table.memory()).unwrap_or_default())
+    }
+
+    fn introduce(&self, pairs: &[Arc<QueuePair>]) -> Introduction {
         let port = &self.nic().ports[self.end.choice.port];
         let cap = |count: u32| u8::try_from(count).unwrap_or(u8::MAX);
-        Ok(Introduction {
+        Introduction {
             gid: self.end.gid().raw,
             lid: port.lid,
             by_lid: port.link == LinkLayer::InfiniBand,
@@ -319,9 +352,8 @@ impl VerbsDevice {
             read_targets_max: cap(self.nic().read_targets_max),
             arrival: self.mode(),
             window: self.end.depth.window,
-            flags: self.watch.add_table(table, slots),
             queue_pairs: pairs.iter().map(|pair| pair.introduction()).collect(),
-        })
+        }
     }
 
     fn connect_pairs(&self, link: &Arc<Link>) -> Result<(), ConnectError> {
@@ -374,11 +406,13 @@ impl VerbsDevice {
         pairs: &[Arc<QueuePair>],
     ) -> Result<(), ConnectError> {
         let (rank, mode) = (link.rank(), theirs.arrival);
-        if mode != ArrivalMode::WriteImm {
-            self.watch.begin();
-        }
         let in_order = || pairs.iter().all(|pair| pair.writes_land_in_order());
         let reason = match mode {
+            ArrivalMode::FlagSeparate | ArrivalMode::FlagTail
+                if self.mode() == ArrivalMode::WriteImm =>
+            {
+                "this process has no memory for flags; open all fabrics of a job with one mode"
+            }
             ArrivalMode::FlagTail if self.relaxes() => {
                 "its flag would lie in memory that is relaxed-ordered; open both fabrics with it"
             }
@@ -462,7 +496,7 @@ impl Device for VerbsDevice {
         if self.mode() != ArrivalMode::FlagTail {
             return slot;
         }
-        self.watch.add_tail(slot, region, end);
+        self.watched.enter_tail(slot.index(), region, end);
         queue_pair::tail_slot(slot)
     }
 
@@ -470,7 +504,13 @@ impl Device for VerbsDevice {
         for poller in self.pollers.read().iter() {
             poller.queue.poll();
         }
-        self.watch.scan(&self.core);
+        self.watched.look_at_all(self.core.board());
+    }
+
+    fn look(&self, slot: ArrivalSlot) {
+        if self.watched.is_used() {
+            self.watched.look(self.core.board(), slot.index());
+        }
     }
 
     /// Polls for as long as a wait spins; then the completion queues' threads ring.

@@ -19,6 +19,8 @@ pub(super) struct Failure {
 
 /// Statuses by their number (`enum ibv_wc_status`).
 pub(super) const FLUSHED: u32 = 5;
+/// On Soft-RoCE also what a link that is down makes of every request.
+const LOCAL_OPERATION: u32 = 2;
 const RESPONSE_TIMEOUT: u32 = 20;
 const RETRIES_EXCEEDED: u32 = 12;
 const RECEIVER_NOT_READY: u32 = 13;
@@ -27,16 +29,23 @@ impl Failure {
     /// True where the same request may succeed on a queue pair that is built anew: the network or the
     /// receiver's readiness failed, not the request.
     pub(super) fn is_of_the_path(&self) -> bool {
-        let path = [RESPONSE_TIMEOUT, RETRIES_EXCEEDED, RECEIVER_NOT_READY, FLUSHED];
+        let path =
+            [LOCAL_OPERATION, RESPONSE_TIMEOUT, RETRIES_EXCEEDED, RECEIVER_NOT_READY, FLUSHED];
         self.status.is_none_or(|status| path.contains(&status))
     }
 
     fn hint(&self) -> &'static str {
         match self.status {
-            None | Some(FLUSHED) => "the other end, or the device, ended the queue pair: see its log",
+            None | Some(FLUSHED) => {
+                "the other end, or the device, ended the queue pair: see its log"
+            }
             Some(1) => "a message longer than its buffer: do all processes run the same version?",
-            Some(4) => "local memory that is not registered (any more); this is a defect of tensorwire",
-            Some(9) => "the receiver could not serve it: do both NICs have enough receive requests?",
+            Some(4) => {
+                "local memory that is not registered (any more); this is a defect of tensorwire"
+            }
+            Some(9) => {
+                "the receiver could not serve it: do both NICs have enough receive requests?"
+            }
             Some(10) => {
                 "the peer's memory is not there (any more) or may not be accessed: did the peer free the region, or restart?"
             }
@@ -44,7 +53,9 @@ impl Failure {
                 "the peer's NIC does not answer: check cable, switch, GID (RoCE v2, routable), MTU along the path and firewalls (UDP 4791); tensorwire doctor --peer HOST tests the path"
             }
             Some(RECEIVER_NOT_READY) => "the peer's process takes no messages: is it stopped?",
-            Some(_) => "see the NIC's counters (/sys/class/infiniband/*/ports/*/hw_counters) and dmesg",
+            Some(_) => {
+                "see the NIC's counters (/sys/class/infiniband/*/ports/*/hw_counters) and dmesg"
+            }
         }
     }
 }
@@ -74,10 +85,10 @@ mod tests {
 
     #[test]
     fn paths_come_back_and_bad_requests_do_not() {
-        for status in [RETRIES_EXCEEDED, RECEIVER_NOT_READY, RESPONSE_TIMEOUT, FLUSHED] {
+        for status in [2, RETRIES_EXCEEDED, RECEIVER_NOT_READY, RESPONSE_TIMEOUT, FLUSHED] {
             assert!(failure(Some(status)).is_of_the_path(), "{status}");
         }
-        for status in [1, 2, 4, 9, 10, 11, 999] {
+        for status in [1, 4, 9, 10, 11, 999] {
             assert!(!failure(Some(status)).is_of_the_path(), "{status}");
         }
         assert!(failure(None).is_of_the_path());

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -15,14 +15,14 @@ use tensorwire_base::Rank;
 use super::device::NicEnd;
 use super::ibv::{self, AsyncEvent, POLL_MAX, WorkCompletion};
 use super::queue_pair::QueuePair;
-use super::region::{self, ControlMemory};
+use super::region;
 use super::wire::News;
-use crate::api::ArrivalSlot;
 use crate::common::{Core, Gone, Peer};
 use crate::control::{Granted, Link, Requests};
 use crate::error::FaultCause;
+use crate::flags::Watched;
 use crate::listener::timespec;
-use crate::region::{RegionDescriptor, RegionMemory};
+use crate::region::RegionDescriptor;
 
 /// Completions taken in one turn are at most so many times [`POLL_MAX`].
 const ROUNDS_MAX: usize = 16;
@@ -58,27 +58,9 @@ pub(super) struct Duties {
     pub(super) core: Arc<Core>,
     pub(super) end: Arc<NicEnd>,
     pub(super) peers: Arc<PeerTable>,
-    pub(super) watch: Arc<Watch>,
+    pub(super) watched: Arc<Watched>,
     /// One poller has the device's events and the flags.
     pub(super) is_first: bool,
-}
-
-/// Flags in memory that peers write: arrivals without a completion.
-#[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// A table for each peer, and the highest flag seen of each slot.
-    tables: RwLock<Vec<(ControlMemory, Vec<AtomicU64>)>>,
-    /// Slots whose flag comes behind a payload.
-    tails: RwLock<Vec<Tail>>,
-    used: AtomicBool,
-}
-
-#[derive(Debug)]
-struct Tail {
-    slot: ArrivalSlot,
-    region: Weak<RegionMemory>,
-    offset: u64,
-    seen: AtomicU64,
 }
 
 /// Answers peers who want to access a region of ours or have news, and ends what leads to lost ones.
@@ -178,7 +160,10 @@ fn run(queue: &Queue, duties: &Duties) {
             continue;
         }
         let troubled = duties.troubled(queue);
-        let watches = duties.is_first && duties.watch.scan(&duties.core);
+        let watches = duties.is_first && duties.watched.is_used();
+        if watches {
+            duties.watched.look_at_all(duties.core.board());
+        }
         let timeout = match (watches, troubled || !armed) {
             (true, _) => Some(WATCH),
             (false, true) => Some(ATTENTION),
@@ -264,61 +249,6 @@ impl Duties {
         }
         // nothing more will be told: do not ask all the time
         std::thread::sleep(ATTENTION);
-    }
-}
-
-impl Watch {
-    /// A table of flags for one more peer: where the peer finds it.
-    pub(super) fn add_table(&self, table: ControlMemory, slots: usize) -> ibv::Remote {
-        let remote = table.remote();
-        let seen = (0..slots).map(|_| AtomicU64::new(0)).collect();
-        self.tables.write().push((table, seen));
-        remote
-    }
-
-    pub(super) fn add_tail(&self, slot: ArrivalSlot, region: &Arc<RegionMemory>, offset: u64) {
-        let (region, seen) = (Arc::downgrade(region), AtomicU64::new(0));
-        self.tails.write().push(Tail { slot, region, offset, seen });
-    }
-
-    /// From now on flags are looked at: a peer signals with them.
-    pub(super) fn begin(&self) {
-        self.used.store(true, Ordering::Release);
-    }
-
-    /// Raises the slots whose flags have risen. False if no peer uses flags.
-    pub(super) fn scan(&self, core: &Core) -> bool {
-        if !self.used.load(Ordering::Acquire) {
-            return false;
-        }
-        let allocated = core.board().allocated();
-        for (table, seen) in self.tables.read().iter() {
-            for (slot, seen) in (0..allocated).zip(seen) {
-                raise(core, slot, flag(table.mapping.at(u64::from(slot) * 8)), seen);
-            }
-        }
-        self.tails.write().retain(|tail| {
-            let Some(region) = tail.region.upgrade() else { return false };
-            raise(core, tail.slot.index(), flag(region.mapping().at(tail.offset)), &tail.seen);
-            true
-        });
-        true
-    }
-}
-
-/// Acquire: what the NIC made visible before the flag is visible after.
-fn flag(at: *mut u8) -> u64 {
-    // SAFETY: the callers give the address of 8 bytes at a multiple of 8 inside a mapping that they hold:
-    // tables have 8 bytes a slot, and a tail's room was checked when its slot was allocated. Any bits
-    // are a u64; only the NIC writes there.
-    let flag = unsafe { AtomicU64::from_ptr(at.cast::<u64>()) };
-    u64::from_le(flag.load(Ordering::Acquire))
-}
-
-fn raise(core: &Core, slot: u32, flag: u64, seen: &AtomicU64) {
-    if flag > seen.load(Ordering::Relaxed) {
-        seen.store(flag, Ordering::Relaxed);
-        core.board().raise(slot, flag);
     }
 }
 

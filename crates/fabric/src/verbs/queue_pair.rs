@@ -11,9 +11,12 @@
 //! acknowledgement come beside them. The completion queue has room for both queues of all its pairs.
 //!
 //! **Failure.** The first bad completion poisons the queue pair: it is drained, destroyed, and built anew as
-//! the next generation, with back-off, until [`REBUILD_WITHIN`]. Each end then says how many signals
+//! the next generation, with back-off, until a time limit. Each end then says how many signals
 //! it took in all: what they cover is done, the rest is posted again. A write without a signal behind it
 //! may so land twice, which nobody can see: nobody was told that it had landed once.
+
+mod chain;
+mod lives;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,16 +25,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use self::chain::Chain;
 use super::device::NicEnd;
 use super::failure::{FLUSHED, Failure};
-use super::ibv::{self, CHAIN_MAX, Kind, Path, Remote, Request, Segment, WorkCompletion};
+use super::ibv::{self, CHAIN_MAX, Path, Remote, Segment, WorkCompletion};
 use super::progress::Queue;
 use super::region::ControlMemory;
-use super::wire::{self, Introduction, NOTE_BYTES, News, Note, What};
-use crate::api::{ArrivalSlot, Completion, Direction, Signal};
+use super::wire::{self, Introduced, Introduction, NOTE_BYTES, News, Note, What};
+use crate::api::{ArrivalSlot, Completion};
 use crate::arrival::ArrivalMode;
-use crate::common::{Core, Credits, Gone};
-use crate::control::{Frame, Link};
+use crate::common::{Core, Credits};
+use crate::control::Link;
 use crate::device::Work;
 use crate::error::{CompletionError, FaultCause, PostError};
 
@@ -43,13 +47,8 @@ const PIECE_BYTES: u64 = 1 << 30;
 pub(super) const INLINE_BYTES: u32 = 64;
 /// Receives beyond the window.
 pub(super) const NOTES: u32 = 8;
-/// How long a queue pair may be away before its peer counts as lost. With the detection of the failure
-/// less than 5 s.
-const REBUILD_WITHIN: Duration = Duration::from_secs(4);
 /// How long flushed requests may take to be told of; then the queue pair is destroyed all the same.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
-const REST_MIN: Duration = Duration::from_millis(20);
-const REST_MAX: Duration = Duration::from_millis(500);
 /// Marks the id of a receive.
 const RECEIVE: u64 = 1 << 63;
 
@@ -65,8 +64,10 @@ pub(super) struct QueuePair {
     credits: Arc<Credits>,
     mode: ArrivalMode,
     peer: OnceLock<PeerEnd>,
-    /// Of all queue pairs to this peer: the highest flag written to each slot.
-    flags_sent: Arc<Mutex<HashMap<u32, u64>>>,
+    /// Where the peer writes flags through this queue pair.
+    flags: Remote,
+    /// The highest flag written to each slot.
+    flags_sent: Mutex<HashMap<u32, u64>>,
     memory: ControlMemory,
     state: Mutex<State>,
     pub(super) goodbye_acked: AtomicBool,
@@ -137,9 +138,13 @@ enum Phase {
     New,
     Ready,
     /// Waiting for the end of everything that was posted.
-    Draining { since: Instant },
+    Draining {
+        since: Instant,
+    },
     /// Waiting before the next try.
-    Resting { until: Instant },
+    Resting {
+        until: Instant,
+    },
     /// Waiting for the peer's half.
     Rebuilding,
     Closed,
@@ -183,7 +188,7 @@ impl QueuePair {
         end: &Arc<NicEnd>,
         queue: &Arc<Queue>,
         index: u32,
-        flags_sent: &Arc<Mutex<HashMap<u32, u64>>>,
+        flags: Remote,
     ) -> std::io::Result<Arc<QueuePair>> {
         let depth = end.depth;
         let memory = ControlMemory::new(&end.domain, depth.memory_bytes())?;
@@ -222,7 +227,8 @@ impl QueuePair {
             credits: Credits::new(core.config().queue_depth),
             mode: core.config().arrival.unwrap_or_default(),
             peer: OnceLock::new(),
-            flags_sent: flags_sent.clone(),
+            flags,
+            flags_sent: Mutex::default(),
             memory,
             state: Mutex::new(state),
             goodbye_acked: AtomicBool::new(false),
@@ -231,10 +237,11 @@ impl QueuePair {
         Ok(queue_pair)
     }
 
-    /// Number and first packet, for the peer.
-    pub(super) fn introduction(&self) -> (u32, u32) {
+    /// For the peer.
+    pub(super) fn introduction(&self) -> Introduced {
         let state = self.state.lock();
-        (state.raw.as_ref().map_or(0, ibv::QueuePair::number), state.first_packet)
+        let number = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
+        Introduced { number, first_packet: state.first_packet, flags: self.flags }
     }
 
     /// Ready to receive and to send; nothing is sent before [`QueuePair::start`].
@@ -247,7 +254,7 @@ impl QueuePair {
         let peer = PeerEnd { introduction: introduction.clone(), slots, path };
         let mut state = self.state.lock();
         // fits: the number of queue pairs was compared
-        let (number, first_packet) = introduction.queue_pairs[self.index as usize];
+        let Introduced { number, first_packet, .. } = introduction.queue_pairs[self.index as usize];
         let address = introduction.address(number, first_packet);
         // set once: a queue pair connects once
         let _ = self.peer.set(peer);
@@ -309,10 +316,7 @@ impl QueuePair {
         match state.phase {
             Phase::Closed => {}
             Phase::Draining { .. } => self.queue.wake(),
-            _ => {
-                self.begin_draining(&mut state);
-                self.queue.wake();
-            }
+            _ => self.begin_draining(&mut state),
         }
     }
 
@@ -333,6 +337,9 @@ impl QueuePair {
     /// One completion of its queues.
     pub(super) fn completed(&self, completion: &WorkCompletion) {
         let mut state = self.state.lock();
+        if state.raw.as_ref().is_none_or(|raw| raw.number() != completion.queue_pair) {
+            return; // of a life that ended before it was told of
+        }
         match completion.id & RECEIVE {
             0 => self.sent(&mut state, completion),
             _ => self.received(&mut state, completion),
@@ -406,8 +413,6 @@ impl QueuePair {
         }
     }
 
-    // ---- posting
-
     /// Posts what waits, as far as there is room.
     fn send_waiting(&self, state: &mut State) {
         while state.phase == Phase::Ready && state.sends_free > 0 {
@@ -455,7 +460,9 @@ impl QueuePair {
         chain.finish();
         let Chain { sends, failed, .. } = chain;
         let counted = match &item {
-            Item::Memcpy(Work { signal: Some(_), .. }) if self.mode == ArrivalMode::WriteImm => true,
+            Item::Memcpy(Work { signal: Some(_), .. }) if self.mode == ArrivalMode::WriteImm => {
+                true
+            }
             Item::Memcpy(_) | Item::Note(_) => false,
         };
         state.signals_sent += u64::from(counted);
@@ -468,97 +475,6 @@ impl QueuePair {
             self.fail(state, Some(id), format!("the NIC takes no request ({error})"));
         }
     }
-
-    fn push_memcpy(&self, chain: &mut Chain<'_>, work: &Work, id: u64) {
-        let Some(remote) = work.remote.remote() else { return };
-        let Some(registration) = work.local.registration() else { return };
-        let Some(peer) = self.peer.get() else { return };
-        let local_key = registration.local_key();
-        let at = |offset: u64| Segment {
-            address: work.local.mapping().at(work.local_offset + offset) as u64,
-            bytes: 0,
-            key: local_key,
-        };
-        let there = |offset: u64| Remote {
-            address: remote.address.wrapping_add(work.remote_offset + offset),
-            key: remote.key,
-        };
-        let is_read = work.direction == Direction::Read;
-        let plan = self.plan(work.signal, is_read, work.bytes, peer.slots);
-        let mut done = 0;
-        while done < work.bytes {
-            let bytes = (work.bytes - done).min(PIECE_BYTES);
-            let segment = Segment { bytes: bytes as u32, ..at(done) }; // fits: at most 1 GiB
-            let is_last = done + bytes == work.bytes;
-            let (kind, tail) = match plan {
-                _ if is_read => (Kind::Read, None),
-                Plan::Within(immediate) => (Kind::WriteWithImmediate(immediate), None),
-                Plan::Tail(epoch) if is_last => (Kind::Write, Some(self.word(id, epoch))),
-                _ => (Kind::Write, None),
-            };
-            let inline = !is_read && tail.is_none() && bytes <= u64::from(self.end.inline_bytes);
-            let segments = [Some(segment), tail];
-            chain.push(kind, segments, inline, there(done), false);
-            done += bytes;
-        }
-        match plan {
-            Plan::None | Plan::Within(_) if work.bytes > 0 => {}
-            // nothing to move and nothing to tell: the completion alone
-            Plan::None => chain.push(Kind::Write, [None; 2], false, there(0), is_read),
-            Plan::Tail(_) if work.bytes > 0 => {}
-            Plan::Tail(epoch) => {
-                chain.push(Kind::Write, [Some(self.word(id, epoch)), None], false, there(0), false);
-            }
-            Plan::Immediate(immediate) | Plan::Within(immediate) => {
-                let kind = Kind::WriteWithImmediate(immediate);
-                chain.push(kind, [None; 2], false, Remote::default(), is_read);
-            }
-            Plan::Message(signal) => chain.push_message(Note::Signal(signal).encode(), is_read),
-            Plan::Flag(Signal { slot, epoch }) => {
-                let flags = peer.introduction.flags;
-                let address = flags.address.wrapping_add(u64::from(slot.index()) * 8);
-                chain.push_flag(epoch, Remote { address, key: flags.key }, is_read);
-            }
-        }
-    }
-
-    /// How a signal travels.
-    fn plan(&self, signal: Option<Signal>, is_read: bool, bytes: u64, slots: u64) -> Plan {
-        let Some(signal) = signal else { return Plan::None };
-        match self.mode {
-            ArrivalMode::WriteImm => match wire::to_immediate(signal, slots) {
-                Some(immediate) if !is_read && (1..=ONE_REQUEST_BYTES).contains(&bytes) => {
-                    Plan::Within(immediate)
-                }
-                Some(immediate) => Plan::Immediate(immediate),
-                None => Plan::Message(signal),
-            },
-            ArrivalMode::FlagTail if signal.slot.is_tail() && !is_read => Plan::Tail(signal.epoch),
-            ArrivalMode::FlagSeparate | ArrivalMode::FlagTail => {
-                let mut sent = self.flags_sent.lock();
-                let highest = sent.entry(signal.slot.index()).or_insert(0);
-                if signal.epoch <= *highest {
-                    // a lower flag would take back what was said
-                    return Plan::None;
-                }
-                *highest = signal.epoch;
-                Plan::Flag(signal)
-            }
-        }
-    }
-
-    /// An epoch in registered memory, for the request of that id.
-    fn word(&self, id: u64, epoch: u64) -> Segment {
-        let offset = self.depth.words_at() + id % u64::from(self.depth.memcpys + 1) * 8;
-        // SAFETY: 8 bytes inside the control memory, at a multiple of 8 from a page's start. Only the
-        // request of this id reads them: the one that had the word before it, `memcpys + 1` ids ago, has
-        // completed, as at most `memcpys` and a goodbye are in flight.
-        unsafe { self.memory.mapping.at(offset).cast::<u64>().write(epoch.to_le()) };
-        let key = self.memory.registration.local_key();
-        Segment { address: self.memory.address(offset), bytes: 8, key }
-    }
-
-    // ---- completions
 
     fn sent(&self, state: &mut State, completion: &WorkCompletion) {
         let (id, is_end) = (completion.id >> 1, completion.id & 1 == 1);
@@ -673,251 +589,6 @@ impl QueuePair {
             self.core.complete(completion, &self.credits);
         }
     }
-
-    // ---- failure and the next life
-
-    fn fail(&self, state: &mut State, faulty: Option<u64>, request: String) {
-        if state.failure.is_none() {
-            let path = self.path_text(state);
-            state.failure = Some(Failure { status: None, vendor: 0, request, path });
-            state.faulty = faulty;
-        }
-        self.begin_draining(state);
-        self.queue.wake();
-    }
-
-    fn begin_draining(&self, state: &mut State) {
-        let now = Instant::now();
-        state.failing_since.get_or_insert(now);
-        state.phase = Phase::Draining { since: now };
-        state.joined = false;
-        if let Some(raw) = &state.raw {
-            // a device that is gone cannot; then the time limit ends the draining
-            let _ = raw.to_error();
-        }
-    }
-
-    /// Nothing of the old life is with the NIC any more.
-    fn drained(&self, state: &mut State, now: Instant) {
-        self.end_life(state);
-        if self.link.peer.gone().is_some() {
-            return self.fail_all(state);
-        }
-        let failure = self.failure_of(state);
-        if failure.is_of_the_path() {
-            tracing::warn!(me = %self.core.me().rank, peer = %self.link.rank(),
-                queue_pair = self.index, generation = state.generation, "{failure}; building it anew");
-        }
-        if self.mode != ArrivalMode::WriteImm {
-            // whether a flag was seen cannot be known, so nothing may be written again
-            return self.lose(state, FaultCause::Unreachable { detail: failure.to_string() });
-        }
-        let elapsed = state.failing_since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        if elapsed >= REBUILD_WITHIN {
-            return self.give_up_late(state, now);
-        }
-        let rest = REST_MIN.saturating_mul(1 << state.attempts.min(8)).min(REST_MAX);
-        let rest = if state.attempts == 0 { Duration::ZERO } else { rest };
-        state.attempts += 1;
-        state.phase = Phase::Resting { until: now + rest };
-        if rest.is_zero() {
-            self.rebuild(state);
-        }
-    }
-
-    fn rebuild(&self, state: &mut State) {
-        let next = state.generation + 1;
-        state.generation = state.theirs.map_or(next, |theirs| theirs.generation.max(next));
-        state.joined = false;
-        state.phase = Phase::Rebuilding;
-        if let Err(error) = self.begin_life(state) {
-            return self.fail(state, None, format!("no queue pair can be made ({error})"));
-        }
-        let number = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
-        let (first_packet, signals_taken) = (state.first_packet, state.taken);
-        state.told = state.taken;
-        let what = What::Rebuilt { number, first_packet, signals_taken };
-        self.tell(News { queue_pair: self.index, generation: state.generation, what });
-        self.join(state);
-    }
-
-    /// Connects the new life if the peer has told of its own.
-    fn join(&self, state: &mut State) {
-        let Some(theirs) = state.theirs.filter(|theirs| theirs.generation == state.generation) else {
-            return;
-        };
-        let (Some(peer), Some(raw)) = (self.peer.get(), state.raw.as_ref()) else { return };
-        if state.joined {
-            return;
-        }
-        let address = peer.introduction.address(theirs.number, theirs.first_packet);
-        let connected = raw
-            .init_to_rtr(&address, &peer.path)
-            .and_then(|()| raw.rtr_to_rts(state.first_packet, &peer.path));
-        if let Err(error) = connected {
-            return self.fail(state, None, format!("the new queue pair does not connect ({error})"));
-        }
-        state.joined = true;
-        let what = What::Ready;
-        self.tell(News { queue_pair: self.index, generation: state.generation, what });
-        self.start_again(state);
-    }
-
-    /// Both ends are ready: what the peer's signals do not cover goes again.
-    fn start_again(&self, state: &mut State) {
-        let ready = state.peer_ready == Some(state.generation);
-        if state.phase != Phase::Rebuilding || !state.joined || !ready {
-            return;
-        }
-        let Some(theirs) = state.theirs else { return };
-        tracing::info!(me = %self.core.me().rank, peer = %self.link.rank(), queue_pair = self.index,
-            generation = state.generation, "the queue pair is back");
-        let failure = state.failure.take();
-        let faulty = state.faulty.take();
-        let covered = state
-            .in_flight
-            .iter()
-            .rposition(|posted| posted.signal.is_some_and(|signal| signal <= theirs.took))
-            .map_or(0, |last| last + 1);
-        let refused = failure.filter(|failure| !failure.is_of_the_path());
-        let mut again = VecDeque::new();
-        for (place, posted) in std::mem::take(&mut state.in_flight).into_iter().enumerate() {
-            let Posted { id, item, signal, .. } = posted;
-            let is_read = matches!(&item, Item::Memcpy(work) if work.direction == Direction::Read);
-            let done = place < covered && (!is_read || signal.is_some());
-            match (&item, &refused, faulty) {
-                (Item::Note(Note::Taken(_)), ..) => {}
-                _ if done => self.finish(item, Ok(())),
-                (Item::Memcpy(_), Some(failure), Some(faulty)) if id >= faulty => {
-                    let (peer, cause) = (self.link.rank(), failure.to_string());
-                    let queue_pair = self.index as usize; // fits: at most 1024
-                    let error = match id == faulty {
-                        true => CompletionError::Failed { peer, queue_pair, cause },
-                        false => CompletionError::Flushed { peer, cause },
-                    };
-                    self.finish(item, Err(error));
-                }
-                _ => again.push_back(item),
-            }
-        }
-        again.append(&mut state.backlog);
-        state.backlog = again;
-        (state.signals_sent, state.peer_took) = (theirs.took, theirs.took);
-        state.phase = Phase::Ready;
-        self.send_waiting(state);
-    }
-
-    fn give_up_late(&self, state: &mut State, now: Instant) {
-        let since = state.failing_since.unwrap_or(now);
-        if now.duration_since(since) >= REBUILD_WITHIN {
-            let (failure, tried) = (self.failure_of(state), state.attempts);
-            let detail = format!(
-                "{failure} (built anew {tried} times in {} s, in vain)",
-                REBUILD_WITHIN.as_secs()
-            );
-            self.lose(state, FaultCause::Unreachable { detail });
-        }
-    }
-
-    /// The peer is lost, and with it every queue pair to it.
-    fn lose(&self, state: &mut State, cause: FaultCause) {
-        self.link.send(Frame::Refusal { reason: cause.to_string() });
-        self.core.peer_gone(&self.link.peer, Gone::Lost(cause));
-        // its end is noticed by the control thread, which closes the others
-        self.link.shutdown();
-        if state.raw.is_some() {
-            self.begin_draining(state);
-            self.queue.wake();
-        } else {
-            self.fail_all(state);
-        }
-    }
-
-    fn fail_all(&self, state: &mut State) {
-        state.phase = Phase::Closed;
-        let (peer, cause) = (self.link.rank(), self.link.peer.cause());
-        let waiting = state.in_flight.drain(..).map(|posted| posted.item);
-        let items: Vec<Item> = waiting.chain(state.backlog.drain(..)).collect();
-        for item in items {
-            self.finish(item, Err(CompletionError::PeerLost { peer, cause: cause.clone() }));
-        }
-        self.core.board().ring();
-    }
-
-    /// A fresh queue pair that can be told of, with its receives.
-    fn begin_life(&self, state: &mut State) -> std::io::Result<()> {
-        let Depth { sends, .. } = self.depth;
-        let receives = self.depth.receives();
-        let NicEnd { domain, .. } = &*self.end;
-        let made = domain.create_queue_pair(
-            self.queue.completions(),
-            sends,
-            receives,
-            self.end.inline_bytes,
-        )?;
-        made.reset_to_init(self.end.port_number())?;
-        self.queue.enter(made.number(), self.me.clone());
-        // 24 bits
-        state.first_packet = crate::handshake::random_u64() as u32 & 0x00ff_ffff;
-        state.sends_free = sends;
-        (state.ends_out, state.receives_out) = (0, 0);
-        state.raw = Some(made);
-        for index in 0..receives {
-            self.post_receive(state, index.into())?;
-        }
-        Ok(())
-    }
-
-    fn end_life(&self, state: &mut State) {
-        if let Some(raw) = state.raw.take() {
-            self.queue.leave(raw.number());
-        }
-        (state.ends_out, state.receives_out) = (0, 0);
-    }
-
-    fn tell(&self, news: News) {
-        // a peer that does not read is found dead by the time limit
-        self.link.send(Frame::QueuePair { body: news.encode() });
-    }
-
-    fn failure_of(&self, state: &State) -> Failure {
-        state.failure.clone().unwrap_or_else(|| Failure {
-            status: None,
-            vendor: 0,
-            request: "the device ended the queue pair".into(),
-            path: self.path_text(state),
-        })
-    }
-
-    fn path_text(&self, state: &State) -> String {
-        let mine = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
-        let theirs = self.peer.get().map(|peer| {
-            let first = peer.introduction.queue_pairs.get(self.index as usize);
-            let number = state.theirs.map(|theirs| theirs.number);
-            let number = number.or(first.map(|&(number, _)| number)).unwrap_or(0);
-            format!("{} queue pair {number:#x}", ibv::address_of(peer.introduction.gid))
-        });
-        format!(
-            "from {} queue pair {mine:#x} to {}",
-            self.end.gid_address(),
-            theirs.unwrap_or_else(|| "nobody yet".into())
-        )
-    }
-
-    fn describe(&self, posted: &Posted) -> String {
-        match &posted.item {
-            Item::Note(note) => format!("a message ({note:?})"),
-            Item::Memcpy(work) => {
-                let what = match work.direction {
-                    Direction::Write => "a write",
-                    Direction::Read => "a read",
-                };
-                let Remote { address, key } = work.remote.remote().unwrap_or_default();
-                let start = address.wrapping_add(work.remote_offset);
-                format!("{what} of {} bytes at remote address {start:#x}, key {key:#x}", work.bytes)
-            }
-        }
-    }
 }
 
 impl State {
@@ -925,82 +596,6 @@ impl State {
     fn recovered(&mut self) {
         self.failing_since = None;
         self.attempts = 0;
-    }
-}
-
-/// How a signal travels with its memcpy.
-#[derive(Clone, Copy)]
-enum Plan {
-    None,
-    /// In the payload's request.
-    Within(u32),
-    /// In a request of its own.
-    Immediate(u32),
-    /// Too large for an immediate.
-    Message(Signal),
-    Flag(Signal),
-    /// Behind the payload, in its request.
-    Tail(u64),
-}
-
-/// Requests of one item, posted with one doorbell, or a few where they are many.
-struct Chain<'a> {
-    raw: &'a ibv::QueuePair,
-    id: u64,
-    requests: Vec<Request>,
-    sends: u32,
-    failed: Option<std::io::Error>,
-}
-
-impl Chain<'_> {
-    fn push(
-        &mut self,
-        kind: Kind,
-        segments: [Option<Segment>; 2],
-        inline: bool,
-        remote: Remote,
-        fence: bool,
-    ) {
-        if self.requests.len() == CHAIN_MAX {
-            self.post();
-        }
-        self.sends += 1;
-        let id = self.id << 1;
-        self.requests.push(Request { id, kind, segments, inline, remote, fence, signaled: false });
-    }
-
-    /// Bytes that are copied at once: posted before this returns.
-    fn push_inline(&mut self, kind: Kind, bytes: &[u8], remote: Remote, fence: bool) {
-        let length = bytes.len() as u32; // fits: a few bytes
-        let segment = Segment { address: bytes.as_ptr() as u64, bytes: length, key: 0 };
-        self.push(kind, [Some(segment), None], true, remote, fence);
-        self.finish();
-    }
-
-    fn push_message(&mut self, note: [u8; NOTE_BYTES], fence: bool) {
-        self.push_inline(Kind::Send, &note, Remote::default(), fence);
-    }
-
-    fn push_flag(&mut self, epoch: u64, remote: Remote, fence: bool) {
-        self.push_inline(Kind::Write, &epoch.to_le_bytes(), remote, fence);
-    }
-
-    /// The last request is the item's end.
-    fn finish(&mut self) {
-        if let Some(last) = self.requests.last_mut() {
-            last.signaled = true;
-            last.id |= 1;
-        }
-        self.post();
-    }
-
-    fn post(&mut self) {
-        if self.failed.is_none()
-            && let Err((_, error)) = self.raw.post(&self.requests)
-        {
-            self.failed = Some(error);
-        }
-        self.requests.clear();
     }
 }
 

@@ -14,6 +14,15 @@ use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 /// a completion or a flag in strictly ordered memory, never payload. `flag-tail` is payload, and has
 /// strict regions.
 pub(super) fn alloc(device: &VerbsDevice, bytes: u64) -> Result<Region, RegionError> {
+    alloc_ordered(device, bytes, device.relaxes())
+}
+
+/// For flags: what is written later becomes visible later.
+pub(super) fn alloc_strict(device: &VerbsDevice, bytes: u64) -> Result<Region, RegionError> {
+    alloc_ordered(device, bytes, false)
+}
+
+fn alloc_ordered(device: &VerbsDevice, bytes: u64, relaxed: bool) -> Result<Region, RegionError> {
     let available = available_bytes();
     if bytes > available {
         return Err(RegionError::NoMemory { bytes, available });
@@ -24,7 +33,7 @@ pub(super) fn alloc(device: &VerbsDevice, bytes: u64) -> Result<Region, RegionEr
     }
     let system = |doing, source| RegionError::System { doing, bytes, source };
     let mapping = Mapping::private(bytes).map_err(|error| system("allocate", error.into()))?;
-    let registration = device.domain().register(&mapping, device.relaxes());
+    let registration = device.domain().register(&mapping, relaxed);
     let registration = registration.map_err(|source| not_registered(bytes, source))?;
     Ok(device.core().regions().enter_registered(mapping, None, Some(registration)))
 }
@@ -47,10 +56,14 @@ pub(super) fn memlock_limit() -> Option<u64> {
 
 /// The answer to a peer that wants to access a region of ours.
 pub(super) fn grant(region: &RegionMemory) -> Result<Granted, String> {
-    let registration = region.registration().ok_or("the region is not registered")?;
-    let address = region.mapping().start().as_ptr() as u64;
-    let remote = Remote { address, key: registration.remote_key() };
+    let remote = remote(region).ok_or("the region is not registered")?;
     Ok(Granted { fd: None, key: wire::encode_remote(remote) })
+}
+
+/// Where a peer's NIC finds a region of ours.
+pub(super) fn remote(region: &RegionMemory) -> Option<Remote> {
+    let address = region.mapping().start().as_ptr() as u64;
+    Some(Remote { address, key: region.registration()?.remote_key() })
 }
 
 /// What a peer granted.
@@ -73,8 +86,10 @@ pub(super) struct ControlMemory {
 }
 
 impl ControlMemory {
-    pub(super) fn new(device_domain: &std::sync::Arc<super::ibv::ProtectionDomain>, bytes: u64)
-    -> std::io::Result<ControlMemory> {
+    pub(super) fn new(
+        device_domain: &std::sync::Arc<super::ibv::ProtectionDomain>,
+        bytes: u64,
+    ) -> std::io::Result<ControlMemory> {
         let mapping = Mapping::private(bytes)?;
         let registration = device_domain.register(&mapping, false)?;
         Ok(ControlMemory { registration, mapping })
@@ -82,9 +97,5 @@ impl ControlMemory {
 
     pub(super) fn address(&self, offset: u64) -> u64 {
         self.mapping.at(offset) as u64
-    }
-
-    pub(super) fn remote(&self) -> Remote {
-        Remote { address: self.address(0), key: self.registration.remote_key() }
     }
 }

@@ -117,9 +117,11 @@ pub(super) fn look() -> Result<Vec<(Nic, Arc<Context>)>, VerbsUnusable> {
 fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
     let device = context.device()?;
     let count = |value: i32| u32::try_from(value).unwrap_or(0);
-    let firmware = device.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
+    let firmware =
+        device.fw_ver.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char).collect();
+    let gids = context.gids()?;
     let ports = (1..=device.phys_port_cnt)
-        .filter_map(|number| describe_port(context, number).ok())
+        .filter_map(|number| describe_port(context, number, &gids).ok())
         .collect();
     Ok(Nic {
         name: name.to_string(),
@@ -136,11 +138,13 @@ fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
     })
 }
 
-fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
+fn describe_port(
+    context: &Context,
+    number: u8,
+    gids: &[rdma_mummy_sys::ibv_gid_entry],
+) -> std::io::Result<Port> {
     let port = context.port(number)?;
-    let entries = u32::try_from(port.gid_tbl_len).unwrap_or(0).min(256);
-    let gid = |index| {
-        let entry = context.gid(number, index)?;
+    let gid = |entry: &rdma_mummy_sys::ibv_gid_entry| {
         // SAFETY: any bytes are a GID.
         let raw = unsafe { entry.gid.raw };
         let kind = match entry.gid_type {
@@ -149,7 +153,8 @@ fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
             _ => GidKind::RoceV2,
         };
         let interface = ibv::interface_name(entry.ndev_ifindex);
-        Some(Gid { index, kind, address: ibv::address_of(raw), interface, raw })
+        let index = entry.gid_index;
+        Gid { index, kind, address: ibv::address_of(raw), interface, raw }
     };
     Ok(Port {
         number,
@@ -163,7 +168,7 @@ fn describe_port(context: &Context, number: u8) -> std::io::Result<Port> {
         mtu: ibv::mtu_bytes(port.active_mtu),
         mtu_max: ibv::mtu_bytes(port.max_mtu),
         lid: port.lid,
-        gids: (0..entries).filter_map(gid).collect(),
+        gids: gids.iter().filter(|entry| entry.port_num == u32::from(number)).map(gid).collect(),
     })
 }
 
@@ -189,7 +194,9 @@ pub fn choose(
         Some(None) => (options.nic.as_deref(), None),
         Some(Some((name, port))) => match port.parse::<u8>() {
             Ok(port) => (Some(name), Some(port)),
-            Err(_) => return unusable(format!("'{port}' is no port number"), "write NIC or NIC:PORT"),
+            Err(_) => {
+                return unusable(format!("'{port}' is no port number"), "write NIC or NIC:PORT");
+            }
         },
     };
     let mut places = Vec::new();
@@ -211,12 +218,17 @@ pub fn choose(
         let (nic, port) = places[0];
         let reason =
             format!("port {} of {} is not active", nics[nic].ports[port].number, nics[nic].name);
-        return unusable(reason, "bring its link up (ip link set INTERFACE up), or plug in the cable");
+        return unusable(
+            reason,
+            "bring its link up (ip link set INTERFACE up), or plug in the cable",
+        );
     }
     let best = places
         .into_iter()
         .filter(active)
-        .flat_map(|(nic, port)| (0..nics[nic].ports[port].gids.len()).map(move |gid| (nic, port, gid)))
+        .flat_map(|(nic, port)| {
+            (0..nics[nic].ports[port].gids.len()).map(move |gid| (nic, port, gid))
+        })
         .filter(|&(nic, port, gid)| {
             let gid = &nics[nic].ports[port].gids[gid];
             options.gid.is_none_or(|wanted| match wanted {
@@ -232,7 +244,10 @@ pub fn choose(
             Some(GidChoice::Address(address)) => format!("no active port has the GID {address}"),
             None => "no active port has a GID".into(),
         };
-        return unusable(reason, "give its interface an address (ip addr add …), or leave --gid out");
+        return unusable(
+            reason,
+            "give its interface an address (ip addr add …), or leave --gid out",
+        );
     };
     let rank = Rank::of(&nics[nic].ports[port].gids[gid], near);
     let why = if options.gid.is_some() { "as asked".into() } else { rank.to_string() };
@@ -271,12 +286,19 @@ impl Rank {
             IpAddr::V4(address) if address.is_link_local() => Reach::LinkLocal,
             IpAddr::V6(address) if address.is_unicast_link_local() => Reach::LinkLocal,
             IpAddr::V4(address) if address.is_private() => Reach::Private,
-            IpAddr::V6(address) if address.is_unique_local() => Reach::Private,
+            IpAddr::V6(address) if address.is_unique_local() || is_site_local(address) => {
+                Reach::Private
+            }
             _ => Reach::Routable,
         };
         let current = gid.kind != GidKind::RoceV1;
         Rank { near, current, reach, ipv4: gid.address.is_ipv4() }
     }
+}
+
+/// fec0::/10, which routers still give.
+fn is_site_local(address: std::net::Ipv6Addr) -> bool {
+    address.segments()[0] & 0xffc0 == 0xfec0
 }
 
 impl fmt::Display for Rank {
@@ -385,6 +407,10 @@ mod tests {
     fn version_two_and_an_address_that_is_routed_come_first() {
         let nics = [nic("a", PortState::Active, typical())];
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None), ("a".into(), 3));
+        let mut site = typical();
+        site.insert(0, gid(9, GidKind::RoceV2, "fec0::1"));
+        let nics = [nic("a", PortState::Active, site)];
+        assert_eq!(chosen(&nics, &VerbsOptions::default(), None), ("a".into(), 3));
         let global = [gid(0, GidKind::RoceV2, "2001:db8::1"), gid(1, GidKind::RoceV2, "10.0.0.1")];
         let nics = [nic("a", PortState::Active, global.to_vec())];
         assert_eq!(chosen(&nics, &VerbsOptions::default(), None).1, 0, "a private one is behind");
@@ -404,7 +430,7 @@ mod tests {
         let options = |nic: Option<&str>, gid| VerbsOptions { nic: nic.map(Into::into), gid };
         assert_eq!(chosen(&nics, &options(None, Some(GidChoice::Index(0))), None).1, 0);
         let address = Some(GidChoice::Address("10.0.0.1".parse().unwrap()));
-        assert_eq!(chosen(&nics, &options(Some("a:1"), address), None).1, 2);
+        assert_eq!(chosen(&nics, &options(Some("a:1"), address), None).1, 3, "version two of it");
         for (options, words) in [
             (options(Some("c"), None), "there is no NIC or port 'c'"),
             (options(Some("a:2"), None), "'a:2'"),

@@ -23,11 +23,7 @@ fn soon() -> Deadline {
 fn there_is_a_device() -> bool {
     match super::verbs_usable(&VerbsOptions::default()) {
         Ok(_) => true,
-        Err(reason) if std::env::var_os("TENSORWIRE_VERBS").is_some() => panic!("{reason}"),
-        Err(reason) => {
-            eprintln!("skipped: {reason}");
-            false
-        }
+        Err(reason) => tensorwire_testkit::mesh::skip(&reason),
     }
 }
 
@@ -182,10 +178,12 @@ fn a_bad_key_fails_one_memcpy_with_its_cause_and_the_queue_pair_goes_on() {
     devices[0].post(Rank(1), 0, bad).unwrap();
     devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 50, 3)).unwrap();
     let done = completions(&devices[0], 2);
-    let Err(CompletionError::Failed { peer: Rank(1), cause, .. }) = &done[0].result else {
+    let Err(CompletionError::QueuePairFailed { peer: Rank(1), cause, .. }) = &done[0].result else {
         panic!("{done:?}");
     };
-    for word in ["remote access error", "status 10", "vendor code", "4096 bytes", "key", "queue pair"] {
+    for word in
+        ["remote access error", "status 10", "vendor code", "4096 bytes", "key", "queue pair"]
+    {
         assert!(cause.contains(word), "{word} is not in: {cause}");
     }
     assert_eq!(cause.matches("10.9.0.1").count(), 2, "both ends: {cause}");
@@ -220,7 +218,7 @@ fn a_freed_region_can_be_accessed_no_more() {
     };
     devices[0].post(Rank(1), 0, work).unwrap();
     let done = completions(&devices[0], 1);
-    assert!(matches!(done[0].result, Err(CompletionError::Failed { .. })), "{done:?}");
+    assert!(matches!(done[0].result, Err(CompletionError::QueuePairFailed { .. })), "{done:?}");
     assert_eq!(devices[1].core().board().epoch(slot.index()), 0, "what failed signals nothing");
 }
 

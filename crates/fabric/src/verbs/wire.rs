@@ -26,10 +26,16 @@ pub(super) struct Introduction {
     pub(super) arrival: ArrivalMode,
     /// Signals of ours that it has room for, on each queue pair.
     pub(super) window: u32,
-    /// Where our flags go.
+    pub(super) queue_pairs: Vec<Introduced>,
+}
+
+/// One of its queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Introduced {
+    pub(super) number: u32,
+    pub(super) first_packet: u32,
+    /// Where flags go that are written through it; all zero where none are taken.
     pub(super) flags: Remote,
-    /// Number and first packet of each queue pair.
-    pub(super) queue_pairs: Vec<(u32, u32)>,
 }
 
 /// News of one queue pair that failed.
@@ -93,7 +99,7 @@ impl Reader<'_> {
 
 impl Introduction {
     pub(super) fn encode(&self) -> Vec<u8> {
-        let mut wire = Vec::with_capacity(64 + 8 * self.queue_pairs.len());
+        let mut wire = Vec::with_capacity(64 + 20 * self.queue_pairs.len());
         wire.extend_from_slice(&VERSION.to_le_bytes());
         wire.extend_from_slice(&self.gid);
         wire.extend_from_slice(&self.lid.to_le_bytes());
@@ -105,12 +111,12 @@ impl Introduction {
         wire.extend([u8::from(self.by_lid), self.reads_max, self.read_targets_max, mode]);
         wire.extend_from_slice(&self.mtu.to_le_bytes());
         wire.extend_from_slice(&self.window.to_le_bytes());
-        wire.extend_from_slice(&encode_remote(self.flags));
         let count = u32::try_from(self.queue_pairs.len()).expect("at most 1024, by check_config");
         wire.extend_from_slice(&count.to_le_bytes());
-        for (number, first_packet) in &self.queue_pairs {
+        for Introduced { number, first_packet, flags } in &self.queue_pairs {
             wire.extend_from_slice(&number.to_le_bytes());
             wire.extend_from_slice(&first_packet.to_le_bytes());
+            wire.extend_from_slice(&encode_remote(*flags));
         }
         wire
     }
@@ -129,10 +135,13 @@ impl Introduction {
                 _ => return None,
             };
             let (mtu, window) = (reader.u32()?, reader.u32()?);
-            let flags = Remote { address: reader.u64()?, key: reader.u32()? };
             let count = reader.u32().filter(|&count| count <= QUEUE_PAIRS_MAX)?;
-            let queue_pairs: Option<Vec<(u32, u32)>> =
-                (0..count).map(|_| Some((reader.u32()?, reader.u32()?))).collect();
+            let mut introduced = || {
+                let (number, first_packet) = (reader.u32()?, reader.u32()?);
+                let flags = Remote { address: reader.u64()?, key: reader.u32()? };
+                Some(Introduced { number, first_packet, flags })
+            };
+            let queue_pairs: Option<Vec<Introduced>> = (0..count).map(|_| introduced()).collect();
             let queue_pairs = queue_pairs?;
             reader.end()?;
             let known = version == VERSION && mtu >= 256 && window > 0;
@@ -145,7 +154,6 @@ impl Introduction {
                 read_targets_max,
                 arrival,
                 window,
-                flags,
                 queue_pairs,
             })
         };
@@ -266,7 +274,13 @@ mod tests {
 
     use super::*;
 
-    fn introduction(queue_pairs: Vec<(u32, u32)>) -> Introduction {
+    fn introduction(pairs: Vec<(u32, u32, u64)>) -> Introduction {
+        let introduced = |(number, first_packet, address)| Introduced {
+            number,
+            first_packet,
+            flags: Remote { address, key: first_packet },
+        };
+        let queue_pairs = pairs.into_iter().map(introduced).collect();
         Introduction {
             gid: std::array::from_fn(|i| i as u8),
             lid: 7,
@@ -276,7 +290,6 @@ mod tests {
             read_targets_max: 8,
             arrival: ArrivalMode::FlagTail,
             window: 512,
-            flags: Remote { address: 1 << 40, key: 99 },
             queue_pairs,
         }
     }
@@ -284,7 +297,7 @@ mod tests {
     proptest! {
         #[test]
         fn everything_survives_the_wire(
-            pairs in prop::collection::vec(any::<(u32, u32)>(), 0..9), a: u32, b: u32, c: u64,
+            pairs in prop::collection::vec(any::<(u32, u32, u64)>(), 0..9), a: u32, b: u32, c: u64,
         ) {
             let introduction = introduction(pairs);
             prop_assert_eq!(Introduction::decode(&introduction.encode()), Ok(introduction));

@@ -132,6 +132,7 @@ impl Job {
             signal_twice_per_mille: random.of(&[0, 100, 500]),
             fail_per_mille: 0,
             full_per_mille: random.of(&[0, 50, 400]),
+            ..SimKnobs::default()
         };
         let queue_depth = random.of(&[1, 2, 256]);
         let (queue_pairs, burst_max) = (random.of(&[1, 2, 4]), random.of(&[1, 4, 32, 1000]));

@@ -2,19 +2,23 @@
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
-    Direction, LocalSlice, Memcpy, OpenRegionError, PostError, RegionDescriptor, RemoteSlice, Side,
+    ArrivalError, ArrivalMode, Direction, LocalSlice, Memcpy, OpenRegionError, PostError,
+    RegionDescriptor, RemoteSlice, Side,
 };
 
 use crate::mesh::{
-    MakeBackend, Route, await_arrival, close, completions, fill, fill_range, mesh, mesh_with,
-    mismatch, route, soon,
+    Route, Setup, await_arrival, close, completions, fill, fill_range, mismatch, route, soon,
 };
 
-/// Runs every case of the three suites for one backend: `fabric_suite!(|| Backend::Shm);`
+/// Runs every case of the three suites for one backend: `fabric_suite!(|| Backend::Shm);`, where signals
+/// travel as `fabric_suite!(|| Backend::Sim(..), Some(ArrivalMode::FlagTail));` says.
 #[macro_export]
 macro_rules! fabric_suite {
     ($make:expr) => {
-        $crate::fabric_cases!($make, fabric:
+        $crate::fabric_suite!($make, None);
+    };
+    ($make:expr, $arrival:expr) => {
+        $crate::fabric_cases!($make, $arrival, fabric:
             a_write_lands, zero_bytes_still_signal, a_write_without_a_signal_lands,
             offsets_are_respected, the_order_of_a_queue_pair_is_kept,
             an_arrival_never_precedes_its_payload, a_read_brings_the_bytes_here,
@@ -24,15 +28,16 @@ macro_rules! fabric_suite {
             forged_descriptors_are_refused_there, a_region_outlives_its_handle_in_flight,
             a_freed_region_is_unknown, a_full_queue_says_so_and_recovers,
             every_queue_pair_works, writes_cross_both_ways,
+            payloads_with_room_for_an_epoch_arrive, there_must_be_room_for_an_epoch,
         );
-        $crate::fabric_cases!($make, fabric_events:
+        $crate::fabric_cases!($make, $arrival, fabric_events:
             messages_go_both_ways_in_order, oversized_messages_are_refused,
             a_flood_of_messages_arrives, a_wait_wakes_on_arrival, a_wait_times_out,
             an_idle_wait_burns_no_processor, nothing_is_lost_between_ticket_and_wait,
             three_make_a_mesh, statistics_count, channels_are_checked,
             arrival_slots_run_out, impossible_regions_are_errors,
         );
-        $crate::fabric_cases!($make, fabric_faults:
+        $crate::fabric_cases!($make, $arrival, fabric_faults:
             an_orderly_exit_is_no_fault_in_any_order, writes_before_a_close_have_landed,
             posts_after_a_close_are_refused, a_drop_without_goodbye_is_a_fault,
             a_lost_peer_ends_what_waits_for_it, another_job_is_turned_away,
@@ -47,14 +52,22 @@ macro_rules! fabric_suite {
 #[macro_export]
 macro_rules! fabric_cases {
     ($make:expr, $module:ident: $($case:ident),* $(,)?) => {
-        $(#[test] fn $case() { $crate::suite::$module::$case($make); })*
+        $crate::fabric_cases!($make, None, $module: $($case),*);
+    };
+    ($make:expr, $arrival:expr, $module:ident: $($case:ident),* $(,)?) => {
+        $(#[test] fn $case() {
+            let setup = $crate::mesh::Setup { backend: $make, arrival: $arrival };
+            if setup.can_run() {
+                $crate::suite::$module::$case(setup);
+            }
+        })*
     };
 }
 
 const SIZES: [u64; 8] = [1, 7, 63, 64, 4096, (64 << 10) + 1, 1 << 20, 16 << 20];
 
-pub fn a_write_lands(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_write_lands(setup: Setup) {
+    let fabrics = setup.mesh(2);
     for (epoch, bytes) in (1..).zip(SIZES) {
         let way = route(&fabrics[0], &fabrics[1], 1, 0, bytes);
         fill(&way.source, bytes);
@@ -68,8 +81,8 @@ pub fn a_write_lands(make: MakeBackend) {
     close(&fabrics);
 }
 
-pub fn zero_bytes_still_signal(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn zero_bytes_still_signal(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 64);
     way.write(0, 5, 1).unwrap();
     await_arrival(&fabrics[1], way.slot, 5);
@@ -88,8 +101,8 @@ pub fn zero_bytes_still_signal(make: MakeBackend) {
     assert_eq!(completions(&fabrics[0], 2).len(), 2);
 }
 
-pub fn a_write_without_a_signal_lands(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_write_without_a_signal_lands(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 10_000);
     fill(&way.source, 3);
     way.write(10_000, 0, 1).unwrap();
@@ -100,8 +113,8 @@ pub fn a_write_without_a_signal_lands(make: MakeBackend) {
     assert_eq!(completions(&fabrics[0], 2).len(), 2);
 }
 
-pub fn offsets_are_respected(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn offsets_are_respected(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 1000);
     fill(&way.target, 1);
     fill_range(&way.source, 300, 100, 2);
@@ -117,9 +130,9 @@ pub fn offsets_are_respected(make: MakeBackend) {
     assert_eq!(mismatch(&way.target, 400, 600, 1), None, "the bytes behind");
 }
 
-pub fn the_order_of_a_queue_pair_is_kept(make: MakeBackend) {
+pub fn the_order_of_a_queue_pair_is_kept(setup: Setup) {
     const ROUNDS: u64 = 64;
-    let fabrics = mesh(make, 2);
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 50_000);
     let sources: Vec<_> = (0..ROUNDS).map(|_| fabrics[0].alloc_region(50_000).unwrap()).collect();
     for (round, source) in (1..).zip(&sources) {
@@ -140,10 +153,10 @@ pub fn the_order_of_a_queue_pair_is_kept(make: MakeBackend) {
     assert!(done.iter().map(|done| done.token).eq(1..=ROUNDS), "completions in order");
 }
 
-pub fn an_arrival_never_precedes_its_payload(make: MakeBackend) {
+pub fn an_arrival_never_precedes_its_payload(setup: Setup) {
     const ROUNDS: u64 = 300;
     const BYTES: u64 = 48 * 1024 + 5;
-    let fabrics = mesh(make, 2);
+    let fabrics = setup.mesh(2);
     let forth = route(&fabrics[0], &fabrics[1], 1, 0, BYTES);
     let back = route(&fabrics[1], &fabrics[0], 0, 0, 8);
     std::thread::scope(|scope| {
@@ -169,8 +182,8 @@ pub fn an_arrival_never_precedes_its_payload(make: MakeBackend) {
     });
 }
 
-pub fn a_read_brings_the_bytes_here(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_read_brings_the_bytes_here(setup: Setup) {
+    let fabrics = setup.mesh(2);
     for bytes in SIZES {
         let way = route(&fabrics[0], &fabrics[1], 1, 2, bytes);
         fill(&way.target, bytes + 1);
@@ -181,8 +194,8 @@ pub fn a_read_brings_the_bytes_here(make: MakeBackend) {
     }
 }
 
-pub fn a_read_signals_the_owner(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_read_signals_the_owner(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 300_000);
     fill(&way.target, 8);
     way.channel.memcpy(way.memcpy(Direction::Read, 300_000, 4, 0)).unwrap();
@@ -193,8 +206,8 @@ pub fn a_read_signals_the_owner(make: MakeBackend) {
     assert_eq!(mismatch(&way.source, 0, 300_000, 8), None);
 }
 
-pub fn zero_byte_reads_still_signal(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn zero_byte_reads_still_signal(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 64);
     fill(&way.source, 1);
     fill(&way.target, 2);
@@ -216,8 +229,8 @@ pub fn zero_byte_reads_still_signal(make: MakeBackend) {
     assert_eq!(mismatch(&way.target, 0, 64, 2), None);
 }
 
-pub fn a_read_never_signals_before_its_source_was_taken(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_read_never_signals_before_its_source_was_taken(setup: Setup) {
+    let fabrics = setup.mesh(2);
     // the second is more than one turn of a socket, and is copied by another thread over shm
     for (bytes, rounds) in [(48 * 1024 + 5, 200), (5 << 20, 4)] {
         let way = route(&fabrics[0], &fabrics[1], 1, 0, bytes);
@@ -248,8 +261,8 @@ pub fn a_read_never_signals_before_its_source_was_taken(make: MakeBackend) {
     }
 }
 
-pub fn offsets_of_reads_are_respected(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn offsets_of_reads_are_respected(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 1000);
     fill(&way.source, 1);
     fill_range(&way.target, 300, 100, 2);
@@ -265,8 +278,8 @@ pub fn offsets_of_reads_are_respected(make: MakeBackend) {
     assert_eq!(mismatch(&way.source, 400, 600, 1), None, "the bytes behind");
 }
 
-pub fn a_read_sees_the_writes_before_it(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_read_sees_the_writes_before_it(setup: Setup) {
+    let fabrics = setup.mesh(2);
     for bytes in [1000, 5 << 20] {
         let way = route(&fabrics[0], &fabrics[1], 1, 0, bytes);
         let back = fabrics[0].alloc_region(bytes).unwrap();
@@ -280,8 +293,8 @@ pub fn a_read_sees_the_writes_before_it(make: MakeBackend) {
     }
 }
 
-pub fn an_epoch_never_falls(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn an_epoch_never_falls(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 8);
     let other = fabrics[1].alloc_arrival().unwrap();
     way.write(8, 9, 0).unwrap();
@@ -296,8 +309,8 @@ pub fn an_epoch_never_falls(make: MakeBackend) {
     completions(&fabrics[0], 3);
 }
 
-pub fn bounds_are_refused_here(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn bounds_are_refused_here(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 4096);
     let cases = [
         (0, 0, 4097),
@@ -337,8 +350,8 @@ pub fn bounds_are_refused_here(make: MakeBackend) {
     assert!(fabrics.iter().all(|fabric| fabric.fault().is_none()));
 }
 
-pub fn forged_descriptors_are_refused_there(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn forged_descriptors_are_refused_there(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 4096);
     let right = way.target.descriptor();
     let forged = [
@@ -365,9 +378,9 @@ pub fn forged_descriptors_are_refused_there(make: MakeBackend) {
     assert!(fabrics.iter().all(|fabric| fabric.fault().is_none()));
 }
 
-pub fn a_region_outlives_its_handle_in_flight(make: MakeBackend) {
+pub fn a_region_outlives_its_handle_in_flight(setup: Setup) {
     const BYTES: u64 = 16 << 20;
-    let fabrics = mesh(make, 2);
+    let fabrics = setup.mesh(2);
     let Route { channel, source, target, remote, slot } =
         route(&fabrics[0], &fabrics[1], 1, 0, BYTES);
     fill(&source, 77);
@@ -389,8 +402,8 @@ pub fn a_region_outlives_its_handle_in_flight(make: MakeBackend) {
     completions(&fabrics[0], 1);
 }
 
-pub fn a_freed_region_is_unknown(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_freed_region_is_unknown(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let region = fabrics[1].alloc_region(64).unwrap();
     let (slab, descriptor) = (region.slab(), region.descriptor());
     drop(region);
@@ -401,9 +414,9 @@ pub fn a_freed_region_is_unknown(make: MakeBackend) {
     assert!(matches!(refused, OpenRegionError::Refused { .. }), "{refused}");
 }
 
-pub fn a_full_queue_says_so_and_recovers(make: MakeBackend) {
+pub fn a_full_queue_says_so_and_recovers(setup: Setup) {
     const DEPTH: usize = 4;
-    let fabrics = mesh_with(make, 2, |config| config.queue_depth = DEPTH);
+    let fabrics = setup.mesh_with(2, |config| config.queue_depth = DEPTH);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 1000);
     for round in 0..3 {
         for token in 0..DEPTH as u64 {
@@ -418,8 +431,8 @@ pub fn a_full_queue_says_so_and_recovers(make: MakeBackend) {
     assert_eq!(fabrics[1].arrived(way.slot), 24, "what was refused was not sent");
 }
 
-pub fn every_queue_pair_works(make: MakeBackend) {
-    let fabrics = mesh_with(make, 2, |config| {
+pub fn every_queue_pair_works(setup: Setup) {
+    let fabrics = setup.mesh_with(2, |config| {
         (config.completion_queues, config.queue_pairs_per_peer) = (2, 5);
     });
     let ways: Vec<Route> =
@@ -435,9 +448,9 @@ pub fn every_queue_pair_works(make: MakeBackend) {
     completions(&fabrics[0], 5);
 }
 
-pub fn writes_cross_both_ways(make: MakeBackend) {
+pub fn writes_cross_both_ways(setup: Setup) {
     const BYTES: u64 = 4 << 20;
-    let fabrics = mesh(make, 2);
+    let fabrics = setup.mesh(2);
     // both directions of the same sockets, larger than any buffer on the way
     let forth = route(&fabrics[0], &fabrics[1], 1, 0, BYTES);
     let back = route(&fabrics[1], &fabrics[0], 0, 0, BYTES);
@@ -453,4 +466,47 @@ pub fn writes_cross_both_ways(make: MakeBackend) {
     assert_eq!(mismatch(&back.target, 0, BYTES, 2), None);
     completions(&fabrics[0], 4);
     completions(&fabrics[1], 4);
+}
+
+pub fn payloads_with_room_for_an_epoch_arrive(setup: Setup) {
+    const BYTES: u64 = 40_000;
+    let fabrics = setup.mesh(2);
+    let plain = route(&fabrics[0], &fabrics[1], 1, 0, BYTES + 8);
+    let back = route(&fabrics[1], &fabrics[0], 0, 0, 0);
+    // whatever lay there before is no epoch
+    fill(&plain.target, u64::MAX);
+    let slot = fabrics[1].alloc_tail_arrival(&plain.target, BYTES).unwrap();
+    let way = Route { slot, ..plain };
+    assert_eq!(fabrics[1].arrived(slot), 0);
+    for round in 1..=50 {
+        fill(&way.source, round);
+        // small and large: only the low bytes of an epoch change, and all of them
+        let epoch = round.pow(9);
+        way.write(BYTES, epoch, round).unwrap();
+        await_arrival(&fabrics[1], slot, epoch);
+        assert_eq!(fabrics[1].arrived(slot), epoch);
+        assert_eq!(mismatch(&way.target, 0, BYTES, round), None, "round {round}");
+        back.write(0, round, round).unwrap();
+        await_arrival(&fabrics[0], back.slot, round);
+        completions(&fabrics[0], 1);
+        completions(&fabrics[1], 1);
+    }
+    // a read has no tail, and still signals
+    way.channel.memcpy(way.memcpy(Direction::Read, 8, 1 << 61, 0)).unwrap();
+    await_arrival(&fabrics[1], slot, 1 << 61);
+    completions(&fabrics[0], 1);
+    if setup.arrival != Some(ArrivalMode::FlagTail) {
+        assert_eq!(mismatch(&way.target, BYTES, 8, u64::MAX), None, "left alone");
+    }
+}
+
+pub fn there_must_be_room_for_an_epoch(setup: Setup) {
+    let fabrics = setup.mesh(2);
+    let region = fabrics[0].alloc_region(100).unwrap();
+    for end in [93, 96, 100, 4, u64::MAX - 7, u64::MAX] {
+        let refused = fabrics[0].alloc_tail_arrival(&region, end).unwrap_err();
+        assert_eq!(refused, ArrivalError::NoTailRoom { end, region_bytes: 100 });
+    }
+    fabrics[0].alloc_tail_arrival(&region, 88).unwrap();
+    fabrics[0].alloc_tail_arrival(&region, 0).unwrap();
 }

@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ChannelError, Direction, MESSAGE_BYTES_MAX, MessageError, PostError, ReceiveError, Wake,
+    ArrivalError, ChannelError, Direction, MESSAGE_BYTES_MAX, MessageError, PostError,
+    ReceiveError, Wake,
 };
 
 use crate::cpu;
 use crate::mesh::{
-    MakeBackend, await_arrival, close, completions, fill, mesh, mesh_with, mismatch, route, soon,
-    wait_until,
+    Setup, await_arrival, close, completions, fill, mismatch, route, soon, wait_until,
 };
 
-pub fn messages_go_both_ways_in_order(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn messages_go_both_ways_in_order(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let forth = fabrics[0].channel(Rank(1), 0).unwrap();
     let back = fabrics[1].channel(Rank(0), 3).unwrap();
     for number in 0..100u8 {
@@ -32,8 +32,8 @@ pub fn messages_go_both_ways_in_order(make: MakeBackend) {
     assert_eq!(at_once, Err(ReceiveError::TimedOut));
 }
 
-pub fn oversized_messages_are_refused(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn oversized_messages_are_refused(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let channel = fabrics[0].channel(Rank(1), 0).unwrap();
     let largest = vec![7; MESSAGE_BYTES_MAX];
     channel.send_message(&largest, soon()).unwrap();
@@ -42,10 +42,10 @@ pub fn oversized_messages_are_refused(make: MakeBackend) {
     assert!(matches!(refused, MessageError::TooLarge { .. }), "{refused}");
 }
 
-pub fn a_flood_of_messages_arrives(make: MakeBackend) {
+pub fn a_flood_of_messages_arrives(setup: Setup) {
     // more than any queue on the way holds, while nobody receives at first
     const COUNT: u32 = 600;
-    let fabrics = mesh(make, 2);
+    let fabrics = setup.mesh(2);
     let channel = fabrics[0].channel(Rank(1), 0).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -62,8 +62,8 @@ pub fn a_flood_of_messages_arrives(make: MakeBackend) {
     });
 }
 
-pub fn a_wait_wakes_on_arrival(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_wait_wakes_on_arrival(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 64);
     let (go, gone) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -83,8 +83,8 @@ pub fn a_wait_wakes_on_arrival(make: MakeBackend) {
     assert!(fabrics[1].stats().wakes > 0);
 }
 
-pub fn a_wait_times_out(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn a_wait_times_out(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let patience = Duration::from_millis(30);
     // the last words of connecting may still ring once
     let timed_out = (0..10).find_map(|_| {
@@ -96,8 +96,8 @@ pub fn a_wait_times_out(make: MakeBackend) {
     assert!(took >= patience, "{took:?} is too early");
 }
 
-pub fn an_idle_wait_burns_no_processor(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn an_idle_wait_burns_no_processor(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let quiet = Duration::from_millis(300);
     let started = Instant::now();
     let before = cpu::thread_time();
@@ -108,8 +108,8 @@ pub fn an_idle_wait_burns_no_processor(make: MakeBackend) {
     assert!(used < quiet / 5, "{used:?} of processor time in {quiet:?} of waiting");
 }
 
-pub fn nothing_is_lost_between_ticket_and_wait(make: MakeBackend) {
-    let fabrics = mesh_with(make, 2, |config| config.spin = Duration::ZERO);
+pub fn nothing_is_lost_between_ticket_and_wait(setup: Setup) {
+    let fabrics = setup.mesh_with(2, |config| config.spin = Duration::ZERO);
     let ways = [route(&fabrics[0], &fabrics[1], 1, 0, 8), route(&fabrics[1], &fabrics[0], 0, 0, 8)];
     // ping-pong: one lost wake-up, and both sides sleep until the deadline
     let play = |me: usize| {
@@ -131,8 +131,8 @@ pub fn nothing_is_lost_between_ticket_and_wait(make: MakeBackend) {
     });
 }
 
-pub fn three_make_a_mesh(make: MakeBackend) {
-    let fabrics = mesh(make, 3);
+pub fn three_make_a_mesh(setup: Setup) {
+    let fabrics = setup.mesh(3);
     let mut ways = Vec::new();
     for from in 0..3u32 {
         for to in (0..3u32).filter(|to| *to != from) {
@@ -153,8 +153,8 @@ pub fn three_make_a_mesh(make: MakeBackend) {
     assert!(fabrics.iter().all(|fabric| fabric.fault().is_none()));
 }
 
-pub fn statistics_count(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn statistics_count(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 1000);
     way.write(600, 1, 0).unwrap();
     way.write(400, 2, 0).unwrap();
@@ -169,8 +169,8 @@ pub fn statistics_count(make: MakeBackend) {
     assert_eq!((sender.connections_refused, fabrics[1].stats().writes), (0, 0));
 }
 
-pub fn channels_are_checked(make: MakeBackend) {
-    let fabrics = mesh(make, 3);
+pub fn channels_are_checked(setup: Setup) {
+    let fabrics = setup.mesh(3);
     let unknown = fabrics[0].channel(Rank(3), 0).unwrap_err();
     assert_eq!(unknown, ChannelError::NotConnected { rank: Rank(3) });
     let too_many = fabrics[0].channel(Rank(1), 4).unwrap_err();
@@ -181,16 +181,15 @@ pub fn channels_are_checked(make: MakeBackend) {
     assert_eq!(refused, PostError::WrongPeer { channel: Rank(2), region: Rank(1) });
 }
 
-pub fn arrival_slots_run_out(make: MakeBackend) {
-    let fabrics = mesh_with(make, 2, |config| config.arrival_slots = 3);
+pub fn arrival_slots_run_out(setup: Setup) {
+    let fabrics = setup.mesh_with(2, |config| config.arrival_slots = 3);
     let slots: Vec<_> = (0..3).map(|_| fabrics[0].alloc_arrival().unwrap()).collect();
     assert!(slots.iter().all(|slot| fabrics[0].arrived(*slot) == 0));
-    let refused = fabrics[0].alloc_arrival().unwrap_err();
-    assert_eq!(refused, tensorwire_fabric::ArrivalError::NoSlot { slots: 3 });
+    assert_eq!(fabrics[0].alloc_arrival().unwrap_err(), ArrivalError::NoSlot { slots: 3 });
 }
 
-pub fn impossible_regions_are_errors(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn impossible_regions_are_errors(setup: Setup) {
+    let fabrics = setup.mesh(2);
     for bytes in [u64::MAX, 1 << 62, 1 << 50] {
         fabrics[0].alloc_region(bytes).unwrap_err();
     }

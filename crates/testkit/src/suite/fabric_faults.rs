@@ -9,13 +9,13 @@ use tensorwire_fabric::{
 };
 
 use crate::mesh::{
-    MakeBackend, address_of, await_arrival, close, completions, connect, fill, job, member, mesh,
-    mismatch, open, route, soon, wait_until,
+    Setup, address_of, await_arrival, close, completions, connect, fill, member, mismatch, route,
+    soon, wait_until,
 };
 
-pub fn an_orderly_exit_is_no_fault_in_any_order(make: MakeBackend) {
+pub fn an_orderly_exit_is_no_fault_in_any_order(setup: Setup) {
     for order in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
-        let mut fabrics: Vec<Option<Fabric>> = mesh(make, 3).into_iter().map(Some).collect();
+        let mut fabrics: Vec<Option<Fabric>> = setup.mesh(3).into_iter().map(Some).collect();
         for (at, leaving) in order.into_iter().enumerate() {
             let fabric = fabrics[leaving].take().unwrap();
             fabric.close(soon()).unwrap();
@@ -35,16 +35,16 @@ pub fn an_orderly_exit_is_no_fault_in_any_order(make: MakeBackend) {
         }
     }
     // and all at once
-    let fabrics = mesh(make, 3);
+    let fabrics = setup.mesh(3);
     close(&fabrics);
     assert!(fabrics.iter().all(|fabric| fabric.fault().is_none()));
 }
 
-pub fn writes_before_a_close_have_landed(make: MakeBackend) {
+pub fn writes_before_a_close_have_landed(setup: Setup) {
     // far more than the buffers on the way hold
     const BYTES: u64 = 16 << 20;
     const WRITES: u64 = 8;
-    let mut fabrics = mesh(make, 2);
+    let mut fabrics = setup.mesh(2);
     let way = route(&fabrics[0], &fabrics[1], 1, 1, BYTES);
     fill(&way.source, 6);
     for epoch in 1..=WRITES {
@@ -59,8 +59,8 @@ pub fn writes_before_a_close_have_landed(make: MakeBackend) {
     assert_eq!(fabrics[0].fault(), None);
 }
 
-pub fn posts_after_a_close_are_refused(make: MakeBackend) {
-    let fabrics = mesh(make, 2);
+pub fn posts_after_a_close_are_refused(setup: Setup) {
+    let fabrics = setup.mesh(2);
     let forth = route(&fabrics[0], &fabrics[1], 1, 0, 8);
     let back = route(&fabrics[1], &fabrics[0], 0, 0, 8);
     fabrics[0].close(soon()).unwrap();
@@ -78,8 +78,8 @@ pub fn posts_after_a_close_are_refused(make: MakeBackend) {
     assert!(matches!(refused, ConnectError::Closed), "{refused}");
 }
 
-pub fn a_drop_without_goodbye_is_a_fault(make: MakeBackend) {
-    let mut fabrics = mesh(make, 2);
+pub fn a_drop_without_goodbye_is_a_fault(setup: Setup) {
+    let mut fabrics = setup.mesh(2);
     let survivor = fabrics.remove(0);
     let ticket = survivor.ticket();
     drop(fabrics);
@@ -93,8 +93,8 @@ pub fn a_drop_without_goodbye_is_a_fault(make: MakeBackend) {
     survivor.close(soon()).expect("there is nobody left to confirm");
 }
 
-pub fn a_lost_peer_ends_what_waits_for_it(make: MakeBackend) {
-    let mut fabrics = mesh(make, 3);
+pub fn a_lost_peer_ends_what_waits_for_it(setup: Setup) {
+    let mut fabrics = setup.mesh(3);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 1 << 20);
     let other = route(&fabrics[0], &fabrics[2], 2, 0, 1000);
     for token in 0..8 {
@@ -116,10 +116,10 @@ pub fn a_lost_peer_ends_what_waits_for_it(make: MakeBackend) {
 }
 
 /// Rank 1 dials rank 0 with a changed configuration, is turned away, and then the right one comes.
-fn turned_away(make: MakeBackend, change: impl Fn(&mut FabricConfig)) {
-    let backend = make();
-    let right = open(&backend, 1, |_| {}).remove(0);
-    let mut config = FabricConfig::new(member(1), job());
+fn turned_away(setup: Setup, change: impl Fn(&mut FabricConfig)) {
+    let backend = (setup.backend)();
+    let right = Fabric::open(backend.clone(), setup.config(0)).unwrap();
+    let mut config = setup.config(1);
     change(&mut config);
     let stranger = Fabric::open(backend.clone(), config).unwrap();
     let claimed = address_of(&stranger, member(1));
@@ -137,32 +137,32 @@ fn turned_away(make: MakeBackend, change: impl Fn(&mut FabricConfig)) {
     assert!(right.stats().connections_refused > 0, "it was counted");
     assert_eq!(right.fault(), None);
     drop(stranger);
-    let peer = Fabric::open(backend, FabricConfig::new(member(1), job())).unwrap();
+    let peer = Fabric::open(backend, setup.config(1)).unwrap();
     connect(&[right, peer]);
 }
 
-pub fn another_job_is_turned_away(make: MakeBackend) {
-    turned_away(make, |config| config.job.job_id = JobId(0xbad));
+pub fn another_job_is_turned_away(setup: Setup) {
+    turned_away(setup, |config| config.job.job_id = JobId(0xbad));
 }
 
-pub fn a_wrong_secret_is_turned_away(make: MakeBackend) {
-    turned_away(make, |config| config.job.secret = Secret([43; 32]));
+pub fn a_wrong_secret_is_turned_away(setup: Setup) {
+    turned_away(setup, |config| config.job.secret = Secret([43; 32]));
 }
 
-pub fn a_stale_incarnation_is_turned_away(make: MakeBackend) {
-    turned_away(make, |config| config.me.incarnation = Incarnation(0xdead));
+pub fn a_stale_incarnation_is_turned_away(setup: Setup) {
+    turned_away(setup, |config| config.me.incarnation = Incarnation(0xdead));
 }
 
-pub fn a_missing_peer_is_named(make: MakeBackend) {
-    let fabrics = open(&make(), 2, |_| {});
+pub fn a_missing_peer_is_named(setup: Setup) {
+    let fabrics = setup.open(2);
     let absent = PeerAddress { rank: Rank(7), ..address_of(&fabrics[1], member(1)) };
     let patience = Deadline::after(Duration::from_millis(100));
     let missing = fabrics[0].connect(&[absent], patience).unwrap_err();
     assert!(missing.to_string().contains("rank 7"), "{missing}");
 }
 
-pub fn bad_peer_tables_are_refused(make: MakeBackend) {
-    let fabrics = open(&make(), 2, |_| {});
+pub fn bad_peer_tables_are_refused(setup: Setup) {
+    let fabrics = setup.open(2);
     let [zero, one] = [0, 1].map(|rank| address_of(&fabrics[rank as usize], member(rank)));
     for table in [vec![zero.clone(), one.clone()], vec![one.clone(), one.clone()]] {
         let refused = fabrics[0].connect(&table, soon()).unwrap_err();
@@ -173,12 +173,12 @@ pub fn bad_peer_tables_are_refused(make: MakeBackend) {
     assert!(matches!(refused, ConnectError::AlreadyConnected { rank: Rank(1) }), "{refused}");
     let nobody = Endpoint::Shm("nobody-listens-here".into());
     let foreign = PeerAddress { endpoint: nobody, ..zero };
-    let fresh = Fabric::open(make(), FabricConfig::new(member(5), job())).unwrap();
+    let fresh = Fabric::open((setup.backend)(), setup.config(5)).unwrap();
     let patience = Deadline::after(Duration::from_millis(100));
     assert!(fresh.connect(&[foreign], patience).is_err(), "nobody is there");
 }
 
-pub fn bad_configurations_are_refused(make: MakeBackend) {
+pub fn bad_configurations_are_refused(setup: Setup) {
     let changes: [fn(&mut FabricConfig); 4] = [
         |config| config.completion_queues = 0,
         |config| config.queue_pairs_per_peer = 0,
@@ -186,9 +186,9 @@ pub fn bad_configurations_are_refused(make: MakeBackend) {
         |config| config.arrival_slots = 0,
     ];
     for change in changes {
-        let mut config = FabricConfig::new(member(0), job());
+        let mut config = setup.config(0);
         change(&mut config);
-        let refused = Fabric::open(make(), config).unwrap_err();
+        let refused = Fabric::open((setup.backend)(), config).unwrap_err();
         assert!(matches!(refused, OpenError::Config { .. }), "{refused}");
     }
 }

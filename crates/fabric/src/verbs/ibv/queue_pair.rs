@@ -1,0 +1,217 @@
+//! Queue pairs: their states, and posting to them.
+
+use std::io;
+
+use rdma_mummy_sys as sys;
+
+use super::{
+    Address, CHAIN_MAX, Kind, Path, QueuePair, Request, Segment, check, query_data_in_order,
+};
+
+impl QueuePair {
+    pub(in crate::verbs) fn number(&self) -> u32 {
+        // SAFETY: the queue pair is alive.
+        unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+
+    pub(in crate::verbs) fn inline_bytes_max(&self) -> u32 {
+        self.inline_bytes_max
+    }
+
+    pub(in crate::verbs) fn reset_to_init(&self, port: u8) -> io::Result<()> {
+        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_INIT);
+        wanted.port_num = port;
+        wanted.qp_access_flags = (sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ)
+            .0;
+        self.modify(
+            wanted,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE
+                | sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+                | sys::ibv_qp_attr_mask::IBV_QP_PORT
+                | sys::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
+        )
+    }
+
+    /// Ready to receive from `peer`.
+    pub(in crate::verbs) fn init_to_rtr(&self, peer: &Address, path: &Path) -> io::Result<()> {
+        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_RTR);
+        wanted.path_mtu = mtu_code(path.mtu);
+        wanted.dest_qp_num = peer.queue_pair;
+        wanted.rq_psn = peer.first_packet;
+        wanted.max_dest_rd_atomic = path.reads_max;
+        wanted.min_rnr_timer = RECEIVER_NOT_READY_TIMER;
+        wanted.ah_attr.port_num = path.port;
+        wanted.ah_attr.dlid = if path.by_lid { peer.lid } else { 0 };
+        wanted.ah_attr.is_global = 1;
+        wanted.ah_attr.grh.dgid = sys::ibv_gid { raw: peer.gid };
+        wanted.ah_attr.grh.sgid_index = path.gid_index;
+        wanted.ah_attr.grh.hop_limit = 64;
+        self.modify(
+            wanted,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE
+                | sys::ibv_qp_attr_mask::IBV_QP_AV
+                | sys::ibv_qp_attr_mask::IBV_QP_PATH_MTU
+                | sys::ibv_qp_attr_mask::IBV_QP_DEST_QPN
+                | sys::ibv_qp_attr_mask::IBV_QP_RQ_PSN
+                | sys::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
+                | sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER,
+        )
+    }
+
+    /// Ready to send.
+    pub(in crate::verbs) fn rtr_to_rts(&self, first_packet: u32, path: &Path) -> io::Result<()> {
+        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_RTS);
+        wanted.sq_psn = first_packet;
+        wanted.timeout = path.timeout;
+        wanted.retry_cnt = RETRIES;
+        wanted.rnr_retry = RECEIVER_NOT_READY_RETRIES;
+        wanted.max_rd_atomic = path.reads_max;
+        self.modify(
+            wanted,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE
+                | sys::ibv_qp_attr_mask::IBV_QP_SQ_PSN
+                | sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT
+                | sys::ibv_qp_attr_mask::IBV_QP_RETRY_CNT
+                | sys::ibv_qp_attr_mask::IBV_QP_RNR_RETRY
+                | sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
+        )
+    }
+
+    /// Ends it: what is posted is flushed.
+    pub(in crate::verbs) fn to_error(&self) -> io::Result<()> {
+        let wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_ERR);
+        self.modify(wanted, sys::ibv_qp_attr_mask::IBV_QP_STATE)
+    }
+
+    /// Whether the device promises that the bytes of one incoming write become visible to this
+    /// processor in ascending order. Valid once the queue pair is ready to send.
+    pub(in crate::verbs) fn writes_land_in_order(&self) -> bool {
+        let write = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        // SAFETY: the queue pair is alive.
+        query_data_in_order()
+            .is_some_and(|query| unsafe { query(self.raw.as_ptr(), write, 0) } == 1)
+    }
+
+    /// Posts requests that take effect in order, with one doorbell. The error says how many of them
+    /// were taken.
+    ///
+    /// The caller keeps the memory that the segments name registered and unmoved until the request's
+    /// end is told (a request without a tale ends with the next one that has).
+    pub(in crate::verbs) fn post(&self, requests: &[Request]) -> Result<(), (usize, io::Error)> {
+        assert!(requests.len() <= CHAIN_MAX, "a chain of {} requests", requests.len());
+        // SAFETY: arrays of C structs of integers and pointers, for which zero means "none".
+        let (mut segments, mut raw): (
+            [[sys::ibv_sge; 2]; CHAIN_MAX],
+            [sys::ibv_send_wr; CHAIN_MAX],
+        ) = unsafe { std::mem::zeroed() };
+        for (index, request) in requests.iter().enumerate() {
+            segments[index] = segments_of(request);
+            raw[index] = send_request(request, &mut segments[index]);
+        }
+        for index in 1..requests.len() {
+            let next = &raw mut raw[index];
+            raw[index - 1].next = next;
+        }
+        let (Some(first), mut bad) = (raw[..requests.len()].first_mut(), std::ptr::null_mut())
+        else {
+            return Ok(());
+        };
+        let first: *mut sys::ibv_send_wr = first;
+        // SAFETY: the chain and its segments live until the call returns, after which the provider needs
+        // them no more; what the segments name is kept by the caller, as said above.
+        let failed = unsafe { sys::ibv_post_send(self.raw.as_ptr(), first, &mut bad) };
+        if failed == 0 {
+            return Ok(());
+        }
+        let taken = (0..raw.len()).find(|&i| std::ptr::eq(&raw[i], bad)).unwrap_or(0);
+        Err((taken, io::Error::from_raw_os_error(failed)))
+    }
+
+    /// Posts one receive into registered memory, kept as for [`QueuePair::post`].
+    pub(in crate::verbs) fn post_receive(&self, id: u64, into: Segment) -> io::Result<()> {
+        let mut segment = sge(&into);
+        let mut request = sys::ibv_recv_wr {
+            wr_id: id,
+            next: std::ptr::null_mut(),
+            sg_list: &mut segment,
+            num_sge: 1,
+        };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: request and segment live until the call returns; the memory is kept by the caller.
+        check(unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &mut request, &mut bad) })
+    }
+
+    fn modify(&self, mut wanted: sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> io::Result<()> {
+        // SAFETY: the queue pair is alive, the attributes valid for the mask.
+        check(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut wanted, mask.0 as i32) })
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: created by this value, destroyed once. After it the NIC accesses no memory for it.
+        unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
+    }
+}
+
+/// About half a second at the default timeout before a path counts as dead. Not 7, the most there is:
+/// Soft-RoCE takes that for ever.
+const RETRIES: u8 = 6;
+/// Finite (7 is for ever and hides a receiver that is gone): with the timer below about a second.
+const RECEIVER_NOT_READY_RETRIES: u8 = 6;
+/// 163.84 ms. Credits keep receivers ready; this is for when they fail.
+const RECEIVER_NOT_READY_TIMER: u8 = 28;
+
+fn zeroed_attributes(state: sys::ibv_qp_state::Type) -> sys::ibv_qp_attr {
+    // SAFETY: a C struct of integers, for which zero is a value.
+    let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attributes.qp_state = state;
+    attributes
+}
+
+/// The segments that are there, first ones first.
+fn segments_of(request: &Request) -> [sys::ibv_sge; 2] {
+    let mut there = request.segments.iter().flatten();
+    let none = sys::ibv_sge { addr: 0, length: 0, lkey: 0 };
+    std::array::from_fn(|_| there.next().map_or(none, sge))
+}
+
+fn sge(segment: &Segment) -> sys::ibv_sge {
+    sys::ibv_sge { addr: segment.address, length: segment.bytes, lkey: segment.key }
+}
+
+fn send_request(request: &Request, segments: &mut [sys::ibv_sge; 2]) -> sys::ibv_send_wr {
+    // SAFETY: a C struct of integers and pointers, for which zero means "none".
+    let mut raw: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
+    raw.wr_id = request.id;
+    raw.sg_list = segments.as_mut_ptr();
+    raw.num_sge = request.segments.iter().flatten().count() as i32; // fits: at most 2
+    raw.opcode = match request.kind {
+        Kind::Write => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        Kind::WriteWithImmediate(_) => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+        Kind::Read => sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
+        Kind::Send => sys::ibv_wr_opcode::IBV_WR_SEND,
+    };
+    if let Kind::WriteWithImmediate(immediate) = request.kind {
+        raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+    }
+    let flag = |set: bool, flag: sys::ibv_send_flags| if set { flag.0 } else { 0 };
+    raw.send_flags = flag(request.fence, sys::ibv_send_flags::IBV_SEND_FENCE)
+        | flag(request.signaled, sys::ibv_send_flags::IBV_SEND_SIGNALED)
+        | flag(request.inline, sys::ibv_send_flags::IBV_SEND_INLINE);
+    raw.wr.rdma = sys::rdma_t { remote_addr: request.remote.address, rkey: request.remote.key };
+    raw
+}
+
+/// The code of an MTU in bytes.
+fn mtu_code(bytes: u32) -> sys::ibv_mtu::Type {
+    match bytes {
+        ..512 => sys::ibv_mtu::IBV_MTU_256,
+        512..1024 => sys::ibv_mtu::IBV_MTU_512,
+        1024..2048 => sys::ibv_mtu::IBV_MTU_1024,
+        2048..4096 => sys::ibv_mtu::IBV_MTU_2048,
+        4096.. => sys::ibv_mtu::IBV_MTU_4096,
+    }
+}

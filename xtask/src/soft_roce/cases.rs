@@ -1,0 +1,162 @@
+//! The table of what is tested in machines. A case is a script that runs on node 0 and passes by its
+//! exit status, and by what it says where it has a judge. To add one: a file in `cases/`, a row here.
+
+use super::perftest;
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub name: &'static str,
+    /// 1 or 2. Those with equal numbers share a boot and run in the table's order.
+    pub machines: usize,
+    /// What must be built; found on every machine's PATH by [`Program::name`].
+    pub programs: &'static [Program],
+    /// For bash, after [`PRELUDE`].
+    pub script: &'static str,
+    pub timeout_s: u64,
+    /// Looks at the output of a script that ended well: what to print beside `ok`, or why it failed.
+    pub judge: Option<Judge>,
+}
+
+pub type Judge = fn(&str) -> Result<String, String>;
+
+/// Something that cargo builds, by the name of its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The binary of a file in some crate's `tests`.
+    Test(&'static str),
+    /// A crate's own unit tests, by the name of the library.
+    Unit(&'static str),
+    /// A program, and a test of its crate: for that cargo builds the program as `cargo test` does.
+    Bin(&'static str, &'static str),
+}
+
+impl Program {
+    /// The name on the PATH: `test-tcp`, `unit-tensorwire_fabric`, `tensorwire`.
+    pub fn name(self) -> String {
+        match self {
+            Program::Test(target) => format!("test-{target}"),
+            Program::Unit(library) => format!("unit-{library}"),
+            Program::Bin(target, _) => target.to_owned(),
+        }
+    }
+}
+
+/// Opens every script: stop at the first failure, `$own` and `$peer` are the two addresses.
+pub const PRELUDE: &str = include_str!("cases/prelude.sh");
+
+/// All of them.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "one::device",
+        machines: 1,
+        programs: &[],
+        script: include_str!("cases/device.sh"),
+        timeout_s: 30,
+        judge: None,
+    },
+    Case {
+        name: "one::fabric_verbs",
+        machines: 1,
+        programs: &[Program::Test("verbs")],
+        script: include_str!("cases/fabric_verbs.sh"),
+        timeout_s: 600,
+        judge: None,
+    },
+    Case {
+        name: "one::fabric_verbs_inside",
+        machines: 1,
+        programs: &[Program::Unit("tensorwire_fabric")],
+        script: include_str!("cases/fabric_verbs_inside.sh"),
+        timeout_s: 300,
+        judge: None,
+    },
+    Case {
+        name: "one::write_bandwidth",
+        machines: 1,
+        programs: &[],
+        script: "write-bw $own -s 1048576 -n 50",
+        timeout_s: 120,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "one::memlock_limit",
+        machines: 1,
+        programs: &[],
+        script: include_str!("cases/memlock.sh"),
+        timeout_s: 60,
+        judge: None,
+    },
+    Case {
+        name: "two::remote_execution",
+        machines: 2,
+        programs: &[],
+        script: include_str!("cases/remote.sh"),
+        timeout_s: 60,
+        judge: None,
+    },
+    Case {
+        name: "two::write_bandwidth",
+        machines: 2,
+        programs: &[],
+        script: "write-bw $peer -s 1048576 -n 50",
+        timeout_s: 120,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::loss",
+        machines: 2,
+        programs: &[],
+        script: "fault netem 'loss 1%' -- write-bw $peer -s 65536 -n 100",
+        timeout_s: 180,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::reorder",
+        machines: 2,
+        programs: &[],
+        script: "fault netem 'delay 2ms reorder 25%' -- write-bw $peer -s 65536 -n 100",
+        timeout_s: 180,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::duplicates",
+        machines: 2,
+        programs: &[],
+        script: "fault netem 'duplicate 1%' -- write-bw $peer -s 65536 -n 100",
+        timeout_s: 180,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::wire_cut",
+        machines: 2,
+        programs: &[],
+        script: include_str!("cases/wire_cut.sh"),
+        timeout_s: 120,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::link_down",
+        machines: 2,
+        programs: &[],
+        script: include_str!("cases/link_down.sh"),
+        timeout_s: 120,
+        judge: Some(perftest::judge_bandwidth),
+    },
+    Case {
+        name: "two::device_removed",
+        machines: 2,
+        programs: &[],
+        script: include_str!("cases/device_removed.sh"),
+        timeout_s: 120,
+        judge: None,
+    },
+    Case {
+        name: "two::peer_killed",
+        machines: 2,
+        programs: &[],
+        script: include_str!("cases/peer_killed.sh"),
+        timeout_s: 120,
+        judge: None,
+    },
+];
