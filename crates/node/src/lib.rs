@@ -6,6 +6,7 @@
 mod assignment;
 mod config;
 mod control;
+pub mod doctor;
 mod exit;
 mod hosts;
 mod launch;

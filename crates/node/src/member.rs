@@ -10,7 +10,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
-use tensorwire_fabric::{Backend, Endpoint, Fabric, FabricConfig, Member as Identity, PeerAddress};
+use tensorwire_fabric::{
+    ArrivalMode, Backend, Endpoint, Fabric, FabricConfig, Member as Identity, PeerAddress,
+};
 use tensorwire_fabric::{OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
 
 use crate::assignment::{Assignment, JobIdentity};
@@ -18,7 +20,6 @@ use crate::config::Transport;
 use crate::control::{FromMember, TRACE_EVENTS_MAX, ToMember, read_frame, write_frame};
 use crate::launch::START_PATIENCE;
 use crate::negotiate::Offer;
-use crate::open_part::PartOptions;
 use crate::trace::TraceEvent;
 
 /// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
@@ -34,6 +35,17 @@ pub struct Member {
     reached_at: SocketAddr,
     told: Receiver<Told>,
     step: Arc<AtomicU64>,
+}
+
+/// How a member's fabric is to be opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    pub(crate) transport: Transport,
+    /// Which NIC, if it comes to verbs.
+    pub(crate) verbs: VerbsOptions,
+    pub(crate) arrival: Option<ArrivalMode>,
+    /// How long a wait spins before it blocks.
+    pub(crate) spin: Duration,
 }
 
 /// What the launcher tells a member that waits for it.
@@ -152,27 +164,24 @@ impl Member {
         Ok(serde_json::from_value(self.assignment.payload.clone())?)
     }
 
-    /// Opens a fabric over the transport that `options` name, or that is agreed on, and connects it to all
+    /// Opens a fabric over the transport that `wire` names, or that is agreed on, and connects it to all
     /// other members. `plan_digest` must be the same everywhere: the launcher compares.
     ///
     /// # Errors
     /// When this host cannot use the transport, or a peer cannot be reached in time.
-    pub(crate) fn connect(
-        &self,
-        options: &PartOptions,
-        plan_digest: &str,
-    ) -> Result<Fabric, MemberError> {
+    pub(crate) fn connect(&self, wire: &Wire, plan_digest: &str) -> Result<Fabric, MemberError> {
         let me = self.identity.member(self.rank());
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
-        config.spin = options.spin;
+        config.spin = wire.spin;
         config.queue_pairs_per_peer = QUEUE_PAIRS;
         config.endpoint = self.reached_at;
-        let fabric = Fabric::open(self.backend(options, &mut config)?, config).map_err(
-            |error| match error {
-                OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
-                error => MemberError::Open(error),
-            },
-        )?;
+        let fabric =
+            Fabric::open(self.backend(wire, &mut config)?, config).map_err(
+                |error| match error {
+                    OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
+                    error => MemberError::Open(error),
+                },
+            )?;
         let (endpoint, plan_digest) = (fabric.endpoint().to_string(), plan_digest.to_string());
         self.tell(&FromMember::Ready { endpoint, plan_digest })?;
         let endpoints = match self.told.recv_timeout(self.others_patience()) {
@@ -197,22 +206,18 @@ impl Member {
     }
 
     /// What the transport means for the fabric.
-    fn backend(
-        &self,
-        options: &PartOptions,
-        config: &mut FabricConfig,
-    ) -> Result<Backend, MemberError> {
+    fn backend(&self, wire: &Wire, config: &mut FabricConfig) -> Result<Backend, MemberError> {
         let spread = self.members_here() < self.world();
-        let transport = match options.transport.settled(spread) {
+        let transport = match wire.transport.settled(spread) {
             Some(transport) => transport,
-            None => self.negotiate(&options.verbs)?,
+            None => self.negotiate(&wire.verbs)?,
         };
         Ok(match transport {
             Transport::Auto | Transport::Shm => Backend::Shm,
             Transport::Tcp => Backend::Tcp,
             Transport::Verbs => {
-                config.arrival = options.arrival;
-                Backend::Verbs(options.verbs.clone())
+                config.arrival = wire.arrival;
+                Backend::Verbs(wire.verbs.clone())
             }
         })
     }

@@ -16,9 +16,9 @@ pub(crate) struct Offer {
 
 /// Why a host cannot use RDMA, and what mends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Obstacle {
-    pub(crate) reason: String,
-    pub(crate) mend: String,
+pub struct Obstacle {
+    pub reason: String,
+    pub mend: String,
 }
 
 /// What was chosen, and why, in one line.

@@ -16,7 +16,7 @@ use tensorwire_runtime::{
 };
 
 use crate::config::Transport;
-use crate::member::{Member, MemberError, QUEUE_PAIRS};
+use crate::member::{Member, MemberError, QUEUE_PAIRS, Wire};
 
 /// How to open a part.
 #[derive(Clone, Debug)]
@@ -81,6 +81,13 @@ pub enum PartError {
     Close(#[from] CloseError),
 }
 
+impl PartOptions {
+    fn wire(&self) -> Wire {
+        let PartOptions { transport, verbs, arrival, spin, .. } = self;
+        Wire { transport: *transport, verbs: verbs.clone(), arrival: *arrival, spin: *spin }
+    }
+}
+
 impl Member {
     /// Opens this member's part of `plan`: part `i` is rank `i`'s. All members must do it.
     ///
@@ -104,7 +111,7 @@ impl Member {
         lanes: &Lanes,
         options: PartOptions,
     ) -> Result<OpenLanes, PartError> {
-        let fabric = self.connect(&options, &digest(plan))?;
+        let fabric = self.connect(&options.wire(), &digest(plan))?;
         let deadline = Deadline::after(self.setup_patience());
         let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
         let open = |ranks: &Vec<Rank>| {

@@ -118,6 +118,7 @@ fn help_teaches() {
         ("--help", ["train", "graph"]),
         ("train --help", ["Examples:", "Exit status:"]),
         ("bench transfer --help", ["reduce_max", "--sizes"]),
+        ("doctor --help", ["--peer node1", "Findings:"]),
     ] {
         let text = shown(arguments);
         assert!(says.iter().all(|part| text.contains(part)), "{text}");

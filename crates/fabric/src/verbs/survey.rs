@@ -36,7 +36,7 @@ pub struct Port {
     pub gids: Vec<Gid>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortState {
     Down,
@@ -45,9 +45,10 @@ pub enum PortState {
     Active,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkLayer {
+    #[serde(rename = "infiniband")]
     InfiniBand,
     Ethernet,
 }
@@ -64,9 +65,10 @@ pub struct Gid {
     pub(crate) raw: [u8; 16],
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GidKind {
+    #[serde(rename = "infiniband")]
     InfiniBand,
     RoceV1,
     RoceV2,
@@ -319,6 +321,25 @@ impl fmt::Display for GidKind {
             GidKind::InfiniBand => "InfiniBand",
             GidKind::RoceV1 => "RoCE v1",
             GidKind::RoceV2 => "RoCE v2",
+        })
+    }
+}
+
+impl fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+        })
+    }
+}
+
+impl fmt::Display for PortState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PortState::Down => "down",
+            PortState::Initializing => "initializing",
+            PortState::Active => "active",
         })
     }
 }

@@ -40,6 +40,25 @@ in waits). The summary, which is also what --json prints, has these figures over
 Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as a process that died.
 TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
 
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  tensorwire doctor                         this machine: facts, a trial of every transport, what to mend
+  tensorwire doctor --json                  the same as one object, on one line
+  tensorwire doctor --peer node1            also the way to node1, and what is different there
+  tensorwire doctor --peer node1 --nic mlx5_1 --gid 3
+
+A trial writes 8 bytes to 1 MiB both ways (from less than a packet to many full ones) and reads 1 MiB; every
+byte is verified on arrival. Where small writes arrive and large ones do not, some switch or interface on the
+way has a smaller MTU than both ends. On this machine both ends are in one process. --peer starts a process on
+the other host as `train --hosts` does: by `RSH HOST COMMAND`, with this program at the same path; TCP is tried,
+and RDMA where both hosts can. Nothing is changed on any machine.
+
+Findings: `error` keeps training, or what was asked for, from working; `warning`: it works, but not as well
+as the machine could; `note`: good to know. The line with → is what to type. No RDMA is a note: training takes
+shared memory on one host and TCP between hosts. With --nic or --gid RDMA is asked for, and must be there.
+
+Exit status: 0 no error; 1 an error; 2 something given cannot be right.";
+
 /// Distributed deep learning in which a remote machine is just a device.
 ///
 /// A tensor that crosses processes is written by one one-sided write from where the sender's operator
@@ -62,6 +81,9 @@ pub(crate) enum Command {
     Models,
     /// Measure; every benchmark verifies its data and prints the machine's limit beside it
     Bench(BenchArgs),
+    /// Say what this machine can do, what is wrong, and the line that mends it
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Take part in a job (started by the launcher, which writes the assignment to standard input)
     #[command(hide = true)]
     Member,
@@ -195,6 +217,29 @@ pub(crate) struct GraphArgs {
     /// Print the whole graph in Graphviz's language instead
     #[arg(long)]
     pub(crate) dot: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Try the way to this host, too, and compare the two
+    #[arg(long, value_name = "HOST")]
+    pub(crate) peer: Option<String>,
+    /// What starts a process on that host: it is given the host and a command line
+    #[arg(long, value_name = "COMMAND", default_value = RSH, requires = "peer")]
+    pub(crate) rsh: String,
+    /// Where that process calls this machine; port 0: the system chooses [default: this machine's address
+    /// towards that host]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "peer")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// RDMA device to look at, as in mlx5_0 or mlx5_0:2 [default: as a job chooses]
+    #[arg(long, value_name = "NAME[:PORT]")]
+    nic: Option<String>,
+    /// Entry of the device's GID table, by its index or its address [default: as a job chooses]
+    #[arg(long, value_name = "INDEX|ADDRESS", value_parser = parse_gid)]
+    gid: Option<GidChoice>,
+    /// Print one object of JSON instead
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]
@@ -388,6 +433,12 @@ impl WireArgs {
             ArrivalArg::FlagTail => ArrivalMode::FlagTail,
         });
         (VerbsOptions { nic: self.nic, gid: self.gid }, arrival)
+    }
+}
+
+impl DoctorArgs {
+    pub(crate) fn options(&self) -> VerbsOptions {
+        VerbsOptions { nic: self.nic.clone(), gid: self.gid }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::SIGINT;
+use tensorwire_node::doctor::{DOCTOR, doctor_member};
 use tensorwire_node::{Assignment, Ending, Member, train_member};
 
 use super::Failure;
@@ -32,6 +33,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         tensorwire_bench::TRANSFER => {
             tensorwire_bench::transfer_member(&member).map_err(|error| error.to_string())
         }
+        DOCTOR => doctor_member(&member).map_err(|error| error.to_string()),
         _ => Err(format!("there is no job of kind '{kind}'")),
     };
     // the launcher has been told, and shows it

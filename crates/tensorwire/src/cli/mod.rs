@@ -2,6 +2,7 @@
 
 mod args;
 mod bench;
+mod doctor;
 mod failure;
 mod graph;
 mod job;
@@ -31,6 +32,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Command::Graph(graph) => graph::run(graph),
         Command::Models => models::run(),
         Command::Bench(bench) => bench::run(bench),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Member => member::run(),
         Command::Tether { command } => tether::run(&command),
     }
