@@ -41,8 +41,10 @@ use crate::error::{CompletionError, FaultCause, PostError};
 
 /// Up to here payload and immediate are one request; beyond, switches route payload better alone.
 const ONE_REQUEST_BYTES: u64 = 8 << 10;
-/// A request's bytes; the standard's limit is 2 GiB.
-const PIECE_BYTES: u64 = 1 << 30;
+/// A request's bytes; the standard's limit is 2 GiB. After a failure of the path they are fewer: a device
+/// may count its retries by request, and where packets are lost or overtake each other a large one
+/// then never gets through (Soft-RoCE).
+const PIECE_BYTES: [u64; 4] = [1 << 30, 64 << 10, 16 << 10, 4 << 10];
 /// Payload that travels in its request.
 pub(super) const INLINE_BYTES: u32 = 64;
 /// Receives beyond the window.
@@ -117,6 +119,8 @@ struct State {
     faulty: Option<u64>,
     failing_since: Option<Instant>,
     attempts: u32,
+    /// Failures of the path so far, in all lives.
+    path_failures: usize,
     theirs: Option<Theirs>,
     joined: bool,
     /// The peer's last word of readiness.
@@ -212,6 +216,7 @@ impl QueuePair {
             faulty: None,
             failing_since: None,
             attempts: 0,
+            path_failures: 0,
             theirs: None,
             joined: false,
             peer_ready: None,
@@ -421,7 +426,7 @@ impl QueuePair {
         }
         while state.phase == Phase::Ready {
             let Some(next) = state.backlog.front() else { return };
-            let fits = state.sends_free >= self.sends_of(next);
+            let fits = state.sends_free >= self.sends_of(state, next);
             // a memcpy of more requests than there are waits until it has them all to itself
             if !fits && state.sends_free < self.depth.sends {
                 return;
@@ -439,12 +444,21 @@ impl QueuePair {
     }
 
     /// At most so many requests.
-    fn sends_of(&self, item: &Item) -> u32 {
+    fn sends_of(&self, state: &State, item: &Item) -> u32 {
         match item {
             Item::Note(_) => 1,
-            // fits: a region is far below 2^62 bytes
-            Item::Memcpy(work) => (work.bytes.div_ceil(PIECE_BYTES) as u32).max(1) + 1,
+            Item::Memcpy(work) => {
+                let pieces = work.bytes.div_ceil(self.piece_bytes(state, work.bytes));
+                (pieces as u32).max(1) + 1 // fits: at most the send queue's depth
+            }
         }
+    }
+
+    /// Bytes of each request of a memcpy: few enough for the path, and not so few that they would not fit
+    /// the send queue.
+    fn piece_bytes(&self, state: &State, bytes: u64) -> u64 {
+        let wanted = PIECE_BYTES[state.path_failures.min(PIECE_BYTES.len() - 1)];
+        wanted.max(bytes.div_ceil(u64::from(self.depth.sends / 2))).min(1 << 31)
     }
 
     fn send(&self, state: &mut State, item: Item) {
@@ -455,7 +469,10 @@ impl QueuePair {
         let mut chain = Chain { raw, id, requests, sends: 0, failed: None };
         match &item {
             Item::Note(note) => chain.push_message(note.encode(), false),
-            Item::Memcpy(work) => self.push_memcpy(&mut chain, work, id),
+            Item::Memcpy(work) => {
+                let piece_bytes = self.piece_bytes(state, work.bytes);
+                self.push_memcpy(&mut chain, work, id, piece_bytes);
+            }
         }
         chain.finish();
         let Chain { sends, failed, .. } = chain;

@@ -8,8 +8,8 @@ tensorwire train --transport shm $job | tee /tmp/one
 tensorwire train $across $job | tee /tmp/two
 expect "$(weights /tmp/two)" "$(weights /tmp/one)"
 grep -q '"bytes_copied":0,' /tmp/two
-for outage in wire-cut link-down; do
-  TENSORWIRE_LOG=info fault $outage 1 --when 'rank 3: 4 queue pairs' -- \
+for outage in "wire-cut 2" "link-down 1"; do
+  TENSORWIRE_LOG=info fault $outage --when 'rank 3: 4 queue pairs' -- \
     tensorwire train $across $job | tee /tmp/outage
   expect "$(weights /tmp/outage)" "$(weights /tmp/one)"
   grep -q 'building it anew' /tmp/outage

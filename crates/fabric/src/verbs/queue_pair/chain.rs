@@ -3,13 +3,19 @@
 
 use super::super::ibv::{self, CHAIN_MAX, Kind, Remote, Request, Segment};
 use super::super::wire::{self, NOTE_BYTES, Note};
-use super::{ONE_REQUEST_BYTES, PIECE_BYTES, QueuePair};
+use super::{ONE_REQUEST_BYTES, QueuePair};
 use crate::api::{Direction, Signal};
 use crate::arrival::ArrivalMode;
 use crate::device::Work;
 
 impl QueuePair {
-    pub(super) fn push_memcpy(&self, chain: &mut Chain<'_>, work: &Work, id: u64) {
+    pub(super) fn push_memcpy(
+        &self,
+        chain: &mut Chain<'_>,
+        work: &Work,
+        id: u64,
+        piece_bytes: u64,
+    ) {
         let Some(remote) = work.remote.remote() else { return };
         let Some(registration) = work.local.registration() else { return };
         let Some(peer) = self.peer.get() else { return };
@@ -24,11 +30,12 @@ impl QueuePair {
             key: remote.key,
         };
         let is_read = work.direction == Direction::Read;
-        let plan = self.plan(work.signal, is_read, work.bytes, peer.slots);
+        let in_one = work.bytes <= ONE_REQUEST_BYTES.min(piece_bytes) && !is_read;
+        let plan = self.plan(work.signal, is_read, in_one && work.bytes > 0, peer.slots);
         let mut done = 0;
         while done < work.bytes {
-            let bytes = (work.bytes - done).min(PIECE_BYTES);
-            let segment = Segment { bytes: bytes as u32, ..at(done) }; // fits: at most 1 GiB
+            let bytes = (work.bytes - done).min(piece_bytes);
+            let segment = Segment { bytes: bytes as u32, ..at(done) }; // fits: at most 2 GiB
             let is_last = done + bytes == work.bytes;
             let (kind, tail) = match plan {
                 _ if is_read => (Kind::Read, None),
@@ -63,14 +70,12 @@ impl QueuePair {
         }
     }
 
-    /// How a signal travels.
-    fn plan(&self, signal: Option<Signal>, is_read: bool, bytes: u64, slots: u64) -> Plan {
+    /// How a signal travels. `in_one`: with a payload that is a request by itself.
+    fn plan(&self, signal: Option<Signal>, is_read: bool, in_one: bool, slots: u64) -> Plan {
         let Some(signal) = signal else { return Plan::None };
         match self.mode {
             ArrivalMode::WriteImm => match wire::to_immediate(signal, slots) {
-                Some(immediate) if !is_read && (1..=ONE_REQUEST_BYTES).contains(&bytes) => {
-                    Plan::Within(immediate)
-                }
+                Some(immediate) if in_one => Plan::Within(immediate),
                 Some(immediate) => Plan::Immediate(immediate),
                 None => Plan::Message(signal),
             },

@@ -52,6 +52,7 @@ impl QueuePair {
         }
         let failure = self.failure_of(state);
         if failure.is_of_the_path() {
+            state.path_failures += usize::from(failure.status.is_some());
             tracing::warn!(me = %self.core.me().rank, peer = %self.link.rank(),
                 queue_pair = self.index, generation = state.generation, "{failure}; building it anew");
         }
