@@ -125,7 +125,7 @@ pub const CASES: &[Case] = &[
         name: "two::reorder",
         machines: 2,
         programs: TENSORWIRE,
-        script: concat!("netem='delay 2ms reorder 25%'\n", include_str!("cases/peer.sh")),
+        script: concat!("netem='delay 1ms reorder 2%'\n", include_str!("cases/peer.sh")),
         timeout_s: 240,
         judge: None,
     },
