@@ -1,7 +1,7 @@
 //! A member's side of a job: it calls the launcher, proves itself, and from then on a thread tells the
 //! launcher that it is alive and watches that the launcher is.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
-use tensorwire_fabric::{Backend, Endpoint, Fabric, FabricConfig, Member as Identity, PeerAddress};
+use tensorwire_fabric::{ArrivalMode, Backend, Endpoint, Fabric, FabricConfig};
+use tensorwire_fabric::{Member as Identity, PeerAddress};
 use tensorwire_fabric::{OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
 
 use crate::assignment::{Assignment, JobIdentity};
@@ -18,7 +19,6 @@ use crate::config::Transport;
 use crate::control::{FromMember, TRACE_EVENTS_MAX, ToMember, read_frame, write_frame};
 use crate::launch::START_PATIENCE;
 use crate::negotiate::Offer;
-use crate::open_part::PartOptions;
 use crate::trace::TraceEvent;
 
 /// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
@@ -34,6 +34,19 @@ pub struct Member {
     reached_at: SocketAddr,
     told: Receiver<Told>,
     step: Arc<AtomicU64>,
+}
+
+/// How a member's bytes travel.
+#[derive(Clone, Debug)]
+pub struct WireOptions {
+    pub transport: Transport,
+    /// Which NIC, if it comes to verbs.
+    pub verbs: VerbsOptions,
+    pub arrival: Option<ArrivalMode>,
+    /// How long a wait spins before it blocks: none where processes share cores.
+    pub spin: Duration,
+    /// To each peer.
+    pub queue_pairs: usize,
 }
 
 /// What the launcher tells a member that waits for it.
@@ -127,6 +140,11 @@ impl Member {
         self.assignment.members_here as usize
     }
 
+    /// The address of this host at which the other members reach it.
+    pub fn address(&self) -> IpAddr {
+        self.reached_at.ip()
+    }
+
     /// How long a silent process is believed to be alive.
     pub fn liveness(&self) -> Duration {
         Duration::from_millis(self.assignment.liveness_ms)
@@ -157,15 +175,14 @@ impl Member {
     ///
     /// # Errors
     /// When this host cannot use the transport, or a peer cannot be reached in time.
-    pub(crate) fn connect(
-        &self,
-        options: &PartOptions,
-        plan_digest: &str,
-    ) -> Result<Fabric, MemberError> {
+    pub fn connect(&self, options: &WireOptions, plan_digest: &str) -> Result<Fabric, MemberError> {
         let me = self.identity.member(self.rank());
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
         config.spin = options.spin;
-        config.queue_pairs_per_peer = QUEUE_PAIRS;
+        config.queue_pairs_per_peer = options.queue_pairs;
+        // each has a thread: no more than there can be completions for
+        config.completion_queues =
+            config.completion_queues.min(options.queue_pairs * (self.world() - 1)).max(1);
         config.endpoint = self.reached_at;
         let fabric = Fabric::open(self.backend(options, &mut config)?, config).map_err(
             |error| match error {
@@ -199,7 +216,7 @@ impl Member {
     /// What the transport means for the fabric.
     fn backend(
         &self,
-        options: &PartOptions,
+        options: &WireOptions,
         config: &mut FabricConfig,
     ) -> Result<Backend, MemberError> {
         let spread = self.members_here() < self.world();

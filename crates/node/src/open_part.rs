@@ -16,7 +16,7 @@ use tensorwire_runtime::{
 };
 
 use crate::config::Transport;
-use crate::member::{Member, MemberError, QUEUE_PAIRS};
+use crate::member::{Member, MemberError, QUEUE_PAIRS, WireOptions};
 
 /// How to open a part.
 #[derive(Clone, Debug)]
@@ -104,7 +104,7 @@ impl Member {
         lanes: &Lanes,
         options: PartOptions,
     ) -> Result<OpenLanes, PartError> {
-        let fabric = self.connect(&options, &digest(plan))?;
+        let fabric = self.connect(&options.wire(), &digest(plan))?;
         let deadline = Deadline::after(self.setup_patience());
         let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
         let open = |ranks: &Vec<Rank>| {
@@ -128,6 +128,14 @@ impl Member {
         let sessions: Result<Vec<Session>, SessionError> =
             opened.into_iter().map(session).collect();
         Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), fabric })
+    }
+}
+
+impl PartOptions {
+    fn wire(&self) -> WireOptions {
+        let PartOptions { transport, arrival, spin, .. } = *self;
+        let verbs = self.verbs.clone();
+        WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS }
     }
 }
 
