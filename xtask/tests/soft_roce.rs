@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use xtask::soft_roce::cases::{CASES, PRELUDE};
-use xtask::soft_roce::perftest::{judge_bandwidth, judge_ratio, own_rates, rows};
+use xtask::soft_roce::perftest::{judge_ratio, own_rates, rows};
 use xtask::soft_roce::{Decoder, Event, insmod_order, quoted, remote};
 
 /// Of perftest 4.5, on rxe in a machine.
@@ -38,10 +38,6 @@ fn the_table_of_ib_write_bw() {
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].message_bytes, found[0].iterations), (1 << 20, 50));
     assert_eq!(found[0].bytes_per_second, mib(30.17));
-    assert_eq!(judge_bandwidth(WRITE_BW).unwrap(), "30.2 MiB/s");
-    assert!(judge_bandwidth("").is_err());
-    assert!(judge_bandwidth(&WRITE_BW.repeat(2)).is_err());
-    assert!(judge_bandwidth(&WRITE_BW.replace("30.17", "0.00")).is_err());
     // another unit, and a table that is cut off
     assert_eq!(rows(&WRITE_BW.replace("BW average[MB/sec]", "BW average[Gb/sec]")), []);
     assert_eq!(rows(WRITE_BW.split(" 1048576").next().unwrap()), []);
@@ -52,7 +48,7 @@ fn the_table_of_ib_write_bw() {
 #[test]
 fn our_throughput_against_that_of_ib_write_bw() {
     let own = |mib_per_second: f64| {
-        format!("{{\"write_bytes_per_second\": {}, \"more\": 1}}\n", mib(mib_per_second))
+        format!("{{\"bytes_per_second\": {}, \"more\": 1}}\n", mib(mib_per_second))
     };
     let turns = |figures: [f64; 3]| figures.map(|figure| own(figure) + WRITE_BW).concat();
     assert_eq!(own_rates(&turns([1.0, 2.0, 3.0])), [1.0, 2.0, 3.0].map(mib));

@@ -9,6 +9,7 @@ mod size;
 mod statistics;
 mod step;
 mod transfer;
+mod write;
 
 pub use error::BenchError;
 pub use limit::LimitKind;
@@ -20,3 +21,4 @@ pub use transfer::{
     Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer,
     transfer_member, transfer_sizes,
 };
+pub use write::{WINDOW_MAX, WRITE, WriteError, WriteResult, WriteSpec, write, write_member};

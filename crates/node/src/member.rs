@@ -1,7 +1,7 @@
 //! A member's side of a job: it calls the launcher, proves itself, and from then on a thread tells the
 //! launcher that it is alive and watches that the launcher is.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -10,9 +10,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
-use tensorwire_fabric::{
-    ArrivalMode, Backend, Endpoint, Fabric, FabricConfig, Member as Identity, PeerAddress,
-};
+use tensorwire_fabric::{ArrivalMode, Backend, Endpoint, Fabric, FabricConfig};
+use tensorwire_fabric::{Member as Identity, PeerAddress};
 use tensorwire_fabric::{OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
 
 use crate::assignment::{Assignment, JobIdentity};
@@ -37,15 +36,17 @@ pub struct Member {
     step: Arc<AtomicU64>,
 }
 
-/// How a member's fabric is to be opened.
+/// How a member's bytes travel.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire {
-    pub(crate) transport: Transport,
+pub struct WireOptions {
+    pub transport: Transport,
     /// Which NIC, if it comes to verbs.
-    pub(crate) verbs: VerbsOptions,
-    pub(crate) arrival: Option<ArrivalMode>,
-    /// How long a wait spins before it blocks.
-    pub(crate) spin: Duration,
+    pub verbs: VerbsOptions,
+    pub arrival: Option<ArrivalMode>,
+    /// How long a wait spins before it blocks: none where processes share cores.
+    pub spin: Duration,
+    /// To each peer.
+    pub queue_pairs: usize,
 }
 
 /// What the launcher tells a member that waits for it.
@@ -139,6 +140,11 @@ impl Member {
         self.assignment.members_here as usize
     }
 
+    /// The address of this host at which the other members reach it.
+    pub fn address(&self) -> IpAddr {
+        self.reached_at.ip()
+    }
+
     /// How long a silent process is believed to be alive.
     pub fn liveness(&self) -> Duration {
         Duration::from_millis(self.assignment.liveness_ms)
@@ -164,24 +170,26 @@ impl Member {
         Ok(serde_json::from_value(self.assignment.payload.clone())?)
     }
 
-    /// Opens a fabric over the transport that `wire` names, or that is agreed on, and connects it to all
+    /// Opens a fabric over the transport that `options` name, or that is agreed on, and connects it to all
     /// other members. `plan_digest` must be the same everywhere: the launcher compares.
     ///
     /// # Errors
     /// When this host cannot use the transport, or a peer cannot be reached in time.
-    pub(crate) fn connect(&self, wire: &Wire, plan_digest: &str) -> Result<Fabric, MemberError> {
+    pub fn connect(&self, options: &WireOptions, plan_digest: &str) -> Result<Fabric, MemberError> {
         let me = self.identity.member(self.rank());
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
-        config.spin = wire.spin;
-        config.queue_pairs_per_peer = QUEUE_PAIRS;
+        config.spin = options.spin;
+        config.queue_pairs_per_peer = options.queue_pairs;
+        // each has a thread: no more than there can be completions for
+        config.completion_queues =
+            config.completion_queues.min(options.queue_pairs * (self.world() - 1)).max(1);
         config.endpoint = self.reached_at;
-        let fabric =
-            Fabric::open(self.backend(wire, &mut config)?, config).map_err(
-                |error| match error {
-                    OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
-                    error => MemberError::Open(error),
-                },
-            )?;
+        let fabric = Fabric::open(self.backend(options, &mut config)?, config).map_err(
+            |error| match error {
+                OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
+                error => MemberError::Open(error),
+            },
+        )?;
         let (endpoint, plan_digest) = (fabric.endpoint().to_string(), plan_digest.to_string());
         self.tell(&FromMember::Ready { endpoint, plan_digest })?;
         let endpoints = match self.told.recv_timeout(self.others_patience()) {
@@ -206,18 +214,22 @@ impl Member {
     }
 
     /// What the transport means for the fabric.
-    fn backend(&self, wire: &Wire, config: &mut FabricConfig) -> Result<Backend, MemberError> {
+    fn backend(
+        &self,
+        options: &WireOptions,
+        config: &mut FabricConfig,
+    ) -> Result<Backend, MemberError> {
         let spread = self.members_here() < self.world();
-        let transport = match wire.transport.settled(spread) {
+        let transport = match options.transport.settled(spread) {
             Some(transport) => transport,
-            None => self.negotiate(&wire.verbs)?,
+            None => self.negotiate(&options.verbs)?,
         };
         Ok(match transport {
             Transport::Auto | Transport::Shm => Backend::Shm,
             Transport::Tcp => Backend::Tcp,
             Transport::Verbs => {
-                config.arrival = wire.arrival;
-                Backend::Verbs(wire.verbs.clone())
+                config.arrival = options.arrival;
+                Backend::Verbs(options.verbs.clone())
             }
         })
     }

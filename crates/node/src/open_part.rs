@@ -16,7 +16,7 @@ use tensorwire_runtime::{
 };
 
 use crate::config::Transport;
-use crate::member::{Member, MemberError, QUEUE_PAIRS, Wire};
+use crate::member::{Member, MemberError, QUEUE_PAIRS, WireOptions};
 
 /// How to open a part.
 #[derive(Clone, Debug)]
@@ -81,13 +81,6 @@ pub enum PartError {
     Close(#[from] CloseError),
 }
 
-impl PartOptions {
-    fn wire(&self) -> Wire {
-        let PartOptions { transport, verbs, arrival, spin, .. } = self;
-        Wire { transport: *transport, verbs: verbs.clone(), arrival: *arrival, spin: *spin }
-    }
-}
-
 impl Member {
     /// Opens this member's part of `plan`: part `i` is rank `i`'s. All members must do it.
     ///
@@ -135,6 +128,14 @@ impl Member {
         let sessions: Result<Vec<Session>, SessionError> =
             opened.into_iter().map(session).collect();
         Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), fabric })
+    }
+}
+
+impl PartOptions {
+    fn wire(&self) -> WireOptions {
+        let PartOptions { transport, arrival, spin, .. } = *self;
+        let verbs = self.verbs.clone();
+        WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS }
     }
 }
 

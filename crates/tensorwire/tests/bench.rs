@@ -84,11 +84,51 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
 }
 
 #[test]
+fn writes_and_calls_are_verified() {
+    let lines = bench("write --transport shm,tcp --against grpc --quick --sizes 4KiB,1MiB");
+    assert_eq!(lines.len(), 4, "2 transports, 2 sizes");
+    for line in &lines {
+        assert_eq!((&line["bench"], &line["verified"]), (&"write".into(), &true.into()), "{line}");
+        for field in [
+            "round_trip_us",
+            "bytes_per_second",
+            "grpc_round_trip_us",
+            "grpc_bytes_per_second",
+            "ratio_round_trip",
+            "ratio_throughput",
+        ] {
+            assert!(line[field].as_f64().unwrap() > 0.0, "{field}: {line}");
+        }
+        let number = |field: &str| line[field].as_u64().unwrap();
+        // round trips and throughput of three rounds; of the writes, one more before all
+        assert_eq!((number("writes_verified"), number("grpc_calls_verified")), (7, 6), "{line}");
+        assert!(number("writes") >= 6 && number("grpc_calls") >= 6, "{line}");
+    }
+    let of = |field: &str, value: Value| lines.iter().filter(|line| line[field] == value).count();
+    assert_eq!((of("transport", "shm".into()), of("transport", "tcp".into())), (2, 2));
+    assert_eq!((of("bytes", 4096.into()), of("bytes", (1 << 20).into())), (2, 2));
+}
+
+#[test]
+fn writes_are_measured_alone_too() {
+    let lines = bench("write --transport shm --quick --sizes 4B --window 1");
+    assert_eq!((&lines[0]["verified"], &lines[0]["window"]), (&true.into(), &1.into()));
+    assert!(lines[0]["ratio_throughput"].is_null() && lines[0]["grpc_calls"] == 0, "{}", lines[0]);
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_is_measured() {
     for (arguments, says) in [
         ("transfer --sizes 4K", "4096, 4KiB, 1MiB"),
         ("transfer --sizes 6", "positive multiple of 4"),
         ("transfer --quick --json none/r.jsonl", "cannot write results to none/r.jsonl"),
+        ("write --sizes 6", "positive multiple of 4"),
+        ("write --window 0", "--window must be from 1 to 128"),
+        ("write --window 129", "--window must be from 1 to 128"),
+        ("write --against zmq", "possible values: grpc"),
+        ("write --address nowhere", "invalid IP address"),
+        ("write --address 192.0.2.7 --sizes 4KiB", "cannot listen on 192.0.2.7:0"),
+        ("write --nic mlx5_0", "--nic is for RDMA"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --strategy local", "leave --strategy out"),
         ("step --steps 0", "--steps must be at least 1"),

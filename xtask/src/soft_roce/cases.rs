@@ -74,6 +74,14 @@ pub const CASES: &[Case] = &[
         judge: None,
     },
     Case {
+        name: "one::write_ratio",
+        machines: 1,
+        programs: TENSORWIRE,
+        script: include_str!("cases/write_ratio.sh"),
+        timeout_s: 240,
+        judge: Some(perftest::judge_ratio),
+    },
+    Case {
         name: "one::doctor",
         machines: 1,
         programs: TENSORWIRE,

@@ -14,7 +14,7 @@ use super::trial::{self, PATIENCE, Trial};
 use crate::config::Transport;
 use crate::hosts::{Hosts, HostsError};
 use crate::launch::{JobError, JobSpec, Update, launch};
-use crate::member::{JoinError, Member, MemberError, Wire};
+use crate::member::{JoinError, Member, MemberError, QUEUE_PAIRS, WireOptions};
 
 /// The kind of job that [`doctor_member`] takes part in.
 pub const DOCTOR: &str = "doctor";
@@ -217,7 +217,13 @@ fn take_part(member: &Member) -> Result<(), DoctorError> {
         let facts = serde_json::to_value(look::gather(&task.verbs)).map_err(JoinError::Payload)?;
         member.progress(facts)?;
     }
-    let wire = Wire { transport: task.transport, verbs: task.verbs, arrival: None, spin: SPIN };
+    let wire = WireOptions {
+        transport: task.transport,
+        verbs: task.verbs,
+        arrival: None,
+        spin: SPIN,
+        queue_pairs: QUEUE_PAIRS,
+    };
     let fabric = member.connect(&wire, DOCTOR)?;
     let deadline = Deadline::after(PATIENCE);
     let report = if member.rank() == HERE {

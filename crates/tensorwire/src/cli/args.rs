@@ -254,6 +254,8 @@ pub(crate) enum Scenario {
     Transfer(TransferArgs),
     /// A training step with communication against the same arithmetic without
     Step(StepArgs),
+    /// One-sided writes into another process's memory, with no graph above them; against gRPC if you like
+    Write(WriteArgs),
 }
 
 #[derive(Args, Debug)]
@@ -294,6 +296,40 @@ pub(crate) struct StepArgs {
     /// Append one line of JSON a result to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct WriteArgs {
+    /// Sizes of a write: `4KiB,1MiB,16MB` [default: 4 KiB to 64 MiB by fours]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<usize>,
+    /// Which transports to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
+    pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) wire: WireArgs,
+    /// Measure this too, between the same processes, with the same bytes, in alternation
+    #[arg(long, value_enum)]
+    pub(crate) against: Option<AgainstArg>,
+    /// Writes (or calls) unanswered at a time when throughput is measured; of large ones fewer
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub(crate) window: usize,
+    /// The address of this host on which both processes listen: of the RDMA NIC's interface, to compare
+    /// both on one wire
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+    /// Fewer and shorter measurements
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum AgainstArg {
+    /// A unary call over plaintext HTTP/2 and TCP, windows and limits raised
+    Grpc,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

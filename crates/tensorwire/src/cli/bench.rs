@@ -1,5 +1,7 @@
 //! `tensorwire bench`: tables for people, lines of JSON for programs.
 
+mod write;
+
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use tensorwire_bench::{
 };
 use tensorwire_node::{ConfigError, Strategy, Transport, verbs_usable};
 
-use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs};
+use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs, TransportArg, WireArgs};
 use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print};
 use super::{Failure, table::table};
@@ -26,6 +28,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
     match args.scenario {
         Scenario::Transfer(args) => run_transfer(&args),
         Scenario::Step(args) => run_step(args),
+        Scenario::Write(args) => write::run(&args),
     }
 }
 
@@ -35,7 +38,7 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
     let all = transfer_sizes(args.quick);
     let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
-    let transports = transports(args)?;
+    let transports = transports(&args.transport, &args.wire)?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
     let mut rows = Vec::new();
@@ -85,11 +88,11 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
 }
 
 /// What to measure over. RDMA must be there before anything is measured.
-fn transports(args: &TransferArgs) -> Result<Vec<Transport>, Failure> {
+fn transports(given: &[TransportArg], wire: &WireArgs) -> Result<Vec<Transport>, Failure> {
     // both processes are on this machine
-    let settled = args.transport.iter().filter_map(|&given| Transport::from(given).settled(false));
+    let settled = given.iter().filter_map(|&given| Transport::from(given).settled(false));
     let all: Vec<Transport> = settled.collect();
-    let (verbs, arrival) = args.wire.clone().options();
+    let (verbs, arrival) = wire.clone().options();
     if all.contains(&Transport::Verbs) {
         let chosen = verbs_usable(&verbs).map_err(Failure::user)?;
         note(format_args!("verbs: {chosen}"));

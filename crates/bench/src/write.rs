@@ -1,0 +1,170 @@
+//! One buffer into another process's memory, by one one-sided write with a signal, and back an answer:
+//! the fabric alone, with no graph above it. Beside it, if asked for, the same bytes as a unary gRPC call
+//! over TCP between the same processes, in alternation. The launcher's side.
+
+mod member;
+mod pace;
+mod payload;
+mod receiver;
+mod sender;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+use tensorwire_node::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+
+use crate::error::BenchError;
+use crate::machine::Machine;
+
+use receiver::ReceiverReport;
+use sender::SenderReport;
+
+pub use member::{WriteError, write_member};
+
+/// The kind of job that [`write_member`] takes part in.
+pub const WRITE: &str = "write";
+
+/// The one whose memory is written.
+const RECEIVER: Rank = Rank(0);
+const SENDER: Rank = Rank(1);
+
+/// Bytes that are written and unanswered at most, if that leaves room for one write.
+const IN_FLIGHT_BYTES: usize = 64 << 20;
+/// Most writes unanswered: half of what a queue pair takes.
+pub const WINDOW_MAX: usize = 128;
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WriteSpec {
+    pub transport: Transport,
+    /// Which NIC ([`Transport::Verbs`]).
+    pub verbs: VerbsOptions,
+    /// How an arrival is signalled ([`Transport::Verbs`]); none: as suits every device.
+    pub arrival: Option<ArrivalMode>,
+    /// Of each write: a positive multiple of 4.
+    pub bytes: usize,
+    /// Writes that may be unanswered.
+    pub window: usize,
+    /// Measure unary gRPC calls of as many bytes as well.
+    pub against_grpc: bool,
+    /// A round is: round trips and throughput of writes, then both of calls. Noise meets all alike.
+    pub rounds: usize,
+    /// How long each of them lasts, in milliseconds.
+    pub least_ms: u64,
+    /// How long it may last to come to a few repetitions.
+    pub most_ms: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct WriteResult {
+    pub bench: &'static str,
+    pub transport: Transport,
+    /// Where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arrival: Option<ArrivalMode>,
+    pub bytes: usize,
+    /// Writes, or calls, that were unanswered at most when throughput was measured.
+    pub window: usize,
+    /// From before the write until its answer is there, one at a time; the median.
+    pub round_trip_us: f64,
+    /// Of the median round.
+    pub bytes_per_second: f64,
+    pub grpc_round_trip_us: Option<f64>,
+    pub grpc_bytes_per_second: Option<f64>,
+    /// How many times as fast a write is as a call: above 1, the write is faster.
+    pub ratio_round_trip: Option<f64>,
+    pub ratio_throughput: Option<f64>,
+    /// The last write of every measurement was compared whole, and a call of every measurement.
+    pub verified: bool,
+    pub writes: u64,
+    pub writes_verified: u64,
+    pub grpc_calls: u64,
+    pub grpc_calls_verified: u64,
+    pub rounds: usize,
+    /// How long a waiting process spun before it slept.
+    pub spin_us: u64,
+    pub machine: Machine,
+}
+
+impl WriteSpec {
+    /// Rounds and times for a figure; `quick`: fewer and shorter. Of large writes fewer than `window` are
+    /// on their way.
+    pub fn new(transport: Transport, bytes: usize, window: usize, quick: bool) -> WriteSpec {
+        let (rounds, least_ms, most_ms) = if quick { (3, 100, 1000) } else { (5, 300, 3000) };
+        WriteSpec {
+            transport,
+            verbs: VerbsOptions::default(),
+            arrival: None,
+            bytes,
+            window: window.min((IN_FLIGHT_BYTES / bytes.max(1)).max(1)),
+            against_grpc: false,
+            rounds,
+            least_ms,
+            most_ms,
+        }
+    }
+}
+
+/// Measures writes of one size, between two processes of this host. `job` says how to start them; its
+/// kind, roles and payload are filled in. Where it listens, the two listen too.
+///
+/// # Errors
+/// When the job fails: a write or a call that brought wrong data fails it.
+pub fn write(spec: &WriteSpec, job: &JobSpec) -> Result<WriteResult, BenchError> {
+    let counts = [("bytes", spec.bytes), ("rounds", spec.rounds), ("--window", spec.window)];
+    if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+        return Err(BenchError::Zero { what });
+    }
+    let job = JobSpec {
+        kind: WRITE.to_string(),
+        roles: vec!["receiver".to_string(), "sender".to_string()],
+        payload: serde_json::to_value(spec)?,
+        hosts: Hosts::default(),
+        verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
+        ..job.clone()
+    };
+    let mut reports = launch(&job, &mut |_| {})?.reports;
+    let mut report =
+        |rank: Rank| reports.get_mut(rank.index()).map(serde_json::Value::take).unwrap_or_default();
+    let sender: SenderReport = serde_json::from_value(report(SENDER))?;
+    let receiver: ReceiverReport = serde_json::from_value(report(RECEIVER))?;
+    Ok(summarise(spec, &sender, &receiver))
+}
+
+fn summarise(spec: &WriteSpec, sender: &SenderReport, receiver: &ReceiverReport) -> WriteResult {
+    let (ours, grpc) = (sender.writes, sender.calls);
+    WriteResult {
+        bench: WRITE,
+        transport: spec.transport,
+        arrival: spec.arrival,
+        bytes: spec.bytes,
+        window: spec.window,
+        round_trip_us: ours.round_trip_us,
+        bytes_per_second: ours.bytes_per_second,
+        grpc_round_trip_us: grpc.map(|grpc| grpc.round_trip_us),
+        grpc_bytes_per_second: grpc.map(|grpc| grpc.bytes_per_second),
+        ratio_round_trip: grpc.map(|grpc| grpc.round_trip_us / ours.round_trip_us),
+        ratio_throughput: grpc.map(|grpc| ours.bytes_per_second / grpc.bytes_per_second),
+        // what is wrong fails the job
+        verified: receiver.writes_verified > 0 && (grpc.is_none() || receiver.calls_verified > 0),
+        writes: ours.count,
+        writes_verified: receiver.writes_verified,
+        grpc_calls: grpc.map_or(0, |grpc| grpc.count),
+        grpc_calls_verified: receiver.calls_verified,
+        rounds: spec.rounds,
+        spin_us: receiver.spin_us,
+        machine: Machine::here(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_writes_are_fewer_at_a_time() {
+        let window = |bytes| WriteSpec::new(Transport::Shm, bytes, 16, false).window;
+        assert_eq!((window(4), window(4 << 20), window(16 << 20)), (16, 16, 4));
+        assert_eq!((window(64 << 20), window(1 << 30)), (1, 1));
+    }
+}

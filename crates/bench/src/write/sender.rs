@@ -1,0 +1,283 @@
+//! The end that writes and measures, and calls and measures.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Clock, Deadline};
+use tensorwire_fabric::{
+    ArrivalSlot, Direction, LocalSlice, Memcpy, RegionDescriptor, RemoteRegion, RemoteSlice,
+    Signal, Wake,
+};
+use tensorwire_rpc::Bytes;
+use tensorwire_rpc::grpc::GrpcClient;
+
+use super::member::{End, FromReceiver, FromSender, PATIENCE, WriteError, offset};
+use super::pace::Pace;
+use super::{WriteSpec, payload};
+use crate::statistics::Summary;
+
+/// What the sender reports.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SenderReport {
+    pub(super) writes: Figures,
+    /// Where calls were asked for.
+    pub(super) calls: Option<Figures>,
+}
+
+/// The two figures.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Figures {
+    /// Median.
+    pub(super) round_trip_us: f64,
+    /// Of the median round.
+    pub(super) bytes_per_second: f64,
+    /// Writes, or calls, that were measured.
+    pub(super) count: u64,
+}
+
+/// Measures; the receiver answers.
+pub(super) fn send(end: End, spec: &WriteSpec) -> Result<SenderReport, WriteError> {
+    end.tell(&end.region.descriptor().to_bytes())?;
+    let FromReceiver::Here { memory, grpc } = end.hear()? else {
+        return Err(WriteError::Language);
+    };
+    let theirs = RegionDescriptor::from_bytes(&memory)?;
+    let theirs = end.channel.open_region(&theirs, Deadline::after(PATIENCE))?;
+    for place in &end.places {
+        payload::fill(&mut place.write()?);
+    }
+    let mut writer = Writer { end, spec, theirs };
+    let mut caller = grpc.map(|at| Caller::connect(at, spec)).transpose()?;
+    // the first of everything is slow, and measures nothing
+    writer.round_trips(Pace::start(Duration::ZERO, Duration::ZERO))?;
+    let (mut writes, mut calls) = (Samples::default(), Samples::default());
+    for _ in 0..spec.rounds {
+        writes.round_trips_ns.extend(writer.round_trips(pace(spec))?);
+        writes.add(writer.throughput()?);
+        if let Some(caller) = &mut caller {
+            calls.round_trips_ns.extend(caller.round_trips()?);
+            calls.add(caller.throughput()?);
+        }
+    }
+    writer.end.tell(&FromSender::Done)?;
+    let calls = caller.map(|_| calls.figures());
+    Ok(SenderReport { writes: writes.figures(), calls })
+}
+
+/// Of all rounds.
+#[derive(Default)]
+struct Samples {
+    round_trips_ns: Vec<f64>,
+    bytes_per_second: Vec<f64>,
+    count: u64,
+}
+
+/// One measurement of throughput.
+struct Run {
+    count: u64,
+    bytes_per_second: f64,
+}
+
+impl Samples {
+    fn add(&mut self, run: Run) {
+        self.bytes_per_second.push(run.bytes_per_second);
+        self.count += run.count;
+    }
+
+    fn figures(self) -> Figures {
+        let count = self.count + self.round_trips_ns.len() as u64;
+        // every round has at least one of each, and there is a round
+        let median = |samples| Summary::of(samples).map_or(f64::NAN, |summary| summary.median);
+        Figures {
+            round_trip_us: median(self.round_trips_ns) / 1000.0,
+            bytes_per_second: median(self.bytes_per_second),
+            count,
+        }
+    }
+}
+
+impl Run {
+    fn new(count: u64, pace: Pace, spec: &WriteSpec) -> Run {
+        // fits: for people
+        let seconds = pace.elapsed_ns().max(1) as f64 / 1e9;
+        Run { count, bytes_per_second: count as f64 * spec.bytes as f64 / seconds }
+    }
+}
+
+fn pace(spec: &WriteSpec) -> Pace {
+    Pace::start(Duration::from_millis(spec.least_ms), Duration::from_millis(spec.most_ms))
+}
+
+/// Writes from its own registered memory into the receiver's.
+struct Writer<'a> {
+    end: End,
+    spec: &'a WriteSpec,
+    theirs: RemoteRegion,
+}
+
+/// The writes of one measurement, numbered from 1.
+struct Course {
+    arrivals: ArrivalSlot,
+    answers: ArrivalSlot,
+    posted: u64,
+    completed: u64,
+}
+
+impl Writer<'_> {
+    /// One after another: nanoseconds from before the post until the answer is there.
+    fn round_trips(&mut self, pace: Pace) -> Result<Vec<f64>, WriteError> {
+        let mut course = self.begin()?;
+        let mut times = Vec::new();
+        while pace.goes_on(course.posted) {
+            self.prepare(&course)?;
+            let start_ns = Clock::now_ns();
+            self.post(&mut course)?;
+            let last = course.posted;
+            self.await_answer(&mut course, last)?;
+            // fits: durations far below 2^53
+            times.push(Clock::now_ns().saturating_sub(start_ns) as f64);
+        }
+        self.finish(&course)?;
+        Ok(times)
+    }
+
+    /// As many on their way as the window allows.
+    fn throughput(&mut self) -> Result<Run, WriteError> {
+        let window = self.spec.window as u64;
+        let mut course = self.begin()?;
+        let pace = pace(self.spec);
+        while pace.goes_on(course.posted) {
+            if course.posted >= window {
+                let oldest = course.posted + 1 - window;
+                self.await_answer(&mut course, oldest)?;
+            }
+            self.prepare(&course)?;
+            self.post(&mut course)?;
+        }
+        let last = course.posted;
+        self.await_answer(&mut course, last)?;
+        let run = Run::new(course.posted, pace, self.spec);
+        self.finish(&course)?;
+        Ok(run)
+    }
+
+    fn begin(&mut self) -> Result<Course, WriteError> {
+        let answers = self.end.slot()?;
+        self.end.tell(&FromSender::Begin { answers: answers.0 })?;
+        match self.end.hear()? {
+            FromReceiver::Ready { arrivals } => {
+                Ok(Course { arrivals: ArrivalSlot(arrivals), answers, posted: 0, completed: 0 })
+            }
+            _ => Err(WriteError::Language),
+        }
+    }
+
+    /// Has the receiver compare the last write.
+    fn finish(&mut self, course: &Course) -> Result<(), WriteError> {
+        self.end.tell(&FromSender::End { last: course.posted })?;
+        match self.end.hear()? {
+            FromReceiver::Verified => Ok(()),
+            _ => Err(WriteError::Language),
+        }
+    }
+
+    /// Stamps the next write; what was there before is answered.
+    fn prepare(&mut self, course: &Course) -> Result<(), WriteError> {
+        // fits: a remainder; `Pace` ends a course long before 2^32
+        let place = (course.posted % self.spec.window as u64) as usize;
+        payload::stamp(&mut self.end.places[place].write()?, (course.posted + 1) as u32);
+        Ok(())
+    }
+
+    fn post(&mut self, course: &mut Course) -> Result<(), WriteError> {
+        let offset = offset(course.posted, self.spec);
+        course.posted += 1;
+        let epoch = course.posted;
+        Ok(self.end.channel.memcpy(Memcpy {
+            local: LocalSlice { region: &self.end.region, offset },
+            remote: RemoteSlice { region: &self.theirs, offset },
+            bytes: self.spec.bytes as u64,
+            direction: Direction::Write,
+            signal: Some(Signal { slot: course.arrivals, epoch }),
+            token: epoch,
+        })?)
+    }
+
+    /// Waits until the write of that number is answered, and its source may be written again.
+    fn await_answer(&mut self, course: &mut Course, number: u64) -> Result<(), WriteError> {
+        loop {
+            let ticket = self.end.fabric.ticket();
+            course.completed += self.end.poll()?;
+            let answered = self.end.fabric.arrived(course.answers);
+            if answered.min(course.completed) >= number {
+                return Ok(());
+            }
+            if let Some(fault) = self.end.fabric.fault() {
+                return Err(fault.into());
+            }
+            if self.end.fabric.wait(ticket, Deadline::after(PATIENCE)) == Wake::TimedOut {
+                return Err(WriteError::Silent);
+            }
+        }
+    }
+}
+
+/// Calls the receiver's gRPC server, with what a write would carry.
+struct Caller<'a> {
+    client: GrpcClient,
+    spec: &'a WriteSpec,
+    content: Vec<u8>,
+    /// Of measurements.
+    number: u32,
+}
+
+impl Caller<'_> {
+    fn connect(at: SocketAddr, spec: &WriteSpec) -> Result<Caller<'_>, WriteError> {
+        let client = GrpcClient::connect(at, Deadline::after(PATIENCE))?;
+        let mut content = vec![0; spec.bytes];
+        payload::fill(&mut content);
+        Ok(Caller { client, spec, content, number: 0 })
+    }
+
+    fn round_trips(&mut self) -> Result<Vec<f64>, WriteError> {
+        let content = self.begin()?;
+        let mut times = Vec::new();
+        let pace = pace(self.spec);
+        while pace.goes_on(times.len() as u64) {
+            let start_ns = Clock::now_ns();
+            self.client.push(content.clone(), Deadline::after(PATIENCE))?;
+            // fits: durations far below 2^53
+            times.push(Clock::now_ns().saturating_sub(start_ns) as f64);
+        }
+        Ok(times)
+    }
+
+    fn throughput(&mut self) -> Result<Run, WriteError> {
+        let content = self.begin()?;
+        let mut calls = self.client.calls();
+        let mut begun = 0;
+        let pace = pace(self.spec);
+        while pace.goes_on(begun) {
+            if calls.pending() >= self.spec.window {
+                calls.finish_one().transpose()?;
+            }
+            calls.begin(content.clone(), Deadline::after(PATIENCE));
+            begun += 1;
+        }
+        while let Some(done) = calls.finish_one() {
+            done?;
+        }
+        Ok(Run::new(begun, pace, self.spec))
+    }
+
+    /// What the calls of the next measurement carry. The first of them, which the server compares whole,
+    /// is not measured.
+    fn begin(&mut self) -> Result<Bytes, WriteError> {
+        self.number += 1;
+        payload::stamp(&mut self.content, self.number);
+        let content = Bytes::copy_from_slice(&self.content);
+        self.client.push(content.clone(), Deadline::after(PATIENCE))?;
+        Ok(content)
+    }
+}

@@ -1,0 +1,30 @@
+//! What the call carries, written by hand where `protoc` would write the same.
+
+use bytes::Bytes;
+
+/// One tensor's bytes.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub(super) struct Tensor {
+    /// Shared, not copied, on its way to the codec and from it.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(super) content: Bytes,
+}
+
+/// It was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
+pub(super) struct Done {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message;
+
+    #[test]
+    fn a_tensor_is_on_the_wire_as_protobuf_says() {
+        let tensor = Tensor { content: Bytes::from_static(b"abc") };
+        // field 1, length-delimited, 3 bytes
+        assert_eq!(tensor.encode_to_vec(), b"\x0a\x03abc");
+        assert_eq!(Tensor::decode(&b"\x0a\x03abc"[..]).unwrap(), tensor);
+        assert_eq!(Done {}.encode_to_vec(), b"");
+    }
+}

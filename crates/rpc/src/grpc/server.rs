@@ -1,0 +1,139 @@
+//! The receiving end: a listener and a small runtime of its own.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorwire_base::Deadline;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::server::Grpc;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+
+use super::message::{Done, Tensor};
+use super::{FRAME_BYTES, PUSH, WINDOW_BYTES};
+use crate::RpcError;
+
+/// Threads that serve: one has the sockets while the other has a tensor.
+const THREADS: usize = 2;
+/// How long threads that are still at work are waited for when a server is dropped.
+const LAST_TURN: Duration = Duration::from_secs(1);
+
+/// Takes tensors until it is stopped or dropped.
+#[derive(Debug)]
+pub struct GrpcServer {
+    at: SocketAddr,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    runtime: OwnRuntime,
+}
+
+/// A runtime that may be dropped anywhere, and never keeps its owner waiting for long.
+#[derive(Debug)]
+struct OwnRuntime(Option<Runtime>);
+
+type OnTensor = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+impl GrpcServer {
+    /// Listens at `at` (port 0: the system chooses) and hands each tensor to `on_tensor`, several at the
+    /// same time if several come. A call is answered when that returns; it must not wait for other calls.
+    ///
+    /// # Errors
+    /// When it cannot listen there, or threads cannot be started.
+    pub fn start(
+        at: SocketAddr,
+        on_tensor: impl Fn(&[u8]) + Send + Sync + 'static,
+    ) -> Result<GrpcServer, RpcError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("grpc-server")
+            .enable_all()
+            .build()
+            .map_err(|source| RpcError::Runtime { source })?;
+        let runtime = OwnRuntime(Some(runtime));
+        let handle = runtime.handle();
+        let listen = |reason: String| RpcError::Listen { at, reason };
+        let incoming = {
+            let _inside = handle.enter();
+            TcpIncoming::bind(at).map_err(|error| listen(error.to_string()))?
+        };
+        let incoming = incoming.with_nodelay(Some(true));
+        let at = incoming.local_addr().map_err(|error| listen(error.to_string()))?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let on_tensor: OnTensor = Arc::new(on_tensor);
+        let service = service_fn(move |request| serve(request, on_tensor.clone()));
+        let serving = Server::builder()
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES)
+            .serve_with_incoming_shutdown(service, incoming, async {
+                // a server that was dropped stops too
+                let _ = stopped.await;
+            });
+        let serving = handle.spawn(serving);
+        Ok(GrpcServer { at, stop, serving, runtime })
+    }
+
+    /// Where clients find it.
+    pub fn address(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Takes no new connections, and waits until the calls under way are answered and the clients have
+    /// hung up. Whatever is left at the deadline is cut off.
+    ///
+    /// # Errors
+    /// When something was cut off.
+    pub fn stop(self, deadline: Deadline) -> Result<(), RpcError> {
+        let GrpcServer { at, stop, serving, runtime } = self;
+        // nobody listens where serving has ended already
+        let _ = stop.send(());
+        let ended = async { tokio::time::timeout(deadline.remaining(), serving).await };
+        let cut_off = |reason: String| RpcError::Listen { at, reason };
+        match runtime.handle().block_on(ended) {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(cut_off(error.to_string())),
+            Ok(Err(error)) => Err(cut_off(error.to_string())),
+            Err(_) => Err(RpcError::TimedOut { doing: "waiting for RPC clients to hang up", at }),
+        }
+    }
+}
+
+impl OwnRuntime {
+    fn handle(&self) -> tokio::runtime::Handle {
+        // taken out by `drop` alone
+        self.0.as_ref().expect("a runtime until it is dropped").handle().clone()
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(LAST_TURN);
+        }
+    }
+}
+
+/// Answers one HTTP request.
+async fn serve(
+    request: http::Request<tonic::body::Body>,
+    on_tensor: OnTensor,
+) -> Result<http::Response<tonic::body::Body>, Infallible> {
+    if request.uri().path() != PUSH {
+        return Ok(Status::unimplemented("there is Push, and nothing else").into_http());
+    }
+    let push = service_fn(move |request: Request<Tensor>| {
+        on_tensor(&request.get_ref().content);
+        async { Ok::<_, Status>(Response::new(Done {})) }
+    });
+    let mut grpc = Grpc::new(ProstCodec::<Done, Tensor>::default())
+        .max_decoding_message_size(usize::MAX)
+        .max_encoding_message_size(usize::MAX);
+    Ok(grpc.unary(push, request).await)
+}

@@ -1,0 +1,9 @@
+//! Remote procedure calls: what one-sided writes are measured against. Knows bytes and addresses; never
+//! the zero-copy path. The only room with an asynchronous runtime; its own API blocks, with deadlines.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod grpc;
+
+pub use bytes::Bytes;
+pub use error::RpcError;
