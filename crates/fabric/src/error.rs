@@ -138,6 +138,10 @@ pub enum PostError {
     OutOfBounds { side: Side, offset: u64, bytes: u64, region_bytes: u64 },
     #[error("the remote region belongs to rank {region}, the channel leads to rank {channel}")]
     WrongPeer { channel: Rank, region: Rank },
+    #[error("a region of this memcpy belongs to another fabric; use regions of this one")]
+    OtherFabric,
+    #[error("{bytes} bytes are more than the {bytes_max} that one memcpy moves; use several")]
+    TooLarge { bytes: u64, bytes_max: u64 },
     #[error("rank {peer} has {slots} arrival slots, not slot {slot}; use a slot that it allocated")]
     NoSuchSlot { peer: Rank, slot: u32, slots: u64 },
     #[error("rank {peer} is gone: {cause}")]

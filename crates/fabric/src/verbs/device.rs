@@ -42,7 +42,7 @@ const TIMEOUT: u8 = 14;
 /// Reads outstanding on one queue pair.
 const READS_MAX: u32 = 16;
 /// How long a peer's kernel may be silent.
-const SILENCE: Duration = Duration::from_millis(4500);
+const SILENCE: Duration = Duration::from_millis(3900);
 /// Signals that may be under way to a receiver that has not looked yet.
 const WINDOW_MAX: u32 = 1024;
 
@@ -119,8 +119,7 @@ impl NicEnd {
         let reads = mine.into_iter().chain(both).fold(READS_MAX, u32::min).max(1);
         Path {
             port: port.number,
-            // a port's table has 256 entries at most, as the field that names them has 8 bits
-            gid_index: self.gid().index as u8,
+            gid_index: self.gid().index as u8, // fits: the survey leaves larger ones out
             by_lid: port.link == LinkLayer::InfiniBand && theirs.by_lid,
             mtu: port.mtu.min(theirs.mtu),
             reads_max: reads as u8, // fits: at most READS_MAX
@@ -195,8 +194,9 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
 /// answers even for a process that is stopped, so silence may be short here.
 fn notice_silence(socket: &OwnedFd) -> std::io::Result<()> {
     use rustix::net::sockopt;
-    sockopt::set_tcp_keepidle(socket, SILENCE / 4)?;
-    sockopt::set_tcp_keepintvl(socket, SILENCE / 4)?;
+    // whole seconds; the kernel looks at the limit only when it probes
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(1))?;
     sockopt::set_tcp_keepcnt(socket, 3)?;
     sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?; // fits: seconds
     Ok(raw_io::retry_linearly(socket)?)

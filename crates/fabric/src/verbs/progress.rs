@@ -156,31 +156,31 @@ fn run(queue: &Queue, duties: &Duties) {
         spin(queue, duties);
         // armed first, polled once more after it: what completes in between is not missed
         let armed = queue.completions.arm().is_ok();
-        if queue.poll_locked(&mut queue.polling.lock()) {
-            continue;
-        }
-        let troubled = duties.troubled(queue);
+        let found = queue.poll_locked(&mut queue.polling.lock());
         let watches = duties.is_first && duties.watched.is_used();
         if watches {
             duties.watched.look_at_all(duties.core.board());
         }
-        let timeout = match (watches, troubled || !armed) {
-            (true, _) => Some(WATCH),
-            (false, true) => Some(ATTENTION),
+        let timeout = match (found, watches) {
+            // a queue that is busy must not keep its failed queue pairs waiting, nor the device
+            (true, _) => Some(Duration::ZERO),
+            (false, true) => Some(WATCH),
+            (false, false) if !armed || !duties.troubled(queue).is_empty() => Some(ATTENTION),
             (false, false) => None,
         };
         sleep(queue, duties, timeout);
         let now = Instant::now();
-        duties.pairs_of(queue).iter().for_each(|pair| pair.turn(now));
+        duties.troubled(queue).iter().for_each(|pair| pair.turn(now));
     }
 }
 
-/// Polls as long as a wait spins, for as long as there is something.
+/// Polls as long as a wait spins, for as long as there is something, and not for ever.
 fn spin(queue: &Queue, duties: &Duties) {
-    let mut until = Instant::now() + duties.core.config().spin;
+    let started = Instant::now();
+    let mut until = started + duties.core.config().spin;
     while Instant::now() < until && !queue.stop.load(Ordering::Acquire) {
         if queue.poll() {
-            until = Instant::now() + duties.core.config().spin;
+            until = (Instant::now() + duties.core.config().spin).min(started + ATTENTION);
         }
         std::hint::spin_loop();
     }
@@ -207,17 +207,11 @@ fn sleep(queue: &Queue, duties: &Duties, timeout: Option<Duration>) {
 }
 
 impl Duties {
-    /// All queue pairs whose completions come here.
-    fn pairs_of(&self, queue: &Queue) -> Vec<Arc<QueuePair>> {
+    /// The queue pairs of this queue that time moves on.
+    fn troubled(&self, queue: &Queue) -> Vec<Arc<QueuePair>> {
         let peers = self.peers.read();
-        let pairs = peers.values().flatten();
-        pairs.filter(|pair| std::ptr::eq(&*pair.queue, queue)).cloned().collect()
-    }
-
-    fn troubled(&self, queue: &Queue) -> bool {
-        let peers = self.peers.read();
-        let mut pairs = peers.values().flatten();
-        pairs.any(|pair| std::ptr::eq(&*pair.queue, queue) && pair.needs_attention())
+        let pairs = peers.values().flatten().filter(|pair| std::ptr::eq(&*pair.queue, queue));
+        pairs.filter(|pair| pair.needs_attention()).cloned().collect()
     }
 
     fn device_event(&self) {
@@ -267,17 +261,17 @@ impl Requests for Owner {
         let news = News::decode(body).map_err(|error| error.to_string())?;
         let peers = self.peers.read();
         let pair = peers.get(&link.rank()).and_then(|pairs| pairs.get(news.queue_pair as usize));
-        pair.ok_or("news of a queue pair that does not exist")?.news(&news);
-        Ok(())
+        pair.ok_or("news of a queue pair that does not exist")?.news(&news)
     }
 
     fn ended(&self, peer: &Peer) {
-        if !matches!(peer.gone(), Some(Gone::Lost(_))) {
-            // a peer that said goodbye has confirmed all that was posted to it
-            return;
-        }
+        let lost = matches!(peer.gone(), Some(Gone::Lost(_)));
         for pair in self.peers.read().get(&peer.member.rank).into_iter().flatten() {
-            pair.close();
+            match lost {
+                true => pair.close(),
+                // what the NIC has, it ends; what still waits would wait for ever
+                false => pair.strand(),
+            }
         }
     }
 }

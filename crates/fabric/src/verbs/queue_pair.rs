@@ -51,8 +51,12 @@ pub(super) const INLINE_BYTES: u32 = 64;
 pub(super) const NOTES: u32 = 8;
 /// How long flushed requests may take to be told of; then the queue pair is destroyed all the same.
 const DRAIN_WITHIN: Duration = Duration::from_secs(1);
-/// Marks the id of a receive.
+/// Marks the id of a receive; below it the life that it belongs to, and its buffer.
 const RECEIVE: u64 = 1 << 63;
+const LIFE_AT: u32 = 32;
+const LIVES: u64 = (1 << 31) - 1;
+/// Lives that the peer may be ahead.
+const GENERATIONS_MAX: u32 = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct QueuePair {
@@ -70,8 +74,9 @@ pub(super) struct QueuePair {
     flags: Remote,
     /// The highest flag written to each slot.
     flags_sent: Mutex<HashMap<u32, u64>>,
-    memory: ControlMemory,
+    // before the memory that its queue pair receives into
     state: Mutex<State>,
+    memory: ControlMemory,
     pub(super) goodbye_acked: AtomicBool,
 }
 
@@ -175,7 +180,7 @@ impl Depth {
     }
 
     fn memory_bytes(self) -> u64 {
-        self.words_at() + u64::from(self.memcpys + 1) * 8
+        self.words_at() + u64::from(self.memcpys + NOTES) * 8
     }
 
     /// Where the epochs of `flag-tail` are sent from, behind the receive buffers.
@@ -288,6 +293,13 @@ impl QueuePair {
         let rank = self.link.rank();
         self.link.peer.check()?;
         work.check_slot(rank, self.slots())?;
+        if work.local.registration().is_none() || work.remote.remote().is_none() {
+            return Err(PostError::OtherFabric);
+        }
+        let bytes_max = u64::from(self.depth.sends / 2) * PIECE_BYTES[0];
+        if work.bytes > bytes_max {
+            return Err(PostError::TooLarge { bytes: work.bytes, bytes_max });
+        }
         self.credits.take()?;
         let mut state = self.state.lock();
         if state.phase == Phase::Closed {
@@ -325,6 +337,11 @@ impl QueuePair {
         }
     }
 
+    /// The peer left: nobody will make room for what waits.
+    pub(super) fn strand(&self) {
+        self.fail_stranded(&mut self.state.lock());
+    }
+
     /// Destroys it, without a word to anybody: its fabric is gone.
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
@@ -347,6 +364,8 @@ impl QueuePair {
         }
         match completion.id & RECEIVE {
             0 => self.sent(&mut state, completion),
+            // numbers may be given again: a receive of an earlier life counts for nothing
+            _ if completion.id >> LIFE_AT & LIVES != state.receive_life() => {}
             _ => self.received(&mut state, completion),
         }
     }
@@ -369,18 +388,27 @@ impl QueuePair {
     }
 
     /// The peer says something of this queue pair.
-    pub(super) fn news(&self, news: &News) {
+    pub(super) fn news(&self, news: &News) -> Result<(), String> {
         let mut state = self.state.lock();
         match news.what {
             What::Rebuilt { number, first_packet, signals_taken: took } => {
                 let generation = news.generation;
                 let known = state.theirs.map_or(0, |theirs| theirs.generation);
                 if generation <= known.max(state.generation.saturating_sub(1)) {
-                    return; // an answer to a life that is over
+                    return Ok(()); // an answer to a life that is over
                 }
                 let awaited = state.phase == Phase::Rebuilding && generation == state.generation;
                 if generation <= state.generation && !awaited {
-                    return;
+                    return Ok(());
+                }
+                if generation - state.generation > GENERATIONS_MAX {
+                    return Err(format!(
+                        "life {generation} of a queue pair in {}",
+                        state.generation
+                    ));
+                }
+                if !(state.peer_took..=state.signals_sent).contains(&took) {
+                    return Err(format!("{took} signals taken of {}", state.signals_sent));
                 }
                 state.theirs = Some(Theirs { generation, number, first_packet, took });
                 match state.phase {
@@ -398,6 +426,7 @@ impl QueuePair {
                 self.start_again(&mut state);
             }
         }
+        Ok(())
     }
 
     fn slots(&self) -> u64 {
@@ -458,7 +487,7 @@ impl QueuePair {
     /// the send queue.
     fn piece_bytes(&self, state: &State, bytes: u64) -> u64 {
         let wanted = PIECE_BYTES[state.path_failures.min(PIECE_BYTES.len() - 1)];
-        wanted.max(bytes.div_ceil(u64::from(self.depth.sends / 2))).min(1 << 31)
+        wanted.max(bytes.div_ceil(u64::from(self.depth.sends / 2))).min(PIECE_BYTES[0])
     }
 
     fn send(&self, state: &mut State, item: Item) {
@@ -526,6 +555,18 @@ impl QueuePair {
             state.recovered();
             self.send_waiting(state);
         }
+        self.fail_stranded(state);
+    }
+
+    /// Once a peer is gone and the NIC has nothing more for it, what waits can only fail.
+    fn fail_stranded(&self, state: &mut State) {
+        if self.link.peer.gone().is_none() || !state.in_flight.is_empty() {
+            return;
+        }
+        let (peer, cause) = (self.link.rank(), self.link.peer.cause());
+        for item in std::mem::take(&mut state.backlog) {
+            self.finish(item, Err(CompletionError::PeerLost { peer, cause: cause.clone() }));
+        }
     }
 
     fn received(&self, state: &mut State, completion: &WorkCompletion) {
@@ -557,13 +598,15 @@ impl QueuePair {
                     state.notes.push_back(Note::Taken(state.taken));
                 }
             }
-            Some(Note::Taken(count)) => state.peer_took = state.peer_took.max(count),
+            Some(Note::Taken(count)) if count <= state.signals_sent => {
+                state.peer_took = state.peer_took.max(count);
+            }
             Some(Note::Goodbye) => state.notes.push_back(Note::GoodbyeAck),
             Some(Note::GoodbyeAck) => {
                 self.goodbye_acked.store(true, Ordering::Release);
                 self.core.board().ring();
             }
-            Some(Note::Signal(_)) | None => {
+            Some(Note::Signal(_) | Note::Taken(_)) | None => {
                 let detail = "it sent a bad message on a queue pair".to_string();
                 return self.lose(state, FaultCause::Protocol { detail });
             }
@@ -572,10 +615,10 @@ impl QueuePair {
             if let Err(error) = self.post_receive(state, index) {
                 return self.fail(state, None, format!("the NIC takes no receive ({error})"));
             }
-            if state.phase == Phase::Ready {
+            if state.phase != Phase::New {
                 state.recovered();
-                self.send_waiting(state);
             }
+            self.send_waiting(state);
         }
     }
 
@@ -595,7 +638,8 @@ impl QueuePair {
         let raw = state.raw.as_ref().ok_or(std::io::ErrorKind::NotConnected)?;
         let address = self.memory.address(index * NOTE_BYTES as u64);
         let key = self.memory.registration.local_key();
-        raw.post_receive(RECEIVE | index, Segment { address, bytes: NOTE_BYTES as u32, key })?;
+        let id = RECEIVE | state.receive_life() << LIFE_AT | index;
+        raw.post_receive(id, Segment { address, bytes: NOTE_BYTES as u32, key })?;
         state.receives_out += 1;
         Ok(())
     }
@@ -609,6 +653,10 @@ impl QueuePair {
 }
 
 impl State {
+    fn receive_life(&self) -> u64 {
+        u64::from(self.generation) & LIVES
+    }
+
     /// A completion of this life was good: the outage is over.
     fn recovered(&mut self) {
         self.failing_since = None;

@@ -100,18 +100,27 @@ pub(super) fn look() -> Result<Vec<(Nic, Arc<Context>)>, VerbsUnusable> {
         reason: format!("libibverbs cannot be loaded ({error})"),
         mend: "install rdma-core (apt-get install rdma-core ibverbs-providers)".into(),
     })?;
-    let mut found = Vec::new();
+    let (mut found, mut failed) = (Vec::new(), None);
     let listed = ibv::each_device(|name, opened| {
         match opened.and_then(|context| Ok((describe(name, &context)?, context))) {
             Ok((nic, context)) => found.push((nic, Arc::new(context))),
-            Err(error) => tracing::warn!(nic = name, %error, "cannot open an RDMA NIC"),
+            Err(error) => {
+                tracing::warn!(nic = name, %error, "cannot open an RDMA NIC");
+                failed.get_or_insert_with(|| format!("{name} cannot be opened ({error})"));
+            }
         }
     });
     listed.map_err(|error| VerbsUnusable {
         reason: format!("libibverbs cannot list devices ({error})"),
         mend: "load the kernel's RDMA modules (modprobe ib_uverbs)".into(),
     })?;
-    Ok(found)
+    match failed {
+        Some(reason) if found.is_empty() => Err(VerbsUnusable {
+            reason,
+            mend: "give this process access to /dev/infiniband/uverbs* (in a container: --device /dev/infiniband)".into(),
+        }),
+        _ => Ok(found),
+    }
 }
 
 fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
@@ -144,6 +153,10 @@ fn describe_port(
     gids: &[rdma_mummy_sys::ibv_gid_entry],
 ) -> std::io::Result<Port> {
     let port = context.port(number)?;
+    // a connection names its GID in 8 bits
+    let is_usable = |entry: &&rdma_mummy_sys::ibv_gid_entry| {
+        entry.port_num == u32::from(number) && entry.gid_index <= u32::from(u8::MAX)
+    };
     let gid = |entry: &rdma_mummy_sys::ibv_gid_entry| {
         // SAFETY: any bytes are a GID.
         let raw = unsafe { entry.gid.raw };
@@ -168,7 +181,7 @@ fn describe_port(
         mtu: ibv::mtu_bytes(port.active_mtu),
         mtu_max: ibv::mtu_bytes(port.max_mtu),
         lid: port.lid,
-        gids: gids.iter().filter(|entry| entry.port_num == u32::from(number)).map(gid).collect(),
+        gids: gids.iter().filter(is_usable).map(gid).collect(),
     })
 }
 

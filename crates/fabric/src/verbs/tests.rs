@@ -199,6 +199,30 @@ fn a_bad_key_fails_one_memcpy_with_its_cause_and_the_queue_pair_goes_on() {
 }
 
 #[test]
+fn two_failures_with_a_quiet_time_between_are_two_outages() {
+    if !there_is_a_device() {
+        return;
+    }
+    let devices = pair(|_| {});
+    let way = way(&devices, 4096);
+    let Remote { address, key } = way.remote.remote().unwrap();
+    let wrong = Remote { address, key: key ^ 0xff00 };
+    let forged = RemoteRegion::registered(Rank(1), way.target.descriptor(), wrong);
+    for epoch in [1, 2] {
+        let bad = Work { remote: forged.clone(), ..way.work(Direction::Write, 0, 4096, epoch) };
+        devices[0].post(Rank(1), 0, bad).unwrap();
+        let done = completions(&devices[0], 1);
+        let failed = matches!(done[0].result, Err(CompletionError::QueuePairFailed { .. }));
+        assert!(failed, "{done:?}");
+        // longer than one outage may last
+        std::thread::sleep(Duration::from_secs(5));
+    }
+    devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 50, 3)).unwrap();
+    assert_eq!(completions(&devices[0], 1)[0].result, Ok(()));
+    assert!(devices.iter().all(|device| device.core().fault().is_none()));
+}
+
+#[test]
 fn a_freed_region_can_be_accessed_no_more() {
     if !there_is_a_device() {
         return;

@@ -3,7 +3,7 @@
 
 use super::super::ibv::{self, CHAIN_MAX, Kind, Remote, Request, Segment};
 use super::super::wire::{self, NOTE_BYTES, Note};
-use super::{ONE_REQUEST_BYTES, QueuePair};
+use super::{NOTES, ONE_REQUEST_BYTES, QueuePair};
 use crate::api::{Direction, Signal};
 use crate::arrival::ArrivalMode;
 use crate::device::Work;
@@ -95,10 +95,10 @@ impl QueuePair {
 
     /// An epoch in registered memory, for the request of that id.
     fn word(&self, id: u64, epoch: u64) -> Segment {
-        let offset = self.depth.words_at() + id % u64::from(self.depth.memcpys + 1) * 8;
+        let offset = self.depth.words_at() + id % u64::from(self.depth.memcpys + NOTES) * 8;
         // SAFETY: 8 bytes inside the control memory, at a multiple of 8 from a page's start. Only the
-        // request of this id reads them: the one that had the word before it, `memcpys + 1` ids ago, has
-        // completed, as at most `memcpys` and a goodbye are in flight.
+        // request of this id reads them: the one that had the word before it, `memcpys + NOTES` ids ago,
+        // has completed, as at most `memcpys` memcpys and that many notes are in flight.
         unsafe { self.memory.mapping.at(offset).cast::<u64>().write(epoch.to_le()) };
         let key = self.memory.registration.local_key();
         Segment { address: self.memory.address(offset), bytes: 8, key }

@@ -84,6 +84,8 @@ impl QueuePair {
         let number = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
         let (first_packet, signals_taken) = (state.first_packet, state.taken);
         state.told = state.taken;
+        // the peer is told with the next life
+        state.notes.retain(|note| !matches!(note, Note::Taken(_)));
         let what = What::Rebuilt { number, first_packet, signals_taken };
         self.tell(News { queue_pair: self.index, generation: state.generation, what });
         self.join(state);
@@ -158,6 +160,10 @@ impl QueuePair {
         (state.signals_sent, state.peer_took) = (theirs.took, theirs.took);
         state.phase = Phase::Ready;
         self.send_waiting(state);
+        if state.in_flight.is_empty() {
+            // no completion will say that this life is good: the next failure is another outage
+            state.failing_since = None;
+        }
     }
 
     pub(super) fn give_up_late(&self, state: &mut State, now: Instant) {
