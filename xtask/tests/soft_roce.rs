@@ -57,7 +57,7 @@ fn our_throughput_against_that_of_ib_write_bw() {
     assert_eq!(says, "ours 27.5 MiB/s, ib_write_bw 30.2 MiB/s, ratio 0.91");
     let says = judge_ratio(&turns([1.0, 27.0, 99.0])).unwrap_err();
     assert!(says.contains("ratio 0.89"), "{says}");
-    assert!(judge_ratio(&turns([30.0; 3]).replace("write_bytes", "bytes")).is_err());
+    assert!(judge_ratio(&turns([30.0; 3]).replace("bytes_per_second", "bytes")).is_err());
     assert!(judge_ratio(&(own(99.0) + WRITE_BW)).is_err(), "one turn is not three");
     assert!(judge_ratio(&turns([30.0; 3]).replace("30.17", "nan")).is_err());
 }
