@@ -134,7 +134,7 @@ impl Writer<'_> {
             let start_ns = Clock::now_ns();
             self.post(&mut course)?;
             let last = course.posted;
-            self.await_answer(&mut course, last)?;
+            self.await_until(&mut course, last, last)?;
             // fits: durations far below 2^53
             times.push(Clock::now_ns().saturating_sub(start_ns) as f64);
         }
@@ -142,7 +142,8 @@ impl Writer<'_> {
         Ok(times)
     }
 
-    /// As many on their way as the window allows.
+    /// As many on their way as the window allows. A signal speaks for all writes before it, so only the
+    /// last one is signalled, and the clock runs until it is answered.
     fn throughput(&mut self) -> Result<Run, WriteError> {
         let window = self.spec.window as u64;
         let mut course = self.begin()?;
@@ -150,13 +151,14 @@ impl Writer<'_> {
         while pace.goes_on(course.posted) {
             if course.posted >= window {
                 let oldest = course.posted + 1 - window;
-                self.await_answer(&mut course, oldest)?;
+                self.await_until(&mut course, oldest, 0)?;
             }
             self.prepare(&course)?;
-            self.post(&mut course)?;
+            self.post_write(&mut course, None)?;
         }
         let last = course.posted;
-        self.await_answer(&mut course, last)?;
+        self.post_signal(&course)?;
+        self.await_until(&mut course, last + 1, last)?;
         let run = Run::new(course.posted, pace, self.spec);
         self.finish(&course)?;
         Ok(run)
@@ -182,7 +184,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Stamps the next write; what was there before is answered.
+    /// Stamps the next write; what was there before has been taken.
     fn prepare(&mut self, course: &Course) -> Result<(), WriteError> {
         // fits: a remainder; `Pace` ends a course long before 2^32
         let place = (course.posted % self.spec.window as u64) as usize;
@@ -191,26 +193,56 @@ impl Writer<'_> {
     }
 
     fn post(&mut self, course: &mut Course) -> Result<(), WriteError> {
+        let signal = Signal { slot: course.arrivals, epoch: course.posted + 1 };
+        self.post_write(course, Some(signal))
+    }
+
+    fn post_write(
+        &mut self,
+        course: &mut Course,
+        signal: Option<Signal>,
+    ) -> Result<(), WriteError> {
         let offset = offset(course.posted, self.spec);
         course.posted += 1;
-        let epoch = course.posted;
+        self.memcpy(offset, self.spec.bytes as u64, signal, course.posted)
+    }
+
+    /// Says that all writes so far are there.
+    fn post_signal(&mut self, course: &Course) -> Result<(), WriteError> {
+        let signal = Signal { slot: course.arrivals, epoch: course.posted };
+        self.memcpy(0, 0, Some(signal), course.posted)
+    }
+
+    fn memcpy(
+        &self,
+        offset: u64,
+        bytes: u64,
+        signal: Option<Signal>,
+        token: u64,
+    ) -> Result<(), WriteError> {
         Ok(self.end.channel.memcpy(Memcpy {
             local: LocalSlice { region: &self.end.region, offset },
             remote: RemoteSlice { region: &self.theirs, offset },
-            bytes: self.spec.bytes as u64,
+            bytes,
             direction: Direction::Write,
-            signal: Some(Signal { slot: course.arrivals, epoch }),
-            token: epoch,
+            signal,
+            token,
         })?)
     }
 
-    /// Waits until the write of that number is answered, and its source may be written again.
-    fn await_answer(&mut self, course: &mut Course, number: u64) -> Result<(), WriteError> {
+    /// Waits until so many memcpys have completed, whose sources may be written again, and the write of
+    /// that number is answered.
+    fn await_until(
+        &mut self,
+        course: &mut Course,
+        completed: u64,
+        answered: u64,
+    ) -> Result<(), WriteError> {
         loop {
             let ticket = self.end.fabric.ticket();
             course.completed += self.end.poll()?;
-            let answered = self.end.fabric.arrived(course.answers);
-            if answered.min(course.completed) >= number {
+            let answers = self.end.fabric.arrived(course.answers);
+            if answers >= answered && course.completed >= completed {
                 return Ok(());
             }
             if let Some(fault) = self.end.fabric.fault() {

@@ -311,7 +311,7 @@ pub(crate) struct WriteArgs {
     /// Measure this too, between the same processes, with the same bytes, in alternation
     #[arg(long, value_enum)]
     pub(crate) against: Option<AgainstArg>,
-    /// Writes (or calls) unanswered at a time when throughput is measured; of large ones fewer
+    /// Writes (or calls) under way at a time when throughput is measured; of large ones fewer
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) window: usize,
     /// The address of this host on which both processes listen: of the RDMA NIC's interface, to compare

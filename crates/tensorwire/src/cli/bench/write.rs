@@ -50,7 +50,7 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
     print(table(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
     print(
         "medians; round trip: a write into the other process's memory and its answer, one at a time; \
-         throughput: with as many unanswered as the window says.",
+         throughput: as many under way as the window says, the last one answered.",
     )?;
     match args.against {
         None => print("The last write of every measurement was compared whole."),
