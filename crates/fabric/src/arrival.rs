@@ -2,7 +2,6 @@
 //! backend keeps it.
 
 use std::fmt;
-use std::str::FromStr;
 
 /// How a signal travels, and what therefore proves that its payload is there.
 #[derive(
@@ -21,13 +20,6 @@ pub enum ArrivalMode {
     FlagTail,
 }
 
-/// A text that names no arrival mode.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no arrival mode {text:?}; there are write-imm, flag-separate and flag-tail")]
-pub struct ArrivalModeError {
-    pub text: String,
-}
-
 impl ArrivalMode {
     pub fn name(self) -> &'static str {
         match self {
@@ -41,15 +33,5 @@ impl ArrivalMode {
 impl fmt::Display for ArrivalMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for ArrivalMode {
-    type Err = ArrivalModeError;
-
-    fn from_str(text: &str) -> Result<ArrivalMode, ArrivalModeError> {
-        let modes = [ArrivalMode::WriteImm, ArrivalMode::FlagSeparate, ArrivalMode::FlagTail];
-        let found = modes.into_iter().find(|mode| mode.name() == text);
-        found.ok_or_else(|| ArrivalModeError { text: text.into() })
     }
 }

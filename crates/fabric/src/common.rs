@@ -183,6 +183,23 @@ impl Core {
         self.board.ring();
     }
 
+    /// Waits until nobody is `missing`; returns who still is when the deadline passes.
+    pub(crate) fn await_all(
+        &self,
+        deadline: Deadline,
+        missing: impl Fn() -> Vec<Rank>,
+    ) -> Vec<Rank> {
+        loop {
+            let ticket = self.board.ticket();
+            let mut ranks = missing();
+            // the queue pairs of a peer stand in a row
+            ranks.dedup();
+            if ranks.is_empty() || self.wait(ticket, deadline) == Wake::TimedOut {
+                return ranks;
+            }
+        }
+    }
+
     /// Waits on the doorbell.
     pub(crate) fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
         let waited = self.board.doorbell().wait(ticket, self.config.spin, deadline);

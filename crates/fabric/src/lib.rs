@@ -13,6 +13,7 @@
 //! | `listener.rs`, `mesh.rs` | accepting, dialling, and waiting until all are there |
 //! | `control/` | the connection beside the data: messages, region requests, goodbyes, deaths |
 //! | `common.rs`, `board.rs`, `doorbell.rs` | what is told to a process: arrivals, completions, faults |
+//! | `arrival.rs` | when a tensor counts as there: the modes |
 //! | `flags.rs` | the memory that is looked at where epochs come as plain writes |
 //! | `mapping.rs`, `raw_io.rs` | all `mmap` and all socket I/O on memory that others write |
 
@@ -42,7 +43,7 @@ pub use api::{
     ArrivalSlot, Channel, Completion, Direction, Fabric, LocalSlice, MESSAGE_BYTES_MAX, Memcpy,
     Message, RemoteSlice, Signal,
 };
-pub use arrival::{ArrivalMode, ArrivalModeError};
+pub use arrival::ArrivalMode;
 pub use common::FabricStats;
 pub use config::{
     Backend, Endpoint, EndpointError, FabricConfig, JobCredentials, Member, PeerAddress, Secret,

@@ -7,4 +7,5 @@
 
 pub mod cpu;
 pub mod mesh;
+pub mod random;
 pub mod suite;

@@ -124,15 +124,8 @@ impl TcpDevice {
                 && !queue_pair.goodbye_acked.load(Ordering::Acquire)
                 && !queue_pair.is_closed()
         };
-        loop {
-            let ticket = self.core.board().ticket();
-            let mut missing: Vec<Rank> =
-                open.iter().filter(pending).map(|queue_pair| queue_pair.link.rank()).collect();
-            missing.dedup();
-            if missing.is_empty() || self.core.wait(ticket, deadline) == Wake::TimedOut {
-                return missing;
-            }
-        }
+        let missing = || open.iter().filter(pending).map(|pair| pair.link.rank()).collect();
+        self.core.await_all(deadline, missing)
     }
 }
 

@@ -70,9 +70,16 @@ pub(super) struct NicEnd {
     choice: Choice,
 }
 
-impl NicEnd {
-    fn open(options: &VerbsOptions, config: &FabricConfig) -> Result<NicEnd, VerbsUnusable> {
-        let near = Some(config.endpoint.ip()).filter(|ip: &IpAddr| !ip.is_unspecified());
+/// A NIC that was chosen, opened, and found to be of use.
+struct Taken {
+    nic: Nic,
+    choice: Choice,
+    domain: Arc<ProtectionDomain>,
+    inline_bytes: u32,
+}
+
+impl Taken {
+    fn open(options: &VerbsOptions, near: Option<IpAddr>) -> Result<Taken, VerbsUnusable> {
         let mut found = survey::look()?;
         let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
         let choice = survey::choose(&nics, options, near)?;
@@ -81,13 +88,21 @@ impl NicEnd {
             reason: format!("{} gives no protection domain ({error})", nic.name),
             mend: "end other users of the NIC, or see dmesg".into(),
         })?;
+        let inline_bytes = probe(&domain, &context, &nic, INLINE_BYTES)?;
+        Ok(Taken { nic, choice, domain, inline_bytes })
+    }
+}
+
+impl NicEnd {
+    fn open(options: &VerbsOptions, config: &FabricConfig) -> Result<NicEnd, VerbsUnusable> {
+        let near = Some(config.endpoint.ip()).filter(|ip| !ip.is_unspecified());
+        let Taken { nic, choice, domain, inline_bytes } = Taken::open(options, near)?;
         // fits: check_config allows 2^20 memcpys
         let memcpys = config.queue_depth as u32;
         let requests_max = nic.requests_max.max(64);
         let window = (2 * memcpys).clamp(16, WINDOW_MAX).min(requests_max - NOTES);
         let sends = (2 * memcpys + NOTES).min(requests_max);
         let depth = Depth { sends, window, memcpys };
-        let inline_bytes = probe(&domain, &context, &nic, INLINE_BYTES)?;
         Ok(NicEnd { domain, depth, inline_bytes, nic, choice })
     }
 
@@ -128,6 +143,12 @@ impl NicEnd {
     }
 }
 
+fn raise_memlock(limit: u64) -> String {
+    format!(
+        "this process may lock {limit} bytes in memory; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
+    )
+}
+
 /// How many bytes of payload the device takes inside a request: messages and flags need a few.
 fn probe(
     domain: &Arc<ProtectionDomain>,
@@ -140,9 +161,7 @@ fn probe(
     let made = made.map_err(|error| VerbsUnusable {
         reason: format!("{} makes no queue pair ({error})", nic.name),
         mend: match region::memlock_limit() {
-            Some(limit) => format!(
-                "this process may lock {limit} bytes; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
-            ),
+            Some(limit) => raise_memlock(limit),
             None => "see dmesg; does the NIC support reliable connected queue pairs?".into(),
         },
     })?;
@@ -169,16 +188,7 @@ pub(super) fn usable(
     options: &VerbsOptions,
     near: Option<IpAddr>,
 ) -> Result<String, VerbsUnusable> {
-    let found = survey::look()?;
-    let nics: Vec<Nic> = found.iter().map(|(nic, _)| nic.clone()).collect();
-    let choice = survey::choose(&nics, options, near)?;
-    let (nic, context) = &found[choice.nic];
-    let domain = ProtectionDomain::new(context).map_err(|error| VerbsUnusable {
-        reason: format!("{} gives no protection domain ({error})", nic.name),
-        mend: "end other users of the NIC, or see dmesg".into(),
-    })?;
-    probe(&domain, context, nic, INLINE_BYTES)?;
-    Ok(choice.reason)
+    Ok(Taken::open(options, near)?.choice.reason)
 }
 
 fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socket>> {
@@ -429,9 +439,7 @@ impl VerbsDevice {
 
     fn explain(&self, error: &std::io::Error) -> String {
         match (error.raw_os_error(), region::memlock_limit()) {
-            (Some(libc::ENOMEM), Some(limit)) => format!(
-                "{error}; this process may lock {limit} bytes in memory: raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
-            ),
+            (Some(libc::ENOMEM), Some(limit)) => format!("{error}; {}", raise_memlock(limit)),
             _ => error.to_string(),
         }
     }
@@ -445,16 +453,10 @@ impl VerbsDevice {
                 && !pair.goodbye_acked.load(Ordering::Acquire)
                 && !pair.is_closed()
         };
-        loop {
-            let ticket = self.core.board().ticket();
+        self.core.await_all(deadline, || {
             self.progress();
-            let mut missing: Vec<Rank> =
-                open.iter().filter(pending).map(|pair| pair.link.rank()).collect();
-            missing.dedup();
-            if missing.is_empty() || self.core.wait(ticket, deadline) == Wake::TimedOut {
-                return missing;
-            }
-        }
+            open.iter().filter(pending).map(|pair| pair.link.rank()).collect()
+        })
     }
 }
 
