@@ -27,7 +27,7 @@ pub use facts::{
     Provider, Rdma, SharedMemory,
 };
 pub use judge::{Finding, Severity};
-pub use peer::{DOCTOR, DoctorError, PeerExamined, doctor_member, examine_peer};
+pub use peer::{DOCTOR, DoctorError, PeerExamined, doctor_member, examine_peer, hosts_of_peer};
 pub use trial::{Moved, Trial};
 
 use tensorwire_fabric::VerbsOptions;

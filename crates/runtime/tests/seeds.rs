@@ -114,7 +114,7 @@ fn run_seed(seed: u64, reuse: ReuseRule) -> Result<Seen, String> {
     let mut random = Random::new(seed);
     let options = PlanOptions { reuse, ..PlanOptions::default() };
     let job = Job::new(&mut random, options, Size::Small);
-    let network = SimNetwork::new(random.next(), job.knobs);
+    let network = SimNetwork::new(random.draw(), job.knobs);
     // no patience: nobody waits here
     let options = support::options(Duration::ZERO);
     let (mut sessions, _fabrics) = open(&job, Backend::Sim(network.clone()), options);

@@ -170,5 +170,8 @@ fn arguments_that_make_no_sense() {
         assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
         assert!(ended.stderr.contains(says), "{arguments}: {}", ended.stderr);
         assert!(ended.stdout.is_empty(), "{arguments}: {}", ended.stdout);
+        // what is wrong with the name itself is said before anything is tried
+        let tried = ended.stderr.contains("trying its transports");
+        assert!(!tried || arguments.contains("invalid"), "{arguments}: {}", ended.stderr);
     }
 }

@@ -47,7 +47,7 @@ fn run(mode: ArrivalMode, seed: u64) -> Result<Seen, String> {
         ArrivalMode::FlagTail => crate::in_order(knobs),
         _ => SimKnobs { within: Within::Random, ..knobs },
     };
-    let network = SimNetwork::new(random.next(), knobs);
+    let network = SimNetwork::new(random.draw(), knobs);
     let fabrics = open(&Backend::Sim(network.clone()), 2, |config| {
         config.arrival = Some(mode);
         (config.queue_pairs_per_peer, config.completion_queues) = (2, 1);

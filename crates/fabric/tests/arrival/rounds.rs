@@ -136,7 +136,7 @@ fn pattern(way: usize, round: u64) -> u64 {
 }
 
 pub(crate) fn run(plan: &Plan, random: &mut Random) -> Result<Seen, String> {
-    let network = SimNetwork::new(random.next(), plan.knobs);
+    let network = SimNetwork::new(random.draw(), plan.knobs);
     let queue_depth = random.of(&[1, 4, 64]);
     let fabrics = open(&Backend::Sim(network.clone()), 2, |config| {
         config.arrival = Some(plan.mode);

@@ -89,7 +89,7 @@ impl DoctorError {
 /// that failed.
 pub fn examine_peer(
     host: &str,
-    rsh: &str,
+    hosts: Hosts,
     options: &VerbsOptions,
     here: &Facts,
     job: &JobSpec,
@@ -97,7 +97,7 @@ pub fn examine_peer(
     let job = JobSpec {
         kind: DOCTOR.to_string(),
         roles: vec!["doctor".to_string(), "doctor's peer".to_string()],
-        hosts: hosts(host)?.started_by(rsh)?,
+        hosts,
         ..job.clone()
     };
     let mut peer = PeerExamined {
@@ -118,7 +118,14 @@ pub fn examine_peer(
     Ok(peer)
 }
 
-/// This machine and one other.
+/// This machine and one other, where `rsh` starts a process.
+///
+/// # Errors
+/// When it is no host, or one that cannot be found.
+pub fn hosts_of_peer(host: &str, rsh: &str) -> Result<Hosts, DoctorError> {
+    Ok(hosts(host)?.started_by(rsh)?)
+}
+
 fn hosts(host: &str) -> Result<Hosts, DoctorError> {
     // what --hosts would take for a list, or for a file
     if host.contains(',') || host.starts_with('@') {

@@ -205,7 +205,7 @@ impl Job {
 fn fill(value: &mut Value, random: &mut Random) {
     let dtype = value.spec.dtype;
     for element in value.bytes_mut().chunks_exact_mut(dtype.bytes()) {
-        let number = random.next();
+        let number = random.draw();
         if dtype == DType::F32 {
             let magnitude = 0.25 + (number >> 40) as f32 / 16_777_216.0;
             let signed = if number & 1 == 0 { magnitude } else { -magnitude };

@@ -3,7 +3,9 @@
 
 mod page;
 
-use tensorwire_node::doctor::{DoctorError, Examination, Severity, examine, examine_peer};
+use tensorwire_node::doctor::{
+    DoctorError, Examination, Severity, examine, examine_peer, hosts_of_peer,
+};
 
 use super::Failure;
 use super::args::DoctorArgs;
@@ -15,17 +17,19 @@ const LIVENESS_MS: u64 = 6000;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let options = args.options();
+    // a name that is none is said before the trials, which take their time
+    let hosts = args.peer.as_ref().map(|host| hosts_of_peer(host, &args.rsh)).transpose()?;
     if !args.json {
         note("looking at this machine and trying its transports, which takes a few seconds");
     }
     let mut found = examine(&options);
-    if let Some(host) = &args.peer {
+    if let (Some(host), Some(hosts)) = (&args.peer, hosts) {
         if !args.json {
             note(format_args!("starting a process on {host} and trying the way there"));
         }
         // its kind, roles, hosts and payload are filled in
         let job = job_spec(args.listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
-        let peer = examine_peer(host, &args.rsh, &options, &found.facts, &job)?;
+        let peer = examine_peer(host, hosts, &options, &found.facts, &job)?;
         found = found.with_peer(peer);
     }
     show(&found, args.json)?;
