@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, Job, NodeId, Op, Output, Task, gradients, place,
+    Cluster, Graph, GraphError, Hint, Init, Job, NodeId, Op, Output, Rule, Task, gradients, place,
     simplify, verify,
 };
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -90,7 +90,7 @@ fn variables_go_round_robin_and_updates_to_their_variable() {
     for name in ["a", "b", "c"] {
         let v = graph.variable(name, spec(&[2]), Init::Zeros).unwrap();
         let g = graph.add(&format!("g{name}"), HINT, Op::Relu, &[v]).unwrap().into();
-        let step = Op::ApplySgd { rate: 0.1 };
+        let step = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
         let hint = Hint::With(v.node);
         updates.push(graph.add(&format!("update {name}"), hint, step, &[v, g]).unwrap());
     }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tensorwire_graph::Op;
+use tensorwire_graph::{Op, Rule};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, TensorSpec};
@@ -89,7 +89,7 @@ fn values(spec: &TensorSpec) -> Vec<u64> {
                 *x = (i % 17) as f64 * 0.01 - 0.07;
             }
         }
-        DType::I32 | DType::I64 | DType::U8 => {}
+        DType::I32 | DType::I64 | DType::U8 | DType::BF16 => {}
     }
     words
 }
@@ -147,8 +147,8 @@ fn memory_bound(dtype: DType, cases: &mut Vec<Case>) {
     let logits = spec(&[64, 10]);
     let cached = spec(&[(1 << 20) / dtype.bytes()]);
     let large = spec(&[(1 << 28) / dtype.bytes()]);
-    let sgd = Op::ApplySgd { rate: 0.01 };
-    let momentum = Op::ApplyMomentum { rate: 0.01, momentum: 0.9 };
+    let sgd = Op::Apply { rule: Rule::Sgd { rate: 0.01 } };
+    let momentum = Op::Apply { rule: Rule::Momentum { rate: 0.01, momentum: 0.9 } };
     let fill = |spec: &TensorSpec| Op::Fill { value: 1.0, spec: spec.clone() };
     let copies = |spec: &TensorSpec, n| vec![spec.clone(); n];
     let mut case = |op: Op, of: &str, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>| {

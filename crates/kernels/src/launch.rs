@@ -3,7 +3,7 @@
 
 mod operands;
 
-use tensorwire_graph::Op;
+use tensorwire_graph::{Op, Rule};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, Element};
 
@@ -176,8 +176,8 @@ fn float<T: Real, B: Backend>(
         Op::SoftmaxCrossEntropy => softmax_cross_entropy::<T, B>(backend, operands),
         Op::CountCorrect => count_correct::<T, B>(backend, operands),
         Op::ReduceMax => reduce_max::<T, B>(backend, operands),
-        Op::ApplySgd { rate } => apply_sgd::<T, B>(backend, operands, *rate),
-        Op::ApplyMomentum { rate, momentum } => {
+        Op::Apply { rule: Rule::Sgd { rate } } => apply_sgd::<T, B>(backend, operands, *rate),
+        Op::Apply { rule: Rule::Momentum { rate, momentum } } => {
             apply_momentum::<T, B>(backend, operands, *rate, *momentum)
         }
         Op::Fill { .. }
@@ -189,6 +189,8 @@ fn float<T: Real, B: Backend>(
         | Op::SendDyn { .. }
         | Op::RecvDyn { .. }
         | Op::Reshape { .. } => Err(KernelError::NoKernel { op: operands.op }),
+        // in the making
+        _ => Err(KernelError::NoKernel { op: operands.op }),
     }
 }
 
@@ -319,6 +321,7 @@ fn fill<B: Backend>(
             exactly(value as i64, value, |v| v as f64).ok_or_else(refused)?,
             y.elements_mut()?,
         ),
+        DType::BF16 => backend.fill(half::bf16::from_f64(value), y.elements_mut()?),
         DType::U8 => backend.fill(
             exactly(value as u8, value, |v| v.into()).ok_or_else(refused)?,
             y.elements_mut()?,

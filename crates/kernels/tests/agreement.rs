@@ -18,7 +18,7 @@ use common::{
     Real, Tensor, Values, all, assert_same, cpus, reference, run_one, try_run, try_run_in_place,
 };
 use proptest::prelude::*;
-use tensorwire_graph::Op;
+use tensorwire_graph::{Op, Rule};
 use tensorwire_tensor::TensorSpec;
 
 /// Both back ends' results of an operator of one real output are the same bits.
@@ -123,8 +123,8 @@ fn optimizers<T: Real>(len: usize, world_size: usize, seed: u64) {
     let v = Tensor::new(&[len], &values.reals::<T>(len));
     let u = Tensor::new(&[len], &values.reals::<T>(len));
     let rate = values.uniform();
-    let sgd = (Op::ApplySgd { rate }, vec![v.clone()]);
-    let momentum = (Op::ApplyMomentum { rate, momentum: 0.9 }, vec![v, u]);
+    let sgd = (Op::Apply { rule: Rule::Sgd { rate } }, vec![v.clone()]);
+    let momentum = (Op::Apply { rule: Rule::Momentum { rate, momentum: 0.9 } }, vec![v, u]);
     for (op, state) in [sgd, momentum] {
         let run = |kernels: &_| {
             let mut state = state.clone();

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Tensor, all, try_run, try_run_in_place};
-use tensorwire_graph::{EdgeId, Init, Op};
+use tensorwire_graph::{EdgeId, Init, Op, Rule};
 use tensorwire_kernels::{KernelError, Operand};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -66,9 +66,9 @@ fn counts() {
     for op in [Op::SoftmaxCrossEntropy, Op::CountCorrect, Op::ReduceMax] {
         assert!(matches!(error(&op, &[], &[]), KernelError::InputCount { .. }), "{op:?}");
     }
-    let op = Op::ApplySgd { rate: 1.0 };
+    let op = Op::Apply { rule: Rule::Sgd { rate: 1.0 } };
     assert_eq!(error(&op, &[], &two[..1]), KernelError::NoGradients { op: "ApplySgd" });
-    let op = Op::ApplyMomentum { rate: 1.0, momentum: 1.0 };
+    let op = Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 1.0 } };
     let found = error(&op, &two[..1], &two[..1]);
     assert_eq!(found, KernelError::OutputCount { op: "ApplyMomentum", expected: 2, found: 1 });
     let op = Op::Fill { value: 0.0, spec: TensorSpec::new(F32, &[]).unwrap() };
@@ -82,7 +82,7 @@ type Misfit = (Op, Vec<Vec<usize>>, Vec<Vec<usize>>, Operand);
 #[test]
 fn shapes() {
     use Operand::{Input, Output};
-    let momentum = Op::ApplyMomentum { rate: 1.0, momentum: 1.0 };
+    let momentum = Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 1.0 } };
     let turned = Op::MatMul { transpose_a: false, transpose_b: true };
     let fill = Op::Fill { value: 0.0, spec: TensorSpec::new(F32, &[2]).unwrap() };
     let misfits: Vec<Misfit> = vec![
@@ -100,7 +100,12 @@ fn shapes() {
         (Op::Add, vec![vec![2], vec![2]], vec![vec![]], Output(0)),
         (Op::ScaleBy, vec![vec![2], vec![1]], vec![vec![2]], Input(1)),
         (Op::ReduceMax, vec![vec![2]], vec![vec![1]], Output(0)),
-        (Op::ApplySgd { rate: 1.0 }, vec![vec![2], vec![3]], vec![vec![2]], Input(1)),
+        (
+            Op::Apply { rule: Rule::Sgd { rate: 1.0 } },
+            vec![vec![2], vec![3]],
+            vec![vec![2]],
+            Input(1),
+        ),
         (momentum, vec![vec![2]], vec![vec![2], vec![1]], Output(1)),
         (fill, vec![], vec![vec![3]], Output(0)),
     ];
@@ -135,7 +140,7 @@ fn element_types() {
     let inputs = [tensor(F32, &[2, 3]), tensor(DType::I32, &[2])];
     let found = error(&Op::CountCorrect, &inputs, &f32s(&[&[]]));
     assert_eq!(found.to_string(), "CountCorrect, output 0: expected i64, found f32");
-    let op = Op::ApplySgd { rate: 1.0 };
+    let op = Op::Apply { rule: Rule::Sgd { rate: 1.0 } };
     let found = error(&op, &[f64s(&[1])], &f32s(&[&[1]]));
     assert_eq!(found.to_string(), "ApplySgd, input 0: expected f32, found f64");
 }
@@ -201,8 +206,8 @@ fn operators_that_cannot_work_in_place_say_so() {
         Op::SoftmaxCrossEntropy,
         Op::CountCorrect,
         Op::ReduceMax,
-        Op::ApplySgd { rate: 1.0 },
-        Op::ApplyMomentum { rate: 1.0, momentum: 1.0 },
+        Op::Apply { rule: Rule::Sgd { rate: 1.0 } },
+        Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 1.0 } },
         Op::NoOp,
         Op::Send { edge: EdgeId(0) },
         Op::Recv { edge: EdgeId(0), fact },

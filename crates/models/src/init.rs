@@ -10,6 +10,8 @@ pub fn initialise(name: &str, init: Init, seed: u64, values: &mut [f32]) {
     // fits: fan sizes are dimensions of tensors in memory, exact in f64
     let limit = match init {
         Init::Zeros => return values.fill(0.0),
+        Init::Constant { value } => return values.fill(value as f32),
+        Init::Uniform { limit } => limit,
         Init::HeUniform { fan_in } => (6.0 / fan_in as f64).sqrt(),
         Init::GlorotUniform { fan_in, fan_out } => (6.0 / (fan_in + fan_out) as f64).sqrt(),
     };

@@ -2,8 +2,8 @@
 //! Still only a graph: nothing here knows which process does what.
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, RunId, RunSpec, Task, gradients,
-    simplify, verify,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule, RunId, RunSpec, Task,
+    gradients, simplify, verify,
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
@@ -220,13 +220,13 @@ fn add_update(
     let hint = Hint::With(at.node);
     let mut inputs = vec![at];
     let op = match optimizer {
-        Optimizer::Sgd { rate } => Op::ApplySgd { rate },
+        Optimizer::Sgd { rate } => Op::Apply { rule: Rule::Sgd { rate } },
         Optimizer::Momentum { rate, momentum } => {
             let name = format!("{}/velocity", variable.name);
             let op = Op::Variable { spec: variable.spec.clone(), init: Init::Zeros };
             inputs.push(graph.add(&name, hint, op, &[])?.into());
             slots.push(name);
-            Op::ApplyMomentum { rate, momentum }
+            Op::Apply { rule: Rule::Momentum { rate, momentum } }
         }
     };
     inputs.extend_from_slice(parts);

@@ -94,6 +94,7 @@ fn dtype(dtype: DType) -> Dtype {
         DType::I32 => Dtype::I32,
         DType::I64 => Dtype::I64,
         DType::U8 => Dtype::U8,
+        DType::BF16 => Dtype::BF16,
     }
 }
 

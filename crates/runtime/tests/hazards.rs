@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use support::{read, write};
 use tensorwire_fabric::{Backend, Fabric};
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, RunId, RunSpec,
-    SharedMemory, Task, Transfer, WhyWrite, place, plan,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Rule, RunId,
+    RunSpec, SharedMemory, Task, Transfer, WhyWrite, place, plan,
 };
 use tensorwire_runtime::{Advance, Session, SessionError};
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
@@ -66,7 +66,7 @@ impl Job {
         let gradient = Op::Fill { value: -1.0, spec: square() };
         let gradient = self.add("gradient", at, gradient, &[]);
         let (at, v) = (self.server(), self.v);
-        self.add("update", at, Op::ApplySgd { rate: 1.0 }, &[v, gradient]).node
+        self.add("update", at, Op::Apply { rule: Rule::Sgd { rate: 1.0 } }, &[v, gradient]).node
     }
 
     fn run(&mut self, root: NodeId, followed_by: &[usize]) -> &mut RunSpec {

@@ -13,8 +13,8 @@ use support::random::Random;
 use support::{options, read, sessions, write};
 use tensorwire_fabric::{Backend, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Reuse, ReuseRule, RunId,
-    RunSpec, place, plan,
+    Cluster, Graph, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Reuse, ReuseRule, Rule,
+    RunId, RunSpec, place, plan,
 };
 use tensorwire_runtime::Session;
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -72,7 +72,7 @@ fn late_reader() -> Shape {
     let gradient = add("gradient of v", worker, Op::ReluGrad, &[minus_one, v]);
     let late = add("late", worker, Op::Add, &[u, v]);
     let other = add("gradient of u", worker, Op::ReluGrad, &[zero, late]);
-    let rate = Op::ApplySgd { rate: 1.0 };
+    let rate = Op::Apply { rule: Rule::Sgd { rate: 1.0 } };
     let roots = [
         add("update v", Hint::With(v.node), rate.clone(), &[v, gradient]),
         add("update u", Hint::With(u.node), rate, &[u, other]),

@@ -11,6 +11,8 @@ pub enum DType {
     I32 = 3,
     I64 = 4,
     U8 = 5,
+    /// The upper half of an f32: 8 bits of exponent, 7 of fraction. For storage; sums are made in f32.
+    BF16 = 6,
 }
 
 impl DType {
@@ -19,8 +21,14 @@ impl DType {
         match self {
             DType::F32 | DType::I32 => 4,
             DType::F64 | DType::I64 => 8,
+            DType::BF16 => 2,
             DType::U8 => 1,
         }
+    }
+
+    /// f32, f64 or bf16?
+    pub const fn is_floating(self) -> bool {
+        matches!(self, DType::F32 | DType::F64 | DType::BF16)
     }
 
     /// The type with this wire code, if there is one.
@@ -31,6 +39,7 @@ impl DType {
             3 => Some(DType::I32),
             4 => Some(DType::I64),
             5 => Some(DType::U8),
+            6 => Some(DType::BF16),
             _ => None,
         }
     }
@@ -44,6 +53,7 @@ impl fmt::Display for DType {
             DType::I32 => "i32",
             DType::I64 => "i64",
             DType::U8 => "u8",
+            DType::BF16 => "bf16",
         })
     }
 }
@@ -68,6 +78,9 @@ impl Element for i64 {
 impl Element for u8 {
     const DTYPE: DType = DType::U8;
 }
+impl Element for half::bf16 {
+    const DTYPE: DType = DType::BF16;
+}
 
 #[cfg(test)]
 mod tests {
@@ -81,6 +94,6 @@ mod tests {
             }
         }
         assert_eq!(DType::from_code(0), None);
-        assert_eq!(DType::from_code(6), None);
+        assert_eq!(DType::from_code(7), None);
     }
 }

@@ -1,4 +1,9 @@
-//! Shape inference: one row per operator (Xue et al. §3.4, "static shape inference").
+//! Shape inference: one row per operator (Xue et al. §3.4, "static shape inference"). Rows of more than
+//! a few lines are in the files below, by family.
+
+mod layers;
+mod moves;
+mod state;
 
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
@@ -19,19 +24,32 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         Op::Variable { spec, .. } | Op::Fill { spec, .. } => Ok(vec![Fact::from(spec)]),
         Op::MatMul { transpose_a, transpose_b } => row.matmul(*transpose_a, *transpose_b),
         Op::BiasAdd => row.bias_add(),
-        Op::SumRows => match &inputs[0].dims[..] {
-            [_, columns] if float(&inputs[0]) => row.one(inputs[0].dtype, &[*columns]),
-            _ => row.mismatch("a floating matrix is needed"),
+        Op::SumRows => match inputs[0].dims.split_last() {
+            Some((columns, [_, ..])) if float(&inputs[0]) => row.one(inputs[0].dtype, &[*columns]),
+            _ => row.mismatch("a floating tensor of two dimensions or more is needed"),
         },
-        Op::Relu => row.same_floats(),
-        Op::ReluGrad | Op::Add => row.same_floats(),
+        Op::Relu | Op::Sigmoid | Op::Tanh | Op::Scale { .. } => row.same_floats(),
+        Op::ReluGrad | Op::SigmoidGrad | Op::TanhGrad | Op::SoftmaxGrad => row.same_floats(),
+        Op::Add | Op::Sub | Op::Mul | Op::Div => row.same_floats(),
         Op::ScaleBy => match float(&inputs[0]) && inputs[1].dims.is_empty() {
             true if inputs[0].dtype == inputs[1].dtype => Ok(vec![inputs[0].clone()]),
             _ => row.mismatch("a floating tensor and a scalar of its type are needed"),
         },
+        Op::Dropout { .. } => match float(&inputs[0]) && inputs[1] == scalar(DType::I64) {
+            true => Ok(vec![inputs[0].clone()]),
+            false => row.mismatch("a floating tensor and the step, i64[], are needed"),
+        },
+        Op::Softmax => match float(&inputs[0]) && !inputs[0].dims.is_empty() {
+            true => Ok(vec![inputs[0].clone()]),
+            false => row.mismatch("a floating tensor with a last dimension is needed"),
+        },
+        Op::Cast { to } => match float(&inputs[0]) && to.is_floating() {
+            true => row.one(*to, &inputs[0].dims),
+            false => row.mismatch("only floating types are cast, to floating types"),
+        },
         Op::SoftmaxCrossEntropy => {
             row.logits_and_labels()?;
-            Ok(vec![Fact { dtype: inputs[0].dtype, dims: Vec::new() }, inputs[0].clone()])
+            Ok(vec![scalar(inputs[0].dtype), inputs[0].clone()])
         }
         Op::CountCorrect => {
             row.logits_and_labels()?;
@@ -39,27 +57,108 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         }
         Op::ReduceMax if float(&inputs[0]) => row.one(inputs[0].dtype, &[]),
         Op::ReduceMax => row.mismatch("a floating tensor is needed"),
-        Op::ApplySgd { .. } | Op::ApplyMomentum { .. } => {
-            row.same_floats()?;
-            Ok(Vec::new())
-        }
+        Op::Reduce { axis, .. } => row.reduce(*axis),
+        Op::ReduceGrad { axis, .. } => row.reduce_grad(*axis),
+        Op::Apply { rule } => row.apply(*rule),
+        Op::ApplyRows { rule } => row.apply_rows(*rule),
+        Op::ApplyAverage { .. } => row.nothing_of_same_floats(),
         Op::Reshape { to } => row.reshape(to),
+        Op::Concat { axis } => row.concat(*axis),
+        Op::Slice { axis, start, length } => row.slice(*axis, *start, *length),
+        Op::Pad { axis, before, after } => row.pad(*axis, *before, *after),
+        Op::Transpose { permutation } => row.transpose(permutation),
+        Op::Gather => row.gather(),
+        Op::ScatterRows => row.scatter_rows(),
+        Op::Conv2d { window, groups } => row.conv2d(window, *groups),
+        Op::Conv2dGradInput { window, groups, size } => {
+            row.conv2d_grad_input(window, *groups, *size)
+        }
+        Op::Conv2dGradWeight { window, groups } => row.conv2d_grad_weight(window, *groups),
+        Op::MaxPool { window } => {
+            let [area_rows, area_columns] = window.kernel;
+            if area_rows.saturating_mul(area_columns) > 256 {
+                return row.mismatch("a window of at most 256 elements is needed");
+            }
+            let y = row.pool(window)?;
+            let places = Fact { dtype: DType::U8, dims: y.dims.clone() };
+            Ok(vec![y, places])
+        }
+        Op::MaxPoolGrad { window, size } => {
+            if inputs[1].dtype != DType::U8 || inputs[1].dims != inputs[0].dims {
+                return row.mismatch("places u8[n,oh,ow,c], as many as gradients, are needed");
+            }
+            row.pool_grad(window, *size)
+        }
+        Op::AvgPool { window } => Ok(vec![row.pool(window)?]),
+        Op::AvgPoolGrad { window, size } => row.pool_grad(window, *size),
+        Op::BatchNorm { scaled, .. } => {
+            let channels = row.channels(0, 1..inputs_of(*scaled, 2))?;
+            let statistic = Fact { dtype: inputs[0].dtype, dims: vec![channels] };
+            Ok(vec![inputs[0].clone(), statistic.clone(), statistic])
+        }
+        Op::BatchNormGrad { scaled, .. } => {
+            let channels = row.channels(1, 2..inputs_of(*scaled, 4))?;
+            if inputs[0].dtype != inputs[1].dtype || !alike(&inputs[0].dims, &inputs[1].dims) {
+                return row.mismatch("a gradient of x's type and shape is needed");
+            }
+            let vector = Fact { dtype: inputs[1].dtype, dims: vec![channels] };
+            let mut outputs = vec![inputs[1].clone()];
+            outputs.resize(inputs_of(*scaled, 2), vector);
+            Ok(outputs)
+        }
+        Op::Normalize { scaled, .. } => {
+            row.channels(0, 1..inputs_of(*scaled, 4))?;
+            Ok(vec![inputs[0].clone()])
+        }
+        Op::LocalResponseNorm { size, .. } | Op::LocalResponseNormGrad { size, .. } => {
+            if size % 2 == 0 || inputs[0].dims.is_empty() {
+                return row.mismatch("an odd number of channels and a last dimension are needed");
+            }
+            row.same_floats()
+        }
+        Op::Recurrent { cell } => row.recurrent(*cell),
+        Op::RecurrentGrad { cell, sequence, finals } => {
+            row.recurrent_grad(*cell, *sequence, *finals)
+        }
         Op::NoOp | Op::Send { .. } | Op::SendDyn { .. } => Ok(Vec::new()),
     }
+}
+
+/// `without_scale` operands, and one more for the scale where there is one.
+fn inputs_of(scaled: bool, without_scale: usize) -> usize {
+    without_scale + usize::from(scaled)
 }
 
 fn check_count(node: &str, op: &Op, found: usize) -> Result<(), GraphError> {
     let (least, most) = match op {
         Op::Input { .. } | Op::Variable { .. } | Op::Fill { .. } => (0, 0),
         Op::NoOp | Op::Recv { .. } | Op::RecvDyn { .. } => (0, 0),
-        Op::SumRows | Op::Relu | Op::ReduceMax | Op::Reshape { .. } => (1, 1),
-        Op::SendDyn { .. } => (1, 1),
+        Op::SumRows | Op::Relu | Op::Sigmoid | Op::Tanh | Op::Scale { .. } => (1, 1),
+        Op::Softmax | Op::Cast { .. } | Op::ReduceMax | Op::Reduce { .. } => (1, 1),
+        Op::Reshape { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Transpose { .. } => (1, 1),
+        Op::MaxPool { .. } | Op::AvgPool { .. } | Op::AvgPoolGrad { .. } => (1, 1),
+        Op::LocalResponseNorm { .. } | Op::SendDyn { .. } => (1, 1),
         // a control edge crosses as a send of nothing
         Op::Send { .. } => (0, 1),
-        Op::MatMul { .. } | Op::BiasAdd | Op::ReluGrad | Op::Add | Op::ScaleBy => (2, 2),
-        Op::SoftmaxCrossEntropy | Op::CountCorrect => (2, 2),
-        Op::ApplySgd { .. } => (2, usize::MAX),
-        Op::ApplyMomentum { .. } => (3, usize::MAX),
+        Op::MatMul { .. } | Op::BiasAdd | Op::ScaleBy | Op::Dropout { .. } => (2, 2),
+        Op::Add | Op::Sub | Op::Mul | Op::Div => (2, 2),
+        Op::ReluGrad | Op::SigmoidGrad | Op::TanhGrad | Op::SoftmaxGrad => (2, 2),
+        Op::SoftmaxCrossEntropy | Op::CountCorrect | Op::Gather => (2, 2),
+        Op::Conv2d { .. } | Op::Conv2dGradInput { .. } | Op::Conv2dGradWeight { .. } => (2, 2),
+        Op::MaxPoolGrad { .. } => (2, 2),
+        Op::ReduceGrad { .. } | Op::ScatterRows | Op::LocalResponseNormGrad { .. } => (3, 3),
+        Op::Concat { .. } => (1, usize::MAX),
+        Op::BatchNorm { scaled, .. } => exactly(inputs_of(*scaled, 2)),
+        Op::BatchNormGrad { scaled, .. } => exactly(inputs_of(*scaled, 4)),
+        Op::Normalize { scaled, .. } => exactly(inputs_of(*scaled, 4)),
+        Op::Recurrent { cell } => exactly(2 * cell.gates() + cell.states() + 1),
+        Op::RecurrentGrad { cell, sequence, finals } => {
+            let flowing = [*sequence, finals[0], finals[1]].into_iter().filter(|&flows| flows);
+            exactly(flowing.count() + cell.gates() + cell.states() + 3)
+        }
+        Op::Apply { rule } => (2 + rule.slots(), usize::MAX),
+        Op::ApplyRows { rule } => (3 + rule.slots(), usize::MAX),
+        Op::ApplyAverage { .. } => (2, usize::MAX),
     };
     if (least..=most).contains(&found) {
         return Ok(());
@@ -72,20 +171,25 @@ fn check_count(node: &str, op: &Op, found: usize) -> Result<(), GraphError> {
     Err(GraphError::InputCount { node: node.to_string(), op: op.name(), wanted, found })
 }
 
-struct Row<'a> {
+fn exactly(count: usize) -> (usize, usize) {
+    (count, count)
+}
+
+/// What a row of the table sees.
+pub(super) struct Row<'a> {
     node: &'a str,
     op: &'a Op,
-    inputs: &'a [Fact],
+    pub(super) inputs: &'a [Fact],
 }
 
 impl Row<'_> {
-    fn mismatch<T>(&self, wanted: &'static str) -> Result<T, GraphError> {
+    pub(super) fn mismatch<T>(&self, wanted: &'static str) -> Result<T, GraphError> {
         let (node, op) = (self.node.to_string(), self.op.name());
         Err(GraphError::Mismatch { node, op, found: self.inputs.to_vec(), wanted })
     }
 
     /// One output; its size is checked where it is known.
-    fn one(&self, dtype: DType, dims: &[Dim]) -> Result<Vec<Fact>, GraphError> {
+    pub(super) fn one(&self, dtype: DType, dims: &[Dim]) -> Result<Vec<Fact>, GraphError> {
         let fact = Fact { dtype, dims: dims.to_vec() };
         if let Some(Err(source)) = fact.spec() {
             return Err(GraphError::Shape { node: self.node.to_string(), source });
@@ -111,21 +215,29 @@ impl Row<'_> {
 
     fn bias_add(&self) -> Result<Vec<Fact>, GraphError> {
         let (x, b) = (&self.inputs[0], &self.inputs[1]);
-        match (&x.dims[..], &b.dims[..]) {
-            (&[rows, columns], &[bias]) if float(x) && x.dtype == b.dtype => {
-                match unify(columns, bias) {
-                    Some(columns) => self.one(x.dtype, &[rows, columns]),
+        match (x.dims.split_last(), &b.dims[..]) {
+            (Some((columns, rows @ [_, ..])), &[bias]) if float(x) && x.dtype == b.dtype => {
+                match unify(*columns, bias) {
+                    Some(columns) => self.one(x.dtype, &[rows, &[columns]].concat()),
                     None => self.mismatch("the bias must be as long as a row"),
                 }
             }
-            _ => self.mismatch("a floating matrix and a vector of its type are needed"),
+            _ => self.mismatch("a floating tensor with rows and a vector of its type are needed"),
         }
     }
 
     /// All inputs are floating and alike; the first one's fact, refined by the others.
     fn same_floats(&self) -> Result<Vec<Fact>, GraphError> {
-        let mut fact = self.inputs[0].clone();
-        for other in self.inputs {
+        self.alike_floats(self.inputs).map(|fact| vec![fact])
+    }
+
+    fn nothing_of_same_floats(&self) -> Result<Vec<Fact>, GraphError> {
+        self.same_floats().map(|_| Vec::new())
+    }
+
+    pub(super) fn alike_floats(&self, inputs: &[Fact]) -> Result<Fact, GraphError> {
+        let mut fact = inputs[0].clone();
+        for other in inputs {
             if !float(other) || other.dtype != fact.dtype || other.dims.len() != fact.dims.len() {
                 return self.mismatch("floating tensors of one type and shape are needed");
             }
@@ -136,7 +248,7 @@ impl Row<'_> {
                 }
             }
         }
-        Ok(vec![fact])
+        Ok(fact)
     }
 
     /// The open dimension is the input's dynamic one where all others cancel, a number where the
@@ -200,13 +312,22 @@ fn product(dims: &[Dim]) -> Option<Extent> {
     Some(extent)
 }
 
-fn float(fact: &Fact) -> bool {
-    matches!(fact.dtype, DType::F32 | DType::F64)
+pub(super) fn float(fact: &Fact) -> bool {
+    fact.dtype.is_floating()
+}
+
+pub(super) fn scalar(dtype: DType) -> Fact {
+    Fact { dtype, dims: Vec::new() }
+}
+
+/// Can the two be the same dimensions?
+pub(super) fn alike(a: &[Dim], b: &[Dim]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| unify(*a, *b).is_some())
 }
 
 /// The dimension that both are, none where they are known to differ. A known and a dynamic one may
 /// be equal: the kernel checks it when the tensors exist.
-fn unify(a: Dim, b: Dim) -> Option<Dim> {
+pub(super) fn unify(a: Dim, b: Dim) -> Option<Dim> {
     match (a, b) {
         (Dim::Known(x), Dim::Known(y)) => (x == y).then_some(a),
         (Dim::Known(_), Dim::Dynamic(_)) => Some(a),
@@ -224,6 +345,7 @@ pub(crate) fn known_spec(node: &str, fact: &Fact) -> Result<Option<TensorSpec>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::Rule;
 
     fn f32s(dims: &[usize]) -> Fact {
         Fact::known(DType::F32, dims)
@@ -285,7 +407,7 @@ mod tests {
         assert!(infer("b", &Op::BiasAdd, &[f32s(&[2, 3]), f32s(&[2])]).is_err());
         let labels = Fact::known(DType::I64, &[2]);
         assert!(infer("l", &Op::SoftmaxCrossEntropy, &[f32s(&[2, 3]), labels]).is_err());
-        let step = Op::ApplySgd { rate: 0.1 };
+        let step = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
         assert!(infer("s", &step, &[f32s(&[2]), f32s(&[2]), f32s(&[3])]).is_err());
         assert!(infer("s", &step, &[f32s(&[2])]).is_err());
         let huge = f32s(&[1 << 40, 1]);

@@ -43,7 +43,7 @@ fn views(graph: &Graph, output: Output) -> HashSet<Output> {
 mod tests {
     use super::*;
     use crate::graph::Hint;
-    use crate::op::Init;
+    use crate::op::{Init, Rule};
     use tensorwire_tensor::{DType, Dim, TensorSpec};
 
     #[test]
@@ -59,7 +59,8 @@ mod tests {
         let row = Op::Reshape { to: vec![Dim::Known(4)] };
         let view = add(&mut graph, "view", square, &[v]);
         let again = add(&mut graph, "again", row, &[view.into()]);
-        let update = add(&mut graph, "update", Op::ApplySgd { rate: 1.0 }, &[v, v]);
+        let update =
+            add(&mut graph, "update", Op::Apply { rule: Rule::Sgd { rate: 1.0 } }, &[v, v]);
         let direct = add(&mut graph, "direct", Op::Relu, &[v]);
         let viewed = add(&mut graph, "viewed", Op::Relu, &[again.into()]);
         add(&mut graph, "other", Op::Relu, &[direct.into()]);

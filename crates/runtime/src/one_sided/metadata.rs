@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn metadata_survive_the_wire_for_every_type_and_rank() {
-        for dtype in [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8] {
+        for dtype in [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::BF16] {
             for rank in 0..=RANK_MAX {
                 let dims: Vec<usize> = (0..rank).map(|index| (index % 3) + 1).collect();
                 let found = Metadata::decode(

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use tensorwire_fabric::{Between, SimKnobs, Within};
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, RunSpec, place,
-    plan,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Rule, RunSpec,
+    place, plan,
 };
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
@@ -380,7 +380,7 @@ impl Generator<'_> {
         }
         let name = format!("update {}", self.graph.node(variable.node).name);
         let at = Hint::With(variable.node);
-        self.graph.add(&name, at, Op::ApplySgd { rate: 0.5 }, &inputs).unwrap();
+        self.graph.add(&name, at, Op::Apply { rule: Rule::Sgd { rate: 0.5 } }, &inputs).unwrap();
     }
 
     /// Perhaps a view of what another task sent, or of a variable. That memory may change as soon as the

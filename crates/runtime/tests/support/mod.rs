@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, Op, Output, Plan, PlanOptions, RunSpec, gradients, place, plan,
-    simplify,
+    Cluster, Graph, Hint, Init, Op, Output, Plan, PlanOptions, Rule, RunSpec, gradients, place,
+    plan, simplify,
 };
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, TensorMut, TensorRef};
@@ -67,7 +67,7 @@ pub(crate) fn network(
         for (index, variable) in variables.iter().enumerate() {
             let mut inputs = vec![*variable];
             inputs.extend(found.iter().map(|gradients| gradients[index]));
-            let op = Op::ApplySgd { rate: 0.3 };
+            let op = Op::Apply { rule: Rule::Sgd { rate: 0.3 } };
             let name = format!("update{index}");
             roots.push(graph.add(&name, Hint::With(variable.node), op, &inputs).unwrap());
         }
