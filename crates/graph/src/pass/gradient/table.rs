@@ -37,9 +37,10 @@ impl Tape<'_> {
             Op::Concat { axis } => return self.concat(axis, dy, &inputs, wanted),
             _ => {}
         }
-        let mut partials = Vec::with_capacity(inputs.len());
-        for at in 0..inputs.len() {
-            partials.push(if wanted[at] { self.partial(id, &op, &inputs, at, dy)? } else { None });
+        // weights come last: their gradients are made first, and sent while the next is computed
+        let mut partials = vec![None; inputs.len()];
+        for at in (0..inputs.len()).rev().filter(|at| wanted[*at]) {
+            partials[at] = self.partial(id, &op, &inputs, at, dy)?;
         }
         Ok(partials)
     }
