@@ -6,11 +6,9 @@ pub mod data;
 mod init;
 mod program;
 mod scope;
-mod shape;
 mod zoo;
 
 pub use init::initialise;
 pub use program::{ModelCopy, Program, ProgramSpec, Variable};
 pub use scope::{Mode, Scope};
-pub use shape::SampleShape;
 pub use zoo::{MismatchError, Model};

@@ -7,8 +7,8 @@ use tensorwire_graph::{
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
+use crate::data::Shape;
 use crate::scope::{AVERAGE_RATE, Mode, Scope};
-use crate::shape::SampleShape;
 use crate::zoo::{Model, Outcome};
 
 /// What to build.
@@ -16,7 +16,7 @@ use crate::zoo::{Model, Outcome};
 pub struct ProgramSpec {
     pub model: Model,
     /// What it is trained on; [`Model::check`] says whether it can be.
-    pub shape: SampleShape,
+    pub shape: Shape,
     /// Samples of one replica in one step.
     pub batch: usize,
     pub replicas: u32,
@@ -304,7 +304,7 @@ mod tests {
     fn spec(replicas: u32) -> ProgramSpec {
         ProgramSpec {
             model: Model::Mlp,
-            shape: SampleShape::Image { dims: [8, 8, 1], classes: 10 },
+            shape: Shape::Images { dims: [8, 8, 1], classes: 10 },
             batch: 8,
             replicas,
             rule: Rule::Momentum { rate: 0.05, momentum: 0.9 },
@@ -418,12 +418,12 @@ mod tests {
     #[test]
     fn data_that_do_not_fit_are_refused_with_what_would() {
         let said = |model: Model, shape| model.check(&shape).unwrap_err().to_string();
-        let small = SampleShape::Image { dims: [32, 32, 3], classes: 10 };
+        let small = Shape::Images { dims: [32, 32, 3], classes: 10 };
         let text = said(Model::AlexNet, small);
         assert!(text.contains("224×224×3") && text.contains("32×32×3"), "{text}");
         let text = said(Model::Seq2Seq, small);
         assert!(text.contains("images") && text.contains("--model mlp|fcn5|alexnet"), "{text}");
-        let tiny = SampleShape::Image { dims: [3, 9, 1], classes: 10 };
+        let tiny = Shape::Images { dims: [3, 9, 1], classes: 10 };
         assert!(said(Model::Cifar, tiny).contains("4×4"));
         for model in Model::ALL {
             model.check(&model.sample_shape()).unwrap();

@@ -14,8 +14,8 @@ mod vgg;
 use tensorwire_graph::{Cell, GraphError, Output};
 use tensorwire_tensor::{DType, Dim};
 
+use crate::data::Shape;
 use crate::scope::Scope;
-use crate::shape::SampleShape;
 
 /// The models there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +99,9 @@ impl Model {
     }
 
     /// What the literature trains it on, which is what synthetic data are made like.
-    pub fn sample_shape(self) -> SampleShape {
+    pub fn sample_shape(self) -> Shape {
         let image =
-            |size, channels, classes| SampleShape::Image { dims: [size, size, channels], classes };
+            |size, channels, classes| Shape::Images { dims: [size, size, channels], classes };
         match self {
             Model::Mlp | Model::Fcn5 => image(28, 1, 10),
             Model::AlexNet | Model::Vgg16 => image(224, 3, 10),
@@ -109,10 +109,10 @@ impl Model {
             Model::ResNet50 => image(224, 3, 1000),
             Model::Cifar => image(32, 3, 10),
             Model::Lstm | Model::Gru => {
-                SampleShape::Sequence { steps: 80, features: 1024, classes: 1000 }
+                Shape::Sequences { steps: 80, features: 1024, classes: 1000 }
             }
-            Model::Seq2Seq => SampleShape::Pair { source_words: 32, target_words: 32 },
-            Model::SentenceEmbedding => SampleShape::Sentence { words: 1000 },
+            Model::Seq2Seq => Shape::Pairs { source_words: 8000, target_words: 8000 },
+            Model::SentenceEmbedding => Shape::Sentences { words: 1000, classes: 64 },
         }
     }
 
@@ -120,7 +120,7 @@ impl Model {
     ///
     /// # Errors
     /// What does not fit, and what would.
-    pub fn check(self, shape: &SampleShape) -> Result<(), MismatchError> {
+    pub fn check(self, shape: &Shape) -> Result<(), MismatchError> {
         let own = self.sample_shape();
         let model = self.name();
         if own.kind() != shape.kind() {
@@ -133,10 +133,10 @@ impl Model {
         match (self, own, *shape) {
             (
                 Model::AlexNet | Model::Vgg16 | Model::InceptionV3 | Model::ResNet50,
-                SampleShape::Image { dims: wanted, .. },
-                SampleShape::Image { dims: found, .. },
+                Shape::Images { dims: wanted, .. },
+                Shape::Images { dims: found, .. },
             ) if wanted != found => Err(MismatchError::Image { model, wanted, found }),
-            (Model::Cifar, _, SampleShape::Image { dims: found, .. })
+            (Model::Cifar, _, Shape::Images { dims: found, .. })
                 if found[0].min(found[1]) < cifar::SIZE_MIN =>
             {
                 Err(MismatchError::SmallImage { model, least: cifar::SIZE_MIN, found })
@@ -146,24 +146,20 @@ impl Model {
     }
 
     /// Adds one copy of the model.
-    pub(crate) fn build(
-        self,
-        scope: &mut Scope<'_>,
-        shape: &SampleShape,
-    ) -> Result<Outcome, GraphError> {
+    pub(crate) fn build(self, scope: &mut Scope<'_>, shape: &Shape) -> Result<Outcome, GraphError> {
         let outcome = match (self, *shape) {
-            (Model::Seq2Seq, SampleShape::Pair { source_words, target_words }) => {
+            (Model::Seq2Seq, Shape::Pairs { source_words, target_words }) => {
                 return seq2seq::build(scope, source_words, target_words);
             }
-            (Model::SentenceEmbedding, SampleShape::Sentence { words }) => {
+            (Model::SentenceEmbedding, Shape::Sentences { words, .. }) => {
                 return sentences::build(scope, words);
             }
-            (_, SampleShape::Image { dims, classes }) => {
+            (_, Shape::Images { dims, classes }) => {
                 let dims = [scope.batch, dims[0], dims[1], dims[2]].map(Dim::Known);
                 let x = scope.numbers("input", &dims)?;
                 self.classify_images(scope, x, classes)?
             }
-            (_, SampleShape::Sequence { steps, features, classes }) => {
+            (_, Shape::Sequences { steps, features, classes }) => {
                 let dims = [steps * scope.batch, features].map(Dim::Known);
                 let x = scope.numbers("input", &dims)?;
                 let cell = if self == Model::Gru { Cell::Gru } else { Cell::Lstm };
