@@ -23,7 +23,7 @@ mod whole_file;
 
 pub use assignment::Assignment;
 pub use config::{
-    ConfigError, Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig,
+    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig,
     Transport,
 };
 pub use hosts::{Hosts, HostsError, Placement, RSH};
