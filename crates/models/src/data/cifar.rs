@@ -92,7 +92,7 @@ fn records(
         return Err(DataError::Packed { file: file() });
     }
     if found < expected {
-        let (part, expected) = ("set of records of 3073 bytes", expected as u128);
+        let (part, expected) = ("set of 10,000 images", expected as u128);
         return Err(DataError::Truncated { file: file(), part, expected, found });
     }
     if found > expected {
@@ -113,4 +113,81 @@ fn records(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A file's [pixels, labels], or what is wrong with it. It should hold `count` records.
+    fn read(bytes: &[u8], count: usize) -> Result<(Vec<u8>, Vec<i32>), DataError> {
+        let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+        records("f.bin", bytes, count, &mut pixels, &mut labels)?;
+        Ok((pixels, labels))
+    }
+
+    /// Records of classes 0, 1, …; the three planes of record `r` count from `r`, `r + 100`, `r + 200`.
+    fn file(count: u8) -> Vec<u8> {
+        let plane = |start: u8| (0..PIXELS).map(move |i| start.wrapping_add(i as u8));
+        let planes = |r: u8| [r, r + 100, r + 200].into_iter().flat_map(plane);
+        (0..count).flat_map(|r| std::iter::once(r).chain(planes(r))).collect()
+    }
+
+    #[test]
+    fn planes_become_pixels() {
+        let (pixels, labels) = read(&file(2), 2).unwrap();
+        assert_eq!((pixels.len(), &labels[..]), (2 * FEATURES, &[0, 1][..]));
+        assert_eq!(pixels[..6], [0, 100, 200, 1, 101, 201]);
+        // the second image's second row
+        assert_eq!(pixels[FEATURES + 3 * SIDE..][..3], [33, 133, 233]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_cut_of_a_file_is_truncated(cut in 0..3 * RECORD_BYTES) {
+            let error = read(&file(3)[..cut], 3).unwrap_err();
+            let line = error.to_string();
+            let cuts = matches!(error, DataError::Truncated { found, expected: 9219, .. }
+                if found == cut);
+            prop_assert!(cuts, "{}", line);
+            prop_assert!(line.contains("f.bin") && line.contains(&format!("offset {cut}")), "{line}");
+        }
+
+        #[test]
+        fn a_changed_byte_is_seen_where_it_is_a_label(at in 0..3 * RECORD_BYTES, byte: u8) {
+            let mut bytes = file(3);
+            bytes[at] = byte;
+            match read(&bytes, 3) {
+                Ok(_) => prop_assert!(byte < 10 || at % RECORD_BYTES != 0),
+                Err(DataError::Label { offset, label, sample, .. }) => {
+                    prop_assert_eq!((offset, label, sample), (at, byte, at / RECORD_BYTES));
+                    prop_assert!(byte >= 10);
+                }
+                Err(error) => return Err(TestCaseError::fail(error.to_string())),
+            }
+        }
+
+        #[test]
+        fn what_is_behind_the_last_record_is_named(extra in 1usize..5000) {
+            let mut bytes = file(1);
+            bytes.resize(RECORD_BYTES + extra, 0);
+            let error = read(&bytes, 1).unwrap_err();
+            let named = matches!(error, DataError::Trailing { offset, extra: found, .. }
+                if offset == RECORD_BYTES && found == extra);
+            prop_assert!(named, "{}", error);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..4000)) {
+            prop_assert!(read(&bytes, 2).unwrap_err().to_string().contains("f.bin"));
+        }
+    }
+
+    #[test]
+    fn a_packed_file_is_told_by_its_first_bytes() {
+        let error = read(&[0x1f, 0x8b, 8, 0], 1).unwrap_err();
+        assert!(matches!(error, DataError::Packed { .. }), "{error}");
+        assert!(error.to_string().contains("tar xzf"), "{error}");
+    }
 }

@@ -2,7 +2,7 @@
 //! words are others and stand in another order: adjectives and determiners behind nouns, the latter agreeing
 //! with them; prepositions behind what they govern; verbs last; reasons first. Knows nothing of files.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;
@@ -104,6 +104,8 @@ fn target_words(seed: u64) -> Vec<String> {
 /// Says sentences at random in both languages.
 struct Grammar {
     random: ChaCha8Rng,
+    /// The token of each word of the source language, and of its translation.
+    tokens: HashMap<&'static str, i32>,
     /// The gender of each noun, which determiners agree with.
     genders: [bool; NOUNS.len()],
 }
@@ -119,7 +121,9 @@ impl Grammar {
     fn new(seed: u64) -> Grammar {
         let mut genders = super::random(seed, 2);
         let genders = NOUNS.map(|_| genders.next_u64() >> 63 == 1);
-        Grammar { random: super::random(seed, 0), genders }
+        // fits: a hundred words
+        let tokens = source_words().zip(NO_WORDS.len() as i32..).collect();
+        Grammar { random: super::random(seed, 0), tokens, genders }
     }
 
     /// One clause, or two; a reason is said last in the source and first in the target.
@@ -133,7 +137,7 @@ impl Grammar {
             }
             1 => {
                 let second = self.clause();
-                let because = fixed(REASON);
+                let because = self.fixed(REASON);
                 let target = [&second.target[..], &because.target, &first.target].concat();
                 Phrase { target, ..first.and(because).and(second) }
             }
@@ -168,7 +172,7 @@ impl Grammar {
         let adjectives: Vec<Phrase> = (0..adjectives).map(|_| self.word(&ADJECTIVES)).collect();
         let noun = below(NOUNS.len(), &mut self.random);
         let gender = self.genders[noun];
-        let noun = fixed(NOUNS[noun]);
+        let noun = self.fixed(NOUNS[noun]);
         let mut determiner = self.word(&DETERMINERS);
         if gender {
             // fits: a handful of words
@@ -176,8 +180,8 @@ impl Grammar {
         }
         let relative = if subject && self.chance(1, 8) {
             let verb = self.word(&INTRANSITIVES);
-            let target = [&verb.target[..], &fixed(RELATIVE).target].concat();
-            Phrase { target, ..fixed(RELATIVE).and(verb) }
+            let target = [&verb.target[..], &self.fixed(RELATIVE).target].concat();
+            Phrase { target, ..self.fixed(RELATIVE).and(verb) }
         } else {
             Phrase::default()
         };
@@ -190,7 +194,14 @@ impl Grammar {
 
     /// A random word of a class.
     fn word(&mut self, class: &[&'static str]) -> Phrase {
-        fixed(class[below(class.len(), &mut self.random)])
+        let word = class[below(class.len(), &mut self.random)];
+        self.fixed(word)
+    }
+
+    /// A word of the source language, and its translation of the same number.
+    fn fixed(&self, word: &str) -> Phrase {
+        let token = self.tokens[word];
+        Phrase { source: vec![token], target: vec![token] }
     }
 
     fn chance(&mut self, times: usize, of: usize) -> bool {
@@ -207,14 +218,6 @@ impl Phrase {
     }
 }
 
-/// A word of the source language, and its translation of the same number.
-fn fixed(word: &str) -> Phrase {
-    let place = source_words().position(|known| known == word).unwrap_or_default();
-    // fits: a hundred words
-    let token = (NO_WORDS.len() + place) as i32;
-    Phrase { source: vec![token], target: vec![token] }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,7 +225,7 @@ mod tests {
     /// The token of a word of the source language.
     fn token(word: &str) -> i32 {
         assert!(source_words().any(|known| known == word), "{word}");
-        fixed(word).source[0]
+        Grammar::new(0).fixed(word).source[0]
     }
 
     #[test]
