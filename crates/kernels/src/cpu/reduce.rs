@@ -186,7 +186,7 @@ impl<T: Real> NullaryFnOnce for Reduce<'_, T> {
         if inner == 1 {
             for (y, x) in y.iter_mut().zip(x[first * length..].chunks_exact(length.max(1))) {
                 *y = match by {
-                    Reduction::Sum | Reduction::Mean => x.iter().copied().sum(),
+                    Reduction::Sum | Reduction::Mean => x.iter().fold(T::zero(), |sum, &x| sum + x),
                     Reduction::Max => x.iter().copied().fold(T::neg_infinity(), larger),
                 };
             }

@@ -4,6 +4,7 @@ use tensorwire_graph::Cell;
 
 use super::Reference;
 use super::element_wise::sigmoid;
+use super::reductions::sum;
 use crate::launch::recurrent::{Given, GradGiven, GradMade, Made, Recurrences, Steps};
 use crate::real::Real;
 
@@ -149,5 +150,5 @@ impl Recurrences for Reference {
 }
 
 fn dot<T: Real>(a: &[T], b: &[T]) -> T {
-    a.iter().zip(b).map(|(&a, &b)| a * b).sum()
+    sum(a.iter().zip(b).map(|(&a, &b)| a * b))
 }

@@ -63,8 +63,8 @@ impl Reductions for Reference {
             let along = |l: usize| x[(i / inner * length + l) * inner + i % inner];
             let all = (0..length).map(along);
             *y = match by {
-                Reduction::Sum => all.sum(),
-                Reduction::Mean => all.sum::<T>() / T::from_count(length),
+                Reduction::Sum => sum(all),
+                Reduction::Mean => sum(all) / T::from_count(length),
                 Reduction::Max => all.fold(T::neg_infinity(), larger),
             };
         }
@@ -107,12 +107,17 @@ impl Reductions for Reference {
     fn softmax_grad<T: Real>(&self, columns: usize, dy: &[T], y: &[T], dx: &mut [T]) {
         let rows = dy.chunks_exact(columns).zip(y.chunks_exact(columns));
         for ((dy, y), dx) in rows.zip(dx.chunks_exact_mut(columns)) {
-            let sum: T = dy.iter().zip(y).map(|(&dy, &y)| dy * y).sum();
+            let sum = sum(dy.iter().zip(y).map(|(&dy, &y)| dy * y));
             for (dx, (&dy, &y)) in dx.iter_mut().zip(dy.iter().zip(y)) {
                 *dx = y * (dy - sum);
             }
         }
     }
+}
+
+/// From 0 on, in order.
+pub(super) fn sum<T: Real>(terms: impl Iterator<Item = T>) -> T {
+    terms.fold(T::zero(), |sum, x| sum + x)
 }
 
 /// The larger of two, NaN where one is.
