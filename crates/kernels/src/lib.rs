@@ -8,6 +8,7 @@
 
 mod cpu;
 mod error;
+mod functions;
 mod launch;
 mod real;
 mod reference;
