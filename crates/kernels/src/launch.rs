@@ -3,6 +3,7 @@
 //! name rows. One file a family; element types are told apart here.
 
 pub(crate) mod element_wise;
+pub(crate) mod images;
 pub(crate) mod moves;
 mod operands;
 pub(crate) mod recurrent;
@@ -27,7 +28,9 @@ pub(crate) use element_wise::Source;
 
 /// The loops of one back end, one per operator. Shapes are checked, so that an element count and a few
 /// sizes say all. Nothing is assumed of what an output holds, but where it is the source.
-pub(crate) trait Backend: ElementWise + Reductions + Moves + Recurrences + Updates {
+pub(crate) trait Backend:
+    ElementWise + Reductions + Moves + Recurrences + Updates + images::Images
+{
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
 }
 
@@ -148,19 +151,6 @@ fn float<T: Real, B: Backend>(
         Op::Apply { rule } => updates::apply::<T, B>(backend, operands, *rule),
         Op::ApplyRows { rule } => updates::apply_rows::<T, B>(backend, operands, *rule),
         Op::ApplyAverage { rate } => updates::apply_average::<T, B>(backend, operands, *rate),
-        // over images: in the making
-        Op::Conv2d { .. }
-        | Op::Conv2dGradInput { .. }
-        | Op::Conv2dGradWeight { .. }
-        | Op::MaxPool { .. }
-        | Op::MaxPoolGrad { .. }
-        | Op::AvgPool { .. }
-        | Op::AvgPoolGrad { .. }
-        | Op::BatchNorm { .. }
-        | Op::BatchNormGrad { .. }
-        | Op::Normalize { .. }
-        | Op::LocalResponseNorm { .. }
-        | Op::LocalResponseNormGrad { .. } => Err(KernelError::NoKernel { op: operands.op }),
         // not of floating operands, and so done above
         Op::Fill { .. }
         | Op::Cast { .. }
@@ -177,6 +167,18 @@ fn float<T: Real, B: Backend>(
         | Op::SendDyn { .. }
         | Op::RecvDyn { .. }
         | Op::Reshape { .. } => Err(KernelError::NoKernel { op: operands.op }),
+        Op::Conv2d { .. }
+        | Op::Conv2dGradInput { .. }
+        | Op::Conv2dGradWeight { .. }
+        | Op::MaxPool { .. }
+        | Op::MaxPoolGrad { .. }
+        | Op::AvgPool { .. }
+        | Op::AvgPoolGrad { .. }
+        | Op::BatchNorm { .. }
+        | Op::BatchNormGrad { .. }
+        | Op::Normalize { .. }
+        | Op::LocalResponseNorm { .. }
+        | Op::LocalResponseNormGrad { .. } => images::run::<T, B>(backend, op, operands),
     }
 }
 

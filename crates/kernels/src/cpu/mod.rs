@@ -5,11 +5,15 @@
 //! say, never where the number of threads would, and what is summed is summed inside one piece or in
 //! the order of the pieces.
 
+mod conv;
 mod element_wise;
+mod images;
 mod map;
 mod matmul;
 mod moves;
+mod norm;
 mod pool;
+mod pooling;
 mod recurrent;
 mod reduce;
 mod scratch;
@@ -17,6 +21,7 @@ mod simd;
 mod softmax;
 mod transpose;
 mod update;
+mod windows;
 
 use crate::launch::{Backend, Product};
 use crate::real::Real;

@@ -232,6 +232,11 @@ impl<'i> Input<'i> {
         self.at.shape(expected, self.tensor.spec())
     }
 
+    pub(super) fn no_elements(&self) -> KernelError {
+        let Position { op, operand } = self.at;
+        KernelError::NoElements { op, operand, found: self.tensor.spec().clone() }
+    }
+
     /// Rows and columns of a tensor of two dimensions.
     pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
         self.at.matrix(self.tensor.spec())
@@ -260,9 +265,8 @@ impl<'i> Input<'i> {
     }
 
     pub(super) fn expect_elements(&self) -> Result<(), KernelError> {
-        let Position { op, operand } = self.at;
         match self.tensor.spec().elements() {
-            0 => Err(KernelError::NoElements { op, operand, found: self.tensor.spec().clone() }),
+            0 => Err(self.no_elements()),
             _ => Ok(()),
         }
     }
