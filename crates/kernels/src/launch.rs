@@ -1,6 +1,8 @@
 //! From an operator and untyped operands to a back end's typed loop. All checks are here, once, for
 //! all back ends: a back end sees slices whose lengths fit and labels that are classes or −1.
 
+#[allow(dead_code, unused_imports)] // in the making
+pub(crate) mod images;
 mod operands;
 
 use tensorwire_graph::{Op, Rule};

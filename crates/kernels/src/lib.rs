@@ -9,6 +9,7 @@
 mod cpu;
 mod error;
 mod launch;
+mod onednn;
 mod real;
 mod reference;
 
