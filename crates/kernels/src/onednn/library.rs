@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// The library's name, as the dynamic linker looks for it.
-pub(crate) const SONAME: &str = "libdnnl.so.3";
+const SONAME: &str = "libdnnl.so.3";
 
 /// The least version: the C API of 3.x as it was measured here.
 const VERSION_MIN: (c_int, c_int) = (3, 2);

@@ -7,7 +7,9 @@
 //!
 //! The same operands give the same bits every time on the same number of threads; on another number a sum may
 //! be added in another order.
+#![cfg_attr(not(test), allow(dead_code))] // until the operators over images are dispatched
 
+mod backend;
 mod convolution;
 mod library;
 mod normalization;
@@ -29,7 +31,6 @@ use plan::{Operand, Plan, Scratch};
 use primitive::{Engine, Stream};
 
 pub use library::OpenError;
-pub(crate) use library::SONAME;
 pub(crate) use primitive::Refused;
 
 /// Plans that are kept: many times what a model has. Behind that, shapes change from step to step, and all
@@ -100,7 +101,9 @@ impl OneDnn {
         let library = &self.engine.library;
         let (version, file) = (&library.version, &library.looked_for);
         let rest = self.cpu.description();
-        format!("onednn {version} ({file}): convolution, normalisation, matrix product; rest as {rest}")
+        format!(
+            "onednn {version} ({file}): convolution, normalisation, matrix product; rest as {rest}"
+        )
     }
 
     /// Runs what `make` plans for `key`, planned once.
@@ -181,12 +184,7 @@ impl OneDnn {
         self.run(Key::MaxPool(shape), make, &mut [input(x), output(y), Operand::Out(places)])
     }
 
-    pub(crate) fn avg_pool(
-        &self,
-        shape: Pooling,
-        x: &[f32],
-        y: &mut [f32],
-    ) -> Result<(), Refused> {
+    pub(crate) fn avg_pool(&self, shape: Pooling, x: &[f32], y: &mut [f32]) -> Result<(), Refused> {
         let make = |engine: &Arc<Engine>| pooling::average(engine, &shape);
         self.run(Key::AvgPool(shape), make, &mut [input(x), output(y)])
     }

@@ -103,8 +103,7 @@ pub(super) fn max(engine: &Arc<Engine>, shape: &Pooling) -> Result<Plan, Refused
         return Err(Refused::Shape);
     }
     let mut planner = Planner::default();
-    let (x, y, places) =
-        (planner.input(parts.x), planner.output(parts.y), planner.output(places));
+    let (x, y, places) = (planner.input(parts.x), planner.output(parts.y), planner.output(places));
     planner.add(&blueprint, &[(arg::SRC, x)], &[(arg::DST, y), (arg::WORKSPACE, places)])?;
     Ok(planner.finish())
 }

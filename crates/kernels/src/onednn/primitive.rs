@@ -179,8 +179,7 @@ impl Desc {
         let create = engine.library.functions.memory_desc_create_with_strides;
         let mut raw = ptr::null_mut();
         // SAFETY: a valid place, and lists of DIMS_MAX numbers, of which `rank` are read.
-        let status =
-            unsafe { create(&mut raw, rank, sizes.as_ptr(), dtype, strides.as_ptr()) };
+        let status = unsafe { create(&mut raw, rank, sizes.as_ptr(), dtype, strides.as_ptr()) };
         Ok(Desc { raw: made(status, raw)?, engine: engine.clone() })
     }
 
@@ -280,10 +279,6 @@ impl Blueprint {
 
     pub(super) fn raw(&self) -> *const sys::PrimitiveDesc {
         self.raw.as_ptr()
-    }
-
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
     }
 
     /// How the primitive wants an argument; none where it takes no such.

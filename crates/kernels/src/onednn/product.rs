@@ -15,8 +15,7 @@ pub(super) fn product(engine: &Arc<Engine>, product: &Product) -> Result<Plan, R
         let strides = if transposed { [1, rows] } else { [columns, 1] };
         Desc::strided(engine, &[rows, columns], &strides)
     };
-    let (a, b, y) =
-        (stored(m, k, transpose_a)?, stored(k, n, transpose_b)?, stored(m, n, false)?);
+    let (a, b, y) = (stored(m, k, transpose_a)?, stored(k, n, transpose_b)?, stored(m, n, false)?);
     let create = engine.library.functions.matmul_primitive_desc_create;
     // SAFETY: `create` is the library's, all descriptors live; there is no bias.
     let blueprint = unsafe {

@@ -37,7 +37,9 @@ impl Values {
 
     /// Uniform in ±1.
     fn reals(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| ((self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0) as f32).collect()
+        (0..count)
+            .map(|_| ((self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0) as f32)
+            .collect()
     }
 
     /// Of few values, so that many are equal.
@@ -173,7 +175,9 @@ fn convolutions_agree_with_plain_loops() {
 fn products_agree_with_plain_loops() {
     for kernels in &opened() {
         let mut values = Values(2);
-        for [m, n, k] in [[1, 1, 1], [3, 5, 7], [64, 100, 33], [1, 777, 30], [130, 1, 65], [48, 96, 512]] {
+        for [m, n, k] in
+            [[1, 1, 1], [3, 5, 7], [64, 100, 33], [1, 777, 30], [130, 1, 65], [48, 96, 512]]
+        {
             let (a, b) = (values.reals(m * k), values.reals(k * n));
             for (transpose_a, transpose_b) in
                 [(false, false), (false, true), (true, false), (true, true)]
@@ -228,13 +232,16 @@ fn maxima_are_the_first_of_equals() {
             }
             for (at, (&y, &place)) in y.iter().zip(&places).enumerate() {
                 let (channel, c) = (at % channels, at / channels % windows[1]);
-                let (r, n) =
-                    (at / channels / windows[1] % windows[0], at / channels / windows[1] / windows[0]);
+                let (r, n) = (
+                    at / channels / windows[1] % windows[0],
+                    at / channels / windows[1] / windows[0],
+                );
                 let (mut largest, mut first) = (f32::NEG_INFINITY, 0);
                 for i in 0..window.kernel[0] {
                     for j in 0..window.kernel[1] {
                         inside(&window, size, [r, c, i, j], &mut |row, column| {
-                            let x = x[((n * size[0] + row) * size[1] + column) * channels + channel];
+                            let x =
+                                x[((n * size[0] + row) * size[1] + column) * channels + channel];
                             if x > largest {
                                 (largest, first) = (x, i * window.kernel[1] + j);
                             }
@@ -262,13 +269,17 @@ fn averages_leave_padding_out() {
             let (mut expected_y, mut expected_dx) = (vec![0.0; ys], vec![0.0; xs]);
             for at in 0..ys {
                 let (channel, c) = (at % channels, at / channels % windows[1]);
-                let (r, n) =
-                    (at / channels / windows[1] % windows[0], at / channels / windows[1] / windows[0]);
+                let (r, n) = (
+                    at / channels / windows[1] % windows[0],
+                    at / channels / windows[1] / windows[0],
+                );
                 let mut seen = Vec::new();
                 for i in 0..window.kernel[0] {
                     for j in 0..window.kernel[1] {
                         inside(&window, size, [r, c, i, j], &mut |row, column| {
-                            seen.push(((n * size[0] + row) * size[1] + column) * channels + channel);
+                            seen.push(
+                                ((n * size[0] + row) * size[1] + column) * channels + channel,
+                            );
                         });
                     }
                 }
@@ -293,7 +304,8 @@ fn batch_normalisation_is_algorithm_1() {
                 let (x, dy) = (values.reals(rows * channels), values.reals(rows * channels));
                 let (scale, shift) = (values.reals(channels), values.reals(channels));
                 let (mut y, mut dx) = (nans(x.len()), nans(x.len()));
-                let [mut mean, mut variance, mut dscale, mut dshift] = [0; 4].map(|_| nans(channels));
+                let [mut mean, mut variance, mut dscale, mut dshift] =
+                    [0; 4].map(|_| nans(channels));
                 let given = scaled.then_some(&scale[..]);
                 kernels
                     .batch_norm(epsilon, &x, given, &shift, &mut y, &mut mean, &mut variance)
@@ -301,7 +313,15 @@ fn batch_normalisation_is_algorithm_1() {
                 let asked = scaled.then_some(&mut dscale[..]);
                 kernels
                     .batch_norm_grad(
-                        epsilon, &dy, &x, &mean, &variance, given, &mut dx, asked, &mut dshift,
+                        epsilon,
+                        &dy,
+                        &x,
+                        &mean,
+                        &variance,
+                        given,
+                        &mut dx,
+                        asked,
+                        &mut dshift,
                     )
                     .unwrap();
                 let column = |of: &[f32], c: usize| -> Vec<f64> {
@@ -355,12 +375,10 @@ fn response_normalisation_does_not_divide_alpha() {
                 let (mut expected_y, mut expected_dx) = (Vec::new(), Vec::new());
                 for row in 0..rows {
                     let of = |slice: &[f32], c: usize| f64::from(slice[row * channels + c]);
-                    let around = |c: usize| {
-                        c.saturating_sub(size / 2)..(c + size / 2 + 1).min(channels)
-                    };
-                    let sum = |c| {
-                        2.0 + alpha * around(c).map(|k| of(&x, k) * of(&x, k)).sum::<f64>()
-                    };
+                    let around =
+                        |c: usize| c.saturating_sub(size / 2)..(c + size / 2 + 1).min(channels);
+                    let sum =
+                        |c| 2.0 + alpha * around(c).map(|k| of(&x, k) * of(&x, k)).sum::<f64>();
                     for c in 0..channels {
                         expected_y.push(of(&x, c) * sum(c).powf(-beta));
                         let others: f64 = around(c)

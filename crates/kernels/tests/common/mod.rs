@@ -95,7 +95,7 @@ pub(crate) fn run_one<T: Element>(
 }
 
 pub(crate) fn reference() -> Kernels {
-    Kernels::open(KernelChoice::Reference, 1)
+    Kernels::open(KernelChoice::Reference, 1).unwrap()
 }
 
 /// The cpu back end at every level that this machine has, on one thread and on several.
