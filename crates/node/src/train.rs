@@ -118,6 +118,8 @@ impl Prepared {
     /// The user's mistake, with how to mend it.
     pub fn new(config: TrainConfig) -> Result<Prepared, ConfigError> {
         config.check()?;
+        // opened once more by whoever computes; here it is looked for before anything is started
+        Kernels::open(kernel_choice(&config), 1)?;
         let model = model(&config)?;
         let source: Source = config.data.parse()?;
         let (features, classes) = model.input_shape();
@@ -171,7 +173,8 @@ impl Prepared {
         let local = self.config.strategy == Strategy::Local;
         let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
-        Kernels::open(kernel_choice(&self.config), threads).description()
+        let opened = Kernels::open(kernel_choice(&self.config), threads);
+        opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
     }
 
     /// What the members are told.
@@ -320,7 +323,7 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
         Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
     let storage = Storage::new(&plan.parts[0], &registered)?;
     let threads = config.threads.unwrap_or_else(cores);
-    let kernels = Arc::new(Kernels::open(kernel_choice(config), threads));
+    let kernels = Arc::new(Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?);
     let options = SessionOptions {
         step_deadline: STEP_DEADLINE,
         timeline: config.trace.is_some(),
@@ -441,6 +444,7 @@ fn kernel_choice(config: &TrainConfig) -> KernelChoice {
     match config.kernels {
         config::Kernels::Auto => KernelChoice::Auto,
         config::Kernels::Cpu => KernelChoice::Cpu,
+        config::Kernels::OneDnn => KernelChoice::OneDnn,
         config::Kernels::Reference => KernelChoice::Reference,
     }
 }

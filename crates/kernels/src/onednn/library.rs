@@ -1,7 +1,7 @@
 //! libdnnl, loaded at run time: the functions of its C API (version 3) that are called, with their types and
 //! numbers as `dnnl.h` and `dnnl_types.h` have them. Knows no operator; who calls has the duties.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
@@ -57,7 +57,6 @@ pub(super) mod query {
     pub(in super::super) const SCRATCHPAD: c_int = 136;
     /// The descriptor of an argument, by the argument's number.
     pub(in super::super) const ARGUMENT: c_int = 255;
-    pub(in super::super) const IMPLEMENTATION: c_int = 8;
 }
 
 /// What an argument of a primitive is to it.
@@ -175,7 +174,6 @@ functions! {
     primitive_attr_destroy: fn(*mut Attributes) -> Status;
     primitive_attr_set_scratchpad_mode: fn(*mut Attributes, c_int) -> Status;
     primitive_desc_destroy: fn(*mut PrimitiveDesc) -> Status;
-    primitive_desc_query: fn(*const PrimitiveDesc, c_int, c_int, *mut c_void) -> Status;
     primitive_desc_query_md: fn(*const PrimitiveDesc, c_int, c_int) -> *const MemoryDesc;
     primitive_create: fn(*mut *mut Primitive, *const PrimitiveDesc) -> Status;
     primitive_destroy: fn(*mut Primitive) -> Status;
@@ -406,16 +404,4 @@ impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "oneDNN {} ({})", self.version, self.looked_for)
     }
-}
-
-/// A text of the library as ours; it is a terminated constant, or null.
-///
-/// # Safety
-/// As said: null, or terminated and alive.
-pub(super) unsafe fn text(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller's duty, and not null.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

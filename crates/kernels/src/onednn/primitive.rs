@@ -1,7 +1,7 @@
 //! The library's objects with owners: each holds the engine, is destroyed once, and a status that is not
 //! success is an error. Knows no operator.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -299,20 +299,6 @@ impl Blueprint {
         let desc = Desc { raw: made(status, raw).ok()?, engine: self.engine.clone() };
         // what is not there is a descriptor of nothing
         (desc.bytes() > 0).then_some(desc)
-    }
-
-    /// The implementation's name, for people.
-    pub(super) fn implementation(&self) -> String {
-        let mut name: *const c_char = ptr::null();
-        let query_of = self.engine.library.functions.primitive_desc_query;
-        let place: *mut c_void = (&raw mut name).cast();
-        // SAFETY: a living descriptor, and a place for the pointer that this query writes.
-        let status = unsafe { query_of(self.raw(), query::IMPLEMENTATION, 0, place) };
-        if status != sys::SUCCESS {
-            return String::new();
-        }
-        // SAFETY: a terminated text that lives as long as the descriptor, or null.
-        unsafe { sys::text(name) }
     }
 
     pub(super) fn build(&self) -> Result<Primitive, Refused> {

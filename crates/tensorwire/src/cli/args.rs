@@ -146,7 +146,8 @@ pub(crate) struct JobArgs {
     /// Threads of each process [default: the workers of a machine share its cores, a server has all]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Which kernels compute. `reference`: plain loops, slow, to check against
+    /// Which kernels compute. `auto`: `onednn` where libdnnl.so.3 is installed, else `cpu`. `reference`: plain
+    /// loops, slow, to check against
     #[arg(long, value_enum, default_value = "auto")]
     kernels: KernelsArg,
     /// Seconds within which the job ends when one of its processes dies or stops
@@ -387,6 +388,8 @@ enum OptimizerArg {
 enum KernelsArg {
     Auto,
     Cpu,
+    #[value(name = "onednn")]
+    OneDnn,
     Reference,
 }
 
@@ -422,6 +425,7 @@ impl JobArgs {
             kernels: match self.kernels {
                 KernelsArg::Auto => Kernels::Auto,
                 KernelsArg::Cpu => Kernels::Cpu,
+                KernelsArg::OneDnn => Kernels::OneDnn,
                 KernelsArg::Reference => Kernels::Reference,
             },
             load: None,
