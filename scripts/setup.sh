@@ -3,8 +3,11 @@
 # what and why, and touches neither network nor package manager when all is there. Run it as often as
 # you like. It expects git, curl and a Rust toolchain, and never installs those.
 #
-# With --tests it also sees to what the tests of RDMA need, which run in small virtual machines. Where
-# that cannot be had, it says why, those tests skip, and all else is as before.
+# With --onednn it also installs oneDNN, with which convolutions are computed where it is there: the
+# package libdnnl3, or where the distribution has none, the library of PyPI's onednn-cpu-gomp.
+#
+# With --tests it does that too, and sees to what the tests of RDMA need, which run in small virtual
+# machines. What cannot be had, it says why, those tests skip, and all else is as before.
 #
 # Exit status: 0 all is there, 1 an installation failed, 2 something that you have to do first.
 set -euo pipefail
@@ -14,10 +17,12 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
 tests=false
+onednn=false
 case "${1:-}" in
   '') ;;
-  --tests) tests=true ;;
-  *) fail "no option '$1'; --tests is the only one" ;;
+  --onednn) onednn=true ;;
+  --tests) tests=true onednn=true ;;
+  *) fail "no option '$1'; there are --onednn and --tests" ;;
 esac
 
 # True if version $1 is at least version $2.
@@ -58,21 +63,67 @@ has_libclang() {
     compgen -G '/usr/lib*/clang/*/include/stddef.h' >/dev/null
 }
 
+# Runs a command as root.
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then
+    "$@"
+  else
+    command -v sudo >/dev/null 2>&1 || fail "installing needs root; as root, run: $*"
+    sudo "$@"
+  fi
+}
+
 # $@: packages of Debian and Ubuntu.
 install() {
-  local root=()
   command -v apt-get >/dev/null 2>&1 ||
     fail "this system has no apt-get; install by hand what Debian calls: $*"
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 ||
-      fail "installing needs root; as root, run: apt-get install $*"
-    root=(sudo)
-  fi
   say "installing with apt-get: $*"
-  # ${root[@]+...}: an empty array counts as unset in old versions of bash
-  ${root[@]+"${root[@]}"} apt-get update
-  ${root[@]+"${root[@]}"} env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes --no-install-recommends "$@"
+  as_root apt-get update
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"
+}
+
+# True if the dynamic linker finds oneDNN, as it will for the program. (grep -q would leave at the first
+# match, and a pipe's writer that is not done counts as failed.)
+has_onednn() {
+  local folder folders
+  PATH="$PATH:/usr/sbin:/sbin" ldconfig -p 2>/dev/null | grep 'libdnnl\.so\.3 ' >/dev/null &&
+    return 0
+  IFS=: read -r -a folders <<< "${LD_LIBRARY_PATH:-}"
+  for folder in ${folders[@]+"${folders[@]}"}; do
+    [ ! -e "$folder/libdnnl.so.3" ] || return 0
+  done
+  return 1
+}
+
+# The version that was measured, and the last that was published: oneDNN 3.2.
+onednn_wheel=onednn-cpu-gomp==2023.2.0
+
+# Debian 12 has version 2 of the library alone, under another name.
+install_onednn() {
+  local folder packages=() status=0
+  if apt-cache show libdnnl3 >/dev/null 2>&1; then
+    install libdnnl3
+    return
+  fi
+  [ "$(uname -m)" = x86_64 ] || { say "there is no oneDNN for $(uname -m) here" >&2; return 1; }
+  python3 -m pip --version >/dev/null 2>&1 || packages+=(python3-pip)
+  has unzip || packages+=(unzip)
+  PATH="$PATH:/usr/sbin:/sbin" ldconfig -p | grep 'libgomp\.so\.1 ' >/dev/null ||
+    packages+=(libgomp1)
+  [ "${#packages[@]}" -eq 0 ] || install "${packages[@]}" || return
+  # the packages are known only now
+  if apt-cache show libdnnl3 >/dev/null 2>&1; then
+    install libdnnl3
+    return
+  fi
+  say "downloading oneDNN from PyPI: $onednn_wheel"
+  folder=$(mktemp -d)
+  python3 -m pip download --quiet --no-deps --dest "$folder" "$onednn_wheel" &&
+    unzip -q -j "$folder"/*.whl '*/libdnnl.so.3' -d "$folder" &&
+    as_root cp "$folder/libdnnl.so.3" /usr/local/lib/libdnnl.so.3 &&
+    as_root env PATH="$PATH:/usr/sbin:/sbin" ldconfig || status=1
+  rm -rf "$folder"
+  return "$status"
 }
 
 check_rust
@@ -100,6 +151,18 @@ if [ "${#packages[@]}" -gt 0 ]; then
     { say "cmake, make or libclang is still missing after the installation" >&2; exit 1; }
 fi
 say "all that the build needs is there"
+
+# Nothing fails without it but those who ask for it: convolutions are computed by our own kernels then.
+if $onednn && ! has_onednn; then
+  say "no oneDNN (libdnnl.so.3), which computes convolutions faster"
+  # in a shell of its own: what ends the set-up there is a reason to do without here
+  if (install_onednn) && has_onednn; then
+    say "oneDNN is there"
+  else
+    say "oneDNN could not be installed, so its tests will be skipped; the reason is above" >&2
+    $tests || exit 1
+  fi
+fi
 
 $tests || exit 0
 # Nothing below fails the set-up: a machine without RDMA tests is still one to build and test on.

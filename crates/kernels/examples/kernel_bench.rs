@@ -1,6 +1,6 @@
 //! Speed of the kernels at the sizes of the paper's MLP (64 examples, layers of 2048) and at tensors
 //! of the optimizers' and the consumer's size: median of repetitions after a warm-up, on one thread
-//! and on two. `cargo run --release -p tensorwire-kernels --example kernel_bench [filter]`
+//! and on two. `cargo run --release -p tensorwire-kernels --example kernel_bench [onednn] [filter]`
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // a program for people
 
 use std::time::{Duration, Instant};
@@ -28,8 +28,15 @@ struct Case {
 }
 
 fn main() {
-    let filter = std::env::args().nth(1).unwrap_or_default();
-    let kernels = [1, 2].map(|threads| Kernels::open(KernelChoice::Cpu, threads));
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let onednn = arguments.first().is_some_and(|first| first == "onednn");
+    let choice = if onednn { KernelChoice::OneDnn } else { KernelChoice::Cpu };
+    arguments.drain(..usize::from(onednn));
+    let filter = arguments.pop().unwrap_or_default();
+    let kernels = [1, 2].map(|threads| match Kernels::open(choice, threads) {
+        Ok(kernels) => kernels,
+        Err(error) => panic!("{error}"),
+    });
     for kernels in &kernels {
         println!("{}", kernels.description());
     }

@@ -18,6 +18,7 @@ use tensorwire_tensor::DType;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
 use element_wise::ElementWise;
+use images::Images;
 use moves::Moves;
 use operands::Operands;
 use recurrent::Recurrences;
@@ -26,11 +27,13 @@ use updates::Updates;
 
 pub(crate) use element_wise::Source;
 
-/// The loops of one back end, one per operator. Shapes are checked, so that an element count and a few
-/// sizes say all. Nothing is assumed of what an output holds, but where it is the source.
-pub(crate) trait Backend:
-    ElementWise + Reductions + Moves + Recurrences + Updates + images::Images
-{
+/// One back end. Shapes are checked, so that an element count and a few sizes say all. Nothing is assumed of
+/// what an output holds, but where it is the source.
+pub(crate) trait Backend: Images {
+    /// What computes everything else: the back end itself, or another's.
+    type Loops: ElementWise + Reductions + Moves + Recurrences + Updates;
+
+    fn loops(&self) -> &Self::Loops;
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
 }
 
@@ -81,7 +84,7 @@ fn launch<B: Backend>(
     };
     match op {
         Op::Fill { value, spec } => {
-            return element_wise::fill(backend, &mut operands, *value, spec);
+            return element_wise::fill(backend.loops(), &mut operands, *value, spec);
         }
         Op::Concat { .. }
         | Op::Slice { .. }
@@ -90,9 +93,9 @@ fn launch<B: Backend>(
         | Op::Gather => {
             // without operands, the counts are checked before the type matters
             let dtype = first.map_or(DType::F32, |(_, dtype)| dtype);
-            return moves::launch(backend, op, dtype, &mut operands);
+            return moves::launch(backend.loops(), op, dtype, &mut operands);
         }
-        Op::Cast { to } => return element_wise::cast(backend, &mut operands, *to),
+        Op::Cast { to } => return element_wise::cast(backend.loops(), &mut operands, *to),
         _ => {}
     }
     match first {
@@ -134,7 +137,7 @@ fn float<T: Real, B: Backend>(
         | Op::Div
         | Op::Scale { .. }
         | Op::ScaleBy
-        | Op::Dropout { .. } => element_wise::launch::<T, B>(backend, op, operands),
+        | Op::Dropout { .. } => element_wise::launch::<T, _>(backend.loops(), op, operands),
         Op::SumRows
         | Op::SoftmaxCrossEntropy
         | Op::CountCorrect
@@ -142,15 +145,17 @@ fn float<T: Real, B: Backend>(
         | Op::Reduce { .. }
         | Op::ReduceGrad { .. }
         | Op::Softmax
-        | Op::SoftmaxGrad => reductions::launch::<T, B>(backend, op, operands),
-        Op::ScatterRows => moves::scatter_rows::<T, B>(backend, operands),
-        Op::Recurrent { cell } => recurrent::forward::<T, B>(backend, operands, *cell),
+        | Op::SoftmaxGrad => reductions::launch::<T, _>(backend.loops(), op, operands),
+        Op::ScatterRows => moves::scatter_rows::<T, _>(backend.loops(), operands),
+        Op::Recurrent { cell } => recurrent::forward::<T, _>(backend.loops(), operands, *cell),
         Op::RecurrentGrad { cell, sequence, finals } => {
-            recurrent::backward::<T, B>(backend, operands, *cell, *sequence, *finals)
+            recurrent::backward::<T, _>(backend.loops(), operands, *cell, *sequence, *finals)
         }
-        Op::Apply { rule } => updates::apply::<T, B>(backend, operands, *rule),
-        Op::ApplyRows { rule } => updates::apply_rows::<T, B>(backend, operands, *rule),
-        Op::ApplyAverage { rate } => updates::apply_average::<T, B>(backend, operands, *rate),
+        Op::Apply { rule } => updates::apply::<T, _>(backend.loops(), operands, *rule),
+        Op::ApplyRows { rule } => updates::apply_rows::<T, _>(backend.loops(), operands, *rule),
+        Op::ApplyAverage { rate } => {
+            updates::apply_average::<T, _>(backend.loops(), operands, *rate)
+        }
         // not of floating operands, and so done above
         Op::Fill { .. }
         | Op::Cast { .. }

@@ -2,30 +2,38 @@
 //! into tensors that are lent to it. Knows no graph, no ranks and no buffers' homes, and allocates
 //! no output: where a result lies is the plan's business, before and after.
 //!
-//! Two back ends compute the same operators. `reference` is plain loops in the order in which the
-//! formulas are written: the oracle of the tests. `cpu` is what training runs on. Each gives the
-//! same bits for the same operands every time, `cpu` also for any number of threads.
+//! Three back ends compute the same operators. `reference` is plain loops in the order in which the
+//! formulas are written: the oracle of the tests. `cpu` is what training runs on. `onednn` has the
+//! library of that name, where it is installed, compute convolutions and what goes with them, and
+//! `cpu` the rest. Each gives the same bits for the same operands every time, `cpu` also for any
+//! number of threads.
 
 mod cpu;
 mod error;
 mod functions;
 mod launch;
+mod onednn;
 mod real;
 mod reference;
+
+use std::path::Path;
 
 use tensorwire_graph::Op;
 use tensorwire_memory::{TensorMut, TensorRef};
 
 pub use cpu::SimdLevel;
 pub use error::{KernelError, Operand};
+pub use onednn::OpenError;
 
 /// Which back end to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KernelChoice {
-    /// The fastest that this machine has: `Cpu`, as long as there is no other.
+    /// `OneDnn` where the library can be loaded, else `Cpu`.
     #[default]
     Auto,
     Cpu,
+    /// oneDNN, of which `libdnnl.so.3` is found by the dynamic linker.
+    OneDnn,
     /// Plain loops on one thread.
     Reference,
 }
@@ -39,20 +47,37 @@ pub struct Kernels {
 #[derive(Debug)]
 enum Opened {
     Cpu(cpu::Cpu),
+    OneDnn(onednn::OneDnn),
     Reference(reference::Reference),
 }
 
 impl Kernels {
     /// Opens a back end that uses `threads` threads (0 counts as 1). With one thread everything runs
-    /// on the caller's; with more they are this back end's own. The back ends' results do not depend
-    /// on the number.
-    pub fn open(choice: KernelChoice, threads: usize) -> Kernels {
+    /// on the caller's; with more they are this back end's own. The results of `Cpu` and `Reference` do
+    /// not depend on the number; with `OneDnn` sums may be added in another order on another number.
+    ///
+    /// # Errors
+    /// With [`KernelChoice::OneDnn`] alone, where the library is missing or cannot be used.
+    pub fn open(choice: KernelChoice, threads: usize) -> Result<Kernels, OpenError> {
         match choice {
-            KernelChoice::Auto | KernelChoice::Cpu => {
-                Kernels::open_at_level(SimdLevel::detect(), threads)
+            KernelChoice::Auto => Ok(Kernels::open_onednn(None, threads)
+                .unwrap_or_else(|_| Kernels::open_at_level(SimdLevel::detect(), threads))),
+            KernelChoice::Cpu => Ok(Kernels::open_at_level(SimdLevel::detect(), threads)),
+            KernelChoice::OneDnn => Kernels::open_onednn(None, threads),
+            KernelChoice::Reference => {
+                Ok(Kernels { backend: Opened::Reference(reference::Reference) })
             }
-            KernelChoice::Reference => Kernels { backend: Opened::Reference(reference::Reference) },
         }
+    }
+
+    /// As [`Kernels::open`] of [`KernelChoice::OneDnn`], with the library of that path instead of the one
+    /// that the dynamic linker finds.
+    ///
+    /// # Errors
+    /// Where the library is missing or cannot be used.
+    pub fn open_onednn(library: Option<&Path>, threads: usize) -> Result<Kernels, OpenError> {
+        let cpu = cpu::Cpu::open(SimdLevel::detect(), threads);
+        Ok(Kernels { backend: Opened::OneDnn(onednn::OneDnn::open(library, cpu, threads)?) })
     }
 
     /// Opens the `cpu` back end with element-wise kernels that use no instructions beyond `level`, or
@@ -66,6 +91,7 @@ impl Kernels {
     pub fn description(&self) -> String {
         match &self.backend {
             Opened::Cpu(cpu) => cpu.description(),
+            Opened::OneDnn(onednn) => onednn.description(),
             Opened::Reference(_) => "reference: plain loops, 1 thread".to_owned(),
         }
     }
@@ -85,6 +111,7 @@ impl Kernels {
     ) -> Result<(), KernelError> {
         match &self.backend {
             Opened::Cpu(cpu) => launch::run(cpu, op, inputs, outputs),
+            Opened::OneDnn(onednn) => launch::run(onednn, op, inputs, outputs),
             Opened::Reference(reference) => launch::run(reference, op, inputs, outputs),
         }
     }
@@ -104,6 +131,7 @@ impl Kernels {
     ) -> Result<(), KernelError> {
         match &self.backend {
             Opened::Cpu(cpu) => launch::run_in_place(cpu, op, rest, outputs),
+            Opened::OneDnn(onednn) => launch::run_in_place(onednn, op, rest, outputs),
             Opened::Reference(reference) => launch::run_in_place(reference, op, rest, outputs),
         }
     }

@@ -26,7 +26,7 @@ const SHAPES: [[usize; 3]; 11] = [
 fn products<T: Real>([m, n, k]: [usize; 3]) {
     let mut values = Values(m as u64);
     let (a, b): (Vec<T>, Vec<T>) = (values.reals(m * k), values.reals(k * n));
-    let opened = |threads| Kernels::open(KernelChoice::Cpu, threads);
+    let opened = |threads| Kernels::open(KernelChoice::Cpu, threads).unwrap();
     for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
         let op = Op::MatMul { transpose_a, transpose_b };
         let inputs = [
@@ -83,7 +83,7 @@ fn losses_and_maxima_do_not_depend_on_threads_or_level() {
 #[test]
 fn threads_share_one_back_end() {
     let (m, n, k) = (48, 600, 130);
-    let kernels = Kernels::open(KernelChoice::Cpu, 3);
+    let kernels = Kernels::open(KernelChoice::Cpu, 3).unwrap();
     let mut values = Values(6);
     let a = Tensor::new(&[m, k], &values.reals::<f32>(m * k));
     let b = Tensor::new(&[n, k], &values.reals::<f32>(n * k));

@@ -191,12 +191,16 @@ pub struct TraceConfig {
 pub enum Kernels {
     Auto,
     Cpu,
+    #[serde(rename = "onednn")]
+    OneDnn,
     Reference,
 }
 
 /// What is wrong with a configuration: the user's mistake, and how to mend it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    #[error("--kernels: {0}")]
+    Kernels(#[from] tensorwire_kernels::OpenError),
     #[error("there is no model '{found}'; known models: {known}")]
     UnknownModel { found: String, known: String },
     #[error("{option} must be at least 1")]

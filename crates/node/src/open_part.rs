@@ -77,6 +77,8 @@ pub enum PartError {
     Session(#[from] SessionError),
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    #[error("--kernels: {0}")]
+    Kernels(#[from] tensorwire_kernels::OpenError),
     #[error("leaving the job: {0}")]
     Close(#[from] CloseError),
 }
@@ -117,7 +119,7 @@ impl Member {
         let openings: Result<Vec<Opening>, ConnectError> = lanes.ranks.iter().map(open).collect();
         let mut opened = Opening::complete_all(openings?, deadline)?;
         share_variables(&plan.parts[lanes.part], &mut opened);
-        let kernels = Arc::new(Kernels::open(options.kernels, options.threads));
+        let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
         let variables_shared = lanes.ranks.len() > 1;
         let options =
             SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
@@ -186,7 +188,7 @@ impl OpenPart {
 impl PartError {
     /// Did the user's command make this, so that another command mends it?
     pub fn is_user_error(&self) -> bool {
-        matches!(self, PartError::Member(MemberError::Verbs(_)))
+        matches!(self, PartError::Member(MemberError::Verbs(_)) | PartError::Kernels(_))
     }
 
     /// The peer whose loss made this, if that was the cause.

@@ -91,9 +91,7 @@ pub enum TrainError {
     Loader(std::io::Error),
     #[error("step {step}: the thread that makes batches is gone")]
     LoaderGone { step: u64 },
-    #[error(
-        "'{name}' takes no batch of {dims:?}: the data are of another kind than the model"
-    )]
+    #[error("'{name}' takes no batch of {dims:?}: the data are of another kind than the model")]
     Feed { name: String, dims: Vec<usize>, source: SessionError },
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -126,6 +124,8 @@ impl Prepared {
     /// The user's mistake, with how to mend it.
     pub fn new(config: TrainConfig) -> Result<Prepared, ConfigError> {
         config.check()?;
+        // opened once more by whoever computes; here it is looked for before anything is started
+        Kernels::open(kernel_choice(&config), 1)?;
         let model = model(&config)?;
         let source: Source = config.data.parse()?;
         let data = source.open(&model.sample_shape(), config.seed)?;
@@ -179,7 +179,8 @@ impl Prepared {
         let local = self.config.strategy == Strategy::Local;
         let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
-        Kernels::open(kernel_choice(&self.config), threads).description()
+        let opened = Kernels::open(kernel_choice(&self.config), threads);
+        opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
     }
 
     /// What the members are told.
@@ -324,7 +325,8 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
         Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
     let storage = Storage::new(&plan.parts[0], &registered)?;
     let threads = config.threads.unwrap_or_else(cores);
-    let kernels = Arc::new(Kernels::open(kernel_choice(config), threads));
+    let kernels =
+        Arc::new(Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?);
     let options = SessionOptions {
         step_deadline: STEP_DEADLINE,
         timeline: config.trace.is_some(),
@@ -455,6 +457,7 @@ fn kernel_choice(config: &TrainConfig) -> KernelChoice {
     match config.kernels {
         config::Kernels::Auto => KernelChoice::Auto,
         config::Kernels::Cpu => KernelChoice::Cpu,
+        config::Kernels::OneDnn => KernelChoice::OneDnn,
         config::Kernels::Reference => KernelChoice::Reference,
     }
 }

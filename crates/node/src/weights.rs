@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use half::bf16;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
-use half::bf16;
 use tensorwire_graph::Init;
 use tensorwire_memory::{TensorError, TensorMut};
 use tensorwire_models::{Variable, initialise};

@@ -27,7 +27,7 @@ use tensorwire_testkit::mesh;
 
 /// No state: the seeds share them and stay independent.
 static KERNELS: LazyLock<Arc<Kernels>> =
-    LazyLock::new(|| Arc::new(Kernels::open(KernelChoice::Cpu, 1)));
+    LazyLock::new(|| Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap()));
 
 /// What is to be fed and found, step by step.
 struct Expected<'a> {

@@ -57,6 +57,12 @@ impl Cpu {
 }
 
 impl Backend for Cpu {
+    type Loops = Cpu;
+
+    fn loops(&self) -> &Cpu {
+        self
+    }
+
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
         matmul::matmul(&self.pool, product, a, b, y);
     }

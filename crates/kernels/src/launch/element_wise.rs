@@ -4,7 +4,6 @@ use half::bf16;
 use tensorwire_graph::Op;
 use tensorwire_tensor::{DType, Element, TensorSpec};
 
-use super::Backend;
 use super::operands::Operands;
 use crate::error::{KernelError, Operand};
 use crate::real::{Floating, Real};
@@ -45,7 +44,7 @@ pub(crate) struct Mask {
     pub(crate) step: u64,
 }
 
-pub(super) fn launch<T: Real, B: Backend>(
+pub(super) fn launch<T: Real, B: ElementWise>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -106,7 +105,7 @@ fn two<T: Real>(
     Ok(())
 }
 
-pub(super) fn cast<B: Backend>(
+pub(super) fn cast<B: ElementWise>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     to: DType,
@@ -137,7 +136,7 @@ pub(super) fn cast<B: Backend>(
     Ok(())
 }
 
-pub(super) fn fill<B: Backend>(
+pub(super) fn fill<B: ElementWise>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     value: f64,

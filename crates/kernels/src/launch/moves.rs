@@ -4,7 +4,6 @@ use half::bf16;
 use tensorwire_graph::Op;
 use tensorwire_tensor::{DType, Element};
 
-use super::Backend;
 use super::operands::{Input, Operands};
 use super::reductions::Axis;
 use crate::error::KernelError;
@@ -26,7 +25,7 @@ pub(crate) trait Moves {
     fn scatter_rows<T: Real>(&self, columns: usize, rows: &[T], indices: &[i32], y: &mut [T]);
 }
 
-pub(super) fn launch<B: Backend>(
+pub(super) fn launch<B: Moves>(
     backend: &B,
     op: &Op,
     dtype: DType,
@@ -42,7 +41,7 @@ pub(super) fn launch<B: Backend>(
     }
 }
 
-fn typed<T: Element, B: Backend>(
+fn typed<T: Element, B: Moves>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -99,7 +98,7 @@ fn typed<T: Element, B: Backend>(
     }
 }
 
-fn concat<T: Element, B: Backend>(
+fn concat<T: Element, B: Moves>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     axis: usize,
@@ -123,7 +122,7 @@ fn concat<T: Element, B: Backend>(
     Ok(())
 }
 
-pub(super) fn scatter_rows<T: Real, B: Backend>(
+pub(super) fn scatter_rows<T: Real, B: Moves>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {

@@ -2,7 +2,6 @@
 
 use tensorwire_graph::Cell;
 
-use super::Backend;
 use super::operands::{Input, Operands, Output};
 use crate::error::KernelError;
 use crate::real::Real;
@@ -89,7 +88,7 @@ impl Steps {
     }
 }
 
-pub(super) fn forward<T: Real, B: Backend>(
+pub(super) fn forward<T: Real, B: Recurrences>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     cell: Cell,
@@ -117,7 +116,7 @@ pub(super) fn forward<T: Real, B: Backend>(
     Ok(())
 }
 
-pub(super) fn backward<T: Real, B: Backend>(
+pub(super) fn backward<T: Real, B: Recurrences>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     cell: Cell,

@@ -2,7 +2,6 @@
 
 use tensorwire_graph::{Op, Reduction};
 
-use super::Backend;
 use super::operands::Operands;
 use crate::error::KernelError;
 use crate::real::Real;
@@ -52,7 +51,7 @@ impl Axis {
     }
 }
 
-pub(super) fn launch<T: Real, B: Backend>(
+pub(super) fn launch<T: Real, B: Reductions>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -122,7 +121,7 @@ fn without(dims: &[usize], axis: usize) -> Vec<usize> {
     [&dims[..axis], &dims[axis + 1..]].concat()
 }
 
-fn softmax_cross_entropy<T: Real, B: Backend>(
+fn softmax_cross_entropy<T: Real, B: Reductions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
@@ -140,7 +139,7 @@ fn softmax_cross_entropy<T: Real, B: Backend>(
     Ok(())
 }
 
-fn count_correct<T: Real, B: Backend>(
+fn count_correct<T: Real, B: Reductions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {

@@ -2,7 +2,6 @@
 
 use tensorwire_graph::Rule;
 
-use super::Backend;
 use super::moves::checked_indices;
 use super::operands::{Operands, Output};
 use crate::error::KernelError;
@@ -57,7 +56,7 @@ pub(crate) struct RowPart<'a, T> {
     pub(crate) rows: &'a [T],
 }
 
-pub(super) fn apply<T: Real, B: Backend>(
+pub(super) fn apply<T: Real, B: Updates>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     rule: Rule,
@@ -67,7 +66,7 @@ pub(super) fn apply<T: Real, B: Backend>(
     with_step(rule, state, |step, v| backend.apply(step, share, v, &gradients))
 }
 
-pub(super) fn apply_rows<T: Real, B: Backend>(
+pub(super) fn apply_rows<T: Real, B: Updates>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     rule: Rule,
@@ -92,7 +91,7 @@ pub(super) fn apply_rows<T: Real, B: Backend>(
     with_step(rule, state, |step, v| backend.apply_rows(step, share, columns, v, &parts))
 }
 
-pub(super) fn apply_average<T: Real, B: Backend>(
+pub(super) fn apply_average<T: Real, B: Updates>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     rate: f64,

@@ -19,6 +19,12 @@ pub(crate) use reductions::{is_first_largest, is_max, row_length};
 pub(crate) struct Reference;
 
 impl Backend for Reference {
+    type Loops = Reference;
+
+    fn loops(&self) -> &Reference {
+        self
+    }
+
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
         let Product { m, n, k, transpose_a, transpose_b } = product;
         for row in 0..m {

@@ -123,7 +123,7 @@ pub(crate) fn profile(values: &mut Values, batch: usize, steps: usize) -> Vec<i3
 }
 
 pub(crate) fn reference() -> Kernels {
-    Kernels::open(KernelChoice::Reference, 1)
+    Kernels::open(KernelChoice::Reference, 1).unwrap()
 }
 
 /// The cpu back end at every level that this machine has, on one thread and on several.

@@ -130,7 +130,7 @@ pub(crate) fn try_session(
         Storage::new(&plan.parts[part], &Slab::anonymous(bytes).unwrap()).unwrap()
     };
     let storage = storage.unwrap_or_else(alone);
-    let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1));
+    let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
     let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
     Session::new(plan, part, storage, kernels, exchange, options)
 }

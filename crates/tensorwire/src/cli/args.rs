@@ -6,9 +6,11 @@ use std::path::{PathBuf, absolute};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensorwire_bench::Sizes;
 use tensorwire_bench::parse_size;
+use tensorwire_models::Model;
+use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels, OptimizerChoice, RSH, Schedule,
-    Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels, OptimizerChoice, RSH,
+    Schedule, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
 const TRAIN_EXAMPLES: &str = "\
@@ -152,7 +154,8 @@ pub(crate) struct JobArgs {
     /// Threads of each process [default: the workers of a machine share its cores, a server has all]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Which kernels compute. `reference`: plain loops, slow, to check against
+    /// Which kernels compute. `auto`: `onednn` where libdnnl.so.3 is installed, else `cpu`. `reference`: plain
+    /// loops, slow, to check against
     #[arg(long, value_enum, default_value = "auto")]
     kernels: KernelsArg,
     /// Seconds within which the job ends when one of its processes dies or stops
@@ -403,6 +406,8 @@ enum FloatArg {
 enum KernelsArg {
     Auto,
     Cpu,
+    #[value(name = "onednn")]
+    OneDnn,
     Reference,
 }
 
@@ -446,6 +451,7 @@ impl JobArgs {
             kernels: match self.kernels {
                 KernelsArg::Auto => Kernels::Auto,
                 KernelsArg::Cpu => Kernels::Cpu,
+                KernelsArg::OneDnn => Kernels::OneDnn,
                 KernelsArg::Reference => Kernels::Reference,
             },
             load: None,
@@ -455,12 +461,8 @@ impl JobArgs {
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: (self.deadline * 1000.0) as u64,
         };
-        // processes of other hosts are in another folder
-        if let Some(folder) = config.data.strip_prefix("mnist:")
-            && config.hosts.any_remote()
-            && let Ok(folder) = absolute(folder)
-        {
-            config.data = format!("mnist:{}", folder.display());
+        if config.hosts.any_remote() {
+            config.data = with_absolute_paths(&config.data);
         }
         Ok(config)
     }
@@ -558,6 +560,26 @@ impl From<ExchangeArg> for Exchange {
         }
     }
 }
+
+/// Data whose files are named from the root: processes of other hosts are in another folder.
+fn with_absolute_paths(data: &str) -> String {
+    let full = |path: &str| match absolute(path) {
+        Ok(path) => path.display().to_string(),
+        // whoever opens it says what is wrong
+        Err(_) => path.to_string(),
+    };
+    match data.split_once(':') {
+        Some((kind @ ("mnist" | "cifar10"), folder)) => format!("{kind}:{}", full(folder)),
+        Some(("text", files)) => {
+            let files: Vec<String> = files.split(',').map(full).collect();
+            format!("text:{}", files.join(","))
+        }
+        _ => data.to_string(),
+    }
+}
+
+/// Images that the program brings along.
+const DIGITS: Shape = Shape::Images { dims: [8, 8, 1], classes: 10 };
 
 /// The data that come with the program, where the model learns from them.
 fn default_data(model: &str) -> &'static str {

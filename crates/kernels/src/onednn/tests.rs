@@ -1,0 +1,443 @@
+//! What the library computes against plain loops in f64, on operands with a seed. Without the library a test
+//! says that it is skipped; where it is expected (TENSORWIRE_ONEDNN is set) its absence is a failure.
+#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
+
+use tensorwire_graph::Window;
+
+use super::*;
+use crate::cpu::SimdLevel;
+
+fn open(threads: usize) -> Option<OneDnn> {
+    match OneDnn::open(None, Cpu::open(SimdLevel::Baseline, 1), threads) {
+        Ok(opened) => Some(opened),
+        Err(error) => {
+            assert!(std::env::var_os("TENSORWIRE_ONEDNN").is_none(), "{error}");
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Back ends of one thread and of two; none without the library.
+fn opened() -> Vec<OneDnn> {
+    [1, 2].into_iter().filter_map(open).collect()
+}
+
+/// SplitMix64 (Steele, Lea and Flood 2014).
+struct Values(u64);
+
+impl Values {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in ±1.
+    fn reals(&mut self, count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|_| ((self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0) as f32)
+            .collect()
+    }
+
+    /// Of few values, so that many are equal.
+    fn ties(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| (self.next() % 4) as f32 - 2.0).collect()
+    }
+}
+
+#[track_caller]
+fn assert_close(found: &[f32], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (f64::from(found) - expected).abs();
+        let allowed = tolerance * expected.abs().max(1.0);
+        assert!(difference <= allowed, "element {i}: found {found}, expected {expected}");
+    }
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn nans(count: usize) -> Vec<f32> {
+    vec![f32::NAN; count]
+}
+
+/// Calls `f` with the input row and column that a window's element looks at, if it is no padding.
+fn inside(window: &Window, size: [usize; 2], at: [usize; 4], f: &mut dyn FnMut(usize, usize)) {
+    let [r, c, i, j] = at;
+    let row = (r * window.stride[0] + i * window.dilation[0]).checked_sub(window.before[0]);
+    let column = (c * window.stride[1] + j * window.dilation[1]).checked_sub(window.before[1]);
+    if let (Some(row), Some(column)) = (row, column)
+        && row < size[0]
+        && column < size[1]
+    {
+        f(row, column);
+    }
+}
+
+fn convolution(
+    batch: usize,
+    size: [usize; 2],
+    [channels, outputs, groups]: [usize; 3],
+    window: Window,
+) -> Convolution {
+    let windows = window.output(size).unwrap();
+    Convolution { batch, size, channels, windows, outputs, groups, window }
+}
+
+fn convolutions() -> Vec<Convolution> {
+    let wide = Window { dilation: [2, 3], ..Window::padded([3, 3], [1, 1], [2, 1]) };
+    let uneven = Window { before: [0, 1], after: [2, 0], ..Window::valid([3, 2], [2, 1]) };
+    vec![
+        convolution(2, [9, 7], [3, 8, 1], Window::padded([3, 3], [1, 1], [1, 1])),
+        convolution(2, [17, 17], [3, 64, 1], Window::same([7, 7], [2, 2], [17, 17])),
+        convolution(3, [8, 8], [32, 48, 1], Window::valid([1, 1], [1, 1])),
+        convolution(1, [9, 9], [16, 32, 1], Window::valid([1, 1], [2, 2])),
+        convolution(2, [13, 13], [64, 64, 1], Window::padded([3, 3], [1, 1], [1, 1])),
+        convolution(2, [12, 10], [16, 16, 1], uneven),
+        convolution(2, [12, 14], [17, 5, 1], wide),
+        convolution(2, [10, 10], [12, 8, 4], Window::padded([3, 3], [2, 2], [1, 1])),
+        convolution(2, [11, 6], [16, 16, 16], Window::padded([3, 3], [1, 1], [1, 1])),
+        convolution(2, [6, 6], [8, 16, 8], Window::padded([3, 3], [1, 1], [1, 1])),
+        convolution(1, [1, 1], [5, 7, 1], Window::valid([1, 1], [1, 1])),
+        convolution(2, [3, 17], [32, 32, 1], Window::padded([1, 7], [1, 1], [0, 3])),
+    ]
+}
+
+/// Calls `f` with the places in x, w and y of every product of a convolution.
+fn products(shape: &Convolution, f: &mut dyn FnMut(usize, usize, usize)) {
+    let Convolution { batch, size, channels, windows, outputs, groups, window } = *shape;
+    let [kh, kw] = window.kernel;
+    let (ins, outs) = (channels / groups, outputs / groups);
+    for n in 0..batch {
+        for r in 0..windows[0] {
+            for c in 0..windows[1] {
+                for (i, j) in (0..kh).flat_map(|i| (0..kw).map(move |j| (i, j))) {
+                    inside(&window, size, [r, c, i, j], &mut |row, column| {
+                        for o in 0..outputs {
+                            for k in 0..ins {
+                                let x = ((n * size[0] + row) * size[1] + column) * channels;
+                                let w = ((o * ins + k) * kh + i) * kw + j;
+                                let y = ((n * windows[0] + r) * windows[1] + c) * outputs + o;
+                                f(x + o / outs * ins + k, w, y);
+                            }
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn convolutions_agree_with_plain_loops() {
+    for kernels in &opened() {
+        let mut values = Values(1);
+        for shape in &convolutions() {
+            let Convolution { batch, size, channels, windows, outputs, groups, window } = *shape;
+            let xs = batch * size[0] * size[1] * channels;
+            let ys = batch * windows[0] * windows[1] * outputs;
+            let ws = outputs * channels / groups * window.kernel[0] * window.kernel[1];
+            let (x, w, dy) = (values.reals(xs), values.reals(ws), values.reals(ys));
+            let (mut y, mut dx, mut dw) = (nans(ys), nans(xs), nans(ws));
+            kernels.conv2d(*shape, &x, &w, &mut y).unwrap();
+            kernels.conv2d_grad_input(*shape, &dy, &w, &mut dx).unwrap();
+            kernels.conv2d_grad_weight(*shape, &dy, &x, &mut dw).unwrap();
+            let mut expected = [vec![0.0; ys], vec![0.0; xs], vec![0.0; ws]];
+            let widen = |value: f32| f64::from(value);
+            products(shape, &mut |at_x, at_w, at_y| {
+                expected[0][at_y] += widen(x[at_x]) * widen(w[at_w]);
+                expected[1][at_x] += widen(dy[at_y]) * widen(w[at_w]);
+                expected[2][at_w] += widen(dy[at_y]) * widen(x[at_x]);
+            });
+            // sums of some hundred products around ±1, each rounded by 6e-8
+            assert_close(&y, &expected[0], 2e-5);
+            assert_close(&dx, &expected[1], 2e-5);
+            assert_close(&dw, &expected[2], 5e-5);
+            // the same bits again, from another opened back end
+            let again = open(kernels.threads).unwrap();
+            let (mut y2, mut dx2, mut dw2) = (nans(ys), nans(xs), nans(ws));
+            for _ in 0..3 {
+                again.conv2d(*shape, &x, &w, &mut y2).unwrap();
+                again.conv2d_grad_input(*shape, &dy, &w, &mut dx2).unwrap();
+                again.conv2d_grad_weight(*shape, &dy, &x, &mut dw2).unwrap();
+                assert!(same_bits(&y, &y2) && same_bits(&dx, &dx2) && same_bits(&dw, &dw2));
+            }
+        }
+    }
+}
+
+#[test]
+fn products_agree_with_plain_loops() {
+    for kernels in &opened() {
+        let mut values = Values(2);
+        for [m, n, k] in
+            [[1, 1, 1], [3, 5, 7], [64, 100, 33], [1, 777, 30], [130, 1, 65], [48, 96, 512]]
+        {
+            let (a, b) = (values.reals(m * k), values.reals(k * n));
+            for (transpose_a, transpose_b) in
+                [(false, false), (false, true), (true, false), (true, true)]
+            {
+                let product = Product { m, n, k, transpose_a, transpose_b };
+                let mut y = nans(m * n);
+                kernels.matmul(product, &a, &b, &mut y).unwrap();
+                let mut expected = vec![0.0; m * n];
+                for (at, y) in expected.iter_mut().enumerate() {
+                    let (r, c) = (at / n, at % n);
+                    for i in 0..k {
+                        let a = if transpose_a { a[i * m + r] } else { a[r * k + i] };
+                        let b = if transpose_b { b[c * k + i] } else { b[i * n + c] };
+                        *y += f64::from(a) * f64::from(b);
+                    }
+                }
+                assert_close(&y, &expected, 2e-5);
+            }
+        }
+    }
+}
+
+fn poolings() -> Vec<Pooling> {
+    let pooling = |batch, size, channels, window: Window| {
+        let windows = window.output(size).unwrap();
+        Pooling { batch, size, channels, windows, window }
+    };
+    let wide = Window { dilation: [2, 2], ..Window::padded([3, 3], [1, 1], [1, 1]) };
+    vec![
+        pooling(2, [8, 8], 16, Window::valid([2, 2], [2, 2])),
+        pooling(2, [13, 13], 64, Window::padded([3, 3], [2, 2], [1, 1])),
+        pooling(2, [9, 7], 5, Window::same([3, 3], [1, 1], [9, 7])),
+        pooling(1, [8, 8], 33, Window::same([3, 3], [2, 2], [8, 8])),
+        pooling(3, [7, 7], 48, Window::valid([7, 7], [1, 1])),
+        pooling(1, [11, 10], 8, wide),
+    ]
+}
+
+#[test]
+fn maxima_are_the_first_of_equals() {
+    for kernels in &opened() {
+        let mut values = Values(3);
+        for shape in &poolings() {
+            let Pooling { batch, size, channels, windows, window } = *shape;
+            let x = values.ties(batch * size[0] * size[1] * channels);
+            let ys = batch * windows[0] * windows[1] * channels;
+            let (mut y, mut places) = (nans(ys), vec![255; ys]);
+            match kernels.max_pool(*shape, &x, &mut y, &mut places) {
+                // dilated windows are for other kernels
+                Err(Refused::Shape | Refused::Status(3)) => continue,
+                done => done.unwrap(),
+            }
+            for (at, (&y, &place)) in y.iter().zip(&places).enumerate() {
+                let (channel, c) = (at % channels, at / channels % windows[1]);
+                let (r, n) = (
+                    at / channels / windows[1] % windows[0],
+                    at / channels / windows[1] / windows[0],
+                );
+                let (mut largest, mut first) = (f32::NEG_INFINITY, 0);
+                for i in 0..window.kernel[0] {
+                    for j in 0..window.kernel[1] {
+                        inside(&window, size, [r, c, i, j], &mut |row, column| {
+                            let x =
+                                x[((n * size[0] + row) * size[1] + column) * channels + channel];
+                            if x > largest {
+                                (largest, first) = (x, i * window.kernel[1] + j);
+                            }
+                        });
+                    }
+                }
+                assert_eq!((y, usize::from(place)), (largest, first), "{shape:?}, element {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn averages_leave_padding_out() {
+    for kernels in &opened() {
+        let mut values = Values(4);
+        for shape in &poolings() {
+            let Pooling { batch, size, channels, windows, window } = *shape;
+            let xs = batch * size[0] * size[1] * channels;
+            let ys = batch * windows[0] * windows[1] * channels;
+            let (x, dy) = (values.reals(xs), values.reals(ys));
+            let (mut y, mut dx) = (nans(ys), nans(xs));
+            kernels.avg_pool(*shape, &x, &mut y).unwrap();
+            kernels.avg_pool_grad(*shape, &dy, &mut dx).unwrap();
+            let (mut expected_y, mut expected_dx) = (vec![0.0; ys], vec![0.0; xs]);
+            for at in 0..ys {
+                let (channel, c) = (at % channels, at / channels % windows[1]);
+                let (r, n) = (
+                    at / channels / windows[1] % windows[0],
+                    at / channels / windows[1] / windows[0],
+                );
+                let mut seen = Vec::new();
+                for i in 0..window.kernel[0] {
+                    for j in 0..window.kernel[1] {
+                        inside(&window, size, [r, c, i, j], &mut |row, column| {
+                            seen.push(
+                                ((n * size[0] + row) * size[1] + column) * channels + channel,
+                            );
+                        });
+                    }
+                }
+                for &place in &seen {
+                    expected_y[at] += f64::from(x[place]) / seen.len() as f64;
+                    expected_dx[place] += f64::from(dy[at]) / seen.len() as f64;
+                }
+            }
+            assert_close(&y, &expected_y, 1e-5);
+            assert_close(&dx, &expected_dx, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn batch_normalisation_is_algorithm_1() {
+    let epsilon = 1e-3_f32;
+    for kernels in &opened() {
+        let mut values = Values(5);
+        for [rows, channels] in [[12, 16], [50, 3], [300, 64], [7, 33], [1, 8]] {
+            for scaled in [true, false] {
+                let (x, dy) = (values.reals(rows * channels), values.reals(rows * channels));
+                let (scale, shift) = (values.reals(channels), values.reals(channels));
+                let (mut y, mut dx) = (nans(x.len()), nans(x.len()));
+                let [mut mean, mut variance, mut dscale, mut dshift] =
+                    [0; 4].map(|_| nans(channels));
+                let given = scaled.then_some(&scale[..]);
+                kernels
+                    .batch_norm(epsilon, &x, given, &shift, &mut y, &mut mean, &mut variance)
+                    .unwrap();
+                let asked = scaled.then_some(&mut dscale[..]);
+                kernels
+                    .batch_norm_grad(
+                        epsilon,
+                        &dy,
+                        &x,
+                        &mean,
+                        &variance,
+                        given,
+                        &mut dx,
+                        asked,
+                        &mut dshift,
+                    )
+                    .unwrap();
+                let column = |of: &[f32], c: usize| -> Vec<f64> {
+                    of.iter().skip(c).step_by(channels).map(|&v| v.into()).collect()
+                };
+                let average = |of: &mut dyn Iterator<Item = f64>| of.sum::<f64>() / rows as f64;
+                for c in 0..channels {
+                    let (xs, dys) = (column(&x, c), column(&dy, c));
+                    let m = average(&mut xs.iter().copied());
+                    let v = average(&mut xs.iter().map(|x| (x - m) * (x - m)));
+                    let factor = if scaled { f64::from(scale[c]) } else { 1.0 };
+                    let inverse = 1.0 / (v + f64::from(epsilon)).sqrt();
+                    let normal: Vec<f64> = xs.iter().map(|x| (x - m) * inverse).collect();
+                    let dot: f64 = normal.iter().zip(&dys).map(|(a, b)| a * b).sum();
+                    let sum: f64 = dys.iter().sum();
+                    assert_close(&[mean[c], variance[c]], &[m, v], 1e-5);
+                    let expected: Vec<f64> =
+                        normal.iter().map(|n| n * factor + f64::from(shift[c])).collect();
+                    let found: Vec<f32> = y.iter().skip(c).step_by(channels).copied().collect();
+                    assert_close(&found, &expected, 1e-4);
+                    let share = 1.0 / rows as f64;
+                    let expected: Vec<f64> = normal
+                        .iter()
+                        .zip(&dys)
+                        .map(|(n, dy)| factor * inverse * (dy - share * sum - share * n * dot))
+                        .collect();
+                    let found: Vec<f32> = dx.iter().skip(c).step_by(channels).copied().collect();
+                    assert_close(&found, &expected, 1e-3);
+                    assert_close(&[dshift[c]], &[sum], 1e-4);
+                    if scaled {
+                        assert_close(&[dscale[c]], &[dot], 1e-3);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn response_normalisation_does_not_divide_alpha() {
+    for kernels in &opened() {
+        let mut values = Values(6);
+        for (rows, channels, size) in [(49, 96, 5), (10, 64, 5), (6, 7, 3), (5, 3, 5)] {
+            for beta in [0.75_f32, 0.5] {
+                let norm = ResponseNorm { channels, size, alpha: 0.3_f32, beta, bias: 2.0 };
+                let (x, dy) = (values.reals(rows * channels), values.reals(rows * channels));
+                let (mut y, mut dx) = (nans(x.len()), nans(x.len()));
+                kernels.response_norm(norm, &x, &mut y).unwrap();
+                kernels.response_norm_grad(norm, &dy, &x, &mut dx).unwrap();
+                let (alpha, beta) = (f64::from(norm.alpha), f64::from(beta));
+                let (mut expected_y, mut expected_dx) = (Vec::new(), Vec::new());
+                for row in 0..rows {
+                    let of = |slice: &[f32], c: usize| f64::from(slice[row * channels + c]);
+                    let around =
+                        |c: usize| c.saturating_sub(size / 2)..(c + size / 2 + 1).min(channels);
+                    let sum =
+                        |c| 2.0 + alpha * around(c).map(|k| of(&x, k) * of(&x, k)).sum::<f64>();
+                    for c in 0..channels {
+                        expected_y.push(of(&x, c) * sum(c).powf(-beta));
+                        let others: f64 = around(c)
+                            .map(|k| of(&dy, k) * of(&x, k) * sum(k).powf(-beta - 1.0))
+                            .sum();
+                        expected_dx.push(
+                            of(&dy, c) * sum(c).powf(-beta)
+                                - 2.0 * alpha * beta * of(&x, c) * others,
+                        );
+                    }
+                }
+                assert_close(&y, &expected_y, 1e-5);
+                assert_close(&dx, &expected_dx, 1e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_to_compute_is_refused() {
+    let Some(kernels) = open(1) else { return };
+    let product = Product { m: 2, n: 3, k: 0, transpose_a: false, transpose_b: false };
+    let mut y = nans(6);
+    assert_eq!(kernels.matmul(product, &[], &[], &mut y), Err(Refused::Shape));
+}
+
+#[test]
+fn threads_share_one_back_end() {
+    let Some(kernels) = open(2) else { return };
+    let shape = convolutions()[4];
+    let mut values = Values(7);
+    let (x, w) = (values.reals(2 * 13 * 13 * 64), values.reals(64 * 64 * 9));
+    let mut expected = nans(x.len());
+    kernels.conv2d(shape, &x, &w, &mut expected).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut y = nans(x.len());
+                for _ in 0..20 {
+                    kernels.conv2d(shape, &x, &w, &mut y).unwrap();
+                    assert!(same_bits(&y, &expected));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_missing_library_is_an_error_that_helps() {
+    let path = Path::new("/nonexistent/libdnnl.so.3");
+    let error = OneDnn::open(Some(path), Cpu::open(SimdLevel::Baseline, 1), 1).unwrap_err();
+    assert!(matches!(error, OpenError::Missing { .. }));
+    let text = error.to_string();
+    assert!(text.contains("/nonexistent/libdnnl.so.3") && text.contains("libdnnl3"), "{text}");
+}
+
+#[test]
+fn another_library_is_refused() {
+    let another = OneDnn::open(Some(Path::new("libc.so.6")), Cpu::open(SimdLevel::Baseline, 1), 1);
+    let function = another.unwrap_err();
+    assert!(matches!(function, OpenError::Function { function: "dnnl_version", .. }), "{function}");
+}
