@@ -200,5 +200,7 @@ mod tests {
         assert_eq!(tokens, [2, 4, 3, UNKNOWN]);
         assert_eq!(vocabulary.sentence(&[2, 3, 4, 1, 0]), "b c a <unk>");
         assert_eq!(vocabulary.words(), 5);
+        // no threads of the library's
+        assert!(!tokenizers::utils::parallelism::has_parallelism_been_used());
     }
 }
