@@ -1,5 +1,6 @@
 //! A training step with communication against the same arithmetic without: the same replicas, the same
-//! data, the same bits, once in one process with all cores and once as a job of workers and servers.
+//! data, the same bits, once in one process with all cores and once as a job of workers and servers; or, by
+//! [`Strategy::Local`], the one process alone, to be compared with another framework.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,10 +44,24 @@ pub struct StepResult {
     pub workers: u32,
     pub servers: u32,
     pub batch: usize,
+    pub steps: u64,
+    pub threads: Option<usize>,
+    pub kernels: String,
+    pub local_ms: Summary,
+    /// The most memory that the one process had at once, its data included.
+    pub local_peak_bytes: u64,
+    #[serde(flatten)]
+    pub ps: Option<PsResult>,
+    /// The same of every measurement.
+    pub weights_sha256: String,
+    pub machine: Machine,
+}
+
+/// What was measured of the job.
+#[derive(Clone, Debug, Serialize)]
+pub struct PsResult {
     pub transport: Transport,
     pub exchange: tensorwire_node::Exchange,
-    pub steps: u64,
-    pub local_ms: Summary,
     pub ps_ms: Summary,
     /// What communication costs: a step of the job over a step of one process.
     pub ratio: f64,
@@ -55,12 +70,10 @@ pub struct StepResult {
     /// nothing to do but wait, a step.
     pub poll_misses_per_step: f64,
     pub waits_per_step: f64,
-    /// The same of every measurement.
-    pub weights_sha256: String,
-    pub machine: Machine,
 }
 
-/// Measures. `config` says what the job computes; its strategy is set here. `job` says how to start
+/// Measures. `config` says what the job computes, and with [`Strategy::Local`] that one process is all that is
+/// measured. `job` says how to start
 /// members; its kind, roles, hosts and payload are filled in. `on_event` is told of each measurement.
 ///
 /// # Errors
@@ -78,59 +91,81 @@ pub fn step(
     let (hosts, verbs, arrival) = (Hosts::default(), VerbsOptions::default(), None);
     let alone = TrainConfig { strategy: Strategy::Local, hosts, verbs, arrival, ..config.clone() };
     let local = Prepared::new(alone)?;
-    let ps = Prepared::new(TrainConfig { strategy: Strategy::Ps, ..config.clone() })?;
-    let job = JobSpec {
-        kind: "train".to_string(),
-        roles: ps.roles(),
-        payload: ps.payload(),
-        hosts: config.hosts.clone(),
-        verbs: config.verbs_wanted(),
-        ..job.clone()
+    let ps = match config.strategy {
+        Strategy::Local => None,
+        Strategy::Ps => Some(Job::new(config, job)?),
     };
     let (mut local_ms, mut ps_ms) = (Vec::new(), Vec::new());
     let mut weights = Weights::default();
-    let mut members = Vec::new();
-    let mut transport = ps.config.settled_transport();
+    let (mut last, mut members) = (TrainReport::default(), Vec::new());
+    let mut transport = ps.as_ref().and_then(|ps| ps.prepared.config.settled_transport());
     for repetition in 0..options.repetitions {
-        let report = run_alone(&local, &options.alone)?;
-        local_ms.push(step_ms(std::slice::from_ref(&report), &local));
+        last = run_alone(&local, &options.alone)?;
+        local_ms.push(step_ms(std::slice::from_ref(&last), &local));
         on_event(StepEvent::Measured { kind: "local", ms: local_ms[local_ms.len() - 1] });
-        weights.local(&[report])?;
-        let outcome = launch(&job, &mut |update| match update {
+        weights.local(std::slice::from_ref(&last))?;
+        let Some(ps) = &ps else { continue };
+        let outcome = launch(&ps.spec, &mut |update| match update {
             Update::Transport(choice) if repetition == 0 => on_event(StepEvent::Transport(choice)),
             _ => {}
         })?;
         transport = outcome.negotiated.or(transport);
         members = reports(outcome)?;
-        ps_ms.push(step_ms(&members, &ps));
+        ps_ms.push(step_ms(&members, &ps.prepared));
         on_event(StepEvent::Measured { kind: "ps", ms: ps_ms[ps_ms.len() - 1] });
         weights.ps(&members)?;
     }
     let none = || BenchError::Zero { what: "--repetitions" };
     let local_ms = Summary::of(local_ms).ok_or_else(none)?;
-    let ps_ms = Summary::of(ps_ms).ok_or_else(none)?;
     let sum = |of: fn(&TrainReport) -> u64| members.iter().map(of).sum::<u64>();
     // fits: counts far below 2^53
-    let per_step = |count: u64| count as f64 / ps.steps() as f64;
+    let per_step = |count: u64| count as f64 / local.steps() as f64;
+    let ps = Summary::of(ps_ms).map(|ps_ms| PsResult {
+        transport: transport.unwrap_or(config.transport),
+        exchange: config.exchange,
+        ratio: ps_ms.median / local_ms.median,
+        ps_ms,
+        bytes_copied: sum(|report| report.bytes_copied),
+        poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
+        waits_per_step: per_step(sum(|report| report.polling.waits)),
+    });
     Ok(StepResult {
         bench: "step",
         model: config.model.clone(),
         data: config.data.clone(),
         workers: config.workers,
-        servers: config.servers,
+        servers: if ps.is_some() { config.servers } else { 0 },
         batch: config.batch,
-        transport: transport.unwrap_or(config.transport),
-        exchange: config.exchange,
-        steps: ps.steps(),
-        ratio: ps_ms.median / local_ms.median,
+        steps: local.steps(),
+        threads: config.threads,
+        kernels: last.kernels,
         local_ms,
-        ps_ms,
-        bytes_copied: sum(|report| report.bytes_copied),
-        poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
-        waits_per_step: per_step(sum(|report| report.polling.waits)),
+        local_peak_bytes: last.peak_bytes,
+        ps,
         weights_sha256: weights.first.unwrap_or_default(),
         machine: Machine::here(),
     })
+}
+
+/// The job of workers and servers.
+struct Job {
+    prepared: Prepared,
+    spec: JobSpec,
+}
+
+impl Job {
+    fn new(config: &TrainConfig, job: &JobSpec) -> Result<Job, BenchError> {
+        let prepared = Prepared::new(config.clone())?;
+        let spec = JobSpec {
+            kind: "train".to_string(),
+            roles: prepared.roles(),
+            payload: prepared.payload(),
+            hosts: config.hosts.clone(),
+            verbs: config.verbs_wanted(),
+            ..job.clone()
+        };
+        Ok(Job { prepared, spec })
+    }
 }
 
 fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod assignment;
+mod batches;
 mod config;
 mod control;
 pub mod doctor;
@@ -22,6 +23,7 @@ mod weights;
 mod whole_file;
 
 pub use assignment::Assignment;
+pub use batches::{BatchesSpec, write_batches};
 pub use config::{
     ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig,
     TrainConfig, Transport,
@@ -35,6 +37,6 @@ pub use report::{Polling, Progress, TrainReport};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
 pub use trace::{TraceError, TraceEvent};
-pub use train::{Prepared, TrainError, launch_train, train_local, train_member};
+pub use train::{Prepared, TrainError, launch_train, model_named, train_local, train_member};
 pub use verdict::{FirstFailure, Remark};
 pub use weights::WeightsError;

@@ -216,8 +216,16 @@ fn check_memory(plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
 }
 
 fn model(config: &TrainConfig) -> Result<Model, ConfigError> {
-    Model::from_name(&config.model).ok_or_else(|| ConfigError::UnknownModel {
-        found: config.model.clone(),
+    model_named(&config.model)
+}
+
+/// The model of this name.
+///
+/// # Errors
+/// When there is none, with the names that there are.
+pub fn model_named(name: &str) -> Result<Model, ConfigError> {
+    Model::from_name(name).ok_or_else(|| ConfigError::UnknownModel {
+        found: name.to_string(),
         known: Model::ALL.map(Model::name).join(", "),
     })
 }

@@ -9,8 +9,8 @@ use tensorwire_bench::parse_size;
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels, OptimizerChoice, RSH,
-    Schedule, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
+    OptimizerChoice, RSH, Schedule, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
 const TRAIN_EXAMPLES: &str = "\
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Graph(GraphArgs),
     /// List the models: variables, parameters, size
     Models,
+    /// Write what a worker is fed in its first steps to a file: the same batches for another framework
+    Batches(BatchesArgs),
     /// Measure; every benchmark verifies its data and prints the machine's limit beside it
     Bench(BenchArgs),
     /// Say what this machine can do, what is wrong, and the line that mends it
@@ -249,6 +251,43 @@ pub(crate) struct DoctorArgs {
     /// Print one object of JSON instead
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BatchesArgs {
+    /// Model (see `tensorwire models`)
+    #[arg(long, default_value = "mlp")]
+    model: String,
+    /// Data, as `train` takes them [default: digits, or synthetic where the model takes no such images]
+    #[arg(long)]
+    data: Option<String>,
+    /// Seed of the order of samples, and of made-up data
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Samples per worker and step
+    #[arg(long, value_name = "B", default_value_t = 64)]
+    batch: usize,
+    /// Workers that share a step's samples
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: usize,
+    /// The worker whose batches they are, from 0 on
+    #[arg(long, value_name = "R", default_value_t = 0)]
+    worker: usize,
+    /// The first steps, so many
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    steps: u64,
+    /// The safetensors file to write: tensor `0/input` is the first step's `input`
+    #[arg(long, value_name = "FILE")]
+    save: PathBuf,
+}
+
+impl BatchesArgs {
+    pub(crate) fn spec(self) -> Result<(BatchesSpec, PathBuf), ConfigError> {
+        let BatchesArgs { seed, batch, workers, worker, steps, .. } = self;
+        let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
+        let model = tensorwire_node::model_named(&self.model)?;
+        Ok((BatchesSpec { model, data, seed, batch, workers, worker, steps }, self.save))
+    }
 }
 
 #[derive(Args, Debug)]

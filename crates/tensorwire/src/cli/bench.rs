@@ -14,7 +14,7 @@ use tensorwire_bench::{
     BenchError, Machine, StepEvent, StepOptions, StepResult, TransferResult, TransferSpec, step,
     transfer, transfer_sizes,
 };
-use tensorwire_node::{ConfigError, Strategy, Transport, verbs_usable};
+use tensorwire_node::{ConfigError, Transport, verbs_usable};
 
 use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs, TransportArg, WireArgs};
 use super::job::{end_at_once_while, job_spec};
@@ -132,10 +132,6 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
 fn run_step(args: StepArgs) -> Result<(), Failure> {
     let (repetitions, json) = (args.repetitions, args.json.clone());
     let config = args.config()?;
-    if config.strategy == Strategy::Local {
-        let what = "bench step compares --strategy ps with local; leave --strategy out";
-        return Err(Failure::user(what));
-    }
     let mut lines = Lines::open(json.as_deref())?;
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
@@ -154,30 +150,34 @@ fn run_step(args: StepArgs) -> Result<(), Failure> {
 
 fn show_step(result: &StepResult) -> Result<(), Failure> {
     let ms = |ms: f64| human_seconds(ms * 1e-3);
-    let (workers, servers) = (result.workers, result.servers);
-    let job = format!(
-        "{workers} workers, {servers} servers, {}, {}",
-        result.transport.name(),
-        result.exchange.name()
-    );
-    let local = format!("local: {workers} replicas in one process");
-    let rows = vec![
-        vec![local, ms(result.local_ms.median), ms(result.local_ms.p90), "1.00".to_string()],
-        vec![
-            format!("ps: {job}"),
-            ms(result.ps_ms.median),
-            ms(result.ps_ms.p90),
-            format!("{:.2}", result.ratio),
-        ],
-    ];
+    let workers = result.workers;
+    let peak = human_bytes(result.local_peak_bytes);
+    let replicas = if workers == 1 { "replica" } else { "replicas" };
+    let local = format!("local: {workers} {replicas} in one process, {peak} at most");
+    let one = "1.00".to_string();
+    let mut rows = vec![vec![local, ms(result.local_ms.median), ms(result.local_ms.p90), one]];
+    if let Some(ps) = &result.ps {
+        let (servers, transport, exchange) =
+            (result.servers, ps.transport.name(), ps.exchange.name());
+        rows.push(vec![
+            format!("ps: {workers} workers, {servers} servers, {transport}, {exchange}"),
+            ms(ps.ps_ms.median),
+            ms(ps.ps_ms.p90),
+            format!("{:.2}", ps.ratio),
+        ]);
+    }
     print(format_args!(
-        "{} on {}, batch {} per worker, {} steps",
-        result.model, result.data, result.batch, result.steps
+        "{} on {}, batch {} per worker, {} steps; {}",
+        result.model, result.data, result.batch, result.steps, result.kernels
     ))?;
     print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
+    let copied =
+        result.ps.as_ref().map(|ps| format!("; {} bytes copied by the runtime", ps.bytes_copied));
     print(format_args!(
-        "medians of {}; the same weights in all, sha256 {}; {} bytes copied by the runtime",
-        result.ps_ms.count, result.weights_sha256, result.bytes_copied
+        "medians of {}; the same weights in all, sha256 {}{}",
+        result.local_ms.count,
+        result.weights_sha256,
+        copied.unwrap_or_default()
     ))
 }
 

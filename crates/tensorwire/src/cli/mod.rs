@@ -1,6 +1,7 @@
 //! The subcommands, one a file. The only place that reads arguments and environment.
 
 mod args;
+mod batches;
 mod bench;
 mod doctor;
 mod failure;
@@ -31,6 +32,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         Command::Train(train) => train::run(train),
         Command::Graph(graph) => graph::run(graph),
         Command::Models => models::run(),
+        Command::Batches(args) => batches::run(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Doctor(args) => doctor::run(&args),
         Command::Member => member::run(),
