@@ -3,6 +3,9 @@
 //! and on two. `cargo run --release -p tensorwire-kernels --example kernel_bench [onednn] [filter]`
 #![allow(clippy::print_stdout, clippy::unwrap_used)] // a program for people
 
+#[path = "kernel_bench/images.rs"]
+mod images;
+
 use std::time::{Duration, Instant};
 
 use tensorwire_graph::{Op, Rule};
@@ -127,6 +130,7 @@ fn cases() -> Vec<Case> {
         }
         memory_bound(dtype, &mut cases);
     }
+    images::add_to(&mut cases);
     cases
 }
 

@@ -411,7 +411,7 @@ impl Pooling {
 impl<T: Real> ResponseNorm<T> {
     fn over(x: &Input<'_>, size: usize, numbers: [f64; 3]) -> Result<Self, KernelError> {
         let (_, channels) = rows(x)?;
-        if size % 2 == 0 {
+        if size.is_multiple_of(2) {
             return Err(x.misshapen(format!("for an odd number of channels to sum, not {size}")));
         }
         let [alpha, beta, bias] = numbers.map(T::narrow);
