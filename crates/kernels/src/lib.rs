@@ -9,6 +9,7 @@
 mod cpu;
 mod error;
 mod functions;
+mod lanes;
 mod launch;
 mod real;
 mod reference;

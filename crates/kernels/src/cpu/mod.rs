@@ -5,14 +5,17 @@
 //! say, never where the number of threads would, and what is summed is summed inside one piece or in
 //! the order of the pieces.
 
+mod cells;
 mod element_wise;
 mod map;
 mod matmul;
 mod moves;
+mod panels;
 mod pool;
 mod recurrent;
 mod reduce;
 mod scratch;
+mod shared;
 mod simd;
 mod softmax;
 mod transpose;
