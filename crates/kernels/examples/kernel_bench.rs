@@ -8,7 +8,7 @@ mod images;
 
 use std::time::{Duration, Instant};
 
-use tensorwire_graph::{Op, Rule};
+use tensorwire_graph::{Cell, Op, Rule};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, TensorSpec};
@@ -20,6 +20,8 @@ const SPAN: Duration = Duration::from_millis(400);
 enum Work {
     Flops(usize),
     Bytes(usize),
+    /// What it does is known by how long it takes.
+    Time,
 }
 
 struct Case {
@@ -28,6 +30,8 @@ struct Case {
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     work: Work,
+    /// What integers hold: a label, or the sequences of a step.
+    integer: i32,
 }
 
 fn main() {
@@ -53,14 +57,17 @@ fn main() {
 fn figure(case: &Case, seconds: f64) -> String {
     match case.work {
         Work::Flops(flops) => format!("{:.0} GFLOP/s", flops as f64 / seconds / 1e9),
+        Work::Time => format!("{:.2} ms", seconds * 1e3),
         Work::Bytes(bytes) => format!("{:.1} GB/s", bytes as f64 / seconds / 1e9),
     }
 }
 
 /// Median seconds of one run.
 fn measure(kernels: &Kernels, case: &Case) -> f64 {
-    let mut inputs: Vec<Vec<u64>> = case.inputs.iter().map(values).collect();
-    let mut outputs: Vec<Vec<u64>> = case.outputs.iter().map(values).collect();
+    let mut inputs: Vec<Vec<u64>> =
+        case.inputs.iter().map(|spec| values(spec, case.integer)).collect();
+    let mut outputs: Vec<Vec<u64>> =
+        case.outputs.iter().map(|spec| values(spec, case.integer)).collect();
     let mut seconds = Vec::new();
     let begin = Instant::now();
     while seconds.len() < 7 || begin.elapsed() < SPAN {
@@ -85,8 +92,8 @@ fn measure(kernels: &Kernels, case: &Case) -> f64 {
     warm[warm.len() / 2]
 }
 
-/// Small reals; zeros as labels.
-fn values(spec: &TensorSpec) -> Vec<u64> {
+/// Small reals; one integer.
+fn values(spec: &TensorSpec, integer: i32) -> Vec<u64> {
     let mut words = vec![0u64; spec.bytes().div_ceil(8) + 8];
     match spec.dtype {
         DType::F32 => {
@@ -99,7 +106,8 @@ fn values(spec: &TensorSpec) -> Vec<u64> {
                 *x = (i % 17) as f64 * 0.01 - 0.07;
             }
         }
-        DType::I32 | DType::I64 | DType::U8 | DType::BF16 => {}
+        DType::I32 => bytemuck::cast_slice_mut::<u64, i32>(&mut words).fill(integer),
+        DType::I64 | DType::U8 | DType::BF16 => {}
     }
     words
 }
@@ -113,6 +121,12 @@ fn aligned<'a>(spec: &TensorSpec, words: &'a mut [u64]) -> &'a mut [u8] {
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
+    few_rows(&mut cases);
+    for cell in [Cell::Rnn, Cell::Gru, Cell::Lstm] {
+        for batch in [1, 8, 32] {
+            recurrent(cell, batch, &mut cases);
+        }
+    }
     for dtype in [DType::F32, DType::F64] {
         for ([m, n, k], transpose_a, transpose_b, of) in [
             ([64, 2048, 64], false, true, "y = x·Wᵀ"),
@@ -145,6 +159,63 @@ fn product(dtype: DType, [m, n, k]: [usize; 3], ta: bool, tb: bool, of: &str) ->
         ],
         outputs: vec![spec(m, n)],
         work: Work::Flops(2 * m * n * k),
+        integer: 0,
+    }
+}
+
+/// A step of the fully connected net of the EuroSys paper, 784→4096→4096→4096→4096→10, by its products.
+fn few_rows(cases: &mut Vec<Case>) {
+    for batch in [1, 8, 32] {
+        for (inputs, outputs) in [(784, 4096), (4096, 4096), (4096, 10), (1024, 1024)] {
+            for (sizes, ta, tb, of) in [
+                ([batch, outputs, inputs], false, true, "few rows, y = x·Wᵀ"),
+                ([batch, inputs, outputs], false, false, "few rows, dX = dY·W"),
+                ([outputs, inputs, batch], true, false, "few rows, dW = dYᵀ·X"),
+            ] {
+                let mut case = product(DType::F32, sizes, ta, tb, of);
+                case.work = match batch {
+                    1 | 8 => Work::Bytes(4 * inputs * outputs),
+                    _ => case.work,
+                };
+                cases.push(case);
+            }
+        }
+    }
+}
+
+/// 80 steps of 1024 hidden units.
+fn recurrent(cell: Cell, batch: usize, cases: &mut Vec<Case>) {
+    let (hidden, steps) = (1024, 80);
+    let spec = |rows, columns| TensorSpec::new(DType::F32, &[rows, columns]).unwrap();
+    let sequence = spec(batch * steps, hidden);
+    let (square, state) = (spec(hidden, hidden), spec(batch, hidden));
+    let saved = spec(batch * steps, cell.saved() * hidden);
+    let active = TensorSpec::new(DType::I32, &[steps]).unwrap();
+    let (gates, states) = (cell.gates(), cell.states());
+    let several = |spec: &TensorSpec, count| vec![spec.clone(); count];
+    let cells = [several(&square, gates), several(&state, states), vec![active]].concat();
+    let forward = Op::Recurrent { cell };
+    let inputs = [several(&sequence, gates), cells.clone()].concat();
+    let outputs = [vec![sequence.clone()], several(&state, states), vec![saved.clone()]].concat();
+    let name = format!("{}, batch {batch}", forward.name());
+    let integer = batch as i32;
+    cases.push(Case { name, op: forward, inputs, outputs, work: Work::Time, integer });
+    let grad = Op::RecurrentGrad { cell, sequence: true, finals: [false, false] };
+    let inputs = [vec![sequence.clone()], cells, vec![sequence.clone(), saved]].concat();
+    let outputs =
+        [several(&sequence, gates), several(&square, gates), several(&state, states)].concat();
+    let name = format!("{}, batch {batch}", grad.name());
+    cases.push(Case { name, op: grad, inputs, outputs, work: Work::Time, integer });
+    // x·Wᵀ and dW = dYᵀ·X of one gate, which the whole layer has besides
+    for (sizes, ta, tb, of) in [
+        ([batch * steps, hidden, hidden], false, true, "of a gate"),
+        ([hidden, hidden, batch * steps], true, false, "of a gate, dW"),
+    ] {
+        let mut case = product(DType::F32, sizes, ta, tb, of);
+        if cell == Cell::Rnn {
+            case.work = Work::Time;
+            cases.push(case);
+        }
     }
 }
 
@@ -168,7 +239,14 @@ fn memory_bound(dtype: DType, cases: &mut Vec<Case>) {
             inputs.iter().chain(&outputs[..op.mutated_inputs()]).map(TensorSpec::bytes).sum();
         let written: usize = outputs.iter().map(TensorSpec::bytes).sum();
         let name = format!("{} {dtype} {of}", op.name());
-        cases.push(Case { name, op, inputs, outputs, work: Work::Bytes(read + written) });
+        cases.push(Case {
+            name,
+            op,
+            inputs,
+            outputs,
+            work: Work::Bytes(read + written),
+            integer: 0,
+        });
     };
     case(sgd.clone(), "2048×2048, W = 1", copies(&weights, 1), copies(&weights, 1));
     case(sgd.clone(), "2048×2048, W = 2", copies(&weights, 2), copies(&weights, 1));

@@ -28,7 +28,7 @@ impl Functions for f32 {
         // Cephes tanhf (Moshier 1989): near zero a polynomial, so that small results are right too
         let z = self * self;
         let p = -5.704_988_6e-3_f32;
-        let p = p * z + 2.063_908_9e-2;
+        let p = p * z + 2.063_909e-2;
         let p = p * z - 5.373_971_4e-2;
         let p = p * z + 1.333_144_2e-1;
         let p = p * z - 3.333_328e-1;
@@ -55,7 +55,7 @@ fn exp(x: f32) -> f32 {
     let p = p * r + 8.333_452e-3;
     let p = p * r + 4.166_579_6e-2;
     let p = p * r + 1.666_666_6e-1;
-    let p = p * r + 5.000_000_2e-1;
+    let p = p * r + 0.5;
     let e = p * (r * r) + r + 1.0;
     // 2ⁿ in two factors, since n is up to 128 and down to −150
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();

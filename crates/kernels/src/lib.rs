@@ -11,6 +11,7 @@
 mod cpu;
 mod error;
 mod functions;
+mod lanes;
 mod launch;
 mod onednn;
 mod real;

@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
-use super::matmul::Shared;
 use super::pool::Pool;
 use super::scratch::with_scratch;
+use super::shared::Shared;
 use super::windows::{Side, Windows, kernel_places};
 use crate::launch::images::Convolution;
 use crate::real::Real;

@@ -10,6 +10,7 @@
 
 use super::pool::Pool;
 use super::scratch::with_scratch;
+use super::shared::Shared;
 use super::transpose::{Rows, transpose};
 use crate::launch::Product;
 use crate::real::Real;
@@ -184,22 +185,5 @@ unsafe fn multiply_into<T: Real>(a: Matrix<'_, T>, b: Matrix<'_, T>, y: *mut T, 
             false,
             gemm::Parallelism::None,
         );
-    }
-}
-
-/// An output that several threads write, each its own elements.
-#[derive(Clone, Copy)]
-pub(super) struct Shared<T>(pub(super) *mut T);
-
-// SAFETY: an address; the `unsafe` block that uses it says which elements it touches and why no
-// other thread does. The elements move between threads, hence `T: Send`.
-unsafe impl<T: Send> Send for Shared<T> {}
-// SAFETY: as for Send.
-unsafe impl<T: Send> Sync for Shared<T> {}
-
-impl<T> Shared<T> {
-    /// By value, so that a closure captures the wrapper and not the pointer.
-    pub(super) fn start(self) -> *mut T {
-        self.0
     }
 }

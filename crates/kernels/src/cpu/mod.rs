@@ -5,6 +5,7 @@
 //! say, never where the number of threads would, and what is summed is summed inside one piece or in
 //! the order of the pieces.
 
+mod cells;
 mod conv;
 mod element_wise;
 mod images;
@@ -12,11 +13,13 @@ mod map;
 mod matmul;
 mod moves;
 mod norm;
+mod panels;
 mod pool;
 mod pooling;
 mod recurrent;
 mod reduce;
 mod scratch;
+mod shared;
 mod simd;
 mod softmax;
 mod transpose;

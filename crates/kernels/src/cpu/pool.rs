@@ -33,6 +33,14 @@ impl Pool {
         self.workers.as_ref().map_or(1, rayon::ThreadPool::current_num_threads)
     }
 
+    /// Runs `body` on one of the threads: work that it hands to the pool again and again finds them awake.
+    pub(super) fn inside<R: Send>(&self, parallel: bool, body: impl FnOnce() -> R + Send) -> R {
+        match &self.workers {
+            Some(workers) if parallel => workers.install(body),
+            _ => body(),
+        }
+    }
+
     /// Runs `body` for every index, on all threads where `parallel`, in no order.
     pub(super) fn each_index(
         &self,

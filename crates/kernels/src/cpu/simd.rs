@@ -4,7 +4,7 @@
 //! is compiled for the level, where the compiler vectorises it. Rust neither fuses a multiplication
 //! with an addition nor reorders a sum, so a level changes the speed and never a bit.
 
-use pulp::{NullaryFnOnce, Simd};
+use pulp::{NullaryFnOnce, Simd, WithSimd};
 
 /// A set of vector instructions, from what every x86-64 has upwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +80,28 @@ impl SimdProof {
             SimdProof::Avx2(proof) => Simd::vectorize(proof, body),
             #[cfg(target_arch = "x86_64")]
             SimdProof::Avx512(proof) => Simd::vectorize(proof, body),
+        }
+    }
+    /// Runs `body` with this level's vectors.
+    #[inline(always)]
+    pub(crate) fn run_with<F: WithSimd>(self, body: F) -> F::Output {
+        match self {
+            SimdProof::Baseline => body.with_simd(pulp::Scalar),
+            #[cfg(target_arch = "x86_64")]
+            SimdProof::Avx2(proof) => Simd::vectorize(proof, body),
+            #[cfg(target_arch = "x86_64")]
+            SimdProof::Avx512(proof) => Simd::vectorize(proof, body),
+        }
+    }
+
+    /// Elements of a vector of [`SimdProof::run_with`].
+    pub(crate) fn lanes<T>(self) -> usize {
+        match self {
+            SimdProof::Baseline => 1,
+            #[cfg(target_arch = "x86_64")]
+            SimdProof::Avx2(_) => 32 / size_of::<T>(),
+            #[cfg(target_arch = "x86_64")]
+            SimdProof::Avx512(_) => 64 / size_of::<T>(),
         }
     }
 }

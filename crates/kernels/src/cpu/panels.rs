@@ -1,0 +1,110 @@
+//! Products of few rows by a matrix that is used many times: the matrix is packed once into panels, [k]
+//! rows of two vectors, and each is multiplied with up to eight rows whose sums stay in registers. What
+//! the gemm crate cannot do: it packs the matrix in every call, which with few rows is most of the work.
+
+use pulp::Simd;
+
+use super::simd::SimdProof;
+use super::transpose::{Rows, transpose};
+use crate::lanes::Lanes;
+use crate::real::Real;
+
+/// Vectors in a panel's row.
+const VECTORS: usize = 2;
+
+/// Most rows at a time: with two vectors each, half of AVX-512's registers.
+pub(super) const ROWS_MAX: usize = 8;
+
+/// Most elements of a panel's row: two AVX-512 vectors of f32.
+pub(super) const WIDTH_MAX: usize = 32;
+
+/// The sums of up to [`ROWS_MAX`] rows by one panel.
+pub(super) type Sums<T> = [[T; WIDTH_MAX]; ROWS_MAX];
+
+/// Columns of a panel.
+pub(super) fn width<T>(simd: SimdProof) -> usize {
+    VECTORS * simd.lanes::<T>()
+}
+
+/// Packs rows `first..` of a matrix with rows of `k` as columns of a panel of `width`: what is multiplied
+/// is the transposed matrix. Columns that are not there are 0.
+pub(super) fn pack_rows<T: Real>(
+    matrix: &[T],
+    k: usize,
+    first: usize,
+    width: usize,
+    panel: &mut [T],
+) {
+    let elements = &matrix[first * k..];
+    let rows = (elements.len() / k.max(1)).min(width);
+    if rows < width {
+        panel.fill(T::zero());
+    }
+    transpose(Rows { elements, rows, columns: k, stride: k }, panel, width);
+}
+
+/// Packs columns `first..` of a matrix with rows of `n` into a panel of `width`.
+pub(super) fn pack_columns<T: Real>(
+    matrix: &[T],
+    n: usize,
+    first: usize,
+    width: usize,
+    panel: &mut [T],
+) {
+    let columns = width.min(n - first);
+    for (row, target) in matrix.chunks_exact(n).zip(panel.chunks_exact_mut(width)) {
+        target[..columns].copy_from_slice(&row[first..][..columns]);
+        target[columns..].fill(T::zero());
+    }
+}
+
+/// sums[r] ← Σ over the parts of x's row r times the panel; each part is (rows of k elements, one behind
+/// the other, panel of [k, width]).
+#[inline(always)]
+pub(super) fn multiply<S: Simd, T: Real>(
+    simd: S,
+    rows: usize,
+    parts: &[(&[T], &[T])],
+    sums: &mut Sums<T>,
+) {
+    let mut first = 0;
+    while first < rows {
+        let sums = &mut sums[first..];
+        first += match rows - first {
+            // as many as there are registers for
+            8.. if S::REGISTER_COUNT >= 32 => some::<S, T, 8>(simd, first, parts, sums),
+            4.. => some::<S, T, 4>(simd, first, parts, sums),
+            2.. => some::<S, T, 2>(simd, first, parts, sums),
+            _ => some::<S, T, 1>(simd, first, parts, sums),
+        };
+    }
+}
+
+/// As [`multiply`], for rows `first..first + R`. → R.
+#[inline(always)]
+fn some<S: Simd, T: Real, const R: usize>(
+    simd: S,
+    first: usize,
+    parts: &[(&[T], &[T])],
+    sums: &mut [[T; WIDTH_MAX]],
+) -> usize {
+    let mut registers = [[<T as Lanes>::splat(simd, T::zero()); VECTORS]; R];
+    for (x, panel) in parts {
+        let panel = T::vectors::<S>(panel);
+        let k = panel.len() / VECTORS;
+        let x: [&[T]; R] = std::array::from_fn(|r| &x[(first + r) * k..][..k]);
+        for (i, panel) in panel.chunks_exact(VECTORS).enumerate() {
+            for (row, x) in registers.iter_mut().zip(x) {
+                // SAFETY: `i` is below `k`, the number of chunks, and `x` has k elements.
+                let x = T::splat(simd, unsafe { *x.get_unchecked(i) });
+                for (sum, &panel) in row.iter_mut().zip(panel) {
+                    *sum = T::multiply_add(simd, x, panel, *sum);
+                }
+            }
+        }
+    }
+    for (row, sums) in registers.iter().zip(sums) {
+        T::vectors_mut::<S>(sums)[..VECTORS].copy_from_slice(row);
+    }
+    R
+}
