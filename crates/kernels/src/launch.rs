@@ -1,7 +1,6 @@
 //! From an operator and untyped operands to a back end's typed loop. All checks are here, once, for
 //! all back ends: a back end sees slices whose lengths fit and labels that are classes or −1.
 
-#[allow(dead_code, unused_imports)] // in the making
 pub(crate) mod images;
 mod operands;
 
@@ -15,7 +14,7 @@ use operands::Operands;
 
 /// The loops of one back end, one per operator. Shapes are checked, so that an element count and one
 /// dimension say all. Nothing is assumed of what an output holds, but where it is the source.
-pub(crate) trait Backend {
+pub(crate) trait Backend: images::Images {
     fn fill<T: Element>(&self, value: T, y: &mut [T]);
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
     /// `y` and `x` have rows of `bias.len()`.
@@ -191,6 +190,18 @@ fn float<T: Real, B: Backend>(
         | Op::SendDyn { .. }
         | Op::RecvDyn { .. }
         | Op::Reshape { .. } => Err(KernelError::NoKernel { op: operands.op }),
+        Op::Conv2d { .. }
+        | Op::Conv2dGradInput { .. }
+        | Op::Conv2dGradWeight { .. }
+        | Op::MaxPool { .. }
+        | Op::MaxPoolGrad { .. }
+        | Op::AvgPool { .. }
+        | Op::AvgPoolGrad { .. }
+        | Op::BatchNorm { .. }
+        | Op::BatchNormGrad { .. }
+        | Op::Normalize { .. }
+        | Op::LocalResponseNorm { .. }
+        | Op::LocalResponseNormGrad { .. } => images::run::<T, B>(backend, op, operands),
         // in the making
         _ => Err(KernelError::NoKernel { op: operands.op }),
     }

@@ -189,7 +189,7 @@ unsafe fn multiply_into<T: Real>(a: Matrix<'_, T>, b: Matrix<'_, T>, y: *mut T, 
 
 /// An output that several threads write, each its own elements.
 #[derive(Clone, Copy)]
-struct Shared<T>(*mut T);
+pub(super) struct Shared<T>(pub(super) *mut T);
 
 // SAFETY: an address; the `unsafe` block that uses it says which elements it touches and why no
 // other thread does. The elements move between threads, hence `T: Send`.
@@ -199,7 +199,7 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     /// By value, so that a closure captures the wrapper and not the pointer.
-    fn start(self) -> *mut T {
+    pub(super) fn start(self) -> *mut T {
         self.0
     }
 }

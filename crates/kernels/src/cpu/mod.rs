@@ -5,15 +5,20 @@
 //! say, never where the number of threads would, and what is summed is summed inside one piece or in
 //! the order of the pieces.
 
+mod conv;
+mod images;
 mod map;
 mod matmul;
+mod norm;
 mod pool;
+mod pooling;
 mod reduce;
 mod scratch;
 mod simd;
 mod softmax;
 mod transpose;
 mod update;
+mod windows;
 
 use tensorwire_tensor::Element;
 

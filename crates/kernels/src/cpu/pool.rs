@@ -132,4 +132,26 @@ impl Pool {
             _ => y.chunks_mut(CHUNK).zip(z.chunks_mut(CHUNK)).enumerate().for_each(numbered),
         }
     }
+
+    /// As [`Pool::split`], over two slices, cut in as many pieces of `chunks` elements.
+    pub(super) fn split_pair<T: Send, U: Send>(
+        &self,
+        y: &mut [T],
+        z: &mut [U],
+        chunks: [usize; 2],
+        parallel: bool,
+        body: impl Fn(usize, &mut [T], &mut [U]) + Send + Sync,
+    ) {
+        let numbered = |(i, (y, z)): (usize, (&mut [T], &mut [U]))| body(i, y, z);
+        match &self.workers {
+            Some(workers) if parallel && y.len() > chunks[0] => workers.install(|| {
+                let pieces = y.par_chunks_mut(chunks[0]).zip(z.par_chunks_mut(chunks[1]));
+                pieces.enumerate().for_each(numbered);
+            }),
+            _ => {
+                let pieces = y.chunks_mut(chunks[0]).zip(z.chunks_mut(chunks[1]));
+                pieces.enumerate().for_each(numbered);
+            }
+        }
+    }
 }

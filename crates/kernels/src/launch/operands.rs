@@ -139,6 +139,20 @@ impl<'c, 'i> First<'c, 'i> {
 }
 
 impl<'i> Input<'i> {
+    pub(super) fn dims(&self) -> &'i [usize] {
+        self.tensor.dims()
+    }
+
+    /// Its dimensions are not what the operator takes.
+    pub(super) fn refused(&self, expected: String) -> KernelError {
+        self.at.shape(expected, self.tensor.spec())
+    }
+
+    pub(super) fn no_elements(&self) -> KernelError {
+        let Position { op, operand } = self.at;
+        KernelError::NoElements { op, operand, found: self.tensor.spec().clone() }
+    }
+
     /// Rows and columns of a tensor of two dimensions.
     pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
         self.at.matrix(self.tensor.spec())
@@ -149,9 +163,8 @@ impl<'i> Input<'i> {
     }
 
     pub(super) fn expect_elements(&self) -> Result<(), KernelError> {
-        let Position { op, operand } = self.at;
         match self.tensor.spec().elements() {
-            0 => Err(KernelError::NoElements { op, operand, found: self.tensor.spec().clone() }),
+            0 => Err(self.no_elements()),
             _ => Ok(()),
         }
     }

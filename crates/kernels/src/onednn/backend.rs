@@ -1,20 +1,11 @@
 //! Which operators oneDNN computes, and that the rest is the `cpu` back end's.
 
-use tensorwire_tensor::{DType, Element};
+use tensorwire_tensor::Element;
 
 use super::OneDnn;
+use super::images::{floats, floats_mut};
 use crate::launch::{Backend, Momentum, Product, Sgd, Source};
 use crate::real::Real;
-
-/// The elements, if they are f32.
-fn floats<T: Real>(slice: &[T]) -> Option<&[f32]> {
-    (T::DTYPE == DType::F32).then(|| bytemuck::cast_slice(slice))
-}
-
-/// As [`floats`].
-fn floats_mut<T: Real>(slice: &mut [T]) -> Option<&mut [f32]> {
-    (T::DTYPE == DType::F32).then(|| bytemuck::cast_slice_mut(slice))
-}
 
 impl OneDnn {
     /// True if the library has computed it.

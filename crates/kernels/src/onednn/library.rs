@@ -31,7 +31,6 @@ pub(super) const SUCCESS: Status = 0;
 pub(super) const CPU: c_int = 1;
 pub(super) const STREAM_DEFAULT: c_uint = 1;
 pub(super) const F32: c_int = 3;
-pub(super) const U8: c_int = 6;
 pub(super) const ANY: c_int = 1;
 pub(super) const SCRATCHPAD_USER: c_int = 1;
 /// Entries of a list of dimensions.
@@ -44,8 +43,6 @@ pub(super) mod kind {
     pub(in super::super) const FORWARD_INFERENCE: c_int = 96;
     pub(in super::super) const BACKWARD: c_int = 128;
     pub(in super::super) const CONVOLUTION_DIRECT: c_int = 0x1;
-    pub(in super::super) const POOLING_MAX: c_int = 0x1ff;
-    pub(in super::super) const POOLING_AVG_EXCLUDE_PADDING: c_int = 0x3ff;
     pub(in super::super) const LRN_ACROSS_CHANNELS: c_int = 0xaff;
     pub(in super::super) const USE_SCALE: c_uint = 2;
     pub(in super::super) const USE_SHIFT: c_uint = 4;
@@ -239,36 +236,6 @@ functions! {
         *const MemoryDesc,
         *const MemoryDesc,
         *const MemoryDesc,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const PrimitiveDesc,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, propagation, algorithm, x, y, strides, kernel, dilations, padding, padding, attributes)
-    pooling_forward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, algorithm, dx, dy, strides, kernel, dilations, padding, padding, forward, attributes)
-    pooling_backward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const Dim,
         *const Dim,
         *const Dim,
         *const Dim,

@@ -7,14 +7,13 @@
 //!
 //! The same operands give the same bits every time on the same number of threads; on another number a sum may
 //! be added in another order.
-#![cfg_attr(not(test), allow(dead_code))] // until the operators over images are dispatched
 
 mod backend;
 mod convolution;
+mod images;
 mod library;
 mod normalization;
 mod plan;
-mod pooling;
 mod primitive;
 mod product;
 #[cfg(test)]
@@ -26,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cpu::Cpu;
 use crate::launch::Product;
-use crate::launch::images::{Convolution, Pooling, ResponseNorm};
+use crate::launch::images::{Convolution, ResponseNorm};
 use plan::{Operand, Plan, Scratch};
 use primitive::{Engine, Stream};
 
@@ -62,9 +61,6 @@ enum Key {
     Conv2d(Convolution),
     Conv2dGradInput(Convolution),
     Conv2dGradWeight(Convolution),
-    MaxPool(Pooling),
-    AvgPool(Pooling),
-    AvgPoolGrad(Pooling),
     /// Rows and channels, the bits of epsilon, scaled.
     BatchNorm([usize; 2], u32, bool),
     BatchNormGrad([usize; 2], u32, bool),
@@ -171,32 +167,6 @@ impl OneDnn {
     ) -> Result<(), Refused> {
         let make = |engine: &Arc<Engine>| convolution::grad_weight(engine, &shape);
         self.run(Key::Conv2dGradWeight(shape), make, &mut [input(dy), input(x), output(dw)])
-    }
-
-    pub(crate) fn max_pool(
-        &self,
-        shape: Pooling,
-        x: &[f32],
-        y: &mut [f32],
-        places: &mut [u8],
-    ) -> Result<(), Refused> {
-        let make = |engine: &Arc<Engine>| pooling::max(engine, &shape);
-        self.run(Key::MaxPool(shape), make, &mut [input(x), output(y), Operand::Out(places)])
-    }
-
-    pub(crate) fn avg_pool(&self, shape: Pooling, x: &[f32], y: &mut [f32]) -> Result<(), Refused> {
-        let make = |engine: &Arc<Engine>| pooling::average(engine, &shape);
-        self.run(Key::AvgPool(shape), make, &mut [input(x), output(y)])
-    }
-
-    pub(crate) fn avg_pool_grad(
-        &self,
-        shape: Pooling,
-        dy: &[f32],
-        dx: &mut [f32],
-    ) -> Result<(), Refused> {
-        let make = |engine: &Arc<Engine>| pooling::average_grad(engine, &shape);
-        self.run(Key::AvgPoolGrad(shape), make, &mut [input(dy), output(dx)])
     }
 
     #[allow(clippy::too_many_arguments)] // the operator's operands, in their order

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::library::{Dim, F32, arg, kind};
+use super::library::{Dim, arg, kind};
 use super::plan::{Plan, Planner};
 use super::primitive::{Blueprint, Desc, Engine, Refused};
 use crate::launch::images::ResponseNorm;
 
 /// Rows of channels as an image, for which the library's fast code is made.
 fn rows_of(engine: &Arc<Engine>, rows: usize, channels: usize) -> Result<Desc, Refused> {
-    Desc::image(engine, F32, 1, channels, [rows, 1])
+    Desc::image(engine, 1, channels, [rows, 1])
 }
 
 fn batch_forward(

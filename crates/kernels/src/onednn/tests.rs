@@ -41,11 +41,6 @@ impl Values {
             .map(|_| ((self.next() >> 11) as f64 / (1u64 << 52) as f64 - 1.0) as f32)
             .collect()
     }
-
-    /// Of few values, so that many are equal.
-    fn ties(&mut self, count: usize) -> Vec<f32> {
-        (0..count).map(|_| (self.next() % 4) as f32 - 2.0).collect()
-    }
 }
 
 #[track_caller]
@@ -196,100 +191,6 @@ fn products_agree_with_plain_loops() {
                 }
                 assert_close(&y, &expected, 2e-5);
             }
-        }
-    }
-}
-
-fn poolings() -> Vec<Pooling> {
-    let pooling = |batch, size, channels, window: Window| {
-        let windows = window.output(size).unwrap();
-        Pooling { batch, size, channels, windows, window }
-    };
-    let wide = Window { dilation: [2, 2], ..Window::padded([3, 3], [1, 1], [1, 1]) };
-    vec![
-        pooling(2, [8, 8], 16, Window::valid([2, 2], [2, 2])),
-        pooling(2, [13, 13], 64, Window::padded([3, 3], [2, 2], [1, 1])),
-        pooling(2, [9, 7], 5, Window::same([3, 3], [1, 1], [9, 7])),
-        pooling(1, [8, 8], 33, Window::same([3, 3], [2, 2], [8, 8])),
-        pooling(3, [7, 7], 48, Window::valid([7, 7], [1, 1])),
-        pooling(1, [11, 10], 8, wide),
-    ]
-}
-
-#[test]
-fn maxima_are_the_first_of_equals() {
-    for kernels in &opened() {
-        let mut values = Values(3);
-        for shape in &poolings() {
-            let Pooling { batch, size, channels, windows, window } = *shape;
-            let x = values.ties(batch * size[0] * size[1] * channels);
-            let ys = batch * windows[0] * windows[1] * channels;
-            let (mut y, mut places) = (nans(ys), vec![255; ys]);
-            match kernels.max_pool(*shape, &x, &mut y, &mut places) {
-                // dilated windows are for other kernels
-                Err(Refused::Shape | Refused::Status(3)) => continue,
-                done => done.unwrap(),
-            }
-            for (at, (&y, &place)) in y.iter().zip(&places).enumerate() {
-                let (channel, c) = (at % channels, at / channels % windows[1]);
-                let (r, n) = (
-                    at / channels / windows[1] % windows[0],
-                    at / channels / windows[1] / windows[0],
-                );
-                let (mut largest, mut first) = (f32::NEG_INFINITY, 0);
-                for i in 0..window.kernel[0] {
-                    for j in 0..window.kernel[1] {
-                        inside(&window, size, [r, c, i, j], &mut |row, column| {
-                            let x =
-                                x[((n * size[0] + row) * size[1] + column) * channels + channel];
-                            if x > largest {
-                                (largest, first) = (x, i * window.kernel[1] + j);
-                            }
-                        });
-                    }
-                }
-                assert_eq!((y, usize::from(place)), (largest, first), "{shape:?}, element {at}");
-            }
-        }
-    }
-}
-
-#[test]
-fn averages_leave_padding_out() {
-    for kernels in &opened() {
-        let mut values = Values(4);
-        for shape in &poolings() {
-            let Pooling { batch, size, channels, windows, window } = *shape;
-            let xs = batch * size[0] * size[1] * channels;
-            let ys = batch * windows[0] * windows[1] * channels;
-            let (x, dy) = (values.reals(xs), values.reals(ys));
-            let (mut y, mut dx) = (nans(ys), nans(xs));
-            kernels.avg_pool(*shape, &x, &mut y).unwrap();
-            kernels.avg_pool_grad(*shape, &dy, &mut dx).unwrap();
-            let (mut expected_y, mut expected_dx) = (vec![0.0; ys], vec![0.0; xs]);
-            for at in 0..ys {
-                let (channel, c) = (at % channels, at / channels % windows[1]);
-                let (r, n) = (
-                    at / channels / windows[1] % windows[0],
-                    at / channels / windows[1] / windows[0],
-                );
-                let mut seen = Vec::new();
-                for i in 0..window.kernel[0] {
-                    for j in 0..window.kernel[1] {
-                        inside(&window, size, [r, c, i, j], &mut |row, column| {
-                            seen.push(
-                                ((n * size[0] + row) * size[1] + column) * channels + channel,
-                            );
-                        });
-                    }
-                }
-                for &place in &seen {
-                    expected_y[at] += f64::from(x[place]) / seen.len() as f64;
-                    expected_dx[place] += f64::from(dy[at]) / seen.len() as f64;
-                }
-            }
-            assert_close(&y, &expected_y, 1e-5);
-            assert_close(&dx, &expected_dx, 1e-5);
         }
     }
 }

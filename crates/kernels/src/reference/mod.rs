@@ -2,6 +2,8 @@
 //! thread. Sums are added one by one in the order of their index, in the element's own precision
 //! (f32 sums are f32 sums), starting from 0.
 
+mod images;
+
 use tensorwire_tensor::Element;
 
 use crate::launch::{Backend, Momentum, Product, Sgd, Source};

@@ -1,0 +1,572 @@
+//! Convolutions as products by the `gemm` crate. Both the forward step and the gradient of the input are
+//! (what windows see) × (the weight, put in that order): see [`super::windows`]. A tile of the output's rows
+//! is one piece of work, and its windows are copied into a scratch that stays in a core's L2 cache, a part
+//! of the taps at a time. The gradient of the weight is dyᵀ × (what windows see).
+//!
+//! All cuts come from the shape. A sum over taps is added within a piece; a sum over images, in the gradient
+//! of the weight, either within a piece too, which then owns a part of the channels, or, where the weight is
+//! small, in the order of a fixed number of pieces.
+
+use std::ops::Range;
+
+use super::matmul::Shared;
+use super::pool::Pool;
+use super::scratch::with_scratch;
+use super::windows::{Side, Windows, kernel_places};
+use crate::launch::images::Convolution;
+use crate::real::Real;
+
+/// Rows of a tile: gemm packs the weight once for each, which costs as much as some 15 rows.
+const ROWS: usize = 512;
+
+/// Bytes of windows that are copied at a time: half of the L2 cache of the smaller servers.
+const SEEN_BYTES: usize = 1 << 19;
+
+/// Pieces of work there should be, for a few threads to share it evenly.
+const PIECES: usize = 4;
+
+/// Least columns of a tile: the windows are copied anew for each tile beside.
+const COLUMNS_MIN: usize = 64;
+
+/// Elements of a group's weight up to which its gradient is summed in pieces of the images.
+const SMALL_WEIGHT: usize = 1 << 17;
+
+/// Those pieces, at most: 4 MiB of f32.
+const SUMS: usize = 8;
+
+/// Elements of the gradient of a weight that a piece holds, 1 MiB of f32.
+const OWNED: usize = 1 << 18;
+
+/// Width and height of the tiles in which a weight is turned.
+const TURN: usize = 16;
+
+/// Least multiplications that are worth waking threads for: some 30 µs of one core.
+const PARALLEL_MIN: usize = 1 << 21;
+
+/// Elements (r, c) at `r·steps[0] + c·steps[1]` of a slice.
+#[derive(Clone, Copy)]
+struct Factor<'a, T> {
+    elements: &'a [T],
+    steps: [usize; 2],
+}
+
+/// The tensor whose elements a product's rows are, a row for each target of its windows.
+struct Target<T> {
+    start: Shared<T>,
+    /// Height and width.
+    size: [usize; 2],
+    channels: usize,
+}
+
+pub(super) fn conv2d<T: Real>(pool: &Pool, shape: &Convolution, x: &[T], w: &[T], y: &mut [T]) {
+    assert_eq!(y.len(), shape.batch * shape.windows[0] * shape.windows[1] * shape.outputs);
+    let sides = [0, 1].map(|side| Side::forward(shape, side));
+    let sides = sides.each_ref();
+    let windows = Windows { source: x, channels: shape.channels, sides };
+    let target =
+        Target { start: Shared(y.as_mut_ptr()), size: shape.windows, channels: shape.outputs };
+    with_scratch(w.len(), |packed: &mut [T]| {
+        let places = kernel_places(sides, shape.window.kernel[1]);
+        pack_outputs_last(pool, shape, w, &places, packed);
+        // SAFETY: y is borrowed exclusively, has the size that `target` says, asserted above, and the
+        // forward sides' targets are its rows and columns.
+        unsafe { product(pool, shape, windows, packed, target) };
+    });
+}
+
+pub(super) fn grad_input<T: Real>(
+    pool: &Pool,
+    shape: &Convolution,
+    dy: &[T],
+    w: &[T],
+    dx: &mut [T],
+) {
+    assert_eq!(dx.len(), shape.batch * shape.size[0] * shape.size[1] * shape.channels);
+    let [vertical, horizontal] = [0, 1].map(|side| Side::phases(shape, side));
+    let start = dx.as_mut_ptr();
+    for row_phase in &vertical {
+        for column_phase in &horizontal {
+            let sides = [row_phase, column_phase];
+            let windows = Windows { source: dy, channels: shape.outputs, sides };
+            let places = kernel_places(sides, shape.window.kernel[1]);
+            let target =
+                Target { start: Shared(start), size: shape.size, channels: shape.channels };
+            let group = shape.channels / shape.groups;
+            with_scratch(places.len() * shape.outputs * group, |packed: &mut [T]| {
+                pack_channels_last(pool, shape, w, &places, packed);
+                // SAFETY: dx is borrowed exclusively, has the size that `target` says, asserted above, and
+                // the phases' targets are its rows and columns.
+                unsafe { product(pool, shape, windows, packed, target) };
+            });
+        }
+    }
+}
+
+/// target ← (what `windows` see) × `packed`, group by group: [taps·channels, target channels] each.
+///
+/// # Safety
+/// `target` must be valid for writes of batch × size × channels elements that nobody else touches during
+/// the call, and the targets of `windows` must lie within its size.
+unsafe fn product<T: Real>(
+    pool: &Pool,
+    shape: &Convolution,
+    windows: Windows<'_, T>,
+    packed: &[T],
+    target: Target<T>,
+) {
+    let rows = windows.targets(shape.batch);
+    let columns = target.channels / shape.groups;
+    let channels = windows.channels / shape.groups;
+    if rows == 0 || columns == 0 {
+        return;
+    }
+    let depth = windows.taps() * channels;
+    assert_eq!(packed.len(), shape.groups * depth * columns);
+    // whole taps at a time, as many as make a product deep enough
+    let taps_at_once = (512 / channels.max(1)).clamp(1, windows.taps().max(1));
+    let rows_max = match windows.is_source() {
+        true => ROWS,
+        false => (SEEN_BYTES / size_of::<T>() / (taps_at_once * channels).max(1)).clamp(64, ROWS),
+    };
+    let row_tiles = tiles(rows, rows_max);
+    let column_tiles = PIECES.div_ceil(row_tiles).min(columns.div_ceil(COLUMNS_MIN));
+    let (height, width) = (rows.div_ceil(row_tiles), columns.div_ceil(column_tiles));
+    let parallel = rows.saturating_mul(columns).saturating_mul(depth) >= PARALLEL_MIN;
+    // neighbouring pieces see the same
+    pool.each_index(shape.groups * row_tiles * column_tiles, parallel, |piece| {
+        let (piece, column_tile) = (piece / column_tiles, piece % column_tiles);
+        let (group, row_tile) = (piece / row_tiles, piece % row_tiles);
+        let tile = Tile {
+            rows: part(row_tile, height, rows),
+            columns: part(column_tile, width, columns),
+            group,
+            channels,
+            weight: Factor {
+                elements: &packed[group * depth * columns..][..depth * columns],
+                steps: [columns, 1],
+            },
+            taps_at_once,
+        };
+        if !tile.rows.is_empty() && !tile.columns.is_empty() {
+            // SAFETY: the caller's duty; no other tile has these rows and columns of this group.
+            unsafe { tile.compute(windows, &target) };
+        }
+    });
+}
+
+/// A piece of a product: some columns, counted in one group, of the targets in `rows`.
+struct Tile<'a, T> {
+    rows: Range<usize>,
+    columns: Range<usize>,
+    group: usize,
+    /// The source's channels in a group.
+    channels: usize,
+    weight: Factor<'a, T>,
+    taps_at_once: usize,
+}
+
+impl<T: Real> Tile<'_, T> {
+    /// # Safety
+    /// The tile's elements of `target` must be valid for writes, and nobody else's during the call.
+    unsafe fn compute(&self, windows: Windows<'_, T>, target: &Target<T>) {
+        let (rows, columns) = (self.rows.len(), self.columns.len());
+        let contiguous = windows.sides.iter().all(|side| side.jump == 1);
+        let seen_len = match windows.is_source() {
+            true => 0,
+            false => rows * self.taps_at_once * self.channels,
+        };
+        let apart_len = if contiguous { 0 } else { rows * columns };
+        with_scratch(seen_len + apart_len, |scratch: &mut [T]| {
+            let (seen, apart) = scratch.split_at_mut(seen_len);
+            if contiguous {
+                let first = self.rows.start * target.channels + self.first_column(target);
+                // SAFETY: the targets are the target's places, one behind the other, so this is the first of
+                // the tile's elements, and its rows are `channels` apart.
+                unsafe {
+                    let into = target.start.start().add(first);
+                    self.multiply_into(windows, seen, into, target.channels);
+                }
+            } else {
+                // SAFETY: `apart` has rows × columns elements.
+                unsafe { self.multiply_into(windows, seen, apart.as_mut_ptr(), columns) };
+                // SAFETY: the caller's duty.
+                unsafe { self.spread(windows, apart, target) };
+            }
+        });
+    }
+
+    fn first_column(&self, target: &Target<T>) -> usize {
+        // a group of the target has as many channels as the weight has columns
+        let first = self.group * self.weight.steps[0] + self.columns.start;
+        debug_assert!(first + self.columns.len() <= target.channels);
+        first
+    }
+
+    /// # Safety
+    /// The tile's rows, `step` elements apart from `into` on, must be valid for writes and nobody else's.
+    unsafe fn multiply_into(
+        &self,
+        windows: Windows<'_, T>,
+        seen: &mut [T],
+        into: *mut T,
+        step: usize,
+    ) {
+        let (rows, columns, taps) = (self.rows.len(), self.columns.len(), windows.taps());
+        let weight = |tap: usize| {
+            let from = tap * self.channels * self.weight.steps[0] + self.columns.start;
+            Factor { elements: &self.weight.elements[from..], ..self.weight }
+        };
+        if taps * self.channels == 0 {
+            for row in 0..rows {
+                // SAFETY: a row of the tile; zeros are a number.
+                unsafe { into.add(row * step).write_bytes(0, columns) };
+            }
+        } else if windows.is_source() {
+            let first = self.rows.start * windows.channels + self.group * self.channels;
+            let steps = [windows.channels, 1];
+            let source = Factor { elements: &windows.source[first..], steps };
+            let size = [rows, columns, self.channels];
+            // SAFETY: the caller's duty.
+            unsafe { multiply(size, source, weight(0), into, step, false) };
+        } else {
+            for tap in (0..taps).step_by(self.taps_at_once) {
+                let some = tap..taps.min(tap + self.taps_at_once);
+                let depth = some.len() * self.channels;
+                let channels = self.group * self.channels..(self.group + 1) * self.channels;
+                let seen = &mut seen[..rows * depth];
+                windows.gather(self.rows.clone(), some, channels, seen);
+                let seen = Factor { elements: seen, steps: [depth, 1] };
+                // SAFETY: the caller's duty; with the first taps, nothing is read.
+                unsafe { multiply([rows, columns, depth], seen, weight(tap), into, step, tap > 0) };
+            }
+        }
+    }
+
+    /// Copies the tile's rows to the places of its targets.
+    ///
+    /// # Safety
+    /// As for `compute`.
+    unsafe fn spread(&self, windows: Windows<'_, T>, rows: &[T], target: &Target<T>) {
+        let [vertical, horizontal] = windows.sides;
+        let (height, width) = (vertical.count, horizontal.count);
+        let first = self.first_column(target);
+        for (row, at) in rows.chunks_exact(self.columns.len()).zip(self.rows.clone()) {
+            let r = vertical.first + at / width % height * vertical.jump;
+            let c = horizontal.first + at % width * horizontal.jump;
+            assert!(r < target.size[0] && c < target.size[1]);
+            let place = (at / width / height * target.size[0] + r) * target.size[1] + c;
+            // SAFETY: the place is inside the image, as asserted, and the image one of the batch's.
+            unsafe {
+                let into = target.start.start().add(place * target.channels + first);
+                into.copy_from_nonoverlapping(row.as_ptr(), row.len());
+            }
+        }
+    }
+}
+
+/// How many tiles of at most `rows_max` rows: one, two, or a multiple of the pieces wanted.
+fn tiles(rows: usize, rows_max: usize) -> usize {
+    match rows.div_ceil(rows_max) {
+        tiles @ 0..=2 => tiles.max(1),
+        tiles => tiles.next_multiple_of(PIECES),
+    }
+}
+
+fn part(index: usize, size: usize, end: usize) -> Range<usize> {
+    (index * size).min(end)..((index + 1) * size).min(end)
+}
+
+/// dw ← dyᵀ × (what the windows see).
+pub(super) fn grad_weight<T: Real>(
+    pool: &Pool,
+    shape: &Convolution,
+    dy: &[T],
+    x: &[T],
+    dw: &mut [T],
+) {
+    let sides = [0, 1].map(|side| Side::forward(shape, side));
+    let windows = Windows { source: x, channels: shape.channels, sides: sides.each_ref() };
+    let rows = windows.targets(shape.batch);
+    if rows == 0 || dw.is_empty() {
+        return dw.fill(T::zero());
+    }
+    let gradient = Gradient {
+        dy,
+        outputs: shape.outputs,
+        group_outputs: shape.outputs / shape.groups,
+        channels: shape.channels / shape.groups,
+        windows,
+        rows,
+    };
+    assert_eq!(dw.len(), shape.outputs * gradient.channels * windows.taps());
+    let parallel = rows.saturating_mul(dw.len()) >= PARALLEL_MIN;
+    if dw.len() / shape.groups <= SMALL_WEIGHT {
+        gradient.in_sums(pool, parallel, dw);
+    } else {
+        gradient.by_channels(pool, parallel, dw);
+    }
+}
+
+/// The gradient of a weight, as a matrix [group_outputs, taps·channels] for each group.
+#[derive(Clone, Copy)]
+struct Gradient<'a, T> {
+    dy: &'a [T],
+    outputs: usize,
+    group_outputs: usize,
+    channels: usize,
+    windows: Windows<'a, T>,
+    /// Windows in all images.
+    rows: usize,
+}
+
+impl<T: Real> Gradient<'_, T> {
+    /// Cuts the images' windows into pieces, each with its own sum.
+    fn in_sums(&self, pool: &Pool, parallel: bool, dw: &mut [T]) {
+        let (channels, taps) = (self.channels, self.windows.taps());
+        let sums = self.rows.div_ceil(ROWS).min(SUMS);
+        let height = self.rows.div_ceil(sums);
+        let depth = taps * channels;
+        let len = self.group_outputs * depth;
+        let groups = dw.len() / len;
+        with_scratch(sums * dw.len(), |all: &mut [T]| {
+            pool.split(all, len, parallel, |start, sum| {
+                let (group, piece) = (start / len % groups, start / len / groups);
+                let rows = part(piece, height, self.rows);
+                if rows.is_empty() {
+                    return sum.fill(T::zero());
+                }
+                // SAFETY: `sum` has rows of `depth` elements.
+                unsafe { self.add_up(group, rows, 0..channels, sum.as_mut_ptr(), depth) };
+            });
+            let all = &*all;
+            let total = dw.len();
+            pool.split(dw, depth, parallel, |start, dw| {
+                for tap in 0..taps {
+                    for channel in 0..channels {
+                        let at = start + tap * channels + channel;
+                        let sums = all[at..].iter().step_by(total);
+                        dw[channel * taps + tap] = sums.fold(T::zero(), |sum, &part| sum + part);
+                    }
+                }
+            });
+        });
+    }
+
+    /// Cuts the channels into pieces, each of which adds up all images.
+    fn by_channels(&self, pool: &Pool, parallel: bool, dw: &mut [T]) {
+        let (all_channels, taps) = (self.channels, self.windows.taps());
+        let len = self.group_outputs * all_channels * taps;
+        let pieces = len.div_ceil(OWNED).max(PIECES).min(all_channels);
+        let width = all_channels.div_ceil(pieces);
+        let groups = dw.len() / len;
+        let target = Shared(dw.as_mut_ptr());
+        pool.each_index(groups * pieces, parallel, |piece| {
+            let (group, piece) = (piece / pieces, piece % pieces);
+            let channels = part(piece, width, all_channels);
+            if channels.is_empty() {
+                return;
+            }
+            if self.windows.is_source() {
+                // SAFETY: with one tap, the rows of dw are `all_channels` long, and these channels' elements
+                // of this group's rows are this piece's alone; dw is borrowed exclusively.
+                unsafe {
+                    let into = target.start().add(group * len + channels.start);
+                    self.add_up(group, 0..self.rows, channels, into, all_channels);
+                }
+                return;
+            }
+            let depth = taps * channels.len();
+            with_scratch(self.group_outputs * depth, |sum: &mut [T]| {
+                // SAFETY: `sum` has rows of `depth` elements.
+                unsafe {
+                    self.add_up(group, 0..self.rows, channels.clone(), sum.as_mut_ptr(), depth)
+                };
+                for (output, sum) in sum.chunks_exact(depth).enumerate() {
+                    let first = group * len + (output * all_channels + channels.start) * taps;
+                    // SAFETY: the elements of these channels in this row of dw, which are this piece's
+                    // alone; dw is borrowed exclusively.
+                    let dw =
+                        unsafe { std::slice::from_raw_parts_mut(target.start().add(first), depth) };
+                    for (channel, dw) in dw.chunks_exact_mut(taps).enumerate() {
+                        for (tap, dw) in dw.iter_mut().enumerate() {
+                            *dw = sum[tap * channels.len() + channel];
+                        }
+                    }
+                }
+            });
+        });
+    }
+
+    /// into ← dyᵀ × (what the windows in `rows`, at least one, see of `channels`) of one group.
+    ///
+    /// # Safety
+    /// `into` must be valid for writes of `group_outputs` rows of taps × channels, `step` elements apart, and
+    /// nobody else's.
+    unsafe fn add_up(
+        &self,
+        group: usize,
+        rows: Range<usize>,
+        channels: Range<usize>,
+        into: *mut T,
+        step: usize,
+    ) {
+        let depth = self.windows.taps() * channels.len();
+        let dy_of = |row: usize| Factor {
+            elements: &self.dy[row * self.outputs + group * self.group_outputs..],
+            steps: [1, self.outputs],
+        };
+        let first_channel = group * self.channels + channels.start;
+        let channels = first_channel..first_channel + channels.len();
+        if self.windows.is_source() {
+            let of_channels = &self.windows.source[rows.start * self.windows.channels..];
+            let seen = Factor {
+                elements: &of_channels[channels.start..],
+                steps: [self.windows.channels, 1],
+            };
+            let size = [self.group_outputs, depth, rows.len()];
+            // SAFETY: the caller's duty.
+            return unsafe { multiply(size, dy_of(rows.start), seen, into, step, false) };
+        }
+        let at_once = (SEEN_BYTES / size_of::<T>() / depth).clamp(64, ROWS).min(rows.len());
+        with_scratch(at_once * depth, |seen: &mut [T]| {
+            for first in rows.clone().step_by(at_once) {
+                let some = first..rows.end.min(first + at_once);
+                let count = some.len();
+                let seen = &mut seen[..count * depth];
+                self.windows.gather(some, 0..self.windows.taps(), channels.clone(), seen);
+                let seen = Factor { elements: seen, steps: [depth, 1] };
+                let size = [self.group_outputs, depth, count];
+                let again = first > rows.start;
+                // SAFETY: the caller's duty; the first time, nothing is read.
+                unsafe { multiply(size, dy_of(first), seen, into, step, again) };
+            }
+        });
+    }
+}
+
+/// packed[g][tap, c, o] ← w[g·o + o][c][place of the tap].
+fn pack_outputs_last<T: Real>(
+    pool: &Pool,
+    shape: &Convolution,
+    w: &[T],
+    places: &[usize],
+    packed: &mut [T],
+) {
+    let (channels, outputs) = (shape.channels / shape.groups, shape.outputs / shape.groups);
+    let area = places.len();
+    let row = channels * area;
+    if w.is_empty() {
+        return;
+    }
+    assert_eq!(packed.len(), w.len());
+    // where the kernel's places go: forward, all are there
+    let mut taps = vec![0; area];
+    for (tap, &place) in places.iter().enumerate() {
+        taps[place] = tap;
+    }
+    let target = Shared(packed.as_mut_ptr());
+    let blocks = outputs.div_ceil(TURN);
+    pool.each_index(shape.groups * blocks, w.len() >= PARALLEL_MIN / 16, |block| {
+        let (group, first) = (block / blocks, block % blocks * TURN);
+        let height = TURN.min(outputs - first);
+        let w = &w[(group * outputs + first) * row..][..height * row];
+        for start in (0..row).step_by(TURN) {
+            let width = TURN.min(row - start);
+            let mut tile = [[T::zero(); TURN]; TURN];
+            for (r, w) in w.chunks_exact(row).enumerate() {
+                for (column, &w) in tile.iter_mut().zip(&w[start..][..width]) {
+                    column[r] = w;
+                }
+            }
+            for (at, column) in (start..start + width).zip(&tile) {
+                let into = group * row + taps[at % area] * channels + at / area;
+                // SAFETY: row `into` of `packed`, which has groups × row of `outputs` elements; no other
+                // block has these columns of them. `packed` is borrowed exclusively.
+                let into = unsafe {
+                    let start = target.start().add(into * outputs + first);
+                    std::slice::from_raw_parts_mut(start, height)
+                };
+                into.copy_from_slice(&column[..height]);
+            }
+        }
+    });
+}
+
+/// packed[g][tap, o, c] ← w[g·o + o][c][place of the tap].
+fn pack_channels_last<T: Real>(
+    pool: &Pool,
+    shape: &Convolution,
+    w: &[T],
+    places: &[usize],
+    packed: &mut [T],
+) {
+    let (channels, outputs) = (shape.channels / shape.groups, shape.outputs / shape.groups);
+    let area = shape.window.kernel[0] * shape.window.kernel[1];
+    if packed.is_empty() {
+        return;
+    }
+    assert_eq!(packed.len(), places.len() * shape.outputs * channels);
+    let target = Shared(packed.as_mut_ptr());
+    let blocks = shape.outputs.div_ceil(TURN);
+    pool.each_index(blocks, packed.len() >= PARALLEL_MIN / 16, |block| {
+        for output in part(block, TURN, shape.outputs) {
+            let w = &w[output * channels * area..][..channels * area];
+            let (group, output) = (output / outputs, output % outputs);
+            for (tap, &place) in places.iter().enumerate() {
+                let first = ((group * places.len() + tap) * outputs + output) * channels;
+                // SAFETY: `channels` elements inside `packed`, as asserted, which only this output of this
+                // group has. `packed` is borrowed exclusively.
+                let into =
+                    unsafe { std::slice::from_raw_parts_mut(target.start().add(first), channels) };
+                for (into, &w) in into.iter_mut().zip(w[place..].iter().step_by(area)) {
+                    *into = w;
+                }
+            }
+        }
+    });
+}
+
+/// y ← a·b, or y + a·b where `again`, for a: [m,k], b: [k,n] with rows of y `step` elements apart.
+///
+/// # Safety
+/// Each of the m rows of n elements of `y` must be valid for writes, for reads where `again`, and nobody
+/// else's during the call.
+unsafe fn multiply<T: Real>(
+    [m, n, k]: [usize; 3],
+    a: Factor<'_, T>,
+    b: Factor<'_, T>,
+    y: *mut T,
+    step: usize,
+    again: bool,
+) {
+    assert!(m > 0 && n > 0 && k > 0);
+    assert!((m - 1) * a.steps[0] + (k - 1) * a.steps[1] < a.elements.len());
+    assert!((k - 1) * b.steps[0] + (n - 1) * b.steps[1] < b.elements.len());
+    // a slice has at most isize::MAX bytes, so steps inside one fit
+    let signed = |step: usize| step as isize;
+    // SAFETY: gemm reads the m×k and k×n elements at these steps, which the assertions put inside the slices,
+    // and reads and writes the m×n of `y`, which are the caller's duty. `T` is f32 or f64, which gemm takes.
+    unsafe {
+        gemm::gemm(
+            m,
+            n,
+            k,
+            y,
+            1,
+            signed(step),
+            again,
+            a.elements.as_ptr(),
+            signed(a.steps[1]),
+            signed(a.steps[0]),
+            b.elements.as_ptr(),
+            signed(b.steps[1]),
+            signed(b.steps[0]),
+            T::one(),
+            T::one(),
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
