@@ -16,7 +16,7 @@ mod render;
 pub use error::GraphError;
 pub use graph::{Graph, Hint, Job, Node, NodeId, Output, Task};
 pub use op::{Cell, EdgeId, Init, Op, Reduction, Rule, Window, dropout_keeps};
-pub use pass::gradient::gradients;
+pub use pass::gradient::{Gradient, gradients};
 pub use pass::infer::infer;
 pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
 pub use pass::place::{Cluster, place};

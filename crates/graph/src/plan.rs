@@ -17,6 +17,7 @@ use crate::pass::reference::{
 };
 use crate::pass::reuse::TaskSets;
 use crate::pass::schedule::{At, Schedule, schedule};
+use crate::pass::sequence::in_sequence;
 use crate::pass::verify::verify;
 
 /// A subset of the graph that is run at once, by name: training, fetching the weights, evaluating.
@@ -410,9 +411,15 @@ impl Draft {
         for part in &partition.graphs {
             verify(part, "partition")?;
         }
-        let order: Vec<_> = partition.graphs.iter().map(write_after_read).collect();
-        let schedules: Result<Vec<_>, _> =
-            runs.iter().map(|run| schedule(graph, &partition, &order, tasks, run)).collect();
+        let mut order: Vec<_> = partition.graphs.iter().map(write_after_read).collect();
+        let all = |order: &[Vec<(NodeId, NodeId)>]| -> Result<Vec<Schedule>, GraphError> {
+            runs.iter().map(|run| schedule(graph, &partition, order, tasks, run)).collect()
+        };
+        let sequences = in_sequence(&partition.graphs, tasks, &order, &all(&order)?);
+        for (order, sequence) in order.iter_mut().zip(sequences) {
+            order.extend(sequence);
+        }
+        let schedules = all(&order)?;
         let named = || runs.iter().flat_map(|run| run.roots.iter().chain(&run.given));
         let kept = partition.moved.iter().map(|moved| {
             let here = named().filter_map(|id| moved.get(id).copied());
@@ -430,7 +437,7 @@ impl Draft {
         }
         let classes = partition.graphs.iter().zip(&kept);
         let classes = classes.map(|(graph, kept)| Classes::new(graph, kept)).collect();
-        Ok(Draft { order, schedules: schedules?, partition, classes, kept })
+        Ok(Draft { order, schedules, partition, classes, kept })
     }
 
     /// By run: its nodes.

@@ -34,7 +34,7 @@ fn a_gradient_has_the_shape_of_its_variable() {
     let (loss, variables) = one_layer(&mut graph);
     let found = gradients(&mut graph, "grad", HINT, loss, &variables).unwrap();
     for (gradient, variable) in found.iter().zip(&variables) {
-        assert_eq!(graph.fact(*gradient), graph.fact(*variable));
+        assert_eq!(graph.fact(gradient.dense().unwrap()), graph.fact(*variable));
     }
     verify(&graph, "gradients").unwrap();
     // x needs no gradient: no product computes one
@@ -47,7 +47,7 @@ fn simplification_drops_the_factor_one_and_what_nobody_needs() {
     let mut graph = Graph::new();
     let (loss, variables) = one_layer(&mut graph);
     let found = gradients(&mut graph, "grad", HINT, loss, &variables).unwrap();
-    let roots: Vec<NodeId> = found.iter().map(|g| g.node).collect();
+    let roots: Vec<NodeId> = found.iter().map(|g| g.dense().unwrap().node).collect();
     graph.add("idle", HINT, Op::NoOp, &[]).unwrap();
     let (small, moved) = simplify(&graph, &roots).unwrap();
     verify(&small, "simplify").unwrap();
@@ -66,7 +66,7 @@ fn an_output_with_two_users_adds_their_gradients() {
     let relu = graph.add("relu", HINT, Op::Relu, &[w]).unwrap().into();
     let sum = graph.add("sum", HINT, Op::Add, &[w, relu]).unwrap().into();
     let loss = graph.add("loss", HINT, Op::SoftmaxCrossEntropy, &[sum, labels]).unwrap();
-    let dw = gradients(&mut graph, "grad", HINT, loss.into(), &[w]).unwrap()[0];
+    let dw = gradients(&mut graph, "grad", HINT, loss.into(), &[w]).unwrap()[0].dense().unwrap();
     let total = graph.node(dw.node);
     assert_eq!(total.op, Op::Add);
     assert_eq!(graph.node(total.inputs[1].node).op, Op::ReluGrad);

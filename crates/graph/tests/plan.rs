@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    Cluster, Edge, Graph, Hint, Init, Lane, NodeId, Op, Output, Plan, PlanOptions, Reuse,
+    Cluster, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Plan, PlanOptions, Reuse,
     ReuseRule, Rule, Run, RunId, RunSpec, SendFrom, SharedMemory, Transfer, WhyWrite, gradients,
     place, plan, simplify,
 };
@@ -35,6 +35,7 @@ fn network(layers: usize, workers: u32) -> (Graph, Vec<NodeId>) {
         }
         let loss = graph.add(&name("loss"), hint, Op::SoftmaxCrossEntropy, &[y, labels]).unwrap();
         let grads = gradients(&mut graph, &name("grad"), hint, loss.into(), &weights).unwrap();
+        let grads: Vec<Output> = grads.into_iter().filter_map(Gradient::dense).collect();
         per_worker.push(grads);
     }
     let mut updates = Vec::new();

@@ -33,6 +33,15 @@ pub enum KernelError {
     NoElements { op: &'static str, operand: Operand, found: TensorSpec },
     #[error("{op}: the label of row {row} is {label}; expected -1 (padding) or 0..{classes}")]
     Label { op: &'static str, row: usize, label: i32, classes: usize },
+    #[error("{op}, {operand}: index {place} is {index}; expected one of 0..{rows}, the rows")]
+    Index { op: &'static str, operand: Operand, place: usize, index: i32, rows: usize },
+    #[error(
+        "{op}: {found} sequences are active at step {step}; expected 1..={most}, since sequences are \
+         sorted, longest first"
+    )]
+    Active { op: &'static str, step: usize, found: i32, most: usize },
+    #[error("{op}: {active} steps of sequences are active, but there are {total} rows of them")]
+    Total { op: &'static str, active: usize, total: usize },
     #[error("{op}: {value} is not a value of {dtype}")]
     FillValue { op: &'static str, value: f64, dtype: DType },
     #[error("{op}, {operand}: {source}; the plan gave a buffer that kernels cannot use")]

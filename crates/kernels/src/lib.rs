@@ -10,6 +10,7 @@
 
 mod cpu;
 mod error;
+mod functions;
 mod launch;
 mod onednn;
 mod real;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Tensor, all, try_run, try_run_in_place};
-use tensorwire_graph::{EdgeId, Init, Op, Rule};
+use tensorwire_graph::{Cell, EdgeId, Init, Op, Reduction, Rule};
 use tensorwire_kernels::{KernelError, Operand};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -93,7 +93,7 @@ fn shapes() {
         (Op::BiasAdd, vec![vec![2, 3], vec![2]], vec![vec![2, 3]], Input(1)),
         (Op::BiasAdd, vec![vec![2, 3], vec![3]], vec![vec![6]], Output(0)),
         (Op::SumRows, vec![vec![2, 3]], vec![vec![2]], Output(0)),
-        (Op::SumRows, vec![vec![2, 3, 1]], vec![vec![1]], Input(0)),
+        (Op::SumRows, vec![vec![3]], vec![vec![3]], Input(0)),
         (Op::Relu, vec![vec![2, 3]], vec![vec![3, 2]], Output(0)),
         (Op::ReluGrad, vec![vec![2], vec![3]], vec![vec![2]], Input(1)),
         (Op::Add, vec![vec![2], vec![]], vec![vec![2]], Input(1)),
@@ -130,7 +130,7 @@ fn element_types() {
     let found = error(&Op::Relu, &[tensor(F32, &[1])], &[f64s(&[1])]);
     assert_eq!(found.to_string(), "Relu, output 0: expected f32, found f64");
     let found = error(&Op::Relu, &[tensor(DType::I32, &[1])], &f32s(&[&[1]]));
-    assert_eq!(found.to_string(), "Relu, input 0: expected f32 or f64, found i32");
+    assert_eq!(found.to_string(), "Relu, input 0: expected f32, f64 or bf16, found i32");
     // an empty tensor has a type as well
     let found = error(&Op::Relu, &[tensor(F32, &[0])], &[f64s(&[0])]);
     assert!(matches!(found, KernelError::DType { .. }), "{found}");
@@ -234,7 +234,7 @@ fn in_place_operands_are_named_as_the_operator_does() {
     let found = error_in_place(&Op::ScaleBy, &[tensor(DType::F64, &[])], &f32s(&[&[2]]));
     assert_eq!(found, "ScaleBy, input 1: expected f32, found f64");
     let found = error_in_place(&Op::Relu, &[], &[tensor(DType::I32, &[2])]);
-    assert_eq!(found, "Relu, output 0: expected f32 or f64, found i32");
+    assert_eq!(found, "Relu, output 0: expected f32, f64 or bf16, found i32");
 }
 
 /// NaN is not equal to itself, so the errors of the back ends cannot be compared.
@@ -260,4 +260,135 @@ fn misaligned_buffers_are_refused_unless_empty() {
         let outputs = &mut [TensorMut::new(&none, &mut target[1..1]).unwrap()];
         kernels.run(&Op::Relu, &[x], outputs).unwrap();
     }
+}
+
+/// Operators whose operands do not fit, and which does not.
+#[test]
+fn shapes_of_moves_and_reductions() {
+    use Operand::{Input, Output};
+    let reduce = |axis| Op::Reduce { by: Reduction::Sum, axis };
+    let grad = Op::ReduceGrad { by: Reduction::Max, axis: 0 };
+    let slice = |start, length| Op::Slice { axis: 1, start, length };
+    let pad = |before, after| Op::Pad { axis: 1, before, after };
+    let turn = |permutation: &[usize]| Op::Transpose { permutation: permutation.to_vec() };
+    let misfits: Vec<Misfit> = vec![
+        (reduce(2), vec![vec![2, 3]], vec![vec![2]], Input(0)),
+        (reduce(1), vec![vec![2, 3]], vec![vec![3]], Output(0)),
+        (grad.clone(), vec![vec![2], vec![2, 3], vec![3]], vec![vec![2, 3]], Input(0)),
+        (grad.clone(), vec![vec![3], vec![2, 3], vec![2]], vec![vec![2, 3]], Input(2)),
+        (grad, vec![vec![3], vec![2, 3], vec![3]], vec![vec![3, 2]], Output(0)),
+        (Op::Softmax, vec![vec![]], vec![vec![]], Input(0)),
+        (Op::SoftmaxGrad, vec![vec![2, 3], vec![3, 2]], vec![vec![3, 2]], Input(0)),
+        (Op::Concat { axis: 1 }, vec![vec![2], vec![2]], vec![vec![4]], Input(0)),
+        (Op::Concat { axis: 0 }, vec![vec![2, 1], vec![2, 3]], vec![vec![4, 1]], Input(1)),
+        (Op::Concat { axis: 0 }, vec![vec![2, 1], vec![2]], vec![vec![4, 1]], Input(1)),
+        (Op::Concat { axis: 0 }, vec![vec![2], vec![3]], vec![vec![4]], Output(0)),
+        (slice(1, 3), vec![vec![2, 3]], vec![vec![2, 3]], Input(0)),
+        (slice(usize::MAX, 2), vec![vec![2, 3]], vec![vec![2, 2]], Input(0)),
+        (slice(0, 1), vec![vec![3]], vec![vec![1]], Input(0)),
+        (slice(0, 1), vec![vec![2, 3]], vec![vec![2, 2]], Output(0)),
+        (pad(usize::MAX, 1), vec![vec![2, 3]], vec![vec![2, 3]], Input(0)),
+        (pad(1, 1), vec![vec![2, 3]], vec![vec![2, 3]], Output(0)),
+        (turn(&[0, 0]), vec![vec![2, 3]], vec![vec![2, 2]], Input(0)),
+        (turn(&[1]), vec![vec![2]], vec![vec![2]], Input(0)),
+        (turn(&[1, 0]), vec![vec![2, 3]], vec![vec![2, 3]], Output(0)),
+        (Op::Cast { to: F32 }, vec![vec![2]], vec![vec![3]], Output(0)),
+        (Op::Sub, vec![vec![2], vec![3]], vec![vec![2]], Input(1)),
+        (Op::ApplyAverage { rate: 0.5 }, vec![vec![2]], vec![vec![3]], Input(0)),
+    ];
+    for (op, inputs, outputs, misfit) in misfits {
+        let tensors = |all: &[Vec<usize>]| all.iter().map(|d| tensor(F32, d)).collect::<Vec<_>>();
+        let found = error(&op, &tensors(&inputs), &tensors(&outputs));
+        assert!(
+            matches!(&found, KernelError::Shape { op: name, operand, .. }
+                if *name == op.name() && *operand == misfit),
+            "{op:?} {inputs:?} {outputs:?}: {found}"
+        );
+    }
+    assert!(matches!(
+        error(&Op::Concat { axis: 0 }, &[], &f32s(&[&[1]])),
+        KernelError::InputCount { .. }
+    ));
+    for by in [Reduction::Mean, Reduction::Max] {
+        let op = Op::Reduce { by, axis: 1 };
+        let found = error(&op, &f32s(&[&[2, 0]]), &f32s(&[&[2]]));
+        assert!(matches!(found, KernelError::NoElements { .. }), "{found}");
+    }
+    let step = tensor(DType::I64, &[1]);
+    let dropout = Op::Dropout { rate: 0.5, key: 1 };
+    let found = error(&dropout, &[tensor(F32, &[2]), step], &f32s(&[&[2]]));
+    assert!(matches!(found, KernelError::Shape { operand: Input(1), .. }), "{found}");
+    let found = error(&dropout, &f32s(&[&[2], &[]]), &f32s(&[&[2]]));
+    assert_eq!(found.to_string(), "Dropout, input 1: expected i64, found f32");
+}
+
+#[test]
+fn indices() {
+    let rows = Op::ApplyRows { rule: Rule::Sgd { rate: 1.0 } };
+    for index in [-1, 3, i32::MIN, i32::MAX] {
+        let indices = Tensor::new(&[2], &[2, index]);
+        let expected = |op, input| KernelError::Index {
+            op,
+            operand: Operand::Input(input),
+            place: 1,
+            index,
+            rows: 3,
+        };
+        let table = [tensor(F32, &[3, 4]), indices.clone()];
+        let found = error(&Op::Gather, &table, &f32s(&[&[2, 4]]));
+        assert_eq!(found, expected("Gather", 1));
+        let text = found.to_string();
+        assert!(text.contains(&index.to_string()) && text.contains("0..3"), "{text}");
+        let inputs = [tensor(F32, &[2, 4]), indices.clone(), tensor(F32, &[3, 4])];
+        assert_eq!(error(&Op::ScatterRows, &inputs, &f32s(&[&[3, 4]])), expected("ScatterRows", 1));
+        let inputs = [indices, tensor(F32, &[2, 4])];
+        assert_eq!(error(&rows, &inputs, &f32s(&[&[3, 4]])), expected("ApplySgdRows", 0));
+    }
+    let none = [Tensor::new(&[1], &[0i32])];
+    assert!(matches!(error(&rows, &none, &f32s(&[&[3, 4]])), KernelError::InputCount { .. }));
+    assert_eq!(
+        error(&rows, &[], &f32s(&[&[3, 4]])),
+        KernelError::NoGradients { op: "ApplySgdRows" }
+    );
+}
+
+#[test]
+fn steps_of_sequences() {
+    let op = Op::Recurrent { cell: Cell::Rnn };
+    let run = |total: usize, active: &[i32]| {
+        let inputs = [
+            tensor(F32, &[total, 2]),
+            tensor(F32, &[2, 2]),
+            tensor(F32, &[3, 2]),
+            Tensor::new(&[active.len()], active),
+        ];
+        error(&op, &inputs, &f32s(&[&[total, 2], &[3, 2], &[total, 0]]))
+    };
+    let bad = |step, found, most| KernelError::Active { op: "Rnn", step, found, most };
+    assert_eq!(run(6, &[3, 1, 2]), bad(2, 2, 1));
+    assert_eq!(run(4, &[4]), bad(0, 4, 3));
+    assert_eq!(run(3, &[3, 0]), bad(1, 0, 3));
+    assert_eq!(run(3, &[-1, 4]), bad(0, -1, 3));
+    assert_eq!(run(3, &[i32::MAX]), bad(0, i32::MAX, 3));
+    assert_eq!(run(6, &[3, 2]), KernelError::Total { op: "Rnn", active: 5, total: 6 });
+    assert_eq!(run(1, &[]), KernelError::Total { op: "Rnn", active: 0, total: 1 });
+    let lstm = Op::RecurrentGrad { cell: Cell::Lstm, sequence: true, finals: [false, true] };
+    let found = error(&lstm, &[], &[]);
+    assert_eq!(found, KernelError::InputCount { op: "LstmGrad", expected: 11, found: 0 });
+}
+
+/// What is stored as bf16 is computed as f32, and no error shows it.
+#[test]
+fn operands_of_bf16_are_named_as_they_are() {
+    let bf16s = |dims: &[usize]| tensor(DType::BF16, dims);
+    let found = error(&Op::Add, &[bf16s(&[1]), tensor(F32, &[1])], &[bf16s(&[1])]);
+    assert_eq!(found.to_string(), "Add, input 1: expected bf16, found f32");
+    let found = error(&Op::Add, &[bf16s(&[1]), tensor(DType::I32, &[1])], &[bf16s(&[1])]);
+    assert_eq!(found.to_string(), "Add, input 1: expected bf16, found i32");
+    let found = error(&Op::Relu, &[bf16s(&[1])], &[tensor(DType::F64, &[1])]);
+    assert_eq!(found.to_string(), "Relu, output 0: expected bf16, found f64");
+    let found = error(&Op::Add, &[bf16s(&[1]), bf16s(&[2])], &[bf16s(&[1])]);
+    assert_eq!(found.to_string(), "Add, input 1: expected dimensions [1], found bf16[2]");
+    let found = error_in_place(&Op::Add, &[bf16s(&[2])], &[bf16s(&[1])]);
+    assert_eq!(found, "Add, input 1: expected dimensions [1], found bf16[2]");
 }

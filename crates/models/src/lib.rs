@@ -4,10 +4,11 @@
 
 pub mod data;
 mod init;
-mod mlp;
 mod program;
 mod scope;
+mod zoo;
 
 pub use init::initialise;
-pub use program::{Model, Optimizer, Program, ProgramSpec, Replica, Variable};
-pub use scope::Scope;
+pub use program::{ModelCopy, Program, ProgramSpec, Variable};
+pub use scope::{Mode, Scope};
+pub use zoo::{MismatchError, Model};

@@ -2,37 +2,30 @@
 //! Still only a graph: nothing here knows which process does what.
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule, RunId, RunSpec, Task,
-    gradients, simplify, verify,
+    Cluster, Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule, RunId, RunSpec,
+    Task, gradients, simplify, verify,
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
-use crate::mlp;
-use crate::scope::Scope;
-
-/// The models there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Model {
-    Mlp,
-}
-
-/// How the servers change a variable, given the mean gradient of a step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Optimizer {
-    Sgd { rate: f64 },
-    Momentum { rate: f64, momentum: f64 },
-}
+use crate::data::Shape;
+use crate::scope::{AVERAGE_RATE, Mode, Scope};
+use crate::zoo::{Model, Outcome};
 
 /// What to build.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgramSpec {
     pub model: Model,
-    pub features: usize,
-    pub classes: usize,
+    /// What it is trained on; [`Model::check`] says whether it can be.
+    pub shape: Shape,
     /// Samples of one replica in one step.
     pub batch: usize,
     pub replicas: u32,
-    pub optimizer: Optimizer,
+    /// How the servers change a variable, given the mean gradient of a step.
+    pub rule: Rule,
+    /// Of variables and activations: f32, f64 or bf16.
+    pub dtype: DType,
+    /// Of what dropout drops.
+    pub seed: u64,
 }
 
 /// A training graph and the names by which its nodes are found again in every partition.
@@ -41,14 +34,21 @@ pub struct Program {
     pub graph: Graph,
     /// What is learned, in the order of declaration.
     pub variables: Vec<Variable>,
-    /// State of the optimizer, one or none a variable; starts as zeros.
+    /// Moving averages that evaluation uses, in the order of declaration.
+    pub averages: Vec<Variable>,
+    /// State of the optimizer; starts as zeros.
     pub slots: Vec<String>,
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<ModelCopy>,
+    /// Worker 0's copy for [`Program::EVALUATE`]: its first replica, or one of its own where evaluation
+    /// computes something else than training.
+    pub evaluation: ModelCopy,
+    /// How many of the evaluated batch are classified right, i64[].
+    pub correct: String,
     /// Nodes that one training step must compute.
     roots: Vec<String>,
 }
 
-/// A variable that is learned.
+/// A variable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variable {
     pub name: String,
@@ -56,50 +56,20 @@ pub struct Variable {
     pub init: Init,
 }
 
-/// The names of one replica's nodes.
-#[derive(Clone, Debug)]
-pub struct Replica {
-    /// f32[batch, features].
-    pub input: String,
-    /// i32[batch].
-    pub labels: String,
-    /// Output 0 is the mean loss of the replica's batch, f32[].
+/// The names of one copy of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelCopy {
+    prefix: String,
+    /// Output 0 is the mean loss of the copy's batch, f32[].
     pub loss: String,
-    /// How many of the batch are classified right, i64[]; part of [`Program::EVALUATE`] only.
-    pub correct: String,
+    /// The number of the step, i64[], where the model asks for it.
+    pub step: Option<String>,
 }
 
-impl Model {
-    pub const ALL: [Model; 1] = [Model::Mlp];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Model::Mlp => "mlp",
-        }
-    }
-
-    /// The model of this name.
-    pub fn from_name(name: &str) -> Option<Model> {
-        Model::ALL.into_iter().find(|model| model.name() == name)
-    }
-
-    /// Features and classes of the data that the literature trains it on: MNIST's.
-    pub fn input_shape(self) -> (usize, usize) {
-        match self {
-            Model::Mlp => (784, 10),
-        }
-    }
-
-    fn logits(
-        self,
-        scope: &mut Scope<'_>,
-        x: Output,
-        classes: usize,
-    ) -> Result<Output, GraphError> {
-        match self {
-            Model::Mlp => mlp::logits(scope, x, classes),
-        }
+impl ModelCopy {
+    /// The node that is fed what the data call `name`.
+    pub fn input(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
     }
 }
 
@@ -118,47 +88,90 @@ impl Program {
     /// When the spec makes no sense for the model.
     pub fn new(spec: &ProgramSpec) -> Result<Program, GraphError> {
         let mut graph = Graph::new();
-        let (mut replicas, mut per_replica) = (Vec::new(), Vec::new());
-        let mut evaluations = Vec::new();
-        for replica in 0..spec.replicas {
-            let built = build_replica(&mut graph, spec, replica)?;
-            evaluations.push(built.correct);
-            replicas.push(built.names);
-            per_replica.push(built.loss);
+        let replica = |replica| (format!("replica{replica}"), Hint::Replica(replica));
+        let mut built = Vec::new();
+        for (prefix, hint) in (0..spec.replicas).map(replica) {
+            built.push(build(&mut graph, spec, prefix, hint, Mode::Train)?);
         }
-        let variables = declared(&graph);
+        let averaged: Vec<String> = built
+            .iter()
+            .take(1)
+            .flat_map(|b| b.averages.iter().map(|(name, _)| name.clone()))
+            .collect();
+        let (averages, variables): (Vec<Variable>, Vec<Variable>) =
+            declared(&graph).into_iter().partition(|v| averaged.contains(&v.name));
         let learned: Vec<Output> =
             variables.iter().filter_map(|v| graph.find(&v.name)).map(Output::from).collect();
-        let mut folded: Vec<Vec<Output>> = vec![Vec::new(); learned.len()];
-        for (replica, loss) in (0..spec.replicas).zip(&per_replica) {
+        let mut folded: Vec<Vec<Gradient>> = vec![Vec::new(); learned.len()];
+        for (replica, copy) in (0..spec.replicas).zip(&built) {
             let prefix = format!("replica{replica}/gradient");
             let hint = Hint::Replica(replica);
-            let found = gradients(&mut graph, &prefix, hint, *loss, &learned)?;
+            let found = gradients(&mut graph, &prefix, hint, copy.loss, &learned)?;
             folded.iter_mut().zip(found).for_each(|(parts, gradient)| parts.push(gradient));
         }
         let (mut updates, mut slots) = (Vec::new(), Vec::new());
         for ((variable, at), parts) in variables.iter().zip(&learned).zip(&folded) {
-            let update = add_update(&mut graph, spec.optimizer, variable, *at, parts, &mut slots)?;
-            updates.push(update);
+            updates.push(add_update(&mut graph, spec.rule, variable, *at, parts, &mut slots)?);
         }
+        for (index, name) in averaged.iter().enumerate() {
+            let latest = built.iter().map(|copy| copy.averages[index].1);
+            updates.push(add_average(&mut graph, name, latest)?);
+        }
+        // an own copy behind all updates: what trains is not in its way
+        let evaluated = match built.first() {
+            Some(first) if !first.has_modes => first.clone(),
+            _ => {
+                let hint = Hint::Replica(0);
+                build(&mut graph, spec, "evaluation".to_string(), hint, Mode::Evaluate)?
+            }
+        };
+        // what evaluation has no use for is fetched all the same: it is part of what is saved
+        let mut looked_at = Vec::new();
+        for variable in &averages {
+            let Some(average) = graph.find(&variable.name).map(Output::from) else { continue };
+            let to = graph.fact(average).dims.clone();
+            let name = format!("evaluation/{}", variable.name);
+            looked_at.push(graph.add(&name, Hint::Replica(0), Op::Reshape { to }, &[average])?);
+        }
+        let count = [evaluated.outcome.logits, evaluated.outcome.labels];
+        let correct = graph.add("correct", Hint::Replica(0), Op::CountCorrect, &count)?;
         verify(&graph, "gradients")?;
-        let losses = per_replica.iter().map(|loss| loss.node);
+        let losses = built.iter().map(|copy| copy.loss.node);
         let roots: Vec<NodeId> = updates.into_iter().chain(losses).collect();
         let names = roots.iter().map(|id| graph.node(*id).name.clone()).collect();
-        let kept: Vec<NodeId> = roots.into_iter().chain(evaluations).collect();
+        let mut kept = roots;
+        kept.extend([evaluated.loss.node, correct]);
+        kept.extend(looked_at);
         let (graph, _) = simplify(&graph, &kept)?;
         verify(&graph, "simplify")?;
-        Ok(Program { graph, variables, slots, replicas, roots: names })
+        let replicas = built.iter().map(|copy| copy.named(&graph)).collect();
+        let evaluation = evaluated.named(&graph);
+        let correct = "correct".to_string();
+        Ok(Program {
+            graph,
+            variables,
+            averages,
+            slots,
+            replicas,
+            evaluation,
+            correct,
+            roots: names,
+        })
+    }
+
+    /// What a trained model is: what is learned, and the averages.
+    pub fn weights(&self) -> impl Iterator<Item = &Variable> {
+        self.variables.iter().chain(&self.averages)
     }
 
     /// The runs of a training job over a graph that was placed on `cluster`, in the order of
     /// [`Program::TRAIN`], [`Program::FETCH`] and [`Program::EVALUATE`].
     pub fn runs(&self, placed: &Graph, cluster: Cluster) -> Vec<RunSpec> {
         let find = |name: &String| placed.find(name);
-        let variables: Vec<NodeId> =
-            self.variables.iter().filter_map(|v| placed.find(&v.name)).collect();
+        let weights: Vec<NodeId> = self.weights().filter_map(|v| placed.find(&v.name)).collect();
         let first: Option<Task> = cluster.tasks().first().copied();
-        let correct = self.replicas.iter().take(1).filter_map(|r| find(&r.correct)).collect();
+        let evaluated =
+            [&self.correct, &self.evaluation.loss].into_iter().filter_map(find).collect();
         let run = |name, roots, fetch_to, given, followed_by| RunSpec {
             name,
             roots,
@@ -169,32 +182,55 @@ impl Program {
         let train = self.roots.iter().filter_map(find).collect();
         vec![
             run("train", train, None, vec![], vec![0, 1]),
-            run("fetch", variables.clone(), first, vec![], vec![2]),
-            run("evaluate", correct, None, variables, vec![2]),
+            run("fetch", weights.clone(), first, vec![], vec![2]),
+            run("evaluate", evaluated, None, weights, vec![2]),
         ]
     }
 }
 
+/// A copy of the model in the graph.
+#[derive(Clone)]
 struct Built {
-    names: Replica,
+    prefix: String,
+    outcome: Outcome,
     loss: Output,
-    correct: NodeId,
+    loss_name: String,
+    averages: Vec<(String, Output)>,
+    has_modes: bool,
 }
 
-fn build_replica(graph: &mut Graph, spec: &ProgramSpec, replica: u32) -> Result<Built, GraphError> {
-    let mut scope = Scope { graph, replica };
-    let x = scope.input("input", DType::F32, &[spec.batch, spec.features])?;
-    let labels = scope.input("labels", DType::I32, &[spec.batch])?;
-    let logits = spec.model.logits(&mut scope, x, spec.classes)?;
-    let loss = scope.add("loss", Op::SoftmaxCrossEntropy, &[logits, labels])?;
-    let correct = scope.add("correct", Op::CountCorrect, &[logits, labels])?;
-    let names = Replica {
-        input: scope.name("input"),
-        labels: scope.name("labels"),
-        loss: scope.name("loss"),
-        correct: scope.name("correct"),
-    };
-    Ok(Built { names, loss, correct: correct.node })
+impl Built {
+    fn named(&self, graph: &Graph) -> ModelCopy {
+        let step = format!("{}/step", self.prefix);
+        let step = graph.find(&step).map(|_| step);
+        ModelCopy { prefix: self.prefix.clone(), loss: self.loss_name.clone(), step }
+    }
+}
+
+fn build(
+    graph: &mut Graph,
+    spec: &ProgramSpec,
+    prefix: String,
+    hint: Hint,
+    mode: Mode,
+) -> Result<Built, GraphError> {
+    let ProgramSpec { model, shape, batch, dtype, seed, .. } = *spec;
+    let (averages, has_modes) = (Vec::new(), false);
+    let mut scope = Scope { graph, prefix, hint, mode, batch, dtype, seed, averages, has_modes };
+    let outcome = model.build(&mut scope, &shape)?;
+    let mut loss = scope.add("loss", Op::SoftmaxCrossEntropy, &[outcome.logits, outcome.labels])?;
+    if let (Some((logits, weight)), Mode::Train) = (outcome.auxiliary, mode) {
+        let inputs = [logits, outcome.labels];
+        let other = scope.add("auxiliary/loss", Op::SoftmaxCrossEntropy, &inputs)?;
+        let weighed = scope.add("auxiliary/weighed", Op::Scale { by: weight }, &[other])?;
+        loss = scope.add("loss/total", Op::Add, &[loss, weighed])?;
+    }
+    if dtype != DType::F32 {
+        loss = scope.add("loss/f32", Op::Cast { to: DType::F32 }, &[loss])?;
+    }
+    let Scope { prefix, averages, has_modes, .. } = scope;
+    let loss_name = graph.node(loss.node).name.clone();
+    Ok(Built { prefix, outcome, loss, loss_name, averages, has_modes })
 }
 
 fn declared(graph: &Graph) -> Vec<Variable> {
@@ -211,26 +247,62 @@ fn declared(graph: &Graph) -> Vec<Variable> {
 
 fn add_update(
     graph: &mut Graph,
-    optimizer: Optimizer,
+    rule: Rule,
     variable: &Variable,
     at: Output,
-    parts: &[Output],
+    parts: &[Gradient],
     slots: &mut Vec<String>,
 ) -> Result<NodeId, GraphError> {
     let hint = Hint::With(at.node);
     let mut inputs = vec![at];
-    let op = match optimizer {
-        Optimizer::Sgd { rate } => Op::Apply { rule: Rule::Sgd { rate } },
-        Optimizer::Momentum { rate, momentum } => {
-            let name = format!("{}/velocity", variable.name);
-            let op = Op::Variable { spec: variable.spec.clone(), init: Init::Zeros };
-            inputs.push(graph.add(&name, hint, op, &[])?.into());
-            slots.push(name);
-            Op::Apply { rule: Rule::Momentum { rate, momentum } }
+    let names: &[&str] = match rule {
+        Rule::Sgd { .. } => &[],
+        Rule::Momentum { .. } => &["velocity"],
+        Rule::AdaGrad { .. } => &["accumulator"],
+        Rule::Adam { .. } => &["first_moment", "second_moment", "steps"],
+    };
+    for name in names {
+        let spec = match *name {
+            "steps" => TensorSpec::new(DType::I64, &[]),
+            _ => Ok(variable.spec.clone()),
+        };
+        let name = format!("{}/{name}", variable.name);
+        let spec = spec.map_err(|source| GraphError::Shape { node: name.clone(), source })?;
+        let op = Op::Variable { spec, init: Init::Zeros };
+        inputs.push(graph.add(&name, hint, op, &[])?.into());
+        slots.push(name);
+    }
+    let all_rows: Option<Vec<[Output; 2]>> = parts
+        .iter()
+        .map(|part| match *part {
+            Gradient::Rows { indices, rows } => Some([indices, rows]),
+            Gradient::Dense(_) => None,
+        })
+        .collect();
+    let op = match all_rows {
+        Some(pairs) => {
+            inputs.extend(pairs.into_iter().flatten());
+            Op::ApplyRows { rule }
+        }
+        // every replica is built alike: none is of rows
+        None => {
+            inputs.extend(parts.iter().copied().filter_map(Gradient::dense));
+            Op::Apply { rule }
         }
     };
-    inputs.extend_from_slice(parts);
     graph.add(&format!("{}/update", variable.name), hint, op, &inputs)
+}
+
+fn add_average(
+    graph: &mut Graph,
+    name: &str,
+    latest: impl Iterator<Item = Output>,
+) -> Result<NodeId, GraphError> {
+    let unknown = || GraphError::UnknownOutput { node: name.to_string() };
+    let average = graph.find(name).ok_or_else(unknown)?;
+    let inputs: Vec<Output> = std::iter::once(average.into()).chain(latest).collect();
+    let op = Op::ApplyAverage { rate: AVERAGE_RATE };
+    graph.add(&format!("{name}/update"), Hint::With(average), op, &inputs)
 }
 
 #[cfg(test)]
@@ -241,11 +313,12 @@ mod tests {
     fn spec(replicas: u32) -> ProgramSpec {
         ProgramSpec {
             model: Model::Mlp,
-            features: 64,
-            classes: 10,
+            shape: Shape::Images { dims: [8, 8, 1], classes: 10 },
             batch: 8,
             replicas,
-            optimizer: Optimizer::Momentum { rate: 0.05, momentum: 0.9 },
+            rule: Rule::Momentum { rate: 0.05, momentum: 0.9 },
+            dtype: DType::F32,
+            seed: 0,
         }
     }
 
@@ -289,6 +362,81 @@ mod tests {
         let evaluated = plan.runs[Program::EVALUATE.0].nodes[0].len();
         let trained = plan.runs[Program::TRAIN.0].nodes[0].len();
         assert!(0 < evaluated && evaluated < trained);
+    }
+
+    /// Xue et al. table 2: variables and MiB, and the parameters that follow from the definitions.
+    #[test]
+    fn the_papers_models_have_the_papers_sizes() {
+        let table = [
+            (Model::AlexNet, 16, 46_247_882, "176.42"),
+            (Model::InceptionV3, 196, 24_353_332, "92.90"),
+            (Model::Vgg16, 32, 134_301_514, "512.32"),
+            (Model::Lstm, 14, 9_417_704, "35.93"),
+            (Model::Gru, 11, 7_319_528, "27.92"),
+            (Model::Fcn5, 10, 53_600_266, "204.47"),
+        ];
+        for (model, variables, parameters, mib) in table {
+            let program = Program::new(&of(model, 1)).unwrap();
+            let found: usize = program.variables.iter().map(|v| v.spec.elements()).sum();
+            let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
+            assert_eq!(program.variables.len(), variables, "{}", model.name());
+            assert_eq!(found, parameters, "{}", model.name());
+            assert_eq!(
+                format!("{:.2}", bytes as f64 / f64::from(1 << 20)),
+                mib,
+                "{}",
+                model.name()
+            );
+        }
+    }
+
+    fn of(model: Model, replicas: u32) -> ProgramSpec {
+        ProgramSpec { model, shape: model.sample_shape(), batch: 4, ..spec(replicas) }
+    }
+
+    #[test]
+    fn every_model_is_planned_over_servers_and_alone() {
+        for model in Model::ALL {
+            let program = Program::new(&of(model, 2)).unwrap();
+            for cluster in [Cluster::Local, Cluster::ParameterServers { workers: 2, servers: 2 }] {
+                let placed = place(&program.graph, cluster).unwrap();
+                let runs = program.runs(&placed, cluster);
+                let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
+                let dynamic = plan.traffic(Program::TRAIN).dynamic;
+                let varies = matches!(model, Model::Seq2Seq) && cluster != Cluster::Local;
+                assert_eq!(dynamic > 0, varies, "{}: {dynamic}", model.name());
+            }
+        }
+    }
+
+    #[test]
+    fn averages_and_dropout_make_evaluation_another_graph() {
+        for (model, has_own) in
+            [(Model::ResNet50, true), (Model::AlexNet, true), (Model::Gru, false)]
+        {
+            let program = Program::new(&of(model, 1)).unwrap();
+            let own = program.evaluation != program.replicas[0];
+            assert_eq!(own, has_own, "{}", model.name());
+            assert_eq!(program.averages.is_empty(), model != Model::ResNet50);
+            let drops = program.replicas[0].step.is_some();
+            assert_eq!(drops, model == Model::AlexNet, "{}", model.name());
+            assert_eq!(program.evaluation.step, None);
+        }
+    }
+
+    #[test]
+    fn data_that_do_not_fit_are_refused_with_what_would() {
+        let said = |model: Model, shape| model.check(&shape).unwrap_err().to_string();
+        let small = Shape::Images { dims: [32, 32, 3], classes: 10 };
+        let text = said(Model::AlexNet, small);
+        assert!(text.contains("224×224×3") && text.contains("32×32×3"), "{text}");
+        let text = said(Model::Seq2Seq, small);
+        assert!(text.contains("images") && text.contains("--model mlp|fcn5|alexnet"), "{text}");
+        let tiny = Shape::Images { dims: [3, 9, 1], classes: 10 };
+        assert!(said(Model::Cifar, tiny).contains("4×4"));
+        for model in Model::ALL {
+            model.check(&model.sample_shape()).unwrap();
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Which samples the workers see: every one once an epoch, alike for equal seeds, and the same rows
 //! however many workers share them.
+#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 
@@ -91,7 +92,7 @@ fn rows_hold_the_samples_they_name() {
     for (row, &sample) in batches.samples(0, 1).to_vec().iter().enumerate() {
         let pixels: Vec<f32> = x[row * 3..][..3].iter().map(|value| value * 255.0).collect();
         let wanted = set.train.pixels(sample);
-        assert!(pixels.iter().zip(wanted).all(|(a, &b)| (a - f32::from(b)).abs() < 1e-3));
+        assert!(pixels.iter().zip(&*wanted).all(|(a, &b)| (a - f32::from(b)).abs() < 1e-3));
         assert_eq!(labels[row], set.train.labels()[sample]);
     }
 }

@@ -1,5 +1,6 @@
 //! MNIST's files in a folder: both spellings load, and each way in which they can be broken is one
 //! line that names the file.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +57,8 @@ fn both_spellings_load_alike() {
     let data = load(folder.path()).unwrap();
     assert_eq!((data.train.samples(), data.test.samples()), (3, 2));
     assert_eq!((data.features, data.classes, data.name.as_str()), (4, 10, "mnist"));
-    assert_eq!(data.train.pixels(1), [4, 5, 6, 7]);
+    assert_eq!(*data.train.pixels(1), [4, 5, 6, 7]);
+    assert_eq!(data.dims, [2, 2, 1]);
     assert_eq!(data.train.labels(), [1, 0, 9]);
     for name in [TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS] {
         let other = name.replace("-idx", ".idx");
@@ -109,10 +111,13 @@ fn files_that_do_not_belong_together() {
     let error = broken(TRAIN_LABELS, &labels(&[1, 2]));
     let counts = matches!(error, DataError::CountMismatch { image_count: 3, label_count: 2, .. });
     assert!(counts, "{error}");
-    let error = broken(TEST_IMAGES, &images(2, 3, 3));
-    let sizes =
-        matches!(error, DataError::SizeMismatch { train_features: 4, test_features: 9, .. });
-    assert!(sizes, "{error}");
+    for size in [[3, 3], [1, 4]] {
+        let error = broken(TEST_IMAGES, &images(2, size[0], size[1]));
+        let wanted = size.map(|side| side as usize);
+        let sizes = matches!(error, DataError::SizeMismatch { train_size: [2, 2], test_size, .. }
+            if test_size == wanted);
+        assert!(sizes, "{error}");
+    }
 }
 
 #[test]

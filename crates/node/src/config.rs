@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::GraphError;
-use tensorwire_graph::{PlanOptions, SendFrom, SharedMemory};
+use tensorwire_graph::{PlanOptions, Rule, SendFrom, SharedMemory};
+use tensorwire_models::MismatchError;
 use tensorwire_models::data::DataError;
+use tensorwire_tensor::DType;
 
 use crate::hosts::{Hosts, HostsError};
 use crate::weights::WeightsError;
@@ -103,6 +105,29 @@ impl Transport {
 pub enum OptimizerChoice {
     Sgd,
     Momentum,
+    #[serde(rename = "adagrad")]
+    AdaGrad,
+    Adam,
+}
+
+/// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FloatType {
+    #[default]
+    F32,
+    F64,
+    Bf16,
+}
+
+impl From<FloatType> for DType {
+    fn from(float: FloatType) -> DType {
+        match float {
+            FloatType::F32 => DType::F32,
+            FloatType::F64 => DType::F64,
+            FloatType::Bf16 => DType::BF16,
+        }
+    }
 }
 
 /// How long to train.
@@ -137,6 +162,7 @@ pub struct TrainConfig {
     pub optimizer: OptimizerChoice,
     pub rate: f64,
     pub momentum: f64,
+    pub dtype: FloatType,
     pub seed: u64,
     /// Threads of each process; none: each host's cores shared among its workers.
     pub threads: Option<usize>,
@@ -216,6 +242,8 @@ pub enum ConfigError {
     #[error("{0}")]
     Data(#[from] DataError),
     #[error("{0}")]
+    Mismatch(#[from] MismatchError),
+    #[error("{0}")]
     Weights(#[from] WeightsError),
     #[error(
         "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
@@ -235,6 +263,11 @@ pub enum ConfigError {
     Graph(#[from] GraphError),
 }
 
+/// What PyTorch takes.
+const ADAGRAD_EPSILON: f64 = 1e-10;
+/// Kingma and Ba 2015, algorithm 1.
+const ADAM_BETAS: (f64, f64) = (0.9, 0.999);
+const ADAM_EPSILON: f64 = 1e-8;
 /// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
 const PROCESSES_MAX: u64 = 256;
 /// More than that no viewer shows with ease.
@@ -323,6 +356,20 @@ impl TrainConfig {
         match options.into_iter().find(|(_, given)| *given && !verbs) {
             Some((option, _)) => Err(ConfigError::VerbsOption { option }),
             None => Ok(()),
+        }
+    }
+
+    /// How the servers change a variable.
+    pub fn rule(&self) -> Rule {
+        let TrainConfig { rate, momentum, .. } = *self;
+        match self.optimizer {
+            OptimizerChoice::Sgd => Rule::Sgd { rate },
+            OptimizerChoice::Momentum => Rule::Momentum { rate, momentum },
+            OptimizerChoice::AdaGrad => Rule::AdaGrad { rate, epsilon: ADAGRAD_EPSILON },
+            OptimizerChoice::Adam => {
+                let (beta1, beta2) = ADAM_BETAS;
+                Rule::Adam { rate, beta1, beta2, epsilon: ADAM_EPSILON }
+            }
         }
     }
 

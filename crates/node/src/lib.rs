@@ -23,8 +23,8 @@ mod whole_file;
 
 pub use assignment::Assignment;
 pub use config::{
-    ConfigError, Exchange, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig, TrainConfig,
-    Transport,
+    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig,
+    TrainConfig, Transport,
 };
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};

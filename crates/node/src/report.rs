@@ -39,8 +39,11 @@ pub struct TrainReport {
     pub warm_seconds: f64,
     /// Bytes that the runtime copied from memory to memory.
     pub bytes_copied: u64,
-    /// Only worker 0 evaluates.
+    /// Only worker 0 evaluates: the share of the test's labels that are found, and the mean loss over them.
     pub test_accuracy: Option<f64>,
+    pub test_loss: Option<f64>,
+    /// The most memory that the process had at once, in bytes.
+    pub peak_bytes: u64,
     pub weights_sha256: Option<String>,
     pub kernels: String,
     /// Of all training steps.

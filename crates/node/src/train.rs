@@ -3,6 +3,7 @@
 
 mod lanes;
 mod listener;
+mod loader;
 mod trainer;
 
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use tensorwire_base::{Deadline, Rank, human_bytes};
 use tensorwire_graph::{Cluster, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, TensorError};
-use tensorwire_models::data::{Batches, DataError, Dataset, Source};
-use tensorwire_models::{Model, Optimizer, Program, ProgramSpec};
+use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
+use tensorwire_models::{Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
 
-use crate::config::{self, ConfigError, OptimizerChoice, Schedule, Strategy, TrainConfig};
+use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
 use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
 use crate::member::{JoinError, Member};
 use crate::open_part::{OpenLanes, PartError, PartOptions};
@@ -45,14 +46,13 @@ pub struct Prepared {
     pub plan: Plan,
     pub cluster: Cluster,
     shape: JobShape,
-    pub dataset: Arc<Dataset>,
+    pub data: Data,
 }
 
 /// What the data decide about the graph; members that need no data get it from the launcher.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct JobShape {
-    features: usize,
-    classes: usize,
+    samples: Shape,
     steps: u64,
     steps_per_epoch: u64,
 }
@@ -87,6 +87,12 @@ pub enum TrainError {
     Control(#[from] std::io::Error),
     #[error("interrupted")]
     Interrupted,
+    #[error("the thread that makes batches cannot be started: {0}; free memory or processes")]
+    Loader(std::io::Error),
+    #[error("step {step}: the thread that makes batches is gone")]
+    LoaderGone { step: u64 },
+    #[error("'{name}' takes no batch of {dims:?}: the data are of another kind than the model")]
+    Feed { name: String, dims: Vec<usize>, source: SessionError },
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
@@ -122,20 +128,20 @@ impl Prepared {
         Kernels::open(kernel_choice(&config), 1)?;
         let model = model(&config)?;
         let source: Source = config.data.parse()?;
-        let (features, classes) = model.input_shape();
-        let dataset = Arc::new(source.load(features, classes, config.seed)?);
-        let batches = batches(&dataset, &config)?;
+        let data = source.open(&model.sample_shape(), config.seed)?;
+        let samples = data.shape();
+        model.check(&samples)?;
+        let batches = batches(&data, &config)?;
         let steps_per_epoch = batches.steps_per_epoch();
         let steps = match config.schedule {
             Schedule::Steps(steps) => steps,
             Schedule::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
         };
-        let (features, classes) = (dataset.features, dataset.classes);
-        let shape = JobShape { features, classes, steps, steps_per_epoch };
+        let shape = JobShape { samples, steps, steps_per_epoch };
         let (program, cluster, plan) = build(&config, shape)?;
         check_memory(&plan, &config)?;
         if let Some(path) = &config.load {
-            Weights::open(path, &program.variables)?;
+            Weights::open(path, program.weights())?;
         }
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
@@ -145,7 +151,7 @@ impl Prepared {
             let failed = |source| ConfigError::Trace { path: trace.path.clone(), source };
             whole_file::check_writable(&trace.path).map_err(failed)?;
         }
-        Ok(Prepared { config, program, plan, cluster, shape, dataset })
+        Ok(Prepared { config, program, plan, cluster, shape, data })
     }
 
     /// Steps of the whole job.
@@ -216,23 +222,19 @@ fn model(config: &TrainConfig) -> Result<Model, ConfigError> {
     })
 }
 
-fn batches(dataset: &Arc<Dataset>, config: &TrainConfig) -> Result<Batches, DataError> {
-    Batches::new(dataset.clone(), config.workers as usize, config.batch, config.seed)
+fn batches(data: &Data, config: &TrainConfig) -> Result<Batches, DataError> {
+    Batches::new(data.clone(), config.workers as usize, config.batch, config.seed)
 }
 
 fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Plan), ConfigError> {
     let spec = ProgramSpec {
         model: model(config)?,
-        features: shape.features,
-        classes: shape.classes,
+        shape: shape.samples,
         batch: config.batch,
         replicas: config.replicas(),
-        optimizer: match config.optimizer {
-            OptimizerChoice::Sgd => Optimizer::Sgd { rate: config.rate },
-            OptimizerChoice::Momentum => {
-                Optimizer::Momentum { rate: config.rate, momentum: config.momentum }
-            }
-        },
+        rule: config.rule(),
+        dtype: config.dtype.into(),
+        seed: config.seed,
     };
     let program = Program::new(&spec)?;
     let (servers, variables) = (config.servers, program.variables.len());
@@ -318,12 +320,13 @@ pub fn train_local(
 }
 
 fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainReport, TrainError> {
-    let Prepared { config, program, plan, shape, dataset, .. } = prepared;
+    let Prepared { config, program, plan, shape, data, .. } = prepared;
     let registered =
         Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
     let storage = Storage::new(&plan.parts[0], &registered)?;
     let threads = config.threads.unwrap_or_else(cores);
-    let kernels = Arc::new(Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?);
+    let kernels =
+        Arc::new(Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?);
     let options = SessionOptions {
         step_deadline: STEP_DEADLINE,
         timeline: config.trace.is_some(),
@@ -335,9 +338,10 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
     let (shape, shard, concludes) = (*shape, 0, true);
     let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     trainer.initialise()?;
-    let mut report = trainer.train(Some(dataset), caller)?;
-    trainer.conclude(Some(dataset), &mut report)?;
+    let mut report = trainer.train(Some(data), caller)?;
+    trainer.conclude(Some(data), &mut report)?;
     report.kernels = kernels.description();
+    report.peak_bytes = peak_bytes();
     Ok(report)
 }
 
@@ -358,11 +362,11 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let (program, _, plan) = build(&config, shape)?;
     let part = member.rank().index();
     let is_worker = part < config.workers as usize;
-    let dataset = if is_worker {
+    let data = if is_worker {
         let source: Source = config.data.parse().map_err(ConfigError::from)?;
-        let loaded = source.load(shape.features, shape.classes, config.seed);
-        let loaded = Arc::new(loaded.map_err(ConfigError::from)?);
-        if (loaded.features, loaded.classes) != (shape.features, shape.classes) {
+        let wanted = model(&config)?.sample_shape();
+        let loaded = source.open(&wanted, config.seed).map_err(ConfigError::from)?;
+        if loaded.shape() != shape.samples {
             return Err(ConfigError::DataChanged.into());
         }
         Some(loaded)
@@ -398,8 +402,8 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let concludes = is_worker && part == 0;
     let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     trainer.initialise()?;
-    let mut report = trainer.train(dataset.as_ref(), &mut &*member)?;
-    trainer.conclude(dataset.as_ref(), &mut report)?;
+    let mut report = trainer.train(data.as_ref(), &mut &*member)?;
+    trainer.conclude(data.as_ref(), &mut report)?;
     leave(member, open, report)
 }
 
@@ -435,9 +439,18 @@ fn serve_lanes(
 /// Leaves the job with everything done.
 fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<(), TrainError> {
     (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
+    report.peak_bytes = peak_bytes();
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;
     Ok(())
+}
+
+/// The most memory that this process had at once, in bytes; 0 where the system does not say.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_default() * 1024
 }
 
 fn kernel_choice(config: &TrainConfig) -> KernelChoice {

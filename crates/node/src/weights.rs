@@ -3,10 +3,13 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use half::bf16;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
-use tensorwire_models::Variable;
+use tensorwire_graph::Init;
+use tensorwire_memory::{TensorError, TensorMut};
+use tensorwire_models::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::whole_file;
@@ -35,14 +38,18 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// Reads a file and compares it with `variables`; the error names every difference (at most 5).
-    pub(crate) fn open(path: &Path, variables: &[Variable]) -> Result<Weights, WeightsError> {
+    pub(crate) fn open<'a>(
+        path: &Path,
+        variables: impl Iterator<Item = &'a Variable>,
+    ) -> Result<Weights, WeightsError> {
         let path = path.to_path_buf();
         let read = std::fs::read(&path);
         let bytes = read.map_err(|source| WeightsError::Read { path: path.clone(), source })?;
         let weights = Weights { path, bytes };
         let file = weights.parse()?;
         let mut differences = Vec::new();
-        for Variable { name, spec, .. } in variables {
+        let variables: Vec<&Variable> = variables.collect();
+        for Variable { name, spec, .. } in &variables {
             match file.tensor(name) {
                 Err(_) => differences.push(format!("'{name}' is missing")),
                 Ok(found) if !same(&found, spec) => {
@@ -98,6 +105,37 @@ fn dtype(dtype: DType) -> Dtype {
     }
 }
 
+/// Fills a variable as `init` says; what is no number of a model, such as a count of steps, with zeros.
+pub(crate) fn first_values(
+    name: &str,
+    init: Init,
+    seed: u64,
+    mut tensor: TensorMut<'_>,
+) -> Result<(), TensorError> {
+    let drawn = |count: usize| {
+        let mut values = vec![0.0f32; count];
+        initialise(name, init, seed, &mut values);
+        values
+    };
+    match tensor.dtype() {
+        DType::F32 => initialise(name, init, seed, tensor.elements()?),
+        DType::F64 => {
+            let values: &mut [f64] = tensor.elements()?;
+            let drawn = drawn(values.len());
+            values.iter_mut().zip(drawn).for_each(|(value, drawn)| *value = drawn.into());
+        }
+        DType::BF16 => {
+            let values: &mut [bf16] = tensor.elements()?;
+            let drawn = drawn(values.len());
+            values.iter_mut().zip(drawn).for_each(|(value, drawn)| *value = bf16::from_f32(drawn));
+        }
+        DType::I64 => tensor.elements::<i64>()?.fill(0),
+        DType::I32 => tensor.elements::<i32>()?.fill(0),
+        DType::U8 => tensor.elements::<u8>()?.fill(0),
+    }
+    Ok(())
+}
+
 /// SHA-256 over all weights: for each variable in order of declaration its name, spec and bytes.
 pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>) -> String {
     let mut hash = Sha256::new();
@@ -128,7 +166,6 @@ pub(crate) fn save<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_graph::Init;
 
     fn variable(name: &str, dims: &[usize]) -> Variable {
         let spec = TensorSpec::new(DType::F32, dims).unwrap();
@@ -147,7 +184,7 @@ mod tests {
     fn what_is_saved_is_loaded_and_nothing_else_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let (path, variables) = saved(folder.path());
-        let weights = Weights::open(&path, &variables).unwrap();
+        let weights = Weights::open(&path, variables.iter()).unwrap();
         assert_eq!(weights.tensor("a/weight").unwrap(), [1; 8]);
         assert_eq!(weights.tensor("b").unwrap(), [2; 12]);
         saved(folder.path());
@@ -159,7 +196,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, _) = saved(folder.path());
         let wanted = [variable("a/weight", &[1, 2]), variable("c", &[3])];
-        let text = Weights::open(&path, &wanted).unwrap_err().to_string();
+        let text = Weights::open(&path, wanted.iter()).unwrap_err().to_string();
         for part in ["'a/weight' is F32[2, 1], not f32[1×2]", "'c' is missing", "'b' is unknown"] {
             assert!(text.contains(part), "{text}");
         }
@@ -172,10 +209,10 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for torn in [&whole[..whole.len() - 1], &whole[..4], b"", b"GIF89a something else"] {
             std::fs::write(&path, torn).unwrap();
-            let error = Weights::open(&path, &variables).unwrap_err();
+            let error = Weights::open(&path, variables.iter()).unwrap_err();
             assert!(matches!(error, WeightsError::Foreign { .. }), "{error}");
         }
-        let missing = Weights::open(&folder.path().join("none"), &variables).unwrap_err();
+        let missing = Weights::open(&folder.path().join("none"), variables.iter()).unwrap_err();
         assert!(matches!(missing, WeightsError::Read { .. }));
     }
 

@@ -1,12 +1,34 @@
 //! Reverse-mode gradients: a table, one row per operator, walked backwards from the loss.
 
+mod table;
+
 use std::collections::HashMap;
 
-use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_tensor::TensorSpec;
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, NodeId, Output};
 use crate::op::Op;
+
+/// The gradient of one tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradient {
+    /// A tensor of the same shape.
+    Dense(Output),
+    /// What [`Op::Gather`] leaves of a table: rows f[k,d], each to be added at its index, i32[k]; all other rows
+    /// are zeros.
+    Rows { indices: Output, rows: Output },
+}
+
+impl Gradient {
+    /// The tensor, if it is one.
+    pub fn dense(self) -> Option<Output> {
+        match self {
+            Gradient::Dense(output) => Some(output),
+            Gradient::Rows { .. } => None,
+        }
+    }
+}
 
 /// Adds to `graph` the nodes that compute d`loss`/d`wrt`, and gives their outputs in `wrt`'s order.
 /// The new nodes are named `<prefix>/...` and take `hint`.
@@ -19,13 +41,13 @@ pub fn gradients(
     hint: Hint,
     loss: Output,
     wrt: &[Output],
-) -> Result<Vec<Output>, GraphError> {
+) -> Result<Vec<Gradient>, GraphError> {
     let seed_spec = seed_spec(graph, loss)?;
     let wanted = depends_on(graph, loss.node, wrt);
     let seed = Op::Fill { value: 1.0, spec: seed_spec };
     let seed = graph.add(&format!("{prefix}/seed"), hint, seed, &[])?;
     let mut tape = Tape { graph, prefix, hint, partials: HashMap::new(), made: 0 };
-    tape.partials.insert(loss, vec![seed.into()]);
+    tape.partials.insert(loss, vec![Gradient::Dense(seed.into())]);
     for id in (0..=loss.node.0).rev().map(NodeId) {
         if wanted[id.index()] {
             tape.step_back(id, &wanted)?;
@@ -36,9 +58,8 @@ pub fn gradients(
 
 fn seed_spec(graph: &Graph, loss: Output) -> Result<TensorSpec, GraphError> {
     let fact = graph.fact(loss);
-    let float = matches!(fact.dtype, DType::F32 | DType::F64);
     match fact.spec() {
-        Some(Ok(spec)) if float && spec.dims().is_empty() => Ok(spec),
+        Some(Ok(spec)) if fact.dtype.is_floating() && spec.dims().is_empty() => Ok(spec),
         _ => Err(GraphError::LossNotScalar {
             node: graph.node(loss.node).name.clone(),
             found: fact.clone(),
@@ -65,7 +86,7 @@ struct Tape<'a> {
     prefix: &'a str,
     hint: Hint,
     /// Parts of the gradient of an output, one for each of its users so far.
-    partials: HashMap<Output, Vec<Output>>,
+    partials: HashMap<Output, Vec<Gradient>>,
     made: usize,
 }
 
@@ -79,82 +100,60 @@ impl Tape<'_> {
     /// Sends the gradient of a node's outputs on to its inputs.
     fn step_back(&mut self, id: NodeId, wanted: &[bool]) -> Result<(), GraphError> {
         let inputs = self.graph.node(id).inputs.clone();
-        let used = self.graph.node(id).facts.len() as u32;
-        let flowing: Vec<u32> = (0..used)
-            .filter(|&index| self.partials.contains_key(&Output { node: id, index }))
-            .collect();
-        if inputs.is_empty() || flowing.is_empty() {
+        // fits: operators have a dozen outputs at most
+        let outputs =
+            (0..self.graph.node(id).facts.len() as u32).map(|index| Output { node: id, index });
+        let mut flowing = Vec::new();
+        for output in outputs {
+            let flows = self.partials.contains_key(&output);
+            flowing.push(if flows { Some(self.sum(output)?) } else { None });
+        }
+        if inputs.is_empty() || flowing.iter().all(Option::is_none) {
             return Ok(());
         }
-        let no_gradient = |graph: &Graph| {
-            let node = graph.node(id);
-            GraphError::NoGradient { node: node.name.clone(), op: node.op.name() }
-        };
-        if flowing != [0] {
-            return Err(no_gradient(self.graph));
+        let mut dense = Vec::with_capacity(flowing.len());
+        for (index, gradient) in (0..).zip(flowing) {
+            let output = Output { node: id, index };
+            dense.push(gradient.map(|gradient| self.dense(output, gradient)).transpose()?);
         }
-        let dy = self.sum(Output { node: id, index: 0 })?;
-        for (at, input) in inputs.iter().enumerate() {
-            if !wanted[input.node.index()] {
-                continue;
-            }
-            match self.row(id, at, dy)? {
-                Some(partial) => self.partials.entry(*input).or_default().push(partial),
-                None => return Err(no_gradient(self.graph)),
+        let wants: Vec<bool> = inputs.iter().map(|input| wanted[input.node.index()]).collect();
+        let partials = self.row(id, &dense, &wants)?;
+        for ((input, wants), partial) in inputs.iter().zip(wants).zip(partials) {
+            match partial {
+                Some(partial) if wants => self.partials.entry(*input).or_default().push(partial),
+                None if wants => return Err(self.no_gradient(id)),
+                _ => {}
             }
         }
         Ok(())
     }
 
-    /// The table: the part of input `at`'s gradient that flows through node `id`, none where the
-    /// operator has no derivative in that input.
-    fn row(&mut self, id: NodeId, at: usize, dy: Output) -> Result<Option<Output>, GraphError> {
+    fn no_gradient(&self, id: NodeId) -> GraphError {
         let node = self.graph.node(id);
-        let (op, inputs) = (node.op.clone(), node.inputs.clone());
-        let name = format!("d_{}", self.graph.node(inputs[at].node).name.replace('/', "_"));
-        let partial = match (op, at) {
-            (Op::MatMul { transpose_a, transpose_b }, _) => {
-                let (op, left, right) = match (at, transpose_a, transpose_b) {
-                    (0, false, tb) => (product(false, !tb), dy, inputs[1]),
-                    (0, true, tb) => (product(tb, true), inputs[1], dy),
-                    (_, ta, false) => (product(!ta, false), inputs[0], dy),
-                    (_, ta, true) => (product(true, ta), dy, inputs[0]),
-                };
-                self.add(&name, op, &[left, right])?
-            }
-            (Op::BiasAdd, 0) | (Op::Add, _) => dy,
-            (Op::BiasAdd, _) => self.add(&name, Op::SumRows, &[dy])?,
-            (Op::Relu, _) => self.add(&name, Op::ReluGrad, &[dy, id.into()])?,
-            (Op::Reshape { .. }, _) => {
-                let to = self.graph.fact(inputs[0]).dims.clone();
-                self.add(&name, Op::Reshape { to }, &[dy])?
-            }
-            (Op::ScaleBy, 0) => self.add(&name, Op::ScaleBy, &[dy, inputs[1]])?,
-            (Op::SoftmaxCrossEntropy, 0) => {
-                let dlogits = Output { node: id, index: 1 };
-                self.add(&name, Op::ScaleBy, &[dlogits, dy])?
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(partial))
+        GraphError::NoGradient { node: node.name.clone(), op: node.op.name() }
     }
 
     /// The gradient of an output: the sum of its parts, in the order in which they came.
-    fn sum(&mut self, output: Output) -> Result<Output, GraphError> {
+    fn sum(&mut self, output: Output) -> Result<Gradient, GraphError> {
         let parts = self.partials.remove(&output).unwrap_or_default();
         let mut parts = parts.into_iter();
-        let mut total = parts.next().ok_or_else(|| GraphError::NoGradient {
-            node: self.graph.node(output.node).name.clone(),
-            op: self.graph.node(output.node).op.name(),
-        })?;
+        let mut total = parts.next().ok_or_else(|| self.no_gradient(output.node))?;
         for part in parts {
-            total = self.add("sum", Op::Add, &[total, part])?;
+            let left = self.dense(output, total)?;
+            let right = self.dense(output, part)?;
+            total = Gradient::Dense(self.add("sum", Op::Add, &[left, right])?);
         }
         self.partials.insert(output, vec![total]);
         Ok(total)
     }
-}
 
-fn product(transpose_a: bool, transpose_b: bool) -> Op {
-    Op::MatMul { transpose_a, transpose_b }
+    /// A gradient of `output` as a tensor of its shape.
+    fn dense(&mut self, output: Output, gradient: Gradient) -> Result<Output, GraphError> {
+        match gradient {
+            Gradient::Dense(dense) => Ok(dense),
+            Gradient::Rows { indices, rows } => {
+                self.add("dense", Op::ScatterRows, &[rows, indices, output])
+            }
+        }
+    }
 }

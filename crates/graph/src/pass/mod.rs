@@ -10,5 +10,6 @@ pub(crate) mod place;
 pub(crate) mod reference;
 pub(crate) mod reuse;
 pub(crate) mod schedule;
+pub(crate) mod sequence;
 pub(crate) mod simplify;
 pub(crate) mod verify;

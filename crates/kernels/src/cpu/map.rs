@@ -19,6 +19,21 @@ pub(super) struct Two<'a, T, F> {
     pub(super) f: F,
 }
 
+/// y[i] ← f(start + i, x[i]).
+pub(super) struct Numbered<'a, T, F> {
+    pub(super) x: Source<'a, T>,
+    pub(super) start: usize,
+    pub(super) y: &'a mut [T],
+    pub(super) f: F,
+}
+
+/// y ← f(x) of another type.
+pub(super) struct Cast<'a, S, D, F> {
+    pub(super) x: &'a [S],
+    pub(super) y: &'a mut [D],
+    pub(super) f: F,
+}
+
 /// y ← f(x, row), the row repeated; `x` and `y` are whole rows.
 pub(super) struct RowWise<'a, T, F> {
     pub(super) x: Source<'a, T>,
@@ -53,6 +68,37 @@ impl<T: Copy, F: Fn(T, T) -> T> NullaryFnOnce for Two<'_, T, F> {
     #[inline(always)]
     fn call(self) {
         two(self.a, self.b, self.y, &self.f);
+    }
+}
+
+impl<T: Copy, F: Fn(usize, T) -> T> NullaryFnOnce for Numbered<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        match self.x {
+            Source::Apart(x) => {
+                for (i, (y, &x)) in self.y.iter_mut().zip(x).enumerate() {
+                    *y = (self.f)(self.start + i, x);
+                }
+            }
+            Source::InPlace => {
+                for (i, y) in self.y.iter_mut().enumerate() {
+                    *y = (self.f)(self.start + i, *y);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Copy, D, F: Fn(S) -> D> NullaryFnOnce for Cast<'_, S, D, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (y, &x) in self.y.iter_mut().zip(self.x) {
+            *y = (self.f)(x);
+        }
     }
 }
 

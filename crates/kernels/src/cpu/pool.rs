@@ -116,20 +116,13 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::each_chunk`], over two slices of the same length.
-    pub(super) fn each_chunk_pair<T: Send>(
-        &self,
-        y: &mut [T],
-        z: &mut [T],
-        body: impl Fn(usize, &mut [T], &mut [T]) + Send + Sync,
-    ) {
-        let numbered = |(i, (y, z)): (usize, (&mut [T], &mut [T]))| body(i * CHUNK, y, z);
+    /// Gives `body` every item, on all threads where there are several.
+    pub(super) fn each_of<I: Send>(&self, items: Vec<I>, body: impl Fn(I) + Send + Sync) {
         match &self.workers {
-            Some(workers) if y.len() >= PARALLEL_MIN => workers.install(|| {
-                let chunks = y.par_chunks_mut(CHUNK).zip(z.par_chunks_mut(CHUNK));
-                chunks.enumerate().for_each(numbered);
-            }),
-            _ => y.chunks_mut(CHUNK).zip(z.chunks_mut(CHUNK)).enumerate().for_each(numbered),
+            Some(workers) if items.len() > 1 => {
+                workers.install(|| items.into_par_iter().with_max_len(1).for_each(body));
+            }
+            _ => items.into_iter().for_each(body),
         }
     }
 

@@ -3,13 +3,16 @@
 
 use pulp::NullaryFnOnce;
 
-use super::pool::Pool;
+use super::pool::{CHUNK, Pool};
 use super::simd::SimdProof;
 use crate::real::Real;
 use crate::reference::{is_first_largest, row_length};
 
 /// Elements of a block of rows; exponentials are slow, so this is a lot of work.
 const BLOCK: usize = 1 << 12;
+
+/// Sums side by side: two AVX-512 registers of f32.
+const LANES: usize = 32;
 
 /// → the mean loss; writes its gradient.
 pub(super) fn softmax_cross_entropy<T: Real>(
@@ -60,6 +63,101 @@ fn rows_per_block(classes: usize) -> usize {
     BLOCK.div_ceil(classes.max(1))
 }
 
+/// y ← softmax of each row.
+pub(super) fn softmax<T: Real>(pool: &Pool, simd: SimdProof, columns: usize, x: &[T], y: &mut [T]) {
+    let rows = rows_per_block(columns);
+    pool.split(y, rows * columns, x.len() > BLOCK, |start, y| {
+        simd.run(Softmax { columns, x: &x[start..][..y.len()], y });
+    });
+}
+
+/// dx ← y∘(dy − Σ dy∘y), row by row.
+pub(super) fn softmax_grad<T: Real>(
+    pool: &Pool,
+    simd: SimdProof,
+    columns: usize,
+    dy: &[T],
+    y: &[T],
+    dx: &mut [T],
+) {
+    let rows = CHUNK.div_ceil(columns);
+    pool.each_chunk_of(dx, rows * columns, |start, dx| {
+        let (dy, y) = (&dy[start..][..dx.len()], &y[start..][..dx.len()]);
+        simd.run(SoftmaxGrad { columns, dy, y, dx });
+    });
+}
+
+struct Softmax<'a, T> {
+    columns: usize,
+    x: &'a [T],
+    y: &'a mut [T],
+}
+
+impl<T: Real> NullaryFnOnce for Softmax<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Softmax { columns, x, y } = self;
+        for (x, y) in x.chunks_exact(columns).zip(y.chunks_exact_mut(columns)) {
+            let scale = T::one() / exponentials(x, y).1;
+            for y in y.iter_mut() {
+                *y *= scale;
+            }
+        }
+    }
+}
+
+struct SoftmaxGrad<'a, T> {
+    columns: usize,
+    dy: &'a [T],
+    y: &'a [T],
+    dx: &'a mut [T],
+}
+
+impl<T: Real> NullaryFnOnce for SoftmaxGrad<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let SoftmaxGrad { columns, dy, y, dx } = self;
+        let rows = dy.chunks_exact(columns).zip(y.chunks_exact(columns));
+        for ((dy, y), dx) in rows.zip(dx.chunks_exact_mut(columns)) {
+            for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+                *dx = dy * y;
+            }
+            let sum = sum(dx);
+            for ((dx, &dy), &y) in dx.iter_mut().zip(dy).zip(y) {
+                *dx = y * (dy - sum);
+            }
+        }
+    }
+}
+
+/// e to the elements less the largest; → the largest, and the sum.
+#[inline(always)]
+fn exponentials<T: Real>(x: &[T], y: &mut [T]) -> (T, T) {
+    let max = x.iter().fold(T::neg_infinity(), |max, &x| if x > max { x } else { max });
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = (x - max).fast_exp();
+    }
+    (max, sum(y))
+}
+
+/// The sum, in lanes side by side and those in order.
+#[inline(always)]
+fn sum<T: Real>(x: &[T]) -> T {
+    let mut lanes = [T::zero(); LANES];
+    let mut blocks = x.chunks_exact(LANES);
+    for block in &mut blocks {
+        for (lane, &x) in lanes.iter_mut().zip(block) {
+            *lane += x;
+        }
+    }
+    let rest = blocks.remainder().iter().copied();
+    lanes.into_iter().chain(rest).sum()
+}
+
 /// → the sum of the rows' losses; writes their gradients, times `share`.
 struct Rows<'a, T> {
     logits: &'a [T],
@@ -90,13 +188,7 @@ impl<T: Real> NullaryFnOnce for Rows<'_, T> {
 /// → the loss of one row; writes its gradient, times `share`.
 #[inline(always)]
 fn row<T: Real>(x: &[T], label: usize, share: T, dx: &mut [T]) -> T {
-    let max = x.iter().fold(T::neg_infinity(), |max, &x| if x > max { x } else { max });
-    let mut sum = T::zero();
-    for (dx, &x) in dx.iter_mut().zip(x) {
-        let exp = (x - max).exp();
-        *dx = exp;
-        sum += exp;
-    }
+    let (max, sum) = exponentials(x, dx);
     let scale = share / sum;
     for dx in dx.iter_mut() {
         *dx *= scale;

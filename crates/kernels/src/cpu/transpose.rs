@@ -1,4 +1,7 @@
-//! Copying a matrix into its transpose, for the operands that [`super::matmul`] turns around.
+//! Copying a matrix into its transpose, for the operands that [`super::matmul`] turns around and for
+//! [`super::moves`].
+
+use tensorwire_tensor::Element;
 
 /// Rows and columns of the tiles that are turned in registers and the L1 cache.
 const TILE: usize = 16;
@@ -13,17 +16,13 @@ pub(super) struct Rows<'a, T> {
 }
 
 /// target[c·target_stride + r] ← source row r, column c.
-pub(super) fn transpose<T: Copy + Default>(
-    source: Rows<'_, T>,
-    target: &mut [T],
-    target_stride: usize,
-) {
+pub(super) fn transpose<T: Element>(source: Rows<'_, T>, target: &mut [T], target_stride: usize) {
     let Rows { elements, rows, columns, stride } = source;
     for first_row in (0..rows).step_by(TILE) {
         let height = TILE.min(rows - first_row);
         for first_column in (0..columns).step_by(TILE) {
             let width = TILE.min(columns - first_column);
-            let mut tile = [[T::default(); TILE]; TILE];
+            let mut tile = [[T::zeroed(); TILE]; TILE];
             for r in 0..height {
                 let row = &elements[(first_row + r) * stride + first_column..][..width];
                 for (column, &x) in tile.iter_mut().zip(row) {

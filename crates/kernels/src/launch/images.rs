@@ -365,7 +365,7 @@ impl Convolution {
         if groups == 0 || channels % groups != 0 || outputs % groups != 0 {
             let expected =
                 format!("channels in {groups} groups, not {channels} in and {outputs} out");
-            return Err(images.refused(expected));
+            return Err(images.misshapen(expected));
         }
         Ok(())
     }
@@ -402,7 +402,7 @@ impl Pooling {
         let [rows, columns] = self.window.kernel;
         if rows.saturating_mul(columns) > 256 {
             let expected = format!("for windows of at most 256 elements, not {rows}×{columns}");
-            return Err(images.refused(expected));
+            return Err(images.misshapen(expected));
         }
         Ok(())
     }
@@ -412,7 +412,7 @@ impl<T: Real> ResponseNorm<T> {
     fn over(x: &Input<'_>, size: usize, numbers: [f64; 3]) -> Result<Self, KernelError> {
         let (_, channels) = rows(x)?;
         if size % 2 == 0 {
-            return Err(x.refused(format!("for an odd number of channels to sum, not {size}")));
+            return Err(x.misshapen(format!("for an odd number of channels to sum, not {size}")));
         }
         let [alpha, beta, bias] = numbers.map(T::narrow);
         Ok(ResponseNorm { channels, size, alpha, beta, bias })
@@ -421,12 +421,12 @@ impl<T: Real> ResponseNorm<T> {
 
 /// Batch, height, width and channels.
 fn images(input: &Input<'_>, dims: &[usize]) -> Result<[usize; 4], KernelError> {
-    dims.try_into().map_err(|_| input.refused("[n×h×w×c]".to_owned()))
+    dims.try_into().map_err(|_| input.misshapen("[n×h×w×c]".to_owned()))
 }
 
 /// Output channels, a group's input channels, the kernel's rows and columns.
 fn weight(w: &Input<'_>) -> Result<[usize; 4], KernelError> {
-    w.dims().try_into().map_err(|_| w.refused("[o×c×kh×kw]".to_owned()))
+    w.dims().try_into().map_err(|_| w.misshapen("[o×c×kh×kw]".to_owned()))
 }
 
 /// How many rows a tensor has along all dimensions but the last, and how long they are.
@@ -438,7 +438,7 @@ fn rows(x: &Input<'_>) -> Result<(usize, usize), KernelError> {
             let rows = rows.iter().fold(1usize, |product, &size| product.saturating_mul(size));
             Ok((rows, *channels))
         }
-        [] => Err(x.refused("[…×c]".to_owned())),
+        [] => Err(x.misshapen("[…×c]".to_owned())),
     }
 }
 
@@ -458,5 +458,5 @@ fn windows(
         isize::try_from(room).ok()
     };
     let found = fits(0).and(fits(1)).and_then(|_| window.output(size));
-    found.ok_or_else(|| images.refused(format!("for {window:?} over {}×{}", size[0], size[1])))
+    found.ok_or_else(|| images.misshapen(format!("for {window:?} over {}×{}", size[0], size[1])))
 }

@@ -1,11 +1,23 @@
 //! One call's operands, checked as they are taken: counts, dimensions, element types.
 
 use tensorwire_memory::{TensorError, TensorMut, TensorRef};
-use tensorwire_tensor::{Element, TensorSpec};
+use tensorwire_tensor::{DType, Element, TensorSpec};
 
 use super::Source;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
+
+/// The elements of a tensor as a view of it: as many as `spec` says.
+pub(super) fn view<'a>(spec: &'a TensorSpec, elements: &'a [f32]) -> TensorRef<'a> {
+    // f32 has no invalid bytes, and the caller made both of one tensor
+    TensorRef::new(spec, bytemuck::cast_slice(elements)).expect("as many elements as the spec says")
+}
+
+/// As [`view`].
+pub(super) fn view_mut<'a>(spec: &'a TensorSpec, elements: &'a mut [f32]) -> TensorMut<'a> {
+    TensorMut::new(spec, bytemuck::cast_slice_mut(elements))
+        .expect("as many elements as the spec says")
+}
 
 /// All operands of a call of `op`.
 pub(super) struct Operands<'c, 'i, 'o> {
@@ -70,25 +82,80 @@ impl<'c, 'i, 'o> Operands<'c, 'i, 'o> {
         Ok((First { at, spec, apart }, rest, output))
     }
 
-    /// The gradients of all ranks in rank order, and the `O` variables that they update; each has
-    /// the first variable's shape.
-    #[allow(clippy::type_complexity)] // a pair of what the operator's doc calls them
-    pub(super) fn gradients<T: Real, const O: usize>(
+    /// All inputs, however many, and the outputs, if there are `O`.
+    #[allow(clippy::type_complexity)] // the operands, in their order
+    pub(super) fn any<const O: usize>(
         &mut self,
-    ) -> Result<(Vec<&'i [T]>, [Output<'_, 'o>; O]), KernelError> {
+    ) -> Result<(Vec<Input<'i>>, [Output<'_, 'o>; O]), KernelError> {
+        let inputs = self.inputs();
+        Ok((inputs, self.outputs_exactly()?))
+    }
+
+    /// The operands, if there are `inputs` inputs and `outputs` outputs.
+    #[allow(clippy::type_complexity)] // the operands, in their order
+    pub(super) fn counted(
+        &mut self,
+        inputs: usize,
+        outputs: usize,
+    ) -> Result<(Vec<Input<'i>>, Vec<Output<'_, 'o>>), KernelError> {
+        let (op, found) = (self.op, self.inputs.len());
+        if found != inputs {
+            return Err(KernelError::InputCount { op, expected: inputs, found });
+        }
+        self.parts(outputs)
+    }
+
+    /// All inputs, however many, and the outputs, if there are `outputs`.
+    #[allow(clippy::type_complexity)] // the operands, in their order
+    pub(super) fn parts(
+        &mut self,
+        outputs: usize,
+    ) -> Result<(Vec<Input<'i>>, Vec<Output<'_, 'o>>), KernelError> {
+        let (op, found) = (self.op, self.outputs.len());
+        if found != outputs {
+            return Err(KernelError::OutputCount { op, expected: outputs, found });
+        }
+        Ok(self.parts_unchecked())
+    }
+
+    /// All operands, however many.
+    pub(super) fn parts_unchecked(&mut self) -> (Vec<Input<'i>>, Vec<Output<'_, 'o>>) {
+        let (op, inputs) = (self.op, self.inputs());
+        let outputs = self.outputs.iter_mut().enumerate();
+        let output = |(place, tensor)| Output {
+            at: Position { op, operand: Operand::Output(place) },
+            tensor,
+        };
+        (inputs, outputs.map(output).collect())
+    }
+
+    /// The gradients of all ranks in rank order, each of the shape of the first of `outputs` variables, and
+    /// these.
+    #[allow(clippy::type_complexity)] // a pair of what the operator's doc calls them
+    pub(super) fn gradients<T: Real>(
+        &mut self,
+        outputs: usize,
+    ) -> Result<(Vec<&'i [T]>, Vec<Output<'_, 'o>>), KernelError> {
         let op = self.op;
-        let inputs = self.inputs;
-        let outputs = self.outputs_exactly::<O>()?;
+        let (inputs, outputs) = self.parts(outputs)?;
         if inputs.is_empty() {
             return Err(KernelError::NoGradients { op });
         }
         let mut gradients = Vec::with_capacity(inputs.len());
-        for (place, &tensor) in inputs.iter().enumerate() {
-            let gradient = Input { at: Position { op, operand: Operand::Input(place) }, tensor };
+        for gradient in inputs {
             gradient.expect_dims(outputs[0].dims())?;
             gradients.push(gradient.elements()?);
         }
         Ok((gradients, outputs))
+    }
+
+    fn inputs(&self) -> Vec<Input<'i>> {
+        let (op, first) = (self.op, usize::from(self.in_place));
+        let input = |(place, &tensor): (usize, &TensorRef<'i>)| Input {
+            at: Position { op, operand: Operand::Input(first + place) },
+            tensor,
+        };
+        self.inputs.iter().enumerate().map(input).collect()
     }
 
     fn outputs_exactly<const O: usize>(&mut self) -> Result<[Output<'_, 'o>; O], KernelError> {
@@ -125,9 +192,9 @@ impl<'c, 'i> First<'c, 'i> {
         self.spec.dims()
     }
 
-    /// Rows and columns of a tensor of two dimensions.
-    pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
-        self.at.matrix(self.spec)
+    /// Rows, and how long they are, of a tensor of two dimensions or more.
+    pub(super) fn rows(&self) -> Result<(usize, usize), KernelError> {
+        self.at.rows(self.spec)
     }
 
     pub(super) fn source<T: Element>(&self) -> Result<Source<'i, T>, KernelError> {
@@ -139,12 +206,29 @@ impl<'c, 'i> First<'c, 'i> {
 }
 
 impl<'i> Input<'i> {
+    pub(super) fn tensor(&self) -> TensorRef<'i> {
+        self.tensor
+    }
+
+    pub(super) fn spec(&self) -> &'i TensorSpec {
+        self.tensor.spec()
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.tensor.dtype()
+    }
+
     pub(super) fn dims(&self) -> &'i [usize] {
         self.tensor.dims()
     }
 
-    /// Its dimensions are not what the operator takes.
-    pub(super) fn refused(&self, expected: String) -> KernelError {
+    /// The operator, and which operand of it this is.
+    pub(super) fn name(&self) -> (&'static str, Operand) {
+        (self.at.op, self.at.operand)
+    }
+
+    /// The error that says so.
+    pub(super) fn misshapen(&self, expected: String) -> KernelError {
         self.at.shape(expected, self.tensor.spec())
     }
 
@@ -156,6 +240,24 @@ impl<'i> Input<'i> {
     /// Rows and columns of a tensor of two dimensions.
     pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
         self.at.matrix(self.tensor.spec())
+    }
+
+    /// Rows, and how long they are, of a tensor of two dimensions or more.
+    pub(super) fn rows(&self) -> Result<(usize, usize), KernelError> {
+        self.at.rows(self.tensor.spec())
+    }
+
+    /// The last dimension.
+    pub(super) fn columns(&self) -> Result<usize, KernelError> {
+        let columns = self.dims().last().copied();
+        columns.ok_or_else(|| self.misshapen("[…×columns]".to_owned()))
+    }
+
+    pub(super) fn expect_axis(&self, axis: usize) -> Result<(), KernelError> {
+        match axis < self.dims().len() {
+            true => Ok(()),
+            false => Err(self.misshapen(format!("of which one is dimension {axis}"))),
+        }
     }
 
     pub(super) fn expect_dims(&self, expected: &[usize]) -> Result<(), KernelError> {
@@ -179,8 +281,32 @@ impl<'i> Input<'i> {
 }
 
 impl<'c, 'o> Output<'c, 'o> {
+    /// The tensor, lent on.
+    pub(super) fn tensor(&mut self) -> Result<TensorMut<'_>, KernelError> {
+        let (at, spec) = (self.at, self.tensor.spec());
+        TensorMut::new(spec, self.tensor.bytes()).map_err(|e| at.explain(e))
+    }
+
+    /// The output, lent on.
+    pub(super) fn reborrow(&mut self) -> Output<'_, 'o> {
+        Output { at: self.at, tensor: self.tensor }
+    }
+
+    pub(super) fn spec(&self) -> &'o TensorSpec {
+        self.tensor.spec()
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.tensor.dtype()
+    }
+
     pub(super) fn dims(&self) -> &'o [usize] {
         self.tensor.dims()
+    }
+
+    /// Rows and columns of a tensor of two dimensions.
+    pub(super) fn matrix(&self) -> Result<(usize, usize), KernelError> {
+        self.at.matrix(self.tensor.spec())
     }
 
     pub(super) fn expect_dims(&self, expected: &[usize]) -> Result<(), KernelError> {
@@ -203,6 +329,13 @@ impl Position {
     fn matrix(self, found: &TensorSpec) -> Result<(usize, usize), KernelError> {
         match *found.dims() {
             [rows, columns] => Ok((rows, columns)),
+            _ => Err(self.shape("[rows×columns]".to_owned(), found)),
+        }
+    }
+
+    fn rows(self, found: &TensorSpec) -> Result<(usize, usize), KernelError> {
+        match found.dims().split_last() {
+            Some((&columns, rows @ [_, ..])) => Ok((rows.iter().product(), columns)),
             _ => Err(self.shape("[rows×columns]".to_owned(), found)),
         }
     }

@@ -94,6 +94,34 @@ pub(crate) fn run_one<T: Element>(
     outputs[0].to_vec()
 }
 
+/// Runs an operator of outputs of `dims`, all of one type.
+pub(crate) fn run_all<T: Element>(
+    kernels: &Kernels,
+    op: &Op,
+    inputs: &[Tensor],
+    dims: &[&[usize]],
+) -> Vec<Vec<T>> {
+    let mut outputs: Vec<Tensor> = dims.iter().map(|d| Tensor::unwritten(T::DTYPE, d)).collect();
+    try_run(kernels, op, inputs, &mut outputs).unwrap();
+    outputs.iter().map(Tensor::to_vec).collect()
+}
+
+/// Sequences of a batch of `batch`: how many are not over at each of up to `steps` steps.
+pub(crate) fn profile(values: &mut Values, batch: usize, steps: usize) -> Vec<i32> {
+    let mut active = Vec::new();
+    let mut most = batch;
+    for _ in 0..steps {
+        if most == 0 {
+            break;
+        }
+        most -= values.below(most.min(2) + 1);
+        if most > 0 {
+            active.push(most as i32);
+        }
+    }
+    active
+}
+
 pub(crate) fn reference() -> Kernels {
     Kernels::open(KernelChoice::Reference, 1).unwrap()
 }

@@ -1,183 +1,186 @@
-//! A data set in memory: pixels and labels, a part to learn from and a part to be tested with.
-//! Knows neither where it came from nor in which order it is read.
+//! A data set in memory, of one of the kinds that models learn from. Knows neither where it came from
+//! nor in which order it is read.
 
-use super::error::DataError;
-use super::idx::{self, LABELS_HEADER};
+use std::fmt;
+use std::sync::Arc;
 
-/// The label of a padding row in the last test batch; such a row counts neither right nor wrong.
-pub const PADDING_LABEL: i32 = -1;
+use serde::{Deserialize, Serialize};
 
-/// Samples with their classes, split into train and test.
+use super::fed::Fed;
+use super::images::{Images, Sequences};
+use super::pairs::Pairs;
+use super::sentences::Sentences;
+
+/// A data set; a clone shares it.
 #[derive(Clone, Debug)]
-pub struct Dataset {
+pub enum Data {
+    /// Images, one label each.
+    Images(Arc<Images>),
+    /// Sequences of vectors, all of one length, one label each.
+    Sequences(Arc<Sequences>),
+    /// Sentences of two languages.
+    Pairs(Arc<Pairs>),
+    /// Sentences of one language, in classes.
+    Sentences(Arc<Sentences>),
+}
+
+/// What a model must know of its data to be built; also what it asks for where data are made or words
+/// are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Shape {
+    /// Images of `dims` = [height, width, channels].
+    Images { dims: [usize; 3], classes: usize },
+    /// Sequences of `steps` vectors of `features` values.
+    Sequences { steps: usize, features: usize, classes: usize },
+    /// Words of both vocabularies, with the two that are none ([`super::MARKER`], [`super::UNKNOWN`]).
+    /// Asked for, they are bounds: a corpus may have fewer.
+    Pairs { source_words: usize, target_words: usize },
+    /// Words of the vocabulary and classes that are trained. Asked for, `words` is a bound.
+    Sentences { words: usize, classes: usize },
+}
+
+impl Data {
     /// What people call it, such as `digits`.
-    pub name: String,
-    pub train: Split,
-    pub test: Split,
-    /// Pixels of a sample: the width of a row that [`Split::fill`] writes.
-    pub features: usize,
-    /// Labels are in `0..classes`.
-    pub classes: usize,
-}
-
-/// One part of a data set: `samples × features` pixels and one label a sample, all checked.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Split {
-    features: usize,
-    pixels: Vec<u8>,
-    labels: Vec<i32>,
-}
-
-/// The bytes of one idx file, and how errors name it.
-#[derive(Debug)]
-pub(super) struct IdxFile<'a> {
-    pub(super) name: String,
-    pub(super) bytes: &'a [u8],
-}
-
-impl Dataset {
-    /// Batches that hold every test sample once: the last may be padded.
-    pub fn test_batches(&self, batch: usize) -> usize {
-        self.test.samples().div_ceil(batch)
-    }
-
-    /// Writes test batch `batch_index` of `batch` samples, in the file's order: `x` is
-    /// `[batch, features]` in 0..=1, `labels` is `[batch]`. Rows past the last sample are zeros with
-    /// [`PADDING_LABEL`].
-    ///
-    /// # Panics
-    /// If `x` or `labels` have another length.
-    pub fn fill_test(&self, batch_index: usize, batch: usize, x: &mut [f32], labels: &mut [i32]) {
-        assert_eq!(labels.len(), batch, "one label a sample");
-        let first = batch_index.saturating_mul(batch).min(self.test.samples());
-        let rows = (self.test.samples() - first).min(batch);
-        let filled = rows * self.features;
-        assert_eq!(x.len(), batch * self.features, "x is [batch, features]");
-        self.test.fill(first..first + rows, &mut x[..filled], &mut labels[..rows]);
-        x[filled..].fill(0.0);
-        labels[rows..].fill(PADDING_LABEL);
-    }
-}
-
-impl Split {
-    /// A split of `pixels`, `features` to a sample, each with its label.
-    ///
-    /// # Panics
-    /// If there is not exactly one label for every `features` pixels.
-    pub(super) fn new(features: usize, pixels: Vec<u8>, labels: Vec<i32>) -> Split {
-        assert_eq!(pixels.len(), features * labels.len(), "one label for {features} pixels");
-        Split { features, pixels, labels }
-    }
-
-    /// A split from a file of images and the file of their labels, each in `0..classes`.
-    pub(super) fn from_idx(
-        images: &IdxFile<'_>,
-        labels: &IdxFile<'_>,
-        classes: usize,
-    ) -> Result<Split, DataError> {
-        let read = idx::images(&images.name, images.bytes)?;
-        let found = idx::labels(&labels.name, labels.bytes)?;
-        if read.samples != found.len() {
-            return Err(DataError::CountMismatch {
-                images: images.name.clone(),
-                image_count: read.samples,
-                labels: labels.name.clone(),
-                label_count: found.len(),
-            });
+    pub fn name(&self) -> &str {
+        match self {
+            Data::Images(data) => &data.name,
+            Data::Sequences(data) => &data.name,
+            Data::Pairs(data) => &data.name,
+            Data::Sentences(data) => &data.name,
         }
-        if let Some(sample) = found.iter().position(|&label| usize::from(label) >= classes) {
-            return Err(DataError::Label {
-                file: labels.name.clone(),
-                sample,
-                offset: LABELS_HEADER + sample,
-                label: found[sample],
-                classes,
-            });
-        }
-        let labels = found.iter().copied().map(i32::from).collect();
-        Ok(Split::new(read.features, read.pixels.to_vec(), labels))
     }
 
-    pub fn samples(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Pixels of a sample.
-    pub fn features(&self) -> usize {
-        self.features
-    }
-
-    /// The pixels of one sample, 0 to 255.
-    pub fn pixels(&self, sample: usize) -> &[u8] {
-        &self.pixels[sample * self.features..][..self.features]
-    }
-
-    /// The classes of all samples.
-    pub fn labels(&self) -> &[i32] {
-        &self.labels
-    }
-
-    /// Writes `samples`, one a row, into `x`: `[samples, features]` in 0..=1, and `labels`:
-    /// `[samples]`. Nothing lies in between: each pixel is read once and written once.
-    ///
-    /// # Panics
-    /// If `x` or `labels` have another length, or a sample does not exist.
-    pub fn fill(
-        &self,
-        samples: impl ExactSizeIterator<Item = usize>,
-        x: &mut [f32],
-        labels: &mut [i32],
-    ) {
-        assert_eq!(labels.len(), samples.len(), "one label a sample");
-        assert_eq!(x.len(), samples.len() * self.features, "x is [samples, features]");
-        let rows = x.chunks_exact_mut(self.features).zip(labels);
-        for (sample, (row, label)) in samples.zip(rows) {
-            for (value, &pixel) in row.iter_mut().zip(self.pixels(sample)) {
-                // a true division: a product with 1/255 rounds twice
-                *value = f32::from(pixel) / 255.0;
+    /// What a model must know of it.
+    pub fn shape(&self) -> Shape {
+        match self {
+            Data::Images(data) => Shape::Images { dims: data.dims, classes: data.classes },
+            Data::Sequences(data) => {
+                let Sequences { steps, features, classes, .. } = **data;
+                Shape::Sequences { steps, features, classes }
             }
-            *label = self.labels[sample];
+            Data::Pairs(data) => Shape::Pairs {
+                source_words: data.source.words(),
+                target_words: data.target.words(),
+            },
+            Data::Sentences(data) => {
+                Shape::Sentences { words: data.vocabulary.words(), classes: data.train.classes() }
+            }
+        }
+    }
+
+    /// Images, sequences, pairs or sentences to learn from.
+    pub fn train_samples(&self) -> usize {
+        match self {
+            Data::Images(data) => data.train.samples(),
+            Data::Sequences(data) => data.train.samples(),
+            Data::Pairs(data) => data.train.samples(),
+            Data::Sentences(data) => data.train.samples(),
+        }
+    }
+
+    /// Images, sequences or pairs that all test batches hold together; of sentences the pairs that are
+    /// made of them.
+    pub fn test_samples(&self) -> usize {
+        match self {
+            Data::Images(data) => data.test.samples(),
+            Data::Sequences(data) => data.test.samples(),
+            Data::Pairs(data) => data.test.samples(),
+            Data::Sentences(data) => data.test_pairs(),
+        }
+    }
+
+    /// Batches that hold every test sample once: some may be padded.
+    ///
+    /// # Panics
+    /// If `batch` is 0.
+    pub fn test_batches(&self, batch: usize) -> usize {
+        match self {
+            Data::Images(data) => data.test_batches(batch),
+            Data::Sequences(data) => data.test.samples().div_ceil(batch),
+            Data::Pairs(data) => data.test.samples().div_ceil(batch),
+            Data::Sentences(data) => data.test_batches(batch),
+        }
+    }
+
+    /// Test batch `index` of `batch` samples, in the set's order, as [`super::Batches::feed`] names its
+    /// tensors. Rows past the last sample have labels of [`super::PADDING_LABEL`]; they are zeros, or
+    /// sentences of one token.
+    ///
+    /// # Panics
+    /// If `batch` is 0.
+    pub fn test_batch(&self, index: usize, batch: usize) -> Vec<Fed> {
+        assert!(batch > 0, "a batch of no samples");
+        match self {
+            Data::Images(data) => {
+                let samples: Vec<usize> = data.test.batch(index, batch).collect();
+                data.feed(&data.test, &samples, batch)
+            }
+            Data::Sequences(data) => {
+                let samples: Vec<usize> = data.test.batch(index, batch).collect();
+                data.feed(&data.test, &samples, batch)
+            }
+            Data::Pairs(data) => data.test.test_batch(index, batch),
+            Data::Sentences(data) => data.test_batch(index, batch),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Samples of two pixels: sample `i` is `[10 i, 255 - i]` with label `i`.
-    fn counting(samples: u8) -> Split {
-        let pixels = (0..samples).flat_map(|i| [10 * i, 255 - i]).collect();
-        Split::new(2, pixels, (0..samples).map(i32::from).collect())
+impl Shape {
+    /// What a data set of this shape holds.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Shape::Images { .. } => "images",
+            Shape::Sequences { .. } => "sequences",
+            Shape::Pairs { .. } => "pairs of sentences",
+            Shape::Sentences { .. } => "sentences in classes",
+        }
     }
+}
 
-    #[test]
-    fn fill_scales_pixels_to_one() {
-        let (mut x, mut labels) = ([9.0; 4], [9; 2]);
-        counting(3).fill([2, 0].into_iter(), &mut x, &mut labels);
-        assert_eq!(x, [20.0 / 255.0, 253.0 / 255.0, 0.0, 1.0]);
-        assert_eq!(labels, [2, 0]);
+/// One sample, for people.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Shape::Images { dims: [height, width, channels], classes } => {
+                write!(f, "{height}×{width}×{channels} → {classes}")
+            }
+            Shape::Sequences { steps, features, classes } => {
+                write!(f, "{steps} steps × {features} → {classes}")
+            }
+            Shape::Pairs { source_words, target_words } => {
+                write!(f, "words of {source_words} → words of {target_words}")
+            }
+            Shape::Sentences { words, .. } => write!(f, "words of {words}"),
+        }
     }
+}
 
-    #[test]
-    fn the_last_test_batch_is_padded() {
-        let (train, test) = (counting(1), counting(5));
-        let data = Dataset { name: "t".to_owned(), train, test, features: 2, classes: 5 };
-        assert_eq!(data.test_batches(2), 3);
-        assert_eq!(data.test_batches(5), 1);
-        let (mut x, mut labels) = ([9.0; 4], [9; 2]);
-        data.fill_test(1, 2, &mut x, &mut labels);
-        assert_eq!(labels, [2, 3]);
-        data.fill_test(2, 2, &mut x, &mut labels);
-        assert_eq!(x, [40.0 / 255.0, 251.0 / 255.0, 0.0, 0.0]);
-        assert_eq!(labels, [4, PADDING_LABEL]);
-        data.fill_test(3, 2, &mut x, &mut labels);
-        assert_eq!((x, labels), ([0.0; 4], [PADDING_LABEL; 2]));
+impl From<Images> for Data {
+    fn from(data: Images) -> Data {
+        Data::Images(Arc::new(data))
     }
+}
 
-    #[test]
-    #[should_panic(expected = "x is [samples, features]")]
-    fn a_short_x_is_our_own_mistake() {
-        counting(3).fill(0..2, &mut [0.0; 3], &mut [0; 2]);
+impl From<Arc<Images>> for Data {
+    fn from(data: Arc<Images>) -> Data {
+        Data::Images(data)
+    }
+}
+
+impl From<Sequences> for Data {
+    fn from(data: Sequences) -> Data {
+        Data::Sequences(Arc::new(data))
+    }
+}
+
+impl From<Pairs> for Data {
+    fn from(data: Pairs) -> Data {
+        Data::Pairs(Arc::new(data))
+    }
+}
+
+impl From<Sentences> for Data {
+    fn from(data: Sentences) -> Data {
+        Data::Sentences(Arc::new(data))
     }
 }

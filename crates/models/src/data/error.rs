@@ -13,11 +13,25 @@ pub enum DataError {
     #[error("'{given}' names no folder; write mnist:DIR, DIR being where MNIST's four files lie")]
     NoFolder { given: String },
     #[error(
-        "'{given}' does not say how many samples; write synthetic or synthetic:N with N from 1 to 1000000"
+        "'{given}' names no folder; write cifar10:DIR, DIR being where CIFAR-10's .bin files lie"
     )]
-    NoSampleCount { given: String },
+    NoCifarFolder { given: String },
+    #[error(
+        "'{given}' does not name two files; write text:SOURCE,TARGET, with no comma in either name"
+    )]
+    NoTextFiles { given: String },
+    #[error(
+        "'{given}' does not say how many samples; write {name} or {name}:N with N from 1 to 1000000"
+    )]
+    NoSampleCount { given: String, name: &'static str },
+    #[error(
+        "data '{given}' cannot be {wanted}, from which this model learns; give one of: {known}"
+    )]
+    WrongKind { given: String, wanted: &'static str, known: &'static str },
     #[error("no file '{name}' (or '{other}') in '{folder}'; {mend}", folder = .folder.display())]
     Missing { folder: PathBuf, name: &'static str, other: &'static str, mend: String },
+    #[error("no file '{name}' in '{folder}'; {mend}", folder = .folder.display())]
+    MissingCifar { folder: PathBuf, name: &'static str, mend: String },
     #[error("cannot read '{file}': {source}; check that it is a file you may read")]
     Unreadable { file: String, source: io::Error },
     #[error(
@@ -25,6 +39,10 @@ pub enum DataError {
          {mend}"
     )]
     Foreign { file: String, what: &'static str, expected: u32, found: u32, mend: &'static str },
+    #[error(
+        "'{file}' is compressed: at offset 0 stand gzip's bytes 1f 8b; unpack it with tar xzf or gunzip"
+    )]
+    Packed { file: String },
     #[error(
         "'{file}' is truncated: it ends at offset {found}, its {part} needs {expected} bytes; \
          copy or download it again"
@@ -45,10 +63,10 @@ pub enum DataError {
     )]
     CountMismatch { images: String, image_count: usize, labels: String, label_count: usize },
     #[error(
-        "'{train}' holds images of {train_features} pixels, '{test}' of {test_features}; \
+        "'{train}' holds images of {train_size:?} pixels, '{test}' of {test_size:?}; \
          give two files of the same set"
     )]
-    SizeMismatch { train: String, train_features: usize, test: String, test_features: usize },
+    SizeMismatch { train: String, train_size: [usize; 2], test: String, test_size: [usize; 2] },
     #[error(
         "'{file}': sample {sample} (offset {offset}) has label {label}, outside 0..{classes}; \
          mend the file or use a model with more classes"
@@ -59,11 +77,48 @@ pub enum DataError {
          there are {samples}; lower the batch or the workers"
     )]
     BatchTooLarge { workers: usize, batch: usize, needed: u128, samples: usize },
+    #[error(
+        "batch larger than the number of classes: the {batch} pairs of a batch must be of distinct \
+         classes, there are {classes}; lower the batch"
+    )]
+    TooFewClasses { batch: usize, classes: usize },
     #[error("{workers} workers of batch {batch} are no samples a step; both must be at least 1")]
     NoBatch { workers: usize, batch: usize },
     #[error(
         "a synthetic set of {samples} samples with {features} features in {classes} classes cannot \
-         be made; each must be at least 1 and all pixels must fit in memory"
+         be made; each must be at least 1 and all must fit in memory"
     )]
     NoSynthetic { samples: usize, features: usize, classes: usize },
+    #[error(
+        "synthetic sentences cannot be made: {samples} of {classes} classes and {words} words; give at \
+         least two sentences for each class, and {words_min} words"
+    )]
+    NoSentences { samples: usize, classes: usize, words: usize, words_min: usize },
+    #[error("'{file}' is no text: line {line} (offset {offset}) is not UTF-8; {mend}")]
+    NotUtf8 { file: String, line: usize, offset: usize, mend: &'static str },
+    #[error(
+        "'{source_file}' has {source_lines} lines, '{target_file}' {target_lines}: '{shorter}' ends at \
+         offset {offset}; give two files in which line N of one translates line N of the other"
+    )]
+    LineMismatch {
+        source_file: String,
+        source_lines: usize,
+        target_file: String,
+        target_lines: usize,
+        shorter: String,
+        offset: usize,
+    },
+    #[error(
+        "of the {pairs} pairs in '{source_file}' and '{target_file}' none is left for the {part}: \
+         sentences must have 1 to {words_max} words, and every tenth pair is for the test; give more"
+    )]
+    NoPairs {
+        source_file: String,
+        target_file: String,
+        part: &'static str,
+        pairs: usize,
+        words_max: usize,
+    },
+    #[error("cannot learn the words of '{file}': {reason}; give another file")]
+    NoVocabulary { file: String, reason: String },
 }

@@ -17,12 +17,19 @@ const GZIP_MAGIC: u32 = 0x1f8b;
 pub(super) const LABELS_HEADER: usize = 8;
 const IMAGES_HEADER: usize = 16;
 
-/// Images of one file: `samples × features` pixels.
+/// Images of one file: `samples` of `size` = [rows, columns] pixels.
 #[derive(Debug, PartialEq)]
 pub(super) struct Images<'a> {
     pub(super) samples: usize,
-    pub(super) features: usize,
+    pub(super) size: [usize; 2],
     pub(super) pixels: &'a [u8],
+}
+
+impl Images<'_> {
+    /// Pixels of one image.
+    pub(super) fn features(&self) -> usize {
+        self.size[0] * self.size[1]
+    }
 }
 
 /// Reads a file of images. `file` is how errors name it.
@@ -38,9 +45,9 @@ pub(super) fn images<'a>(file: &str, bytes: &'a [u8]) -> Result<Images<'a>, Data
     if samples == 0 {
         return Err(DataError::Empty { file: file.to_owned() });
     }
-    // exact: `body` has shown that the file holds samples × features bytes
-    let features = pixels.len() / samples as usize;
-    Ok(Images { samples: samples as usize, features, pixels })
+    // their product fits: `body` has shown that the file holds that many bytes
+    let size = [rows as usize, columns as usize];
+    Ok(Images { samples: samples as usize, size, pixels })
 }
 
 /// Reads a file of labels, one byte each. `file` is how errors name it.
@@ -123,7 +130,7 @@ mod tests {
     fn two_images_of_two_by_three() {
         let bytes = words(&[IMAGES_MAGIC, 2, 2, 3], &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 255]);
         let read = images("f", &bytes).unwrap();
-        assert_eq!(read, Images { samples: 2, features: 6, pixels: &bytes[16..] });
+        assert_eq!(read, Images { samples: 2, size: [2, 3], pixels: &bytes[16..] });
     }
 
     #[test]

@@ -1,18 +1,37 @@
-//! What a model learns from: where it comes from ([`Source`]), what it is ([`Dataset`]), and which
-//! sample each worker sees in which step ([`Batches`]). Bytes go from the file's pixels straight into
-//! the memory that the caller names; nothing here knows a graph, a tensor or a clock.
+//! What a model learns from: where it comes from ([`Source`]), what it is ([`Data`]), and which sample each
+//! worker sees in which step ([`Batches`], as [`Fed`] tensors). Nothing here knows a graph or a clock.
 
 mod batches;
+mod cifar;
 mod dataset;
 mod error;
+mod fed;
+mod grammar;
 mod idx;
+mod images;
+mod order;
+mod pairs;
+mod reverse;
+mod sentences;
 mod source;
 mod synthetic;
+mod text;
+mod tokens;
+mod topics;
 
 pub use batches::Batches;
-pub use dataset::{Dataset, PADDING_LABEL, Split};
+pub use dataset::{Data, Shape};
 pub use error::DataError;
-pub use source::{SYNTHETIC_SAMPLES, Source};
+pub use fed::{Fed, FedValues, counted};
+pub use images::{Images, PADDING_LABEL, Sequences, Split};
+pub use pairs::{PairSplit, Pairs};
+pub use sentences::{SentenceSplit, Sentences};
+pub use source::{GRAMMAR_PAIRS, REVERSE_PAIRS, SYNTHETIC_SAMPLES, Source};
+pub use text::SENTENCE_WORDS_MAX;
+pub use tokens::{MARKER, Tokens, UNKNOWN, Vocabulary};
+
+/// The name that images had while there was nothing else.
+pub type Dataset = Images;
 
 /// Random bits of `seed`: stream `stream` of ChaCha8, whose bits a published algorithm fixes, so that
 /// every machine and every later version draws the same.

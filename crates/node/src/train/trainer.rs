@@ -1,17 +1,19 @@
 //! One process's share of training: its variables' first values, its steps, and what is done with the
 //! variables in the end. Knows not who else there is.
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::Clock;
 use tensorwire_graph::{Op, Output, Plan};
 use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
-use tensorwire_models::data::{Batches, Dataset};
-use tensorwire_models::{Program, Variable, initialise};
+use tensorwire_models::data::{Data, Fed, FedValues, counted};
+use tensorwire_models::{ModelCopy, Program, Variable};
 use tensorwire_runtime::Session;
+use tensorwire_tensor::Element;
 
 use super::listener::Listener;
+use super::loader::Loader;
 use super::{JobShape, TrainError, batches};
 use crate::config::{ConfigError, TrainConfig};
 use crate::report::{Polling, Progress, TrainReport};
@@ -30,7 +32,7 @@ pub(super) struct Trainer<'a> {
     pub(super) shape: JobShape,
     pub(super) session: &'a mut Session,
     /// The replicas of the graph that this part computes.
-    pub(super) replicas: std::ops::Range<u32>,
+    pub(super) replicas: Range<u32>,
     /// The first replica's share of the data is that of this many workers on.
     pub(super) shard: usize,
     /// It evaluates, hashes and saves the variables in the end.
@@ -41,21 +43,21 @@ impl Trainer<'_> {
     /// Gives the variables that live here their first values: from a file or from the seed.
     pub(super) fn initialise(&self) -> Result<(), TrainError> {
         let load = self.config.load.as_deref();
-        let file = load.map(|path| Weights::open(path, &self.program.variables)).transpose()?;
+        let file = load.map(|path| Weights::open(path, self.program.weights())).transpose()?;
         let graph = &self.session.part().graph;
         for (id, node) in graph.nodes() {
             let Op::Variable { init, .. } = node.op else {
                 continue;
             };
             let (spec, mut bytes) = self.session.write(id.into())?;
-            let learned = self.program.variables.iter().any(|v| v.name == node.name);
+            let is_kept = self.program.weights().any(|v| v.name == node.name);
             match &file {
-                Some(file) if learned => bytes.copy_from_slice(&file.tensor(&node.name)?),
+                Some(file) if is_kept => bytes.copy_from_slice(&file.tensor(&node.name)?),
                 _ => {
                     let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
-                    let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
-                    let values = tensor.elements::<f32>().map_err(bad)?;
-                    initialise(&node.name, init, self.config.seed, values);
+                    let tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
+                    weights::first_values(&node.name, init, self.config.seed, tensor)
+                        .map_err(bad)?;
                 }
             }
         }
@@ -64,13 +66,10 @@ impl Trainer<'_> {
 
     pub(super) fn train(
         &mut self,
-        dataset: Option<&Arc<Dataset>>,
+        data: Option<&Data>,
         listener: &mut dyn Listener,
     ) -> Result<TrainReport, TrainError> {
-        let mut batches = dataset
-            .map(|data| batches(data, self.config))
-            .transpose()
-            .map_err(ConfigError::from)?;
+        let loader = data.map(|data| self.loader(data)).transpose()?;
         let start = Instant::now();
         let mut warm = start;
         let mut final_loss = None;
@@ -80,8 +79,8 @@ impl Trainer<'_> {
         for step in 1..=steps {
             listener.begin_step(step)?;
             let start_ns = Clock::now_ns();
-            if let Some(batches) = &mut batches {
-                self.feed(batches, step - 1)?;
+            if let Some(loader) = &loader {
+                self.feed_step(step, &loader.next(step)?)?;
             }
             let ran = self.session.run(Program::TRAIN);
             if step <= traced {
@@ -114,34 +113,53 @@ impl Trainer<'_> {
         Ok(TrainReport { polling, ..report })
     }
 
-    /// Writes the step's samples straight into the input tensors.
-    fn feed(&self, batches: &mut Batches, step: u64) -> Result<(), TrainError> {
-        for replica in self.replicas.clone() {
-            self.fill_inputs(replica, |x, labels| {
-                batches.fill(step, replica as usize + self.shard, x, labels);
-            })?;
+    fn loader(&self, data: &Data) -> Result<Loader, TrainError> {
+        let batches = batches(data, self.config).map_err(ConfigError::from)?;
+        let Range { start, end } = self.replicas;
+        let workers = start as usize + self.shard..end as usize + self.shard;
+        Loader::start(batches, workers, self.shape.steps)
+    }
+
+    /// Copies a batch for each replica here into its input tensors.
+    fn feed_step(&mut self, step: u64, batches: &[Vec<Fed>]) -> Result<(), TrainError> {
+        for (replica, batch) in self.replicas.clone().zip(batches) {
+            let copy = &self.program.replicas[replica as usize];
+            self.feed(copy, batch)?;
+            if let Some(name) = &copy.step {
+                // fits: steps are far below 2^63
+                self.fill(name, &[], &[step as i64])?;
+            }
         }
         Ok(())
     }
 
-    fn fill_inputs(
-        &self,
-        replica: u32,
-        fill: impl FnOnce(&mut [f32], &mut [i32]),
+    fn feed(&mut self, copy: &ModelCopy, batch: &[Fed]) -> Result<(), TrainError> {
+        for Fed { name, dims, values } in batch {
+            let name = copy.input(name);
+            match values {
+                FedValues::F32(values) => self.fill(&name, dims, values)?,
+                FedValues::I32(values) => self.fill(&name, dims, values)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fill<T: Element>(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        values: &[T],
     ) -> Result<(), TrainError> {
-        let names = &self.program.replicas[replica as usize];
-        let bad = |name: &str| {
-            let name = name.to_string();
-            move |source| TrainError::Tensor { name, source }
+        let node = self.session.node(name)?;
+        let misfit = |source| {
+            let (name, dims) = (name.to_string(), dims.to_vec());
+            TrainError::Feed { name, dims, source }
         };
-        let (spec, mut bytes) = self.session.write(self.session.node(&names.input)?.into())?;
-        let mut input = TensorMut::new(spec, &mut bytes).map_err(bad(&names.input))?;
-        let (spec, mut bytes) = self.session.write(self.session.node(&names.labels)?.into())?;
-        let mut labels = TensorMut::new(spec, &mut bytes).map_err(bad(&names.labels))?;
-        fill(
-            input.elements().map_err(bad(&names.input))?,
-            labels.elements().map_err(bad(&names.labels))?,
-        );
+        let (spec, mut bytes) = self.session.feed(node.into(), dims).map_err(misfit)?;
+        let bad = |source| TrainError::Tensor { name: name.to_string(), source };
+        let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
+        // as many as the dimensions say, which the session has checked
+        tensor.elements::<T>().map_err(bad)?.copy_from_slice(values);
         Ok(())
     }
 
@@ -157,7 +175,7 @@ impl Trainer<'_> {
         Ok((count > 0).then(|| sum / count as f32))
     }
 
-    fn scalar<T: tensorwire_tensor::Element>(&self, name: &str) -> Result<T, TrainError> {
+    fn scalar<T: Element>(&self, name: &str) -> Result<T, TrainError> {
         let (spec, bytes) = self.session.read(self.session.node(name)?.into())?;
         let bad = |source| TrainError::Tensor { name: name.to_string(), source };
         let tensor = TensorRef::new(spec, &bytes).map_err(bad)?;
@@ -169,7 +187,7 @@ impl Trainer<'_> {
     /// Brings the variables to worker 0, which evaluates, hashes and saves them.
     pub(super) fn conclude(
         &mut self,
-        dataset: Option<&Arc<Dataset>>,
+        data: Option<&Data>,
         report: &mut TrainReport,
     ) -> Result<(), TrainError> {
         if self.config.asynchronous {
@@ -179,8 +197,9 @@ impl Trainer<'_> {
         if self.concludes || !self.config.asynchronous {
             self.session.run(Program::FETCH)?;
         }
-        if let Some(dataset) = dataset.filter(|_| self.concludes) {
-            report.test_accuracy = Some(self.evaluate(dataset)?);
+        if let Some(data) = data.filter(|_| self.concludes) {
+            let (accuracy, loss) = self.evaluate(data)?;
+            (report.test_accuracy, report.test_loss) = (Some(accuracy), Some(loss));
             let weights = self.weights()?;
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
             report.weights_sha256 = Some(weights::sha256(pairs()));
@@ -192,17 +211,24 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The share of the test set that is classified right.
-    fn evaluate(&mut self, dataset: &Dataset) -> Result<f64, TrainError> {
+    /// The share of the test's labels that are found, and the mean loss over them.
+    fn evaluate(&mut self, data: &Data) -> Result<(f64, f64), TrainError> {
         let batch = self.config.batch;
-        let mut correct = 0;
-        for index in 0..dataset.test_batches(batch) {
-            self.fill_inputs(0, |x, labels| dataset.fill_test(index, batch, x, labels))?;
+        let (mut correct, mut loss, mut labels) = (0, 0.0, 0);
+        let program = self.program;
+        for index in 0..data.test_batches(batch) {
+            let fed = data.test_batch(index, batch);
+            self.feed(&program.evaluation, &fed)?;
             self.session.run(Program::EVALUATE)?;
-            correct += self.scalar::<i64>(&self.program.replicas[0].correct)?;
+            let here = counted(&fed);
+            correct += self.scalar::<i64>(&program.correct)?;
+            // fits: counts of labels, exact in f64
+            loss += f64::from(self.scalar::<f32>(&program.evaluation.loss)?) * here as f64;
+            labels += here;
         }
-        // fits: counts of samples, exact in f64
-        Ok(correct as f64 / dataset.test.samples() as f64)
+        // fits: as above
+        let labels = labels as f64;
+        Ok((correct as f64 / labels, loss / labels))
     }
 
     /// The variables as they are here: their own, or what the last fetch brought.
@@ -210,7 +236,7 @@ impl Trainer<'_> {
         let mut weights = Vec::new();
         // whoever concludes is the plan's first part
         let part = 0;
-        for variable in &self.program.variables {
+        for variable in self.program.weights() {
             let fetched =
                 self.plan.edges.iter().find(|edge| edge.to == part && edge.name == variable.name);
             let output: Output = match fetched {

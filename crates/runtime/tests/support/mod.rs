@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, Op, Output, Plan, PlanOptions, Rule, RunSpec, gradients, place,
-    plan, simplify,
+    Cluster, Gradient, Graph, Hint, Init, Op, Output, Plan, PlanOptions, Rule, RunSpec, gradients,
+    place, plan, simplify,
 };
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, TensorMut, TensorRef};
@@ -60,7 +60,8 @@ pub(crate) fn network(
         roots.push(loss.node);
         let prefix = format!("replica{replica}/gradient");
         let hint = Hint::Replica(replica);
-        found.push(gradients(&mut graph, &prefix, hint, loss, &variables).unwrap());
+        let dense = gradients(&mut graph, &prefix, hint, loss, &variables).unwrap();
+        found.push(dense.into_iter().filter_map(Gradient::dense).collect::<Vec<Output>>());
     }
     // gradients alone are compared with differences: then nothing may move the variables
     if dtype == DType::F32 {

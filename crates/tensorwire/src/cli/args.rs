@@ -6,9 +6,11 @@ use std::path::{PathBuf, absolute};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensorwire_bench::Sizes;
 use tensorwire_bench::parse_size;
+use tensorwire_models::Model;
+use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, ConfigError, Exchange, GidChoice, Hosts, Kernels, OptimizerChoice, RSH, Schedule,
-    Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels, OptimizerChoice, RSH,
+    Schedule, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
 const TRAIN_EXAMPLES: &str = "\
@@ -101,9 +103,12 @@ pub(crate) struct JobArgs {
     /// Model to train (see `tensorwire models`)
     #[arg(long, default_value = "mlp")]
     model: String,
-    /// Data: `digits` (comes with the program), `mnist:DIR`, `synthetic` or `synthetic:SAMPLES`
-    #[arg(long, default_value = "digits")]
-    data: String,
+    /// Data. Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`. Sentences and their
+    /// translations: `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up).
+    /// Made up for any model: `synthetic[:N]` [default: digits, or synthetic where the model takes no such
+    /// images]
+    #[arg(long)]
+    data: Option<String>,
     /// `ps`: variables on servers, replicas on workers. `local`: the same replicas in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
@@ -134,6 +139,9 @@ pub(crate) struct JobArgs {
     /// How the servers update variables
     #[arg(long, value_enum, default_value = "momentum")]
     optimizer: OptimizerArg,
+    /// Type of variables and activations; sums of bf16 are made in f32
+    #[arg(long, value_enum, default_value = "f32")]
+    dtype: FloatArg,
     /// Learning rate
     #[arg(long, value_name = "RATE", default_value_t = 0.05)]
     lr: f64,
@@ -382,6 +390,16 @@ pub(crate) enum KindArg {
 enum OptimizerArg {
     Sgd,
     Momentum,
+    #[value(name = "adagrad")]
+    AdaGrad,
+    Adam,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum FloatArg {
+    F32,
+    F64,
+    Bf16,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -397,9 +415,10 @@ impl JobArgs {
     fn config(self, schedule: Schedule) -> Result<TrainConfig, ConfigError> {
         let hosts: Option<Hosts> = self.hosts.map(|hosts| hosts.parse()).transpose()?;
         let (verbs, arrival) = self.wire.options();
+        let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
         let mut config = TrainConfig {
             model: self.model,
-            data: self.data,
+            data,
             strategy: match self.strategy {
                 StrategyArg::Local => Strategy::Local,
                 StrategyArg::Ps => Strategy::Ps,
@@ -417,6 +436,13 @@ impl JobArgs {
             optimizer: match self.optimizer {
                 OptimizerArg::Sgd => OptimizerChoice::Sgd,
                 OptimizerArg::Momentum => OptimizerChoice::Momentum,
+                OptimizerArg::AdaGrad => OptimizerChoice::AdaGrad,
+                OptimizerArg::Adam => OptimizerChoice::Adam,
+            },
+            dtype: match self.dtype {
+                FloatArg::F32 => FloatType::F32,
+                FloatArg::F64 => FloatType::F64,
+                FloatArg::Bf16 => FloatType::Bf16,
             },
             rate: self.lr,
             momentum: self.momentum,
@@ -435,12 +461,8 @@ impl JobArgs {
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: (self.deadline * 1000.0) as u64,
         };
-        // processes of other hosts are in another folder
-        if let Some(folder) = config.data.strip_prefix("mnist:")
-            && config.hosts.any_remote()
-            && let Ok(folder) = absolute(folder)
-        {
-            config.data = format!("mnist:{}", folder.display());
+        if config.hosts.any_remote() {
+            config.data = with_absolute_paths(&config.data);
         }
         Ok(config)
     }
@@ -536,5 +558,33 @@ impl From<ExchangeArg> for Exchange {
             ExchangeArg::Write => Exchange::Write,
             ExchangeArg::Copy => Exchange::Copy,
         }
+    }
+}
+
+/// Data whose files are named from the root: processes of other hosts are in another folder.
+fn with_absolute_paths(data: &str) -> String {
+    let full = |path: &str| match absolute(path) {
+        Ok(path) => path.display().to_string(),
+        // whoever opens it says what is wrong
+        Err(_) => path.to_string(),
+    };
+    match data.split_once(':') {
+        Some((kind @ ("mnist" | "cifar10"), folder)) => format!("{kind}:{}", full(folder)),
+        Some(("text", files)) => {
+            let files: Vec<String> = files.split(',').map(full).collect();
+            format!("text:{}", files.join(","))
+        }
+        _ => data.to_string(),
+    }
+}
+
+/// Images that the program brings along.
+const DIGITS: Shape = Shape::Images { dims: [8, 8, 1], classes: 10 };
+
+/// The data that come with the program, where the model learns from them.
+fn default_data(model: &str) -> &'static str {
+    match Model::from_name(model) {
+        Some(model) if model.check(&DIGITS).is_err() => "synthetic",
+        _ => "digits",
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
+use tensorwire_models::data::Shape;
 use tensorwire_node::{
     JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update,
     launch_train, train_local,
@@ -104,7 +105,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
 
 /// Says once what was chosen, and why.
 fn announce(prepared: &Prepared) {
-    let Prepared { config, plan, dataset, program, .. } = prepared;
+    let Prepared { config, plan, data, program, .. } = prepared;
     let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
     note(format_args!(
         "{}: {} variables, {} parameters, {}; {}: {} train and {} test samples",
@@ -112,9 +113,9 @@ fn announce(prepared: &Prepared) {
         program.variables.len(),
         prepared.parameters(),
         human_bytes(bytes as u64),
-        dataset.name,
-        dataset.train.samples(),
-        dataset.test.samples(),
+        data.name(),
+        data.train_samples(),
+        data.test_samples(),
     ));
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.strategy == Strategy::Local {
@@ -262,6 +263,8 @@ fn summarise(
         transport => transport.name(),
     };
     let exchange = if local { "none" } else { config.exchange.name() };
+    let test_loss = reports.iter().find_map(|report| report.test_loss);
+    let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
     json!({
         "async": config.asynchronous,
         "model": config.model,
@@ -276,10 +279,13 @@ fn summarise(
         "seed": config.seed,
         "final_loss": losses.iter().sum::<f64>() / losses.len() as f64,
         "test_accuracy": reports.iter().find_map(|report| report.test_accuracy),
+        "test_loss": test_loss,
+        "test_perplexity": says_words.then(|| test_loss.map(f64::exp)).flatten(),
         "seconds": seconds,
         "samples_per_second": samples / seconds,
         "bytes_copied": sum(|report| report.bytes_copied),
         "bytes_written": sum(|report| report.bytes_written),
+        "peak_bytes": reports.iter().map(|report| report.peak_bytes).max(),
         "polls": polling.polls,
         "poll_misses": polling.poll_misses,
         "waits": polling.waits,
@@ -313,6 +319,9 @@ fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure>
             "trace of {steps} steps written to {}; open it in ui.perfetto.dev",
             trace.path.display()
         ))?;
+    }
+    if summary["test_perplexity"].is_number() {
+        print(format_args!("test perplexity {:.4}", number("test_perplexity")))?;
     }
     print(format_args!("test accuracy {:.4}", number("test_accuracy")))
 }

@@ -1,0 +1,66 @@
+//! One after another: a process computes one kernel at a time, so a worker's are given one order, in which
+//! they were written. That costs nothing, and is what proves that a tensor is dead before another is
+//! made: without it the gradients of all activations would be alive at once. Sends and receives stay
+//! free, and so do the servers, whose updates come in the order in which gradients arrive.
+
+use std::collections::HashMap;
+
+use crate::graph::{Graph, Job, NodeId, Task};
+use crate::op::Op;
+use crate::pass::schedule::Schedule;
+
+/// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph. Every
+/// dependency goes from an earlier node of the whole graph to a later one, and so does this order: it
+/// closes no circle.
+///
+/// Where one part is all there is, an update comes as soon as it can, behind what it waits for (`order`
+/// too): the gradient is dead then.
+pub(crate) fn in_sequence(
+    graphs: &[Graph],
+    tasks: &[Task],
+    order: &[Vec<(NodeId, NodeId)>],
+    schedules: &[Schedule],
+) -> Vec<Vec<(NodeId, NodeId)>> {
+    let of_part = |(part, (graph, task)): (usize, (&Graph, &Task))| {
+        if task.job != Job::Worker {
+            return Vec::new();
+        }
+        let alone = (graphs.len() == 1).then(|| updates(graph, &order[part]));
+        let place = |id: NodeId| {
+            let update = alone.as_ref().and_then(|updates| updates.get(&id));
+            update.map_or((id, None), |after| (*after, Some(id)))
+        };
+        let mut pairs = Vec::new();
+        for schedule in schedules {
+            let here = schedule.order.iter().filter(|(at, _)| *at == part).map(|(_, id)| *id);
+            let mut kernels: Vec<NodeId> =
+                here.filter(|id| computes(&graph.node(*id).op)).collect();
+            kernels.sort_unstable_by_key(|id| place(*id));
+            pairs.extend(kernels.windows(2).map(|pair| (pair[0], pair[1])));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        pairs
+    };
+    graphs.iter().zip(tasks).enumerate().map(of_part).collect()
+}
+
+/// The nodes that change variables, each with the last of those that it comes behind.
+fn updates(graph: &Graph, order: &[(NodeId, NodeId)]) -> HashMap<NodeId, NodeId> {
+    let is_update = |id: &NodeId| graph.node(*id).op.mutated_inputs() > 0;
+    let mut last: HashMap<NodeId, NodeId> = HashMap::new();
+    let waits = graph
+        .ids()
+        .filter(is_update)
+        .flat_map(|id| graph.predecessors(id).into_iter().map(move |before| (before, id)));
+    for (before, id) in waits.chain(order.iter().copied().filter(|(_, then)| is_update(then))) {
+        let after = last.entry(id).or_insert(before);
+        *after = (*after).max(before);
+    }
+    last
+}
+
+fn computes(op: &Op) -> bool {
+    let is_state = matches!(op, Op::Input { .. } | Op::Variable { .. });
+    !is_state && !matches!(op, Op::NoOp | Op::Reshape { .. }) && op.edge().is_none()
+}

@@ -1,0 +1,164 @@
+//! Operators that make few elements of many: sums, losses, softmax, and their gradients.
+
+use tensorwire_graph::{Op, Reduction};
+
+use super::operands::Operands;
+use crate::error::KernelError;
+use crate::real::Real;
+
+/// The loops of one back end that reduce.
+pub(crate) trait Reductions {
+    /// `x` has rows of `y.len()`.
+    fn sum_rows<T: Real>(&self, x: &[T], y: &mut [T]);
+    /// → loss. `logits` and `dlogits` have `labels.len()` rows.
+    fn softmax_cross_entropy<T: Real>(&self, logits: &[T], labels: &[i32], dlogits: &mut [T]) -> T;
+    fn count_correct<T: Real>(&self, logits: &[T], labels: &[i32]) -> i64;
+    /// `x` has at least one element.
+    fn reduce_max<T: Real>(&self, x: &[T]) -> T;
+    /// `x` is [outer, length, inner], `y` [outer, inner]. There is a length, but for a sum.
+    fn reduce<T: Real>(&self, by: Reduction, axis: Axis, x: &[T], y: &mut [T]);
+    /// `dy` and `y` are [outer, inner], `x` and `dx` [outer, length, inner].
+    fn reduce_grad<T: Real>(
+        &self,
+        by: Reduction,
+        axis: Axis,
+        dy: &[T],
+        x: &[T],
+        y: &[T],
+        dx: &mut [T],
+    );
+    /// Of rows of `columns`, of which there is at least one.
+    fn softmax<T: Real>(&self, columns: usize, x: &[T], y: &mut [T]);
+    fn softmax_grad<T: Real>(&self, columns: usize, dy: &[T], y: &[T], dx: &mut [T]);
+}
+
+/// A tensor as one dimension, what lies before it and what lies behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Axis {
+    pub(crate) outer: usize,
+    pub(crate) length: usize,
+    pub(crate) inner: usize,
+}
+
+impl Axis {
+    /// Dimension `axis` of `dims`, which has it.
+    pub(super) fn of(dims: &[usize], axis: usize) -> Axis {
+        Axis {
+            outer: dims[..axis].iter().product(),
+            length: dims[axis],
+            inner: dims[axis + 1..].iter().product(),
+        }
+    }
+}
+
+pub(super) fn launch<T: Real, B: Reductions>(
+    backend: &B,
+    op: &Op,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    match op {
+        Op::SumRows => {
+            let ([x], [y]) = operands.exactly()?;
+            let (_, n) = x.rows()?;
+            y.expect_dims(&[n])?;
+            backend.sum_rows::<T>(x.elements()?, y.elements_mut()?);
+        }
+        Op::SoftmaxCrossEntropy => softmax_cross_entropy::<T, B>(backend, operands)?,
+        Op::CountCorrect => count_correct::<T, B>(backend, operands)?,
+        Op::ReduceMax => {
+            let ([x], [y]) = operands.exactly()?;
+            y.expect_dims(&[])?;
+            x.expect_elements()?;
+            let y = y.elements_mut()?;
+            y[0] = backend.reduce_max::<T>(x.elements()?);
+        }
+        Op::Reduce { by, axis } => {
+            let ([x], [y]) = operands.exactly()?;
+            x.expect_axis(*axis)?;
+            y.expect_dims(&without(x.dims(), *axis))?;
+            let sizes = Axis::of(x.dims(), *axis);
+            if *by != Reduction::Sum && sizes.length == 0 {
+                x.expect_elements()?;
+            }
+            backend.reduce::<T>(*by, sizes, x.elements()?, y.elements_mut()?);
+        }
+        Op::ReduceGrad { by, axis } => {
+            let ([dy, x, y], [dx]) = operands.exactly()?;
+            x.expect_axis(*axis)?;
+            let reduced = without(x.dims(), *axis);
+            dy.expect_dims(&reduced)?;
+            y.expect_dims(&reduced)?;
+            dx.expect_dims(x.dims())?;
+            let sizes = Axis::of(x.dims(), *axis);
+            let (dy, x, y) = (dy.elements()?, x.elements()?, y.elements()?);
+            backend.reduce_grad::<T>(*by, sizes, dy, x, y, dx.elements_mut()?);
+        }
+        Op::Softmax => {
+            let ([x], [y]) = operands.exactly()?;
+            let columns = x.columns()?;
+            y.expect_dims(x.dims())?;
+            let (x, y) = (x.elements::<T>()?, y.elements_mut()?);
+            if columns > 0 {
+                backend.softmax(columns, x, y);
+            }
+        }
+        Op::SoftmaxGrad => {
+            let ([dy, y], [dx]) = operands.exactly()?;
+            let columns = y.columns()?;
+            dy.expect_dims(y.dims())?;
+            dx.expect_dims(y.dims())?;
+            let (dy, y, dx) = (dy.elements::<T>()?, y.elements()?, dx.elements_mut()?);
+            if columns > 0 {
+                backend.softmax_grad(columns, dy, y, dx);
+            }
+        }
+        _ => return Err(KernelError::NoKernel { op: operands.op }),
+    }
+    Ok(())
+}
+
+fn without(dims: &[usize], axis: usize) -> Vec<usize> {
+    [&dims[..axis], &dims[axis + 1..]].concat()
+}
+
+fn softmax_cross_entropy<T: Real, B: Reductions>(
+    backend: &B,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    let op = operands.op;
+    let ([logits, labels], [loss, dlogits]) = operands.exactly()?;
+    let (rows, classes) = logits.matrix()?;
+    labels.expect_dims(&[rows])?;
+    loss.expect_dims(&[])?;
+    dlogits.expect_dims(&[rows, classes])?;
+    let labels = labels.elements()?;
+    check_labels(op, labels, classes)?;
+    let loss = loss.elements_mut()?;
+    loss[0] =
+        backend.softmax_cross_entropy::<T>(logits.elements()?, labels, dlogits.elements_mut()?);
+    Ok(())
+}
+
+fn count_correct<T: Real, B: Reductions>(
+    backend: &B,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    let op = operands.op;
+    let ([logits, labels], [correct]) = operands.exactly()?;
+    let (rows, classes) = logits.matrix()?;
+    labels.expect_dims(&[rows])?;
+    correct.expect_dims(&[])?;
+    let labels = labels.elements()?;
+    check_labels(op, labels, classes)?;
+    let correct = correct.elements_mut()?;
+    correct[0] = backend.count_correct::<T>(logits.elements()?, labels);
+    Ok(())
+}
+
+fn check_labels(op: &'static str, labels: &[i32], classes: usize) -> Result<(), KernelError> {
+    let fits = |label: i32| label == -1 || usize::try_from(label).is_ok_and(|l| l < classes);
+    match labels.iter().position(|&label| !fits(label)) {
+        None => Ok(()),
+        Some(row) => Err(KernelError::Label { op, row, label: labels[row], classes }),
+    }
+}

@@ -1,0 +1,151 @@
+//! bf16 is for storage: what is stored so is computed in f32. Inputs, and outputs that are read, are
+//! widened into scratch, and results rounded to nearest even, so that no back end has a loop for it.
+
+use half::bf16;
+use tensorwire_graph::Op;
+use tensorwire_memory::{TensorMut, TensorRef};
+use tensorwire_tensor::{DType, TensorSpec};
+
+use super::Backend;
+use super::operands::{Input, Operands, Output};
+use crate::error::{KernelError, Operand};
+use crate::real::Real;
+
+/// A tensor's elements in f32.
+struct Wide {
+    spec: TensorSpec,
+    elements: Vec<f32>,
+}
+
+/// Computes `op`, of which the first floating operand is bf16, and so are all.
+pub(super) fn in_f32<B: Backend>(
+    backend: &B,
+    op: &Op,
+    mut operands: Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    check_types(&operands)?;
+    let (name, in_place) = (operands.op, operands.in_place);
+    let read = if in_place { 1 } else { op.mutated_inputs() };
+    let (inputs, mut outputs) = operands.parts_unchecked();
+    let wide_inputs = inputs.iter().map(widened).collect::<Result<Vec<_>, _>>()?;
+    let mut wide_outputs = outputs
+        .iter_mut()
+        .enumerate()
+        .map(|(place, output)| widened_output(output, place < read))
+        .collect::<Result<Vec<_>, _>>()?;
+    let computed = {
+        let inputs: Vec<TensorRef<'_>> = inputs
+            .iter()
+            .zip(&wide_inputs)
+            .map(|(input, wide)| match wide {
+                Some(wide) => wide.view(),
+                None => Ok(input.tensor()),
+            })
+            .collect::<Result<_, _>>()?;
+        let mut outputs: Vec<TensorMut<'_>> = outputs
+            .iter_mut()
+            .zip(&mut wide_outputs)
+            .map(|(output, wide)| match wide {
+                Some(wide) => wide.view_mut(),
+                None => output.tensor(),
+            })
+            .collect::<Result<_, _>>()?;
+        let operands = Operands { op: name, inputs: &inputs, outputs: &mut outputs, in_place };
+        super::float::<f32, B>(backend, op, &mut { operands })
+    };
+    if let Err(error) = computed {
+        return Err(renamed(error, &wide_inputs, &wide_outputs, usize::from(in_place)));
+    }
+    for (output, wide) in outputs.into_iter().zip(wide_outputs) {
+        if let Some(wide) = wide {
+            for (y, x) in output.elements_mut::<bf16>()?.iter_mut().zip(wide.elements) {
+                *y = bf16::from_f32(x);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Floating operands are of one type.
+fn check_types(operands: &Operands<'_, '_, '_>) -> Result<(), KernelError> {
+    let first = usize::from(operands.in_place);
+    let inputs = operands.inputs.iter().enumerate();
+    let inputs = inputs.map(|(place, x)| (Operand::Input(first + place), x.dtype()));
+    let outputs = operands.outputs.iter().enumerate();
+    let outputs = outputs.map(|(place, y)| (Operand::Output(place), y.dtype()));
+    for (operand, found) in inputs.chain(outputs) {
+        if found.is_floating() && found != DType::BF16 {
+            let expected = DType::BF16.to_string();
+            return Err(KernelError::DType { op: operands.op, operand, expected, found });
+        }
+    }
+    Ok(())
+}
+
+fn widened(input: &Input<'_>) -> Result<Option<Wide>, KernelError> {
+    if input.dtype() != DType::BF16 {
+        return Ok(None);
+    }
+    let elements = input.elements::<bf16>()?.iter().map(|x| x.to_f32()).collect();
+    Ok(Some(Wide { spec: in_f32_spec(input.spec()), elements }))
+}
+
+fn widened_output(output: &mut Output<'_, '_>, read: bool) -> Result<Option<Wide>, KernelError> {
+    if output.dtype() != DType::BF16 {
+        return Ok(None);
+    }
+    let spec = in_f32_spec(output.spec());
+    let held = output.reborrow().elements_mut::<bf16>()?;
+    let elements = match read {
+        true => held.iter().map(|x| x.to_f32()).collect(),
+        false => vec![f32::narrow(0.0); held.len()],
+    };
+    Ok(Some(Wide { spec, elements }))
+}
+
+fn in_f32_spec(spec: &TensorSpec) -> TensorSpec {
+    TensorSpec { dtype: DType::F32, shape: spec.shape.clone() }
+}
+
+impl Wide {
+    fn view(&self) -> Result<TensorRef<'_>, KernelError> {
+        Ok(super::operands::view(&self.spec, &self.elements))
+    }
+
+    fn view_mut(&mut self) -> Result<TensorMut<'_>, KernelError> {
+        Ok(super::operands::view_mut(&self.spec, &mut self.elements))
+    }
+}
+
+/// The error as it is of the operands that were given.
+fn renamed(
+    mut error: KernelError,
+    inputs: &[Option<Wide>],
+    outputs: &[Option<Wide>],
+    first: usize,
+) -> KernelError {
+    let is_wide = |operand: Operand| match operand {
+        Operand::Input(place) => {
+            place.checked_sub(first).map_or(outputs.first(), |place| inputs.get(place))
+        }
+        Operand::Output(place) => outputs.get(place),
+    };
+    match &mut error {
+        KernelError::DType { expected, .. } if *expected == DType::F32.to_string() => {
+            *expected = DType::BF16.to_string();
+        }
+        KernelError::DType { operand, found, .. } => {
+            if matches!(is_wide(*operand), Some(Some(_))) {
+                *found = DType::BF16;
+            }
+        }
+        KernelError::Shape { operand, found, .. }
+        | KernelError::NoElements { operand, found, .. } => {
+            if matches!(is_wide(*operand), Some(Some(_))) {
+                found.dtype = DType::BF16;
+            }
+        }
+        _ => {}
+    }
+    error
+}
