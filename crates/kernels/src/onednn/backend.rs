@@ -27,13 +27,7 @@ impl Backend for OneDnn {
     }
 
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
-        let done = match (floats(a), floats(b), floats_mut(y)) {
-            (Some(a), Some(b), Some(y)) => OneDnn::matmul(self, product, a, b, y).is_ok(),
-            _ => false,
-        };
-        if !done {
-            Backend::matmul(&self.cpu, product, a, b, y);
-        }
+        self.cpu.matmul(product, a, b, y);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use super::library::{DIMS_MAX, Dim, F32, arg, kind};
+use super::library::{DIMS_MAX, Dim, arg, kind};
 use super::plan::{Plan, Planner};
 use super::primitive::{Blueprint, Desc, Engine, Refused, dims};
 use crate::launch::images::Convolution;
@@ -37,8 +37,8 @@ impl Parts {
         let gaps = window.dilation.map(|d| d.saturating_sub(1));
         Ok(Parts {
             engine: engine.clone(),
-            x: Desc::image(engine, F32, batch, channels, size)?,
-            y: Desc::image(engine, F32, batch, outputs, windows)?,
+            x: Desc::image(engine, batch, channels, size)?,
+            y: Desc::image(engine, batch, outputs, windows)?,
             weights: Desc::dense(engine, &sizes)?,
             packed: Desc::any(engine, &sizes)?,
             strides: dims(&window.stride)?,

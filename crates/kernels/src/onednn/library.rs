@@ -31,24 +31,16 @@ pub(super) const SUCCESS: Status = 0;
 pub(super) const CPU: c_int = 1;
 pub(super) const STREAM_DEFAULT: c_uint = 1;
 pub(super) const F32: c_int = 3;
-pub(super) const U8: c_int = 6;
 pub(super) const ANY: c_int = 1;
 pub(super) const SCRATCHPAD_USER: c_int = 1;
 /// Entries of a list of dimensions.
 pub(super) const DIMS_MAX: usize = 12;
 
 pub(super) mod kind {
-    use std::ffi::{c_int, c_uint};
+    use std::ffi::c_int;
 
     pub(in super::super) const FORWARD_TRAINING: c_int = 64;
-    pub(in super::super) const FORWARD_INFERENCE: c_int = 96;
-    pub(in super::super) const BACKWARD: c_int = 128;
     pub(in super::super) const CONVOLUTION_DIRECT: c_int = 0x1;
-    pub(in super::super) const POOLING_MAX: c_int = 0x1ff;
-    pub(in super::super) const POOLING_AVG_EXCLUDE_PADDING: c_int = 0x3ff;
-    pub(in super::super) const LRN_ACROSS_CHANNELS: c_int = 0xaff;
-    pub(in super::super) const USE_SCALE: c_uint = 2;
-    pub(in super::super) const USE_SHIFT: c_uint = 4;
 }
 
 pub(super) mod query {
@@ -66,17 +58,10 @@ pub(super) mod arg {
     pub(in super::super) const SRC: c_int = 1;
     pub(in super::super) const DST: c_int = 17;
     pub(in super::super) const WEIGHTS: c_int = 33;
-    pub(in super::super) const MEAN: c_int = 49;
-    pub(in super::super) const VARIANCE: c_int = 50;
-    pub(in super::super) const SCALE: c_int = 51;
-    pub(in super::super) const SHIFT: c_int = 52;
-    pub(in super::super) const WORKSPACE: c_int = 64;
     pub(in super::super) const SCRATCHPAD: c_int = 80;
     pub(in super::super) const DIFF_SRC: c_int = 129;
     pub(in super::super) const DIFF_DST: c_int = 145;
     pub(in super::super) const DIFF_WEIGHTS: c_int = 161;
-    pub(in super::super) const DIFF_SCALE: c_int = 255;
-    pub(in super::super) const DIFF_SHIFT: c_int = 256;
 }
 
 /// `dnnl_exec_arg_t`.
@@ -187,16 +172,6 @@ functions! {
         *mut Engine,
         *const Attributes,
     ) -> Status;
-    // (out, engine, source, weights, bias, target, attributes)
-    matmul_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const Attributes,
-    ) -> Status;
     // (out, engine, propagation, algorithm, x, weights, bias, y, strides, dilations, padding before, padding
     // behind, attributes)
     convolution_forward_primitive_desc_create: fn(
@@ -246,89 +221,6 @@ functions! {
         *const PrimitiveDesc,
         *const Attributes,
     ) -> Status;
-    // (out, engine, propagation, algorithm, x, y, strides, kernel, dilations, padding, padding, attributes)
-    pooling_forward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, algorithm, dx, dy, strides, kernel, dilations, padding, padding, forward, attributes)
-    pooling_backward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const Dim,
-        *const PrimitiveDesc,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, propagation, x, y, epsilon, flags, attributes)
-    batch_normalization_forward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        f32,
-        c_uint,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, propagation, dx, dy, x, epsilon, flags, forward, attributes)
-    batch_normalization_backward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        f32,
-        c_uint,
-        *const PrimitiveDesc,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, propagation, algorithm, x, y, size, alpha, beta, k, attributes)
-    lrn_forward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        Dim,
-        f32,
-        f32,
-        f32,
-        *const Attributes,
-    ) -> Status;
-    // (out, engine, algorithm, dx, dy, x, size, alpha, beta, k, forward, attributes)
-    lrn_backward_primitive_desc_create: fn(
-        *mut *mut PrimitiveDesc,
-        *mut Engine,
-        c_int,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        *const MemoryDesc,
-        Dim,
-        f32,
-        f32,
-        f32,
-        *const PrimitiveDesc,
-        *const Attributes,
-    ) -> Status;
 }
 
 /// The loaded library. It stays loaded: OpenMP's threads run code of its dependencies until the process ends.
@@ -347,10 +239,14 @@ impl Library {
     pub(super) fn load(path: Option<&Path>) -> Result<Library, OpenError> {
         let name = path.unwrap_or(Path::new(SONAME));
         let looked_for = name.display().to_string();
-        // SAFETY: a library's initialisers run: that oneDNN's and its dependencies' may is what a caller
-        // asks for who opens this back end.
-        let handle = unsafe { libloading::Library::new(name) }.map_err(|error| {
-            OpenError::Missing { looked_for: looked_for.clone(), reason: error.to_string() }
+        let handle = on_one_cpu(|| {
+            // SAFETY: a library's initialisers run: that oneDNN's and its dependencies' may is what a caller
+            // asks for who opens this back end. They are not bound to a thread.
+            unsafe { libloading::Library::new(name) }
+        });
+        let handle = handle.map_err(|error| OpenError::Missing {
+            looked_for: looked_for.clone(),
+            reason: error.to_string(),
         })?;
         let handle = ManuallyDrop::new(handle);
         type GetVersion = unsafe extern "C" fn() -> *const Version;
@@ -398,6 +294,30 @@ impl Library {
     pub(super) fn is_parallel(&self) -> bool {
         self.set_threads.is_some()
     }
+}
+
+/// Calls `load` on a thread that may use one CPU.
+///
+/// As GNU's OpenMP is loaded it counts the CPUs of the loading thread. Its threads wait for one another
+/// spinning, some 3 ms, but where they are more than that count: there they sleep almost at once (libgomp,
+/// `do_spin` in `config/linux/wait.h`). Spinning is for who owns the machine, and here threads that poll,
+/// pools and other processes want the same cores: under load, two spinning threads took 8 ms, a slice of the
+/// scheduler, for what one does in 0.2. The environment says the same (OMP_WAIT_POLICY), but cannot be
+/// changed once there are threads.
+fn on_one_cpu<T: Send>(load: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let loading = move || {
+            let mut one = rustix::thread::CpuSet::new();
+            one.set(rustix::thread::sched_getcpu());
+            // refused: it spins
+            let _ = rustix::thread::sched_setaffinity(None, &one);
+            load()
+        };
+        match scope.spawn(loading).join() {
+            Ok(loaded) => loaded,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 impl std::fmt::Debug for Library {

@@ -1,22 +1,19 @@
-//! oneDNN, loaded at run time, for what it computes faster than our own loops; all else, every f64, and
-//! whatever the library refuses, is the `cpu` back end's.
+//! oneDNN, loaded at run time, for convolutions of f32. All else, and what the library refuses, is the `cpu`
+//! back end's: measured, its products and batch normalisations are as fast, and their bits depend on no number
+//! of threads; the library's maximum passes over a NaN, which ours shows.
 //!
-//! Images and matrices are used where they lie. Convolution weights are turned into the order that the
-//! library likes, into scratch that one call after the other uses, and gradients out of it: nothing is kept
-//! from call to call but code. One call runs at a time: it has all threads.
+//! Images are used where they lie. Weights are turned into the order that the library likes, into scratch
+//! that one call after the other uses, and gradients out of it: nothing is kept from call to call but code.
+//! One call runs at a time: it has all threads.
 //!
 //! The same operands give the same bits every time on the same number of threads; on another number a sum may
 //! be added in another order.
-#![cfg_attr(not(test), allow(dead_code))] // until the operators over images are dispatched
 
 mod backend;
 mod convolution;
 mod library;
-mod normalization;
 mod plan;
-mod pooling;
 mod primitive;
-mod product;
 #[cfg(test)]
 mod tests;
 
@@ -25,8 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cpu::Cpu;
-use crate::launch::Product;
-use crate::launch::images::{Convolution, Pooling, ResponseNorm};
+use crate::launch::images::Convolution;
 use plan::{Operand, Plan, Scratch};
 use primitive::{Engine, Stream};
 
@@ -62,17 +58,6 @@ enum Key {
     Conv2d(Convolution),
     Conv2dGradInput(Convolution),
     Conv2dGradWeight(Convolution),
-    MaxPool(Pooling),
-    AvgPool(Pooling),
-    AvgPoolGrad(Pooling),
-    /// Rows and channels, the bits of epsilon, scaled.
-    BatchNorm([usize; 2], u32, bool),
-    BatchNormGrad([usize; 2], u32, bool),
-    /// Rows, channels and size, the bits of alpha, beta and bias.
-    ResponseNorm([usize; 3], [u32; 3]),
-    ResponseNormGrad([usize; 3], [u32; 3]),
-    /// m, n and k, transpositions.
-    MatMul([usize; 3], [bool; 2]),
 }
 
 fn input(slice: &[f32]) -> Operand<'_> {
@@ -101,9 +86,7 @@ impl OneDnn {
         let library = &self.engine.library;
         let (version, file) = (&library.version, &library.looked_for);
         let rest = self.cpu.description();
-        format!(
-            "onednn {version} ({file}): convolution, normalisation, matrix product; rest as {rest}"
-        )
+        format!("onednn {version} ({file}): convolution; rest as {rest}")
     }
 
     /// Runs what `make` plans for `key`, planned once.
@@ -124,20 +107,6 @@ impl OneDnn {
             Ok(plan) => plan.run(stream, scratch, operands),
             Err(refused) => Err(*refused),
         }
-    }
-
-    /// y ← a·b.
-    pub(crate) fn matmul(
-        &self,
-        product: Product,
-        a: &[f32],
-        b: &[f32],
-        y: &mut [f32],
-    ) -> Result<(), Refused> {
-        let Product { m, n, k, transpose_a, transpose_b } = product;
-        let key = Key::MatMul([m, n, k], [transpose_a, transpose_b]);
-        let make = |engine: &Arc<Engine>| product::product(engine, &product);
-        self.run(key, make, &mut [input(a), input(b), output(y)])
     }
 
     pub(crate) fn conv2d(
@@ -172,113 +141,4 @@ impl OneDnn {
         let make = |engine: &Arc<Engine>| convolution::grad_weight(engine, &shape);
         self.run(Key::Conv2dGradWeight(shape), make, &mut [input(dy), input(x), output(dw)])
     }
-
-    pub(crate) fn max_pool(
-        &self,
-        shape: Pooling,
-        x: &[f32],
-        y: &mut [f32],
-        places: &mut [u8],
-    ) -> Result<(), Refused> {
-        let make = |engine: &Arc<Engine>| pooling::max(engine, &shape);
-        self.run(Key::MaxPool(shape), make, &mut [input(x), output(y), Operand::Out(places)])
-    }
-
-    pub(crate) fn avg_pool(&self, shape: Pooling, x: &[f32], y: &mut [f32]) -> Result<(), Refused> {
-        let make = |engine: &Arc<Engine>| pooling::average(engine, &shape);
-        self.run(Key::AvgPool(shape), make, &mut [input(x), output(y)])
-    }
-
-    pub(crate) fn avg_pool_grad(
-        &self,
-        shape: Pooling,
-        dy: &[f32],
-        dx: &mut [f32],
-    ) -> Result<(), Refused> {
-        let make = |engine: &Arc<Engine>| pooling::average_grad(engine, &shape);
-        self.run(Key::AvgPoolGrad(shape), make, &mut [input(dy), output(dx)])
-    }
-
-    #[allow(clippy::too_many_arguments)] // the operator's operands, in their order
-    pub(crate) fn batch_norm(
-        &self,
-        epsilon: f32,
-        x: &[f32],
-        scale: Option<&[f32]>,
-        shift: &[f32],
-        y: &mut [f32],
-        mean: &mut [f32],
-        variance: &mut [f32],
-    ) -> Result<(), Refused> {
-        let sizes = rows(x, shift.len())?;
-        let scaled = scale.is_some();
-        let make = |engine: &Arc<Engine>| normalization::batch(engine, sizes, epsilon, scaled);
-        let mut operands = vec![input(x)];
-        operands.extend(scale.map(input));
-        operands.extend([input(shift), output(y), output(mean), output(variance)]);
-        self.run(Key::BatchNorm(sizes, epsilon.to_bits(), scaled), make, &mut operands)
-    }
-
-    #[allow(clippy::too_many_arguments)] // the operator's operands, in their order
-    pub(crate) fn batch_norm_grad(
-        &self,
-        epsilon: f32,
-        dy: &[f32],
-        x: &[f32],
-        mean: &[f32],
-        variance: &[f32],
-        scale: Option<&[f32]>,
-        dx: &mut [f32],
-        dscale: Option<&mut [f32]>,
-        dshift: &mut [f32],
-    ) -> Result<(), Refused> {
-        let sizes = rows(x, mean.len())?;
-        let scaled = scale.is_some();
-        let make = |engine: &Arc<Engine>| normalization::batch_grad(engine, sizes, epsilon, scaled);
-        let mut operands = vec![input(dy), input(x), input(mean), input(variance)];
-        operands.extend(scale.map(input));
-        operands.push(output(dx));
-        operands.extend(dscale.map(output));
-        operands.push(output(dshift));
-        self.run(Key::BatchNormGrad(sizes, epsilon.to_bits(), scaled), make, &mut operands)
-    }
-
-    pub(crate) fn response_norm(
-        &self,
-        norm: ResponseNorm<f32>,
-        x: &[f32],
-        y: &mut [f32],
-    ) -> Result<(), Refused> {
-        let [rows, _] = rows(x, norm.channels)?;
-        let (sizes, numbers) = numbers(rows, &norm);
-        let make = |engine: &Arc<Engine>| normalization::response(engine, rows, &norm);
-        self.run(Key::ResponseNorm(sizes, numbers), make, &mut [input(x), output(y)])
-    }
-
-    pub(crate) fn response_norm_grad(
-        &self,
-        norm: ResponseNorm<f32>,
-        dy: &[f32],
-        x: &[f32],
-        dx: &mut [f32],
-    ) -> Result<(), Refused> {
-        let [rows, _] = rows(x, norm.channels)?;
-        let (sizes, numbers) = numbers(rows, &norm);
-        let make = |engine: &Arc<Engine>| normalization::response_grad(engine, rows, &norm);
-        let operands = &mut [input(dy), input(x), output(dx)];
-        self.run(Key::ResponseNormGrad(sizes, numbers), make, operands)
-    }
-}
-
-/// Rows of so many channels, and that number.
-fn rows(x: &[f32], channels: usize) -> Result<[usize; 2], Refused> {
-    match x.len().checked_div(channels) {
-        Some(rows) if rows > 0 => Ok([rows, channels]),
-        _ => Err(Refused::Shape),
-    }
-}
-
-fn numbers(rows: usize, norm: &ResponseNorm<f32>) -> ([usize; 3], [u32; 3]) {
-    let bits = [norm.alpha, norm.beta, norm.bias].map(f32::to_bits);
-    ([rows, norm.channels, norm.size], bits)
 }

@@ -14,7 +14,7 @@ pub(super) enum Operand<'a> {
     Out(&'a mut [u8]),
 }
 
-/// Names an operand, or what lies in the scratch between two primitives.
+/// Names an operand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot(usize);
 
@@ -75,13 +75,6 @@ impl Planner {
     /// The next of the caller's operands, which is written.
     pub(super) fn output(&mut self, desc: Desc) -> Slot {
         self.operand(desc, Access::Write)
-    }
-
-    /// Something that a primitive writes and a later one reads.
-    pub(super) fn between(&mut self, desc: Desc) -> Slot {
-        let place = self.keep(&desc);
-        self.slots.push((Held { desc, place }, Access::Write));
-        Slot(self.slots.len() - 1)
     }
 
     fn operand(&mut self, desc: Desc, access: Access) -> Slot {

@@ -166,20 +166,11 @@ impl Desc {
         sizes: &[usize],
         strides: &[usize],
     ) -> Result<Desc, Refused> {
-        Desc::strided_of(engine, sys::F32, sizes, strides)
-    }
-
-    pub(super) fn strided_of(
-        engine: &Arc<Engine>,
-        dtype: c_int,
-        sizes: &[usize],
-        strides: &[usize],
-    ) -> Result<Desc, Refused> {
         let (rank, sizes, strides) = Desc::lists(sizes, strides)?;
         let create = engine.library.functions.memory_desc_create_with_strides;
         let mut raw = ptr::null_mut();
         // SAFETY: a valid place, and lists of DIMS_MAX numbers, of which `rank` are read.
-        let status = unsafe { create(&mut raw, rank, sizes.as_ptr(), dtype, strides.as_ptr()) };
+        let status = unsafe { create(&mut raw, rank, sizes.as_ptr(), sys::F32, strides.as_ptr()) };
         Ok(Desc { raw: made(status, raw)?, engine: engine.clone() })
     }
 
@@ -192,16 +183,15 @@ impl Desc {
         Desc::strided(engine, sizes, &strides)
     }
 
-    /// [n,c,h,w] with the channels innermost.
+    /// [n,c,h,w] with the channels innermost, of f32.
     pub(super) fn image(
         engine: &Arc<Engine>,
-        dtype: c_int,
         batch: usize,
         channels: usize,
         [h, w]: [usize; 2],
     ) -> Result<Desc, Refused> {
         let strides = [h * w * channels, 1, w * channels, channels];
-        Desc::strided_of(engine, dtype, &[batch, channels, h, w], &strides)
+        Desc::strided(engine, &[batch, channels, h, w], &strides)
     }
 
     /// The order is the library's choice, f32.

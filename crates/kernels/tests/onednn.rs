@@ -1,0 +1,101 @@
+//! The onednn back end as callers see it: the same operators as `reference`, the rest as `cpu`, and an error
+//! that helps where the library is missing. Without the library what needs it says that it is skipped; where it
+//! is expected (TENSORWIRE_ONEDNN is set) its absence is a failure.
+#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
+
+mod common;
+
+use std::path::Path;
+
+use common::{Real, Tensor, Values, assert_close, assert_same, reference, run_one, try_run};
+use tensorwire_graph::{Op, Window};
+use tensorwire_kernels::{KernelChoice, Kernels, OpenError};
+use tensorwire_tensor::DType;
+
+fn onednn() -> Vec<Kernels> {
+    let open = |threads| match Kernels::open(KernelChoice::OneDnn, threads) {
+        Ok(kernels) => Some(kernels),
+        Err(error) => {
+            assert!(std::env::var_os("TENSORWIRE_ONEDNN").is_none(), "{error}");
+            eprintln!("skipped: {error}");
+            None
+        }
+    };
+    [1, 2].into_iter().filter_map(open).collect()
+}
+
+fn widened<T: Real>(values: Vec<T>) -> Vec<f64> {
+    values.into_iter().map(Into::into).collect()
+}
+
+fn convolutions<T: Real>(kernels: &Kernels, tolerance: f64) {
+    let window = Window::padded([3, 3], [2, 1], [1, 1]);
+    let size = [9, 8];
+    let [oh, ow] = window.output(size).unwrap();
+    let mut values = Values(3);
+    for groups in [1, 2] {
+        let (x_dims, y_dims) = ([2, 9, 8, 6], [2, oh, ow, 10]);
+        let w_dims = [10, 6 / groups, 3, 3];
+        let mut tensor =
+            |dims: &[usize]| Tensor::new(dims, &values.reals::<T>(dims.iter().product()));
+        let (x, w, dy) = (tensor(&x_dims), tensor(&w_dims), tensor(&y_dims));
+        for (op, inputs, dims) in [
+            (Op::Conv2d { window, groups }, [&x, &w], y_dims),
+            (Op::Conv2dGradInput { window, groups, size }, [&dy, &w], x_dims),
+            (Op::Conv2dGradWeight { window, groups }, [&dy, &x], w_dims),
+        ] {
+            let inputs = inputs.map(Tensor::clone);
+            let found = run_one::<T>(kernels, &op, &inputs, &dims);
+            let expected = run_one::<T>(&reference(), &op, &inputs, &dims);
+            assert_close(&widened(found), &widened(expected), tolerance);
+        }
+    }
+}
+
+#[test]
+fn convolutions_agree_with_the_reference() {
+    for kernels in &onednn() {
+        // sums of some hundred products of values in ±2
+        convolutions::<f32>(kernels, 2e-4);
+        convolutions::<f64>(kernels, 1e-11);
+    }
+}
+
+#[test]
+fn what_it_shares_with_cpu_has_the_bits_of_cpu() {
+    let cpu = Kernels::open(KernelChoice::Cpu, 1).unwrap();
+    let window = Window::padded([3, 3], [2, 2], [1, 1]);
+    for kernels in &onednn() {
+        let mut values = Values(4);
+        let x = [Tensor::new(&[2, 7, 7, 5], &values.odd_reals::<f32>(2 * 7 * 7 * 5))];
+        let pooled = |kernels: &Kernels| {
+            let dims = [2, 4, 4, 5];
+            let mut outputs =
+                [Tensor::unwritten(DType::F32, &dims), Tensor::unwritten(DType::U8, &dims)];
+            try_run(kernels, &Op::MaxPool { window }, &x, &mut outputs).unwrap();
+            (outputs[0].to_vec::<f32>(), outputs[1].to_vec::<u8>())
+        };
+        let (found, expected) = (pooled(kernels), pooled(&cpu));
+        assert_same(&found.0, &expected.0);
+        assert_eq!(found.1, expected.1);
+        let relu = |kernels: &Kernels| run_one::<f32>(kernels, &Op::Relu, &x, &[2, 7, 7, 5]);
+        assert_same(&relu(kernels), &relu(&cpu));
+    }
+}
+
+#[test]
+fn auto_opens_with_and_without_the_library() {
+    let found = !onednn().is_empty();
+    let description = Kernels::open(KernelChoice::Auto, 2).unwrap().description();
+    let expected = if found { "onednn 3." } else { "cpu: " };
+    assert!(description.starts_with(expected), "{description}");
+}
+
+#[test]
+fn a_missing_library_says_what_was_looked_for() {
+    let path = Path::new("/nonexistent/libdnnl.so.3");
+    let error = Kernels::open_onednn(Some(path), 1).unwrap_err();
+    assert!(
+        matches!(&error, OpenError::Missing { looked_for, .. } if Path::new(looked_for) == path)
+    );
+}
