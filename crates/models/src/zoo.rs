@@ -98,6 +98,16 @@ impl Model {
         Model::ALL.into_iter().find(|model| model.name() == name)
     }
 
+    /// Does it have convolutions?
+    pub fn convolves(self) -> bool {
+        match self {
+            Model::AlexNet | Model::Vgg16 | Model::InceptionV3 => true,
+            Model::ResNet50 | Model::Cifar => true,
+            Model::Mlp | Model::Fcn5 | Model::Lstm | Model::Gru => false,
+            Model::Seq2Seq | Model::SentenceEmbedding => false,
+        }
+    }
+
     /// What the literature trains it on, which is what synthetic data are made like.
     pub fn sample_shape(self) -> Shape {
         let image =

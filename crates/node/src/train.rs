@@ -463,7 +463,11 @@ fn peak_bytes() -> u64 {
 
 fn kernel_choice(config: &TrainConfig) -> KernelChoice {
     match config.kernels {
-        config::Kernels::Auto => KernelChoice::Auto,
+        // oneDNN computes convolutions: where there are none, its library need not be loaded
+        config::Kernels::Auto => match model(config) {
+            Ok(model) if !model.convolves() => KernelChoice::Cpu,
+            _ => KernelChoice::Auto,
+        },
         config::Kernels::Cpu => KernelChoice::Cpu,
         config::Kernels::OneDnn => KernelChoice::OneDnn,
         config::Kernels::Reference => KernelChoice::Reference,

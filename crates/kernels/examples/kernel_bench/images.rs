@@ -62,7 +62,14 @@ fn spec(dtype: DType, dims: &[usize]) -> TensorSpec {
 
 fn moving(op: Op, of: &str, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> Case {
     let bytes = inputs.iter().chain(&outputs).map(TensorSpec::bytes).sum();
-    Case { name: format!("{} {of}", op.name()), op, inputs, outputs, work: Work::Bytes(bytes) }
+    Case {
+        name: format!("{} {of}", op.name()),
+        op,
+        inputs,
+        outputs,
+        work: Work::Bytes(bytes),
+        integer: 0,
+    }
 }
 
 fn convolution(of: &str, sizes: [usize; 7], cases: &mut Vec<Case>) {
@@ -81,6 +88,7 @@ fn convolution(of: &str, sizes: [usize; 7], cases: &mut Vec<Case>) {
             inputs: inputs.map(Clone::clone).to_vec(),
             outputs: vec![output.clone()],
             work: Work::Flops(flops),
+            integer: 0,
         });
     };
     case(Op::Conv2d { window, groups }, [&x, &w], &y);
