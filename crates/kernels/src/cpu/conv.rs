@@ -4,7 +4,7 @@
 //! of the taps at a time. The gradient of the weight is dyᵀ × (what windows see).
 //!
 //! All cuts come from the shape. A sum over taps is added within a piece; a sum over images, in the gradient
-//! of the weight, either within a piece too, which then owns a part of the channels, or, where the weight is
+//! of the weight, either within a piece too, which then owns some outputs and channels, or, where the weight is
 //! small, in the order of a fixed number of pieces.
 
 use std::ops::Range;
