@@ -312,14 +312,23 @@ impl Op {
     /// True if the first output may be computed over the first input's bytes: element by element, shapes
     /// equal.
     pub fn works_in_place(&self) -> bool {
-        match self {
-            Op::Relu | Op::ReluGrad | Op::Sigmoid | Op::SigmoidGrad | Op::Tanh | Op::TanhGrad => {
-                true
-            }
-            Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Scale { .. } | Op::ScaleBy => true,
-            Op::BiasAdd | Op::Dropout { .. } => true,
-            _ => false,
-        }
+        matches!(
+            self,
+            Op::Relu
+                | Op::ReluGrad
+                | Op::Sigmoid
+                | Op::SigmoidGrad
+                | Op::Tanh
+                | Op::TanhGrad
+                | Op::Add
+                | Op::Sub
+                | Op::Mul
+                | Op::Div
+                | Op::Scale { .. }
+                | Op::ScaleBy
+                | Op::BiasAdd
+                | Op::Dropout { .. }
+        )
     }
 
     /// Does it send along an edge?

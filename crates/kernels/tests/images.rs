@@ -16,6 +16,8 @@
 
 mod common;
 
+use std::slice;
+
 use common::{
     Real, Tensor, Values, assert_close, assert_same, central_differences, cpus, reference, run_one,
     try_run,
@@ -83,6 +85,7 @@ impl Shape {
     }
 
     /// Conv2d and its gradients: (operator, the operands' dimensions, the terms of a sum).
+    #[allow(clippy::type_complexity)] // a table's rows
     fn convolutions(&self) -> [(Op, [usize; 4], [usize; 4], [usize; 4], usize); 3] {
         let Shape { window, groups, size, .. } = *self;
         let (x, w, y) = (self.x(), self.w(), self.y());
@@ -130,7 +133,7 @@ fn poolings<T: Real>(shape: Shape, seed: u64) {
         let mut outputs =
             [Tensor::unwritten(T::DTYPE, &y_dims), Tensor::unwritten(DType::U8, &y_dims)];
         let op = Op::MaxPool { window };
-        try_run(kernels, &op, std::slice::from_ref(&x), &mut outputs).unwrap();
+        try_run(kernels, &op, slice::from_ref(&x), &mut outputs).unwrap();
         outputs
     };
     let [y, places] = max(&reference());
@@ -160,7 +163,7 @@ fn norms<T: Real>(rows: usize, channels: usize, scaled: bool, seed: u64) {
     let flat = |unit: f64, len: usize| vec![T::of(unit) * T::epsilon(); len];
     let (n, many) = (rows as f64 + 8.0, count(&all));
 
-    let inputs = [&[x.clone()], &scale[..], &[shift.clone()]].concat();
+    let inputs = [slice::from_ref(&x), &scale, slice::from_ref(&shift)].concat();
     let op = Op::Normalize { epsilon, scaled };
     let given = [&inputs[..], &[mean.clone(), variance.clone()]].concat();
     agree::<T>(&op, &given, &[&all], &[flat(288.0, many)]);
@@ -189,9 +192,9 @@ fn response_norms<T: Real>(rows: usize, channels: usize, size: usize, beta: f64,
     let dims = [rows, channels];
     let (x, dy) = (reals::<T>(&mut values, &dims), reals::<T>(&mut values, &dims));
     let op = Op::LocalResponseNorm { size, alpha, beta, bias };
-    let y: Vec<T> = run_one(&reference(), &op, std::slice::from_ref(&x), &dims);
+    let y: Vec<T> = run_one(&reference(), &op, slice::from_ref(&x), &dims);
     let tolerances = y.iter().map(|y| T::of(8.0) * T::epsilon() * y.abs()).collect();
-    agree::<T>(&op, std::slice::from_ref(&x), &[&dims], &[tolerances]);
+    agree::<T>(&op, slice::from_ref(&x), &[&dims], &[tolerances]);
     let op = Op::LocalResponseNormGrad { size, alpha, beta, bias };
     let unit = T::of(16.0 * (2.0 + 6.0 * size as f64)) * T::epsilon();
     let inputs = [dy, x, Tensor::new(&dims, &y)];
@@ -237,7 +240,7 @@ fn gradients_of_convolutions(shape: Shape, seed: u64) {
     let gradient = Tensor::new(&y_dims, &dy);
     let dx: Vec<f64> = run_one(&kernels, &of_x, &[gradient.clone(), w], &x_dims);
     let dw: Vec<f64> = run_one(&kernels, &of_w, &[gradient, x], &w_dims);
-    is_gradient(&forward, &given, 0, &[dy.clone()], &[&y_dims], &dx);
+    is_gradient(&forward, &given, 0, slice::from_ref(&dy), &[&y_dims], &dx);
     is_gradient(&forward, &given, 1, &[dy], &[&y_dims], &dw);
 }
 
@@ -254,9 +257,9 @@ fn gradients_of_poolings(shape: Shape, seed: u64) {
     let dy: Vec<f64> = values.reals(count(&y_dims));
     let gradient = Tensor::new(&y_dims, &dy);
     let op = Op::AvgPoolGrad { window, size };
-    let dx: Vec<f64> = run_one(&kernels, &op, std::slice::from_ref(&gradient), &x_dims);
+    let dx: Vec<f64> = run_one(&kernels, &op, slice::from_ref(&gradient), &x_dims);
     let given = [(x_dims.to_vec(), x.clone())];
-    is_gradient(&Op::AvgPool { window }, &given, 0, &[dy.clone()], &[&y_dims], &dx);
+    is_gradient(&Op::AvgPool { window }, &given, 0, slice::from_ref(&dy), &[&y_dims], &dx);
     let op = Op::MaxPool { window };
     let max = |x: &[f64]| {
         let mut outputs =

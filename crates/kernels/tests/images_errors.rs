@@ -18,8 +18,11 @@ fn error(op: &Op, inputs: &[Tensor], outputs: &[Tensor]) -> KernelError {
     first
 }
 
-/// Every operator, with dimensions that fit: (operator, inputs, outputs).
-fn fitting() -> Vec<(Op, Vec<Vec<usize>>, Vec<Vec<usize>>)> {
+/// (operator, inputs' dimensions, outputs' dimensions)
+type Fitting = (Op, Vec<Vec<usize>>, Vec<Vec<usize>>);
+
+/// Every operator, with operands that fit.
+fn fitting() -> Vec<Fitting> {
     let window = Window::padded([3, 2], [2, 1], [1, 0]);
     let (x, w, y) = (vec![2, 6, 4, 6], vec![4, 3, 3, 2], vec![2, 3, 3, 4]);
     let pooled = vec![2, 3, 3, 6];

@@ -4,7 +4,7 @@
 //! of the taps at a time. The gradient of the weight is dyᵀ × (what windows see).
 //!
 //! All cuts come from the shape. A sum over taps is added within a piece; a sum over images, in the gradient
-//! of the weight, either within a piece too, which then owns a part of the channels, or, where the weight is
+//! of the weight, either within a piece too, which then owns some outputs and channels, or, where the weight is
 //! small, in the order of a fixed number of pieces.
 
 use std::ops::Range;
@@ -12,6 +12,7 @@ use std::ops::Range;
 use super::pool::Pool;
 use super::scratch::with_scratch;
 use super::shared::Shared;
+use super::transpose::{Rows, transpose};
 use super::windows::{Side, Windows, kernel_places};
 use crate::launch::images::Convolution;
 use crate::real::Real;
@@ -36,6 +37,9 @@ const SUMS: usize = 8;
 
 /// Elements of the gradient of a weight that a piece holds, 1 MiB of f32.
 const OWNED: usize = 1 << 18;
+
+/// Elements of an output's weight that one piece of turning the weight reads at a time.
+const TURNED_AT_ONCE: usize = 128;
 
 /// Width and height of the tiles in which a weight is turned.
 const TURN: usize = 16;
@@ -303,7 +307,7 @@ pub(super) fn grad_weight<T: Real>(
     if dw.len() / shape.groups <= SMALL_WEIGHT {
         gradient.in_sums(pool, parallel, dw);
     } else {
-        gradient.by_channels(pool, parallel, dw);
+        gradient.in_parts(pool, parallel, dw);
     }
 }
 
@@ -335,8 +339,9 @@ impl<T: Real> Gradient<'_, T> {
                 if rows.is_empty() {
                     return sum.fill(T::zero());
                 }
+                let of = Piece { group, outputs: 0..self.group_outputs, channels: 0..channels };
                 // SAFETY: `sum` has rows of `depth` elements.
-                unsafe { self.add_up(group, rows, 0..channels, sum.as_mut_ptr(), depth) };
+                unsafe { self.add_up(of, rows, sum.as_mut_ptr(), depth) };
             });
             let all = &*all;
             let total = dw.len();
@@ -352,41 +357,47 @@ impl<T: Real> Gradient<'_, T> {
         });
     }
 
-    /// Cuts the channels into pieces, each of which adds up all images.
-    fn by_channels(&self, pool: &Pool, parallel: bool, dw: &mut [T]) {
+    /// Cuts outputs and channels into pieces, each of which adds up all images.
+    fn in_parts(&self, pool: &Pool, parallel: bool, dw: &mut [T]) {
         let (all_channels, taps) = (self.channels, self.windows.taps());
         let len = self.group_outputs * all_channels * taps;
-        let pieces = len.div_ceil(OWNED).max(PIECES).min(all_channels);
-        let width = all_channels.div_ceil(pieces);
+        let [high, wide] = self.parts(len.div_ceil(OWNED).next_multiple_of(PIECES));
+        let height = self.group_outputs.div_ceil(high);
+        let width = all_channels.div_ceil(wide);
         let groups = dw.len() / len;
         let target = Shared(dw.as_mut_ptr());
-        pool.each_index(groups * pieces, parallel, |piece| {
-            let (group, piece) = (piece / pieces, piece % pieces);
-            let channels = part(piece, width, all_channels);
-            if channels.is_empty() {
+        pool.each_index(groups * high * wide, parallel, |piece| {
+            let (piece, column) = (piece / wide, piece % wide);
+            let (group, row) = (piece / high, piece % high);
+            let outputs = part(row, height, self.group_outputs);
+            let channels = part(column, width, all_channels);
+            if outputs.is_empty() || channels.is_empty() {
                 return;
             }
+            let place = |output: usize| {
+                group * len + ((outputs.start + output) * all_channels + channels.start) * taps
+            };
+            let of = Piece { group, outputs: outputs.clone(), channels: channels.clone() };
             if self.windows.is_source() {
                 // SAFETY: with one tap, the rows of dw are `all_channels` long, and these channels' elements
-                // of this group's rows are this piece's alone; dw is borrowed exclusively.
+                // of these outputs' rows are this piece's alone; dw is borrowed exclusively.
                 unsafe {
-                    let into = target.start().add(group * len + channels.start);
-                    self.add_up(group, 0..self.rows, channels, into, all_channels);
+                    let into = target.start().add(place(0));
+                    self.add_up(of, 0..self.rows, into, all_channels);
                 }
                 return;
             }
             let depth = taps * channels.len();
-            with_scratch(self.group_outputs * depth, |sum: &mut [T]| {
+            with_scratch(outputs.len() * depth, |sum: &mut [T]| {
                 // SAFETY: `sum` has rows of `depth` elements.
-                unsafe {
-                    self.add_up(group, 0..self.rows, channels.clone(), sum.as_mut_ptr(), depth)
-                };
+                unsafe { self.add_up(of, 0..self.rows, sum.as_mut_ptr(), depth) };
                 for (output, sum) in sum.chunks_exact(depth).enumerate() {
-                    let first = group * len + (output * all_channels + channels.start) * taps;
                     // SAFETY: the elements of these channels in this row of dw, which are this piece's
                     // alone; dw is borrowed exclusively.
-                    let dw =
-                        unsafe { std::slice::from_raw_parts_mut(target.start().add(first), depth) };
+                    let dw = unsafe {
+                        let first = target.start().add(place(output));
+                        std::slice::from_raw_parts_mut(first, depth)
+                    };
                     for (channel, dw) in dw.chunks_exact_mut(taps).enumerate() {
                         for (tap, dw) in dw.iter_mut().enumerate() {
                             *dw = sum[tap * channels.len() + channel];
@@ -397,22 +408,35 @@ impl<T: Real> Gradient<'_, T> {
         });
     }
 
-    /// into ← dyᵀ × (what the windows in `rows`, at least one, see of `channels`) of one group.
+    /// How often outputs and channels are cut for at least `pieces`, as far as there can be so many: what is
+    /// longer is cut, since each piece packs its outputs of dy and copies its channels of x.
+    fn parts(&self, pieces: usize) -> [usize; 2] {
+        let [mut high, mut wide] = [1, 1];
+        while high * wide < pieces {
+            let (height, depth) =
+                (self.group_outputs / high, self.channels * self.windows.taps() / wide);
+            if height > depth && high < self.group_outputs {
+                high += 1;
+            } else if wide < self.channels {
+                wide += 1;
+            } else {
+                break;
+            }
+        }
+        [high, wide]
+    }
+
+    /// into ← dyᵀ × (what the windows in `rows`, at least one, see) of one piece.
     ///
     /// # Safety
-    /// `into` must be valid for writes of `group_outputs` rows of taps × channels, `step` elements apart, and
+    /// `into` must be valid for writes of a row of taps × channels for each output, `step` elements apart, and
     /// nobody else's.
-    unsafe fn add_up(
-        &self,
-        group: usize,
-        rows: Range<usize>,
-        channels: Range<usize>,
-        into: *mut T,
-        step: usize,
-    ) {
+    unsafe fn add_up(&self, piece: Piece, rows: Range<usize>, into: *mut T, step: usize) {
+        let Piece { group, outputs, channels } = piece;
         let depth = self.windows.taps() * channels.len();
+        let first_output = group * self.group_outputs + outputs.start;
         let dy_of = |row: usize| Factor {
-            elements: &self.dy[row * self.outputs + group * self.group_outputs..],
+            elements: &self.dy[row * self.outputs + first_output..],
             steps: [1, self.outputs],
         };
         let first_channel = group * self.channels + channels.start;
@@ -423,7 +447,7 @@ impl<T: Real> Gradient<'_, T> {
                 elements: &of_channels[channels.start..],
                 steps: [self.windows.channels, 1],
             };
-            let size = [self.group_outputs, depth, rows.len()];
+            let size = [outputs.len(), depth, rows.len()];
             // SAFETY: the caller's duty.
             return unsafe { multiply(size, dy_of(rows.start), seen, into, step, false) };
         }
@@ -435,13 +459,20 @@ impl<T: Real> Gradient<'_, T> {
                 let seen = &mut seen[..count * depth];
                 self.windows.gather(some, 0..self.windows.taps(), channels.clone(), seen);
                 let seen = Factor { elements: seen, steps: [depth, 1] };
-                let size = [self.group_outputs, depth, count];
+                let size = [outputs.len(), depth, count];
                 let again = first > rows.start;
                 // SAFETY: the caller's duty; the first time, nothing is read.
                 unsafe { multiply(size, dy_of(first), seen, into, step, again) };
             }
         });
     }
+}
+
+/// Some outputs and some channels of a group, counted in it.
+struct Piece {
+    group: usize,
+    outputs: Range<usize>,
+    channels: Range<usize>,
 }
 
 /// packed[g][tap, c, o] ← w[g·o + o][c][place of the tap].
@@ -465,31 +496,45 @@ fn pack_outputs_last<T: Real>(
         taps[place] = tap;
     }
     let target = Shared(packed.as_mut_ptr());
-    let blocks = outputs.div_ceil(TURN);
-    pool.each_index(shape.groups * blocks, w.len() >= PARALLEL_MIN / 16, |block| {
-        let (group, first) = (block / blocks, block % blocks * TURN);
-        let height = TURN.min(outputs - first);
-        let w = &w[(group * outputs + first) * row..][..height * row];
-        for start in (0..row).step_by(TURN) {
-            let width = TURN.min(row - start);
-            let mut tile = [[T::zero(); TURN]; TURN];
-            for (r, w) in w.chunks_exact(row).enumerate() {
-                for (column, &w) in tile.iter_mut().zip(&w[start..][..width]) {
-                    column[r] = w;
+    // A line of `packed` is far from the next that is written, and each would be waited for: a piece turns
+    // what fits the L2 cache, and copies that in long runs.
+    let width = TURN.max(TURNED_AT_ONCE.div_ceil(area));
+    let pieces = channels.div_ceil(width);
+    pool.each_index(shape.groups * pieces, w.len() >= PARALLEL_MIN / 16, |piece| {
+        let (group, piece) = (piece / pieces, piece % pieces);
+        let some = part(piece, width, channels);
+        if some.is_empty() {
+            return;
+        }
+        with_scratch(some.len() * area * outputs, |turned: &mut [T]| {
+            let w = &w[group * outputs * row..][..outputs * row];
+            turn(w, row, some.start * area..some.end * area, turned);
+            for (place, &tap) in taps.iter().enumerate() {
+                let first = (group * row + tap * channels + some.start) * outputs;
+                // SAFETY: these channels' rows of `packed`, which has groups × row of `outputs` elements; no
+                // other piece has them. `packed` is borrowed exclusively.
+                let into = unsafe {
+                    let start = target.start().add(first);
+                    std::slice::from_raw_parts_mut(start, some.len() * outputs)
+                };
+                let rows = turned.chunks_exact(outputs).skip(place).step_by(area);
+                for (into, turned) in into.chunks_exact_mut(outputs).zip(rows) {
+                    into.copy_from_slice(turned);
                 }
             }
-            for (at, column) in (start..start + width).zip(&tile) {
-                let into = group * row + taps[at % area] * channels + at / area;
-                // SAFETY: row `into` of `packed`, which has groups × row of `outputs` elements; no other
-                // block has these columns of them. `packed` is borrowed exclusively.
-                let into = unsafe {
-                    let start = target.start().add(into * outputs + first);
-                    std::slice::from_raw_parts_mut(start, height)
-                };
-                into.copy_from_slice(&column[..height]);
-            }
-        }
+        });
     });
+}
+
+/// turned[c, r] ← matrix[r, columns.start + c] for a matrix with rows of `row` elements.
+fn turn<T: Real>(matrix: &[T], row: usize, columns: Range<usize>, turned: &mut [T]) {
+    let rows = Rows {
+        elements: &matrix[columns.start..],
+        rows: matrix.len() / row,
+        columns: columns.len(),
+        stride: row,
+    };
+    transpose(rows, turned, matrix.len() / row);
 }
 
 /// packed[g][tap, o, c] ← w[g·o + o][c][place of the tap].
