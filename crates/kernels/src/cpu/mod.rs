@@ -7,6 +7,7 @@
 
 mod cells;
 mod element_wise;
+mod few_rows;
 mod map;
 mod matmul;
 mod moves;
@@ -56,6 +57,6 @@ impl Cpu {
 
 impl Backend for Cpu {
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
-        matmul::matmul(&self.pool, product, a, b, y);
+        matmul::matmul(&self.pool, self.simd, product, a, b, y);
     }
 }
