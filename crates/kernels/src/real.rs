@@ -95,7 +95,14 @@ impl Floating for bf16 {
     }
     #[inline(always)]
     fn from_f64(value: f64) -> bf16 {
-        bf16::from_f64(value)
+        // half::bf16::from_f64 drops the lower half of the fraction, and takes a number a hair above a tie
+        // for the tie. By way of f32, rounded to odd, nothing is lost (Boldo and Melquiond 2008).
+        let near = value as f32;
+        if value.is_nan() || f64::from(near) == value {
+            return bf16::from_f32(near);
+        }
+        let is_beyond = f64::from(near).abs() > value.abs();
+        bf16::from_f32(f32::from_bits((near.to_bits() - u32::from(is_beyond)) | 1))
     }
     #[inline(always)]
     fn from_f32(value: f32) -> bf16 {

@@ -190,7 +190,14 @@ fn large_operands() {
         element_wise::<f64>(rows, columns, 7);
     }
     for transposed in [[false, false], [false, true], [true, false], [true, true]] {
-        for sizes in [[5, 700, 33], [700, 5, 33], [300, 301, 65], [17, 40, 900], [1, 513, 600]] {
+        for sizes in [
+            [5, 700, 33],
+            [700, 5, 33],
+            [300, 301, 65],
+            [17, 40, 900],
+            [1, 513, 600],
+            [9, 1100, 600],
+        ] {
             product::<f32>(sizes, transposed, 8);
             product::<f64>(sizes, transposed, 8);
         }

@@ -4,12 +4,12 @@
 
 mod common;
 
-use common::{Real, Tensor, Values, assert_same, run_one, try_run};
-use tensorwire_graph::Op;
+use common::{Real, Tensor, Values, assert_same, profile, run_all, run_one, try_run};
+use tensorwire_graph::{Cell, Op};
 use tensorwire_kernels::{KernelChoice, Kernels};
 
 /// [m, n, k]: the layers of the paper's MLP, and sizes around vectors, tiles and thresholds.
-const SHAPES: [[usize; 3]; 11] = [
+const SHAPES: [[usize; 3]; 13] = [
     [64, 2048, 2048],
     [2048, 2048, 64],
     [64, 10, 2048],
@@ -21,6 +21,8 @@ const SHAPES: [[usize; 3]; 11] = [
     [127, 129, 131],
     [511, 257, 65],
     [33, 1025, 515],
+    [8, 1100, 700],
+    [3, 70, 300],
 ];
 
 fn products<T: Real>([m, n, k]: [usize; 3]) {
@@ -99,4 +101,47 @@ fn threads_share_one_back_end() {
             });
         }
     });
+}
+
+/// Sequences of several lengths through a cell and back, of a size at which steps are cut into pieces.
+fn sequences<T: Real>(cell: Cell, batch: usize) {
+    let hidden = 300;
+    let mut values = Values(batch as u64);
+    let active = profile(&mut values, batch, 6);
+    let total: usize = active.iter().map(|&rows| rows as usize).sum();
+    let (row, square, state) = ([total, hidden], [hidden, hidden], [batch, hidden]);
+    let saved = [total, cell.saved() * hidden];
+    let (gates, states) = (cell.gates(), cell.states());
+    let mut several = |count: usize, dims: [usize; 2]| {
+        let mut one = |_| Tensor::new(&dims, &values.reals::<T>(dims[0] * dims[1]));
+        (0..count).map(&mut one).collect::<Vec<_>>()
+    };
+    let (products, matrices) = (several(gates, row), several(gates, square));
+    let (first, dy) = (several(states, state), several(1, row));
+    let active = vec![Tensor::new(&[active.len()], &active)];
+    let run = |threads: usize| {
+        let kernels = Kernels::open(KernelChoice::Cpu, threads);
+        let given = [&products[..], &matrices, &first, &active].concat();
+        let dims = [vec![&row[..]], vec![&state; states], vec![&saved]].concat();
+        let made = run_all::<T>(&kernels, &Op::Recurrent { cell }, &given, &dims);
+        let behind = vec![Tensor::new(&row, &made[0]), Tensor::new(&saved, &made[states + 1])];
+        let given = [&dy[..], &matrices, &first, &active, &behind].concat();
+        let dims = [vec![&row[..]; gates], vec![&square; gates], vec![&state; states]].concat();
+        let op = Op::RecurrentGrad { cell, sequence: true, finals: [false, false] };
+        [made.concat(), run_all::<T>(&kernels, &op, &given, &dims).concat()].concat()
+    };
+    let expected = run(1);
+    for threads in [1, 2, 3] {
+        assert_same(&run(threads), &expected);
+    }
+}
+
+#[test]
+fn recurrent_cells_do_not_depend_on_threads() {
+    for cell in [Cell::Rnn, Cell::Gru, Cell::Lstm] {
+        for batch in [1, 11] {
+            sequences::<f32>(cell, batch);
+            sequences::<f64>(cell, batch);
+        }
+    }
 }

@@ -8,6 +8,7 @@
 mod cells;
 mod conv;
 mod element_wise;
+mod few_rows;
 mod images;
 mod map;
 mod matmul;
@@ -67,6 +68,6 @@ impl Backend for Cpu {
     }
 
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
-        matmul::matmul(&self.pool, product, a, b, y);
+        matmul::matmul(&self.pool, self.simd, product, a, b, y);
     }
 }

@@ -18,6 +18,9 @@ pub(super) const ROWS_MAX: usize = 8;
 /// Most elements of a panel's row: two AVX-512 vectors of f32.
 pub(super) const WIDTH_MAX: usize = 32;
 
+/// How far ahead of its use a panel is asked for: some hundred cycles of one row.
+const AHEAD: usize = 2048;
+
 /// The sums of up to [`ROWS_MAX`] rows by one panel.
 pub(super) type Sums<T> = [[T; WIDTH_MAX]; ROWS_MAX];
 
@@ -58,13 +61,20 @@ pub(super) fn pack_columns<T: Real>(
     }
 }
 
-/// sums[r] ← Σ over the parts of x's row r times the panel; each part is (rows of k elements, one behind
-/// the other, panel of [k, width]).
+/// What is multiplied: row r of x starts at `r·stride` and has as many elements as the panel rows.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a, T> {
+    pub(super) x: &'a [T],
+    pub(super) stride: usize,
+    pub(super) panel: &'a [T],
+}
+
+/// sums[r] ← Σ over the parts of x's row r times the panel.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, T: Real>(
     simd: S,
     rows: usize,
-    parts: &[(&[T], &[T])],
+    parts: &[Part<'_, T>],
     sums: &mut Sums<T>,
 ) {
     let mut first = 0;
@@ -85,15 +95,16 @@ pub(super) fn multiply<S: Simd, T: Real>(
 fn some<S: Simd, T: Real, const R: usize>(
     simd: S,
     first: usize,
-    parts: &[(&[T], &[T])],
+    parts: &[Part<'_, T>],
     sums: &mut [[T; WIDTH_MAX]],
 ) -> usize {
     let mut registers = [[<T as Lanes>::splat(simd, T::zero()); VECTORS]; R];
-    for (x, panel) in parts {
+    for &Part { x, stride, panel } in parts {
         let panel = T::vectors::<S>(panel);
         let k = panel.len() / VECTORS;
-        let x: [&[T]; R] = std::array::from_fn(|r| &x[(first + r) * k..][..k]);
+        let x: [&[T]; R] = std::array::from_fn(|r| &x[(first + r) * stride..][..k]);
         for (i, panel) in panel.chunks_exact(VECTORS).enumerate() {
+            prefetch(panel);
             for (row, x) in registers.iter_mut().zip(x) {
                 // SAFETY: `i` is below `k`, the number of chunks, and `x` has k elements.
                 let x = T::splat(simd, unsafe { *x.get_unchecked(i) });
@@ -107,4 +118,20 @@ fn some<S: Simd, T: Real, const R: usize>(
         T::vectors_mut::<S>(sums)[..VECTORS].copy_from_slice(row);
     }
     R
+}
+
+/// Asks for what lies [`AHEAD`] bytes behind `vectors`: a panel comes from a cache that all cores share, and
+/// with few rows the loop is as fast as it comes.
+#[inline(always)]
+fn prefetch<V>(vectors: &[V]) {
+    #[cfg(target_arch = "x86_64")]
+    for vector in vectors {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let ahead = std::ptr::from_ref(vector).wrapping_byte_add(AHEAD);
+        // SAFETY: every x86-64 has the instruction, which reads nothing that the program sees and faults at
+        // no address.
+        unsafe { _mm_prefetch(ahead.cast(), _MM_HINT_T0) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = vectors;
 }

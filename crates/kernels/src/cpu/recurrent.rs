@@ -8,13 +8,16 @@ use pulp::{Simd, WithSimd};
 use tensorwire_graph::Cell;
 
 use super::cells::{self, GATES_MAX};
-use super::panels::{self, ROWS_MAX, Sums, WIDTH_MAX};
+use super::panels::{self, Part, ROWS_MAX, Sums, WIDTH_MAX};
 use super::scratch::with_scratch;
 use super::shared::Sheet;
 use super::{Cpu, matmul};
 use crate::launch::Product;
 use crate::launch::recurrent::{Given, GradGiven, GradMade, Made, Recurrences, Steps};
 use crate::real::Real;
+
+/// Most that a cell saves of a hidden unit.
+const SAVED_MAX: usize = 5;
 
 /// Least multiplications of a step that are worth threads: some 5 µs of one core.
 const PARALLEL_MIN: usize = 1 << 18;
@@ -112,7 +115,7 @@ impl Recurrences for Cpu {
                     2 if cell == Cell::Gru => &*dun,
                     _ => &*made.products[gate],
                 };
-                matmul::matmul(&self.pool, product, d, before, matrix);
+                matmul::matmul(&self.pool, self.simd, product, d, before, matrix);
             }
         });
     }
@@ -273,38 +276,41 @@ impl<T: Real> WithSimd for ForwardPart<'_, T> {
             let x = &before[first * h..][..rows * h];
             for (gate, sums) in sums.iter_mut().take(gates).enumerate() {
                 let packed = &step.packed[(unit * gates + gate) * panel..][..panel];
-                panels::multiply(simd, rows, &[(x, packed)], sums);
+                panels::multiply(simd, rows, &[Part { x, stride: h, panel: packed }], sums);
             }
             let per_row = |r: usize| {
                 let row = first + r;
                 let at = row * h + columns.start;
                 let x = |gate: usize| &given.products[gate][start * h + at..][..len];
                 let u = |gate: usize| &sums[gate][r][..len];
-                let saved = |what: usize| {
-                    let columns = what * h + columns.start..what * h + columns.end;
-                    // SAFETY: a step's threads each have hidden units of their own, and a thread asks for
-                    // each of what is saved of them once a row.
-                    unsafe { step.saved.part(row, columns) }
-                };
-                // SAFETY: as above.
-                let y = unsafe { step.y.part(row, columns.clone()) };
+                // into arrays of its own, which nothing else can be, so that the loops become vectors
+                let mut made = [[T::zero(); WIDTH_MAX]; SAVED_MAX + 1];
+                let [m0, m1, m2, m3, m4, y] = made.each_mut().map(|made| &mut made[..len]);
                 match cell {
                     Cell::Rnn => cells::rnn(x(0), u(0), y),
                     Cell::Gru => {
-                        let saved = [saved(0), saved(1), saved(2), saved(3)];
                         let before = &before[at..][..len];
-                        cells::gru([x(0), x(1), x(2)], [u(0), u(1), u(2)], before, saved, y);
+                        let (x, u) = ([x(0), x(1), x(2)], [u(0), u(1), u(2)]);
+                        cells::gru(x, u, before, [m0, m1, m2, m3], y);
                     }
                     Cell::Lstm => {
                         let before = match start {
                             0 => &given.first[1][at..][..len],
                             _ => &step.saved_before[(row * 5 + 4) * h + columns.start..][..len],
                         };
-                        let saved = [saved(0), saved(1), saved(2), saved(3), saved(4)];
                         let (x, u) = ([x(0), x(1), x(2), x(3)], [u(0), u(1), u(2), u(3)]);
-                        cells::lstm(x, u, before, saved, y);
+                        cells::lstm(x, u, before, [m0, m1, m2, m3, m4], y);
                     }
                 }
+                let [saved @ .., y] = &made;
+                for (what, saved) in saved.iter().take(cell.saved()).enumerate() {
+                    let columns = what * h + columns.start..what * h + columns.end;
+                    // SAFETY: a step's threads each have hidden units of their own, and a thread asks for
+                    // one part after the other.
+                    unsafe { step.saved.part(row, columns) }.copy_from_slice(&saved[..len]);
+                }
+                // SAFETY: as above.
+                unsafe { step.y.part(row, columns.clone()) }.copy_from_slice(&y[..len]);
             };
             (0..rows).for_each(per_row);
         }
@@ -356,10 +362,12 @@ impl<T: Real> WithSimd for BackwardPart<'_, T> {
         for first in (0..active.max(next_active)).step_by(ROWS_MAX) {
             let through = ROWS_MAX.min(next_active.saturating_sub(first));
             if through > 0 {
-                let mut parts: [(&[T], &[T]); GATES_MAX] = [(&[], &[]); GATES_MAX];
+                let nothing = Part { x: &[][..], stride: 0, panel: &[][..] };
+                let mut parts = [nothing; GATES_MAX];
                 for (gate, part) in parts.iter_mut().take(gates).enumerate() {
                     let packed = &step.packed[(unit * gates + gate) * panel..][..panel];
-                    *part = (&step.next_products[gate][first * h..][..through * h], packed);
+                    let x = &step.next_products[gate][first * h..][..through * h];
+                    *part = Part { x, stride: h, panel: packed };
                 }
                 panels::multiply(simd, through, &parts[..gates], &mut sums);
             }
@@ -397,34 +405,42 @@ impl<T: Real> Backward<'_, T> {
                 *dh += dy;
             }
         }
-        // SAFETY: as in `with_simd`: these hidden units are one thread's, and it asks once for each.
-        let dx = |gate: usize| unsafe { self.products[gate].part(at, columns.clone()) };
         let before = &self.before[within..][..len];
         let width = self.cell.saved() * h;
         let saved = |what: usize| &self.given.saved[at * width + what * h + columns.start..][..len];
+        // into arrays of its own, which nothing else can be, so that the loops become vectors
+        let mut made = [[T::zero(); WIDTH_MAX]; GATES_MAX + 2];
+        let [d0, d1, d2, d3, dun, state] = made.each_mut().map(|made| &mut made[..len]);
         match self.cell {
-            Cell::Rnn => {
-                carried.fill(T::zero());
-                cells::rnn_grad(dh, &self.given.y[within..][..len], dx(0));
-            }
+            Cell::Rnn => cells::rnn_grad(dh, &self.given.y[within..][..len], d0),
             Cell::Gru => {
-                // SAFETY: as above.
-                let dun = unsafe { self.dun.part(at, columns.clone()) };
                 let saved = [saved(0), saved(1), saved(2), saved(3)];
-                cells::gru_grad(dh, saved, before, [dx(0), dx(1), dx(2)], dun, carried);
+                cells::gru_grad(dh, saved, before, [d0, d1, d2], dun, state);
+                // SAFETY: as in `with_simd`: these hidden units are one thread's, which asks for one part
+                // after the other.
+                unsafe { self.dun.part(at, columns.clone()) }.copy_from_slice(dun);
+                carried.copy_from_slice(state);
             }
             Cell::Lstm => {
-                carried.fill(T::zero());
                 let Some(cells) = self.carried[1] else { return };
                 // SAFETY: as above.
                 let dc = unsafe { cells.part(row, columns.clone()) };
+                state.copy_from_slice(dc);
                 let before = match self.is_first {
                     true => &self.cells_before[row * h + columns.start..][..len],
                     false => &self.cells_before[(row * 5 + 4) * h + columns.start..][..len],
                 };
                 let saved = [saved(0), saved(1), saved(2), saved(3), saved(4)];
-                cells::lstm_grad(dh, saved, before, [dx(0), dx(1), dx(2), dx(3)], dc);
+                cells::lstm_grad(dh, saved, before, [d0, d1, d2, d3], state);
+                dc.copy_from_slice(state);
             }
+        }
+        if self.cell != Cell::Gru {
+            carried.fill(T::zero());
+        }
+        for (product, made) in self.products.iter().zip(&made) {
+            // SAFETY: as above.
+            unsafe { product.part(at, columns.clone()) }.copy_from_slice(&made[..len]);
         }
     }
 }

@@ -28,13 +28,20 @@ impl<T> Shared<T> {
 }
 
 /// Rows of which each thread writes some columns.
-#[derive(Clone, Copy)]
 pub(super) struct Sheet<'a, T> {
     start: Shared<T>,
     len: usize,
     columns: usize,
     borrowed: PhantomData<&'a mut [T]>,
 }
+
+impl<T> Clone for Sheet<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Sheet<'_, T> {}
 
 impl<'a, T> Sheet<'a, T> {
     pub(super) fn new(elements: &'a mut [T], columns: usize) -> Sheet<'a, T> {

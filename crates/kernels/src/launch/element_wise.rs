@@ -158,7 +158,7 @@ pub(super) fn fill<B: ElementWise>(
             exactly(value as i64, value, |v| v as f64).ok_or_else(refused)?,
             y.elements_mut()?,
         ),
-        DType::BF16 => backend.fill(bf16::from_f64(value), y.elements_mut()?),
+        DType::BF16 => backend.fill(<bf16 as Floating>::from_f64(value), y.elements_mut()?),
         DType::U8 => backend.fill(
             exactly(value as u8, value, |v| v.into()).ok_or_else(refused)?,
             y.elements_mut()?,
