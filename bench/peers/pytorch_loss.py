@@ -20,14 +20,14 @@ from pytorch_models import MODELS, Variables, loss_of
 # model: (data, batch, learning rate)
 JOBS = {
     "mlp": ("digits", 32, 0.05),
-    "fcn5": ("digits", 32, 0.01),
+    "fcn5": ("digits", 32, 0.002),
     "cifar": ("digits", 32, 0.01),
     "lstm": ("synthetic:64", 4, 0.05),
-    "gru": ("synthetic:64", 4, 0.05),
-    "alexnet": ("synthetic:64", 4, 0.001),
-    "vgg16": ("synthetic:64", 2, 0.0005),
-    "resnet50": ("synthetic:64", 4, 0.01),
-    "inception-v3": ("synthetic:64", 4, 0.005),
+    "gru": ("synthetic:64", 4, 0.01),
+    "alexnet": ("synthetic:64", 4, 0.00001),
+    "vgg16": ("synthetic:64", 2, 0.000002),
+    "resnet50": ("synthetic:64", 4, 0.000001),
+    "inception-v3": ("synthetic:64", 4, 0.000001),
 }
 MOMENTUM = 0.9
 SEED = 1
@@ -39,6 +39,7 @@ def arguments():
     parser.add_argument("--models", default=",".join(JOBS), help="[%(default)s]")
     parser.add_argument("--steps", type=int, default=20, help="[%(default)s]")
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
+    parser.add_argument("--dtype", default="f32", choices=["f32", "f64"], help="[%(default)s]")
     parser.add_argument("--kernels", default="auto", help="tensorwire's --kernels [%(default)s]")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="relative [%(default)s]")
     parser.add_argument("--json", type=pathlib.Path, help="append one line of JSON a model")
@@ -51,6 +52,7 @@ def ours(given, folder, model, job):
     command = [given.tensorwire, "train", "--strategy", "local", "--workers", "1", "--model", model]
     command += ["--data", data, "--batch", str(batch), "--seed", str(SEED), "--lr", str(rate)]
     command += ["--momentum", str(MOMENTUM), "--steps", str(given.steps), "--kernels", given.kernels]
+    command += ["--dtype", given.dtype]
     command += ["--threads", str(given.threads), "--load", str(folder / "first.safetensors")]
     subprocess.run([*command, "--metrics", str(metrics)], check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -61,7 +63,11 @@ def theirs(given, folder, model, job):
     _, _, rate = job
     batches = load_file(folder / "batches.safetensors")
     steps = [
-        {name: batches[f"{step}/{name}"] for name in ("input", "labels")} for step in range(given.steps)
+        {
+            "input": batches[f"{step}/input"].to(torch.get_default_dtype()),
+            "labels": batches[f"{step}/labels"],
+        }
+        for step in range(given.steps)
     ]
     v = Variables(SEED)
     with torch.no_grad():
@@ -98,6 +104,7 @@ def compare(given, model):
 def main():
     given = arguments()
     torch.set_num_threads(given.threads)
+    torch.set_default_dtype(torch.float64 if given.dtype == "f64" else torch.float32)
     agree = True
     print(f"{'model':14} {'first loss':>11} {'last loss':>11} {'PyTorch':>11} {'worst difference':>17}")
     for model in given.models.split(","):
@@ -117,7 +124,7 @@ def main():
         )
         if given.json:
             with given.json.open("a") as lines:
-                lines.write(json.dumps({"bench": "loss", "kernels": given.kernels, **result}) + "\n")
+                lines.write(json.dumps({"bench": "loss", "kernels": given.kernels, "dtype": given.dtype, **result}) + "\n")
     return 0 if agree else 1
 
 
