@@ -25,9 +25,9 @@ JOBS = {
     "lstm": ("synthetic:64", 4, 0.05),
     "gru": ("synthetic:64", 4, 0.01),
     "alexnet": ("synthetic:64", 4, 0.00001),
-    "vgg16": ("synthetic:64", 2, 0.000002),
+    "vgg16": ("synthetic:64", 2, 0.00005),
     "resnet50": ("synthetic:64", 4, 0.000001),
-    "inception-v3": ("synthetic:64", 4, 0.000001),
+    "inception-v3": ("synthetic:64", 4, 0.0001),
 }
 MOMENTUM = 0.9
 SEED = 1

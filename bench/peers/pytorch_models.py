@@ -75,7 +75,8 @@ def conv_norm(v, name, x, outputs, kernel, stride=1, padding=0, eps=1e-5, scaled
     shift = v.get(f"{name}/shift", (outputs,))
     v.average(f"{name}/mean", (outputs,), 0.0)
     v.average(f"{name}/variance", (outputs,), 1.0)
-    return F.batch_norm(y, None, None, scale, shift, training=True, eps=eps)
+    # F.batch_norm refuses one value per channel
+    return torch.batch_norm(y, scale, shift, None, None, True, 0.0, eps, False)
 
 
 def images(batch):
