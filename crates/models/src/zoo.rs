@@ -122,7 +122,7 @@ impl Model {
                 Shape::Sequences { steps: 80, features: 1024, classes: 1000 }
             }
             Model::Seq2Seq => Shape::Pairs { source_words: 8000, target_words: 8000 },
-            Model::SentenceEmbedding => Shape::Sentences { words: 1000, classes: 256 },
+            Model::SentenceEmbedding => Shape::Sentences { words: 1000, classes: 64 },
         }
     }
 

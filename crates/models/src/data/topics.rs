@@ -17,7 +17,7 @@ const CLUSTERS_MIN: usize = 8;
 const CLUSTER_WORDS: [usize; 2] = [4, 24];
 const COMMON_WORDS: [usize; 2] = [8, 64];
 /// Shortest and longest sentence.
-const LENGTHS: [usize; 2] = [4, 16];
+const LENGTHS: [usize; 2] = [16, 40];
 /// Most sentences of a class of the test.
 const TEST_SENTENCES_MAX: usize = 16;
 
