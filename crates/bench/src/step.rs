@@ -52,7 +52,7 @@ pub struct StepResult {
     pub local_peak_bytes: u64,
     #[serde(flatten)]
     pub ps: Option<PsResult>,
-    /// The same of every measurement.
+    /// The same of every measurement; of the job's only where [`Prepared::has_bits_of_one`].
     pub weights_sha256: String,
     pub machine: Machine,
 }
@@ -113,7 +113,9 @@ pub fn step(
         members = reports(outcome)?;
         ps_ms.push(step_ms(&members, &ps.prepared));
         on_event(StepEvent::Measured { kind: "ps", ms: ps_ms[ps_ms.len() - 1] });
-        weights.ps(&members)?;
+        if ps.prepared.has_bits_of_one() {
+            weights.ps(&members)?;
+        }
     }
     let none = || BenchError::Zero { what: "--repetitions" };
     let local_ms = Summary::of(local_ms).ok_or_else(none)?;

@@ -75,7 +75,8 @@ pub enum Cell {
 }
 
 /// How a variable v changes, given the mean gradient g. What else it keeps, its slots, comes between
-/// the variable and the gradients, and starts as zeros.
+/// the variable and the gradients, and starts as zeros. Slots are of the variable's type, and f32 where that
+/// is bf16.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
     /// v ← v − rate·g.
@@ -376,7 +377,7 @@ impl Window {
             let reach =
                 self.kernel[s].checked_sub(1)?.checked_mul(self.dilation[s])?.checked_add(1)?;
             let room = size[s].checked_add(self.before[s])?.checked_add(self.after[s])?;
-            // padding as wide as a window would be windows of nothing else
+            // more would be windows of nothing but padding; dilated ones may still miss a small image
             let sensible = self.dilation[s] > 0 && self.before[s] < reach && self.after[s] < reach;
             let windows = room.checked_sub(reach)?.checked_div(self.stride[s])?;
             sensible.then_some(windows + 1)

@@ -4,8 +4,7 @@
 //!
 //! Three back ends compute the same operators. `reference` is plain loops in the order in which the
 //! formulas are written: the oracle of the tests. `cpu` is what training runs on. `onednn` has the
-//! library of that name, where it is installed, compute convolutions and what goes with them, and
-//! `cpu` the rest. Each gives the same bits for the same operands every time, `cpu` also for any
+//! library of that name, where it is installed, compute convolutions, and `cpu` the rest. Each gives the same bits for the same operands every time, `cpu` also for any
 //! number of threads.
 
 mod cpu;
@@ -43,6 +42,8 @@ pub enum KernelChoice {
 #[derive(Debug)]
 pub struct Kernels {
     backend: Opened,
+    /// Why [`KernelChoice::Auto`] did not take another.
+    instead: Option<String>,
 }
 
 #[derive(Debug)]
@@ -61,12 +62,16 @@ impl Kernels {
     /// With [`KernelChoice::OneDnn`] alone, where the library is missing or cannot be used.
     pub fn open(choice: KernelChoice, threads: usize) -> Result<Kernels, OpenError> {
         match choice {
-            KernelChoice::Auto => Ok(Kernels::open_onednn(None, threads)
-                .unwrap_or_else(|_| Kernels::open_at_level(SimdLevel::detect(), threads))),
+            KernelChoice::Auto => {
+                Ok(Kernels::open_onednn(None, threads).unwrap_or_else(|refused| {
+                    let instead = Some(format!("no oneDNN: {refused}"));
+                    Kernels { instead, ..Kernels::open_at_level(SimdLevel::detect(), threads) }
+                }))
+            }
             KernelChoice::Cpu => Ok(Kernels::open_at_level(SimdLevel::detect(), threads)),
             KernelChoice::OneDnn => Kernels::open_onednn(None, threads),
             KernelChoice::Reference => {
-                Ok(Kernels { backend: Opened::Reference(reference::Reference) })
+                Ok(Kernels { backend: Opened::Reference(reference::Reference), instead: None })
             }
         }
     }
@@ -78,22 +83,27 @@ impl Kernels {
     /// Where the library is missing or cannot be used.
     pub fn open_onednn(library: Option<&Path>, threads: usize) -> Result<Kernels, OpenError> {
         let cpu = cpu::Cpu::open(SimdLevel::detect(), threads);
-        Ok(Kernels { backend: Opened::OneDnn(onednn::OneDnn::open(library, cpu, threads)?) })
+        let backend = Opened::OneDnn(onednn::OneDnn::open(library, cpu, threads)?);
+        Ok(Kernels { backend, instead: None })
     }
 
     /// Opens the `cpu` back end with element-wise kernels that use no instructions beyond `level`, or
     /// beyond what the machine has. For tests: the matrix product still picks its own.
     #[doc(hidden)]
     pub fn open_at_level(level: SimdLevel, threads: usize) -> Kernels {
-        Kernels { backend: Opened::Cpu(cpu::Cpu::open(level, threads)) }
+        Kernels { backend: Opened::Cpu(cpu::Cpu::open(level, threads)), instead: None }
     }
 
     /// What was picked, for a log's first lines.
     pub fn description(&self) -> String {
-        match &self.backend {
+        let picked = match &self.backend {
             Opened::Cpu(cpu) => cpu.description(),
             Opened::OneDnn(onednn) => onednn.description(),
             Opened::Reference(_) => "reference: plain loops, 1 thread".to_owned(),
+        };
+        match &self.instead {
+            Some(instead) => format!("{picked} ({instead})"),
+            None => picked,
         }
     }
 

@@ -120,7 +120,7 @@ fn sequences<T: Real>(cell: Cell, batch: usize) {
     let (first, dy) = (several(states, state), several(1, row));
     let active = vec![Tensor::new(&[active.len()], &active)];
     let run = |threads: usize| {
-        let kernels = Kernels::open(KernelChoice::Cpu, threads);
+        let kernels = Kernels::open(KernelChoice::Cpu, threads).unwrap();
         let given = [&products[..], &matrices, &first, &active].concat();
         let dims = [vec![&row[..]], vec![&state; states], vec![&saved]].concat();
         let made = run_all::<T>(&kernels, &Op::Recurrent { cell }, &given, &dims);

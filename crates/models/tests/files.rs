@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use tempfile::TempDir;
-use tensorwire_models::data::{DataError, Dataset, Source};
+use tensorwire_models::data::{Data, DataError, Images, Shape, Source};
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
 const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
@@ -37,8 +38,12 @@ fn folder() -> TempDir {
     folder
 }
 
-fn load(folder: &Path) -> Result<Dataset, DataError> {
-    Source::Mnist(folder.to_owned()).load(0, 0, 0)
+fn load(folder: &Path) -> Result<Arc<Images>, DataError> {
+    let wanted = Shape::Images { dims: [28, 28, 1], classes: 10 };
+    match Source::Mnist(folder.to_owned()).open(&wanted, 0)? {
+        Data::Images(images) => Ok(images),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The error after `file` was replaced by `bytes`; one line that names the file.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, serialize};
+use tensorwire_base::human_bytes;
 use tensorwire_models::Model;
 use tensorwire_models::data::{Batches, Fed, FedValues, Source};
 
@@ -49,6 +50,17 @@ pub fn write_batches(spec: &BatchesSpec, path: &Path) -> Result<(), ConfigError>
     let mut fed: Vec<(String, Fed)> = Vec::new();
     for step in 0..spec.steps {
         let of_step = batches.feed(step, spec.worker);
+        if step == 0 {
+            // once as tensors, and once more as a file
+            let bytes: u64 =
+                of_step.iter().map(|fed| 4 * fed.dims.iter().product::<usize>() as u64).sum();
+            let needed = bytes.saturating_mul(spec.steps).saturating_mul(2);
+            let available = tensorwire_fabric::available_bytes();
+            if needed > available {
+                let (needed, available) = (human_bytes(needed), human_bytes(available));
+                return Err(ConfigError::TooManyBatches { needed, available });
+            }
+        }
         fed.extend(of_step.into_iter().map(|fed| (format!("{step}/{}", fed.name), fed)));
     }
     let failed = |source| ConfigError::Save { path: PathBuf::from(path), source };

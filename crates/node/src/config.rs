@@ -257,6 +257,10 @@ pub enum ConfigError {
         "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
     )]
     TooLarge { needed: String, available: String },
+    #[error(
+        "so many batches take {needed} of memory, {available} are available; lower --steps or --batch"
+    )]
+    TooManyBatches { needed: String, available: String },
     #[error("the data changed while the job started; start it again")]
     DataChanged,
     #[error("{0}")]

@@ -174,13 +174,21 @@ impl Prepared {
         self.config.roles()
     }
 
-    /// What computes in a worker, and why that was chosen.
+    /// What computes in a worker.
     pub fn kernels(&self) -> String {
         let local = self.config.strategy == Strategy::Local;
         let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
         let opened = Kernels::open(kernel_choice(&self.config), threads);
         opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
+    }
+
+    /// Do all processes compute the same bits as one that computes alone? Not where threads are shared out
+    /// and oneDNN may compute.
+    pub fn has_bits_of_one(&self) -> bool {
+        let ours =
+            matches!(kernel_choice(&self.config), KernelChoice::Cpu | KernelChoice::Reference);
+        ours || self.config.threads.is_some()
     }
 
     /// What the members are told.
@@ -475,7 +483,7 @@ fn kernel_choice(config: &TrainConfig) -> KernelChoice {
 }
 
 /// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
-/// server has work, the workers wait for it. Results do not depend on it.
+/// server has work, the workers wait for it. Results do not depend on it, but those of oneDNN's convolutions.
 fn default_threads(config: &TrainConfig, rank: Rank) -> usize {
     if rank.0 >= config.workers {
         return cores();

@@ -55,7 +55,7 @@ impl Transients {
             for input in node.inputs.iter().filter(|input| is_transient(part, **input)) {
                 *all.users.entry(*input).or_default() += 1;
             }
-            // fits: operators have at most two outputs
+            // fits: operators have a dozen outputs at most
             let outputs = (0..node.facts.len() as u32).map(|index| Output { node: id, index });
             let is_made = |output: &Output| {
                 is_transient(part, *output) && !matches!(node.op, Op::Input { .. })

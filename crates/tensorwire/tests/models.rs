@@ -48,6 +48,8 @@ fn models_train_over_servers_with_the_same_bits() {
         ("seq2seq", "--data grammar:200 --batch 4 --steps 3 --optimizer adagrad --lr 0.05"),
         ("sentence-embedding", "--batch 8 --steps 4"),
         ("gru", "--data synthetic:8 --batch 1 --steps 2"),
+        ("alexnet", "--data synthetic:4 --batch 1 --steps 1 --lr 0.0001"),
+        ("resnet50", "--data synthetic:4 --batch 2 --steps 1 --lr 0.0001"),
         ("mlp", "--batch 16 --steps 3 --dtype bf16"),
         ("mlp", "--batch 16 --steps 3 --dtype f64 --optimizer adam --lr 0.001"),
     ] {
@@ -94,10 +96,11 @@ fn sentences_are_turned_around_and_translated() {
 /// Pairs of sentences of classes that training never saw are found among each other.
 #[test]
 fn sentences_of_unseen_classes_are_told_apart() {
-    let job = "--model sentence-embedding --strategy local --workers 1 --batch 16 --optimizer adam \
-               --lr 0.003 --epochs 10";
+    let job = "--model sentence-embedding --strategy local --workers 1 --data synthetic:8000 --batch 16 \
+               --optimizer adam --lr 0.002 --epochs 8";
     let result = train(job).json();
-    assert!(number(&result, "test_accuracy") >= 0.9, "{result}");
+    // one of 16 by chance
+    assert!(number(&result, "test_accuracy") >= 0.7, "{result}");
 }
 
 #[test]

@@ -46,7 +46,7 @@ impl Classes {
         for (id, node) in graph.nodes() {
             let mut here = Vec::with_capacity(node.facts.len());
             for index in 0..node.facts.len() {
-                // fits: operators have at most two outputs
+                // fits: operators have a dozen outputs at most
                 let output = Output { node: id, index: index as u32 };
                 let first = node.inputs.first().filter(|_| index == 0);
                 let shared = first.and_then(|&input| {

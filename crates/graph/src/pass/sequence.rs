@@ -3,7 +3,7 @@
 //! made: without it the gradients of all activations would be alive at once. Sends and receives stay
 //! free, and so do the servers, whose updates come in the order in which gradients arrive.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::graph::{Graph, Job, NodeId, Task};
 use crate::op::Op;
@@ -25,16 +25,18 @@ pub(crate) fn in_sequence(
         if task.job != Job::Worker {
             return Vec::new();
         }
-        let alone = (graphs.len() == 1).then(|| updates(graph, &order[part]));
-        let place = |id: NodeId| {
-            let update = alone.as_ref().and_then(|updates| updates.get(&id));
-            update.map_or((id, None), |after| (*after, Some(id)))
-        };
         let mut pairs = Vec::new();
         for schedule in schedules {
             let here = schedule.order.iter().filter(|(at, _)| *at == part).map(|(_, id)| *id);
+            let members: HashSet<NodeId> = here.collect();
+            let alone = graphs.len() == 1;
+            let updates = alone.then(|| updates(graph, &order[part], &members));
+            let place = |id: NodeId| {
+                let update = updates.as_ref().and_then(|updates| updates.get(&id));
+                update.map_or((id, None), |after| (*after, Some(id)))
+            };
             let mut kernels: Vec<NodeId> =
-                here.filter(|id| computes(&graph.node(*id).op)).collect();
+                members.iter().copied().filter(|id| computes(&graph.node(*id).op)).collect();
             kernels.sort_unstable_by_key(|id| place(*id));
             pairs.extend(kernels.windows(2).map(|pair| (pair[0], pair[1])));
         }
@@ -45,15 +47,25 @@ pub(crate) fn in_sequence(
     graphs.iter().zip(tasks).enumerate().map(of_part).collect()
 }
 
-/// The nodes that change variables, each with the last of those that it comes behind.
-fn updates(graph: &Graph, order: &[(NodeId, NodeId)]) -> HashMap<NodeId, NodeId> {
-    let is_update = |id: &NodeId| graph.node(*id).op.mutated_inputs() > 0;
+/// The nodes of a run that change variables, each with the last of the run's that it comes behind. State is
+/// there from the start, wherever in the graph it was declared.
+fn updates(
+    graph: &Graph,
+    order: &[(NodeId, NodeId)],
+    members: &HashSet<NodeId>,
+) -> HashMap<NodeId, NodeId> {
+    let is_update = |id: &NodeId| members.contains(id) && graph.node(*id).op.mutated_inputs() > 0;
+    let counts = |id: &NodeId| {
+        let is_state = matches!(graph.node(*id).op, Op::Input { .. } | Op::Variable { .. });
+        members.contains(id) && !is_state
+    };
     let mut last: HashMap<NodeId, NodeId> = HashMap::new();
     let waits = graph
         .ids()
         .filter(is_update)
         .flat_map(|id| graph.predecessors(id).into_iter().map(move |before| (before, id)));
-    for (before, id) in waits.chain(order.iter().copied().filter(|(_, then)| is_update(then))) {
+    let order = order.iter().copied().filter(|(_, then)| is_update(then));
+    for (before, id) in waits.chain(order).filter(|(before, _)| counts(before)) {
         let after = last.entry(id).or_insert(before);
         *after = (*after).max(before);
     }

@@ -32,7 +32,7 @@ const COLUMNS_MIN: usize = 64;
 /// Elements of a group's weight up to which its gradient is summed in pieces of the images.
 const SMALL_WEIGHT: usize = 1 << 17;
 
-/// Those pieces, at most: 4 MiB of f32.
+/// Those pieces, at most: 4 MiB of f32 a group.
 const SUMS: usize = 8;
 
 /// Elements of the gradient of a weight that a piece holds, 1 MiB of f32.

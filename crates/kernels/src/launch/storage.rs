@@ -23,7 +23,7 @@ pub(super) fn in_f32<B: Backend>(
     op: &Op,
     mut operands: Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
-    check_types(&operands)?;
+    check_types(op, &operands)?;
     let (name, in_place) = (operands.op, operands.in_place);
     let read = if in_place { 1 } else { op.mutated_inputs() };
     let (inputs, mut outputs) = operands.parts_unchecked();
@@ -66,16 +66,19 @@ pub(super) fn in_f32<B: Backend>(
     Ok(())
 }
 
-/// Floating operands are of one type.
-fn check_types(operands: &Operands<'_, '_, '_>) -> Result<(), KernelError> {
+/// Floating operands are of one type; but an optimizer's slots are f32.
+fn check_types(op: &Op, operands: &Operands<'_, '_, '_>) -> Result<(), KernelError> {
     let first = usize::from(operands.in_place);
     let inputs = operands.inputs.iter().enumerate();
     let inputs = inputs.map(|(place, x)| (Operand::Input(first + place), x.dtype()));
     let outputs = operands.outputs.iter().enumerate();
     let outputs = outputs.map(|(place, y)| (Operand::Output(place), y.dtype()));
     for (operand, found) in inputs.chain(outputs) {
-        if found.is_floating() && found != DType::BF16 {
-            let expected = DType::BF16.to_string();
+        let is_slot =
+            matches!(operand, Operand::Output(place) if (1..op.mutated_inputs()).contains(&place));
+        let wanted = if is_slot { DType::F32 } else { DType::BF16 };
+        if found.is_floating() && found != wanted {
+            let expected = wanted.to_string();
             return Err(KernelError::DType { op: operands.op, operand, expected, found });
         }
     }

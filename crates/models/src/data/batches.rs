@@ -4,7 +4,6 @@
 use super::dataset::Data;
 use super::error::DataError;
 use super::fed::Fed;
-use super::images::Images;
 use super::order::{by_class, by_length, permutation};
 use super::sentences::SentencePair;
 
@@ -121,19 +120,6 @@ impl Batches {
             (Data::Sentences(data), Order::Pairs(order)) => data.train.feed(&order[rows], batch),
             _ => unreachable!("`order` makes pairs of sentences and nothing else"),
         }
-    }
-
-    /// Writes what `worker` sees in `step`: `x` is `[batch, features]` in 0..=1, `labels` is `[batch]`.
-    ///
-    /// # Panics
-    /// If `x` or `labels` have another length, there is no such worker, or the data are no images.
-    pub fn fill(&mut self, step: u64, worker: usize, x: &mut [f32], labels: &mut [i32]) {
-        let samples = self.samples(step, worker);
-        let Data::Images(images) = &self.data else {
-            panic!("{} are no images", self.data.shape().kind());
-        };
-        let images: &Images = images;
-        images.train.fill(samples.into_iter(), x, labels);
     }
 
     /// Where the rows of `worker` in `step` stand in the order of its epoch, which is made.

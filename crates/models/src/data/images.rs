@@ -87,23 +87,6 @@ impl Images {
         self.test.samples().div_ceil(batch)
     }
 
-    /// Writes test batch `batch_index` of `batch` samples, in the file's order: `x` is
-    /// `[batch, features]` in 0..=1, `labels` is `[batch]`. Rows past the last sample are zeros with
-    /// [`PADDING_LABEL`].
-    ///
-    /// # Panics
-    /// If `x` or `labels` have another length.
-    pub fn fill_test(&self, batch_index: usize, batch: usize, x: &mut [f32], labels: &mut [i32]) {
-        assert_eq!(labels.len(), batch, "one label a sample");
-        let samples = self.test.batch(batch_index, batch);
-        let rows = samples.len();
-        let filled = rows * self.features;
-        assert_eq!(x.len(), batch * self.features, "x is [batch, features]");
-        self.test.fill(samples, &mut x[..filled], &mut labels[..rows]);
-        x[filled..].fill(0.0);
-        labels[rows..].fill(PADDING_LABEL);
-    }
-
     /// `samples` of `split` as tensors: "input" f32[batch, h, w, c] in 0..=1 and "labels" i32[batch].
     /// Rows past the last sample are padding.
     pub(super) fn feed(&self, split: &Split, samples: &[usize], batch: usize) -> Vec<Fed> {
@@ -266,14 +249,15 @@ mod tests {
         let data = Images::new("t", train, test, [1, 2, 1], 5);
         assert_eq!(data.test_batches(2), 3);
         assert_eq!(data.test_batches(5), 1);
-        let (mut x, mut labels) = ([9.0; 4], [9; 2]);
-        data.fill_test(1, 2, &mut x, &mut labels);
-        assert_eq!(labels, [2, 3]);
-        data.fill_test(2, 2, &mut x, &mut labels);
-        assert_eq!(x, [40.0 / 255.0, 251.0 / 255.0, 0.0, 0.0]);
-        assert_eq!(labels, [4, PADDING_LABEL]);
-        data.fill_test(3, 2, &mut x, &mut labels);
-        assert_eq!((x, labels), ([0.0; 4], [PADDING_LABEL; 2]));
+        let batch = |index| {
+            let samples: Vec<usize> = data.test.batch(index, 2).collect();
+            let fed = data.feed(&data.test, &samples, 2);
+            (fed[0].f32s().to_vec(), fed[1].i32s().to_vec())
+        };
+        assert_eq!(batch(1).1, [2, 3]);
+        let half = vec![40.0 / 255.0, 251.0 / 255.0, 0.0, 0.0];
+        assert_eq!(batch(2), (half, vec![4, PADDING_LABEL]));
+        assert_eq!(batch(3), (vec![0.0; 4], vec![PADDING_LABEL; 2]));
     }
 
     #[test]

@@ -30,9 +30,6 @@ pub use source::{GRAMMAR_PAIRS, REVERSE_PAIRS, SYNTHETIC_SAMPLES, Source};
 pub use text::SENTENCE_WORDS_MAX;
 pub use tokens::{MARKER, Tokens, UNKNOWN, Vocabulary};
 
-/// The name that images had while there was nothing else.
-pub type Dataset = Images;
-
 /// Random bits of `seed`: stream `stream` of ChaCha8, whose bits a published algorithm fixes, so that
 /// every machine and every later version draws the same.
 fn random(seed: u64, stream: u64) -> rand_chacha::ChaCha8Rng {

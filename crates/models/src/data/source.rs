@@ -91,15 +91,6 @@ impl Source {
             }),
         }
     }
-
-    /// Loads images. `features`, `classes` and `seed` say what synthetic ones look like: the model's. The
-    /// others say it themselves, in [`Images::features`] and [`Images::classes`].
-    pub fn load(&self, features: usize, classes: usize, seed: u64) -> Result<Images, DataError> {
-        match self.open(&Shape::Images { dims: [1, features, 1], classes }, seed)? {
-            Data::Images(images) => Ok(Arc::unwrap_or_clone(images)),
-            _ => unreachable!("`open` gives the kind that it is asked for"),
-        }
-    }
 }
 
 impl FromStr for Source {
@@ -319,7 +310,8 @@ mod tests {
 
     #[test]
     fn the_digits_that_the_project_ships() {
-        let data = Source::Digits.load(0, 0, 0).unwrap();
+        let wanted = Shape::Images { dims: [8, 8, 1], classes: 10 };
+        let Ok(Data::Images(data)) = Source::Digits.open(&wanted, 0) else { panic!("no images") };
         assert_eq!((data.train.samples(), data.test.samples()), (1438, 359));
         assert_eq!((data.dims, data.features), ([8, 8, 1], 64));
         assert_eq!((data.classes, data.name.as_str()), (10, "digits"));

@@ -25,8 +25,8 @@ impl Loader {
         workers: Range<usize>,
         steps: u64,
     ) -> Result<Loader, TrainError> {
-        // one made ahead: the next is begun when that is taken
-        let (sender, receiver) = sync_channel(1);
+        // nothing is kept between: the next is begun when the one before is taken
+        let (sender, receiver) = sync_channel(0);
         let make = move || {
             for step in 0..steps {
                 let of_step = workers.clone().map(|worker| batches.feed(step, worker)).collect();

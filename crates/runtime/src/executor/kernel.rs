@@ -79,7 +79,7 @@ impl Executor {
     fn outputs(&mut self, part: &Part, id: NodeId) -> Result<Vec<Tensor>, RunError> {
         let step = self.counters.steps;
         let node = part.graph.node(id);
-        // fits: operators have at most two outputs
+        // fits: operators have a dozen outputs at most
         let all = (0..node.facts.len() as u32).map(|index| Output { node: id, index });
         let all: Vec<Output> = all.collect();
         if all.iter().all(|output| !is_transient(part, *output)) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
-use tensorwire_models::data::Shape;
+use tensorwire_models::data::{Data, SENTENCE_WORDS_MAX, Shape};
 use tensorwire_node::{
     JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update,
     launch_train, train_local,
@@ -117,9 +117,18 @@ fn announce(prepared: &Prepared) {
         data.train_samples(),
         data.test_samples(),
     ));
+    if let Data::Pairs(pairs) = data
+        && pairs.left_out > 0
+    {
+        let (left_out, most) = (pairs.left_out, SENTENCE_WORDS_MAX);
+        note(format_args!(
+            "{left_out} pairs left out: a sentence of no words, or more than {most}"
+        ));
+    }
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.strategy == Strategy::Local {
-        note(format_args!("local: {} replicas in one process, nothing crosses", config.workers));
+        let replicas = if config.workers == 1 { "replica" } else { "replicas" };
+        note(format_args!("local: {} {replicas} in one process, nothing crosses", config.workers));
         return;
     }
     let (hosts, roles) = (&config.hosts, &prepared.roles());

@@ -54,7 +54,7 @@ impl Row<'_> {
             }
             match input.dims[axis] {
                 Dim::Known(size) => known = known.saturating_add(size),
-                // any of the open ones names the sum, which is open too
+                // one input alone may have an open one
                 dim => open = Some(dim),
             }
         }

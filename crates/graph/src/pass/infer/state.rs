@@ -33,6 +33,16 @@ impl Row<'_> {
         if count.iter().any(|count| *count != scalar(DType::I64)) {
             return self.mismatch("the number of steps must be i64[]");
         }
-        Ok((self.alike_floats(like_variable)?, gradients))
+        let (variable, slots) = like_variable.split_at(1);
+        let wanted = match variable[0].dtype {
+            DType::BF16 => DType::F32,
+            dtype => dtype,
+        };
+        if slots.iter().any(|slot| slot.dtype != wanted) {
+            return self.mismatch("slots must be of the variable's type, of bf16 f32");
+        }
+        let dtype = variable[0].dtype;
+        let alike = like_variable.iter().map(|fact| Fact { dtype, ..fact.clone() });
+        Ok((self.alike_floats(&alike.collect::<Vec<Fact>>())?, gradients))
     }
 }
