@@ -4,7 +4,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
 
 use super::dataset::{Data, Shape};
 use super::error::DataError;
