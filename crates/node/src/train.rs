@@ -91,8 +91,6 @@ pub enum TrainError {
     Loader(std::io::Error),
     #[error("step {step}: the thread that makes batches is gone")]
     LoaderGone { step: u64 },
-    #[error("'{name}' takes no batch of {dims:?}: the data are of another kind than the model")]
-    Feed { name: String, dims: Vec<usize>, source: SessionError },
     #[error(transparent)]
     Trace(#[from] TraceError),
 }

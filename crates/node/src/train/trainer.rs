@@ -151,11 +151,7 @@ impl Trainer<'_> {
         values: &[T],
     ) -> Result<(), TrainError> {
         let node = self.session.node(name)?;
-        let misfit = |source| {
-            let (name, dims) = (name.to_string(), dims.to_vec());
-            TrainError::Feed { name, dims, source }
-        };
-        let (spec, mut bytes) = self.session.feed(node.into(), dims).map_err(misfit)?;
+        let (spec, mut bytes) = self.session.feed(node.into(), dims)?;
         let bad = |source| TrainError::Tensor { name: name.to_string(), source };
         let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
         // as many as the dimensions say, which the session has checked
