@@ -116,20 +116,11 @@ fn binary(
     assert_close(&db, &central_differences(&b, |b| loss(&a, b)), TOLERANCE);
 }
 
-/// Random but no two nearer than a step of central differences moves them: a maximum stays one.
-fn apart(values: &mut Values, count: usize) -> Vec<f64> {
-    let mut places: Vec<usize> = (0..count).collect();
-    for i in (1..count).rev() {
-        places.swap(i, values.below(i + 1));
-    }
-    places.into_iter().map(|place| place as f64 * 0.01 - 0.5).collect()
-}
-
 fn reduce([outer, length, inner]: [usize; 3], by: Reduction, seed: u64) {
     let kernels = reference();
     let mut values = Values(seed);
     let (dims, reduced) = ([outer, length, inner], [outer, inner]);
-    let x = apart(&mut values, outer * length * inner);
+    let x = values.apart(outer * length * inner);
     let dy: Vec<f64> = values.reals(outer * inner);
     let op = Op::Reduce { by, axis: 1 };
     let y = run(&kernels, &op, &[(&dims, &x)], &reduced);

@@ -18,6 +18,7 @@ mod common;
 
 use std::slice;
 
+use common::images::{Shape, absolute, count, reals, shape};
 use common::{
     Real, Tensor, Values, assert_close, assert_same, central_differences, cpus, reference, run_one,
     try_run,
@@ -52,62 +53,6 @@ fn agree<T: Real>(op: &Op, inputs: &[Tensor], dims: &[&[usize]], tolerances: &[V
             assert_same(found, expected);
         }
     }
-}
-
-/// The sizes of a convolution or of a pooling, where `outputs` are `channels`.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    batch: usize,
-    size: [usize; 2],
-    channels: usize,
-    outputs: usize,
-    groups: usize,
-    window: Window,
-}
-
-impl Shape {
-    fn x(&self) -> [usize; 4] {
-        [self.batch, self.size[0], self.size[1], self.channels]
-    }
-
-    fn w(&self) -> [usize; 4] {
-        let [rows, columns] = self.window.kernel;
-        [self.outputs, self.channels / self.groups, rows, columns]
-    }
-
-    fn y(&self) -> [usize; 4] {
-        let [rows, columns] = self.window.output(self.size).unwrap();
-        [self.batch, rows, columns, self.outputs]
-    }
-
-    fn pooled(&self) -> [usize; 4] {
-        Shape { outputs: self.channels, ..*self }.y()
-    }
-
-    /// Conv2d and its gradients: (operator, the operands' dimensions, the terms of a sum).
-    #[allow(clippy::type_complexity)] // a table's rows
-    fn convolutions(&self) -> [(Op, [usize; 4], [usize; 4], [usize; 4], usize); 3] {
-        let Shape { window, groups, size, .. } = *self;
-        let (x, w, y) = (self.x(), self.w(), self.y());
-        let area = window.kernel[0] * window.kernel[1];
-        [
-            (Op::Conv2d { window, groups }, x, w, y, area * self.channels),
-            (Op::Conv2dGradInput { window, groups, size }, y, w, x, area * self.outputs),
-            (Op::Conv2dGradWeight { window, groups }, y, x, w, y[0] * y[1] * y[2]),
-        ]
-    }
-}
-
-fn count(dims: &[usize]) -> usize {
-    dims.iter().product()
-}
-
-fn reals<T: Real>(values: &mut Values, dims: &[usize]) -> Tensor {
-    Tensor::new(dims, &values.reals::<T>(count(dims)))
-}
-
-fn absolute<T: Real>(x: &Tensor, dims: &[usize]) -> Tensor {
-    Tensor::new(dims, &x.to_vec::<T>().into_iter().map(|x| x.abs()).collect::<Vec<T>>())
 }
 
 fn convolutions<T: Real>(shape: Shape, seed: u64) {
@@ -249,11 +194,7 @@ fn gradients_of_poolings(shape: Shape, seed: u64) {
     let mut values = Values(seed);
     let (x_dims, y_dims) = (shape.x(), shape.pooled());
     let (window, size) = (shape.window, shape.size);
-    // all apart, so that a small move changes no maximum
-    let mut x: Vec<f64> = (0..count(&x_dims)).map(|i| i as f64 * 0.01).collect();
-    for i in (1..x.len()).rev() {
-        x.swap(i, values.below(i + 1));
-    }
+    let x = values.apart(count(&x_dims));
     let dy: Vec<f64> = values.reals(count(&y_dims));
     let gradient = Tensor::new(&y_dims, &dy);
     let op = Op::AvgPoolGrad { window, size };
@@ -318,21 +259,6 @@ fn gradients_of_response_norms(rows: usize, channels: usize, size: usize, beta: 
     let grad = Op::LocalResponseNormGrad { size, alpha, beta, bias };
     let dx: Vec<f64> = run_one(&kernels, &grad, &inputs, &dims);
     is_gradient(&op, &[(dims.to_vec(), x)], 0, &[dy], &[&dims], &dx);
-}
-
-/// Images with windows that fit them: uneven paddings, strides and dilations that leave rows over.
-fn shape(channels: usize) -> impl Strategy<Value = Shape> {
-    let pair = |end: usize| [1..=end, 1..=end];
-    let window = (pair(4), pair(3), pair(2), [0usize..4, 0..4], [0usize..4, 0..4]);
-    let sizes = (0usize..4, [1usize..10, 1..10], 1..=channels, 1..=channels, 1usize..4);
-    (sizes, window).prop_filter_map("the window must fit", |(sizes, window)| {
-        let (batch, size, channels, outputs, groups) = sizes;
-        let (kernel, stride, dilation, before, after) = window;
-        let window = Window { kernel, stride, dilation, before, after };
-        window.output(size)?;
-        let (channels, outputs) = (channels * groups, outputs * groups);
-        Some(Shape { batch, size, channels, outputs, groups, window })
-    })
 }
 
 fn beta() -> impl Strategy<Value = f64> {

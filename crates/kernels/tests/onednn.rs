@@ -1,13 +1,22 @@
 //! The onednn back end as callers see it: the same operators as `reference`, the rest as `cpu`, and an error
 //! that helps where the library is missing. Without the library what needs it says that it is skipped; where it
 //! is expected (TENSORWIRE_ONEDNN is set) its absence is a failure.
+//!
+//! | operators, on random shapes | agree with the reference | because |
+//! |---|---|---|
+//! | Conv2d | 2·k·eps·Σ\|a\|·\|b\| per element, k = kernel area · input channels | sums of at most k products in any order |
+//! | Conv2dGradInput | the same, k = kernel area · output channels | as above |
+//! | Conv2dGradWeight | the same, k = batch · output rows · output columns | as above |
 #![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 mod common;
 
 use std::path::Path;
 
+use common::images::{Shape, absolute, reals, shape};
 use common::{Real, Tensor, Values, assert_close, assert_same, reference, run_one, try_run};
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
 use tensorwire_graph::{Op, Window};
 use tensorwire_kernels::{KernelChoice, Kernels, OpenError};
 use tensorwire_tensor::DType;
@@ -58,6 +67,56 @@ fn convolutions_agree_with_the_reference() {
         // sums of some hundred products of values in ±2
         convolutions::<f32>(kernels, 2e-4);
         convolutions::<f64>(kernels, 1e-11);
+    }
+}
+
+/// Convolution and both gradients on operands of `shape`, each to within the tolerance of its row above.
+fn any_convolutions<T: Real>(all: &[Kernels], shape: Shape, seed: u64) {
+    let mut values = Values(seed);
+    for (op, a_dims, b_dims, y_dims, terms) in shape.convolutions() {
+        let (a, b) = (reals::<T>(&mut values, &a_dims), reals::<T>(&mut values, &b_dims));
+        let sizes = [absolute::<T>(&a, &a_dims), absolute::<T>(&b, &b_dims)];
+        let sizes = run_one::<T>(&reference(), &op, &sizes, &y_dims);
+        let unit = T::of(2.0 * terms as f64) * T::epsilon();
+        let inputs = [a, b];
+        let expected = run_one::<T>(&reference(), &op, &inputs, &y_dims);
+        for kernels in all {
+            let found = run_one::<T>(kernels, &op, &inputs, &y_dims);
+            assert_eq!(found.len(), expected.len());
+            for (i, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+                let close = (found - expected).abs() <= unit * sizes[i];
+                assert!(close, "{op:?}, element {i}: {found:?} for {expected:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_any_shape_agree_with_the_reference() {
+    let all = onednn();
+    if all.is_empty() {
+        return;
+    }
+    let config =
+        ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() };
+    // few channels, and as many as the library's blocks have
+    let shapes = prop_oneof![3 => shape(6), 1 => shape(20)];
+    let run = |(shape, seed)| {
+        any_convolutions::<f32>(&all, shape, seed);
+        any_convolutions::<f64>(&all, shape, seed);
+        Ok(())
+    };
+    TestRunner::new(config).run(&(shapes, any::<u64>()), run).unwrap();
+    // batches of none, one and several; whole blocks of channels; one channel in each group
+    let uneven = Window { before: [2, 0], after: [0, 1], ..Window::valid([3, 3], [2, 1]) };
+    let dilated = Window { dilation: [2, 2], ..Window::padded([3, 3], [1, 1], [2, 2]) };
+    for batch in [0, 1, 3] {
+        for (channels, outputs, groups) in [(16, 32, 1), (3, 16, 1), (32, 32, 2), (16, 16, 16)] {
+            for window in [Window::padded([1, 1], [1, 1], [0, 0]), uneven, dilated] {
+                let shape = Shape { batch, size: [8, 7], channels, outputs, groups, window };
+                any_convolutions::<f32>(&all, shape, 5);
+            }
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What the suites share: tensors that own their bytes, back ends to run on, values to run with.
 #![allow(dead_code)] // each suite uses its part
 
+pub(crate) mod images;
+
 use num_traits::Float;
 use tensorwire_graph::Op;
 use tensorwire_kernels::{KernelChoice, KernelError, Kernels, SimdLevel};
@@ -33,6 +35,10 @@ impl Tensor {
         let spec = TensorSpec::new(dtype, dims).unwrap();
         let words = vec![u64::MAX; spec.bytes().div_ceil(8)];
         Tensor { spec, words }
+    }
+
+    pub(crate) fn spec(&self) -> &TensorSpec {
+        &self.spec
     }
 
     pub(crate) fn view(&self) -> TensorRef<'_> {
@@ -209,6 +215,15 @@ impl Values {
 
     pub(crate) fn reals<T: Real>(&mut self, count: usize) -> Vec<T> {
         (0..count).map(|_| T::of(self.uniform())).collect()
+    }
+
+    /// In random order, no two nearer than a step of central differences moves them: a maximum stays one.
+    pub(crate) fn apart(&mut self, count: usize) -> Vec<f64> {
+        let mut values: Vec<f64> = (0..count).map(|i| i as f64 * 0.01 - 0.5).collect();
+        for i in (1..count).rev() {
+            values.swap(i, self.below(i + 1));
+        }
+        values
     }
 
     /// As `reals`, with zeros of both signs, infinities, NaN and subnormals among them.
