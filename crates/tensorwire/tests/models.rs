@@ -86,7 +86,7 @@ fn sentences_are_turned_around_and_translated() {
         let job = format!(
             "--model seq2seq --strategy local --workers 1 --data {data} --batch 32 --optimizer adam \
              --lr 0.003 --epochs {}",
-            if data == "reverse" { 6 } else { 2 }
+            if data == "reverse" { 3 } else { 2 }
         );
         let result = train(&job).json();
         assert!(number(&result, "test_perplexity") < 1.5, "{result}");
