@@ -320,12 +320,18 @@ fn stored<const N: usize>(
     for kernels in all() {
         let run = |operands: &[Tensor], dtype: DType| {
             let mut made = operands[..changed].to_vec();
+            // an optimizer's slots are f32
+            made.iter_mut().zip(&wide).skip(1).for_each(|(slot, wide)| slot.clone_from(wide));
             made.extend(outputs.iter().map(|dims| Tensor::unwritten(dtype, dims)));
             try_run(&kernels, op, &operands[changed..], &mut made).unwrap();
             made
         };
         let (found, expected) = (run(&narrow, DType::BF16), run(&wide, DType::F32));
-        for (found, expected) in found.iter().zip(expected) {
+        for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+            if (1..changed).contains(&at) {
+                assert_eq!(found.to_vec::<f32>(), expected.to_vec::<f32>(), "{op:?}");
+                continue;
+            }
             let expected = expected.to_vec::<f32>().into_iter().map(bf16::from_f32);
             assert!(found.to_vec::<bf16>().into_iter().eq(expected), "{op:?}");
         }

@@ -244,10 +244,9 @@ impl Library {
             // asks for who opens this back end. They are not bound to a thread.
             unsafe { libloading::Library::new(name) }
         });
-        let handle = handle.map_err(|error| OpenError::Missing {
-            looked_for: looked_for.clone(),
-            reason: error.to_string(),
-        })?;
+        let handle = handle.and_then(|loaded| loaded.map_err(|error| error.to_string()));
+        let missing = |reason| OpenError::Missing { looked_for: looked_for.clone(), reason };
+        let handle = handle.map_err(missing)?;
         let handle = ManuallyDrop::new(handle);
         type GetVersion = unsafe extern "C" fn() -> *const Version;
         // SAFETY: `dnnl_version` has this type in every version that has it, with fields that were only
@@ -304,20 +303,19 @@ impl Library {
 /// pools and other processes want the same cores: under load, two spinning threads took 8 ms, a slice of the
 /// scheduler, for what one does in 0.2. The environment says the same (OMP_WAIT_POLICY), but cannot be
 /// changed once there are threads.
-fn on_one_cpu<T: Send>(load: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let loading = move || {
-            let mut one = rustix::thread::CpuSet::new();
-            one.set(rustix::thread::sched_getcpu());
-            // refused: it spins
-            let _ = rustix::thread::sched_setaffinity(None, &one);
-            load()
-        };
-        match scope.spawn(loading).join() {
-            Ok(loaded) => loaded,
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    })
+fn on_one_cpu<T: Send>(load: impl FnOnce() -> T + Send) -> Result<T, String> {
+    let loading = || {
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(rustix::thread::sched_getcpu());
+        // refused: it spins
+        let _ = rustix::thread::sched_setaffinity(None, &one);
+        load()
+    };
+    // a thread for this alone
+    match rayon::ThreadPoolBuilder::new().num_threads(1).build() {
+        Ok(thread) => Ok(thread.install(loading)),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl std::fmt::Debug for Library {

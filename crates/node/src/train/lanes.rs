@@ -80,7 +80,8 @@ mod tests {
             "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 3,
             "asynchronous": asynchronous, "transport": "auto", "exchange": "zero-copy", "batch": 8,
             "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": crate::Hosts::default(),
-            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "seed": 1,
+            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "dtype": "f32",
+            "seed": 1,
             "threads": null, "kernels": "auto", "load": null, "save": null, "trace": null,
             "listen": "127.0.0.1:0", "deadline_ms": 10000,
         });
