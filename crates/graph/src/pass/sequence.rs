@@ -1,9 +1,9 @@
 //! One after another: a process computes one kernel at a time, so a worker's are given one order, in which
 //! they were written. That costs nothing, and is what proves that a tensor is dead before another is
 //! made: without it the gradients of all activations would be alive at once. Sends and receives stay
-//! free, and so do the servers, whose updates come in the order in which gradients arrive; and no kernel
-//! comes behind one that waits for a tensor which it does not need itself: what can run, runs (Xue et al.
-//! §4's polling-async operators).
+//! free, and so do the servers, whose updates come in the order in which gradients arrive. So does what runs
+//! before a process has received all that it waits for: what can run, runs (Xue et al. §4's polling-async
+//! operators).
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,8 @@ use crate::graph::{Graph, Job, NodeId, Task};
 use crate::op::Op;
 use crate::pass::schedule::Schedule;
 
-/// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph. Every
+/// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph, those
+/// that wait for all that it receives. Every
 /// dependency goes from an earlier node of the whole graph to a later one, and so does this order: it
 /// closes no circle.
 ///
@@ -40,17 +41,9 @@ pub(crate) fn in_sequence(
             let mut kernels: Vec<NodeId> =
                 members.iter().copied().filter(|id| computes(&graph.node(*id).op)).collect();
             kernels.sort_unstable_by_key(|id| place(*id));
-            let needs = Needs::new(graph, &schedule.of_part(part));
-            // the last of each line of kernels, of which each waits for all that the one before waits for
-            let mut ends: Vec<NodeId> = Vec::new();
-            for id in kernels {
-                ends.retain(|end| {
-                    let follows = needs.include(id, *end);
-                    pairs.extend(follows.then_some((*end, id)));
-                    !follows
-                });
-                ends.push(id);
-            }
+            let received = behind_all_receives(graph, &schedule.of_part(part));
+            kernels.retain(|id| received.contains(id));
+            pairs.extend(kernels.windows(2).map(|pair| (pair[0], pair[1])));
         }
         pairs.sort_unstable();
         pairs.dedup();
@@ -59,41 +52,32 @@ pub(crate) fn in_sequence(
     graphs.iter().zip(tasks).enumerate().map(of_part).collect()
 }
 
-/// For each node of a part, the Recvs of a run that it waits for.
-struct Needs {
-    words: usize,
-    sets: Vec<u64>,
-}
-
-impl Needs {
-    /// `run`: the part's nodes with what they wait for, in an order in which each comes after that.
-    fn new(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> Needs {
-        let is_recv =
-            |id: NodeId| matches!(graph.node(id).op, Op::Recv { .. } | Op::RecvDyn { .. });
-        let recvs = run.iter().filter(|(id, _)| is_recv(*id)).count();
-        let words = recvs.div_ceil(64);
-        let mut needs = Needs { words, sets: vec![0; graph.len() * words] };
-        let mut seen = 0;
-        for (id, before) in run {
-            for earlier in before {
-                for word in 0..words {
-                    let bits = needs.sets[earlier.index() * words + word];
-                    needs.sets[id.index() * words + word] |= bits;
-                }
-            }
-            if is_recv(*id) {
-                needs.sets[id.index() * words + seen / 64] |= 1 << (seen % 64);
-                seen += 1;
+/// The nodes of a part that wait for all that it receives in a run: `run` has its nodes with what they wait for,
+/// in an order in which each comes after that.
+fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
+    let is_recv = |id: NodeId| matches!(graph.node(id).op, Op::Recv { .. } | Op::RecvDyn { .. });
+    let recvs = run.iter().filter(|(id, _)| is_recv(*id)).count();
+    let words = recvs.div_ceil(64);
+    let mut sets = vec![0u64; graph.len() * words];
+    let (mut seen, mut behind) = (0, HashSet::new());
+    for (id, before) in run {
+        let own = id.index() * words;
+        for earlier in before {
+            for word in 0..words {
+                sets[own + word] |= sets[earlier.index() * words + word];
             }
         }
-        needs
+        if is_recv(*id) {
+            sets[own + seen / 64] |= 1 << (seen % 64);
+            seen += 1;
+        }
+        let waits_for: u32 = sets[own..own + words].iter().map(|word| word.count_ones()).sum();
+        // fits: a part has fewer nodes than that
+        if waits_for as usize == recvs {
+            behind.insert(*id);
+        }
     }
-
-    /// Does a node wait for all that another waits for?
-    fn include(&self, node: NodeId, other: NodeId) -> bool {
-        let set = |id: NodeId| &self.sets[id.index() * self.words..][..self.words];
-        set(node).iter().zip(set(other)).all(|(mine, others)| others & !mine == 0)
-    }
+    behind
 }
 
 /// The nodes of a run that change variables, each with the last of the run's that it comes behind. State is
