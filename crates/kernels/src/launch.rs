@@ -18,7 +18,7 @@ use tensorwire_tensor::DType;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
 use element_wise::ElementWise;
-use images::Images;
+use images::{Convolutions, Images};
 use moves::Moves;
 use operands::Operands;
 use recurrent::Recurrences;
@@ -29,11 +29,15 @@ pub(crate) use element_wise::Source;
 
 /// One back end. Shapes are checked, so that an element count and a few sizes say all. Nothing is assumed of
 /// what an output holds, but where it is the source.
-pub(crate) trait Backend: Images {
+pub(crate) trait Backend: Convolutions {
     /// What computes everything else: the back end itself, or another's.
-    type Loops: ElementWise + Reductions + Moves + Recurrences + Updates;
+    type Loops: Products + ElementWise + Reductions + Moves + Images + Recurrences + Updates;
 
     fn loops(&self) -> &Self::Loops;
+}
+
+/// The matrix products of one back end.
+pub(crate) trait Products {
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
 }
 
@@ -122,7 +126,7 @@ fn float<T: Real, B: Backend>(
 ) -> Result<(), KernelError> {
     match op {
         Op::MatMul { transpose_a, transpose_b } => {
-            matmul::<T, B>(backend, operands, *transpose_a, *transpose_b)
+            matmul::<T, _>(backend.loops(), operands, *transpose_a, *transpose_b)
         }
         Op::BiasAdd
         | Op::Relu
@@ -187,8 +191,8 @@ fn float<T: Real, B: Backend>(
     }
 }
 
-fn matmul<T: Real, B: Backend>(
-    backend: &B,
+fn matmul<T: Real, L: Products>(
+    loops: &L,
     operands: &mut Operands<'_, '_, '_>,
     transpose_a: bool,
     transpose_b: bool,
@@ -201,6 +205,6 @@ fn matmul<T: Real, B: Backend>(
     b.expect_dims(&if transpose_b { [n, k] } else { [k, n] })?;
     y.expect_dims(&[m, n])?;
     let product = Product { m, n, k, transpose_a, transpose_b };
-    backend.matmul::<T>(product, a.elements()?, b.elements()?, y.elements_mut()?);
+    loops.matmul::<T>(product, a.elements()?, b.elements()?, y.elements_mut()?);
     Ok(())
 }

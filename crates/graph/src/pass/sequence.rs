@@ -11,10 +11,9 @@ use crate::graph::{Graph, Job, NodeId, Task};
 use crate::op::Op;
 use crate::pass::schedule::Schedule;
 
-/// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph, those
-/// that wait for all that it receives. Every
-/// dependency goes from an earlier node of the whole graph to a later one, and so does this order: it
-/// closes no circle.
+/// Pairs (first, then) of each part that put a worker's kernels of each run in the order of the graph: those that
+/// wait for all that it receives. Every dependency goes from an earlier node of the whole graph to a later one,
+/// and so does this order: it closes no circle.
 ///
 /// Where one part is all there is, an update comes as soon as it can, behind what it waits for (`order`
 /// too): the gradient is dead then.

@@ -1,10 +1,10 @@
 //! The operators over images, as the back end offers them.
 
 use super::{Cpu, conv, norm, pooling};
-use crate::launch::images::{Convolution, Images, Pooling, ResponseNorm};
+use crate::launch::images::{Convolution, Convolutions, Images, Pooling, ResponseNorm};
 use crate::real::Real;
 
-impl Images for Cpu {
+impl Convolutions for Cpu {
     fn conv2d<T: Real>(&self, shape: Convolution, x: &[T], w: &[T], y: &mut [T]) {
         conv::conv2d(&self.pool, &shape, x, w, y);
     }
@@ -16,7 +16,9 @@ impl Images for Cpu {
     fn conv2d_grad_weight<T: Real>(&self, shape: Convolution, dy: &[T], x: &[T], dw: &mut [T]) {
         conv::grad_weight(&self.pool, &shape, dy, x, dw);
     }
+}
 
+impl Images for Cpu {
     fn max_pool<T: Real>(&self, shape: Pooling, x: &[T], y: &mut [T], places: &mut [u8]) {
         pooling::max_pool(&self.pool, self.simd, &shape, x, y, places);
     }

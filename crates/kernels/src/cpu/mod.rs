@@ -27,7 +27,7 @@ mod transpose;
 mod update;
 mod windows;
 
-use crate::launch::{Backend, Product};
+use crate::launch::{Backend, Product, Products};
 use crate::real::Real;
 use pool::Pool;
 use simd::SimdProof;
@@ -66,7 +66,9 @@ impl Backend for Cpu {
     fn loops(&self) -> &Cpu {
         self
     }
+}
 
+impl Products for Cpu {
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
         matmul::matmul(&self.pool, self.simd, product, a, b, y);
     }

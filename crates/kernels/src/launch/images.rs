@@ -3,6 +3,7 @@
 
 use tensorwire_graph::{Op, Window};
 
+use super::Backend;
 use super::operands::{Input, Operands};
 use crate::error::KernelError;
 use crate::real::Real;
@@ -44,11 +45,15 @@ pub(crate) struct ResponseNorm<T> {
     pub(crate) bias: T,
 }
 
-/// The loops of one back end over images.
-pub(crate) trait Images {
+/// The convolutions of one back end.
+pub(crate) trait Convolutions {
     fn conv2d<T: Real>(&self, shape: Convolution, x: &[T], w: &[T], y: &mut [T]);
     fn conv2d_grad_input<T: Real>(&self, shape: Convolution, dy: &[T], w: &[T], dx: &mut [T]);
     fn conv2d_grad_weight<T: Real>(&self, shape: Convolution, dy: &[T], x: &[T], dw: &mut [T]);
+}
+
+/// The other loops over images.
+pub(crate) trait Images {
     fn max_pool<T: Real>(&self, shape: Pooling, x: &[T], y: &mut [T], places: &mut [u8]);
     /// Places may be any number: one outside its window is nobody's.
     fn max_pool_grad<T: Real>(&self, shape: Pooling, dy: &[T], places: &[u8], dx: &mut [T]);
@@ -102,11 +107,12 @@ pub(crate) trait Images {
 }
 
 /// Checks the operands of an operator over images and has `backend` compute it.
-pub(super) fn run<T: Real, B: Images>(
+pub(super) fn run<T: Real, B: Backend>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
+    let loops = backend.loops();
     match *op {
         Op::Conv2d { window, groups } => conv2d::<T, B>(backend, operands, window, groups),
         Op::Conv2dGradInput { window, groups, size } => {
@@ -121,7 +127,7 @@ pub(super) fn run<T: Real, B: Images>(
             shape.check_places(&x)?;
             y.expect_dims(&shape.y_dims())?;
             places.expect_dims(&shape.y_dims())?;
-            backend.max_pool::<T>(shape, x.elements()?, y.elements_mut()?, places.elements_mut()?);
+            loops.max_pool::<T>(shape, x.elements()?, y.elements_mut()?, places.elements_mut()?);
             Ok(())
         }
         Op::MaxPoolGrad { window, size } => {
@@ -130,38 +136,33 @@ pub(super) fn run<T: Real, B: Images>(
             shape.check_places(&dy)?;
             places.expect_dims(&shape.y_dims())?;
             dx.expect_dims(&shape.x_dims())?;
-            backend.max_pool_grad::<T>(
-                shape,
-                dy.elements()?,
-                places.elements()?,
-                dx.elements_mut()?,
-            );
+            loops.max_pool_grad::<T>(shape, dy.elements()?, places.elements()?, dx.elements_mut()?);
             Ok(())
         }
         Op::AvgPool { window } => {
             let ([x], [y]) = operands.exactly()?;
             let shape = Pooling::over(&x, x.dims(), window)?;
             y.expect_dims(&shape.y_dims())?;
-            backend.avg_pool::<T>(shape, x.elements()?, y.elements_mut()?);
+            loops.avg_pool::<T>(shape, x.elements()?, y.elements_mut()?);
             Ok(())
         }
         Op::AvgPoolGrad { window, size } => {
             let ([dy], [dx]) = operands.exactly()?;
             let shape = Pooling::under(&dy, window, size)?;
             dx.expect_dims(&shape.x_dims())?;
-            backend.avg_pool_grad::<T>(shape, dy.elements()?, dx.elements_mut()?);
+            loops.avg_pool_grad::<T>(shape, dy.elements()?, dx.elements_mut()?);
             Ok(())
         }
-        Op::BatchNorm { epsilon, scaled } => batch_norm::<T, B>(backend, operands, epsilon, scaled),
+        Op::BatchNorm { epsilon, scaled } => batch_norm::<T, _>(loops, operands, epsilon, scaled),
         Op::BatchNormGrad { epsilon, scaled } => {
-            batch_norm_grad::<T, B>(backend, operands, epsilon, scaled)
+            batch_norm_grad::<T, _>(loops, operands, epsilon, scaled)
         }
-        Op::Normalize { epsilon, scaled } => normalize::<T, B>(backend, operands, epsilon, scaled),
+        Op::Normalize { epsilon, scaled } => normalize::<T, _>(loops, operands, epsilon, scaled),
         Op::LocalResponseNorm { size, alpha, beta, bias } => {
             let ([x], [y]) = operands.exactly()?;
             let norm = ResponseNorm::over(&x, size, [alpha, beta, bias])?;
             y.expect_dims(x.dims())?;
-            backend.response_norm::<T>(norm, x.elements()?, y.elements_mut()?);
+            loops.response_norm::<T>(norm, x.elements()?, y.elements_mut()?);
             Ok(())
         }
         Op::LocalResponseNormGrad { size, alpha, beta, bias } => {
@@ -170,7 +171,7 @@ pub(super) fn run<T: Real, B: Images>(
             dy.expect_dims(x.dims())?;
             y.expect_dims(x.dims())?;
             dx.expect_dims(x.dims())?;
-            backend.response_norm_grad::<T>(
+            loops.response_norm_grad::<T>(
                 norm,
                 dy.elements()?,
                 x.elements()?,
@@ -183,7 +184,7 @@ pub(super) fn run<T: Real, B: Images>(
     }
 }
 
-fn conv2d<T: Real, B: Images>(
+fn conv2d<T: Real, B: Convolutions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     window: Window,
@@ -202,7 +203,7 @@ fn conv2d<T: Real, B: Images>(
     Ok(())
 }
 
-fn conv2d_grad_input<T: Real, B: Images>(
+fn conv2d_grad_input<T: Real, B: Convolutions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     window: Window,
@@ -224,7 +225,7 @@ fn conv2d_grad_input<T: Real, B: Images>(
     Ok(())
 }
 
-fn conv2d_grad_weight<T: Real, B: Images>(
+fn conv2d_grad_weight<T: Real, B: Convolutions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     window: Window,
@@ -243,8 +244,8 @@ fn conv2d_grad_weight<T: Real, B: Images>(
     Ok(())
 }
 
-fn batch_norm<T: Real, B: Images>(
-    backend: &B,
+fn batch_norm<T: Real, L: Images>(
+    loops: &L,
     operands: &mut Operands<'_, '_, '_>,
     epsilon: f64,
     scaled: bool,
@@ -265,7 +266,7 @@ fn batch_norm<T: Real, B: Images>(
     y.expect_dims(x.dims())?;
     mean.expect_dims(&[channels])?;
     variance.expect_dims(&[channels])?;
-    backend.batch_norm::<T>(
+    loops.batch_norm::<T>(
         T::narrow(epsilon),
         x.elements()?,
         scale,
@@ -277,8 +278,8 @@ fn batch_norm<T: Real, B: Images>(
     Ok(())
 }
 
-fn batch_norm_grad<T: Real, B: Images>(
-    backend: &B,
+fn batch_norm_grad<T: Real, L: Images>(
+    loops: &L,
     operands: &mut Operands<'_, '_, '_>,
     epsilon: f64,
     scaled: bool,
@@ -308,7 +309,7 @@ fn batch_norm_grad<T: Real, B: Images>(
         dscale.expect_dims(&[channels])?;
     }
     dshift.expect_dims(&[channels])?;
-    backend.batch_norm_grad::<T>(
+    loops.batch_norm_grad::<T>(
         T::narrow(epsilon),
         dy.elements()?,
         x.elements()?,
@@ -322,8 +323,8 @@ fn batch_norm_grad<T: Real, B: Images>(
     Ok(())
 }
 
-fn normalize<T: Real, B: Images>(
-    backend: &B,
+fn normalize<T: Real, L: Images>(
+    loops: &L,
     operands: &mut Operands<'_, '_, '_>,
     epsilon: f64,
     scaled: bool,
@@ -342,7 +343,7 @@ fn normalize<T: Real, B: Images>(
     let variance = vector(&variance, channels)?;
     y.expect_dims(x.dims())?;
     let epsilon = T::narrow(epsilon);
-    backend.normalize::<T>(epsilon, x.elements()?, scale, shift, mean, variance, y.elements_mut()?);
+    loops.normalize::<T>(epsilon, x.elements()?, scale, shift, mean, variance, y.elements_mut()?);
     Ok(())
 }
 

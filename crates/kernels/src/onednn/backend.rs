@@ -5,8 +5,8 @@ use tensorwire_tensor::DType;
 
 use super::OneDnn;
 use crate::cpu::Cpu;
-use crate::launch::images::{Convolution, Images, Pooling, ResponseNorm};
-use crate::launch::{Backend, Product};
+use crate::launch::Backend;
+use crate::launch::images::{Convolution, Convolutions};
 use crate::real::Real;
 
 /// The elements, if they are f32.
@@ -25,13 +25,9 @@ impl Backend for OneDnn {
     fn loops(&self) -> &Cpu {
         &self.cpu
     }
-
-    fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
-        self.cpu.matmul(product, a, b, y);
-    }
 }
 
-impl Images for OneDnn {
+impl Convolutions for OneDnn {
     fn conv2d<T: Real>(&self, shape: Convolution, x: &[T], w: &[T], y: &mut [T]) {
         let done = match (floats(x), floats(w), floats_mut(y)) {
             (Some(x), Some(w), Some(y)) => OneDnn::conv2d(self, shape, x, w, y).is_ok(),
@@ -64,77 +60,5 @@ impl Images for OneDnn {
         if !done {
             self.cpu.conv2d_grad_weight(shape, dy, x, dw);
         }
-    }
-
-    fn max_pool<T: Real>(&self, shape: Pooling, x: &[T], y: &mut [T], places: &mut [u8]) {
-        self.cpu.max_pool(shape, x, y, places);
-    }
-
-    fn max_pool_grad<T: Real>(&self, shape: Pooling, dy: &[T], places: &[u8], dx: &mut [T]) {
-        self.cpu.max_pool_grad(shape, dy, places, dx);
-    }
-
-    fn avg_pool<T: Real>(&self, shape: Pooling, x: &[T], y: &mut [T]) {
-        self.cpu.avg_pool(shape, x, y);
-    }
-
-    fn avg_pool_grad<T: Real>(&self, shape: Pooling, dy: &[T], dx: &mut [T]) {
-        self.cpu.avg_pool_grad(shape, dy, dx);
-    }
-
-    fn batch_norm<T: Real>(
-        &self,
-        epsilon: T,
-        x: &[T],
-        scale: Option<&[T]>,
-        shift: &[T],
-        y: &mut [T],
-        mean: &mut [T],
-        variance: &mut [T],
-    ) {
-        self.cpu.batch_norm(epsilon, x, scale, shift, y, mean, variance);
-    }
-
-    fn batch_norm_grad<T: Real>(
-        &self,
-        epsilon: T,
-        dy: &[T],
-        x: &[T],
-        mean: &[T],
-        variance: &[T],
-        scale: Option<&[T]>,
-        dx: &mut [T],
-        dscale: Option<&mut [T]>,
-        dshift: &mut [T],
-    ) {
-        self.cpu.batch_norm_grad(epsilon, dy, x, mean, variance, scale, dx, dscale, dshift);
-    }
-
-    fn normalize<T: Real>(
-        &self,
-        epsilon: T,
-        x: &[T],
-        scale: Option<&[T]>,
-        shift: &[T],
-        mean: &[T],
-        variance: &[T],
-        y: &mut [T],
-    ) {
-        self.cpu.normalize(epsilon, x, scale, shift, mean, variance, y);
-    }
-
-    fn response_norm<T: Real>(&self, norm: ResponseNorm<T>, x: &[T], y: &mut [T]) {
-        self.cpu.response_norm(norm, x, y);
-    }
-
-    fn response_norm_grad<T: Real>(
-        &self,
-        norm: ResponseNorm<T>,
-        dy: &[T],
-        x: &[T],
-        y: &[T],
-        dx: &mut [T],
-    ) {
-        self.cpu.response_norm_grad(norm, dy, x, y, dx);
     }
 }

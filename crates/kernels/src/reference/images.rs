@@ -2,11 +2,11 @@
 //! columns and channels; a gradient's terms in the order of the windows.
 
 use super::Reference;
-use crate::launch::images::{Convolution, Images, Pooling, ResponseNorm};
+use crate::launch::images::{Convolution, Convolutions, Images, Pooling, ResponseNorm};
 use crate::real::Real;
 use tensorwire_graph::Window;
 
-impl Images for Reference {
+impl Convolutions for Reference {
     fn conv2d<T: Real>(&self, shape: Convolution, x: &[T], w: &[T], y: &mut [T]) {
         y.fill(T::zero());
         each_product(shape, |x_at, w_at, y_at| y[y_at] += x[x_at] * w[w_at]);
@@ -21,7 +21,9 @@ impl Images for Reference {
         dw.fill(T::zero());
         each_product(shape, |x_at, w_at, y_at| dw[w_at] += dy[y_at] * x[x_at]);
     }
+}
 
+impl Images for Reference {
     /// A NaN is larger than any number: a run that has diverged should show it. The largest of a window that
     /// is all padding, which dilation can make, is −∞.
     fn max_pool<T: Real>(&self, shape: Pooling, x: &[T], y: &mut [T], places: &mut [u8]) {

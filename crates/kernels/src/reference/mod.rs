@@ -9,7 +9,7 @@ mod recurrent;
 mod reductions;
 mod updates;
 
-use crate::launch::{Backend, Product};
+use crate::launch::{Backend, Product, Products};
 use crate::real::Real;
 
 pub(crate) use reductions::{is_first_largest, is_max, row_length};
@@ -24,7 +24,9 @@ impl Backend for Reference {
     fn loops(&self) -> &Reference {
         self
     }
+}
 
+impl Products for Reference {
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
         let Product { m, n, k, transpose_a, transpose_b } = product;
         for row in 0..m {
