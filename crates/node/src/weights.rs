@@ -25,6 +25,8 @@ pub enum WeightsError {
         "{path} holds other weights than the model: {differences}; load a file that this model saved"
     )]
     OtherModel { path: PathBuf, differences: String },
+    #[error("{path} holds the model's weights as {found}; give --dtype {found}")]
+    OtherType { path: PathBuf, found: String },
     #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
     Write { path: PathBuf, source: io::Error },
 }
@@ -67,6 +69,9 @@ impl Weights {
         if differences.is_empty() {
             return Ok(weights);
         }
+        if let Some(found) = other_type(&file, &variables) {
+            return Err(WeightsError::OtherType { path: weights.path, found });
+        }
         let more = differences.len().saturating_sub(5);
         differences.truncate(5);
         let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
@@ -88,6 +93,17 @@ impl Weights {
     fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
         WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
     }
+}
+
+/// The type of all the file's tensors, if they are the model's but for that.
+fn other_type(file: &SafeTensors<'_>, variables: &[&Variable]) -> Option<String> {
+    let dtype = file.tensor(&variables.first()?.name).ok()?.dtype();
+    let is_alike = |variable: &&Variable| {
+        let found = file.tensor(&variable.name);
+        found.is_ok_and(|found| found.dtype() == dtype && found.shape() == variable.spec.dims())
+    };
+    let alike = variables.iter().all(is_alike) && file.len() == variables.len();
+    alike.then(|| format!("{dtype:?}").to_lowercase())
 }
 
 fn same(found: &TensorView<'_>, spec: &TensorSpec) -> bool {
@@ -200,6 +216,17 @@ mod tests {
         for part in ["'a/weight' is F32[2, 1], not f32[1×2]", "'c' is missing", "'b' is unknown"] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn the_models_own_weights_of_another_type_say_which() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut variables) = saved(folder.path());
+        for variable in &mut variables {
+            variable.spec = TensorSpec::new(DType::BF16, variable.spec.dims()).unwrap();
+        }
+        let text = Weights::open(&path, variables.iter()).unwrap_err().to_string();
+        assert!(text.ends_with("give --dtype f32"), "{text}");
     }
 
     #[test]

@@ -51,10 +51,20 @@ pub(crate) fn in_sequence(
     graphs.iter().zip(tasks).enumerate().map(of_part).collect()
 }
 
-/// The nodes of a part that wait for all that it receives in a run: `run` has its nodes with what they wait for,
-/// in an order in which each comes after that.
+/// The nodes of a part that wait for all that its kernels receive in a run: `run` has its nodes with what they wait
+/// for, in an order in which each comes after that. What no kernel waits for does not count: a credit that is
+/// added later leaves the order, and with it all that the order proves, as it was.
 fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
-    let is_recv = |id: NodeId| matches!(graph.node(id).op, Op::Recv { .. } | Op::RecvDyn { .. });
+    let mut awaited = vec![false; graph.len()];
+    for (id, before) in run.iter().rev() {
+        if awaited[id.index()] || computes(&graph.node(*id).op) {
+            before.iter().for_each(|earlier| awaited[earlier.index()] = true);
+        }
+    }
+    let is_recv = |id: NodeId| {
+        let op = &graph.node(id).op;
+        awaited[id.index()] && matches!(op, Op::Recv { .. } | Op::RecvDyn { .. })
+    };
     let recvs = run.iter().filter(|(id, _)| is_recv(*id)).count();
     let words = recvs.div_ceil(64);
     let mut sets = vec![0u64; graph.len() * words];

@@ -38,12 +38,13 @@ pub(super) fn sentences(
 ) -> Result<Sentences, DataError> {
     // before anything is made: classes are bounded by samples, and those by who asks
     let enough = classes > 0 && samples / 2 >= classes;
+    let asked = classes;
     let classes = if enough { classes } else { classes.min(samples) };
     let test_classes = classes.div_ceil(4).max(2);
     let clusters = clusters(classes + test_classes);
     let words_min = NO_WORDS.len() + COMMON_WORDS[0] + clusters * CLUSTER_WORDS[0];
     if !enough || words < words_min {
-        return Err(DataError::NoSentences { samples, classes, words, words_min });
+        return Err(DataError::NoSentences { samples, classes: asked, words, words_min });
     }
     let free = words - NO_WORDS.len();
     let common = (free / 8).clamp(COMMON_WORDS[0], COMMON_WORDS[1]);
