@@ -1,0 +1,17 @@
+//! A key-value store of tensors: workers push gradients and pull weights, servers fold and update (ps-lite;
+//! Li et al., *Improving the Performance of Distributed MXNet with RDMA*). It knows keys, ranges, versions
+//! and roles. It does not know what a gradient means (the update rule is passed in), which graph computed
+//! it, or the name of any transport.
+//!
+//! | layer | what it is |
+//! |---|---|
+//! | [`proto`] | the protocol as state machines: no socket, no memory, no clock |
+//! | [`wire`] | the seam below: messages in rings, values written where they belong |
+#![forbid(unsafe_code)]
+
+mod key;
+pub mod message;
+pub mod proto;
+pub mod wire;
+
+pub use key::{Key, PartKey, ValueSpec};

@@ -1,0 +1,124 @@
+//! What workers and servers say to each other: the metadata of a message. Values ride beside it, see
+//! [`crate::wire`]. Every request can be sent again and again and is done once: what a request does is named
+//! by itself (a push by its round, a call by its number), not by when it came.
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::PartKey;
+use crate::wire::RemotePlace;
+
+/// Numbers the requests of one worker's life; a reply names the request that it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RequestId(pub u64);
+
+/// Where the bytes of a value are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carried {
+    /// Block of this index of the same message.
+    Block(u32),
+    /// Written before the message, to where both ends know that it belongs.
+    InPlace,
+}
+
+/// A worker to a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    pub id: RequestId,
+    pub what: Ask,
+}
+
+/// What a worker asks of a server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Ask {
+    /// "I shall push and pull this part." Answered by [`Answer::Placed`].
+    Init {
+        part: PartKey,
+        dtype: u8,
+        rows: u64,
+        columns: u64,
+    },
+    /// This worker's push number `round` of a part, from 1; round 0 is its first value, which one worker
+    /// gives. Answered by [`Answer::Folded`] once it is in the part and its place may be written again.
+    Push {
+        part: PartKey,
+        round: u64,
+        value: Carried,
+        rows: Option<Carried>,
+    },
+    /// The part, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
+    /// `into` or carried. With `rows` (sorted indices) only these. Answered by [`Answer::Value`].
+    Pull {
+        part: PartKey,
+        round: u64,
+        into: Option<RemotePlace>,
+        rows: Option<Carried>,
+    },
+    /// How servers update from now on; opaque here. The same again changes nothing.
+    SetOptimizer {
+        bytes: Vec<u8>,
+    },
+    /// A user's own function (ps-lite's request/response); done once per number. Answered by
+    /// [`Answer::Returned`].
+    Call {
+        head: u32,
+        body: Vec<u8>,
+    },
+    /// Writes the state of this server to a file of its own; [`Ask::Load`] reads it.
+    Save {
+        path: String,
+    },
+    Load {
+        path: String,
+    },
+}
+
+/// A server to a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    pub id: RequestId,
+    pub what: Answer,
+}
+
+/// What a server answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Where this worker writes what it pushes (none: it sends values in messages alone), and how many of its
+    /// rounds the part holds already: more than 0 where the server took over from a snapshot.
+    Placed {
+        place: Option<RemotePlace>,
+        rounds: u64,
+    },
+    /// The push is in version `version`; of this worker's rounds the first `durable` survive the server.
+    Folded {
+        version: u64,
+        durable: u64,
+    },
+    Value {
+        version: u64,
+        value: Carried,
+    },
+    Returned {
+        body: Vec<u8>,
+    },
+    Done,
+    Refused {
+        why: Refusal,
+    },
+}
+
+/// Why a server does not do what it is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    #[error("the sender is no worker of this job, or a former life of one")]
+    Foreign,
+    #[error("part {} belongs to another server", .part.0)]
+    NotMine { part: PartKey },
+    #[error("part {} was never initialised", .part.0)]
+    Unknown { part: PartKey },
+    #[error("part {} is {here}, not {told}; all workers must give a key the same type and size", .part.0)]
+    OtherSpec { part: PartKey, here: String, told: String },
+    #[error("part {} waits for this worker's push {expected}, not {found}", .part.0)]
+    OutOfTurn { part: PartKey, expected: u64, found: u64 },
+    #[error("{0}")]
+    Failed(String),
+}

@@ -1,0 +1,133 @@
+//! The seam below the store: how messages and values travel. A message is metadata and blocks; a large value
+//! is no block but is written, once, to the place that its receiver told. Nothing here waits but
+//! [`Wire::wait`] and [`Wire::open_region`].
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::RegionDescriptor;
+use tensorwire_memory::{Buffer, Slab};
+
+/// Bytes in registered memory of a peer; plain data that its owner tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemotePlace {
+    /// A region's descriptor: key and size.
+    pub region: (u64, u64),
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+/// A value that is written straight to where it belongs, before the message that tells of it.
+#[derive(Clone, Debug)]
+pub struct Direct<'a> {
+    /// Registered memory of this process ([`Wire::alloc`]); lent until [`Wire::finished`] names the token.
+    pub from: &'a Buffer,
+    /// Written to the first bytes of this place.
+    pub to: RemotePlace,
+    /// Where in `from` it starts, and how many bytes.
+    pub offset: usize,
+    pub bytes: usize,
+    pub token: u64,
+}
+
+/// A message to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    pub meta: &'a [u8],
+    /// Copied into the message.
+    pub blocks: &'a [&'a [u8]],
+    pub direct: &'a [Direct<'a>],
+}
+
+/// A message that has come, where it lies; everything written [`Direct`]ly before it is in place.
+#[derive(Clone, Copy, Debug)]
+pub struct Incoming<'a> {
+    pub from: Rank,
+    pub meta: &'a [u8],
+    pub blocks: &'a [&'a [u8]],
+}
+
+/// Whether a message was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// It is under way, or goes with the next [`Wire::flush`].
+    Started,
+    /// There is no room now: ask again after a wait. Nothing was sent.
+    Full,
+}
+
+/// What a wire did so far, and what it holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireStats {
+    /// Bytes that peers may read or write, or that this process sends from.
+    pub registered_bytes: u64,
+    pub messages: u64,
+    /// One-sided writes, or frames of another transport: several messages may share one.
+    pub transfers: u64,
+    /// Bytes copied into and out of messages by this process.
+    pub bytes_copied: u64,
+    /// Bytes written straight to their place.
+    pub bytes_direct: u64,
+}
+
+/// Why a wire failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    #[error("rank {rank} was lost: {reason}")]
+    Lost { rank: Rank, reason: String },
+    #[error("rank {rank} sent what is no message: {what}")]
+    Garbled { rank: Rank, what: String },
+    #[error(
+        "a message of {bytes} bytes is larger than {bytes_max}, the most that fits rank {rank}'s ring"
+    )]
+    TooLarge { rank: Rank, bytes: usize, bytes_max: usize },
+    #[error("no channel to rank {rank}")]
+    NoPeer { rank: Rank },
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How a store's messages travel: over one-sided writes, or over another protocol as a baseline.
+pub trait Wire: Send {
+    /// Takes a message for `to`. Messages to one peer arrive in order, each behind its direct values.
+    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError>;
+
+    /// What was taken goes out: for each peer, all of it in one transfer where it can.
+    fn flush(&mut self) -> Result<(), WireError>;
+
+    /// Hands every message that has come to `take`; returns how many. What is lent ends with the call.
+    fn receive(&mut self, take: &mut dyn FnMut(Incoming<'_>)) -> Result<usize, WireError>;
+
+    /// Appends the tokens of direct values that may be written again here.
+    fn finished(&mut self, tokens: &mut Vec<u64>) -> Result<(), WireError>;
+
+    /// Peers that were lost since the last call, each once. Nothing can be sent to them any more.
+    fn lost(&mut self, lost: &mut Vec<(Rank, String)>);
+
+    /// Values from this size on are written directly; none: all values are blocks.
+    fn direct_from(&self) -> Option<usize>;
+
+    /// Most bytes of the metadata and blocks of one message to `to`, all told.
+    fn message_bytes_max(&self, to: Rank) -> usize;
+
+    /// Memory that values are sent from and written into, until the wire is dropped.
+    fn alloc(&mut self, bytes: usize) -> Result<(Slab, RegionDescriptor), WireError>;
+
+    /// Makes a region of a peer known, a round trip; once per region, before the first direct write.
+    fn open_region(
+        &mut self,
+        peer: Rank,
+        region: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<(), WireError>;
+
+    /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.
+    fn observe(&mut self);
+
+    /// Waits until something may have changed since [`Wire::observe`], or until the deadline.
+    fn wait(&mut self, deadline: Deadline);
+
+    fn stats(&self) -> WireStats;
+
+    /// Says goodbye once all that was sent has landed.
+    fn close(&mut self, deadline: Deadline) -> Result<(), WireError>;
+}
