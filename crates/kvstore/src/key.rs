@@ -1,6 +1,9 @@
 //! What is stored: keys of the user, parts of their values, and what a value is.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+use tensorwire_memory::ALIGNMENT;
 use tensorwire_tensor::DType;
 
 /// The user's name for a value.
@@ -11,11 +14,68 @@ pub struct Key(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartKey(pub u64);
 
-/// What a value or a part of one is: a matrix of rows, which for a dense value have one element.
+/// What a value or a part of one is: rows of as many columns, one behind the other. Rows are what sparse
+/// pushes and pulls name, and a value is cut between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueSpec {
     pub dtype: DType,
     pub rows: usize,
     /// Elements of a row.
     pub columns: usize,
+}
+
+impl ValueSpec {
+    /// A value of `elements` elements; each is a row.
+    pub fn dense(dtype: DType, elements: usize) -> ValueSpec {
+        ValueSpec { dtype, rows: elements, columns: 1 }
+    }
+
+    /// Elements in all.
+    pub fn elements(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.columns * self.dtype.bytes()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    /// Where in a worker's slot the indices of a sparse push start: behind the part's bytes.
+    pub fn slot_indices(&self) -> usize {
+        self.bytes().next_multiple_of(ALIGNMENT)
+    }
+
+    /// Bytes of a slot: a push of the whole part, or of all its rows with their indices.
+    pub fn slot_bytes(&self) -> usize {
+        match self.columns {
+            // the rows of a dense value are not pushed one by one
+            1 => self.bytes(),
+            _ => self.slot_indices() + self.rows * size_of::<i32>(),
+        }
+    }
+
+    /// None where the bytes do not fit an address space.
+    pub fn checked(dtype: DType, rows: u64, columns: u64) -> Option<ValueSpec> {
+        let (rows, columns) = (usize::try_from(rows).ok()?, usize::try_from(columns).ok()?);
+        let bytes = rows.checked_mul(columns)?.checked_mul(dtype.bytes())?;
+        isize::try_from(bytes).ok()?;
+        Some(ValueSpec { dtype, rows, columns })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key {}", self.0)
+    }
+}
+
+impl fmt::Display for ValueSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ValueSpec { dtype, rows, columns } = self;
+        write!(f, "{dtype}[{rows}×{columns}]")
+    }
 }

@@ -11,7 +11,9 @@
 
 mod key;
 pub mod message;
+mod partition;
 pub mod proto;
 pub mod wire;
 
 pub use key::{Key, PartKey, ValueSpec};
+pub use partition::{BIG_ELEMENTS, KeyError, Part, Partition, ServerLoad};
