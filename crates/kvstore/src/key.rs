@@ -1,5 +1,7 @@
 //! What is stored: keys of the user, parts of their values, and what a value is.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use tensorwire_tensor::DType;
 
@@ -12,10 +14,50 @@ pub struct Key(pub u64);
 pub struct PartKey(pub u64);
 
 /// What a value or a part of one is: a matrix of rows, which for a dense value have one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Told", into = "Told")]
 pub struct ValueSpec {
     pub dtype: DType,
     pub rows: usize,
     /// Elements of a row.
     pub columns: usize,
+}
+
+impl ValueSpec {
+    /// The spec that these numbers of a wire or a file mean; none: no such type, or more bytes than memory has.
+    pub fn told(dtype: u8, rows: u64, columns: u64) -> Option<ValueSpec> {
+        let dtype = DType::from_code(dtype)?;
+        let (rows, columns) = (usize::try_from(rows).ok()?, usize::try_from(columns).ok()?);
+        let bytes = rows.checked_mul(columns)?.checked_mul(dtype.bytes())?;
+        isize::try_from(bytes).ok().map(|_| ValueSpec { dtype, rows, columns })
+    }
+}
+
+impl fmt::Display for ValueSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}, {}]", self.dtype, self.rows, self.columns)
+    }
+}
+
+/// A [`ValueSpec`] as it is written.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    dtype: u8,
+    rows: u64,
+    columns: u64,
+}
+
+impl From<ValueSpec> for Told {
+    fn from(spec: ValueSpec) -> Told {
+        // fits: a type's code is its discriminant, and a size has at most 64 bits
+        Told { dtype: spec.dtype as u8, rows: spec.rows as u64, columns: spec.columns as u64 }
+    }
+}
+
+impl TryFrom<Told> for ValueSpec {
+    type Error = &'static str;
+
+    fn try_from(told: Told) -> Result<ValueSpec, &'static str> {
+        ValueSpec::told(told.dtype, told.rows, told.columns).ok_or("no type, or no size, of a value")
+    }
 }
