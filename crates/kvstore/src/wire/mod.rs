@@ -2,10 +2,14 @@
 //! is no block but is written, once, to the place that its receiver told. Nothing here waits but
 //! [`Wire::wait`] and [`Wire::open_region`].
 
+mod rings;
+
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Slab};
+
+pub use rings::{RingOptions, Rings};
 
 /// Bytes in registered memory of a peer; plain data that its owner tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
