@@ -16,7 +16,8 @@ pub struct PartKey(pub u64);
 
 /// What a value or a part of one is: rows of as many columns, one behind the other. Rows are what sparse
 /// pushes and pulls name, and a value is cut between two of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Told", into = "Told")]
 pub struct ValueSpec {
     pub dtype: DType,
     pub rows: usize,
@@ -58,12 +59,12 @@ impl ValueSpec {
         }
     }
 
-    /// None where the bytes do not fit an address space.
-    pub fn checked(dtype: DType, rows: u64, columns: u64) -> Option<ValueSpec> {
+    /// The spec that these numbers of a wire or a file mean; none: no such type, or more bytes than memory has.
+    pub fn told(dtype: u8, rows: u64, columns: u64) -> Option<ValueSpec> {
+        let dtype = DType::from_code(dtype)?;
         let (rows, columns) = (usize::try_from(rows).ok()?, usize::try_from(columns).ok()?);
         let bytes = rows.checked_mul(columns)?.checked_mul(dtype.bytes())?;
-        isize::try_from(bytes).ok()?;
-        Some(ValueSpec { dtype, rows, columns })
+        isize::try_from(bytes).ok().map(|_| ValueSpec { dtype, rows, columns })
     }
 }
 
@@ -77,5 +78,29 @@ impl fmt::Display for ValueSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ValueSpec { dtype, rows, columns } = self;
         write!(f, "{dtype}[{rows}×{columns}]")
+    }
+}
+
+/// A [`ValueSpec`] as it is written.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    dtype: u8,
+    rows: u64,
+    columns: u64,
+}
+
+impl From<ValueSpec> for Told {
+    fn from(spec: ValueSpec) -> Told {
+        // fits: a type's code is its discriminant, and a size has at most 64 bits
+        Told { dtype: spec.dtype as u8, rows: spec.rows as u64, columns: spec.columns as u64 }
+    }
+}
+
+impl TryFrom<Told> for ValueSpec {
+    type Error = &'static str;
+
+    fn try_from(told: Told) -> Result<ValueSpec, &'static str> {
+        ValueSpec::told(told.dtype, told.rows, told.columns)
+            .ok_or("no type, or no size, of a value")
     }
 }

@@ -51,7 +51,7 @@ pub enum Ask {
         part: PartKey,
         round: u64,
         value: Carried,
-        rows: Option<Carried>,
+        rows: Option<Rows>,
     },
     /// The part, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
     /// `into` or carried. With `rows` only these. Answered by [`Answer::Value`].
@@ -59,7 +59,7 @@ pub enum Ask {
         part: PartKey,
         round: u64,
         into: Option<RemotePlace>,
-        rows: Option<Carried>,
+        rows: Option<Rows>,
     },
     /// How servers update from now on; opaque here. The same again changes nothing.
     SetOptimizer {

@@ -1,8 +1,8 @@
 //! A worker's end of the store: lists of keys and tensors in, tickets out. It drives the protocol over a
 //! wire whenever it is called; nothing happens behind its user's back.
 
-mod batch;
 mod core;
+mod link;
 
 use std::time::Duration;
 

@@ -116,6 +116,9 @@ pub trait Wire: Send {
     /// Memory that values are sent from and written into, until the wire is dropped.
     fn alloc(&mut self, bytes: usize) -> Result<(Slab, RegionDescriptor), WireError>;
 
+    /// Opens the way to one more peer, who must do so too: a server that took over from another.
+    fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError>;
+
     /// Makes a region of a peer known, a round trip; once per region, before the first direct write.
     fn open_region(
         &mut self,
