@@ -17,6 +17,7 @@ mod partition;
 mod pool;
 mod ports;
 pub mod proto;
+mod server;
 pub mod wire;
 mod worker;
 
@@ -26,4 +27,5 @@ pub use partition::{BIG_ELEMENTS, KeyError, Part, Partition, ServerLoad};
 pub use ports::{
     Keep, Membership, PartSnapshot, PushedRows, Reduce, Snapshot, StateTensor, StoreEvent, Update,
 };
+pub use server::{Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts};
 pub use worker::{KvWorker, KvWorkerOptions, Progress, Ticket};
