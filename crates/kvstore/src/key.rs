@@ -58,6 +58,7 @@ impl TryFrom<Told> for ValueSpec {
     type Error = &'static str;
 
     fn try_from(told: Told) -> Result<ValueSpec, &'static str> {
-        ValueSpec::told(told.dtype, told.rows, told.columns).ok_or("no type, or no size, of a value")
+        ValueSpec::told(told.dtype, told.rows, told.columns)
+            .ok_or("no type, or no size, of a value")
     }
 }

@@ -6,7 +6,7 @@ mod server;
 mod worker;
 
 pub use server::{PartState, Server, ServerAction, ServerConfig, ServerState, Taken};
-pub use worker::{ToSend, What, Worker, WorkerConfig, WorkerEvent};
+pub use worker::{ToSend, What, Worker, WorkerEvent};
 
 use crate::message::Ask;
 

@@ -53,8 +53,13 @@ pub(super) enum Push {
     /// The slot holds it already.
     Waits,
     /// It is in the weights already.
-    Known { version: u64, durable: u64 },
-    OutOfTurn { expected: u64 },
+    Known {
+        version: u64,
+        durable: u64,
+    },
+    OutOfTurn {
+        expected: u64,
+    },
 }
 
 impl Part {
@@ -89,9 +94,9 @@ impl Part {
         let waits = slot.pull.as_ref().is_some_and(|waiting| pull.id <= waiting.id);
         // What is written in place goes over a wire that loses nothing: the answer is there or on its way,
         // and a second one would be written over what its receiver may be reading.
-        let answered = slot.pulled.is_some_and(|last| {
-            pull.id < last || (pull.id == last && pull.into.is_some())
-        });
+        let answered = slot
+            .pulled
+            .is_some_and(|last| pull.id < last || (pull.id == last && pull.into.is_some()));
         let is_new = !waits && !answered;
         if is_new {
             slot.pull = Some(pull);
