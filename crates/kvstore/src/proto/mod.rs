@@ -2,11 +2,13 @@
 //! say what to do, and the same machines run in a driver over a fabric and in a simulation over a network
 //! that loses, repeats and delays what it likes.
 
+mod scheduler;
 mod server;
 mod worker;
 
+pub use scheduler::{Node, Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions};
 pub use server::{PartState, Server, ServerAction, ServerConfig, ServerState, Taken};
-pub use worker::{ToSend, What, Worker, WorkerConfig, WorkerEvent};
+pub use worker::{ToSend, What, Worker, WorkerEvent};
 
 use crate::message::Ask;
 
