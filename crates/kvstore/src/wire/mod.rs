@@ -55,7 +55,8 @@ pub struct Incoming<'a> {
 pub enum Sending {
     /// It is under way, or goes with the next [`Wire::flush`].
     Started,
-    /// There is no room now: ask again after a wait. Nothing was sent.
+    /// There is no room now: receive, since peers may wait for room as well, wait, and ask again. Of this
+    /// message nothing was sent.
     Full,
 }
 
@@ -104,13 +105,17 @@ pub trait Wire: Send {
     /// Appends the tokens of direct values that may be written again here.
     fn finished(&mut self, tokens: &mut Vec<u64>) -> Result<(), WireError>;
 
-    /// Peers that were lost since the last call, each once. Nothing can be sent to them any more.
+    /// Peers that were lost since the last call, each once: they left without a goodbye, failed, or sent
+    /// what is no message. Nothing can be sent to them any more, and all that came from them has been handed
+    /// out by [`Wire::receive`], which is what notices. Who said goodbye is not lost, but sending to it
+    /// fails as if it were.
     fn lost(&mut self, lost: &mut Vec<(Rank, String)>);
 
     /// Values from this size on are written directly; none: all values are blocks.
     fn direct_from(&self) -> Option<usize>;
 
-    /// Most bytes of the metadata and blocks of one message to `to`, all told.
+    /// Most bytes of the metadata and blocks of one message to `to`, all told, with up to 64 blocks; each
+    /// block more costs a few bytes. None fit if there is no such peer.
     fn message_bytes_max(&self, to: Rank) -> usize;
 
     /// Memory that values are sent from and written into, until the wire is dropped.
@@ -126,6 +131,12 @@ pub trait Wire: Send {
         region: RegionDescriptor,
         deadline: Deadline,
     ) -> Result<(), WireError>;
+
+    /// The bytes of a place of a peer's memory, where this process can read them where they lie (both share
+    /// it, and its region was opened). The peer must not write there meanwhile, which its owner promises.
+    fn view(&self, _peer: Rank, _place: &RemotePlace) -> Option<&[u8]> {
+        None
+    }
 
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.
     fn observe(&mut self);
