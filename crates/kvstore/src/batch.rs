@@ -73,10 +73,6 @@ impl Batch {
         Carried::InPlace
     }
 
-    pub(crate) fn bypassing(&self) -> usize {
-        self.bypassing.len()
-    }
-
     pub(crate) fn entry(&mut self, entry: &impl Serialize) -> Result<(), StoreError> {
         let meta = std::mem::take(&mut self.meta);
         let encoded = postcard::to_extend(entry, meta);

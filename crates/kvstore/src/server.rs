@@ -403,6 +403,12 @@ impl Core {
     }
 }
 
+impl std::fmt::Debug for ServerPorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerPorts").finish_non_exhaustive()
+    }
+}
+
 impl std::fmt::Debug for KvServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvServer").field("options", &self.core.options).finish_non_exhaustive()

@@ -6,15 +6,17 @@ mod link;
 
 use std::time::Duration;
 
-use tensorwire_base::{Clock, Deadline, Rank};
+use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
+use tensorwire_fabric::Member;
 use tensorwire_memory::{Buffer, Slab};
 
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::partition::{Partition, ServerLoad};
-use crate::ports::{Membership, Reduce, StoreEvent};
-use crate::proto::{Control, WorkerConfig};
-use crate::wire::{Wire, WireStats};
+use crate::ports::{Keep, Membership, Reduce, StoreEvent, Update};
+use crate::proto::{Control, Mode};
+use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
+use crate::wire::{Loopback, Wire, WireStats};
 
 use self::core::{Core, Pulling, Pushing};
 
@@ -51,6 +53,8 @@ pub struct KvWorker {
     wire: Box<dyn Wire>,
     membership: Box<dyn Membership>,
     core: Core,
+    /// Its own server, where there is no other.
+    server: Option<Box<KvServer>>,
 }
 
 impl KvWorker {
@@ -61,10 +65,36 @@ impl KvWorker {
         reduce: Box<dyn Reduce>,
         options: KvWorkerOptions,
     ) -> KvWorker {
-        // a wire loses nothing; what is lost with a server is sent again when another took over
-        let config =
-            WorkerConfig { resend_after_ms: u64::MAX / 2, keeps_log: options.servers_come_back };
-        KvWorker { wire, membership, core: Core::new(options, config, reduce) }
+        KvWorker { wire, membership, core: Core::new(options, reduce), server: None }
+    }
+
+    /// A store of one worker without other processes (`local`): what a push changes is the same, and nothing
+    /// crosses.
+    pub fn local(
+        update: Box<dyn Update>,
+        keep: Box<dyn Keep>,
+        reduce: Box<dyn Reduce>,
+    ) -> KvWorker {
+        let ranks = [Rank(0), Rank(1)];
+        let [wire, other] = Loopback::pair(ranks);
+        let partition = Partition::new(1, usize::MAX);
+        let patience = Duration::ZERO;
+        let options = KvServerOptions {
+            mode: Mode::Sync,
+            partition,
+            server: 0,
+            workers: vec![Member { rank: ranks[0], incarnation: Incarnation(0) }],
+            elastic: false,
+            checkpoint: None,
+            patience,
+        };
+        let ports =
+            ServerPorts { wire: Box::new(other), membership: Box::new(Alone(0)), update, keep };
+        let server = Some(Box::new(KvServer::new(ports, options)));
+        let servers = vec![ranks[1]];
+        let options = KvWorkerOptions { partition, servers, servers_come_back: false, patience };
+        let worker = KvWorker::new(Box::new(wire), Box::new(Alone(0)), reduce, options);
+        KvWorker { server, ..worker }
     }
 
     /// A tensor of this size in memory that servers reach: what is pushed from it and pulled into it is
@@ -271,7 +301,11 @@ impl KvWorker {
                 self.core.replaced(server, rank);
             }
         }
-        self.core.progress(self.wire.as_mut())
+        let moved = self.core.progress(self.wire.as_mut())?;
+        match &mut self.server {
+            Some(server) => Ok(server.progress()? || moved),
+            None => Ok(moved),
+        }
     }
 
     /// What happened to tickets since the last call; [`KvWorker::wait`] does not need it.
@@ -299,6 +333,17 @@ impl KvWorker {
                 return Err(timed_out(start, self.core.missing()));
             }
             self.wait_for_news(deadline);
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was asked for is done.
+    ///
+    /// # Errors
+    /// As [`KvWorker::wait`].
+    pub fn wait_all(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        while let Some(ticket) = self.core.first_open() {
+            self.wait(ticket, deadline)?;
         }
         Ok(())
     }
@@ -333,11 +378,14 @@ impl KvWorker {
         stats
     }
 
-    /// Says goodbye to the servers, once all is done.
+    /// Waits until all that was asked for is done, and says goodbye to the servers.
     ///
     /// # Errors
     /// When a server is lost or does not answer in time.
     pub fn close(mut self, deadline: Deadline) -> Result<(), StoreError> {
+        self.wait_all(deadline)?;
+        let leaving = self.ask_all(|| Control::Call { head: LEAVE, body: Vec::new() });
+        self.wait(leaving, deadline)?;
         Ok(self.wire.close(deadline)?)
     }
 
@@ -379,4 +427,22 @@ fn pairs<'a>(
 
 fn timed_out(start_ns: u64, what: String) -> StoreError {
     StoreError::TimedOut { waited: Duration::from_nanos(Clock::now_ns() - start_ns), what }
+}
+
+/// The scheduler of a store of one: there is nobody to wait for.
+struct Alone(u64);
+
+impl Membership for Alone {
+    fn enter_barrier(&mut self) -> Result<u64, String> {
+        self.0 += 1;
+        Ok(self.0)
+    }
+
+    fn is_released(&mut self, _barrier: u64) -> bool {
+        true
+    }
+
+    fn events(&mut self) -> Result<Vec<StoreEvent>, String> {
+        Ok(Vec::new())
+    }
 }

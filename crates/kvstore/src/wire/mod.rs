@@ -2,6 +2,7 @@
 //! is no block but is written, once, to the place that its receiver told. Nothing here waits but
 //! [`Wire::wait`] and [`Wire::open_region`].
 
+mod loopback;
 mod rings;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Slab};
 
+pub use loopback::Loopback;
 pub use rings::{RingOptions, Rings};
 
 /// Bytes in registered memory of a peer; plain data that its owner tells.

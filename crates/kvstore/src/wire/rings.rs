@@ -118,14 +118,6 @@ impl Rings {
         Ok(rings)
     }
 
-    /// Opens rings with one more peer, who must do so too; the fabric is connected to it.
-    ///
-    /// # Errors
-    /// As for [`Rings::open`].
-    pub fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError> {
-        self.enter(&[peer], deadline)
-    }
-
     /// Tells all of `ranks` where they may write, and only then waits for what they tell.
     fn enter(&mut self, ranks: &[Rank], deadline: Deadline) -> Result<(), WireError> {
         if let Some(twice) = ranks.iter().find(|rank| self.peers.contains_key(rank)) {
@@ -252,6 +244,10 @@ impl Rings {
 }
 
 impl Wire for Rings {
+    fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError> {
+        self.enter(&[peer], deadline)
+    }
+
     fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError> {
         let parcels = message.direct.iter().map(|direct| self.parcel(to, direct));
         let mut parcels = parcels.collect::<Result<Vec<_>, _>>()?;

@@ -16,10 +16,13 @@ use crate::message::{Carried, Reply};
 use crate::partition::Part;
 use crate::pool::Pool;
 use crate::ports::Reduce;
-use crate::proto::{Control, Worker, WorkerConfig, WorkerEvent};
+use crate::proto::{Control, Worker, WorkerEvent};
 use crate::wire::{Incoming, RemotePlace, Wire};
 
 use super::link::Link;
+
+/// A wire loses nothing: what is lost with a server is sent again when another took over, not before.
+const NEVER_MS: u64 = u64::MAX / 2;
 
 /// How a push goes.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,7 +50,6 @@ pub(super) struct Value {
 /// A part of one.
 #[derive(Clone, Debug)]
 pub(super) struct PartHere {
-    pub(super) key: Key,
     pub(super) spec: ValueSpec,
     pub(super) server: usize,
     /// Where this worker's pushes are written.
@@ -136,14 +138,10 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(
-        options: KvWorkerOptions,
-        config: WorkerConfig,
-        reduce: Box<dyn Reduce>,
-    ) -> Core {
+    pub(super) fn new(options: KvWorkerOptions, reduce: Box<dyn Reduce>) -> Core {
         let links = options.servers.iter().map(|rank| Link::new(*rank)).collect();
         Core {
-            proto: Worker::new(options.servers.len(), config),
+            proto: Worker::new(options.servers.len(), NEVER_MS),
             options,
             pool: Pool::default(),
             links,
@@ -181,6 +179,10 @@ impl Core {
             open.filling = false;
         }
         self.settle(ticket);
+    }
+
+    pub(super) fn first_open(&self) -> Option<Ticket> {
+        self.tickets.keys().min().copied()
     }
 
     pub(super) fn is_done(&self, ticket: Ticket) -> bool {
@@ -235,7 +237,7 @@ impl Core {
             let operation = self.operation(ticket, Work::Plain);
             self.proto.init(operation, part.server, part.key, here);
             let server = part.server;
-            self.parts.insert(part.key, PartHere { key, spec: here, server, slot: None });
+            self.parts.insert(part.key, PartHere { spec: here, server, slot: None });
         }
         self.values.insert(key, Value { spec, parts });
         Ok(())
