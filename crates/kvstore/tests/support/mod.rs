@@ -17,18 +17,18 @@ use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 use tensorwire_testkit::mesh;
 
-pub fn soon() -> Deadline {
+pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
 }
 
-pub fn fill(buffer: &Buffer, by: impl Fn(usize) -> f32) {
+pub(crate) fn fill(buffer: &Buffer, by: impl Fn(usize) -> f32) {
     let mut bytes = buffer.write().unwrap();
     for (at, chunk) in bytes.chunks_exact_mut(4).enumerate() {
         chunk.copy_from_slice(&by(at).to_le_bytes());
     }
 }
 
-pub fn f32s(buffer: &Buffer) -> Vec<f32> {
+pub(crate) fn f32s(buffer: &Buffer) -> Vec<f32> {
     of(&buffer.read().unwrap())
 }
 
@@ -38,7 +38,7 @@ fn of(bytes: &[u8]) -> Vec<f32> {
 
 /// The rule of a store without an optimizer: the weights are the sum of a round; rows are added.
 #[derive(Default)]
-pub struct Sum {
+pub(crate) struct Sum {
     specs: HashMap<PartKey, ValueSpec>,
 }
 
@@ -94,7 +94,7 @@ impl Update for Sum {
 
 /// Snapshots in memory.
 #[derive(Clone, Default)]
-pub struct Shelf(Arc<Mutex<HashMap<(usize, String), Snapshot>>>);
+pub(crate) struct Shelf(Arc<Mutex<HashMap<(usize, String), Snapshot>>>);
 
 impl Keep for Shelf {
     fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
@@ -131,25 +131,25 @@ impl Membership for Hall {
     }
 }
 
-pub struct Job {
+pub(crate) struct Job {
     backend: Backend,
-    pub workers: usize,
-    pub servers: usize,
+    pub(crate) workers: usize,
+    pub(crate) servers: usize,
     mode: Mode,
-    pub shelf: Shelf,
+    pub(crate) shelf: Shelf,
 }
 
 impl Job {
-    pub fn shm(workers: usize, servers: usize, mode: Mode) -> Job {
+    pub(crate) fn shm(workers: usize, servers: usize, mode: Mode) -> Job {
         Job { backend: Backend::Shm, workers, servers, mode, shelf: Shelf::default() }
     }
 
-    pub fn tcp(workers: usize, servers: usize, mode: Mode) -> Job {
+    pub(crate) fn tcp(workers: usize, servers: usize, mode: Mode) -> Job {
         Job { backend: Backend::Tcp, ..Job::shm(workers, servers, mode) }
     }
 
     /// Runs `work` on every worker, with its number.
-    pub fn run(&self, work: impl Fn(usize, &mut KvWorker) + Sync) {
+    pub(crate) fn run(&self, work: impl Fn(usize, &mut KvWorker) + Sync) {
         let (workers, servers) = (self.workers as u32, self.servers as u32);
         let fabrics = mesh::open(&self.backend, workers + servers, |_| {});
         mesh::connect(&fabrics);
@@ -206,7 +206,7 @@ fn rings(fabric: &Fabric, peers: &[Rank]) -> Box<Rings> {
     Box::new(Rings::open(fabric.clone(), peers, RingOptions::default(), soon()).unwrap())
 }
 
-pub fn local() -> KvWorker {
+pub(crate) fn local() -> KvWorker {
     let sum = || Box::new(Sum::default());
     KvWorker::local(sum(), Box::new(Shelf::default()), sum())
 }
