@@ -178,7 +178,7 @@ fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, Ben
 }
 
 fn reports(outcome: JobOutcome) -> Result<Vec<TrainReport>, BenchError> {
-    let reports = outcome.reports.into_iter().map(serde_json::from_value);
+    let reports = outcome.reports.into_values().map(serde_json::from_value);
     Ok(reports.collect::<Result<_, _>>()?)
 }
 

@@ -161,8 +161,7 @@ pub fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, Be
     };
     let outcome = launch(&job, &mut |_| {})?;
     let mut reports = outcome.reports;
-    let mut report =
-        |rank: Rank| reports.get_mut(rank.index()).map(serde_json::Value::take).unwrap_or_default();
+    let mut report = |rank: Rank| reports.remove(&rank).unwrap_or_default();
     let sender: SenderReport = serde_json::from_value(report(SENDER))?;
     let receiver: ReceiverReport = serde_json::from_value(report(RECEIVER))?;
     summarise(spec, &sender, &receiver)

@@ -124,8 +124,7 @@ pub fn write(spec: &WriteSpec, job: &JobSpec) -> Result<WriteResult, BenchError>
         ..job.clone()
     };
     let mut reports = launch(&job, &mut |_| {})?.reports;
-    let mut report =
-        |rank: Rank| reports.get_mut(rank.index()).map(serde_json::Value::take).unwrap_or_default();
+    let mut report = |rank: Rank| reports.remove(&rank).unwrap_or_default();
     let sender: SenderReport = serde_json::from_value(report(SENDER))?;
     let receiver: ReceiverReport = serde_json::from_value(report(RECEIVER))?;
     Ok(summarise(spec, &sender, &receiver))

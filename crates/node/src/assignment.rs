@@ -8,6 +8,7 @@ use tensorwire_base::{Incarnation, JobId, Rank};
 use tensorwire_fabric::{JobCredentials, Secret};
 
 use crate::launch::JobSpec;
+use crate::store::StorePlace;
 
 /// One member's place in a job. Travels as one line of JSON; is never printed whole.
 #[derive(Clone, Serialize, Deserialize)]
@@ -15,6 +16,8 @@ pub struct Assignment {
     job_id: u64,
     secret: String,
     rank: u32,
+    /// Number of members at the job's beginning; a replacement's rank is beyond it.
+    world: u32,
     /// By rank.
     incarnations: Vec<u64>,
     /// The launcher's own incarnation.
@@ -23,6 +26,8 @@ pub struct Assignment {
     pub coordinator: SocketAddr,
     /// Members of the job on this one's host, itself included.
     pub members_here: u32,
+    /// What it is in a store, if the job is one.
+    pub store: Option<StorePlace>,
     /// How long a silent launcher is believed to be alive, in milliseconds.
     pub liveness_ms: u64,
     /// Which job it is, for whoever starts members of several kinds.
@@ -35,6 +40,9 @@ pub struct Assignment {
 #[derive(Clone, Debug)]
 pub(crate) struct JobIdentity {
     pub(crate) credentials: JobCredentials,
+    /// Number of members at the beginning.
+    pub(crate) world: usize,
+    /// By rank, replacements behind the others.
     pub(crate) incarnations: Vec<Incarnation>,
     pub(crate) launcher: Incarnation,
 }
@@ -46,28 +54,40 @@ impl JobIdentity {
         let secret = Secret(tensorwire_fabric::handshake::random_bytes());
         JobIdentity {
             credentials: JobCredentials { job_id: JobId(number()), secret },
+            world,
             incarnations: (0..world).map(|_| Incarnation(number())).collect(),
             launcher: Incarnation(number()),
         }
     }
 
-    /// What the member `rank` of the job `spec` is told, of which `members_here` are on its host.
+    /// One more member, in the place of another; returns its rank.
+    pub(crate) fn extend(&mut self) -> Rank {
+        let number = u64::from_le_bytes(tensorwire_fabric::handshake::random_bytes());
+        self.incarnations.push(Incarnation(number));
+        // fits: a job has far fewer than 2^32 members
+        Rank(self.incarnations.len() as u32 - 1)
+    }
+
+    /// What the member `rank` of the job `spec` is told, which runs where the member `home` is or was.
     pub(crate) fn assignment(
         &self,
         rank: Rank,
+        home: Rank,
         coordinator: SocketAddr,
         spec: &JobSpec,
     ) -> Assignment {
-        let world = self.incarnations.len();
         Assignment {
             job_id: self.credentials.job_id.0,
             secret: hex::encode(self.credentials.secret.0),
             rank: rank.0,
+            // fits: a job has far fewer than 2^32 members
+            world: self.world as u32,
             incarnations: self.incarnations.iter().map(|incarnation| incarnation.0).collect(),
             launcher: self.launcher.0,
             coordinator,
             // fits: a job has far fewer than 2^32 members
-            members_here: spec.hosts.neighbours(rank, world) as u32,
+            members_here: spec.hosts.neighbours(home, self.world) as u32,
+            store: None,
             // fits: a deadline is at most an hour
             liveness_ms: spec.liveness.as_millis() as u64,
             kind: spec.kind.clone(),
@@ -81,9 +101,9 @@ impl Assignment {
         Rank(self.rank)
     }
 
-    /// Number of members.
+    /// Number of members, where a replacement and whom it replaces are one.
     pub fn world(&self) -> usize {
-        self.incarnations.len()
+        self.world as usize
     }
 
     /// The job's identity, none where the assignment is garbled.
@@ -95,6 +115,7 @@ impl Assignment {
         let job_id = JobId(self.job_id);
         Some(JobIdentity {
             credentials: JobCredentials { job_id, secret: Secret(secret) },
+            world: self.world as usize,
             incarnations: self.incarnations.iter().map(|&number| Incarnation(number)).collect(),
             launcher: Incarnation(self.launcher),
         })
@@ -119,7 +140,8 @@ mod tests {
         let identity = JobIdentity::random(3);
         let at = SocketAddr::from(([127, 0, 0, 1], 9));
         let hosts = "127.0.0.1,192.0.2.7".parse().unwrap();
-        let sent = identity.assignment(Rank(2), at, &JobSpec { hosts, ..JobSpec::nothing() });
+        let sent =
+            identity.assignment(Rank(2), Rank(2), at, &JobSpec { hosts, ..JobSpec::nothing() });
         let line = serde_json::to_string(&sent).unwrap();
         let got: Assignment = serde_json::from_str(&line).unwrap();
         let back = got.identity().unwrap();
@@ -132,10 +154,11 @@ mod tests {
     #[test]
     fn a_garbled_assignment_has_no_identity() {
         let at = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut garbled = JobIdentity::random(1).assignment(Rank(0), at, &JobSpec::nothing());
+        let mut garbled =
+            JobIdentity::random(1).assignment(Rank(0), Rank(0), at, &JobSpec::nothing());
         garbled.secret.pop();
         assert!(garbled.identity().is_none());
-        let outside = JobIdentity::random(1).assignment(Rank(1), at, &JobSpec::nothing());
+        let outside = JobIdentity::random(1).assignment(Rank(1), Rank(1), at, &JobSpec::nothing());
         assert!(outside.identity().is_none());
     }
 }

@@ -22,6 +22,10 @@ pub(crate) enum FromMember {
     Offer(Offer),
     /// Its fabric is open, and this is its plan.
     Ready { endpoint: String, plan_digest: String },
+    /// It has connected to its peers; said in the job of a store.
+    Connected,
+    /// It waits at its barrier of this number, from 1.
+    EnterBarrier { number: u64 },
     /// It is alive; `step` is the one it is in, from 1 (0: before the first).
     Heartbeat { step: u64 },
     /// Something worth showing, of the job's own form.
@@ -39,9 +43,26 @@ pub(crate) enum FromMember {
 pub(crate) enum ToMember {
     /// What was chosen for all, once all had said what they can.
     Transport(Transport),
-    /// Everybody's endpoint, by rank.
+    /// Everybody's endpoint, by rank; none of those whom the member needs not know, or who are gone.
     Peers {
-        endpoints: Vec<String>,
+        endpoints: Vec<Option<String>>,
+    },
+    /// All are at this barrier.
+    Released {
+        number: u64,
+    },
+    /// Workers were lost; these go on.
+    World {
+        epoch: u64,
+        alive: Vec<u32>,
+    },
+    /// The member `was` was lost, and this one takes its place as `server`.
+    ServerReplaced {
+        server: u32,
+        was: u32,
+        rank: u32,
+        incarnation: u64,
+        endpoint: String,
     },
     Heartbeat,
     /// End at once.

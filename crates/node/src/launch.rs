@@ -2,30 +2,33 @@
 //! what they say, and watches them. However a member ends, the job ends: the first cause is found, and no
 //! process is left behind.
 
-use std::io::ErrorKind;
+mod door;
+mod membership;
+
+use std::collections::BTreeMap;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::handshake::{self, Purpose, Refusal};
-use tensorwire_fabric::{
-    JobCredentials, Member as Identity, VerbsOptions, VerbsUnusable, verbs_usable,
-};
+use tensorwire_fabric::{Member as Identity, VerbsOptions, VerbsUnusable, verbs_usable};
 
 use crate::assignment::JobIdentity;
 use crate::config::Transport;
-use crate::control::{FromMember, ToMember, read_frame, write_frame};
+use crate::control::{FromMember, ToMember, write_frame};
 use crate::exit::{Remote, describe, describe_remote};
 use crate::hosts::{Hosts, HostsError};
 use crate::negotiate::{Choice, Offer, choose};
 use crate::start::start;
+use crate::store::{StoreJob, StorePlace};
 use crate::trace::{TraceError, TraceEvent};
 use crate::verdict::{End, FirstFailure, Seen, first_failure};
+use door::{Door, Event};
+use membership::Membership;
 
 /// How often the launcher looks around.
 const TICK: Duration = Duration::from_millis(20);
@@ -35,10 +38,6 @@ const SETTLE: Duration = Duration::from_millis(700);
 const SUSPENDED: Duration = Duration::from_secs(2);
 /// What the launcher takes in between two looks.
 const EVENTS_MAX: usize = 10_000;
-/// Callers that are asked who they are at the same time; more wait.
-const HANDSHAKES_MAX: usize = 64;
-/// How long a caller may take to say who it is; a member says it at once.
-const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a member of another host may take to be started and to call, if a silent one is not believed
 /// to be alive for longer: logging in takes seconds on a slow machine.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
@@ -64,6 +63,8 @@ pub struct JobSpec {
     /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
     /// other hosts reach this one.
     pub listen: Option<SocketAddr>,
+    /// The launcher is the scheduler of a store of workers and servers, in this order of ranks.
+    pub store: Option<StoreJob>,
     /// How long a silent member is believed to be alive.
     pub liveness: Duration,
     /// Set to end the job.
@@ -95,13 +96,25 @@ pub enum Update {
         rank: Rank,
         events: Vec<TraceEvent>,
     },
+    /// A worker of an elastic store was lost; `left` of them go on.
+    Shrunk {
+        rank: Rank,
+        why: String,
+        left: usize,
+    },
+    /// A server of a store was lost; the member `by` takes its place.
+    Replacing {
+        rank: Rank,
+        why: String,
+        by: Rank,
+    },
 }
 
 /// A job that was done.
 #[derive(Clone, Debug)]
 pub struct JobOutcome {
-    /// What each member reported, by rank.
-    pub reports: Vec<serde_json::Value>,
+    /// What each member reported, by rank; those whose loss the job survived reported nothing.
+    pub reports: BTreeMap<Rank, serde_json::Value>,
     /// What the members agreed on, where they were asked.
     pub negotiated: Option<Transport>,
 }
@@ -148,7 +161,10 @@ impl JobError {
 /// Launches a job and stays until it is done or has failed. All members have ended when it returns.
 ///
 /// # Errors
-/// When a member fails, or the job is interrupted.
+/// When a member fails that the job cannot do without, or the job is interrupted.
+///
+/// # Panics
+/// If there is a store whose nodes are others than the roles.
 pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOutcome, JobError> {
     let world = spec.roles.len();
     let front = spec.hosts.front(spec.listen, world)?;
@@ -170,10 +186,10 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
     }
     let identity = JobIdentity::random(world);
     let (events, inbox) = channel();
-    let door = Door {
+    let mut door = Door {
         listener,
         job: identity.credentials.clone(),
-        expected: (0..spec.roles.len()).map(|i| identity.member(Rank(i as u32))).collect(),
+        expected: (0..world as u32).map(|rank| identity.member(Rank(rank))).collect(),
         me: Identity { rank: Rank(u32::MAX), incarnation: identity.launcher },
         events,
         busy: Arc::new(AtomicUsize::new(0)),
@@ -181,123 +197,44 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
     let mut launcher = Launcher {
         spec,
         at,
+        identity,
         members: Vec::new(),
         ends: 0,
+        fatal: false,
         negotiated: None,
         introduced: false,
         suspended: None,
+        store: spec.store.map(|store| Membership::new(store, spec)),
     };
     for rank in (0..world as u32).map(Rank) {
-        launcher.start(&identity, rank)?;
-        on_update(Update::Started { rank, pid: launcher.members[rank.index()].child.id() });
+        let place = spec.store.map(|store| store.place(rank));
+        launcher.start(rank, rank, place, on_update)?;
     }
-    launcher.watch(&door, &inbox, on_update)
+    launcher.watch(&mut door, &inbox, on_update)
     // dropping the launcher kills and reaps whoever is left
-}
-
-/// What the launcher's threads report to it.
-enum Event {
-    Joined { rank: Rank, stream: TcpStream },
-    Said { rank: Rank, message: FromMember },
-    HungUp { rank: Rank },
-}
-
-/// Where members knock.
-struct Door {
-    listener: TcpListener,
-    job: JobCredentials,
-    expected: Vec<Identity>,
-    me: Identity,
-    events: Sender<Event>,
-    busy: Arc<AtomicUsize>,
-}
-
-impl Door {
-    /// Answers everyone who has knocked since the last time, each on a thread of its own.
-    fn answer(&self) {
-        // when all places are taken the others wait in the backlog
-        while self.busy.load(Ordering::Relaxed) < HANDSHAKES_MAX {
-            let (stream, from) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    return;
-                }
-            };
-            self.busy.fetch_add(1, Ordering::Relaxed);
-            let (job, me, expected) = (self.job.clone(), self.me, self.expected.clone());
-            let (events, busy) = (self.events.clone(), self.busy.clone());
-            let deadline = Deadline::after(HANDSHAKE_PATIENCE);
-            let spawned = std::thread::Builder::new().name("handshake".into()).spawn(move || {
-                let admitted = introduce(stream, &job, me, &expected, deadline);
-                busy.fetch_sub(1, Ordering::Relaxed);
-                match admitted {
-                    Ok((rank, stream)) => listen_to(rank, stream, &events),
-                    Err(reason) => tracing::warn!("turned away {from}: {reason}"),
-                }
-            });
-            if let Err(error) = spawned {
-                self.busy.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!("turned away {from}: no thread for it: {error}");
-            }
-        }
-    }
-}
-
-fn introduce(
-    mut stream: TcpStream,
-    job: &JobCredentials,
-    me: Identity,
-    expected: &[Identity],
-    deadline: Deadline,
-) -> Result<(Rank, TcpStream), String> {
-    let failed = |error: std::io::Error| error.to_string();
-    stream.set_nonblocking(false).map_err(failed)?;
-    let admit = |caller: &handshake::Caller| match expected.get(caller.member.rank.index()) {
-        _ if caller.purpose != Purpose::Rendezvous => Err(Refusal::Purpose),
-        None => Err(Refusal::UnexpectedRank),
-        Some(member) if *member != caller.member => Err(Refusal::StaleIncarnation),
-        Some(_) => Ok(()),
-    };
-    let caller = handshake::accept(&mut stream, job, me, admit, deadline);
-    let caller = caller.map_err(|error| error.to_string())?;
-    stream.set_nodelay(true).map_err(failed)?;
-    stream.set_read_timeout(None).map_err(failed)?;
-    Ok((caller.member.rank, stream))
-}
-
-/// Passes on what a member says until it hangs up.
-fn listen_to(rank: Rank, stream: TcpStream, events: &Sender<Event>) {
-    let Ok(mut reader) = stream.try_clone() else {
-        return;
-    };
-    // a launcher that has ended listens to no events: then there is nobody to tell
-    if events.send(Event::Joined { rank, stream }).is_err() {
-        return;
-    }
-    while let Ok(message) = read_frame(&mut reader) {
-        if events.send(Event::Said { rank, message }).is_err() {
-            return;
-        }
-    }
-    let _ = events.send(Event::HungUp { rank });
 }
 
 struct Launcher<'a> {
     spec: &'a JobSpec,
     /// Where members find this launcher.
     at: SocketAddr,
+    identity: JobIdentity,
+    /// By rank.
     members: Vec<MemberState>,
     /// Ends noticed so far.
     ends: u32,
+    /// A member has ended without which the job cannot go on.
+    fatal: bool,
     negotiated: Option<Transport>,
     introduced: bool,
     /// How long this process did not run, if the members ended in that time.
     suspended: Option<Duration>,
+    /// Who of a store lives, and what follows from that.
+    store: Option<Membership>,
 }
 
 struct MemberState {
+    role: String,
     /// The member, or what started it on another host.
     child: Child,
     /// That other host.
@@ -312,19 +249,34 @@ struct MemberState {
     report: Option<serde_json::Value>,
     end: End,
     order: u32,
+    /// It is a node of a store that stands.
+    joined: bool,
+    /// It ended too early, and the job goes on without it.
+    survived: bool,
 }
 
 impl Launcher<'_> {
-    fn start(&mut self, job: &JobIdentity, rank: Rank) -> Result<(), JobError> {
+    /// Starts the next member, `rank`, where the member `home` of the job's beginning is or was.
+    fn start(
+        &mut self,
+        rank: Rank,
+        home: Rank,
+        store: Option<StorePlace>,
+        on_update: &mut dyn FnMut(Update),
+    ) -> Result<(), JobError> {
         let spec = self.spec;
-        let role = || spec.roles[rank.index()].clone();
+        let role = spec.roles[home.index()].clone();
         let program = || spec.program.clone();
-        let failed = |source| JobError::Spawn { role: role(), program: program(), source };
-        let assignment = job.assignment(rank, self.at, spec);
+        let failed = |source| JobError::Spawn { role: role.clone(), program: program(), source };
+        let mut assignment = self.identity.assignment(rank, home, self.at, spec);
+        assignment.store = store;
         let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
-        let host = (!spec.hosts.is_here(rank)).then(|| spec.hosts.name(rank).to_string());
+        let host = (!spec.hosts.is_here(home)).then(|| spec.hosts.name(home).to_string());
+        let child = start(spec, home, &line).map_err(failed)?;
+        on_update(Update::Started { rank, pid: child.id() });
         self.members.push(MemberState {
-            child: start(spec, rank, &line).map_err(failed)?,
+            role,
+            child,
             host,
             exit: None,
             control: None,
@@ -336,13 +288,15 @@ impl Launcher<'_> {
             report: None,
             end: End::None,
             order: 0,
+            joined: false,
+            survived: false,
         });
         Ok(())
     }
 
     fn watch(
         &mut self,
-        door: &Door,
+        door: &mut Door,
         inbox: &Receiver<Event>,
         on_update: &mut dyn FnMut(Update),
     ) -> Result<JobOutcome, JobError> {
@@ -364,12 +318,11 @@ impl Launcher<'_> {
             self.notice_silence();
             self.negotiate(on_update);
             self.introduce(on_update)?;
-            if self.members.iter().all(MemberState::done) {
-                let reports = self.members.iter_mut().map(|m| m.report.take().unwrap_or_default());
-                let (reports, negotiated) = (reports.collect(), self.negotiated);
-                return Ok(JobOutcome { reports, negotiated });
+            self.manage_store(door, on_update)?;
+            if self.members.iter().all(|member| member.done() || member.survived) {
+                return Ok(self.outcome());
             }
-            if self.ends > 0 {
+            if self.fatal {
                 let since = *failing.get_or_insert_with(Instant::now);
                 let all_over = self.members.iter().all(|m| m.end != End::None || m.done());
                 if all_over || since.elapsed() >= SETTLE {
@@ -385,6 +338,12 @@ impl Launcher<'_> {
         }
     }
 
+    fn outcome(&mut self) -> JobOutcome {
+        let done = (0u32..).map(Rank).zip(&mut self.members).filter(|(_, member)| member.done());
+        let reports = done.map(|(rank, m)| (rank, m.report.take().unwrap_or_default())).collect();
+        JobOutcome { reports, negotiated: self.negotiated }
+    }
+
     /// Takes in what was said; waits one tick if nothing was.
     fn hear(&mut self, inbox: &Receiver<Event>, on_update: &mut dyn FnMut(Update)) {
         let first = inbox.recv_timeout(TICK).ok();
@@ -392,6 +351,8 @@ impl Launcher<'_> {
         // bounded: a talkative job must not keep the launcher from looking around
         for event in first.into_iter().chain(more).take(EVENTS_MAX) {
             match event {
+                // it had called before it was lost
+                Event::Joined { rank, .. } if self.members[rank.index()].survived => {}
                 Event::Joined { rank, stream } => {
                     // a member that does not read must not hold up the others
                     let _ = stream.set_write_timeout(Some(TICK));
@@ -407,12 +368,26 @@ impl Launcher<'_> {
 
     fn said(&mut self, rank: Rank, message: FromMember, on_update: &mut dyn FnMut(Update)) {
         let member = &mut self.members[rank.index()];
+        if member.survived {
+            return;
+        }
         member.last_heard = Instant::now();
+        self.heard(rank);
+        let member = &mut self.members[rank.index()];
         match message {
-            FromMember::Offer(offer) => member.offer = Some(offer),
+            FromMember::Offer(offer) => {
+                member.offer = Some(offer);
+                // whoever comes later takes what was chosen
+                if let Some(transport) = self.negotiated {
+                    self.tell(&[rank], &ToMember::Transport(transport));
+                }
+            }
             FromMember::Ready { endpoint, plan_digest } => {
                 member.ready = Some((endpoint, plan_digest));
+                self.is_ready(rank);
             }
+            FromMember::Connected => self.is_connected(rank),
+            FromMember::EnterBarrier { number } => self.enter_barrier(rank, number),
             FromMember::Heartbeat { step } => member.step = member.step.max(step),
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
@@ -428,12 +403,21 @@ impl Launcher<'_> {
     }
 
     fn end(&mut self, rank: Rank, end: End) {
+        if self.note_end(rank, end) {
+            self.judge_end(rank);
+        }
+    }
+
+    /// True for the first end of this member.
+    fn note_end(&mut self, rank: Rank, end: End) -> bool {
         let member = &mut self.members[rank.index()];
-        if member.end == End::None {
+        let first = member.end == End::None;
+        if first {
             member.end = end;
             member.order = self.ends;
             self.ends += 1;
         }
+        first
     }
 
     /// Exit statuses. What a dead process said last is heard first: its end counts once its
@@ -446,7 +430,10 @@ impl Launcher<'_> {
             }
             let Some(status) = member.exit else { continue };
             let heard_out = member.hung_up || member.control.is_none();
-            if heard_out && !member.done() {
+            if heard_out && member.done() {
+                // fits: the world is a u32
+                self.has_left(Rank(index as u32));
+            } else if heard_out {
                 let how = self.how_ended(index, status);
                 // fits: the world is a u32
                 self.end(Rank(index as u32), End::Died { how });
@@ -473,7 +460,8 @@ impl Launcher<'_> {
                 Some(_) => self.spec.liveness.max(START_PATIENCE),
                 None => self.spec.liveness,
             };
-            if silent < patience || member.exit.is_some() {
+            // whoever has joined a store is its scheduler's to give up
+            if silent < patience || member.exit.is_some() || member.joined {
                 continue;
             }
             let for_s = silent.as_secs_f64();
@@ -505,6 +493,9 @@ impl Launcher<'_> {
             let gave_up = |m: &MemberState| m.exit.is_some_and(|status| status.code() == Some(1));
             let own_fault = gap >= self.spec.liveness / 2 && self.members.iter().any(gave_up);
             self.suspended = own_fault.then_some(gap);
+            for rank in (0..self.members.len() as u32).map(Rank) {
+                self.heard(rank);
+            }
         }
     }
 
@@ -532,14 +523,23 @@ impl Launcher<'_> {
         };
         let other = ready.iter().position(|(_, digest)| *digest != ready[0].1);
         if let Some(index) = other {
-            let (role, first) = (self.spec.roles[index].clone(), self.spec.roles[0].clone());
+            let (role, first) = (self.members[index].role.clone(), self.members[0].role.clone());
             return Err(JobError::PlansDiffer { rank: Rank(index as u32), role, first });
         }
-        let endpoints = ready.iter().map(|(endpoint, _)| endpoint.clone()).collect();
+        let endpoints = ready.iter().map(|(endpoint, _)| Some(endpoint.clone())).collect();
         self.tell_all(&ToMember::Peers { endpoints });
         self.introduced = true;
         on_update(Update::Introduced);
         Ok(())
+    }
+
+    fn tell(&mut self, ranks: &[Rank], message: &ToMember) {
+        for rank in ranks {
+            if let Some(control) = &mut self.members[rank.index()].control {
+                // as for all
+                let _ = write_frame(control, message);
+            }
+        }
     }
 
     fn tell_all(&mut self, message: &ToMember) {
@@ -551,17 +551,19 @@ impl Launcher<'_> {
         }
     }
 
+    /// What may have ended the job.
     fn seen(&self) -> Vec<Seen> {
-        let seen = |(index, member): (usize, &MemberState)| Seen {
-            rank: Rank(index as u32),
-            role: self.spec.roles[index].clone(),
+        let seen = |(rank, member): (Rank, &MemberState)| Seen {
+            rank,
+            role: member.role.clone(),
             pid: member.child.id(),
             host: member.host.clone(),
             step: member.step,
             end: member.end.clone(),
             order: member.order,
         };
-        self.members.iter().enumerate().map(seen).collect()
+        let members = (0u32..).map(Rank).zip(&self.members);
+        members.filter(|(_, member)| !member.survived).map(seen).collect()
     }
 
     /// Ends all members: first by word, then, after a moment, by force.
@@ -612,6 +614,7 @@ impl JobSpec {
             tether: Vec::new(),
             verbs: None,
             listen: None,
+            store: None,
             liveness: Duration::from_secs(6),
             interrupt: Arc::default(),
         }

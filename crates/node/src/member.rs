@@ -8,21 +8,28 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
 use tensorwire_fabric::{ArrivalMode, Backend, Endpoint, Fabric, FabricConfig};
+use tensorwire_fabric::{ConnectError, OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
 use tensorwire_fabric::{Member as Identity, PeerAddress};
-use tensorwire_fabric::{OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
+use tensorwire_kvstore::proto::Role;
 
 use crate::assignment::{Assignment, JobIdentity};
 use crate::config::Transport;
 use crate::control::{FromMember, TRACE_EVENTS_MAX, ToMember, read_frame, write_frame};
 use crate::launch::START_PATIENCE;
 use crate::negotiate::Offer;
+use crate::store::{BarrierError, Notices, StoreEvent, StorePlace};
 use crate::trace::TraceEvent;
 
 /// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
 pub(crate) const QUEUE_PAIRS: usize = 4;
+
+/// How long a replacement tries to reach one worker before it tries the next: some may not expect it yet.
+const ONE_TRY: Duration = Duration::from_secs(1);
+/// How long it waits before it tries them all again.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
 
 /// This process as a member of a job.
 #[derive(Debug)]
@@ -33,6 +40,7 @@ pub struct Member {
     /// The address at which this host reaches the launcher's, and others reach this one.
     reached_at: SocketAddr,
     told: Receiver<Told>,
+    notices: Arc<Notices>,
     step: Arc<AtomicU64>,
 }
 
@@ -47,13 +55,33 @@ pub struct WireOptions {
     pub spin: Duration,
     /// To each peer.
     pub queue_pairs: usize,
+    pub peers: Peers,
+}
+
+/// With whom a member connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    /// Everybody.
+    All,
+    /// The ranks below `workers` with the others, and nobody with his like (ps-lite's workers and servers).
+    Across { workers: u32 },
+}
+
+impl Peers {
+    fn connects(self, rank: Rank, other: Rank) -> bool {
+        rank != other
+            && match self {
+                Peers::All => true,
+                Peers::Across { workers } => (rank.0 < workers) != (other.0 < workers),
+            }
+    }
 }
 
 /// What the launcher tells a member that waits for it.
 #[derive(Debug)]
 enum Told {
     Transport(Transport),
-    Peers(Vec<String>),
+    Peers(Vec<Option<String>>),
 }
 
 /// Why a member's process must end though its part is not done.
@@ -89,7 +117,7 @@ pub enum MemberError {
     #[error("RDMA cannot be used on this process's host: {}; {}", .0.reason, .0.mend)]
     Verbs(VerbsUnusable),
     #[error("connecting to the peers: {0}")]
-    Connect(#[from] tensorwire_fabric::ConnectError),
+    Connect(#[from] ConnectError),
     #[error("the launcher did not introduce the peers within {waited_s} s")]
     NoPeers { waited_s: u64 },
     #[error("the launcher did not say which transport to take within {waited_s} s")]
@@ -123,8 +151,9 @@ impl Member {
         reader.set_read_timeout(Some(liveness / 2))?;
         let control = Arc::new(Mutex::new(stream));
         spawn_heartbeat(control.clone(), step.clone(), liveness)?;
-        spawn_watch(reader, tell, on_ending)?;
-        Ok(Member { assignment, identity, control, reached_at, told, step })
+        let notices = Arc::<Notices>::default();
+        spawn_watch(reader, Ears { tell, notices: notices.clone() }, on_ending)?;
+        Ok(Member { assignment, identity, control, reached_at, told, notices, step })
     }
 
     pub fn rank(&self) -> Rank {
@@ -170,8 +199,8 @@ impl Member {
         Ok(serde_json::from_value(self.assignment.payload.clone())?)
     }
 
-    /// Opens a fabric over the transport that `options` name, or that is agreed on, and connects it to all
-    /// other members. `plan_digest` must be the same everywhere: the launcher compares.
+    /// Opens a fabric over the transport that `options` name, or that is agreed on, and connects it to the
+    /// other members, or to those that `options` want. `plan_digest` must be the same everywhere: the launcher compares.
     ///
     /// # Errors
     /// When this host cannot use the transport, or a peer cannot be reached in time.
@@ -180,9 +209,11 @@ impl Member {
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
         config.spin = options.spin;
         config.queue_pairs_per_peer = options.queue_pairs;
+        // fits: a job has far fewer than 2^32 members
+        let ranks = (0..self.world() as u32).map(Rank);
+        let peers = ranks.filter(|rank| options.peers.connects(self.rank(), *rank)).count();
         // each has a thread: no more than there can be completions for
-        config.completion_queues =
-            config.completion_queues.min(options.queue_pairs * (self.world() - 1)).max(1);
+        config.completion_queues = config.completion_queues.min(options.queue_pairs * peers).max(1);
         config.endpoint = self.reached_at;
         let fabric = Fabric::open(self.backend(options, &mut config)?, config).map_err(
             |error| match error {
@@ -199,18 +230,98 @@ impl Member {
                 return Err(MemberError::NoPeers { waited_s });
             }
         };
-        let patience = self.setup_patience();
         let mut peers = Vec::new();
         for (rank, endpoint) in (0u32..).map(Rank).zip(endpoints) {
-            if rank != self.rank() {
+            if let Some(endpoint) = endpoint.filter(|_| options.peers.connects(self.rank(), rank)) {
                 let Identity { incarnation, .. } = self.identity.member(rank);
                 let parsed: Result<Endpoint, _> = endpoint.parse();
                 let endpoint = parsed.map_err(|_| MemberError::BadEndpoint { endpoint })?;
                 peers.push(PeerAddress { rank, incarnation, endpoint });
             }
         }
-        fabric.connect(&peers, Deadline::after(patience))?;
+        let deadline = Deadline::after(self.setup_patience());
+        match self.store() {
+            Some(store) if store.replaces().is_some() => {
+                self.call_workers(&fabric, peers, deadline)?;
+            }
+            Some(_) => {
+                fabric.connect(&peers, deadline)?;
+                self.tell(&FromMember::Connected)?;
+            }
+            None => fabric.connect(&peers, deadline)?,
+        }
         Ok(fabric)
+    }
+
+    /// Connects a server that comes later to the workers, each when it is ready for it. A worker that dies
+    /// meanwhile is not waited for.
+    fn call_workers(
+        &self,
+        fabric: &Fabric,
+        mut workers: Vec<PeerAddress>,
+        deadline: Deadline,
+    ) -> Result<(), ConnectError> {
+        loop {
+            let mut failed = None;
+            workers.retain(|worker| {
+                let one_try = deadline.min(Deadline::after(ONE_TRY));
+                let connected = self.notices.lives(worker.rank.0)
+                    && match fabric.connect(std::slice::from_ref(worker), one_try) {
+                        Ok(()) => true,
+                        Err(error) => {
+                            failed = Some(error);
+                            false
+                        }
+                    };
+                !connected && self.notices.lives(worker.rank.0)
+            });
+            match failed.filter(|_| !workers.is_empty()) {
+                None => return Ok(()),
+                Some(error) if deadline.passed() => return Err(error),
+                Some(_) => std::thread::sleep(TRY_AGAIN.min(deadline.remaining())),
+            }
+        }
+    }
+
+    /// What this member is in a store, if the job is one.
+    pub fn store(&self) -> Option<StorePlace> {
+        self.assignment.store
+    }
+
+    /// What the launcher has said of the store since the last call, in order. Never blocks: a driver looks
+    /// here every few milliseconds, whatever else it waits for.
+    pub fn store_events(&self) -> Vec<StoreEvent> {
+        self.notices.take()
+    }
+
+    /// Comes to the next barrier and returns its number; [`Member::barrier_passed`] tells when all workers
+    /// have. Coming again before that changes nothing.
+    ///
+    /// # Errors
+    /// When this is no worker, or the launcher is gone.
+    pub fn enter_barrier(&self) -> Result<u64, BarrierError> {
+        if !matches!(self.store().map(|store| store.role), Some(Role::Worker(_))) {
+            return Err(BarrierError::NoWorker);
+        }
+        let number = self.notices.released() + 1;
+        self.tell(&FromMember::EnterBarrier { number })?;
+        Ok(number)
+    }
+
+    /// Have all live workers come to this barrier?
+    pub fn barrier_passed(&self, number: u64) -> bool {
+        self.notices.released() >= number
+    }
+
+    /// Waits at the next barrier until all live workers have come to it. After an error the next call
+    /// waits for the same one.
+    ///
+    /// # Errors
+    /// When this is no worker, not all come before the deadline, or the launcher is gone.
+    pub fn barrier(&self, deadline: Deadline) -> Result<(), BarrierError> {
+        let number = self.enter_barrier()?;
+        let passed = self.notices.await_released(number, deadline);
+        passed.then_some(()).ok_or(BarrierError::TimedOut { number })
     }
 
     /// What the transport means for the fabric.
@@ -361,11 +472,42 @@ fn spawn_heartbeat(
     std::thread::Builder::new().name("heartbeat".into()).spawn(beat).map(drop)
 }
 
+/// Who wants to know what the launcher says.
+struct Ears {
+    tell: Sender<Told>,
+    notices: Arc<Notices>,
+}
+
+impl Ears {
+    /// Passes one word on; why the member must end, if it says so.
+    fn hear(&self, message: ToMember) -> Option<Ending> {
+        match message {
+            // nobody asks any more once the member runs
+            ToMember::Transport(transport) => drop(self.tell.send(Told::Transport(transport))),
+            ToMember::Peers { endpoints } => drop(self.tell.send(Told::Peers(endpoints))),
+            ToMember::Heartbeat => {}
+            ToMember::Released { number } => self.notices.put_released(number),
+            ToMember::World { epoch, alive } => self.notices.put_world(epoch, alive),
+            ToMember::ServerReplaced { server, was, rank, incarnation, endpoint } => {
+                let Ok(endpoint) = endpoint.parse::<Endpoint>() else {
+                    let reason = format!("the launcher named {endpoint:?}, which is no endpoint");
+                    return Some(Ending::Orphaned { reason });
+                };
+                let (rank, incarnation) = (Rank(rank), Incarnation(incarnation));
+                let (was, peer) = (Rank(was), PeerAddress { rank, incarnation, endpoint });
+                self.notices.put(StoreEvent::ServerReplaced { server, was, peer });
+            }
+            ToMember::Stop { reason } => return Some(Ending::Told { reason }),
+        }
+        None
+    }
+}
+
 /// Reads what the launcher says; its silence or end is the end of this member. Silence is two time-outs
 /// in a row: after the whole job was suspended and continued, the first one means nothing.
 fn spawn_watch(
     mut reader: TcpStream,
-    tell: Sender<Told>,
+    ears: Ears,
     on_ending: impl FnOnce(Ending) + Send + 'static,
 ) -> std::io::Result<()> {
     let watch = move || {
@@ -387,11 +529,11 @@ fn spawn_watch(
                 Err(error) => break gone(format!("the launcher is gone ({error})")),
             }
             match read_frame::<ToMember>(&mut reader) {
-                // nobody asks any more once the member runs
-                Ok(ToMember::Transport(transport)) => drop(tell.send(Told::Transport(transport))),
-                Ok(ToMember::Peers { endpoints }) => drop(tell.send(Told::Peers(endpoints))),
-                Ok(ToMember::Heartbeat) => {}
-                Ok(ToMember::Stop { reason }) => break Ending::Told { reason },
+                Ok(message) => {
+                    if let Some(ending) = ears.hear(message) {
+                        break ending;
+                    }
+                }
                 Err(error) => break gone(format!("the launcher is gone ({error})")),
             }
         };

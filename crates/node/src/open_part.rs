@@ -16,7 +16,7 @@ use tensorwire_runtime::{
 };
 
 use crate::config::Transport;
-use crate::member::{Member, MemberError, QUEUE_PAIRS, WireOptions};
+use crate::member::{Member, MemberError, Peers, QUEUE_PAIRS, WireOptions};
 
 /// How to open a part.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ impl PartOptions {
     fn wire(&self) -> WireOptions {
         let PartOptions { transport, arrival, spin, .. } = *self;
         let verbs = self.verbs.clone();
-        WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS }
+        WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS, peers: Peers::All }
     }
 }
 

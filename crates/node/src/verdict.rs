@@ -20,6 +20,25 @@ pub(crate) enum End {
     Unreached { why: String },
 }
 
+impl End {
+    /// Why it ended, none while it lives.
+    pub(crate) fn cause(&self) -> Option<String> {
+        match self {
+            End::None => None,
+            End::Died { how } | End::Unreached { why: how } => Some(how.clone()),
+            End::Silent { for_s } => {
+                Some(format!("nothing was heard of it for {for_s:.1} s (stopped or hung)"))
+            }
+            End::Failed { error, .. } => Some(error.clone()),
+        }
+    }
+
+    /// The user can mend it, and nobody else.
+    pub(crate) fn is_user_error(&self) -> bool {
+        matches!(self, End::Failed { user_error: true, lost_peer: None, .. })
+    }
+}
+
 /// What the launcher knows of a member when the job fails.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
@@ -74,20 +93,14 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     };
     let guilty = seen.iter().filter(|member| weight(member).is_some());
     let guilty = guilty.min_by_key(|member| (weight(member), member.order))?;
-    let (guilty, cause, user_error) = match &guilty.end {
-        End::Died { how } | End::Unreached { why: how } => (guilty, how.clone(), false),
-        End::Silent { for_s } => {
-            (guilty, format!("nothing was heard of it for {for_s:.1} s (stopped or hung)"), false)
-        }
-        End::Failed { error, user_error, lost_peer: None, .. } => {
-            (guilty, error.clone(), *user_error)
-        }
+    let (guilty, cause) = match &guilty.end {
         End::Failed { error, lost_peer: Some(peer), .. } => {
             let lost = seen.iter().find(|member| member.rank == *peer).unwrap_or(guilty);
-            (lost, format!("lost, says {} (rank {}): {error}", guilty.role, guilty.rank), false)
+            (lost, format!("lost, says {} (rank {}): {error}", guilty.role, guilty.rank))
         }
-        End::None => return None,
+        end => (guilty, end.cause()?),
     };
+    let user_error = guilty.end.is_user_error();
     // a witness knows the step in which the peer was lost better than a heartbeat
     let witnessed = seen.iter().filter_map(|member| match member.end {
         End::Failed { step, lost_peer: Some(_), .. } => Some(step),

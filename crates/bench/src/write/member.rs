@@ -13,7 +13,7 @@ use tensorwire_fabric::{
     Region, RegionDescriptor, RegionError,
 };
 use tensorwire_memory::{ALIGNMENT, Arena, ArenaError, Buffer, LoanError, Place};
-use tensorwire_node::{JoinError, Member, MemberError, WireOptions};
+use tensorwire_node::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_rpc::RpcError;
 
 use super::{RECEIVER, SENDER, WriteSpec, receiver, sender};
@@ -140,6 +140,7 @@ fn take_part(member: &Member) -> Result<(), WriteError> {
         spin,
         // one, as ib_write_bw has it
         queue_pairs: 1,
+        peers: Peers::All,
     };
     let fabric = member.connect(&wire, super::WRITE)?;
     let peer = if member.rank() == SENDER { RECEIVER } else { SENDER };

@@ -21,7 +21,7 @@ use super::link::Link;
 use crate::api::Message;
 use crate::common::{Core, Gone, Peer};
 use crate::doorbell::Wake;
-use crate::error::{CloseError, ConnectError, FaultCause};
+use crate::error::{CloseError, ConnectError, FaultCause, PeerFault};
 use crate::listener::timespec;
 use crate::region::RegionDescriptor;
 
@@ -164,8 +164,14 @@ impl Control {
         if !missing.is_empty() {
             return Err(ConnectError::TimedOut { missing: rank_list(&missing) });
         }
-        match self.core.fault() {
-            Some(fault) => Err(ConnectError::Lost(fault.clone())),
+        // the loss of another peer, at any time before, says nothing of these
+        let lost = |link: &Arc<Link>| match link.peer.gone() {
+            Some(Gone::Lost(cause)) => Some(PeerFault { rank: link.rank(), cause: cause.clone() }),
+            _ => None,
+        };
+        let first = self.core.fault().filter(|fault| links.iter().any(|l| l.rank() == fault.rank));
+        match first.cloned().or_else(|| links.iter().find_map(lost)) {
+            Some(fault) => Err(ConnectError::Lost(fault)),
             None => Ok(()),
         }
     }

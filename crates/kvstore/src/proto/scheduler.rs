@@ -6,10 +6,11 @@
 //! while both ends live; all the same, every event may come twice, and a barrier that was released is
 //! released again for whoever asks again.
 
+use serde::{Deserialize, Serialize};
 use tensorwire_base::{Incarnation, Rank};
 
 /// What a node of a job does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     Worker(u32),
     Server(u32),

@@ -14,7 +14,7 @@ use super::trial::{self, PATIENCE, Trial};
 use crate::config::Transport;
 use crate::hosts::{Hosts, HostsError};
 use crate::launch::{JobError, JobSpec, Update, launch};
-use crate::member::{JoinError, Member, MemberError, QUEUE_PAIRS, WireOptions};
+use crate::member::{JoinError, Member, MemberError, Peers, QUEUE_PAIRS, WireOptions};
 
 /// The kind of job that [`doctor_member`] takes part in.
 pub const DOCTOR: &str = "doctor";
@@ -154,7 +154,7 @@ fn try_over(
     });
     match done {
         Ok(mut outcome) => {
-            let report = outcome.reports.get_mut(HERE.index()).map(serde_json::Value::take);
+            let report = outcome.reports.remove(&HERE);
             Ok(serde_json::from_value(report.unwrap_or_default()).map_err(JoinError::Payload)?)
         }
         Err(JobError::Failed(failure)) => Ok(Trial::failed(transport, failure.to_string())),
@@ -230,6 +230,7 @@ fn take_part(member: &Member) -> Result<(), DoctorError> {
         arrival: None,
         spin: SPIN,
         queue_pairs: QUEUE_PAIRS,
+        peers: Peers::All,
     };
     let fabric = member.connect(&wire, DOCTOR)?;
     let deadline = Deadline::after(PATIENCE);

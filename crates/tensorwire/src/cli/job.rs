@@ -31,6 +31,7 @@ pub(crate) fn job_spec(
         tether: vec!["tether".to_string(), "--".to_string()],
         verbs: None,
         listen,
+        store: None,
         liveness: Duration::from_millis(liveness_ms),
         interrupt,
     })

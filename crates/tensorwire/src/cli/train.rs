@@ -94,7 +94,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    let reports = outcome?.reports.into_iter().map(serde_json::from_value);
+    let reports = outcome?.reports.into_values().map(serde_json::from_value);
     let reports = reports.collect::<Result<_, _>>().map_err(Failure::other)?;
     if !display.is_finished() {
         return Err(Failure::other("interrupted"));
@@ -190,6 +190,13 @@ impl Watcher {
     fn update(&mut self, update: Update) {
         match update {
             Update::Started { .. } | Update::Trace { .. } => {}
+            Update::Shrunk { rank, why, left } => {
+                self.bar.say(format_args!("worker {rank} was lost: {why}; {left} go on"));
+            }
+            Update::Replacing { rank, why, by } => {
+                let line = format_args!("rank {rank} was lost: {why}; rank {by} takes its place");
+                self.bar.say(line);
+            }
             Update::Listening { at } => {
                 self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
             }
