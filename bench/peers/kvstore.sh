@@ -69,8 +69,8 @@ PYTHON
 install_peer() {
   local python=${PYTHON:-python3}
   command -v "$python" >/dev/null ||
-    mistake "no '$python'; install Python 3.8 to 3.11, or name one: PYTHON=python3.11"
-  "$python" -c 'import sys; sys.exit(not (3, 8) <= sys.version_info < (3, 12))' ||
+    mistake "no '$python'; install Python 3.9 to 3.11, or name one: PYTHON=python3.11"
+  "$python" -c 'import sys; sys.exit(not (3, 9) <= sys.version_info < (3, 12))' ||
     mistake "MXNet has no packages for $("$python" --version); name another: PYTHON=python3.11"
   say "installing $(grep -v '^#' "$here/requirements-mxnet.txt" | xargs) into $venv, once"
   bounded "$INSTALL_S" "$python" -m venv "$venv" ||
