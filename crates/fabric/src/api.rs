@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
 
-use crate::common::{Core, FabricStats};
+use crate::common::{Core, FabricStats, Gone};
 use crate::config::{Backend, Endpoint, FabricConfig, PeerAddress};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
@@ -253,6 +253,12 @@ impl Fabric {
     /// The first peer that was lost, and why. Stays; other peers may still be used.
     pub fn fault(&self) -> Option<PeerFault> {
         self.core.fault().cloned()
+    }
+
+    /// How this peer went, however many others went before; None while it can be talked to, and of one
+    /// that never was connected. Posts to a peer that is gone are refused, and what was posted completes.
+    pub fn gone(&self, peer: Rank) -> Option<Gone> {
+        self.core.peer(peer)?.gone().cloned()
     }
 
     /// Says goodbye to every peer and waits until each has confirmed that all our writes landed.

@@ -36,14 +36,24 @@ pub(crate) struct Peer {
 }
 
 /// How a peer went.
-#[derive(Clone, Debug)]
-pub(crate) enum Gone {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gone {
     /// It said goodbye.
     Departed,
     /// It did not.
     Lost(FaultCause),
     /// We said goodbye.
     Closed,
+}
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Gone::Departed => f.write_str("it closed its fabric in good order"),
+            Gone::Closed => f.write_str("this fabric is closed"),
+            Gone::Lost(cause) => cause.fmt(f),
+        }
+    }
 }
 
 /// Completions that nobody has polled yet. Its length is bounded by the credits of its queue pairs.
@@ -240,23 +250,15 @@ impl Peer {
     pub(crate) fn check(&self) -> Result<(), PostError> {
         match self.gone.get() {
             None => Ok(()),
-            Some(gone) => Err(PostError::PeerLost { peer: self.member.rank, cause: gone.text() }),
+            Some(gone) => {
+                Err(PostError::PeerLost { peer: self.member.rank, cause: gone.to_string() })
+            }
         }
     }
 
     /// Why the peer cannot be talked to.
     pub(crate) fn cause(&self) -> String {
-        self.gone.get().map_or_else(|| "the connection broke".into(), Gone::text)
-    }
-}
-
-impl Gone {
-    pub(crate) fn text(&self) -> String {
-        match self {
-            Gone::Departed => "it closed its fabric in good order".into(),
-            Gone::Closed => "this fabric is closed".into(),
-            Gone::Lost(cause) => cause.to_string(),
-        }
+        self.gone.get().map_or_else(|| "the connection broke".into(), Gone::to_string)
     }
 }
 

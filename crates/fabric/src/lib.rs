@@ -44,7 +44,7 @@ pub use api::{
     Message, RemoteSlice, Signal,
 };
 pub use arrival::ArrivalMode;
-pub use common::FabricStats;
+pub use common::{FabricStats, Gone};
 pub use config::{
     Backend, Endpoint, EndpointError, FabricConfig, JobCredentials, Member, PeerAddress, Secret,
 };

@@ -1,6 +1,9 @@
 //! What is stored: keys of the user, parts of their values, and what a value is.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
+use tensorwire_memory::ALIGNMENT;
 use tensorwire_tensor::DType;
 
 /// The user's name for a value.
@@ -11,11 +14,93 @@ pub struct Key(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartKey(pub u64);
 
-/// What a value or a part of one is: a matrix of rows, which for a dense value have one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a value or a part of one is: rows of as many columns, one behind the other. Rows are what sparse
+/// pushes and pulls name, and a value is cut between two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Told", into = "Told")]
 pub struct ValueSpec {
     pub dtype: DType,
     pub rows: usize,
     /// Elements of a row.
     pub columns: usize,
+}
+
+impl ValueSpec {
+    /// A value of `elements` elements; each is a row.
+    pub fn dense(dtype: DType, elements: usize) -> ValueSpec {
+        ValueSpec { dtype, rows: elements, columns: 1 }
+    }
+
+    /// Elements in all.
+    pub fn elements(&self) -> usize {
+        self.rows * self.columns
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.columns * self.dtype.bytes()
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.rows * self.row_bytes()
+    }
+
+    /// Where in a worker's slot the indices of a sparse push start: behind the part's bytes.
+    pub fn slot_indices(&self) -> usize {
+        self.bytes().next_multiple_of(ALIGNMENT)
+    }
+
+    /// Bytes of a slot: a push of the whole part, or of all its rows with their indices.
+    pub fn slot_bytes(&self) -> usize {
+        match self.columns {
+            // the rows of a dense value are not pushed one by one
+            1 => self.bytes(),
+            _ => self.slot_indices() + self.rows * size_of::<i32>(),
+        }
+    }
+
+    /// The spec that these numbers of a wire or a file mean; none: no such type, or more bytes than memory has.
+    pub fn told(dtype: u8, rows: u64, columns: u64) -> Option<ValueSpec> {
+        let dtype = DType::from_code(dtype)?;
+        let (rows, columns) = (usize::try_from(rows).ok()?, usize::try_from(columns).ok()?);
+        let bytes = rows.checked_mul(columns)?.checked_mul(dtype.bytes())?;
+        isize::try_from(bytes).ok().map(|_| ValueSpec { dtype, rows, columns })
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key {}", self.0)
+    }
+}
+
+impl fmt::Display for ValueSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ValueSpec { dtype, rows, columns } = self;
+        write!(f, "{dtype}[{rows}×{columns}]")
+    }
+}
+
+/// A [`ValueSpec`] as it is written.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    dtype: u8,
+    rows: u64,
+    columns: u64,
+}
+
+impl From<ValueSpec> for Told {
+    fn from(spec: ValueSpec) -> Told {
+        // fits: a type's code is its discriminant, and a size has at most 64 bits
+        Told { dtype: spec.dtype as u8, rows: spec.rows as u64, columns: spec.columns as u64 }
+    }
+}
+
+impl TryFrom<Told> for ValueSpec {
+    type Error = &'static str;
+
+    fn try_from(told: Told) -> Result<ValueSpec, &'static str> {
+        ValueSpec::told(told.dtype, told.rows, told.columns)
+            .ok_or("no type, or no size, of a value")
+    }
 }

@@ -9,9 +9,23 @@
 //! | [`wire`] | the seam below: messages in rings, values written where they belong |
 #![forbid(unsafe_code)]
 
+mod batch;
+mod error;
 mod key;
 pub mod message;
+mod partition;
+mod pool;
+mod ports;
 pub mod proto;
+mod server;
 pub mod wire;
+mod worker;
 
+pub use error::StoreError;
 pub use key::{Key, PartKey, ValueSpec};
+pub use partition::{BIG_ELEMENTS, KeyError, Part, Partition, ServerLoad};
+pub use ports::{
+    Keep, Membership, PartSnapshot, PushedRows, Reduce, Snapshot, StateTensor, StoreEvent, Update,
+};
+pub use server::{Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts};
+pub use worker::{KvWorker, KvWorkerOptions, Progress, Ticket};

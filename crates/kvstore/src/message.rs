@@ -20,6 +20,14 @@ pub enum Carried {
     InPlace,
 }
 
+/// The rows that a sparse push or pull is about: i32 indices into the part's rows, sorted, each once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    pub count: u64,
+    /// In place, they lie behind the part's bytes ([`crate::ValueSpec::slot_indices`]).
+    pub indices: Carried,
+}
+
 /// A worker to a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
@@ -43,15 +51,15 @@ pub enum Ask {
         part: PartKey,
         round: u64,
         value: Carried,
-        rows: Option<Carried>,
+        rows: Option<Rows>,
     },
     /// The part, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
-    /// `into` or carried. With `rows` (sorted indices) only these. Answered by [`Answer::Value`].
+    /// `into` or carried. With `rows` only these. Answered by [`Answer::Value`].
     Pull {
         part: PartKey,
         round: u64,
         into: Option<RemotePlace>,
-        rows: Option<Carried>,
+        rows: Option<Rows>,
     },
     /// How servers update from now on; opaque here. The same again changes nothing.
     SetOptimizer {

@@ -1,6 +1,7 @@
 //! Memory and who may touch it now: slabs (raw memory that is kept alive), arenas (a slab cut into
-//! planned places), heaps (a slab handed out while a job runs) and buffers (one place, lent out by
-//! flags). Knows no ranks, no operators, and not who registered a slab with a NIC.
+//! planned places), heaps (a slab handed out while a job runs), buffers (one place, lent out by
+//! flags) and windows (a slab used by ranges, as agreed with those outside). Knows no ranks, no
+//! operators, and not who registered a slab with a NIC.
 
 mod arena;
 mod buffer;
@@ -8,6 +9,7 @@ mod copies;
 mod heap;
 mod slab;
 mod tensor;
+mod window;
 
 pub use arena::{Arena, ArenaError, Place};
 pub use buffer::{Buffer, Loan, LoanError, ReadGuard, WriteGuard};
@@ -15,3 +17,4 @@ pub use copies::CopyCounter;
 pub use heap::Heap;
 pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError};
 pub use tensor::{TensorError, TensorMut, TensorRef};
+pub use window::Window;

@@ -140,7 +140,7 @@ impl SimDevice {
     /// The peer, if both of us are still there; else why not.
     fn alive<'a>(&self, state: &'a State, peer: Rank) -> Result<&'a Core, String> {
         if let Some(gone) = self.core.peer(peer).and_then(|peer| peer.gone().cloned()) {
-            return Err(gone.text());
+            return Err(gone.to_string());
         }
         let both = state.members.contains_key(&self.me());
         let found = state.members.get(&peer).filter(|_| both);

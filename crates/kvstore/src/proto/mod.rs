@@ -1,3 +1,45 @@
 //! The protocol as state machines. They own no socket, no memory and no clock: events carry the time, actions
 //! say what to do, and the same machines run in a driver over a fabric and in a simulation over a network
 //! that loses, repeats and delays what it likes.
+
+mod scheduler;
+mod server;
+mod worker;
+
+pub use scheduler::{Node, Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions};
+pub use server::{PartState, Server, ServerAction, ServerConfig, ServerState, Taken};
+pub use worker::{ToSend, What, Worker, WorkerEvent};
+
+use crate::message::Ask;
+
+/// When a push becomes part of the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Once every live worker's push of the round is there: one update a round.
+    Sync,
+    /// On arrival. With `max_delay` d, a pull of a worker that pushed c rounds waits until c − d rounds of
+    /// every live worker are in (Ho et al., *More Effective Distributed ML via a Stale Synchronous Parallel
+    /// Parameter Server*).
+    Async { max_delay: Option<u64> },
+}
+
+/// What a worker asks of a whole server. A worker has one of these under way with each server at a time, so
+/// that a server needs to remember only its last answer to each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Control {
+    SetOptimizer { bytes: Vec<u8> },
+    Call { head: u32, body: Vec<u8> },
+    Save { path: String },
+    Load { path: String },
+}
+
+impl From<Control> for Ask {
+    fn from(control: Control) -> Ask {
+        match control {
+            Control::SetOptimizer { bytes } => Ask::SetOptimizer { bytes },
+            Control::Call { head, body } => Ask::Call { head, body },
+            Control::Save { path } => Ask::Save { path },
+            Control::Load { path } => Ask::Load { path },
+        }
+    }
+}

@@ -2,10 +2,16 @@
 //! is no block but is written, once, to the place that its receiver told. Nothing here waits but
 //! [`Wire::wait`] and [`Wire::open_region`].
 
+mod loopback;
+mod rings;
+
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Slab};
+
+pub use loopback::Loopback;
+pub use rings::{RingOptions, Rings};
 
 /// Bytes in registered memory of a peer; plain data that its owner tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -51,7 +57,8 @@ pub struct Incoming<'a> {
 pub enum Sending {
     /// It is under way, or goes with the next [`Wire::flush`].
     Started,
-    /// There is no room now: ask again after a wait. Nothing was sent.
+    /// There is no room now: receive, since peers may wait for room as well, wait, and ask again. Of this
+    /// message nothing was sent.
     Full,
 }
 
@@ -100,17 +107,24 @@ pub trait Wire: Send {
     /// Appends the tokens of direct values that may be written again here.
     fn finished(&mut self, tokens: &mut Vec<u64>) -> Result<(), WireError>;
 
-    /// Peers that were lost since the last call, each once. Nothing can be sent to them any more.
+    /// Peers that were lost since the last call, each once: they left without a goodbye, failed, or sent
+    /// what is no message. Nothing can be sent to them any more, and all that came from them has been handed
+    /// out by [`Wire::receive`], which is what notices. Who said goodbye is not lost, but sending to it
+    /// fails as if it were.
     fn lost(&mut self, lost: &mut Vec<(Rank, String)>);
 
     /// Values from this size on are written directly; none: all values are blocks.
     fn direct_from(&self) -> Option<usize>;
 
-    /// Most bytes of the metadata and blocks of one message to `to`, all told.
+    /// Most bytes of the metadata and blocks of one message to `to`, all told, with up to 64 blocks; each
+    /// block more costs a few bytes. None fit if there is no such peer.
     fn message_bytes_max(&self, to: Rank) -> usize;
 
     /// Memory that values are sent from and written into, until the wire is dropped.
     fn alloc(&mut self, bytes: usize) -> Result<(Slab, RegionDescriptor), WireError>;
+
+    /// Opens the way to one more peer, who must do so too: a server that took over from another.
+    fn connect(&mut self, peer: Rank, deadline: Deadline) -> Result<(), WireError>;
 
     /// Makes a region of a peer known, a round trip; once per region, before the first direct write.
     fn open_region(
@@ -119,6 +133,12 @@ pub trait Wire: Send {
         region: RegionDescriptor,
         deadline: Deadline,
     ) -> Result<(), WireError>;
+
+    /// The bytes of a place of a peer's memory, where this process can read them where they lie (both share
+    /// it, and its region was opened). The peer must not write there meanwhile, which its owner promises.
+    fn view(&self, _peer: Rank, _place: &RemotePlace) -> Option<&[u8]> {
+        None
+    }
 
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.
     fn observe(&mut self);

@@ -40,6 +40,7 @@ macro_rules! fabric_suite {
         $crate::fabric_cases!($make, $arrival, fabric_faults:
             an_orderly_exit_is_no_fault_in_any_order, writes_before_a_close_have_landed,
             posts_after_a_close_are_refused, a_drop_without_goodbye_is_a_fault,
+            it_is_known_of_each_peer_how_it_went,
             a_lost_peer_ends_what_waits_for_it, another_job_is_turned_away,
             a_wrong_secret_is_turned_away, a_stale_incarnation_is_turned_away,
             a_missing_peer_is_named, bad_peer_tables_are_refused,

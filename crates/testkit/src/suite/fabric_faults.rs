@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::{
-    ConnectError, Endpoint, Fabric, FabricConfig, FaultCause, MessageError, OpenError,
+    ConnectError, Endpoint, Fabric, FabricConfig, FaultCause, Gone, MessageError, OpenError,
     OpenRegionError, PeerAddress, PostError, ReceiveError, Secret, Wake,
 };
 
@@ -91,6 +91,22 @@ pub fn a_drop_without_goodbye_is_a_fault(setup: Setup) {
     let received = survivor.receive_message(soon()).unwrap_err();
     assert_eq!(received, ReceiveError::Fault(fault));
     survivor.close(soon()).expect("there is nobody left to confirm");
+}
+
+pub fn it_is_known_of_each_peer_how_it_went(setup: Setup) {
+    let mut fabrics = setup.mesh(4);
+    let [survivor, leaver] = [0, 0].map(|at| fabrics.remove(at));
+    leaver.close(soon()).unwrap();
+    fabrics.into_iter().for_each(drop);
+    let how = || [1, 2, 3].map(|rank| survivor.gone(Rank(rank)));
+    wait_until(&survivor, "three ends", || how().iter().all(Option::is_some));
+    let [left, second, third] = how();
+    assert_eq!(left, Some(Gone::Departed));
+    for died in [second, third] {
+        assert!(matches!(died, Some(Gone::Lost(FaultCause::Died { .. }))), "{died:?}");
+    }
+    assert_eq!(survivor.gone(Rank(9)), None, "never connected");
+    assert!(survivor.fault().is_some_and(|fault| fault.rank != Rank(1)));
 }
 
 pub fn a_lost_peer_ends_what_waits_for_it(setup: Setup) {

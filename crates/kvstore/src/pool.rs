@@ -1,0 +1,65 @@
+//! Registered memory of one process: a few large chunks, each as large as all before it, cut as it is needed.
+
+use tensorwire_fabric::RegionDescriptor;
+use tensorwire_memory::{Buffer, Heap, Slab};
+
+use crate::error::StoreError;
+use crate::wire::{RemotePlace, Wire};
+
+/// The first chunk, in bytes.
+const CHUNK_BYTES_MIN: usize = 1 << 20;
+
+/// Memory that peers can be told of.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    chunks: Vec<Heap>,
+    /// Address of the first byte of each slab, and what peers know it by.
+    regions: Vec<(usize, RegionDescriptor)>,
+}
+
+impl Pool {
+    pub(crate) fn alloc(
+        &mut self,
+        wire: &mut dyn Wire,
+        bytes: usize,
+    ) -> Result<Buffer, StoreError> {
+        if let Some(buffer) = self.chunks.iter().find_map(|chunk| chunk.alloc(bytes)) {
+            return Ok(buffer);
+        }
+        let total: usize = self.chunks.iter().map(Heap::bytes).sum();
+        let slab = self.alloc_slab(wire, bytes.max(total).max(CHUNK_BYTES_MIN))?;
+        let failed = |what: &str| StoreError::Memory { bytes, what: what.to_string() };
+        let heap = Heap::new(&slab).map_err(|error| failed(&error.to_string()))?;
+        let buffer = heap.alloc(bytes).ok_or_else(|| failed("a fresh chunk has no room"))?;
+        self.chunks.push(heap);
+        Ok(buffer)
+    }
+
+    /// A slab for the caller to cut.
+    pub(crate) fn alloc_slab(
+        &mut self,
+        wire: &mut dyn Wire,
+        bytes: usize,
+    ) -> Result<Slab, StoreError> {
+        let (slab, region) = wire.alloc(bytes)?;
+        self.regions.push((slab.address(), region));
+        Ok(slab)
+    }
+
+    /// How peers are told of this memory; none for memory from elsewhere.
+    pub(crate) fn place(&self, buffer: &Buffer) -> Option<RemotePlace> {
+        let at = buffer.slab().address();
+        let (_, region) = self.regions.iter().find(|(address, _)| *address == at)?;
+        Some(RemotePlace {
+            region: (region.key, region.bytes),
+            // fits: a place in memory of this process
+            offset: buffer.place().offset as u64,
+            bytes: buffer.bytes() as u64,
+        })
+    }
+
+    pub(crate) fn has(&self, buffer: &Buffer) -> bool {
+        let at = buffer.slab().address();
+        self.regions.iter().any(|(address, _)| *address == at)
+    }
+}

@@ -1,0 +1,119 @@
+//! What the store needs of the outside: arithmetic, a place for snapshots, and the scheduler. All are passed
+//! in, so that nothing here knows what a gradient is, where files are, or who watches whom.
+
+use tensorwire_base::Rank;
+use tensorwire_fabric::Member;
+use tensorwire_tensor::DType;
+
+use crate::key::{Key, PartKey, ValueSpec};
+
+/// Adds tensors: those of a worker's devices, before one push.
+pub trait Reduce: Send {
+    /// into ← into + from, element by element.
+    ///
+    /// # Errors
+    /// When there is no arithmetic for the type.
+    fn add(&mut self, dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String>;
+}
+
+/// The rows of one worker's sparse push: i32 indices, sorted, each once, and as many rows.
+#[derive(Clone, Copy, Debug)]
+pub struct PushedRows<'a> {
+    pub indices: &'a [u8],
+    pub rows: &'a [u8],
+}
+
+/// A tensor of an update's state: a slot of the optimizer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateTensor {
+    pub name: String,
+    pub dtype: DType,
+    pub dims: Vec<usize>,
+    pub bytes: Vec<u8>,
+}
+
+/// How a server changes what it holds.
+pub trait Update: Send {
+    /// A part was created: makes the state that is kept beside it.
+    ///
+    /// # Errors
+    /// When the part cannot be updated as it was asked for. So everywhere below; the text reaches the worker.
+    fn create(&mut self, part: PartKey, key: Key, spec: &ValueSpec) -> Result<(), String>;
+
+    /// weights ← what the pushes, in rank order, make of them.
+    fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String>;
+
+    /// As [`Update::fold`], where each push is some rows.
+    fn fold_rows(
+        &mut self,
+        part: PartKey,
+        weights: &mut [u8],
+        pushes: &[PushedRows<'_>],
+    ) -> Result<(), String>;
+
+    /// From now on updates are made as `bytes` says: what a worker gave to `set_optimizer`. The parts that
+    /// exist get fresh state.
+    fn set(&mut self, bytes: &[u8]) -> Result<(), String>;
+
+    /// What is kept beside a part.
+    fn state(&self, part: PartKey) -> Vec<StateTensor>;
+
+    /// Puts back what [`Update::state`] gave.
+    fn restore(&mut self, part: PartKey, state: Vec<StateTensor>) -> Result<(), String>;
+}
+
+/// A server's state at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// The protocol's: versions, rounds, who was answered.
+    pub protocol: Vec<u8>,
+    pub parts: Vec<PartSnapshot>,
+}
+
+/// A part in a snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartSnapshot {
+    pub key: PartKey,
+    pub spec: ValueSpec,
+    pub weights: Vec<u8>,
+    pub state: Vec<StateTensor>,
+}
+
+/// Where snapshots are kept.
+pub trait Keep: Send {
+    /// Keeps a snapshot of server `server`, whole or not at all, instead of the one before.
+    ///
+    /// # Errors
+    /// When it cannot be written, with what to do.
+    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String>;
+
+    /// The snapshot that was kept last; none if none was.
+    ///
+    /// # Errors
+    /// When there is one that cannot be read.
+    fn load(&mut self, server: usize, from: &str) -> Result<Option<Snapshot>, String>;
+}
+
+/// What the scheduler tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StoreEvent {
+    /// Only these workers live now.
+    World { alive: Vec<Member> },
+    /// Another process, which the fabric is connected to, took over from this server.
+    ServerReplaced { server: usize, rank: Rank },
+}
+
+/// The scheduler, as workers and servers see it.
+pub trait Membership: Send {
+    /// Says that this worker is at its next barrier; returns the barrier's number.
+    ///
+    /// # Errors
+    /// When the scheduler is gone. So everywhere below.
+    fn enter_barrier(&mut self) -> Result<u64, String>;
+
+    /// Are all workers at the barrier?
+    fn is_released(&mut self, barrier: u64) -> bool;
+
+    /// What the scheduler told since the last call.
+    fn events(&mut self) -> Result<Vec<StoreEvent>, String>;
+}

@@ -1,0 +1,345 @@
+//! A worker's side: what goes to which server when, what is sent again, what is replayed to a server that
+//! took over. It knows no value: a request's value belongs to its operation, or to (part, round) in the
+//! driver's log.
+//!
+//! At most one push and one pull of a part, and one [`Control`] of a server, are under way at a time.
+
+mod part;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+
+use self::part::{Part, Queued, Task};
+use super::Control;
+use crate::key::{PartKey, ValueSpec};
+use crate::message::{Answer, Carried, Refusal, Reply, RequestId};
+use crate::wire::RemotePlace;
+
+/// Entries of answered requests that a list of what is due may hold beside as many as are waited for.
+const DUE_SLACK: usize = 64;
+
+/// A request that is to be sent now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToSend {
+    pub id: RequestId,
+    /// The operation that it belongs to; none: it brings a replaced server up to date.
+    pub op: Option<u64>,
+    /// It was sent before to this same life of the server. A value that was written in place then is there
+    /// and must not be written again: what goes out is the message alone.
+    pub again: bool,
+    pub what: What,
+}
+
+/// What a request says, apart from where its values are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    Init {
+        part: PartKey,
+        spec: ValueSpec,
+    },
+    /// With the operation's value, or the log's of this round where there is no operation.
+    Push {
+        part: PartKey,
+        round: u64,
+    },
+    Pull {
+        part: PartKey,
+        round: u64,
+    },
+    Control(Control),
+}
+
+/// What an answer means to the driver.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkerEvent {
+    /// The part is known to its server; pushes may be written to `place`.
+    Placed { op: Option<u64>, part: PartKey, place: Option<RemotePlace> },
+    /// A push is in. The log of this part is needed beyond round `durable` only; the first value, which is
+    /// round 0, until `durable` is 1 or more.
+    Folded { op: Option<u64>, part: PartKey, round: u64, version: u64, durable: u64 },
+    /// The value of a pull came with the answer or is in place.
+    Value { op: u64, part: PartKey, version: u64, value: Carried },
+    /// A user's function returned.
+    Returned { op: u64, body: Vec<u8> },
+    /// An optimizer was set; something was saved or loaded.
+    Done { op: u64 },
+    /// The operation failed.
+    Refused { op: Option<u64>, part: Option<PartKey>, why: Refusal },
+    /// A replaced server has `rounds` rounds of this worker's. What would bring it up to date is not in the
+    /// log, which starts behind `durable` and ends with `pushed`: it came back from another snapshot than
+    /// this worker was told of. Nothing more is sent for this part.
+    Unfit { part: PartKey, rounds: u64, durable: u64, pushed: u64 },
+}
+
+/// A worker's state.
+#[derive(Debug)]
+pub struct Worker {
+    /// A request without an answer is sent again after this long.
+    resend_after_ms: u64,
+    next_id: u64,
+    next_turn: u64,
+    /// Ordered, so that the same events give the same requests.
+    parts: BTreeMap<PartKey, Part>,
+    links: Vec<Link>,
+    /// Requests that wait for their answers.
+    under_way: HashMap<RequestId, UnderWay>,
+}
+
+/// What is to go to one server.
+#[derive(Debug, Default)]
+struct Link {
+    /// Parts whose next request may go.
+    ready: BinaryHeap<Turn>,
+    controls: VecDeque<(RequestId, u64, Control)>,
+    /// A control request waits for its answer.
+    is_asked: bool,
+    /// When requests are sent again, the earliest first; those with an answer are skipped.
+    due: VecDeque<(u64, RequestId)>,
+    /// How many requests to this server wait for their answers.
+    waiting: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    priority: i32,
+    turn: Reverse<u64>,
+    part: PartKey,
+}
+
+#[derive(Debug)]
+struct UnderWay {
+    server: usize,
+    op: Option<u64>,
+    priority: i32,
+    what: What,
+}
+
+impl Worker {
+    /// Asks `servers` servers, again after this long without an answer.
+    pub fn new(servers: usize, resend_after_ms: u64) -> Worker {
+        Worker {
+            resend_after_ms,
+            next_id: 0,
+            next_turn: 0,
+            parts: BTreeMap::new(),
+            links: std::iter::repeat_with(Link::default).take(servers).collect(),
+            under_way: HashMap::new(),
+        }
+    }
+
+    /// Makes a part known to its server, which must be before its first push or pull.
+    pub fn init(&mut self, op: u64, server: usize, part: PartKey, spec: ValueSpec) {
+        self.parts.entry(part).or_insert_with(|| Part::new(server, spec));
+        self.queue(part, op, 0, |_| Task::Init);
+    }
+
+    /// Gives a part its first value, as round 0; ignored by the server where it has one.
+    pub fn seed(&mut self, op: u64, part: PartKey, priority: i32) {
+        self.queue(part, op, priority, |_| Task::Push(0));
+    }
+
+    /// Pushes; returns the round. The value stays as it is until [`WorkerEvent::Folded`].
+    pub fn push(&mut self, op: u64, part: PartKey, priority: i32) -> u64 {
+        let count = |part: &mut Part| {
+            part.pushed += 1;
+            Task::Push(part.pushed)
+        };
+        self.queue(part, op, priority, count)
+    }
+
+    /// Pulls a value that holds all that was pushed before.
+    pub fn pull(&mut self, op: u64, part: PartKey, priority: i32) {
+        self.queue(part, op, priority, |part| Task::Pull(part.pushed));
+    }
+
+    /// Asks something of a whole server.
+    pub fn ask(&mut self, op: u64, server: usize, what: Control) {
+        // numbered here and kept for good: the number is what makes it once
+        let id = self.new_id();
+        self.links[server].controls.push_back((id, op, what));
+    }
+
+    /// The next request that may go to this server now: what is due again first, then by priority (larger
+    /// first), and in order within a part.
+    pub fn poll(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {
+        if let Some(id) = self.next_due(server, now_ms) {
+            let UnderWay { op, what, .. } = self.under_way.get(&id)?;
+            return Some(ToSend { id, op: *op, again: true, what: what.clone() });
+        }
+        let link = &mut self.links[server];
+        if !link.is_asked
+            && let Some((id, op, what)) = link.controls.pop_front()
+        {
+            link.is_asked = true;
+            let asked = UnderWay { server, op: Some(op), priority: 0, what: What::Control(what) };
+            return Some(self.start(server, id, asked, now_ms));
+        }
+        let key = link.ready.pop()?.part;
+        let part = self.parts.get_mut(&key)?;
+        let Queued { op, task, priority, .. } = part.start()?;
+        let what = match task {
+            Task::Init => What::Init { part: key, spec: part.spec },
+            Task::Push(round) => What::Push { part: key, round },
+            Task::Pull(round) => What::Pull { part: key, round },
+        };
+        self.wake(key);
+        let id = self.new_id();
+        Some(self.start(server, id, UnderWay { server, op, priority, what }, now_ms))
+    }
+
+    /// Takes an answer; none: nobody waits for it.
+    pub fn on_reply(&mut self, server: usize, reply: &Reply) -> Option<WorkerEvent> {
+        let asked = self.under_way.get(&reply.id)?;
+        if asked.server != server {
+            return None;
+        }
+        let UnderWay { op, what, .. } = self.under_way.remove(&reply.id)?;
+        self.links[server].waiting -= 1;
+        match what {
+            What::Control(_) => {
+                self.links[server].is_asked = false;
+                Some(control_answered(op?, &reply.what))
+            }
+            What::Init { part, .. } => {
+                let event = self.parts.get_mut(&part)?.on_placed(op, part, &reply.what);
+                self.wake(part);
+                Some(event)
+            }
+            What::Push { part, round } => {
+                let event = self.parts.get_mut(&part)?.on_folded(op, part, round, &reply.what);
+                self.wake(part);
+                Some(event)
+            }
+            What::Pull { part, .. } => {
+                self.parts.get_mut(&part)?.pulling = false;
+                self.wake(part);
+                Some(match &reply.what {
+                    Answer::Value { version, value } => {
+                        WorkerEvent::Value { op: op?, part, version: *version, value: *value }
+                    }
+                    other => refused(op, Some(part), other),
+                })
+            }
+        }
+    }
+
+    /// Another process took over from this server's last snapshot: it is told of every part again, gets what
+    /// the log has beyond its rounds, and then everything unanswered. For drivers that keep a log.
+    pub fn on_replaced(&mut self, server: usize) {
+        let gone = self.under_way.extract_if(|_, asked| asked.server == server);
+        let mut unanswered: Vec<(RequestId, UnderWay)> = gone.collect();
+        unanswered.sort_unstable_by_key(|(id, _)| *id);
+        let link = &mut self.links[server];
+        link.ready.clear();
+        link.due.clear();
+        (link.is_asked, link.waiting) = (false, 0);
+        for part in self.parts.values_mut().filter(|part| part.server == server) {
+            part.on_replaced();
+        }
+        // what is replayed has no operation and is found again from the rounds that the server has; of the
+        // rest, from the last to the first, each goes before what is queued
+        let asked = unanswered.into_iter().rev();
+        for (id, op, asked) in asked.filter_map(|(id, asked)| Some((id, asked.op?, asked))) {
+            let (key, task) = match asked.what {
+                What::Control(what) => {
+                    // it keeps its number: the snapshot may hold that it was done
+                    self.links[server].controls.push_front((id, op, what));
+                    continue;
+                }
+                What::Init { part, .. } => (part, Task::Init),
+                What::Push { part, round } => (part, Task::Push(round)),
+                What::Pull { part, round } => (part, Task::Pull(round)),
+            };
+            if let Some(part) = self.parts.get_mut(&key) {
+                part.put_first(Some(op), task, asked.priority);
+            }
+        }
+        for (key, part) in self.parts.iter_mut().filter(|(_, part)| part.server == server) {
+            part.tell_of();
+            self.links[server].ready.extend(part.turn(*key));
+        }
+    }
+
+    /// When [`Worker::poll`] has something to send again, in ms.
+    pub fn next_timeout_ms(&self) -> Option<u64> {
+        self.links.iter().filter_map(|link| link.due.front()).map(|(due, _)| *due).min()
+    }
+
+    fn new_id(&mut self) -> RequestId {
+        self.next_id += 1;
+        RequestId(self.next_id)
+    }
+
+    /// Appends what `task` makes of a part to its queue; returns its rounds.
+    fn queue(
+        &mut self,
+        key: PartKey,
+        op: u64,
+        priority: i32,
+        task: impl FnOnce(&mut Part) -> Task,
+    ) -> u64 {
+        self.next_turn += 1;
+        let Some(part) = self.parts.get_mut(&key) else {
+            panic!("part {} was not initialised here; call `init` first", key.0);
+        };
+        let task = task(part);
+        part.queue.push_back(Queued { op: Some(op), task, priority, turn: self.next_turn });
+        let pushed = part.pushed;
+        self.wake(key);
+        pushed
+    }
+
+    /// The part's next request takes its turn, if it may go now.
+    fn wake(&mut self, key: PartKey) {
+        if let Some(part) = self.parts.get_mut(&key) {
+            self.links[part.server].ready.extend(part.turn(key));
+        }
+    }
+
+    fn start(&mut self, server: usize, id: RequestId, asked: UnderWay, now_ms: u64) -> ToSend {
+        let link = &mut self.links[server];
+        link.due.push_back((now_ms + self.resend_after_ms, id));
+        link.waiting += 1;
+        let to_send = ToSend { id, op: asked.op, again: false, what: asked.what.clone() };
+        self.under_way.insert(id, asked);
+        to_send
+    }
+
+    /// A request whose answer is late, and is waited for anew from now on.
+    fn next_due(&mut self, server: usize, now_ms: u64) -> Option<RequestId> {
+        let link = &mut self.links[server];
+        // answers that overtook one that is late leave their entries behind it
+        if link.due.len() > 2 * link.waiting + DUE_SLACK {
+            link.due.retain(|(_, id)| self.under_way.contains_key(id));
+        }
+        while let Some((due_ms, id)) = link.due.front().copied() {
+            let waits = self.under_way.contains_key(&id);
+            if waits && due_ms > now_ms {
+                return None;
+            }
+            link.due.pop_front();
+            if waits {
+                link.due.push_back((now_ms + self.resend_after_ms, id));
+                return Some(id);
+            }
+        }
+        None
+    }
+}
+
+fn control_answered(op: u64, answer: &Answer) -> WorkerEvent {
+    match answer {
+        Answer::Done => WorkerEvent::Done { op },
+        Answer::Returned { body } => WorkerEvent::Returned { op, body: body.clone() },
+        other => refused(Some(op), None, other),
+    }
+}
+
+/// What an answer that is none to the question comes to.
+fn refused(op: Option<u64>, part: Option<PartKey>, answer: &Answer) -> WorkerEvent {
+    let why = match answer {
+        Answer::Refused { why } => why.clone(),
+        other => Refusal::Failed(format!("the server answered something else: {other:?}")),
+    };
+    WorkerEvent::Refused { op, part, why }
+}

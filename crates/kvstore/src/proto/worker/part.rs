@@ -1,0 +1,169 @@
+//! One part as a worker sees it: its operations in order, and what may go now. It knows no server and no
+//! clock.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use super::{Turn, WorkerEvent, refused};
+use crate::key::{PartKey, ValueSpec};
+use crate::message::Answer;
+
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) server: usize,
+    pub(super) spec: ValueSpec,
+    stage: Stage,
+    /// Another process took over since the part was last placed.
+    is_replaced: bool,
+    /// Rounds that the user pushed.
+    pub(super) pushed: u64,
+    /// Those of them that were answered.
+    folded: u64,
+    /// Those of them that a snapshot holds; the log starts behind.
+    durable: u64,
+    /// This worker gave the first value.
+    seeded: bool,
+    pushing: bool,
+    pub(super) pulling: bool,
+    /// It has its turn at the server.
+    has_turn: bool,
+    pub(super) queue: VecDeque<Queued>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// The server is to be told of it.
+    New,
+    Told,
+    Placed,
+    /// The server is on a state that this worker cannot go on from.
+    Unfit,
+}
+
+/// An operation that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// None: for a replaced server.
+    pub(super) op: Option<u64>,
+    pub(super) task: Task,
+    pub(super) priority: i32,
+    pub(super) turn: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Init,
+    Push(u64),
+    Pull(u64),
+}
+
+impl Part {
+    pub(super) fn new(server: usize, spec: ValueSpec) -> Part {
+        Part {
+            server,
+            spec,
+            stage: Stage::New,
+            is_replaced: false,
+            pushed: 0,
+            folded: 0,
+            durable: 0,
+            seeded: false,
+            pushing: false,
+            pulling: false,
+            has_turn: false,
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// The turn of the first operation, if it may go and has none yet.
+    pub(super) fn turn(&mut self, part: PartKey) -> Option<Turn> {
+        let first = self.queue.front()?;
+        let may_go = match first.task {
+            Task::Init => matches!(self.stage, Stage::New | Stage::Placed),
+            Task::Push(_) => self.stage == Stage::Placed && !self.pushing,
+            Task::Pull(_) => self.stage == Stage::Placed && !self.pulling,
+        };
+        if self.has_turn || !may_go {
+            return None;
+        }
+        self.has_turn = true;
+        Some(Turn { priority: first.priority, turn: Reverse(first.turn), part })
+    }
+
+    /// Takes the operation whose turn it is.
+    pub(super) fn start(&mut self) -> Option<Queued> {
+        self.has_turn = false;
+        let first = self.queue.pop_front()?;
+        match first.task {
+            Task::Init => self.stage = Stage::Told,
+            Task::Push(_) => self.pushing = true,
+            Task::Pull(_) => self.pulling = true,
+        }
+        Some(first)
+    }
+
+    /// Puts an operation before all others.
+    pub(super) fn put_first(&mut self, op: Option<u64>, task: Task, priority: i32) {
+        self.queue.push_front(Queued { op, task, priority, turn: 0 });
+    }
+
+    /// The server's other life knows nothing of what is under way.
+    pub(super) fn on_replaced(&mut self) {
+        (self.pushing, self.pulling, self.has_turn, self.is_replaced) = (false, false, false, true);
+        self.queue.retain(|queued| queued.op.is_some());
+        if self.stage != Stage::Unfit {
+            self.stage = Stage::New;
+        }
+    }
+
+    /// Begins with telling the server of this part.
+    pub(super) fn tell_of(&mut self) {
+        if self.queue.front().is_none_or(|first| first.task != Task::Init) {
+            self.put_first(None, Task::Init, i32::MAX);
+        }
+    }
+
+    pub(super) fn on_placed(
+        &mut self,
+        op: Option<u64>,
+        part: PartKey,
+        answer: &Answer,
+    ) -> WorkerEvent {
+        let Answer::Placed { place, rounds } = *answer else {
+            self.stage = Stage::New;
+            return refused(op, Some(part), answer);
+        };
+        let (durable, pushed) = (self.durable, self.pushed);
+        if rounds > pushed || (self.is_replaced && rounds < durable) {
+            self.stage = Stage::Unfit;
+            return WorkerEvent::Unfit { part, rounds, durable, pushed };
+        }
+        if std::mem::take(&mut self.is_replaced) {
+            for round in (rounds + 1..=self.folded).rev() {
+                self.put_first(None, Task::Push(round), i32::MAX);
+            }
+            if rounds == 0 && self.seeded {
+                self.put_first(None, Task::Push(0), i32::MAX);
+            }
+        }
+        self.stage = Stage::Placed;
+        WorkerEvent::Placed { op, part, place }
+    }
+
+    pub(super) fn on_folded(
+        &mut self,
+        op: Option<u64>,
+        part: PartKey,
+        round: u64,
+        answer: &Answer,
+    ) -> WorkerEvent {
+        self.pushing = false;
+        let Answer::Folded { version, durable } = *answer else {
+            return refused(op, Some(part), answer);
+        };
+        self.seeded |= round == 0;
+        self.folded = self.folded.max(round);
+        self.durable = self.durable.max(durable.min(self.folded));
+        WorkerEvent::Folded { op, part, round, version, durable: self.durable }
+    }
+}

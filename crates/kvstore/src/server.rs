@@ -1,0 +1,416 @@
+//! A server's end of the store: it drives the protocol over a wire, keeps the parts in registered memory,
+//! folds what workers pushed and answers. The update rule, the place of snapshots and the scheduler are
+//! passed in.
+
+mod answers;
+mod memory;
+mod requests;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::Member;
+
+use crate::error::StoreError;
+use crate::message::Answer;
+use crate::partition::Partition;
+use crate::pool::Pool;
+use crate::ports::{Keep, Membership, Snapshot, StoreEvent, Update};
+use crate::proto::{Mode, Server, ServerConfig};
+use crate::wire::{Wire, WireStats};
+
+use self::answers::Outbox;
+use self::memory::Parts;
+
+/// The number of the call with which a worker says that it is done; users' own are below.
+pub(crate) const LEAVE: u32 = u32::MAX;
+/// Longest that a wait sleeps before it asks the scheduler for news.
+const NEWS: Duration = Duration::from_millis(50);
+
+/// A user's own function on a server (ps-lite's request handle): who calls, by number, and what it gives.
+pub type Function = Box<dyn FnMut(usize, &[u8]) -> Result<Vec<u8>, String> + Send>;
+
+/// What a server's end is told.
+#[derive(Clone, Debug)]
+pub struct KvServerOptions {
+    pub mode: Mode,
+    pub partition: Partition,
+    /// This server's number.
+    pub server: usize,
+    /// By number: its life.
+    pub workers: Vec<Member>,
+    /// A worker's death does not end the job.
+    pub elastic: bool,
+    /// Where snapshots go.
+    pub checkpoint: Option<Checkpoint>,
+    /// Longest that opening a worker's memory may take.
+    pub patience: Duration,
+}
+
+/// When a server takes snapshots, so that another process can take over from the last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// What [`Keep`] is told.
+    pub path: String,
+    /// Updates of all parts between two snapshots. Workers keep what they pushed since the last.
+    pub every: u64,
+}
+
+/// What the outside gives a server.
+pub struct ServerPorts {
+    pub wire: Box<dyn Wire>,
+    pub membership: Box<dyn Membership>,
+    pub update: Box<dyn Update>,
+    pub keep: Box<dyn Keep>,
+}
+
+/// What a server did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    pub folds: u64,
+    pub snapshots: u64,
+}
+
+/// A server's end.
+pub struct KvServer {
+    wire: Box<dyn Wire>,
+    membership: Box<dyn Membership>,
+    core: Core,
+}
+
+/// Everything but the wire.
+struct Core {
+    options: KvServerOptions,
+    proto: Server,
+    update: Box<dyn Update>,
+    keep: Box<dyn Keep>,
+    functions: HashMap<u32, Function>,
+    pool: Pool,
+    parts: Parts,
+    /// By worker.
+    outboxes: Vec<Outbox>,
+    /// Direct writes under way, by token: of which part, to whom.
+    sending: HashMap<u64, (crate::key::PartKey, usize)>,
+    next_token: u64,
+    /// Regions of workers that are open.
+    opened: HashSet<(usize, u64)>,
+    alive: Vec<bool>,
+    left: Vec<bool>,
+    folds_since_snapshot: u64,
+    /// The next snapshot may not wait: it holds what cannot be pushed again.
+    snapshot_due: bool,
+    counters: ServerCounters,
+    bytes_copied: u64,
+    failed: Option<StoreError>,
+}
+
+impl KvServer {
+    /// A server's end over a wire that is connected to all workers.
+    pub fn new(ports: ServerPorts, options: KvServerOptions) -> KvServer {
+        let proto = Server::new(options.config());
+        KvServer::over(ports, options, proto)
+    }
+
+    /// A server that takes over from the last snapshot of [`KvServerOptions::checkpoint`], or from nothing
+    /// where none was taken; workers bring it up to date.
+    ///
+    /// # Errors
+    /// When there is a snapshot that cannot be read or restored.
+    pub fn restored(
+        mut ports: ServerPorts,
+        options: KvServerOptions,
+    ) -> Result<KvServer, StoreError> {
+        let path = options.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.path.as_str());
+        let kept = ports.keep.load(options.server, path).map_err(StoreError::Snapshot)?;
+        let Some(snapshot) = kept else { return Ok(KvServer::new(ports, options)) };
+        let state = postcard::from_bytes(&snapshot.protocol)
+            .map_err(|error| StoreError::Snapshot(error.to_string()))?;
+        let proto = Server::restored(options.config(), state);
+        let mut server = KvServer::over(ports, options, proto);
+        server.core.restore(server.wire.as_mut(), snapshot, true)?;
+        Ok(server)
+    }
+
+    fn over(ports: ServerPorts, options: KvServerOptions, proto: Server) -> KvServer {
+        let ServerPorts { wire, membership, update, keep } = ports;
+        let workers = options.workers.len();
+        let core = Core {
+            outboxes: options.workers.iter().map(|worker| Outbox::new(worker.rank)).collect(),
+            options,
+            proto,
+            update,
+            keep,
+            functions: HashMap::new(),
+            pool: Pool::default(),
+            parts: Parts::default(),
+            sending: HashMap::new(),
+            next_token: 0,
+            opened: HashSet::new(),
+            alive: vec![true; workers],
+            left: vec![false; workers],
+            folds_since_snapshot: 0,
+            snapshot_due: false,
+            counters: ServerCounters::default(),
+            bytes_copied: 0,
+            failed: None,
+        };
+        KvServer { wire, membership, core }
+    }
+
+    /// Gives workers a function to call by `head`; the largest number is the store's own.
+    pub fn register(&mut self, head: u32, function: Function) {
+        self.core.functions.insert(head, function);
+    }
+
+    /// Does what can be done now; true if something was.
+    ///
+    /// # Errors
+    /// When a worker is lost for good, or this server's memory, update rule or snapshots fail.
+    pub fn progress(&mut self) -> Result<bool, StoreError> {
+        let mut moved = false;
+        for event in self.membership.events().map_err(StoreError::Membership)? {
+            if let StoreEvent::World { alive } = event {
+                self.core.world(&alive);
+                moved = true;
+            }
+        }
+        Ok(self.core.progress(self.wire.as_mut())? || moved)
+    }
+
+    /// Serves until every live worker has left.
+    ///
+    /// # Errors
+    /// As [`KvServer::progress`].
+    pub fn serve(&mut self) -> Result<(), StoreError> {
+        while !self.is_over() {
+            self.wire.observe();
+            if !self.progress()? {
+                self.wire.wait(Deadline::after(NEWS));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has every live worker left?
+    pub fn is_over(&self) -> bool {
+        let Core { alive, left, outboxes, .. } = &self.core;
+        let is_quiet = |worker: usize| outboxes[worker].is_empty() && left[worker];
+        (0..alive.len()).all(|worker| !alive[worker] || is_quiet(worker))
+    }
+
+    pub fn counters(&self) -> ServerCounters {
+        self.core.counters
+    }
+
+    /// What the wire did, with the copies that were made here.
+    pub fn stats(&self) -> WireStats {
+        let mut stats = self.wire.stats();
+        stats.bytes_copied += self.core.bytes_copied;
+        stats
+    }
+
+    /// Says goodbye to the workers.
+    ///
+    /// # Errors
+    /// When a worker is lost or does not answer in time.
+    pub fn close(mut self, deadline: Deadline) -> Result<(), StoreError> {
+        Ok(self.wire.close(deadline)?)
+    }
+}
+
+impl KvServerOptions {
+    fn config(&self) -> ServerConfig {
+        ServerConfig {
+            mode: self.mode,
+            workers: self.workers.clone(),
+            range: self.partition.range(self.server),
+        }
+    }
+}
+
+impl Core {
+    fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
+        let mut moved = false;
+        self.notice_lost(wire)?;
+        let mut requests = VecDeque::new();
+        // what comes is taken where it lies; what it leads to is done when the wire is free again
+        moved |= wire.receive(&mut |message| self.take(&message, &mut requests))? > 0;
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        self.open_regions(wire, requests)?;
+        moved |= self.act(wire)?;
+        let mut tokens = Vec::new();
+        wire.finished(&mut tokens)?;
+        for token in tokens {
+            moved = true;
+            if let Some((part, _)) = self.sending.remove(&token) {
+                self.proto.on_sent(part);
+            }
+        }
+        moved |= self.act(wire)?;
+        moved |= self.answer(wire)?;
+        // what was answered may have let updates through
+        moved |= self.act(wire)?;
+        self.take_snapshot()?;
+        wire.flush()?;
+        Ok(moved)
+    }
+
+    fn notice_lost(&mut self, wire: &mut dyn Wire) -> Result<(), StoreError> {
+        let mut lost = Vec::new();
+        wire.lost(&mut lost);
+        for (rank, reason) in lost {
+            let Some(worker) = self.worker(rank) else { continue };
+            if !self.options.elastic && !self.left[worker] {
+                return Err(crate::wire::WireError::Lost { rank, reason }.into());
+            }
+            self.forget(worker);
+        }
+        Ok(())
+    }
+
+    /// Nothing more is sent to a worker.
+    fn forget(&mut self, worker: usize) {
+        self.outboxes[worker].close();
+        for part in self.outboxes[worker].abandon() {
+            self.proto.on_sent(part);
+        }
+        let is_its = |(_, (_, to)): &(&u64, &(crate::key::PartKey, usize))| *to == worker;
+        let tokens: Vec<u64> =
+            self.sending.iter().filter(is_its).map(|(token, _)| *token).collect();
+        for token in tokens {
+            if let Some((part, _)) = self.sending.remove(&token) {
+                self.proto.on_sent(part);
+            }
+        }
+    }
+
+    fn world(&mut self, alive: &[Member]) {
+        for worker in 0..self.alive.len() {
+            let lives = alive.contains(&self.options.workers[worker]);
+            if self.alive[worker] && !lives {
+                self.alive[worker] = false;
+                self.forget(worker);
+            }
+        }
+        self.proto.on_world(alive);
+    }
+
+    fn worker(&self, rank: Rank) -> Option<usize> {
+        self.options.workers.iter().position(|worker| worker.rank == rank)
+    }
+
+    /// Takes a snapshot if it is time.
+    fn take_snapshot(&mut self) -> Result<(), StoreError> {
+        let Some(checkpoint) = self.options.checkpoint.clone() else { return Ok(()) };
+        // fits: parts are few
+        let due = checkpoint.every.saturating_mul(self.parts.count() as u64);
+        let is_due = self.folds_since_snapshot >= due.max(1) || self.snapshot_due;
+        if !is_due {
+            return Ok(());
+        }
+        let (snapshot, state) = self.snapshot()?;
+        self.keep
+            .save(self.options.server, &checkpoint.path, &snapshot)
+            .map_err(StoreError::Snapshot)?;
+        self.proto.on_snapshot(&state);
+        (self.folds_since_snapshot, self.snapshot_due) = (0, false);
+        self.counters.snapshots += 1;
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Result<(Snapshot, crate::proto::ServerState), StoreError> {
+        let state = self.proto.state();
+        let protocol =
+            postcard::to_stdvec(&state).map_err(|error| StoreError::Snapshot(error.to_string()))?;
+        let parts = self.parts.snapshot(&state, self.update.as_ref())?;
+        Ok((Snapshot { protocol, parts }, state))
+    }
+
+    /// Puts a snapshot's values back; into a server that starts, its parts too.
+    fn restore(
+        &mut self,
+        wire: &mut dyn Wire,
+        snapshot: Snapshot,
+        starts: bool,
+    ) -> Result<(), StoreError> {
+        let optimizer = self.proto.state().optimizer;
+        if let Some(bytes) = optimizer.filter(|_| starts) {
+            self.update.set(&bytes).map_err(StoreError::Update)?;
+        }
+        let first = self.options.partition.range(self.options.server).start;
+        for part in snapshot.parts {
+            if starts {
+                let workers = self.options.workers.len();
+                self.parts.create(&mut self.pool, wire, part.key, part.spec, workers)?;
+                let key = crate::key::Key(part.key.0 - first);
+                self.update.create(part.key, key, &part.spec).map_err(StoreError::Update)?;
+            }
+            self.parts.put_back(part.key, &part.spec, &part.weights)?;
+            self.update.restore(part.key, part.state).map_err(StoreError::Update)?;
+        }
+        Ok(())
+    }
+
+    /// Does what a worker asks of the whole server.
+    fn control(
+        &mut self,
+        wire: &mut dyn Wire,
+        worker: usize,
+        what: crate::proto::Control,
+    ) -> Answer {
+        use crate::message::Refusal;
+        use crate::proto::Control;
+        let failed = |what: String| Answer::Refused { why: Refusal::Failed(what) };
+        let server = self.options.server;
+        let done = match what {
+            Control::SetOptimizer { bytes } => {
+                self.snapshot_due = true;
+                self.update.set(&bytes)
+            }
+            Control::Save { path } => self
+                .snapshot()
+                .map_err(|error| error.to_string())
+                .and_then(|(snapshot, _)| self.keep.save(server, &path, &snapshot)),
+            Control::Load { path } => {
+                self.snapshot_due = true;
+                let kept = self.keep.load(server, &path);
+                let kept = kept.and_then(|kept| kept.ok_or(format!("there is nothing at {path}")));
+                kept.and_then(|snapshot| {
+                    self.restore(wire, snapshot, false).map_err(|error| error.to_string())
+                })
+            }
+            Control::Call { head: LEAVE, .. } => {
+                self.left[worker] = true;
+                Ok(())
+            }
+            Control::Call { head, body } => {
+                let Some(function) = self.functions.get_mut(&head) else {
+                    return failed(format!("no function {head} is registered on server {server}"));
+                };
+                return match function(worker, &body) {
+                    Ok(body) => Answer::Returned { body },
+                    Err(what) => failed(what),
+                };
+            }
+        };
+        match done {
+            Ok(()) => Answer::Done,
+            Err(what) => failed(what),
+        }
+    }
+}
+
+impl std::fmt::Debug for ServerPorts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServerPorts").finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for KvServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvServer").field("options", &self.core.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,222 @@
+//! Answers as they go: replies to one worker share messages, large values are written straight into its
+//! tensors from where the weights are.
+
+use std::collections::VecDeque;
+
+use tensorwire_base::Rank;
+
+use super::Core;
+use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
+use crate::error::StoreError;
+use crate::key::PartKey;
+use crate::message::{Answer, Carried, Refusal, Reply, RequestId};
+use crate::wire::{RemotePlace, Sending, Wire};
+
+/// Most bytes of direct values to one worker that are under way.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// What waits to go to a worker.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    rank: Rank,
+    waiting: VecDeque<Entry>,
+    /// A message that found no room.
+    stuck: Option<(Batch, Vec<PartKey>)>,
+    is_open: bool,
+}
+
+/// A reply, and the value that goes with it.
+#[derive(Debug)]
+struct Entry {
+    reply: Reply,
+    value: Option<(PartKey, Sent)>,
+}
+
+/// How a value goes.
+#[derive(Debug)]
+enum Sent {
+    /// In the message.
+    Block(Bytes),
+    Direct {
+        bytes: Bytes,
+        to: RemotePlace,
+    },
+}
+
+/// An answer that is a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Value {
+    pub(super) id: RequestId,
+    pub(super) part: PartKey,
+    pub(super) version: u64,
+    pub(super) into: Option<RemotePlace>,
+    pub(super) sparse: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(rank: Rank) -> Outbox {
+        Outbox { rank, waiting: VecDeque::new(), stuck: None, is_open: true }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.stuck.is_none()
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    pub(super) fn reply(&mut self, reply: Reply) {
+        if self.is_open {
+            self.waiting.push_back(Entry { reply, value: None });
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_open = false;
+    }
+
+    /// Forgets all that waits; returns the parts whose values will not go.
+    pub(super) fn abandon(&mut self) -> Vec<PartKey> {
+        let stuck = self.stuck.take().map(|(_, parts)| parts).unwrap_or_default();
+        let waiting = self.waiting.drain(..).filter_map(|entry| Some(entry.value?.0));
+        stuck.into_iter().chain(waiting).collect()
+    }
+}
+
+impl Core {
+    /// Queues a value for a worker.
+    pub(super) fn send(
+        &mut self,
+        wire: &mut dyn Wire,
+        worker: usize,
+        value: Value,
+    ) -> Result<(), StoreError> {
+        let Value { id, part, version, into, sparse } = value;
+        if !self.outboxes[worker].is_open() {
+            self.proto.on_sent(part);
+            return Ok(());
+        }
+        let Some(memory) = self.parts.get(part) else { return Ok(()) };
+        let bytes = match sparse {
+            false => {
+                let buffer = memory.weights.clone();
+                Bytes::Of { buffer, offset: 0, bytes: memory.spec.bytes() }
+            }
+            true => Bytes::Own(self.parts.gather(part, worker)?),
+        };
+        // fits: a size in memory
+        let fits = into.is_none_or(|into| into.bytes >= bytes.len() as u64);
+        if !fits {
+            let why = Refusal::Failed(format!("a pull of {} bytes into too few", bytes.len()));
+            self.proto.on_sent(part);
+            self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
+            return Ok(());
+        }
+        let sent = match (into, bytes) {
+            (Some(to), Bytes::Own(rows)) => {
+                // what was gathered is written from registered memory
+                let buffer = self.pool.alloc(wire, rows.len())?;
+                let lent =
+                    |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+                buffer.write().map_err(lent)?.copy_from_slice(&rows);
+                let bytes = Bytes::Of { buffer, offset: 0, bytes: rows.len() };
+                Sent::Direct { bytes, to }
+            }
+            (Some(to), bytes) => Sent::Direct { bytes, to },
+            (None, bytes) => Sent::Block(bytes),
+        };
+        let reply = Reply { id, what: Answer::Value { version, value: Carried::InPlace } };
+        self.outboxes[worker].waiting.push_back(Entry { reply, value: Some((part, sent)) });
+        Ok(())
+    }
+
+    /// Sends what waits, as far as there is room; true if something went.
+    pub(super) fn answer(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
+        let mut moved = false;
+        for worker in 0..self.outboxes.len() {
+            if let Some((batch, parts)) = self.outboxes[worker].stuck.take()
+                && !self.post(wire, worker, batch, parts)?
+            {
+                continue;
+            }
+            while let Some((batch, parts)) = self.batch(wire, worker)? {
+                moved = true;
+                if !self.post(wire, worker, batch, parts)? {
+                    break;
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    fn post(
+        &mut self,
+        wire: &mut dyn Wire,
+        worker: usize,
+        batch: Batch,
+        parts: Vec<PartKey>,
+    ) -> Result<bool, StoreError> {
+        match batch.send(wire, self.outboxes[worker].rank)? {
+            Sending::Full => {
+                self.outboxes[worker].stuck = Some((batch, parts));
+                Ok(false)
+            }
+            Sending::Started => {
+                // what travels in the message has been copied
+                parts.into_iter().for_each(|part| self.proto.on_sent(part));
+                Ok(true)
+            }
+        }
+    }
+
+    /// The next replies to a worker that fit one message, and the parts whose values are among its blocks.
+    fn batch(
+        &mut self,
+        wire: &dyn Wire,
+        worker: usize,
+    ) -> Result<Option<(Batch, Vec<PartKey>)>, StoreError> {
+        let (mut batch, mut parts) = (Batch::default(), Vec::new());
+        let room = wire.message_bytes_max(self.outboxes[worker].rank);
+        let under_way = self.sending.values().filter(|(_, to)| *to == worker).count();
+        let mut direct_bytes = 0;
+        while let Some(entry) = self.outboxes[worker].waiting.front() {
+            let bytes = match &entry.value {
+                Some((_, Sent::Block(bytes))) => bytes.len(),
+                _ => 0,
+            };
+            let is_direct = matches!(entry.value, Some((_, Sent::Direct { .. })));
+            let is_full = batch.bytes() + bytes + 2 * ENTRY_BYTES > room;
+            let is_busy = is_direct && (direct_bytes >= WINDOW_BYTES || under_way > 64);
+            if (is_full && !batch.is_empty()) || is_busy {
+                break;
+            }
+            let Some(Entry { mut reply, value }) = self.outboxes[worker].waiting.pop_front() else {
+                break;
+            };
+            let carried = match value {
+                None => None,
+                Some((part, Sent::Block(bytes))) => {
+                    parts.push(part);
+                    Some(batch.block(bytes))
+                }
+                Some((part, Sent::Direct { bytes: Bytes::Of { buffer, offset, bytes }, to })) => {
+                    self.next_token += 1;
+                    let token = self.next_token;
+                    self.sending.insert(token, (part, worker));
+                    direct_bytes += bytes;
+                    Some(batch.bypass(Bypass { from: buffer, offset, bytes, to, token }))
+                }
+                Some((part, Sent::Direct { bytes, .. })) => {
+                    parts.push(part);
+                    Some(batch.block(bytes))
+                }
+            };
+            if let (Answer::Value { value, .. }, Some(carried)) = (&mut reply.what, carried) {
+                *value = carried;
+            }
+            batch.entry(&reply)?;
+        }
+        Ok((!batch.is_empty()).then_some((batch, parts)))
+    }
+}

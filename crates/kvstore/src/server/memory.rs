@@ -1,0 +1,177 @@
+//! The parts of a server in registered memory: the weights, and a slot for each worker's pushes.
+
+use std::collections::BTreeMap;
+
+use tensorwire_memory::{Buffer, LoanError};
+
+use crate::error::StoreError;
+use crate::key::{PartKey, ValueSpec};
+use crate::pool::Pool;
+use crate::ports::{PartSnapshot, PushedRows, Update};
+use crate::proto::ServerState;
+use crate::wire::Wire;
+
+/// All parts here.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    parts: BTreeMap<PartKey, PartMemory>,
+}
+
+/// A part.
+#[derive(Debug)]
+pub(super) struct PartMemory {
+    pub(super) spec: ValueSpec,
+    pub(super) weights: Buffer,
+    pub(super) slots: Vec<Slot>,
+}
+
+/// Where a worker's pushes of a part come.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) buffer: Buffer,
+    /// How many rows lie there; none: the whole part.
+    pub(super) rows: Option<usize>,
+    /// The rows that this worker waits for, i32.
+    pub(super) pulled: Option<Vec<u8>>,
+}
+
+fn lent(source: LoanError) -> StoreError {
+    StoreError::Update(format!("a part is in use: {source}"))
+}
+
+impl Parts {
+    pub(super) fn count(&self) -> usize {
+        self.parts.len()
+    }
+
+    pub(super) fn get(&self, part: PartKey) -> Option<&PartMemory> {
+        self.parts.get(&part)
+    }
+
+    pub(super) fn get_mut(&mut self, part: PartKey) -> Option<&mut PartMemory> {
+        self.parts.get_mut(&part)
+    }
+
+    pub(super) fn create(
+        &mut self,
+        pool: &mut Pool,
+        wire: &mut dyn Wire,
+        part: PartKey,
+        spec: ValueSpec,
+        workers: usize,
+    ) -> Result<(), StoreError> {
+        let weights = pool.alloc(wire, spec.bytes())?;
+        let mut slots = Vec::with_capacity(workers);
+        for _ in 0..workers {
+            let buffer = pool.alloc(wire, spec.slot_bytes())?;
+            slots.push(Slot { buffer, rows: None, pulled: None });
+        }
+        self.parts.insert(part, PartMemory { spec, weights, slots });
+        Ok(())
+    }
+
+    /// The first value of a part.
+    pub(super) fn seed(&self, part: PartKey, worker: usize) -> Result<u64, StoreError> {
+        let Some(memory) = self.parts.get(&part) else { return Ok(0) };
+        let slot = memory.slots[worker].buffer.read().map_err(lent)?;
+        let bytes = memory.spec.bytes();
+        memory.weights.write().map_err(lent)?.copy_from_slice(&slot[..bytes]);
+        // fits: a size in memory
+        Ok(bytes as u64)
+    }
+
+    /// One update with the slots of these workers, in this order.
+    pub(super) fn fold(
+        &self,
+        part: PartKey,
+        workers: &[usize],
+        update: &mut dyn Update,
+    ) -> Result<(), StoreError> {
+        let Some(memory) = self.parts.get(&part) else { return Ok(()) };
+        let spec = &memory.spec;
+        let slots: Vec<&Slot> = workers.iter().map(|worker| &memory.slots[*worker]).collect();
+        let mut guards = Vec::with_capacity(slots.len());
+        for slot in &slots {
+            guards.push(slot.buffer.read().map_err(lent)?);
+        }
+        let mut weights = memory.weights.write().map_err(lent)?;
+        let sparse: Option<Vec<PushedRows<'_>>> = slots
+            .iter()
+            .zip(&guards)
+            .map(|(slot, bytes)| slot.rows.map(|count| pushed_rows(spec, bytes, count)))
+            .collect();
+        let is_mixed = sparse.is_none() && slots.iter().any(|slot| slot.rows.is_some());
+        if is_mixed {
+            let what = "some workers pushed rows and others the whole value in one round";
+            return Err(StoreError::Update(what.to_string()));
+        }
+        let done = match sparse {
+            Some(rows) => update.fold_rows(part, &mut weights, &rows),
+            None => {
+                let pushes: Vec<&[u8]> =
+                    guards.iter().map(|bytes| &bytes[..spec.bytes()]).collect();
+                update.fold(part, &mut weights, &pushes)
+            }
+        };
+        done.map_err(StoreError::Update)
+    }
+
+    /// The rows of a part that were asked for, one behind the other.
+    pub(super) fn gather(&self, part: PartKey, worker: usize) -> Result<Vec<u8>, StoreError> {
+        let Some(memory) = self.parts.get(&part) else { return Ok(Vec::new()) };
+        let row = memory.spec.row_bytes();
+        let weights = memory.weights.read().map_err(lent)?;
+        let indices = memory.slots[worker].pulled.as_deref().unwrap_or_default();
+        let mut rows = Vec::with_capacity(indices.len() / size_of::<i32>() * row);
+        for index in indices_of(indices) {
+            // fits: checked when it came
+            let start = index as usize * row;
+            rows.extend_from_slice(&weights[start..start + row]);
+        }
+        Ok(rows)
+    }
+
+    /// All parts that have a value.
+    pub(super) fn snapshot(
+        &self,
+        state: &ServerState,
+        update: &dyn Update,
+    ) -> Result<Vec<PartSnapshot>, StoreError> {
+        let seeded = state.parts.iter().filter(|part| part.seeded);
+        let here = seeded.filter_map(|part| Some((part.part, self.parts.get(&part.part)?)));
+        here.map(|(key, memory)| {
+            let weights = memory.weights.read().map_err(lent)?.to_vec();
+            Ok(PartSnapshot { key, spec: memory.spec, weights, state: update.state(key) })
+        })
+        .collect()
+    }
+
+    pub(super) fn put_back(
+        &self,
+        part: PartKey,
+        spec: &ValueSpec,
+        weights: &[u8],
+    ) -> Result<(), StoreError> {
+        let wrong = |what: String| StoreError::Snapshot(what);
+        let memory = self.parts.get(&part);
+        let memory = memory.ok_or_else(|| wrong(format!("part {} is unknown", part.0)))?;
+        if memory.spec != *spec || weights.len() != spec.bytes() {
+            return Err(wrong(format!("part {} is {}, not {spec}", part.0, memory.spec)));
+        }
+        memory.weights.write().map_err(lent)?.copy_from_slice(weights);
+        Ok(())
+    }
+}
+
+/// i32 indices as they travel.
+pub(super) fn indices_of(bytes: &[u8]) -> impl Iterator<Item = i32> + '_ {
+    bytes.as_chunks::<4>().0.iter().map(|index| i32::from_le_bytes(*index))
+}
+
+fn pushed_rows<'a>(spec: &ValueSpec, slot: &'a [u8], count: usize) -> PushedRows<'a> {
+    let start = spec.slot_indices();
+    PushedRows {
+        indices: &slot[start..start + count * size_of::<i32>()],
+        rows: &slot[..count * spec.row_bytes()],
+    }
+}

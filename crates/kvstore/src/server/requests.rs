@@ -1,0 +1,249 @@
+//! Requests as they come: looked at where they lie, checked, their values put where they belong, and what the
+//! protocol then wants done.
+
+use std::collections::VecDeque;
+
+use tensorwire_base::Deadline;
+use tensorwire_fabric::RegionDescriptor;
+
+use super::Core;
+use super::memory::indices_of;
+use crate::batch::entries;
+use crate::error::StoreError;
+use crate::key::{Key, PartKey, ValueSpec};
+use crate::message::{Answer, Ask, Carried, Refusal, Reply, Request, Rows};
+use crate::proto::{ServerAction, Taken};
+use crate::wire::{Incoming, Wire};
+
+/// Workers' memory that is to be opened: whose, and which.
+pub(super) type ToOpen = VecDeque<(usize, RegionDescriptor)>;
+
+impl Core {
+    /// Takes a message's requests.
+    pub(super) fn take(&mut self, message: &Incoming<'_>, to_open: &mut ToOpen) {
+        let rank = message.from;
+        let Some(worker) = self.worker(rank) else {
+            // a stranger on the wire: nobody who may ask
+            return;
+        };
+        let requests = entries::<Request>(message.meta);
+        let requests = match requests {
+            Ok(requests) => requests,
+            Err(what) => {
+                self.failed.get_or_insert(StoreError::Nonsense { rank, what });
+                return;
+            }
+        };
+        for request in requests {
+            if let Ask::Pull { into: Some(place), .. } = &request.what {
+                let (key, bytes) = place.region;
+                if self.opened.insert((worker, key)) {
+                    to_open.push_back((worker, RegionDescriptor { key, bytes }));
+                }
+            }
+            if let Err(error) = self.request(worker, &request, message) {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        worker: usize,
+        request: &Request,
+        message: &Incoming<'_>,
+    ) -> Result<(), StoreError> {
+        let from = self.options.workers[worker];
+        let carried = match self.carried(request, message) {
+            Ok(carried) => carried,
+            Err(why) => {
+                let answer = Answer::Refused { why };
+                self.outboxes[worker].reply(Reply { id: request.id, what: answer });
+                return Ok(());
+            }
+        };
+        if self.proto.on_request(from, request) == Taken::Drop {
+            return Ok(());
+        }
+        match request.what {
+            Ask::Push { part, rows, .. } => self.store(worker, part, rows, carried),
+            Ask::Pull { part, .. } => {
+                if let Some(memory) = self.parts.get_mut(part) {
+                    memory.slots[worker].pulled = carried.indices.map(<[u8]>::to_vec);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts what was pushed into the worker's slot, unless it was written there.
+    fn store(
+        &mut self,
+        worker: usize,
+        part: PartKey,
+        rows: Option<Rows>,
+        carried: CarriedBytes<'_>,
+    ) -> Result<(), StoreError> {
+        let Some(memory) = self.parts.get_mut(part) else { return Ok(()) };
+        let at_indices = memory.spec.slot_indices();
+        let slot = &mut memory.slots[worker];
+        // fits: checked against the part's rows
+        slot.rows = rows.map(|rows| rows.count as usize);
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let mut bytes = slot.buffer.write().map_err(lent)?;
+        for (block, at) in [(carried.value, 0), (carried.indices, at_indices)] {
+            if let Some(block) = block {
+                bytes[at..at + block.len()].copy_from_slice(block);
+                // fits: a size in memory
+                self.bytes_copied += block.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks of a request, if they are as they should be.
+    fn carried<'a>(
+        &self,
+        request: &Request,
+        message: &Incoming<'a>,
+    ) -> Result<CarriedBytes<'a>, Refusal> {
+        let wrong = |what: String| Refusal::Failed(what);
+        let block = |carried: Carried, bytes: usize| match carried {
+            Carried::InPlace => Ok(None),
+            Carried::Block(index) => match message.blocks.get(index as usize) {
+                Some(block) if block.len() == bytes => Ok(Some(*block)),
+                Some(block) => Err(wrong(format!("{} bytes instead of {bytes}", block.len()))),
+                None => Err(wrong(format!("no block {index}"))),
+            },
+        };
+        let (part, value, rows) = match request.what {
+            Ask::Push { part, value, rows, .. } => (part, Some(value), rows),
+            Ask::Pull { part, rows, .. } => (part, None, rows),
+            _ => return Ok(CarriedBytes::default()),
+        };
+        let Some(memory) = self.parts.get(part) else { return Ok(CarriedBytes::default()) };
+        let spec = memory.spec;
+        let count = rows.map_or(Ok(spec.rows), |rows| row_count(&spec, rows)).map_err(wrong)?;
+        let value = value.map(|value| block(value, count * spec.row_bytes())).transpose()?;
+        let indices = rows.map(|rows| block(rows.indices, count * size_of::<i32>())).transpose()?;
+        let indices = indices.flatten();
+        if rows.is_some() {
+            let worker = self.worker(message.from).unwrap_or_default();
+            let told = match indices {
+                Some(indices) => check_indices(&spec, indices),
+                None => {
+                    let slot = memory.slots[worker].buffer.read();
+                    let slot = slot.map_err(|source| wrong(source.to_string()))?;
+                    let start = spec.slot_indices();
+                    check_indices(&spec, &slot[start..start + count * size_of::<i32>()])
+                }
+            };
+            told.map_err(wrong)?;
+        }
+        Ok(CarriedBytes { value: value.flatten(), indices })
+    }
+
+    /// Opens memory that answers will be written into.
+    pub(super) fn open_regions(
+        &mut self,
+        wire: &mut dyn Wire,
+        to_open: ToOpen,
+    ) -> Result<(), StoreError> {
+        let deadline = Deadline::after(self.options.patience);
+        for (worker, region) in to_open {
+            if self.outboxes[worker].is_open() {
+                wire.open_region(self.options.workers[worker].rank, region, deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the protocol wants; true if it wanted something.
+    pub(super) fn act(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
+        let mut moved = false;
+        while let Some(action) = self.proto.poll() {
+            moved = true;
+            self.act_on(wire, action)?;
+        }
+        Ok(moved)
+    }
+
+    fn act_on(&mut self, wire: &mut dyn Wire, action: ServerAction) -> Result<(), StoreError> {
+        match action {
+            ServerAction::Create { part, spec } => {
+                let workers = self.options.workers.len();
+                self.parts.create(&mut self.pool, wire, part, spec, workers)?;
+                let first = self.options.partition.range(self.options.server).start;
+                let key = Key(part.0 - first);
+                self.update.create(part, key, &spec).map_err(StoreError::Update)?;
+            }
+            ServerAction::Place { to, id, part, rounds } => {
+                if let Some(worker) = self.worker(to.rank) {
+                    let slot = self.parts.get(part).map(|memory| &memory.slots[worker].buffer);
+                    let slot = slot.filter(|_| wire.direct_from().is_some());
+                    let place = slot.and_then(|slot| self.pool.place(slot));
+                    let what = Answer::Placed { place, rounds };
+                    self.outboxes[worker].reply(Reply { id, what });
+                }
+            }
+            ServerAction::Seed { part, worker } => {
+                self.bytes_copied += self.parts.seed(part, worker)?;
+            }
+            ServerAction::Fold { part, workers, .. } => {
+                self.parts.fold(part, &workers, self.update.as_mut())?;
+                self.counters.folds += 1;
+                self.folds_since_snapshot += 1;
+            }
+            ServerAction::Reply { to, reply } => {
+                if let Some(worker) = self.worker(to.rank) {
+                    self.outboxes[worker].reply(reply);
+                }
+            }
+            ServerAction::Send { to, id, part, version, into, sparse } => {
+                if let Some(worker) = self.worker(to.rank) {
+                    let value = super::answers::Value { id, part, version, into, sparse };
+                    self.send(wire, worker, value)?;
+                }
+            }
+            ServerAction::Control { from, id, what } => {
+                if let Some(worker) = self.worker(from.rank) {
+                    let answer = self.control(wire, worker, what);
+                    self.proto.on_done(from, id, answer);
+                    if self.snapshot_due {
+                        self.take_snapshot()?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The blocks that a request brought; none where the bytes are in place.
+#[derive(Clone, Copy, Default)]
+struct CarriedBytes<'a> {
+    value: Option<&'a [u8]>,
+    indices: Option<&'a [u8]>,
+}
+
+fn row_count(spec: &ValueSpec, rows: Rows) -> Result<usize, String> {
+    let count = usize::try_from(rows.count).ok().filter(|count| *count <= spec.rows);
+    match count {
+        _ if spec.columns < 2 => Err(format!("{spec} has no rows to name")),
+        Some(count) => Ok(count),
+        None => Err(format!("{} rows of {}", rows.count, spec.rows)),
+    }
+}
+
+fn check_indices(spec: &ValueSpec, indices: &[u8]) -> Result<(), String> {
+    let mut before = -1;
+    for index in indices_of(indices) {
+        let is_there = usize::try_from(index).is_ok_and(|index| index < spec.rows);
+        if index <= before || !is_there {
+            return Err(format!("row {index} behind row {before} of {}", spec.rows));
+        }
+        before = index;
+    }
+    Ok(())
+}

@@ -1,0 +1,448 @@
+//! A worker's end of the store: lists of keys and tensors in, tickets out. It drives the protocol over a
+//! wire whenever it is called; nothing happens behind its user's back.
+
+mod core;
+mod link;
+
+use std::time::Duration;
+
+use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
+use tensorwire_fabric::Member;
+use tensorwire_memory::{Buffer, Slab};
+
+use crate::error::StoreError;
+use crate::key::{Key, ValueSpec};
+use crate::partition::{Partition, ServerLoad};
+use crate::ports::{Keep, Membership, Reduce, StoreEvent, Update};
+use crate::proto::{Control, Mode};
+use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
+use crate::wire::{Loopback, Wire, WireStats};
+
+use self::core::{Core, Pulling, Pushing};
+
+/// Longest that a wait sleeps before it asks the scheduler for news.
+const NEWS: Duration = Duration::from_millis(50);
+
+/// What a worker's end is told.
+#[derive(Clone, Debug)]
+pub struct KvWorkerOptions {
+    pub partition: Partition,
+    /// By server: its rank.
+    pub servers: Vec<Rank>,
+    /// A server that is lost comes back from its last snapshot: pushes are kept until one holds them.
+    pub servers_come_back: bool,
+    /// Longest that opening a server's memory may take.
+    pub patience: Duration,
+}
+
+/// Something that was asked for and may not be done yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(u64);
+
+/// What happened to a ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// What was pushed has left: its tensors may be written again.
+    Sent(Ticket),
+    /// All of it is done: pushes are in the weights, pulls have filled their tensors.
+    Done(Ticket),
+}
+
+/// A worker's end.
+pub struct KvWorker {
+    wire: Box<dyn Wire>,
+    membership: Box<dyn Membership>,
+    core: Core,
+    /// Its own server, where there is no other.
+    server: Option<Box<KvServer>>,
+}
+
+impl KvWorker {
+    /// A worker's end over a wire that is connected to all servers.
+    pub fn new(
+        wire: Box<dyn Wire>,
+        membership: Box<dyn Membership>,
+        reduce: Box<dyn Reduce>,
+        options: KvWorkerOptions,
+    ) -> KvWorker {
+        KvWorker { wire, membership, core: Core::new(options, reduce), server: None }
+    }
+
+    /// A store of one worker without other processes (`local`): what a push changes is the same, and nothing
+    /// crosses.
+    pub fn local(
+        update: Box<dyn Update>,
+        keep: Box<dyn Keep>,
+        reduce: Box<dyn Reduce>,
+    ) -> KvWorker {
+        let ranks = [Rank(0), Rank(1)];
+        let [wire, other] = Loopback::pair(ranks);
+        let partition = Partition::new(1, usize::MAX);
+        let patience = Duration::ZERO;
+        let options = KvServerOptions {
+            mode: Mode::Sync,
+            partition,
+            server: 0,
+            workers: vec![Member { rank: ranks[0], incarnation: Incarnation(0) }],
+            elastic: false,
+            checkpoint: None,
+            patience,
+        };
+        let ports =
+            ServerPorts { wire: Box::new(other), membership: Box::new(Alone(0)), update, keep };
+        let server = Some(Box::new(KvServer::new(ports, options)));
+        let servers = vec![ranks[1]];
+        let options = KvWorkerOptions { partition, servers, servers_come_back: false, patience };
+        let worker = KvWorker::new(Box::new(wire), Box::new(Alone(0)), reduce, options);
+        KvWorker { server, ..worker }
+    }
+
+    /// A tensor of this size in memory that servers reach: what is pushed from it and pulled into it is
+    /// not copied. Freed when the last clone and the last ticket that uses it are gone.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn alloc(&mut self, spec: &ValueSpec) -> Result<Buffer, StoreError> {
+        self.core.pool.alloc(self.wire.as_mut(), spec.bytes())
+    }
+
+    /// As [`KvWorker::alloc`], uncut.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn alloc_slab(&mut self, bytes: usize) -> Result<Slab, StoreError> {
+        self.core.pool.alloc_slab(self.wire.as_mut(), bytes)
+    }
+
+    /// Makes keys known to their servers. Every worker does it, with the same specs; one of them, and only
+    /// one, gives the first values. A pull waits until they are there.
+    ///
+    /// # Errors
+    /// When a key is too large, was given another spec before, or a tensor is of another size.
+    pub fn init(
+        &mut self,
+        values: &[(Key, ValueSpec)],
+        first: Option<&[Buffer]>,
+    ) -> Result<Ticket, StoreError> {
+        if let Some(first) = first.filter(|first| first.len() != values.len()) {
+            return Err(StoreError::Count { keys: values.len(), found: first.len() });
+        }
+        let ticket = self.core.open_ticket();
+        for (index, (key, spec)) in values.iter().enumerate() {
+            self.core.init(ticket, *key, *spec)?;
+            if let Some(first) = first {
+                let pushing = Pushing { is_first: true, ..Pushing::default() };
+                self.push_one(ticket, *key, &first[index..=index], pushing)?;
+            }
+        }
+        self.core.close_ticket(ticket);
+        Ok(ticket)
+    }
+
+    /// Pushes tensors of each key: one for each local device, which are added first. Larger priorities go
+    /// first. The tensors stay as they are until [`Progress::Sent`].
+    ///
+    /// # Errors
+    /// When a key is unknown, or a tensor is of another size or being written.
+    pub fn push(
+        &mut self,
+        keys: &[Key],
+        tensors: &[Vec<Buffer>],
+        priority: i32,
+    ) -> Result<Ticket, StoreError> {
+        let ticket = self.core.open_ticket();
+        for (key, devices) in pairs(keys, tensors)? {
+            let pushing = Pushing { priority, ..Pushing::default() };
+            self.push_one(ticket, *key, devices, pushing)?;
+        }
+        self.core.close_ticket(ticket);
+        Ok(ticket)
+    }
+
+    /// Pulls the values of keys, with all that this worker pushed before, into the tensors of each local
+    /// device.
+    ///
+    /// # Errors
+    /// As [`KvWorker::push`].
+    pub fn pull(
+        &mut self,
+        keys: &[Key],
+        tensors: &[Vec<Buffer>],
+        priority: i32,
+    ) -> Result<Ticket, StoreError> {
+        let ticket = self.core.open_ticket();
+        for (key, devices) in pairs(keys, tensors)? {
+            let pulling = Pulling { priority, rows: None };
+            self.core.pull(self.wire.as_mut(), ticket, *key, devices, pulling)?;
+        }
+        self.core.close_ticket(ticket);
+        Ok(ticket)
+    }
+
+    /// A push and a pull of each key, in the same messages.
+    ///
+    /// # Errors
+    /// As [`KvWorker::push`].
+    pub fn pushpull(
+        &mut self,
+        keys: &[Key],
+        pushed: &[Vec<Buffer>],
+        pulled: &[Vec<Buffer>],
+        priority: i32,
+    ) -> Result<Ticket, StoreError> {
+        let ticket = self.core.open_ticket();
+        for ((key, from), (_, into)) in pairs(keys, pushed)?.zip(pairs(keys, pulled)?) {
+            let pushing = Pushing { priority, ..Pushing::default() };
+            self.push_one(ticket, *key, from, pushing)?;
+            let pulling = Pulling { priority, rows: None };
+            self.core.pull(self.wire.as_mut(), ticket, *key, into, pulling)?;
+        }
+        self.core.close_ticket(ticket);
+        Ok(ticket)
+    }
+
+    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted and
+    /// named once each.
+    ///
+    /// # Errors
+    /// As [`KvWorker::push`], and when indices are not so.
+    pub fn push_rows(
+        &mut self,
+        key: Key,
+        indices: &[i32],
+        rows: &Buffer,
+        priority: i32,
+    ) -> Result<Ticket, StoreError> {
+        let ticket = self.core.open_ticket();
+        let pushing = Pushing { priority, rows: Some(indices), is_first: false };
+        self.push_one(ticket, key, std::slice::from_ref(rows), pushing)?;
+        self.core.close_ticket(ticket);
+        Ok(ticket)
+    }
+
+    /// Pulls some rows of a value into the first rows of `into`; indices as in [`KvWorker::push_rows`].
+    ///
+    /// # Errors
+    /// As [`KvWorker::push_rows`].
+    pub fn pull_rows(
+        &mut self,
+        key: Key,
+        indices: &[i32],
+        into: &Buffer,
+        priority: i32,
+    ) -> Result<Ticket, StoreError> {
+        let ticket = self.core.open_ticket();
+        let pulling = Pulling { priority, rows: Some(indices) };
+        self.core.pull(self.wire.as_mut(), ticket, key, std::slice::from_ref(into), pulling)?;
+        self.core.close_ticket(ticket);
+        Ok(ticket)
+    }
+
+    /// How servers update from now on, in the form that their [`crate::Update`] reads. One worker does it,
+    /// before the first push.
+    pub fn set_optimizer(&mut self, bytes: &[u8]) -> Ticket {
+        self.ask_all(|| Control::SetOptimizer { bytes: bytes.to_vec() })
+    }
+
+    /// Every server writes its state; a path of its own is made of `path` and its number.
+    pub fn save(&mut self, path: &str) -> Ticket {
+        self.ask_all(|| Control::Save { path: path.to_string() })
+    }
+
+    /// Every server takes the state that [`KvWorker::save`] wrote. Nothing may be under way.
+    pub fn load(&mut self, path: &str) -> Ticket {
+        self.ask_all(|| Control::Load { path: path.to_string() })
+    }
+
+    /// Calls a function that was registered on a server; what it returns is [`KvWorker::returned`]'s.
+    pub fn call(&mut self, server: usize, head: u32, body: &[u8]) -> Ticket {
+        let ticket = self.core.open_ticket();
+        self.core.ask(ticket, server, Control::Call { head, body: body.to_vec() });
+        self.core.close_ticket(ticket);
+        ticket
+    }
+
+    /// What a call that is done returned, once.
+    pub fn returned(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
+        self.core.take_returned(ticket)
+    }
+
+    /// Waits until every worker is here.
+    ///
+    /// # Errors
+    /// When that takes longer than the deadline, or a server is lost meanwhile.
+    pub fn barrier(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        let start = Clock::now_ns();
+        let number = self.membership.enter_barrier().map_err(StoreError::Membership)?;
+        loop {
+            self.wire.observe();
+            let moved = self.progress()?;
+            if self.membership.is_released(number) {
+                return Ok(());
+            }
+            if deadline.passed() {
+                return Err(timed_out(start, "the other workers at a barrier".to_string()));
+            }
+            if !moved {
+                self.wire.wait(deadline.min(Deadline::after(Duration::from_millis(1))));
+            }
+        }
+    }
+
+    /// Does what can be done now; true if something was.
+    ///
+    /// # Errors
+    /// When a server is lost for good, or refuses.
+    pub fn progress(&mut self) -> Result<bool, StoreError> {
+        for event in self.membership.events().map_err(StoreError::Membership)? {
+            if let StoreEvent::ServerReplaced { server, rank } = event {
+                let deadline = Deadline::after(self.core.options.patience);
+                self.wire.connect(rank, deadline)?;
+                self.core.replaced(server, rank);
+            }
+        }
+        let moved = self.core.progress(self.wire.as_mut())?;
+        match &mut self.server {
+            Some(server) => Ok(server.progress()? || moved),
+            None => Ok(moved),
+        }
+    }
+
+    /// What happened to tickets since the last call; [`KvWorker::wait`] does not need it.
+    pub fn news(&mut self, news: &mut Vec<Progress>) {
+        self.core.news(news);
+    }
+
+    /// Is all that the ticket stands for done?
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        self.core.is_done(ticket)
+    }
+
+    /// Waits until all that the ticket stands for is done.
+    ///
+    /// # Errors
+    /// When that takes longer than the deadline, a server is lost or refuses.
+    pub fn wait(&mut self, ticket: Ticket, deadline: Deadline) -> Result<(), StoreError> {
+        let start = Clock::now_ns();
+        while !self.is_done(ticket) {
+            self.observe();
+            if self.progress()? {
+                continue;
+            }
+            if deadline.passed() {
+                return Err(timed_out(start, self.core.missing()));
+            }
+            self.wait_for_news(deadline);
+        }
+        Ok(())
+    }
+
+    /// Waits until all that was asked for is done.
+    ///
+    /// # Errors
+    /// As [`KvWorker::wait`].
+    pub fn wait_all(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        while let Some(ticket) = self.core.first_open() {
+            self.wait(ticket, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of this moment; [`KvWorker::wait_for_news`] returns if anything came after it.
+    pub fn observe(&mut self) {
+        self.wire.observe();
+    }
+
+    /// Sleeps until something may have come since [`KvWorker::observe`], at most until the deadline.
+    pub fn wait_for_news(&mut self, deadline: Deadline) {
+        self.wire.wait(deadline.min(Deadline::after(NEWS)));
+    }
+
+    /// What is under way, for people.
+    pub fn missing(&self) -> String {
+        self.core.missing()
+    }
+
+    /// What each server holds of the keys that were initialised here.
+    ///
+    /// # Errors
+    /// Never for keys that [`KvWorker::init`] took.
+    pub fn table(&self) -> Result<Vec<ServerLoad>, StoreError> {
+        Ok(self.core.options.partition.table(&self.core.specs())?)
+    }
+
+    /// What the wire did, with the copies that were made here.
+    pub fn stats(&self) -> WireStats {
+        let mut stats = self.wire.stats();
+        stats.bytes_copied += self.core.bytes_copied;
+        stats
+    }
+
+    /// Waits until all that was asked for is done, and says goodbye to the servers.
+    ///
+    /// # Errors
+    /// When a server is lost or does not answer in time.
+    pub fn close(mut self, deadline: Deadline) -> Result<(), StoreError> {
+        self.wait_all(deadline)?;
+        let leaving = self.ask_all(|| Control::Call { head: LEAVE, body: Vec::new() });
+        self.wait(leaving, deadline)?;
+        Ok(self.wire.close(deadline)?)
+    }
+
+    fn push_one(
+        &mut self,
+        ticket: Ticket,
+        key: Key,
+        devices: &[Buffer],
+        pushing: Pushing<'_>,
+    ) -> Result<(), StoreError> {
+        self.core.push(self.wire.as_mut(), ticket, key, devices, pushing)
+    }
+
+    fn ask_all(&mut self, what: impl Fn() -> Control) -> Ticket {
+        let ticket = self.core.open_ticket();
+        for server in 0..self.core.options.servers.len() {
+            self.core.ask(ticket, server, what());
+        }
+        self.core.close_ticket(ticket);
+        ticket
+    }
+}
+
+impl std::fmt::Debug for KvWorker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvWorker").field("options", &self.core.options).finish_non_exhaustive()
+    }
+}
+
+fn pairs<'a>(
+    keys: &'a [Key],
+    tensors: &'a [Vec<Buffer>],
+) -> Result<impl Iterator<Item = (&'a Key, &'a [Buffer])>, StoreError> {
+    if keys.len() != tensors.len() {
+        return Err(StoreError::Count { keys: keys.len(), found: tensors.len() });
+    }
+    Ok(keys.iter().zip(tensors.iter().map(Vec::as_slice)))
+}
+
+fn timed_out(start_ns: u64, what: String) -> StoreError {
+    StoreError::TimedOut { waited: Duration::from_nanos(Clock::now_ns() - start_ns), what }
+}
+
+/// The scheduler of a store of one: there is nobody to wait for.
+struct Alone(u64);
+
+impl Membership for Alone {
+    fn enter_barrier(&mut self) -> Result<u64, String> {
+        self.0 += 1;
+        Ok(self.0)
+    }
+
+    fn is_released(&mut self, _barrier: u64) -> bool {
+        true
+    }
+
+    fn events(&mut self) -> Result<Vec<StoreEvent>, String> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,685 @@
+//! What a worker's end knows: values and where their parts live, tickets, operations under way, the log of
+//! pushes that no snapshot holds yet.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
+
+use tensorwire_base::{Clock, Rank};
+use tensorwire_fabric::RegionDescriptor;
+use tensorwire_memory::{Buffer, Loan};
+
+use super::{KvWorkerOptions, Progress, Ticket};
+use crate::batch::{Bytes, entries};
+use crate::error::StoreError;
+use crate::key::{Key, PartKey, ValueSpec};
+use crate::message::{Carried, Reply};
+use crate::partition::Part;
+use crate::pool::Pool;
+use crate::ports::Reduce;
+use crate::proto::{Control, Worker, WorkerEvent};
+use crate::wire::{Incoming, RemotePlace, Wire};
+
+use super::link::Link;
+
+/// A wire loses nothing: what is lost with a server is sent again when another took over, not before.
+const NEVER_MS: u64 = u64::MAX / 2;
+
+/// How a push goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pushing<'a> {
+    pub(super) priority: i32,
+    pub(super) rows: Option<&'a [i32]>,
+    /// It is the first value.
+    pub(super) is_first: bool,
+}
+
+/// How a pull goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pulling<'a> {
+    pub(super) priority: i32,
+    pub(super) rows: Option<&'a [i32]>,
+}
+
+/// A value that was initialised here.
+#[derive(Debug)]
+pub(super) struct Value {
+    pub(super) spec: ValueSpec,
+    pub(super) parts: Vec<Part>,
+}
+
+/// A part of one.
+#[derive(Clone, Debug)]
+pub(super) struct PartHere {
+    pub(super) spec: ValueSpec,
+    pub(super) server: usize,
+    /// Where this worker's pushes are written.
+    pub(super) slot: Option<RemotePlace>,
+}
+
+/// Something to send or to fill.
+#[derive(Debug)]
+pub(super) struct Operation {
+    pub(super) ticket: Ticket,
+    pub(super) work: Work,
+}
+
+#[derive(Debug)]
+pub(super) enum Work {
+    /// Nothing to carry.
+    Plain,
+    Push(Pushed),
+    Pull(Pulled),
+}
+
+/// The bytes of a push of one part.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    pub(super) from: Buffer,
+    pub(super) bytes: Range<usize>,
+    /// The rows that it is about, i32.
+    pub(super) indices: Option<Bytes>,
+    /// Taken back when the value has left.
+    pub(super) loan: Option<Loan>,
+    /// Direct writes that are under way.
+    pub(super) leaving: usize,
+}
+
+/// The bytes that a pull of one part fills.
+#[derive(Debug)]
+pub(super) struct Pulled {
+    pub(super) into: Buffer,
+    pub(super) bytes: Range<usize>,
+    /// Registered memory to stand in for `into`, which is none.
+    pub(super) staging: Option<Buffer>,
+    /// Other devices' tensors, filled from it.
+    pub(super) also: Vec<Buffer>,
+    pub(super) indices: Option<Bytes>,
+}
+
+/// A push that no snapshot is known to hold.
+#[derive(Clone, Debug)]
+pub(super) struct Logged {
+    pub(super) from: Buffer,
+    pub(super) indices: Option<Bytes>,
+}
+
+/// What is left of a ticket.
+#[derive(Debug, Default)]
+struct Open {
+    /// Its operations are still being added.
+    filling: bool,
+    undone: usize,
+    unsent: usize,
+    pushes: usize,
+}
+
+/// Everything but the wire.
+pub(super) struct Core {
+    pub(super) options: KvWorkerOptions,
+    pub(super) proto: Worker,
+    pub(super) pool: Pool,
+    pub(super) links: Vec<Link>,
+    pub(super) values: BTreeMap<Key, Value>,
+    pub(super) parts: HashMap<PartKey, PartHere>,
+    pub(super) operations: HashMap<u64, Operation>,
+    pub(super) log: BTreeMap<(PartKey, u64), Logged>,
+    /// Direct writes: whose they are.
+    pub(super) tokens: HashMap<u64, Option<u64>>,
+    pub(super) bytes_copied: u64,
+    reduce: Box<dyn Reduce>,
+    tickets: HashMap<Ticket, Open>,
+    returned: HashMap<Ticket, Vec<u8>>,
+    news: VecDeque<Progress>,
+    /// Memory of servers that is to be opened before anything is written there.
+    to_open: Vec<(usize, RegionDescriptor)>,
+    opened: Vec<(usize, u64)>,
+    failed: Option<StoreError>,
+    next: u64,
+}
+
+impl Core {
+    pub(super) fn new(options: KvWorkerOptions, reduce: Box<dyn Reduce>) -> Core {
+        let links = options.servers.iter().map(|rank| Link::new(*rank)).collect();
+        Core {
+            proto: Worker::new(options.servers.len(), NEVER_MS),
+            options,
+            pool: Pool::default(),
+            links,
+            values: BTreeMap::new(),
+            parts: HashMap::new(),
+            operations: HashMap::new(),
+            log: BTreeMap::new(),
+            tokens: HashMap::new(),
+            bytes_copied: 0,
+            reduce,
+            tickets: HashMap::new(),
+            returned: HashMap::new(),
+            news: VecDeque::new(),
+            to_open: Vec::new(),
+            opened: Vec::new(),
+            failed: None,
+            next: 0,
+        }
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn open_ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.number());
+        self.tickets.insert(ticket, Open { filling: true, ..Open::default() });
+        ticket
+    }
+
+    /// No more operations are added.
+    pub(super) fn close_ticket(&mut self, ticket: Ticket) {
+        if let Some(open) = self.tickets.get_mut(&ticket) {
+            open.filling = false;
+        }
+        self.settle(ticket);
+    }
+
+    pub(super) fn first_open(&self) -> Option<Ticket> {
+        self.tickets.keys().min().copied()
+    }
+
+    pub(super) fn is_done(&self, ticket: Ticket) -> bool {
+        !self.tickets.contains_key(&ticket)
+    }
+
+    pub(super) fn take_returned(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
+        self.returned.remove(&ticket)
+    }
+
+    pub(super) fn news(&mut self, news: &mut Vec<Progress>) {
+        news.extend(self.news.drain(..));
+    }
+
+    pub(super) fn specs(&self) -> Vec<(Key, ValueSpec)> {
+        self.values.iter().map(|(key, value)| (*key, value.spec)).collect()
+    }
+
+    pub(super) fn missing(&self) -> String {
+        let mut waiting: Vec<String> = Vec::new();
+        for (index, link) in self.links.iter().enumerate() {
+            if let Some(reason) = &link.lost {
+                waiting.push(format!("a replacement of server {index} ({reason})"));
+            }
+        }
+        let count = |is: fn(&Work) -> bool| {
+            self.operations.values().filter(|operation| is(&operation.work)).count()
+        };
+        let pushes = count(|work| matches!(work, Work::Push(_)));
+        let pulls = count(|work| matches!(work, Work::Pull(_)));
+        let others = count(|work| matches!(work, Work::Plain));
+        waiting.push(format!("{pushes} pushes, {pulls} pulls and {others} other requests"));
+        waiting.join(", ")
+    }
+
+    pub(super) fn init(
+        &mut self,
+        ticket: Ticket,
+        key: Key,
+        spec: ValueSpec,
+    ) -> Result<(), StoreError> {
+        if let Some(value) = self.values.get(&key) {
+            let here = value.spec;
+            return match here == spec {
+                true => Ok(()),
+                false => Err(StoreError::OtherSpec { key, here, told: spec }),
+            };
+        }
+        let parts = self.options.partition.parts(key, &spec)?;
+        for part in &parts {
+            let here = ValueSpec { rows: part.rows.len(), ..spec };
+            let operation = self.operation(ticket, Work::Plain);
+            self.proto.init(operation, part.server, part.key, here);
+            let server = part.server;
+            self.parts.insert(part.key, PartHere { spec: here, server, slot: None });
+        }
+        self.values.insert(key, Value { spec, parts });
+        Ok(())
+    }
+
+    pub(super) fn push(
+        &mut self,
+        wire: &mut dyn Wire,
+        ticket: Ticket,
+        key: Key,
+        devices: &[Buffer],
+        pushing: Pushing<'_>,
+    ) -> Result<(), StoreError> {
+        let (spec, parts) = self.value(key)?;
+        let rows = pushing.rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
+        let bytes = rows.unwrap_or(spec.rows) * spec.row_bytes();
+        check_sizes(key, devices, bytes, rows.is_some())?;
+        let from = self.merged(wire, key, &spec, devices, bytes)?;
+        for part in parts {
+            let (range, indices) = share(&part, &spec, pushing.rows);
+            let indices = indices.map(|indices| self.indices(wire, indices)).transpose()?;
+            let loan =
+                from.lend().map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
+            let pushed =
+                Pushed { from: from.clone(), bytes: range, indices, loan: Some(loan), leaving: 0 };
+            let logged = self.options.servers_come_back.then(|| self.log_entry(wire, &pushed));
+            let logged = logged.transpose()?;
+            let operation = self.operation(ticket, Work::Push(pushed));
+            let round = match pushing.is_first {
+                true => {
+                    self.proto.seed(operation, part.key, pushing.priority);
+                    0
+                }
+                false => self.proto.push(operation, part.key, pushing.priority),
+            };
+            if let Some(logged) = logged {
+                self.log.insert((part.key, round), logged);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn pull(
+        &mut self,
+        wire: &mut dyn Wire,
+        ticket: Ticket,
+        key: Key,
+        devices: &[Buffer],
+        pulling: Pulling<'_>,
+    ) -> Result<(), StoreError> {
+        let (spec, parts) = self.value(key)?;
+        let rows = pulling.rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
+        let bytes = rows.unwrap_or(spec.rows) * spec.row_bytes();
+        check_sizes(key, devices, bytes, rows.is_some())?;
+        let Some((into, also)) = devices.split_first() else { return Ok(()) };
+        for part in parts {
+            let (range, indices) = share(&part, &spec, pulling.rows);
+            for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
+                let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
+                let staging = match is_direct && !self.pool.has(into) {
+                    true => Some(self.pool.alloc(wire, bytes.len())?),
+                    false => None,
+                };
+                let (into, also) = (into.clone(), also.to_vec());
+                let indices = indices.map(Bytes::Own);
+                let pulled = Pulled { into, bytes, staging, also, indices };
+                let operation = self.operation(ticket, Work::Pull(pulled));
+                self.proto.pull(operation, part.key, pulling.priority);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask(&mut self, ticket: Ticket, server: usize, what: Control) {
+        let operation = self.operation(ticket, Work::Plain);
+        self.proto.ask(operation, server, what);
+    }
+
+    /// Another process took over from a server.
+    pub(super) fn replaced(&mut self, server: usize, rank: Rank) {
+        self.links[server] = Link::new(rank);
+        self.options.servers[server] = rank;
+        for part in self.parts.values_mut().filter(|part| part.server == server) {
+            part.slot = None;
+        }
+        self.opened.retain(|(of, _)| *of != server);
+        self.proto.on_replaced(server);
+    }
+
+    /// Does what can be done now; true if something was.
+    pub(super) fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
+        let mut moved = wire.receive(&mut |message| self.take(&message))? > 0;
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        self.notice_lost(wire)?;
+        self.open_regions(wire)?;
+        let mut tokens = Vec::new();
+        wire.finished(&mut tokens)?;
+        for token in tokens {
+            moved = true;
+            self.left(token);
+        }
+        for server in 0..self.links.len() {
+            moved |= self.pump(wire, server)?;
+        }
+        wire.flush()?;
+        Ok(moved)
+    }
+
+    fn notice_lost(&mut self, wire: &mut dyn Wire) -> Result<(), StoreError> {
+        let mut lost = Vec::new();
+        wire.lost(&mut lost);
+        for (rank, reason) in lost {
+            let Some(server) = self.links.iter().position(|link| link.rank == rank) else {
+                continue;
+            };
+            if !self.options.servers_come_back {
+                return Err(StoreError::ServerLost { server, rank, reason });
+            }
+            self.links[server].lost = Some(reason);
+        }
+        Ok(())
+    }
+
+    fn open_regions(&mut self, wire: &mut dyn Wire) -> Result<(), StoreError> {
+        let deadline = tensorwire_base::Deadline::after(self.options.patience);
+        for (server, region) in std::mem::take(&mut self.to_open) {
+            let is_known = self.opened.contains(&(server, region.key));
+            if !is_known && self.links[server].lost.is_none() {
+                wire.open_region(self.links[server].rank, region, deadline)?;
+                self.opened.push((server, region.key));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a message's replies.
+    fn take(&mut self, message: &Incoming<'_>) {
+        if let Err(error) = self.try_take(message) {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    fn try_take(&mut self, message: &Incoming<'_>) -> Result<(), StoreError> {
+        let rank = message.from;
+        let nonsense = |what: String| StoreError::Nonsense { rank, what };
+        let Some(server) = self.links.iter().position(|link| link.rank == rank) else {
+            // of a server that was replaced
+            return Ok(());
+        };
+        for reply in entries::<Reply>(message.meta).map_err(nonsense)? {
+            if let Some(event) = self.proto.on_reply(server, &reply) {
+                self.on_event(server, event, message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn on_event(
+        &mut self,
+        server: usize,
+        event: WorkerEvent,
+        message: &Incoming<'_>,
+    ) -> Result<(), StoreError> {
+        let rank = message.from;
+        match event {
+            WorkerEvent::Placed { op, part, place } => {
+                if let Some(place) = place {
+                    let (key, bytes) = place.region;
+                    self.to_open.push((server, RegionDescriptor { key, bytes }));
+                }
+                if let Some(part) = self.parts.get_mut(&part) {
+                    part.slot = place;
+                }
+                self.done(op);
+            }
+            WorkerEvent::Folded { op, part, durable, .. } => {
+                let kept = if durable == 0 { 0 } else { durable + 1 };
+                let over: Vec<_> =
+                    self.log.range((part, 0)..(part, kept)).map(|(key, _)| *key).collect();
+                over.iter().for_each(|key| drop(self.log.remove(key)));
+                self.done(op);
+            }
+            WorkerEvent::Value { op, value, .. } => {
+                self.filled(op, value, message)?;
+                self.done(Some(op));
+            }
+            WorkerEvent::Returned { op, body } => {
+                if let Some(operation) = self.operations.get(&op) {
+                    self.returned.insert(operation.ticket, body);
+                }
+                self.done(Some(op));
+            }
+            WorkerEvent::Done { op } => self.done(Some(op)),
+            WorkerEvent::Refused { why, .. } => {
+                return Err(StoreError::Refused { server, rank, why });
+            }
+            WorkerEvent::Unfit { part, rounds, durable, pushed } => {
+                let what = format!(
+                    "part {} came back at round {rounds}, but what was pushed here is kept from round {durable} to {pushed} only",
+                    part.0
+                );
+                return Err(StoreError::Nonsense { rank, what });
+            }
+        }
+        Ok(())
+    }
+
+    /// A pull's value is here: in place, or a block to be copied to its place.
+    fn filled(
+        &mut self,
+        op: u64,
+        value: Carried,
+        message: &Incoming<'_>,
+    ) -> Result<(), StoreError> {
+        let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) else {
+            return Ok(());
+        };
+        let Pulled { into, bytes, staging, also, .. } = pulled;
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let rank = message.from;
+        match (value, staging) {
+            (Carried::Block(index), _) => {
+                let block = message.blocks.get(index as usize);
+                let block = block.filter(|block| block.len() == bytes.len());
+                let Some(block) = block else {
+                    let what = format!("no block of {} bytes for a pull", bytes.len());
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                into.write().map_err(lent)?[bytes.clone()].copy_from_slice(block);
+                self.bytes_copied += bytes.len() as u64;
+            }
+            (Carried::InPlace, Some(staging)) => {
+                let staged = staging.read().map_err(lent)?;
+                into.write().map_err(lent)?[bytes.clone()].copy_from_slice(&staged);
+                self.bytes_copied += bytes.len() as u64;
+            }
+            (Carried::InPlace, None) => {}
+        }
+        for other in also {
+            let from = into.read().map_err(lent)?;
+            other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
+            self.bytes_copied += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// A direct write's source may be written again.
+    fn left(&mut self, token: u64) {
+        let Some(Some(op)) = self.tokens.remove(&token) else { return };
+        if let Some(Operation { work: Work::Push(pushed), .. }) = self.operations.get_mut(&op) {
+            pushed.leaving = pushed.leaving.saturating_sub(1);
+            if pushed.leaving == 0 {
+                self.sent(op);
+            }
+        }
+    }
+
+    /// A push has left this process.
+    pub(super) fn sent(&mut self, op: u64) {
+        let Some(operation) = self.operations.get_mut(&op) else { return };
+        let Work::Push(pushed) = &mut operation.work else { return };
+        if pushed.loan.take().is_some() {
+            let ticket = operation.ticket;
+            if let Some(open) = self.tickets.get_mut(&ticket) {
+                open.unsent -= 1;
+            }
+            self.settle(ticket);
+        }
+    }
+
+    fn done(&mut self, op: Option<u64>) {
+        let Some(op) = op else { return };
+        // what was answered has left
+        self.sent(op);
+        let Some(operation) = self.operations.remove(&op) else { return };
+        if let Some(open) = self.tickets.get_mut(&operation.ticket) {
+            open.undone -= 1;
+        }
+        self.settle(operation.ticket);
+    }
+
+    fn settle(&mut self, ticket: Ticket) {
+        let Some(open) = self.tickets.get_mut(&ticket).filter(|open| !open.filling) else {
+            return;
+        };
+        if open.unsent == 0 && open.pushes > 0 {
+            open.pushes = 0;
+            self.news.push_back(Progress::Sent(ticket));
+        }
+        if open.undone == 0 {
+            self.tickets.remove(&ticket);
+            self.news.push_back(Progress::Done(ticket));
+        }
+    }
+
+    fn operation(&mut self, ticket: Ticket, work: Work) -> u64 {
+        let number = self.number();
+        if let Some(open) = self.tickets.get_mut(&ticket) {
+            let is_push = usize::from(matches!(work, Work::Push(_)));
+            open.undone += 1;
+            open.unsent += is_push;
+            open.pushes += is_push;
+        }
+        self.operations.insert(number, Operation { ticket, work });
+        number
+    }
+
+    fn value(&self, key: Key) -> Result<(ValueSpec, Vec<Part>), StoreError> {
+        let value = self.values.get(&key).ok_or(StoreError::NotInitialised { key })?;
+        Ok((value.spec, value.parts.clone()))
+    }
+
+    /// One tensor in registered memory where the value is to be written directly: the only one, or the sum
+    /// of all devices'.
+    fn merged(
+        &mut self,
+        wire: &mut dyn Wire,
+        key: Key,
+        spec: &ValueSpec,
+        devices: &[Buffer],
+        bytes: usize,
+    ) -> Result<Buffer, StoreError> {
+        let [first, rest @ ..] = devices else {
+            return Err(StoreError::Count { keys: 1, found: 0 });
+        };
+        let is_direct = wire.direct_from().is_some_and(|from| bytes >= from);
+        if rest.is_empty() && (!is_direct || self.pool.has(first)) {
+            return Ok(first.clone());
+        }
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Lent {
+            key,
+            what: source.to_string(),
+        };
+        let merged = self.pool.alloc(wire, bytes)?;
+        let mut sum = merged.write().map_err(lent)?;
+        sum.copy_from_slice(&first.read().map_err(lent)?[..bytes]);
+        self.bytes_copied += bytes as u64;
+        for other in rest {
+            let other = other.read().map_err(lent)?;
+            let added = self.reduce.add(spec.dtype, &mut sum, &other[..bytes]);
+            added.map_err(StoreError::Update)?;
+        }
+        drop(sum);
+        Ok(merged)
+    }
+
+    /// Indices as they are sent: many are written to their place, few go in the message.
+    fn indices(&mut self, wire: &mut dyn Wire, indices: Vec<u8>) -> Result<Bytes, StoreError> {
+        let bytes = indices.len();
+        if wire.direct_from().is_none_or(|from| bytes < from) {
+            return Ok(Bytes::Own(indices));
+        }
+        let buffer = self.pool.alloc(wire, bytes)?;
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        buffer.write().map_err(lent)?.copy_from_slice(&indices);
+        self.bytes_copied += bytes as u64;
+        Ok(Bytes::Of { buffer, offset: 0, bytes })
+    }
+
+    /// A copy of what is pushed, to push it again.
+    fn log_entry(&mut self, wire: &mut dyn Wire, pushed: &Pushed) -> Result<Logged, StoreError> {
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let copy = self.pool.alloc(wire, pushed.bytes.len())?;
+        let from = pushed.from.read().map_err(lent)?;
+        copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
+        self.bytes_copied += pushed.bytes.len() as u64;
+        Ok(Logged { from: copy, indices: pushed.indices.clone() })
+    }
+
+    pub(super) fn now_ms() -> u64 {
+        Clock::now_ns() / 1_000_000
+    }
+}
+
+fn check_sizes(
+    key: Key,
+    devices: &[Buffer],
+    bytes: usize,
+    may_be_larger: bool,
+) -> Result<(), StoreError> {
+    let fits = |found: usize| if may_be_larger { found >= bytes } else { found == bytes };
+    match devices.iter().map(Buffer::bytes).find(|found| !fits(*found)) {
+        Some(found) => Err(StoreError::Size { key, bytes, found }),
+        None => Ok(()),
+    }
+}
+
+/// How many rows; they must be sorted, different and there.
+fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<usize, StoreError> {
+    let wrong = |what: &str| StoreError::Rows { key, what: what.to_string() };
+    if spec.columns < 2 {
+        return Err(wrong("its rows have one element; only values of wider rows go by rows"));
+    }
+    if !indices.is_sorted_by(|a, b| a < b) {
+        return Err(wrong("row indices are to be sorted, each once"));
+    }
+    let is_there = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < spec.rows);
+    match indices.iter().find(|index| !is_there(index)) {
+        Some(index) => Err(wrong(&format!("row {index} of {}", spec.rows))),
+        None => Ok(indices.len()),
+    }
+}
+
+/// A part's share of a tensor: the bytes, and the indices counted from the part's first row.
+fn share(
+    part: &Part,
+    spec: &ValueSpec,
+    indices: Option<&[i32]>,
+) -> (Range<usize>, Option<Vec<u8>>) {
+    let row = spec.row_bytes();
+    let Some(indices) = indices else {
+        return (part.rows.start * row..part.rows.end * row, None);
+    };
+    // fits: indices were checked against the rows
+    let below = |end: usize| indices.partition_point(|index| (*index as usize) < end);
+    let (start, end) = (below(part.rows.start), below(part.rows.end));
+    let first = part.rows.start as i32;
+    let own = indices[start..end].iter().flat_map(|index| (index - first).to_le_bytes());
+    (start * row..end * row, Some(own.collect()))
+}
+
+/// A pull by rows in portions whose indices fit a message.
+fn portions(
+    direct_from: Option<usize>,
+    spec: &ValueSpec,
+    bytes: Range<usize>,
+    indices: Option<Vec<u8>>,
+) -> Vec<(Range<usize>, Option<Vec<u8>>)> {
+    let (Some(direct_from), Some(indices)) = (direct_from, &indices) else {
+        return vec![(bytes, indices)];
+    };
+    let index = size_of::<i32>();
+    let rows_max = (direct_from / index).max(1);
+    let row = spec.row_bytes();
+    let portion = |(number, indices): (usize, &[u8])| {
+        let start = bytes.start + number * rows_max * row;
+        (start..start + indices.len() / index * row, Some(indices.to_vec()))
+    };
+    match indices.is_empty() {
+        true => vec![(bytes, Some(Vec::new()))],
+        false => indices.chunks(rows_max * index).enumerate().map(portion).collect(),
+    }
+}

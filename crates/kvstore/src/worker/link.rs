@@ -1,0 +1,242 @@
+//! A worker's way to one server: what goes out when, how much at a time.
+
+use tensorwire_base::Rank;
+use tensorwire_memory::Buffer;
+
+use super::core::{Core, Logged, Operation, Pulled, Pushed, Work};
+use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
+use crate::error::StoreError;
+use crate::key::PartKey;
+use crate::message::{Ask, Carried, Request, Rows};
+use crate::proto::{ToSend, What};
+use crate::wire::{RemotePlace, Sending, Wire};
+
+/// Most bytes of direct values to one server that are under way: what has more priority overtakes the rest.
+const WINDOW_BYTES: usize = 8 << 20;
+
+/// A server, as this worker reaches it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) rank: Rank,
+    /// Why it cannot be reached any more.
+    pub(super) lost: Option<String>,
+    /// A message that found no room.
+    stuck: Option<Batch>,
+    /// Tokens of direct writes under way, with their bytes.
+    pub(super) leaving: Vec<(u64, usize)>,
+}
+
+impl Link {
+    pub(super) fn new(rank: Rank) -> Link {
+        Link { rank, lost: None, stuck: None, leaving: Vec::new() }
+    }
+}
+
+impl Core {
+    /// Sends what may go to a server now; true if something went.
+    pub(super) fn pump(&mut self, wire: &mut dyn Wire, server: usize) -> Result<bool, StoreError> {
+        let tokens = &self.tokens;
+        self.links[server].leaving.retain(|(token, _)| tokens.contains_key(token));
+        if self.links[server].lost.is_some() {
+            return Ok(false);
+        }
+        let mut moved = false;
+        if let Some(stuck) = self.links[server].stuck.take() {
+            if !self.post(wire, server, stuck)? {
+                return Ok(false);
+            }
+            moved = true;
+        }
+        loop {
+            let batch = self.batch(wire, server)?;
+            if batch.is_empty() {
+                return Ok(moved);
+            }
+            if !self.post(wire, server, batch)? {
+                return Ok(moved);
+            }
+            moved = true;
+        }
+    }
+
+    /// Hands a message to the wire, or keeps it until there is room.
+    fn post(
+        &mut self,
+        wire: &mut dyn Wire,
+        server: usize,
+        batch: Batch,
+    ) -> Result<bool, StoreError> {
+        match batch.send(wire, self.links[server].rank)? {
+            Sending::Full => {
+                self.links[server].stuck = Some(batch);
+                Ok(false)
+            }
+            Sending::Started => {
+                // what travels in the message has been copied
+                for op in batch.carries {
+                    self.sent(op);
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// The next requests to a server that fit one message.
+    fn batch(&mut self, wire: &dyn Wire, server: usize) -> Result<Batch, StoreError> {
+        let mut batch = Batch::default();
+        let room = wire.message_bytes_max(self.links[server].rank);
+        let largest = ENTRY_BYTES + wire.direct_from().unwrap_or(0);
+        let now_ms = Core::now_ms();
+        while batch.is_empty() || batch.bytes() + 2 * largest <= room {
+            let under_way: usize = self.links[server].leaving.iter().map(|(_, bytes)| bytes).sum();
+            if under_way >= WINDOW_BYTES {
+                break;
+            }
+            let Some(next) = self.proto.poll(server, now_ms) else { break };
+            let request = self.request(wire, &mut batch, server, next)?;
+            batch.entry(&request)?;
+        }
+        Ok(batch)
+    }
+
+    /// Gives a request its bytes.
+    fn request(
+        &mut self,
+        wire: &dyn Wire,
+        batch: &mut Batch,
+        server: usize,
+        next: ToSend,
+    ) -> Result<Request, StoreError> {
+        let ToSend { id, op, again, what } = next;
+        let what = match what {
+            // fits: sizes of a value that is in memory
+            What::Init { part, spec } => Ask::Init {
+                part,
+                dtype: spec.dtype as u8,
+                rows: spec.rows as u64,
+                columns: spec.columns as u64,
+            },
+            What::Push { part, round } => {
+                let from_op = op.and_then(|op| self.operations.get(&op));
+                let (from, bytes, indices) = match from_op {
+                    Some(Operation { work: Work::Push(pushed), .. }) => {
+                        let Pushed { from, bytes, indices, .. } = pushed;
+                        (from.clone(), bytes.clone(), indices.clone())
+                    }
+                    _ => {
+                        let logged = self.log.get(&(part, round)).cloned();
+                        let Some(Logged { from, indices }) = logged else {
+                            let what = format!("round {round} of part {} is not kept", part.0);
+                            return Err(StoreError::Update(what));
+                        };
+                        let bytes = 0..from.bytes();
+                        (from, bytes, indices)
+                    }
+                };
+                let bytes = Bytes::Of { buffer: from, offset: bytes.start, bytes: bytes.len() };
+                self.push_request(
+                    wire,
+                    batch,
+                    server,
+                    Push { part, round, op, again, bytes, indices },
+                )
+            }
+            What::Pull { part, round } => self.pull_request(wire, batch, part, round, op),
+            What::Control(control) => control.into(),
+        };
+        Ok(Request { id, what })
+    }
+
+    fn push_request(
+        &mut self,
+        wire: &dyn Wire,
+        batch: &mut Batch,
+        server: usize,
+        push: Push,
+    ) -> Ask {
+        let Push { part, round, op, again, bytes, indices } = push;
+        let here = &self.parts[&part];
+        let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
+        let is_direct = |bytes: &Bytes| wire.direct_from().is_some_and(|from| bytes.len() >= from);
+        let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
+        let mut carried = |this: &mut Core, bytes: Bytes, offset: u64| match (slot, bytes) {
+            (Some(slot), Bytes::Of { buffer, offset: start, bytes })
+                if is_direct(&Bytes::Of { buffer: buffer.clone(), offset: start, bytes }) =>
+            {
+                if again {
+                    return Carried::InPlace;
+                }
+                let to = RemotePlace {
+                    offset: slot.offset + offset,
+                    bytes: slot.bytes - offset,
+                    ..slot
+                };
+                let token = this.token(server, op, bytes);
+                batch.bypass(Bypass { from: buffer, offset: start, bytes, to, token })
+            }
+            (_, bytes) => batch.block(bytes),
+        };
+        let value = carried(self, bytes, 0);
+        let indices = indices.map(|indices| carried(self, indices, at_indices));
+        if value != Carried::InPlace && indices != Some(Carried::InPlace) {
+            batch.carries.extend(op);
+        }
+        // fits: a count of rows in memory
+        let rows = indices.map(|indices| Rows { count: count as u64, indices });
+        Ask::Push { part, round, value, rows }
+    }
+
+    fn pull_request(
+        &mut self,
+        wire: &dyn Wire,
+        batch: &mut Batch,
+        part: PartKey,
+        round: u64,
+        op: Option<u64>,
+    ) -> Ask {
+        let operation = op.and_then(|op| self.operations.get(&op));
+        let Some(Operation { work: Work::Pull(pulled), .. }) = operation else {
+            return Ask::Pull { part, round, into: None, rows: None };
+        };
+        let Pulled { into, bytes, staging, indices, .. } = pulled;
+        let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
+        let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
+            let place = self.pool.place(buffer)?;
+            // fits: inside the buffer
+            let (offset, bytes) = (place.offset + start as u64, bytes.len() as u64);
+            Some(RemotePlace { offset, bytes, ..place })
+        };
+        let into = match staging {
+            _ if !is_direct => None,
+            Some(staging) => place(staging, 0),
+            None => place(into, bytes.start),
+        };
+        let rows = indices.clone().map(|indices| Rows {
+            // fits: a count of rows in memory
+            count: (indices.len() / size_of::<i32>()) as u64,
+            indices: batch.block(indices),
+        });
+        Ask::Pull { part, round, into, rows }
+    }
+
+    fn token(&mut self, server: usize, op: Option<u64>, bytes: usize) -> u64 {
+        let token = self.number();
+        self.tokens.insert(token, op);
+        self.links[server].leaving.push((token, bytes));
+        let operation = op.and_then(|op| self.operations.get_mut(&op));
+        if let Some(Operation { work: Work::Push(pushed), .. }) = operation {
+            pushed.leaving += 1;
+        }
+        token
+    }
+}
+
+/// A push that is about to go.
+struct Push {
+    part: PartKey,
+    round: u64,
+    op: Option<u64>,
+    again: bool,
+    bytes: Bytes,
+    indices: Option<Bytes>,
+}
