@@ -50,6 +50,18 @@ can_link() {
   return "$status"
 }
 
+# ZeroMQ's library is built from its source, in C++. A compiler may be there without its headers or its
+# library, as above; CXX names another one for cargo, and so it does here.
+can_link_cpp() {
+  local folder status=0
+  command -v "${CXX:-c++}" >/dev/null 2>&1 || return 1
+  folder=$(mktemp -d)
+  printf '#include <string>\nint main() { return std::string().size(); }\n' > "$folder/main.cpp"
+  "${CXX:-c++}" "$folder/main.cpp" -o "$folder/main" >/dev/null 2>&1 || status=1
+  rm -rf "$folder"
+  return "$status"
+}
+
 # Folders of administrators are not on the PATH of everybody, but the tests look there.
 has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 
@@ -141,14 +153,18 @@ if ! has make; then
   say "no make, which cmake calls"
   packages+=(make)
 fi
+if ! can_link_cpp; then
+  say "no working C++ compiler (${CXX:-c++}), with which ZeroMQ's library is built; g++ brings one"
+  packages+=(g++)
+fi
 if ! has_libclang; then
   say "no libclang with its headers, which reads the headers of libibverbs; libclang-dev brings it"
   packages+=(libclang-dev)
 fi
 if [ "${#packages[@]}" -gt 0 ]; then
   install "${packages[@]}" || { say "the installation failed; its messages are above" >&2; exit 1; }
-  has cmake && has make && has_libclang ||
-    { say "cmake, make or libclang is still missing after the installation" >&2; exit 1; }
+  has cmake && has make && can_link_cpp && has_libclang ||
+    { say "cmake, make, a C++ compiler or libclang is still missing after the installation" >&2; exit 1; }
 fi
 say "all that the build needs is there"
 

@@ -1,0 +1,91 @@
+//! Who a sender says to be, in the bytes that ZeroMQ hands over with each of its messages.
+
+use std::fmt;
+
+use tensorwire_base::{Incarnation, Rank};
+
+/// Who this process is among its peers.
+#[derive(Clone, Copy, Debug)]
+pub struct ZmqIdentity {
+    pub rank: Rank,
+    pub life: Incarnation,
+    pub token: ZmqToken,
+}
+
+/// What all processes of a job know, and nobody else. It travels as it is: derive it from the job's secret,
+/// it must not be the secret itself. Never printed.
+#[derive(Clone, Copy)]
+pub struct ZmqToken(pub [u8; 32]);
+
+/// ZeroMQ takes identities that begin with 0 for its own.
+const VERSION: u8 = 1;
+
+impl ZmqIdentity {
+    /// Version, rank and life in little endian, token: 45 of the 255 bytes that there may be.
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.rank.0.to_le_bytes());
+        bytes.extend(self.life.0.to_le_bytes());
+        bytes.extend(self.token.0);
+        bytes
+    }
+}
+
+impl ZmqToken {
+    /// The rank and life that are in `identity`, if it has this token.
+    pub(super) fn verify(&self, identity: &[u8]) -> Option<(Rank, Incarnation)> {
+        let (&[VERSION], rest) = identity.split_first_chunk()? else {
+            return None;
+        };
+        let (rank, rest) = rest.split_first_chunk()?;
+        let (life, rest) = rest.split_first_chunk()?;
+        let token: &[u8; 32] = rest.try_into().ok()?;
+        // all of it, so that the time does not tell how much was right
+        let differs = token.iter().zip(&self.0).fold(0, |all, (one, other)| all | (one ^ other));
+        let who = (Rank(u32::from_le_bytes(*rank)), Incarnation(u64::from_le_bytes(*life)));
+        (differs == 0).then_some(who)
+    }
+}
+
+impl fmt::Debug for ZmqToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ZmqToken(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(token: u8) -> ZmqIdentity {
+        let (rank, life) = (Rank(7), Incarnation(u64::MAX - 1));
+        ZmqIdentity { rank, life, token: ZmqToken([token; 32]) }
+    }
+
+    #[test]
+    fn who_has_the_token_is_known() {
+        let ZmqIdentity { rank, life, token } = identity(9);
+        assert_eq!(token.verify(&identity(9).to_bytes()), Some((rank, life)));
+    }
+
+    #[test]
+    fn anything_else_is_nobody() {
+        let right = identity(9).to_bytes();
+        let token = identity(9).token;
+        assert_eq!(token.verify(&identity(8).to_bytes()), None);
+        for at in (0..1).chain(13..right.len()) {
+            let mut wrong = right.clone();
+            wrong[at] ^= 1;
+            assert_eq!(token.verify(&wrong), None, "byte {at}");
+        }
+        for length in 0..right.len() {
+            assert_eq!(token.verify(&right[..length]), None, "{length} bytes");
+        }
+        assert_eq!(token.verify(&[&right[..], &[0]].concat()), None);
+    }
+
+    #[test]
+    fn a_token_is_never_printed() {
+        assert!(!format!("{:?}", identity(171)).contains("171"));
+    }
+}
