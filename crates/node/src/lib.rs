@@ -35,7 +35,10 @@ pub use member::{Ending, JoinError, Member, MemberError, Peers, WireOptions};
 pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use report::{Polling, Progress, TrainReport};
-pub use store::{BarrierError, StoreEvent, StoreJob, StorePlace};
+pub use store::{
+    Arithmetic, BarrierError, SnapshotFiles, StoreEvent, StoreJob, StorePlace, StoreRule,
+    StoreRules,
+};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::proto::Role;

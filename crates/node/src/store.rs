@@ -1,6 +1,9 @@
 //! The job of a store as its members see it: who is worker and who is server, barriers, and what the launcher,
 //! which is the store's scheduler, tells while the job runs. Knows not what is stored.
 
+mod files;
+mod rules;
+
 use std::collections::VecDeque;
 
 use parking_lot::{Condvar, Mutex};
@@ -8,6 +11,9 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::PeerAddress;
 use tensorwire_kvstore::proto::Role;
+
+pub use files::SnapshotFiles;
+pub use rules::{Arithmetic, StoreRule, StoreRules};
 
 /// What a store's job wants of its launcher. Ranks `0..workers` are the workers, the servers come behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

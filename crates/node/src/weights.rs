@@ -110,7 +110,7 @@ fn same(found: &TensorView<'_>, spec: &TensorSpec) -> bool {
     found.dtype() == dtype(spec.dtype) && found.shape() == spec.dims()
 }
 
-fn dtype(dtype: DType) -> Dtype {
+pub(crate) fn dtype(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,

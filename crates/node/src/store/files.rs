@@ -1,0 +1,176 @@
+//! Snapshots of servers as safetensors files, one a server: `PATH.server0.safetensors`. Written whole or
+//! not at all, so that a death in the middle leaves the snapshot before.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use safetensors::SafeTensors;
+use safetensors::tensor::TensorView;
+use tensorwire_kvstore::{Keep, PartKey, PartSnapshot, Snapshot, StateTensor, ValueSpec};
+use tensorwire_tensor::DType;
+
+use crate::weights;
+use crate::whole_file;
+
+/// Where the protocol's state is in the file's metadata.
+const PROTOCOL: &str = "protocol";
+const WEIGHTS: &str = "weights";
+
+/// Snapshots in files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SnapshotFiles;
+
+impl SnapshotFiles {
+    /// The file of one server.
+    pub fn path(server: usize, to: &str) -> PathBuf {
+        PathBuf::from(format!("{to}.server{server}.safetensors"))
+    }
+}
+
+impl Keep for SnapshotFiles {
+    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
+        let path = SnapshotFiles::path(server, to);
+        let failed = |what: &dyn std::fmt::Display| {
+            format!(
+                "cannot write {}: {what}; give a path in a folder that exists, with room",
+                path.display()
+            )
+        };
+        let mut views = Vec::new();
+        for part in &snapshot.parts {
+            let ValueSpec { dtype, rows, columns } = part.spec;
+            views.push((name(part.key, WEIGHTS), dtype, vec![rows, columns], &part.weights));
+            for slot in &part.state {
+                views.push((
+                    name(part.key, &slot.name),
+                    slot.dtype,
+                    slot.dims.clone(),
+                    &slot.bytes,
+                ));
+            }
+        }
+        let views: Result<Vec<(String, TensorView<'_>)>, _> = views
+            .into_iter()
+            .map(|(name, dtype, dims, bytes)| {
+                TensorView::new(weights::dtype(dtype), dims, bytes).map(|view| (name, view))
+            })
+            .collect();
+        let views = views.map_err(|error| failed(&error))?;
+        let metadata = HashMap::from([(PROTOCOL.to_string(), hex::encode(&snapshot.protocol))]);
+        let image =
+            safetensors::serialize(views, Some(metadata)).map_err(|error| failed(&error))?;
+        whole_file::write(&path, |file| file.write_all(&image)).map_err(|error| failed(&error))
+    }
+
+    fn load(&mut self, server: usize, from: &str) -> Result<Option<Snapshot>, String> {
+        let path = SnapshotFiles::path(server, from);
+        let foreign = |what: &str| format!("{} is no snapshot of a server: {what}", path.display());
+        let image = match std::fs::read(&path) {
+            Ok(image) => image,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
+        };
+        let (_, header) =
+            SafeTensors::read_metadata(&image).map_err(|error| foreign(&error.to_string()))?;
+        let protocol = header.metadata().as_ref().and_then(|metadata| metadata.get(PROTOCOL));
+        let protocol = protocol.and_then(|text| hex::decode(text).ok());
+        let protocol = protocol.ok_or_else(|| foreign("it lacks the protocol's state"))?;
+        let file = SafeTensors::deserialize(&image).map_err(|error| foreign(&error.to_string()))?;
+        let mut parts: Vec<PartSnapshot> = Vec::new();
+        let mut states: HashMap<PartKey, Vec<StateTensor>> = HashMap::new();
+        for (tensor, view) in file.tensors() {
+            let Some((key, what)) = parse(&tensor) else {
+                return Err(foreign(&format!("'{tensor}' is none of its tensors")));
+            };
+            let dtype = dtype(view.dtype()).ok_or_else(|| foreign("an element type"))?;
+            let (dims, bytes) = (view.shape().to_vec(), view.data().to_vec());
+            match (what, dims.as_slice()) {
+                (WEIGHTS, &[rows, columns]) => {
+                    let spec = ValueSpec { dtype, rows, columns };
+                    parts.push(PartSnapshot { key, spec, weights: bytes, state: Vec::new() });
+                }
+                _ => {
+                    let name = what.to_string();
+                    states.entry(key).or_default().push(StateTensor { name, dtype, dims, bytes });
+                }
+            }
+        }
+        for part in &mut parts {
+            part.state = states.remove(&part.key).unwrap_or_default();
+        }
+        parts.sort_by_key(|part| part.key);
+        Ok(Some(Snapshot { protocol, parts }))
+    }
+}
+
+fn name(key: PartKey, what: &str) -> String {
+    format!("part/{}/{what}", key.0)
+}
+
+fn parse(name: &str) -> Option<(PartKey, &str)> {
+    let (key, what) = name.strip_prefix("part/")?.split_once('/')?;
+    Some((PartKey(key.parse().ok()?), what))
+}
+
+fn dtype(dtype: safetensors::Dtype) -> Option<DType> {
+    let all = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U8, DType::BF16];
+    all.into_iter().find(|ours| weights::dtype(*ours) == dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot() -> Snapshot {
+        let spec = ValueSpec { dtype: DType::F32, rows: 2, columns: 1 };
+        let slot = StateTensor {
+            name: "velocity".to_string(),
+            dtype: DType::F32,
+            dims: vec![2, 1],
+            bytes: vec![9; 8],
+        };
+        let part = |key, state| PartSnapshot {
+            key: PartKey(key),
+            spec,
+            weights: vec![key as u8; 8],
+            state,
+        };
+        Snapshot {
+            protocol: vec![1, 2, 255],
+            parts: vec![part(3, vec![slot]), part(70, Vec::new())],
+        }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_replaces_what_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("job").to_string_lossy().to_string();
+        let mut files = SnapshotFiles;
+        assert_eq!(files.load(0, &to).unwrap(), None);
+        for _ in 0..2 {
+            files.save(0, &to, &snapshot()).unwrap();
+            files.save(1, &to, &Snapshot::default()).unwrap();
+        }
+        assert_eq!(files.load(0, &to).unwrap(), Some(snapshot()));
+        assert_eq!(files.load(1, &to).unwrap(), Some(Snapshot::default()));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn torn_and_foreign_files_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let to = folder.path().join("job").to_string_lossy().to_string();
+        let mut files = SnapshotFiles;
+        files.save(0, &to, &snapshot()).unwrap();
+        let path = SnapshotFiles::path(0, &to);
+        let whole = std::fs::read(&path).unwrap();
+        for torn in [&whole[..whole.len() - 1], b"", b"GIF89a something else"] {
+            std::fs::write(&path, torn).unwrap();
+            let error = files.load(0, &to).unwrap_err();
+            assert!(error.contains("job.server0.safetensors"), "{error}");
+        }
+        let error = files.save(0, "/nowhere/at/all", &snapshot()).unwrap_err();
+        assert!(error.contains("/nowhere/at/all.server0.safetensors"), "{error}");
+    }
+}

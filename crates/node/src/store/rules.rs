@@ -1,0 +1,315 @@
+//! How servers change what they hold, computed by the kernels that train: the rule of a key, the state that
+//! it keeps beside a part, and sums. The rules travel as JSON.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_graph::{Op, Rule};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::{Key, PartKey, PushedRows, Reduce, StateTensor, Update, ValueSpec};
+use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
+use tensorwire_tensor::{DType, TensorSpec};
+
+/// What a push of all workers does to a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreRule {
+    /// The value becomes the sum of what was pushed; rows are added to it.
+    #[default]
+    Sum,
+    /// w ← w − rate·g, with g the mean of what was pushed. So below.
+    Sgd { rate: f64 },
+    /// u ← momentum·u + g; w ← w − rate·u.
+    Momentum { rate: f64, momentum: f64 },
+    /// a ← a + g²; w ← w − rate·g/(√a + epsilon) (Duchi et al. 2011).
+    #[serde(rename = "adagrad")]
+    AdaGrad { rate: f64, epsilon: f64 },
+    /// Kingma and Ba 2015, algorithm 1.
+    Adam { rate: f64, beta1: f64, beta2: f64, epsilon: f64 },
+    /// w ← w + rate·(mean − w): a moving average.
+    Average { rate: f64 },
+    /// w ← w + alpha·Σ (x − w) over the workers' weights x: the centre variable of elastic averaging (Zhang
+    /// et al. 2015; Mamidala et al. eq. 2).
+    Elastic { alpha: f64 },
+}
+
+/// The rules of a store, as [`tensorwire_kvstore::KvWorker::set_optimizer`] takes them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StoreRules {
+    /// Of keys that have none of their own.
+    pub default: StoreRule,
+    pub of_keys: BTreeMap<u64, StoreRule>,
+}
+
+impl StoreRules {
+    /// One rule for all keys.
+    pub fn all(default: StoreRule) -> StoreRules {
+        StoreRules { default, of_keys: BTreeMap::new() }
+    }
+
+    /// What [`tensorwire_kvstore::KvWorker::set_optimizer`] is given.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // numbers and names alone: nothing that JSON has no form for but what is not finite, which reads as an error
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    fn of(&self, key: Key) -> StoreRule {
+        self.of_keys.get(&key.0).copied().unwrap_or(self.default)
+    }
+}
+
+impl From<Rule> for StoreRule {
+    fn from(rule: Rule) -> StoreRule {
+        match rule {
+            Rule::Sgd { rate } => StoreRule::Sgd { rate },
+            Rule::Momentum { rate, momentum } => StoreRule::Momentum { rate, momentum },
+            Rule::AdaGrad { rate, epsilon } => StoreRule::AdaGrad { rate, epsilon },
+            Rule::Adam { rate, beta1, beta2, epsilon } => {
+                StoreRule::Adam { rate, beta1, beta2, epsilon }
+            }
+        }
+    }
+}
+
+impl StoreRule {
+    fn optimizer(self) -> Option<Rule> {
+        match self {
+            StoreRule::Sgd { rate } => Some(Rule::Sgd { rate }),
+            StoreRule::Momentum { rate, momentum } => Some(Rule::Momentum { rate, momentum }),
+            StoreRule::AdaGrad { rate, epsilon } => Some(Rule::AdaGrad { rate, epsilon }),
+            StoreRule::Adam { rate, beta1, beta2, epsilon } => {
+                Some(Rule::Adam { rate, beta1, beta2, epsilon })
+            }
+            StoreRule::Sum | StoreRule::Average { .. } | StoreRule::Elastic { .. } => None,
+        }
+    }
+
+    /// The tensors that it keeps beside a variable, by name.
+    fn slots(self) -> &'static [&'static str] {
+        match self {
+            StoreRule::Momentum { .. } => &["velocity"],
+            StoreRule::AdaGrad { .. } => &["accumulator"],
+            StoreRule::Adam { .. } => &["first_moment", "second_moment", STEPS],
+            _ => &[],
+        }
+    }
+}
+
+/// Adam's count of steps: a number, whatever the variable is.
+const STEPS: &str = "steps";
+
+/// The servers' arithmetic, and the workers'.
+#[derive(Debug)]
+pub struct Arithmetic {
+    kernels: Arc<Kernels>,
+    rules: StoreRules,
+    parts: HashMap<PartKey, PartState>,
+}
+
+/// What is kept beside a part.
+#[derive(Debug)]
+struct PartState {
+    key: Key,
+    spec: TensorSpec,
+    rule: StoreRule,
+    slots: Vec<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: &'static str,
+    spec: TensorSpec,
+    buffer: Buffer,
+}
+
+impl Arithmetic {
+    /// Without an optimizer: a value becomes the sum of a round.
+    pub fn new(kernels: Arc<Kernels>) -> Arithmetic {
+        Arithmetic { kernels, rules: StoreRules::default(), parts: HashMap::new() }
+    }
+
+    /// Runs an operator that changes a part and its slots in place.
+    fn change(
+        &self,
+        state: &PartState,
+        op: &Op,
+        weights: &mut [u8],
+        inputs: &[TensorRef<'_>],
+    ) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| format!("key {}: {error}", state.key.0);
+        let mut guards = Vec::with_capacity(state.slots.len());
+        for slot in &state.slots {
+            guards.push(slot.buffer.write().map_err(|error| text(&error))?);
+        }
+        let mut outputs = vec![TensorMut::new(&state.spec, weights).map_err(|error| text(&error))?];
+        for (slot, guard) in state.slots.iter().zip(&mut guards) {
+            outputs.push(TensorMut::new(&slot.spec, guard).map_err(|error| text(&error))?);
+        }
+        self.kernels.run(op, inputs, &mut outputs).map_err(|error| text(&error))
+    }
+
+    fn part(&self, part: PartKey) -> Result<&PartState, String> {
+        self.parts.get(&part).ok_or_else(|| format!("part {} is unknown", part.0))
+    }
+}
+
+impl Reduce for Arithmetic {
+    fn add(&mut self, dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String> {
+        let elements = from.len() / dtype.bytes();
+        let spec = TensorSpec::new(dtype, &[elements]).map_err(|error| error.to_string())?;
+        if !dtype.is_floating() {
+            return add_integers(dtype, into, from);
+        }
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let other = TensorRef::new(&spec, from).map_err(|error| text(&error))?;
+        let sum = TensorMut::new(&spec, into).map_err(|error| text(&error))?;
+        self.kernels.run_in_place(&Op::Add, &[other], &mut [sum]).map_err(|error| text(&error))
+    }
+}
+
+impl Update for Arithmetic {
+    fn create(&mut self, part: PartKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
+        let ValueSpec { dtype, rows, columns } = *spec;
+        let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| error.to_string())?;
+        let rule = self.rules.of(key);
+        let slots = slots(rule, &spec)?;
+        self.parts.insert(part, PartState { key, spec, rule, slots });
+        Ok(())
+    }
+
+    fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String> {
+        let state = self.part(part)?;
+        let op = match (state.rule, state.rule.optimizer()) {
+            (_, Some(rule)) => Op::Apply { rule },
+            (StoreRule::Average { rate }, _) => Op::ApplyAverage { rate },
+            // the mean's share of the sum is 1/W
+            (StoreRule::Elastic { alpha }, _) => {
+                // fits: workers are few
+                Op::ApplyAverage { rate: alpha * pushes.len() as f64 }
+            }
+            _ => {
+                let dtype = state.spec.dtype;
+                let [first, rest @ ..] = pushes else { return Ok(()) };
+                weights.copy_from_slice(first);
+                return rest.iter().try_for_each(|push| self.add(dtype, weights, push));
+            }
+        };
+        let inputs: Result<Vec<TensorRef<'_>>, _> =
+            pushes.iter().map(|push| TensorRef::new(&state.spec, push)).collect();
+        self.change(state, &op, weights, &inputs.map_err(|error| error.to_string())?)
+    }
+
+    fn fold_rows(
+        &mut self,
+        part: PartKey,
+        weights: &mut [u8],
+        pushes: &[PushedRows<'_>],
+    ) -> Result<(), String> {
+        let state = self.part(part)?;
+        let dtype = state.spec.dtype;
+        let columns = state.spec.dims()[1];
+        let row = columns * dtype.bytes();
+        let Some(rule) = state.rule.optimizer() else {
+            if state.rule != StoreRule::Sum {
+                let key = state.key.0;
+                return Err(format!("key {key}: averages are of whole values, not of rows"));
+            }
+            for PushedRows { indices, rows } in pushes {
+                for (index, from) in indices.as_chunks::<4>().0.iter().zip(rows.chunks_exact(row)) {
+                    // fits: indices were checked against the part's rows
+                    let at = i32::from_le_bytes(*index) as usize * row;
+                    self.add(dtype, &mut weights[at..at + row], from)?;
+                }
+            }
+            return Ok(());
+        };
+        let mut specs = Vec::with_capacity(2 * pushes.len());
+        for PushedRows { indices, .. } in pushes {
+            let count = indices.len() / size_of::<i32>();
+            for (dtype, dims) in [(DType::I32, &[count] as &[usize]), (dtype, &[count, columns])] {
+                specs.push(TensorSpec::new(dtype, dims).map_err(|error| error.to_string())?);
+            }
+        }
+        let bytes = pushes.iter().flat_map(|push| [push.indices, push.rows]);
+        let inputs: Result<Vec<TensorRef<'_>>, _> =
+            specs.iter().zip(bytes).map(|(spec, bytes)| TensorRef::new(spec, bytes)).collect();
+        let inputs = inputs.map_err(|error| error.to_string())?;
+        self.change(state, &Op::ApplyRows { rule }, weights, &inputs)
+    }
+
+    fn set(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let rules = serde_json::from_slice(bytes);
+        self.rules = rules.map_err(|error| format!("these are no rules of a store: {error}"))?;
+        for state in self.parts.values_mut() {
+            state.rule = self.rules.of(state.key);
+            state.slots = slots(state.rule, &state.spec)?;
+        }
+        Ok(())
+    }
+
+    fn state(&self, part: PartKey) -> Vec<StateTensor> {
+        let slots = self.parts.get(&part).map(|state| state.slots.as_slice()).unwrap_or_default();
+        let tensor = |slot: &Slot| {
+            // nothing is updated meanwhile: nobody writes
+            let bytes = slot.buffer.read().map(|bytes| bytes.to_vec()).unwrap_or_default();
+            let (name, dims) = (slot.name.to_string(), slot.spec.dims().to_vec());
+            StateTensor { name, dtype: slot.spec.dtype, dims, bytes }
+        };
+        slots.iter().map(tensor).collect()
+    }
+
+    fn restore(&mut self, part: PartKey, state: Vec<StateTensor>) -> Result<(), String> {
+        let here = self.part(part)?;
+        for slot in &here.slots {
+            let kept = state.iter().find(|kept| kept.name == slot.name);
+            let fits = |kept: &&StateTensor| kept.bytes.len() == slot.buffer.bytes();
+            let kept = kept.filter(fits).ok_or_else(|| {
+                format!("key {}: there is no {} of this optimizer", here.key.0, slot.name)
+            })?;
+            let mut bytes = slot.buffer.write().map_err(|error| error.to_string())?;
+            bytes.copy_from_slice(&kept.bytes);
+        }
+        Ok(())
+    }
+}
+
+/// What a rule keeps beside a part, as zeros.
+fn slots(rule: StoreRule, spec: &TensorSpec) -> Result<Vec<Slot>, String> {
+    let slot = |name: &'static str| {
+        let spec = match name {
+            STEPS => TensorSpec::new(DType::I64, &[]),
+            // where a variable is bf16, what is summed up over steps is not: a small change would be lost
+            _ if spec.dtype == DType::BF16 => TensorSpec::new(DType::F32, spec.dims()),
+            _ => Ok(spec.clone()),
+        };
+        let spec = spec.map_err(|error| error.to_string())?;
+        let bytes = spec.bytes();
+        let slab = Slab::anonymous(bytes).map_err(|error| error.to_string())?;
+        let arena = Arena::new(&slab, &[Place { offset: 0, bytes }]);
+        let buffers = arena.map_err(|error| error.to_string())?.into_buffers();
+        let buffer = buffers.into_iter().next().ok_or("an arena of no place")?;
+        Ok(Slot { name, spec, buffer })
+    };
+    rule.slots().iter().copied().map(slot).collect()
+}
+
+fn add_integers(dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String> {
+    macro_rules! add {
+        ($int:ty) => {{
+            let (into, _) = into.as_chunks_mut::<{ size_of::<$int>() }>();
+            let (from, _) = from.as_chunks::<{ size_of::<$int>() }>();
+            for (into, from) in into.iter_mut().zip(from) {
+                let sum = <$int>::from_le_bytes(*into).wrapping_add(<$int>::from_le_bytes(*from));
+                *into = sum.to_le_bytes();
+            }
+        }};
+    }
+    match dtype {
+        DType::I32 => add!(i32),
+        DType::I64 => add!(i64),
+        DType::U8 => add!(u8),
+        DType::F32 | DType::F64 | DType::BF16 => return Err(format!("{dtype} is no integer")),
+    }
+    Ok(())
+}
