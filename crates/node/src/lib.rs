@@ -36,8 +36,8 @@ pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use report::{Polling, Progress, TrainReport};
 pub use store::{
-    Arithmetic, BarrierError, SnapshotFiles, StoreEvent, StoreJob, StorePlace, StoreRule,
-    StoreRules,
+    Arithmetic, BarrierError, OpenStoreError, SnapshotFiles, StoreEnd, StoreEvent, StoreJob,
+    StoreOptions, StorePlace, StoreRule, StoreRules, StoreWire,
 };
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;

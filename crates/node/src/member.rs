@@ -11,7 +11,9 @@ use serde::de::DeserializeOwned;
 use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
 use tensorwire_fabric::{ArrivalMode, Backend, Endpoint, Fabric, FabricConfig};
-use tensorwire_fabric::{ConnectError, OpenError, VerbsOptions, VerbsUnusable, verbs_usable};
+use tensorwire_fabric::{
+    ConnectError, JobCredentials, OpenError, VerbsOptions, VerbsUnusable, verbs_usable,
+};
 use tensorwire_fabric::{Member as Identity, PeerAddress};
 use tensorwire_kvstore::proto::Role;
 
@@ -221,15 +223,7 @@ impl Member {
                 error => MemberError::Open(error),
             },
         )?;
-        let (endpoint, plan_digest) = (fabric.endpoint().to_string(), plan_digest.to_string());
-        self.tell(&FromMember::Ready { endpoint, plan_digest })?;
-        let endpoints = match self.told.recv_timeout(self.others_patience()) {
-            Ok(Told::Peers(endpoints)) => endpoints,
-            _ => {
-                let waited_s = self.others_patience().as_secs();
-                return Err(MemberError::NoPeers { waited_s });
-            }
-        };
+        let endpoints = self.introduce(fabric.endpoint().to_string(), plan_digest)?;
         let mut peers = Vec::new();
         for (rank, endpoint) in (0u32..).map(Rank).zip(endpoints) {
             if let Some(endpoint) = endpoint.filter(|_| options.peers.connects(self.rank(), rank)) {
@@ -251,6 +245,53 @@ impl Member {
             None => fabric.connect(&peers, deadline)?,
         }
         Ok(fabric)
+    }
+
+    /// Says where this member is found, and hears where the others are, by rank.
+    pub(crate) fn introduce(
+        &self,
+        endpoint: String,
+        plan_digest: &str,
+    ) -> Result<Vec<Option<String>>, MemberError> {
+        let plan_digest = plan_digest.to_string();
+        self.tell(&FromMember::Ready { endpoint, plan_digest })?;
+        match self.told.recv_timeout(self.others_patience()) {
+            Ok(Told::Peers(endpoints)) => Ok(endpoints),
+            _ => {
+                let waited_s = self.others_patience().as_secs();
+                Err(MemberError::NoPeers { waited_s })
+            }
+        }
+    }
+
+    /// The launcher watches for silence only who has said this.
+    pub(crate) fn say_connected(&self) -> Result<(), MemberError> {
+        Ok(self.tell(&FromMember::Connected)?)
+    }
+
+    pub(crate) fn credentials(&self) -> &JobCredentials {
+        &self.identity.credentials
+    }
+
+    /// The life of a member, which every other knows it by.
+    pub(crate) fn life(&self, rank: Rank) -> Identity {
+        self.identity.member(rank)
+    }
+
+    /// The lives of the first `count` members.
+    pub(crate) fn lives(&self, count: u32) -> Vec<Identity> {
+        (0..count).map(|rank| self.life(Rank(rank))).collect()
+    }
+
+    /// Has nothing been said of its loss?
+    pub(crate) fn lives_still(&self, rank: Rank) -> bool {
+        self.notices.lives(rank.0) || self.store().is_none_or(|store| rank.0 >= store.workers)
+    }
+
+    /// The launcher as a store's scheduler, for whoever drives the store.
+    pub(crate) fn scheduling(&self) -> Scheduling {
+        let (control, notices) = (self.control.clone(), self.notices.clone());
+        Scheduling { control, notices, store: self.store() }
     }
 
     /// Connects a server that comes later to the workers, each when it is ready for it. A worker that dies
@@ -288,38 +329,13 @@ impl Member {
         self.assignment.store
     }
 
-    /// What the launcher has said of the store since the last call, in order. Never blocks: a driver looks
-    /// here every few milliseconds, whatever else it waits for.
-    pub fn store_events(&self) -> Vec<StoreEvent> {
-        self.notices.take()
-    }
-
-    /// Comes to the next barrier and returns its number; [`Member::barrier_passed`] tells when all workers
-    /// have. Coming again before that changes nothing.
-    ///
-    /// # Errors
-    /// When this is no worker, or the launcher is gone.
-    pub fn enter_barrier(&self) -> Result<u64, BarrierError> {
-        if !matches!(self.store().map(|store| store.role), Some(Role::Worker(_))) {
-            return Err(BarrierError::NoWorker);
-        }
-        let number = self.notices.released() + 1;
-        self.tell(&FromMember::EnterBarrier { number })?;
-        Ok(number)
-    }
-
-    /// Have all live workers come to this barrier?
-    pub fn barrier_passed(&self, number: u64) -> bool {
-        self.notices.released() >= number
-    }
-
     /// Waits at the next barrier until all live workers have come to it. After an error the next call
     /// waits for the same one.
     ///
     /// # Errors
     /// When this is no worker, not all come before the deadline, or the launcher is gone.
     pub fn barrier(&self, deadline: Deadline) -> Result<(), BarrierError> {
-        let number = self.enter_barrier()?;
+        let number = self.scheduling().enter_barrier()?;
         let passed = self.notices.await_released(number, deadline);
         passed.then_some(()).ok_or(BarrierError::TimedOut { number })
     }
@@ -399,8 +415,47 @@ impl Member {
     }
 
     fn tell(&self, message: &FromMember) -> std::io::Result<()> {
-        let mut stream = self.control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
-        write_frame(&mut *stream, message)
+        tell(&self.control, message)
+    }
+}
+
+fn tell(control: &Mutex<TcpStream>, message: &FromMember) -> std::io::Result<()> {
+    let mut stream = control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
+    write_frame(&mut *stream, message)
+}
+
+/// The launcher as a store's scheduler.
+#[derive(Clone, Debug)]
+pub(crate) struct Scheduling {
+    control: Arc<Mutex<TcpStream>>,
+    notices: Arc<Notices>,
+    store: Option<StorePlace>,
+}
+
+impl Scheduling {
+    /// What the launcher has said of the store since the last call, in order. Never blocks: a driver looks
+    /// here every few milliseconds, whatever else it waits for.
+    pub(crate) fn store_events(&self) -> Vec<StoreEvent> {
+        self.notices.take()
+    }
+
+    /// Comes to the next barrier and returns its number; [`Scheduling::barrier_passed`] tells when all workers
+    /// have. Coming again before that changes nothing.
+    ///
+    /// # Errors
+    /// When this is no worker, or the launcher is gone.
+    pub(crate) fn enter_barrier(&self) -> Result<u64, BarrierError> {
+        if !matches!(self.store.map(|store| store.role), Some(Role::Worker(_))) {
+            return Err(BarrierError::NoWorker);
+        }
+        let number = self.notices.released() + 1;
+        tell(&self.control, &FromMember::EnterBarrier { number })?;
+        Ok(number)
+    }
+
+    /// Have all live workers come to this barrier?
+    pub(crate) fn barrier_passed(&self, number: u64) -> bool {
+        self.notices.released() >= number
     }
 }
 

@@ -2,7 +2,9 @@
 //! which is the store's scheduler, tells while the job runs. Knows not what is stored.
 
 mod files;
+mod open;
 mod rules;
+mod zmq_wire;
 
 use std::collections::VecDeque;
 
@@ -13,6 +15,7 @@ use tensorwire_fabric::PeerAddress;
 use tensorwire_kvstore::proto::Role;
 
 pub use files::SnapshotFiles;
+pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire};
 pub use rules::{Arithmetic, StoreRule, StoreRules};
 
 /// What a store's job wants of its launcher. Ranks `0..workers` are the workers, the servers come behind them.

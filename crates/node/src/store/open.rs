@@ -1,0 +1,216 @@
+//! A member's end of a store, opened: the wire to its peers, its arithmetic, its scheduler.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{Fabric, JobCredentials};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::proto::{Mode, Role};
+use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
+use tensorwire_kvstore::{
+    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, Partition,
+    ServerPorts, StoreError, StoreEvent as Event,
+};
+use tensorwire_rpc::zmq::{ZmqError, ZmqIdentity, ZmqNode, ZmqToken};
+
+use super::zmq_wire::ZmqWire;
+use super::{Arithmetic, SnapshotFiles, StoreEvent};
+use crate::member::{Member, MemberError, Peers, Scheduling, WireOptions};
+
+/// What a store's messages travel over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreWire {
+    /// Rings and direct writes over the fabric.
+    #[default]
+    ZeroCopy,
+    /// ZeroMQ, as ps-lite: the baseline.
+    Zmq,
+}
+
+/// How a member's end is opened. All members are told the same.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    pub transport: WireOptions,
+    pub over: StoreWire,
+    pub mode: Mode,
+    /// Values of more elements are split over all servers.
+    pub big_elements: usize,
+    /// A worker's death does not end the job.
+    pub elastic: bool,
+    /// Servers take snapshots, and come back from them.
+    pub checkpoint: Option<Checkpoint>,
+    pub kernels: Arc<Kernels>,
+    /// Must be the same everywhere: the launcher compares.
+    pub digest: String,
+}
+
+/// A member's end.
+#[derive(Debug)]
+pub enum StoreEnd {
+    Worker(Box<KvWorker>),
+    Server(Box<KvServer>),
+}
+
+/// Why a member's end could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenStoreError {
+    #[error("this job has no store: its JobSpec says of none")]
+    NoStore,
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Zmq(#[from] ZmqError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl OpenStoreError {
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            OpenStoreError::Wire(WireError::Lost { rank, .. }) => Some(*rank),
+            OpenStoreError::Store(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+impl Member {
+    /// Opens this member's end of the store. All members must.
+    ///
+    /// # Errors
+    /// When memory does not suffice, or a peer is lost, late or of another mind.
+    pub fn open_store(&self, options: StoreOptions) -> Result<StoreEnd, OpenStoreError> {
+        let place = self.store().ok_or(OpenStoreError::NoStore)?;
+        let (workers, servers) = (place.workers, place.servers);
+        let all_servers: Vec<Rank> = (workers..workers + servers).map(Rank).collect();
+        let peers: Vec<Rank> = match place.role {
+            Role::Worker(_) => all_servers.clone(),
+            Role::Server(_) => (0..workers).map(Rank).collect(),
+        };
+        let patience = self.setup_patience();
+        let (wire, fabric) = self.open_wire(&options, &peers)?;
+        let scheduler = StoreScheduler {
+            scheduling: self.scheduling(),
+            fabric,
+            workers: self.lives(workers),
+            patience,
+        };
+        let membership = Box::new(scheduler);
+        let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, .. } = options;
+        let partition = Partition::new(servers, big_elements);
+        let arithmetic = Arithmetic::new(kernels);
+        let Role::Server(server) = place.role else {
+            let servers_come_back = checkpoint.is_some();
+            let options =
+                KvWorkerOptions { partition, servers: all_servers, servers_come_back, patience };
+            let worker = KvWorker::new(wire, membership, Box::new(arithmetic), options);
+            return Ok(StoreEnd::Worker(Box::new(worker)));
+        };
+        let options = KvServerOptions {
+            mode,
+            partition,
+            // fits: usize is 64 bits wide
+            server: server as usize,
+            workers: self.lives(workers),
+            elastic,
+            checkpoint,
+            patience,
+        };
+        let update = Box::new(arithmetic);
+        let ports = ServerPorts { wire, membership, update, keep: Box::new(SnapshotFiles) };
+        let server = match place.replaces() {
+            None => KvServer::new(ports, options),
+            Some(_) => KvServer::restored(ports, options)?,
+        };
+        Ok(StoreEnd::Server(Box::new(server)))
+    }
+
+    fn open_wire(
+        &self,
+        options: &StoreOptions,
+        peers: &[Rank],
+    ) -> Result<(Box<dyn Wire>, Option<Fabric>), OpenStoreError> {
+        let workers = self.store().map_or(0, |place| place.workers);
+        match options.over {
+            StoreWire::ZeroCopy => {
+                let across =
+                    WireOptions { peers: Peers::Across { workers }, ..options.transport.clone() };
+                let fabric = self.connect(&across, &options.digest)?;
+                let deadline = Deadline::after(self.setup_patience());
+                let lives = |rank: &&Rank| self.lives_still(**rank);
+                let peers: Vec<Rank> = peers.iter().filter(lives).copied().collect();
+                let rings = Rings::open(fabric.clone(), &peers, RingOptions::default(), deadline)?;
+                Ok((Box::new(rings), Some(fabric)))
+            }
+            StoreWire::Zmq => {
+                let JobCredentials { secret, .. } = self.credentials();
+                let me = self.life(self.rank());
+                let identity = ZmqIdentity {
+                    rank: self.rank(),
+                    life: me.incarnation,
+                    token: ZmqToken(secret.0),
+                };
+                let address = self.address();
+                let at = match address {
+                    std::net::IpAddr::V4(address) => format!("tcp://{address}:*"),
+                    std::net::IpAddr::V6(address) => format!("tcp://[{address}]:*"),
+                };
+                let mut node = ZmqNode::bind(identity, &at)?;
+                let endpoints = self.introduce(node.endpoint().to_string(), &options.digest)?;
+                for rank in peers {
+                    let endpoint = endpoints.get(rank.index()).cloned().flatten();
+                    let endpoint = endpoint.ok_or(WireError::NoPeer { rank: *rank })?;
+                    node.connect(*rank, self.life(*rank).incarnation, &endpoint)?;
+                }
+                self.say_connected()?;
+                Ok((Box::new(ZmqWire::new(node)), None))
+            }
+        }
+    }
+}
+
+/// The launcher as the store sees it.
+struct StoreScheduler {
+    scheduling: Scheduling,
+    fabric: Option<Fabric>,
+    workers: Vec<tensorwire_fabric::Member>,
+    patience: std::time::Duration,
+}
+
+impl Membership for StoreScheduler {
+    fn enter_barrier(&mut self) -> Result<u64, String> {
+        self.scheduling.enter_barrier().map_err(|error| error.to_string())
+    }
+
+    fn is_released(&mut self, barrier: u64) -> bool {
+        self.scheduling.barrier_passed(barrier)
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>, String> {
+        let mut events = Vec::new();
+        for event in self.scheduling.store_events() {
+            events.push(match event {
+                StoreEvent::World { alive, .. } => {
+                    let lives = |number: u32| self.workers.get(number as usize).copied();
+                    Event::World { alive: alive.into_iter().filter_map(lives).collect() }
+                }
+                StoreEvent::ServerReplaced { server, peer, .. } => {
+                    let rank = peer.rank;
+                    if let Some(fabric) = &self.fabric {
+                        let connected = fabric.connect(&[peer], Deadline::after(self.patience));
+                        connected
+                            .map_err(|error| format!("connecting to a new server: {error}"))?;
+                    }
+                    // fits: usize is 64 bits wide
+                    Event::ServerReplaced { server: server as usize, rank }
+                }
+            });
+        }
+        Ok(events)
+    }
+}
