@@ -24,7 +24,8 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalError, Completion, Fabric, Region, RegionDescriptor, RemoteRegion, Ticket, Wake,
+    ArrivalError, Completion, Fabric, MessageError, OpenRegionError, Region, RegionDescriptor,
+    RemoteRegion, Ticket, Wake,
 };
 use tensorwire_memory::{CopyCounter, Place, Slab, Window};
 
@@ -134,7 +135,7 @@ impl Rings {
             let channel = self.fabric.channel(*rank, 0);
             let channel = channel.map_err(|_| WireError::NoPeer { rank: *rank })?;
             let sent = channel.send_message(&mine.encode(), deadline);
-            sent.map_err(|error| WireError::Lost { rank: *rank, reason: error.to_string() })?;
+            sent.map_err(|error| untold(*rank, &error))?;
             told.push((*rank, channel, mine));
         }
         let memory = self.shares.len();
@@ -142,8 +143,7 @@ impl Rings {
         for (rank, channel, mine) in told {
             let theirs = self.hear(rank, deadline)?;
             let region = channel.open_region(&theirs.region(), deadline);
-            let region =
-                region.map_err(|error| WireError::Lost { rank, reason: error.to_string() })?;
+            let region = region.map_err(unopened)?;
             let remote = Remote { channel, region, told: theirs };
             let peer = Peer::new(remote, mine, memory)?;
             self.check_direct_from(peer.capacity())?;
@@ -249,6 +249,7 @@ impl Wire for Rings {
     }
 
     fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError> {
+        self.peers.get(&to).ok_or(WireError::NoPeer { rank: to })?.check()?;
         let parcels = message.direct.iter().map(|direct| self.parcel(to, direct));
         let mut parcels = parcels.collect::<Result<Vec<_>, _>>()?;
         let Rings { fabric, peers, shares, flights, .. } = self;
@@ -335,7 +336,7 @@ impl Wire for Rings {
     ) -> Result<(), WireError> {
         let channel = self.fabric.channel(peer, 0).map_err(|_| WireError::NoPeer { rank: peer })?;
         let opened = channel.open_region(&region, deadline);
-        let opened = opened.map_err(|error| WireError::Failed(error.to_string()))?;
+        let opened = opened.map_err(unopened)?;
         // a mapping of its own: nobody else has cut it
         let window = opened.slab().and_then(|slab| Window::new(&slab).ok());
         self.opened.insert((peer, region.key), Opened { region: opened, window });
@@ -386,6 +387,20 @@ impl Wire for Rings {
             self.fabric.wait(self.ticket, deadline.min(Deadline::after(POST_AGAIN)));
         }
         self.fabric.close(deadline).map_err(|error| WireError::Failed(error.to_string()))
+    }
+}
+
+fn untold(rank: Rank, error: &MessageError) -> WireError {
+    match error {
+        MessageError::PeerLost { cause, .. } => WireError::Lost { rank, reason: cause.clone() },
+        error => WireError::Failed(error.to_string()),
+    }
+}
+
+fn unopened(error: OpenRegionError) -> WireError {
+    match error {
+        OpenRegionError::PeerLost { peer, cause } => WireError::Lost { rank: peer, reason: cause },
+        error => WireError::Failed(error.to_string()),
     }
 }
 

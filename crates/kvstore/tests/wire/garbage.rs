@@ -1,6 +1,8 @@
 //! Peers that lie: what they say is refused by name, and nobody else notices.
 
-use tensorwire_base::Rank;
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
     ArrivalSlot, Backend, Channel, Direction, Fabric, LocalSlice, Memcpy, Region, RegionDescriptor,
     RemoteRegion, RemoteSlice, Signal,
@@ -9,7 +11,7 @@ use tensorwire_kvstore::wire::{Outgoing, Rings, Wire, WireError};
 use tensorwire_memory::{Arena, Place};
 use tensorwire_testkit::mesh::{Setup, soon};
 
-use super::support::{SMALL, exchange, wait_until};
+use super::support::{SMALL, exchange, open, wait_until};
 
 /// What a ring's end says first: region, offset and bytes, and the slots where it listens.
 type Introduction = ((u64, u64), u64, u64, u32, u32);
@@ -155,7 +157,7 @@ fn an_introduction_that_is_none_is_refused() {
 fn who_dies_or_is_late_before_it_introduced_itself_is_named() {
     let mut fabrics = three();
     let me = fabrics.remove(0);
-    let briefly = tensorwire_base::Deadline::after(std::time::Duration::from_millis(20));
+    let briefly = Deadline::after(Duration::from_millis(20));
     let late = Rings::open(me.clone(), &[Rank(1)], SMALL, briefly).unwrap_err();
     assert!(late.to_string().contains("rank 1 did not say before the deadline"), "{late}");
     drop(fabrics.remove(0));
@@ -163,7 +165,7 @@ fn who_dies_or_is_late_before_it_introduced_itself_is_named() {
     assert!(matches!(lost, WireError::Lost { rank: Rank(1), .. }), "{lost}");
     // that one died keeps nobody from the others
     let honest = fabrics.remove(0);
-    let mut both = super::support::open(vec![(me, vec![Rank(2)]), (honest, vec![Rank(0)])], SMALL);
+    let mut both = open(vec![(me, vec![Rank(2)]), (honest, vec![Rank(0)])], SMALL);
     let [first, second] = &mut both[..] else { panic!() };
     exchange(first, 0, second, 2);
 }

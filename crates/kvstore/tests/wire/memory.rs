@@ -2,7 +2,7 @@
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
-use tensorwire_kvstore::wire::{RemotePlace, RingOptions, Wire};
+use tensorwire_kvstore::wire::{Outgoing, RemotePlace, RingOptions, Wire};
 use tensorwire_testkit::mesh::{self, Setup, soon};
 
 use super::support::{
@@ -61,7 +61,7 @@ fn view(backend: mesh::MakeBackend) -> Option<Vec<u8>> {
     // a window onto it does not keep values from being written there
     let (mine, _) = buffers(&mut wires[0], 1, 128);
     let direct = [whole(&mine[0], remote_place(descriptor, &source[0]), 1)];
-    let message = tensorwire_kvstore::wire::Outgoing { meta: b"", blocks: &[], direct: &direct };
+    let message = Outgoing { meta: b"", blocks: &[], direct: &direct };
     wires[0].send(Rank(1), &message).unwrap();
     wires[0].view(Rank(1), &place).map(<[u8]>::to_vec)
 }

@@ -1,7 +1,8 @@
 //! Over a network that orders, repeats and delays as its seed says: nothing is shown before it is whole.
 
+use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, Backend, Between, SimKnobs, SimNetwork};
-use tensorwire_kvstore::wire::{Rings, Sending, Wire};
+use tensorwire_kvstore::wire::{Outgoing, Rings, Sending, Wire};
 use tensorwire_testkit::mesh::{connect, open, soon};
 use tensorwire_testkit::random::Random;
 
@@ -28,9 +29,7 @@ fn pair(seed: u64, knobs: SimKnobs, mode: ArrivalMode) -> Vec<Rings> {
     let fabrics = open(&backend, 2, |config| config.arrival = Some(mode));
     connect(&fabrics);
     let [one, other] = [0, 1].map(|at| fabrics[at].clone());
-    let ranks = [1, 0].map(|rank| vec![tensorwire_base::Rank(rank)]);
-    let [peer, back] = ranks;
-    support::open(vec![(one, peer), (other, back)], SMALL)
+    support::open(vec![(one, vec![Rank(1)]), (other, vec![Rank(0)])], SMALL)
 }
 
 #[test]
@@ -98,12 +97,8 @@ fn a_failed_write_loses_the_peer_and_shows_nothing_torn() {
         let (mut lost, mut sent, deadline) = (Vec::new(), 0_u8, soon());
         while lost.is_empty() && sent < 20 {
             assert!(!deadline.passed());
-            let message = tensorwire_kvstore::wire::Outgoing {
-                meta: &[sent],
-                blocks: &[&[sent; 500]],
-                direct: &[],
-            };
-            sent += u8::from(wires[0].send(tensorwire_base::Rank(1), &message).is_ok());
+            let message = Outgoing { meta: &[sent], blocks: &[&[sent; 500]], direct: &[] };
+            sent += u8::from(wires[0].send(Rank(1), &message).is_ok());
             wires[0].flush().unwrap();
             wires[0].observe();
             receive(&mut wires[0]);
@@ -112,7 +107,7 @@ fn a_failed_write_loses_the_peer_and_shows_nothing_torn() {
         }
         losses += lost.len();
         for (rank, reason) in lost {
-            assert_eq!(rank, tensorwire_base::Rank(1));
+            assert_eq!(rank, Rank(1));
             assert!(reason.contains("failed this memcpy"), "{reason}");
         }
     }

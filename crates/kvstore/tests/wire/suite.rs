@@ -111,8 +111,11 @@ fn a_full_ring_waits_and_goes_on(setup: Setup) {
     assert_eq!(sender.stats().messages, 1000);
 }
 
+/// Metadata and blocks.
+type Numbered = (Vec<u8>, Vec<Vec<u8>>);
+
 /// A message whose every byte is known by its number.
-fn numbered(number: u64, bytes_max: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<u8>>) {
+fn numbered(number: u64, bytes_max: usize, random: &mut Random) -> Numbered {
     let bytes = match random.below(20) {
         0 => 0,
         1 => bytes_max,
@@ -137,7 +140,7 @@ fn thousands_of_messages_cross_both_ways(setup: Setup) {
     // each end's messages, drawn again by whoever reads them
     let mut made = [Random::new(1), Random::new(2)];
     let mut expected = made.clone();
-    let mut next: [Option<(Vec<u8>, Vec<Vec<u8>>)>; 2] = [None, None];
+    let mut next: [Option<Numbered>; 2] = [None, None];
     let (mut sent, mut found) = ([0; 2], [0; 2]);
     let mut choice = Random::new(3);
     let deadline = soon();

@@ -107,6 +107,12 @@ impl Peer {
         self.capacity
     }
 
+    /// Refuses what is to go to a peer that ended.
+    pub(super) fn check(&self) -> Result<(), WireError> {
+        let Some(End { reason, .. }) = &self.end else { return Ok(()) };
+        Err(WireError::Lost { rank: self.remote.channel.peer(), reason: reason.clone() })
+    }
+
     /// Takes room for a frame and for values; None if there is none now.
     pub(super) fn reserve(
         &mut self,
@@ -115,10 +121,7 @@ impl Peer {
         bytes: usize,
         parcels: usize,
     ) -> Result<Option<Room>, WireError> {
-        if let Some(end) = &self.end {
-            let (rank, reason) = (self.remote.channel.peer(), end.reason.clone());
-            return Err(WireError::Lost { rank, reason });
-        }
+        self.check()?;
         let is_crowded = self.parcels.len() + parcels > PARCELS_MAX;
         if is_crowded && parcels > 0 && !self.parcels.is_empty() {
             return Ok(None);
@@ -153,31 +156,42 @@ impl Peer {
 
     /// Posts all that was taken, as far as there is room.
     pub(super) fn post(&mut self, fabric: &Fabric, shares: &Shares, flights: &mut Flights) {
-        if self.end.is_some() {
-            return;
-        }
-        if let Err(error) = self.try_post(shares, flights) {
-            match error {
-                PostError::Full { .. } => self.is_stuck = true,
-                error => self.fail(fabric, flights, &error),
-            }
+        if self.end.is_none() {
+            let posted = self.try_post(shares, flights);
+            self.is_stuck = matches!(posted, Err(PostError::Full { .. }));
+            self.settle(fabric, flights, posted);
         }
     }
 
-    /// The same for what was left over, and for credits that are due.
+    /// The same for what was left over, and for a credit that is due.
     pub(super) fn post_again(&mut self, fabric: &Fabric, shares: &Shares, flights: &mut Flights) {
-        if self.is_stuck || self.owes_credit() {
+        if self.is_stuck {
             self.post(fabric, shares, flights);
         }
+        if self.owes_credit() {
+            let posted = self.try_credit(shares, flights);
+            self.settle(fabric, flights, posted);
+        }
     }
 
-    fn try_post(&mut self, shares: &Shares, flights: &mut Flights) -> Result<(), PostError> {
-        // a credit may be what the peer waits for
+    /// A queue that is full empties by itself; every other refusal is the end.
+    fn settle(&mut self, fabric: &Fabric, flights: &mut Flights, posted: Result<(), PostError>) {
+        match posted {
+            Ok(()) | Err(PostError::Full { .. }) => {}
+            Err(error) => self.fail(fabric, flights, &error),
+        }
+    }
+
+    fn try_credit(&mut self, shares: &Shares, flights: &mut Flights) -> Result<(), PostError> {
         if let Some(consumed) = self.receiving.credit_due() {
             self.post_credit(shares, consumed, flights.next())?;
             flights.start(Flight::Credit);
             self.receiving.credited(consumed);
         }
+        Ok(())
+    }
+
+    fn try_post(&mut self, shares: &Shares, flights: &mut Flights) -> Result<(), PostError> {
         while let Some(parcel) = self.parcels.front() {
             self.remote.channel.memcpy(parcel.memcpy(flights.next()))?;
             if let Some(Parcel { token, loan, .. }) = self.parcels.pop_front() {
@@ -189,7 +203,6 @@ impl Peer {
             flights.start(Flight::Frames { end: segment.end });
             self.sending.post(segment);
         }
-        self.is_stuck = false;
         Ok(())
     }
 
