@@ -80,7 +80,9 @@ fn take_part(member: &Member) -> Result<(), String> {
     match store.role {
         Role::Worker(index) => {
             let servers = (store.workers..store.workers + store.servers).map(Rank).collect();
-            Worker { member, fabric: &fabric, servers, report: &mut report }.run(index, &script)?;
+            let (expected, report) = (BTreeMap::new(), &mut report);
+            let worker = Worker { member, fabric: &fabric, servers, expected, report };
+            worker.run(index, store.workers, &script)?;
         }
         Role::Server(_) => serve(member, &fabric, store.workers, &mut report)?,
     }
@@ -93,11 +95,16 @@ struct Worker<'a> {
     fabric: &'a Fabric,
     /// By their index.
     servers: Vec<Rank>,
+    /// New servers that have not called yet, and whom each replaces.
+    expected: BTreeMap<u32, (Rank, PeerAddress)>,
     report: &'a mut Report,
 }
 
 impl Worker<'_> {
-    fn run(mut self, index: u32, script: &Script) -> Result<(), String> {
+    fn run(mut self, index: u32, workers: u32, script: &Script) -> Result<(), String> {
+        for worker in (0..workers).map(Rank) {
+            assert!(self.fabric.channel(worker, 0).is_err(), "workers speak to servers only");
+        }
         self.until(|worker| worker.report.replaced.len() >= script.replaced)?;
         if script.stays_away == Some(index) {
             self.until(|_| false)?;
@@ -107,6 +114,7 @@ impl Worker<'_> {
             self.until(|worker| worker.member.barrier_passed(number))?;
             self.report.barriers = number;
         }
+        self.member.barrier(Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
         for server in &self.servers {
             let channel = self.fabric.channel(*server, 0).map_err(|error| error.to_string())?;
             let told = channel.send_message(b"bye", Deadline::after(PATIENCE));
@@ -123,12 +131,11 @@ impl Worker<'_> {
                 match event {
                     StoreEvent::World { alive, .. } => self.report.world = Some(alive),
                     StoreEvent::ServerReplaced { server, was, peer } => {
-                        self.meet(&peer).map_err(|error| error.to_string())?;
-                        self.servers[server as usize] = peer.rank;
-                        self.report.replaced.push((server, was.0, peer.rank.0));
+                        self.expected.insert(server, (was, peer));
                     }
                 }
             }
+            self.meet_servers();
             if deadline.passed() {
                 return Err("it waited in vain".to_string());
             }
@@ -137,9 +144,18 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn meet(&self, server: &PeerAddress) -> Result<(), tensorwire_fabric::ConnectError> {
-        let deadline = Deadline::after(PATIENCE);
-        self.fabric.connect(std::slice::from_ref(server), deadline)
+    /// A new server may be lost before it has called: then another is announced.
+    fn meet_servers(&mut self) {
+        let Worker { fabric, servers, report, .. } = self;
+        self.expected.retain(|server, (was, peer)| {
+            let one_try = Deadline::after(Duration::from_secs(2));
+            let met = fabric.connect(std::slice::from_ref(peer), one_try).is_ok();
+            if met {
+                servers[*server as usize] = peer.rank;
+                report.replaced.push((*server, was.0, peer.rank.0));
+            }
+            !met
+        });
     }
 }
 
@@ -186,8 +202,8 @@ fn store(workers: u32) -> StoreJob {
     StoreJob { workers, servers: 2, elastic: false, replace_servers: false }
 }
 
-/// Launches a job; `strike` gets each member's rank and process twice: as it starts (false), and once it is
-/// up (true).
+/// Launches a job; `strike` gets each member's rank and process twice: as it starts (false), and once it and
+/// all that were there at the beginning are up (true).
 fn run(
     store: StoreJob,
     script: Script,
@@ -209,14 +225,21 @@ fn run(
         interrupt: Default::default(),
     };
     let (mut pids, mut shrunk, mut replaced) = (BTreeMap::new(), Vec::new(), Vec::new());
-    let start = Instant::now();
+    let (start, mut up, world) = (Instant::now(), BTreeSet::new(), store.workers + store.servers);
     let outcome = launch(&job, &mut |update| match update {
         Update::Started { rank, pid } => {
             let pid = Pid::from_raw(pid.cast_signed()).unwrap();
             pids.insert(rank, pid);
             strike(rank, pid, false);
         }
-        Update::Progress { rank, .. } => strike(rank, pids[&rank], true),
+        Update::Progress { rank, .. } => {
+            up.insert(rank);
+            if rank.0 >= world {
+                strike(rank, pids[&rank], true);
+            } else if up.len() == world as usize {
+                up.iter().for_each(|rank| strike(*rank, pids[rank], true));
+            }
+        }
         Update::Shrunk { rank, why, left } => shrunk.push((rank, why, left)),
         Update::Replacing { rank, by, .. } => replaced.push((rank, by)),
         _ => {}
@@ -307,18 +330,13 @@ fn an_elastic_job_goes_on_without_a_worker_that_was_stopped_and_ends_it() {
 }
 
 #[test]
-fn a_job_whose_workers_all_died_names_the_last_of_them() {
+fn a_job_whose_workers_all_died_names_one_of_them() {
     let elastic = StoreJob { elastic: true, ..store(2) };
-    let mut up = BTreeMap::new();
-    let done =
-        run(elastic, Script { barriers: u64::MAX, ..SCRIPT }, LIVENESS, |rank, pid, is_up| {
-            // one after the other, once all are there
-            if is_up && up.insert(rank, pid).is_none() && up.len() == 4 {
-                kill_process(up[&Rank(0)], Signal::KILL).unwrap();
-                std::thread::sleep(Duration::from_millis(300));
-                kill_process(up[&Rank(1)], Signal::KILL).unwrap();
-            }
-        });
+    let done = run(elastic, Script { barriers: u64::MAX, ..SCRIPT }, LIVENESS, |rank, pid, up| {
+        if up && rank < Rank(2) {
+            kill_process(pid, Signal::KILL).unwrap();
+        }
+    });
     assert!(done.failure().role.starts_with("worker"), "{}", done.failure());
     assert!(done.failure().cause.contains("killed by signal 9"), "{}", done.failure());
     assert_eq!(done.shrunk.len(), 1);
