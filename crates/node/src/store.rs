@@ -74,8 +74,9 @@ impl StorePlace {
 pub enum StoreEvent {
     /// Workers were lost; these go on, and nobody waits for another.
     World { epoch: u64, alive: Vec<u32> },
-    /// The member `was` was lost; `peer` is `server` now, and calls this worker once it is expected:
-    /// [`tensorwire_fabric::Fabric::connect`].
+    /// The member `was` was lost; `peer` is `server` now, and calls this worker until it is expected
+    /// ([`tensorwire_fabric::Fabric::connect`]). Should it be lost before that, another event says who
+    /// takes its place: a worker waits for the call no longer than it can do without the next event.
     ServerReplaced { server: u32, was: Rank, peer: PeerAddress },
 }
 
