@@ -201,8 +201,8 @@ impl KvWorker {
         Ok(ticket)
     }
 
-    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted and
-    /// named once each.
+    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted, and no
+    /// more than the value has. Rows of one index are added in their order.
     ///
     /// # Errors
     /// As [`KvWorker::push`], and when indices are not so.
@@ -361,6 +361,11 @@ impl KvWorker {
     /// What is under way, for people.
     pub fn missing(&self) -> String {
         self.core.missing()
+    }
+
+    /// What a key was initialised as.
+    pub fn spec(&self, key: Key) -> Option<ValueSpec> {
+        self.core.values.get(&key).map(|value| value.spec)
     }
 
     /// What each server holds of the keys that were initialised here.
