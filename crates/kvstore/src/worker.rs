@@ -387,7 +387,7 @@ impl KvWorker {
     ///
     /// # Errors
     /// When a server is lost or does not answer in time.
-    pub fn close(mut self, deadline: Deadline) -> Result<(), StoreError> {
+    pub fn close(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         self.wait_all(deadline)?;
         let leaving = self.ask_all(|| Control::Call { head: LEAVE, body: Vec::new() });
         self.wait(leaving, deadline)?;

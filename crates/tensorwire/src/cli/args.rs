@@ -10,7 +10,8 @@ use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
     ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
-    OptimizerChoice, RSH, Schedule, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    OptimizerChoice, RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
+    VerbsOptions,
 };
 
 const TRAIN_EXAMPLES: &str = "\
@@ -18,6 +19,8 @@ Examples:
   tensorwire train                             2 workers, 2 servers, the digits, shared memory
   tensorwire train --transport tcp             the same bits over TCP
   tensorwire train --strategy local            the same bits in one process
+  tensorwire train --strategy dist-sgd         the same bits over a key-value store
+  tensorwire train --strategy dist-asgd --max-delay 4
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
@@ -111,7 +114,9 @@ pub(crate) struct JobArgs {
     /// images]
     #[arg(long)]
     data: Option<String>,
-    /// `ps`: variables on servers, replicas on workers. `local`: the same replicas in one process
+    /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
+    /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
+    /// `local`: the same replicas in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
     /// Worker processes (with `local`: replicas, folded in the same order)
@@ -197,6 +202,8 @@ pub(crate) struct TrainArgs {
     /// was first; not with --trace
     #[arg(long = "async")]
     asynchronous: bool,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Start from the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -216,6 +223,25 @@ pub(crate) struct TrainArgs {
     /// End with one line of JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What only a key-value store can do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreArgs {
+    /// dist-asgd: the fastest worker is at most so many steps ahead of the slowest [default: any number]
+    #[arg(long, value_name = "STEPS")]
+    max_delay: Option<u64>,
+    /// dist-sgd, dist-asgd: if a worker dies, the others go on
+    #[arg(long)]
+    elastic: bool,
+    /// dist-sgd, dist-asgd: servers write snapshots to PATH.serverN.safetensors; if one dies, a new process
+    /// goes on from there, and the workers bring it up to date
+    #[arg(long, value_name = "PATH")]
+    checkpoint: Option<PathBuf>,
+    /// Steps between two snapshots; workers keep what they pushed since the last
+    #[arg(long, value_name = "STEPS", default_value_t = 20, requires = "checkpoint",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: u64,
 }
 
 #[derive(Args, Debug)]
@@ -384,6 +410,8 @@ pub(crate) enum AgainstArg {
 enum StrategyArg {
     Local,
     Ps,
+    DistSgd,
+    DistAsgd,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -415,6 +443,8 @@ pub(crate) enum ExchangeArg {
     Write,
     /// A copy into registered memory first, to compare with
     Copy,
+    /// Messages over ZeroMQ, as ps-lite sends them, to compare with (dist-sgd, dist-asgd)
+    Zmq,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -461,10 +491,13 @@ impl JobArgs {
             strategy: match self.strategy {
                 StrategyArg::Local => Strategy::Local,
                 StrategyArg::Ps => Strategy::Ps,
+                StrategyArg::DistSgd => Strategy::DistSgd,
+                StrategyArg::DistAsgd => Strategy::DistAsgd,
             },
             workers: self.workers,
             servers: self.servers,
             asynchronous: false,
+            store: StoreConfig::default(),
             transport: self.transport.into(),
             verbs,
             arrival,
@@ -521,8 +554,10 @@ impl TrainArgs {
             Some(path) if config.hosts.any_remote() => Some(absolute(&path).unwrap_or(path)),
             path => path,
         };
+        let StoreArgs { max_delay, elastic, checkpoint, checkpoint_every } = self.store;
+        let store = StoreConfig { max_delay, elastic, checkpoint, checkpoint_every };
         let (save, asynchronous) = (self.save, self.asynchronous);
-        Ok(TrainConfig { load, save, asynchronous, trace, ..config })
+        Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
     }
 }
 
@@ -596,6 +631,7 @@ impl From<ExchangeArg> for Exchange {
             ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
             ExchangeArg::Write => Exchange::Write,
             ExchangeArg::Copy => Exchange::Copy,
+            ExchangeArg::Zmq => Exchange::Zmq,
         }
     }
 }
