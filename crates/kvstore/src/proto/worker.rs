@@ -260,6 +260,12 @@ impl Worker {
         }
     }
 
+    /// Nothing is queued and nothing waits for an answer, replays included: the worker may leave.
+    pub fn is_idle(&self) -> bool {
+        let asks_nothing = self.links.iter().all(|link| link.controls.is_empty());
+        asks_nothing && self.under_way.is_empty() && self.parts.values().all(Part::is_idle)
+    }
+
     /// When [`Worker::poll`] has something to send again, in ms.
     pub fn next_timeout_ms(&self) -> Option<u64> {
         self.links.iter().filter_map(|link| link.due.front()).map(|(due, _)| *due).min()

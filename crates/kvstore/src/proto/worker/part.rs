@@ -123,6 +123,10 @@ impl Part {
         }
     }
 
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty()
+    }
+
     pub(super) fn on_placed(
         &mut self,
         op: Option<u64>,
