@@ -260,10 +260,11 @@ impl Worker {
         }
     }
 
-    /// Nothing is queued and nothing waits for an answer, replays included: the worker may leave.
-    pub fn is_idle(&self) -> bool {
-        let asks_nothing = self.links.iter().all(|link| link.controls.is_empty());
-        asks_nothing && self.under_way.is_empty() && self.parts.values().all(Part::is_idle)
+    /// Every replaced server that this worker knows of has all that was answered before. Who comes to a
+    /// barrier only then can rely on it behind the barrier.
+    pub fn is_caught_up(&self) -> bool {
+        let mut under_way = self.under_way.values();
+        under_way.all(|asked| asked.op.is_some()) && self.parts.values().all(Part::is_caught_up)
     }
 
     /// When [`Worker::poll`] has something to send again, in ms.

@@ -106,7 +106,7 @@ pub(crate) struct Job {
     last_ms: HashMap<(u32, u32), u64>,
     optimizers: Vec<bool>,
     pulled: HashMap<(Rank, RequestId), u64>,
-    disk: Vec<Vec<Snapshot>>,
+    disk: Vec<Vec<(Member, Snapshot)>>,
     released: u64,
     /// Ranks that the scheduler was told of.
     joined: BTreeSet<u32>,
@@ -166,7 +166,12 @@ impl Job {
             Does::Work(Box::new(WorkerSim::new(*member, index, &plan, of_servers.to_vec())))
         });
         let serve = of_servers.iter().zip(0..).map(|(member, index)| {
-            Does::Serve(Box::new(ServerSim::new(*member, index, &plan, of_workers.to_vec())))
+            Does::Serve(Box::new(ServerSim::new(
+                *member,
+                index,
+                (&plan, fault),
+                of_workers.to_vec(),
+            )))
         });
         let process = |(does, member)| Some(Process::new(does, member));
         let processes = work.chain(serve).zip(members.iter().copied()).map(process).collect();
@@ -210,7 +215,7 @@ impl Job {
     /// Runs the job to its end.
     pub(crate) fn run(mut self) -> Result<Seen, String> {
         let ran = self.run_on();
-        ran.map_err(|what| format!("at {} ms, {what}\n{:#?}", self.now_ms, self.plan))?;
+        ran.map_err(|what| format!("at {} ms, {what}\n{:?}", self.now_ms, self.plan))?;
         Ok(self.seen)
     }
 
@@ -292,12 +297,17 @@ impl Job {
     }
 
     fn durable(&mut self, server: Rank, snapshot: Snapshot) -> Result<(), String> {
-        let Some(Process { does: Does::Serve(sim), .. }) = self.up(server) else {
+        let up = self.processes[server.index()].as_mut().filter(|process| !process.is_dead);
+        let Some(Process { does: Does::Serve(sim), hangs: false, .. }) = up else {
             return Ok(());
         };
-        sim.on_durable(&snapshot);
-        let index = sim.index;
-        self.disk[index].push(snapshot);
+        let (index, member) = (sim.index, sim.member);
+        // one that was begun earlier and took longer must not take a later one's place
+        let last = self.disk[index].last().filter(|(life, _)| *life == member);
+        if last.is_none_or(|(_, last)| last.number < snapshot.number) {
+            sim.on_durable(&snapshot);
+            self.disk[index].push((member, snapshot));
+        }
         Ok(())
     }
 
@@ -316,21 +326,22 @@ impl Job {
         let member = Member { rank, incarnation: Incarnation(self.random.draw()) };
         let workers = self.workers.clone();
         let server = match self.disk[index].last() {
-            Some(last) => {
+            Some((_, last)) => {
                 let mut snapshot = last.clone();
                 let earlier = self.disk[index].iter().rev().nth(1);
-                if let Some(earlier) = earlier.filter(|_| self.fault == Fault::MixesSnapshots) {
+                if let Some((_, earlier)) = earlier.filter(|_| self.fault == Fault::MixesSnapshots)
+                {
                     for (key, value) in &mut snapshot.values {
                         if let Some(earlier) = earlier.values.get(key) {
                             value.clone_from(earlier);
                         }
                     }
                 }
-                ServerSim::restored(member, index, &self.plan, workers, &snapshot)
+                ServerSim::restored(member, index, (&self.plan, self.fault), workers, &snapshot)
             }
             None => {
                 self.seen.replaced_from_nothing += 1;
-                ServerSim::new(member, index, &self.plan, workers)
+                ServerSim::new(member, index, (&self.plan, self.fault), workers)
             }
         };
         self.seen.replaced += 1;
@@ -354,7 +365,9 @@ impl Job {
                 self.tell(&to, &Note::Release { barrier });
             }
             SchedulerAction::World { alive, to, .. } => {
-                self.seen.shrunk += u64::from(to.len() > 1);
+                // not by a worker that has done its part, and not told again to a replacement
+                let shrunk = alive.len() + self.left < self.plan.workers && to.len() > 1;
+                self.seen.shrunk += u64::from(shrunk);
                 self.tell(&to, &Note::World { alive });
             }
             SchedulerAction::GiveUp { rank, .. } => {
@@ -447,7 +460,7 @@ impl Job {
         }
     }
 
-    /// The same for one that died before, when the worker did not know it yet.
+    /// The same for one that died before, where the worker learnt of it after it came to its last barrier.
     fn note_leave(&mut self, rank: Rank) {
         self.left += 1;
         let Some(Process { does: Does::Work(worker), .. }) = &self.processes[rank.index()] else {
@@ -455,7 +468,8 @@ impl Job {
         };
         for (late, known) in self.died_late.iter_mut().zip(worker.servers()) {
             let process = self.processes[known.rank.index()].as_ref();
-            *late |= process.is_none_or(|process| process.is_dead || process.hangs);
+            let is_gone = process.is_none_or(|process| process.is_dead || process.hangs);
+            *late |= is_gone || !worker.is_caught_up();
         }
     }
 
@@ -548,12 +562,7 @@ impl Job {
         if is_request && self.random.happens(self.plan.forged) {
             self.seen.forged += 1;
             let former = Member { incarnation: Incarnation(from.incarnation.0 ^ 1), ..from };
-            let mut payload = payload.clone();
-            // a stranger has no channel over which it could write in place
-            if let (Payload::Request(_, value), true) = (&mut payload, self.plan.steady) {
-                *value = None;
-            }
-            self.deliver(former, to, payload);
+            self.deliver(former, to, payload.clone());
         }
         if self.random.happens(self.plan.repeated) {
             self.seen.repeated += 1;

@@ -54,8 +54,8 @@ pub(crate) struct Context<'a> {
     pub(crate) optimizers: &'a mut Vec<bool>,
     /// How many own rounds a pull asks for.
     pub(crate) pulled: &'a mut HashMap<(Rank, RequestId), u64>,
-    /// The snapshots of each server that would survive it.
-    pub(crate) disk: &'a mut Vec<Vec<Snapshot>>,
+    /// The snapshots of each server that would survive it, with the life that wrote them.
+    pub(crate) disk: &'a mut Vec<Vec<(Member, Snapshot)>>,
 }
 
 /// What a seed showed.

@@ -17,8 +17,10 @@ pub(crate) enum Fault {
     RepeatsDirectAnswers,
     /// Weights may change while they are being sent.
     IgnoresReaders,
-    /// A server is told of a world without a worker that lives.
-    ForgetsTheLiving,
+    /// A server waits for nobody where it is to wait for all.
+    FoldsAlone,
+    /// A server lets the fast run away from the slow.
+    IgnoresDelay,
     /// Workers are told that a snapshot survives before it does.
     PromisesSnapshots,
     /// A replacement gets the numbers of a later snapshot than its values.

@@ -23,6 +23,8 @@ pub(crate) struct Snapshot {
     pub(crate) values: BTreeMap<PartKey, Value>,
     pub(crate) calls: Vec<(usize, u64)>,
     pub(crate) has_optimizer: bool,
+    /// Of its server's life, how many came before.
+    pub(crate) number: u64,
 }
 
 /// One life of a server.
@@ -41,6 +43,7 @@ pub(crate) struct ServerSim {
     folds: u64,
     /// Requests that were given another number.
     aliases: u64,
+    snapshots: u64,
 }
 
 /// Above all numbers of requests.
@@ -74,10 +77,10 @@ impl ServerSim {
     pub(crate) fn new(
         member: Member,
         index: usize,
-        plan: &Plan,
+        (plan, fault): (&Plan, Fault),
         workers: Vec<Member>,
     ) -> ServerSim {
-        let machine = Server::new(config(index, plan, &workers));
+        let machine = Server::new(config(index, plan, fault, &workers));
         ServerSim {
             member,
             index,
@@ -88,6 +91,7 @@ impl ServerSim {
             calls: Vec::new(),
             folds: 0,
             aliases: 0,
+            snapshots: 0,
             workers,
         }
     }
@@ -95,13 +99,13 @@ impl ServerSim {
     pub(crate) fn restored(
         member: Member,
         index: usize,
-        plan: &Plan,
+        (plan, fault): (&Plan, Fault),
         workers: Vec<Member>,
         snapshot: &Snapshot,
     ) -> ServerSim {
         let state: ServerState = postcard::from_bytes(&snapshot.state).unwrap();
-        let (count, config) = (workers.len(), config(index, plan, &workers));
-        let mut server = ServerSim::new(member, index, plan, workers);
+        let (count, config) = (workers.len(), config(index, plan, fault, &workers));
+        let mut server = ServerSim::new(member, index, (plan, fault), workers);
         let values = snapshot.values.iter();
         server.parts = values.map(|(key, value)| (*key, Held::new(value.clone(), count))).collect();
         server.machine = Server::restored(config, state);
@@ -124,16 +128,16 @@ impl ServerSim {
         let mut request = request.clone();
         let worker = self.workers.iter().position(|worker| worker.rank == from.rank);
         let worker = worker.ok_or("a request from nowhere")?;
-        if let (Ask::Push { part, value: Carried::InPlace, .. }, Some(value)) =
-            (&request.what, value)
+        let lives = self.workers[worker] == from;
+        if let (Ask::Push { part, value: Carried::InPlace, .. }, Some(value), true) =
+            (&request.what, value, lives)
         {
             // it was written before the message came, whatever the server thinks of it
             self.store(*part, worker, value)?;
         }
-        let from = self.spoil(worker, from, &mut request, context.fault);
-        let taken = self.machine.on_request(from, &request);
-        let is_known = self.workers[worker] == from && self.alive[worker];
-        if taken == Taken::Store && !(is_known || context.fault != Fault::None) {
+        let taken_for = self.spoil(worker, from, &mut request, context.fault);
+        let taken = self.machine.on_request(taken_for, &request);
+        if taken == Taken::Store && !(lives && self.alive[worker]) {
             return Err(format!("{from:?}, which is no live worker, was listened to"));
         }
         match request.what {
@@ -179,7 +183,9 @@ impl ServerSim {
         for (flag, worker) in self.alive.iter_mut().zip(numbers) {
             *flag &= alive.contains(&worker);
         }
-        self.tell_world(context.fault);
+        let members = self.workers.iter().copied().zip(&self.alive);
+        let alive: Vec<Member> = members.filter(|(_, live)| **live).map(|(m, _)| m).collect();
+        self.machine.on_world(&alive);
         self.drain(context)
     }
 
@@ -187,28 +193,15 @@ impl ServerSim {
         self.machine.on_snapshot(&postcard::from_bytes(&snapshot.state).unwrap());
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
+    fn snapshot(&mut self) -> Snapshot {
+        self.snapshots += 1;
         Snapshot {
             state: postcard::to_stdvec(&self.machine.state()).unwrap(),
             values: self.parts.iter().map(|(key, held)| (*key, held.weights.clone())).collect(),
             calls: self.calls.clone(),
             has_optimizer: self.has_optimizer,
+            number: self.snapshots,
         }
-    }
-
-    fn tell_world(&mut self, fault: Fault) {
-        let mut alive: Vec<Member> = self
-            .workers
-            .iter()
-            .copied()
-            .zip(&self.alive)
-            .filter(|(_, alive)| **alive)
-            .map(|(member, _)| member)
-            .collect();
-        if fault == Fault::ForgetsTheLiving && alive.len() > 1 {
-            alive.pop();
-        }
-        self.machine.on_world(&alive);
     }
 
     /// Breaks what the seed says is broken.
@@ -236,7 +229,6 @@ impl ServerSim {
             }
             (Ask::Pull { into, .. }, Fault::RepeatsDirectAnswers) => *into = None,
             (_, Fault::AdmitsFormerLives) => return self.workers[worker],
-            (_, Fault::ForgetsTheLiving) => self.tell_world(fault),
             _ => {}
         }
         from
@@ -423,13 +415,18 @@ impl ServerSim {
             // before the answer goes out, so that nobody relies on what a replacement would not know
             let snapshot = self.snapshot();
             self.on_durable(&snapshot);
-            context.disk[self.index].push(snapshot);
+            context.disk[self.index].push((self.member, snapshot));
         }
         Ok(())
     }
 }
 
-fn config(index: usize, plan: &Plan, workers: &[Member]) -> ServerConfig {
+fn config(index: usize, plan: &Plan, fault: Fault, workers: &[Member]) -> ServerConfig {
     let first = index as u64 * 1000;
-    ServerConfig { mode: plan.mode, workers: workers.to_vec(), range: first..first + 1000 }
+    let mode = match (plan.mode, fault) {
+        (Mode::Sync, Fault::FoldsAlone) => Mode::Async { max_delay: None },
+        (Mode::Async { .. }, Fault::IgnoresDelay) => Mode::Async { max_delay: None },
+        (mode, _) => mode,
+    };
+    ServerConfig { mode, workers: workers.to_vec(), range: first..first + 1000 }
 }

@@ -95,6 +95,11 @@ impl WorkerSim {
         &self.parts
     }
 
+    /// All that it pushed is with the servers that it knows.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.machine.is_caught_up()
+    }
+
     /// The life of each server that it knows.
     pub(crate) fn servers(&self) -> &[Member] {
         &self.servers
@@ -108,7 +113,7 @@ impl WorkerSim {
             }
             self.at += 1;
         }
-        if self.at == context.job.program.len() && self.machine.is_idle() && !self.left {
+        if self.at == context.job.program.len() && !self.left {
             self.left = true;
             context.out.push(Out::Scheduler(SchedulerEvent::Left { node: self.node() }));
         }
@@ -234,7 +239,7 @@ impl WorkerSim {
     fn barrier(&mut self, context: &mut Context<'_>) -> bool {
         let so_far = context.job.program[..self.at].iter();
         let number = 1 + so_far.filter(|step| matches!(step, Step::Barrier)).count() as u64;
-        if self.entered < number {
+        if self.entered < number && self.machine.is_caught_up() {
             self.entered = number;
             let node = self.node();
             let event = SchedulerEvent::Entered { node, barrier: number };

@@ -123,8 +123,9 @@ impl Part {
         }
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+    /// Nothing of its log is to be replayed that is not under way.
+    pub(super) fn is_caught_up(&self) -> bool {
+        !self.is_replaced && self.queue.front().is_none_or(|first| first.op.is_some())
     }
 
     pub(super) fn on_placed(

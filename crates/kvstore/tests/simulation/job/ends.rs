@@ -38,13 +38,20 @@ impl Job {
     /// Everything that who lives pushed is in, and every call was done.
     pub(super) fn check_finished(&mut self) -> Result<(), String> {
         self.seen.finished += 1;
-        let died = |process: &&Process| process.is_dead && matches!(process.does, Does::Work(_));
-        if !self.plan.elastic && self.processes.iter().flatten().any(|process| died(&process)) {
-            return Err("a worker died and the job does not say so".to_owned());
-        }
         let barriers = self.plan.program.iter().filter(|step| matches!(step, Step::Barrier));
-        if self.released != barriers.count() as u64 {
+        let barriers = barriers.count() as u64;
+        if self.released != barriers {
             return Err(format!("{} barriers opened", self.released));
+        }
+        // who was at the last barrier had done its part
+        let died_early = |process: &Process| {
+            let Does::Work(worker) = &process.does else {
+                return false;
+            };
+            process.is_dead && worker.entered < barriers
+        };
+        if !self.plan.elastic && self.processes.iter().flatten().any(died_early) {
+            return Err("a worker died and the job does not say so".to_owned());
         }
         for worker in self.live_workers() {
             for server in self.live_servers().filter(|server| !self.died_late[server.index]) {
