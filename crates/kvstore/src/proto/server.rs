@@ -18,6 +18,10 @@ use crate::key::{PartKey, ValueSpec};
 use crate::message::{Answer, Ask, Refusal, Reply, Request, RequestId};
 use crate::wire::RemotePlace;
 
+/// More rounds and versions than any job has. A snapshot may say anything, and counting on from it must not
+/// overflow.
+const COUNT_MAX: u64 = u64::MAX / 2;
+
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -152,9 +156,9 @@ impl Server {
             .collect();
         for saved in state.parts.iter().filter(|saved| server.range.contains(&saved.part.0)) {
             let mut part = Part::new(saved.spec, same.len());
-            (part.seeded, part.version) = (saved.seeded, saved.version);
+            (part.seeded, part.version) = (saved.seeded, saved.version.min(COUNT_MAX));
             for (worker, _) in same.iter().enumerate().filter(|(_, same)| **same) {
-                let rounds = saved.rounds.get(worker).copied().unwrap_or(0);
+                let rounds = saved.rounds.get(worker).copied().unwrap_or(0).min(COUNT_MAX);
                 (part.slots[worker].rounds, part.slots[worker].durable) = (rounds, rounds);
             }
             server.parts.insert(saved.part, part);
