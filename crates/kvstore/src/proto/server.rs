@@ -258,7 +258,7 @@ impl Server {
         self.reply(from, id, answer);
     }
 
-    /// Only these workers live now. What the others had pushed whole still counts; nobody waits for them.
+    /// Only these workers are to be waited for now: the others died, or have done their part. What the others had pushed whole still counts; nobody waits for them.
     pub fn on_world(&mut self, alive: &[Member]) {
         for (worker, seat) in self.workers.iter_mut().enumerate() {
             if seat.alive && !alive.contains(&seat.member) {
@@ -269,7 +269,8 @@ impl Server {
         self.settle_all();
     }
 
-    /// A snapshot with this state will survive this server.
+    /// A snapshot with this state will survive this server: a replacement starts from it or from a later one,
+    /// never from one that was begun earlier and written more slowly.
     pub fn on_snapshot(&mut self, state: &ServerState) {
         for saved in &state.parts {
             let Some(part) = self.parts.get_mut(&saved.part) else {
