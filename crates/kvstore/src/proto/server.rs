@@ -18,6 +18,10 @@ use crate::key::{PartKey, ValueSpec};
 use crate::message::{Answer, Ask, Refusal, Reply, Request, RequestId};
 use crate::wire::RemotePlace;
 
+/// More rounds and versions than any job has. A snapshot may say anything, and counting on from it must not
+/// overflow.
+const COUNT_MAX: u64 = u64::MAX / 2;
+
 /// What a server is told at its start.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
@@ -152,9 +156,9 @@ impl Server {
             .collect();
         for saved in state.parts.iter().filter(|saved| server.range.contains(&saved.part.0)) {
             let mut part = Part::new(saved.spec, same.len());
-            (part.seeded, part.version) = (saved.seeded, saved.version);
+            (part.seeded, part.version) = (saved.seeded, saved.version.min(COUNT_MAX));
             for (worker, _) in same.iter().enumerate().filter(|(_, same)| **same) {
-                let rounds = saved.rounds.get(worker).copied().unwrap_or(0);
+                let rounds = saved.rounds.get(worker).copied().unwrap_or(0).min(COUNT_MAX);
                 (part.slots[worker].rounds, part.slots[worker].durable) = (rounds, rounds);
             }
             server.parts.insert(saved.part, part);
@@ -254,7 +258,7 @@ impl Server {
         self.reply(from, id, answer);
     }
 
-    /// Only these workers live now. What the others had pushed whole still counts; nobody waits for them.
+    /// Only these workers are to be waited for now: the others died, or have done their part. What the others had pushed whole still counts; nobody waits for them.
     pub fn on_world(&mut self, alive: &[Member]) {
         for (worker, seat) in self.workers.iter_mut().enumerate() {
             if seat.alive && !alive.contains(&seat.member) {
@@ -265,7 +269,8 @@ impl Server {
         self.settle_all();
     }
 
-    /// A snapshot with this state will survive this server.
+    /// A snapshot with this state will survive this server: a replacement starts from it or from a later one,
+    /// never from one that was begun earlier and written more slowly.
     pub fn on_snapshot(&mut self, state: &ServerState) {
         for saved in &state.parts {
             let Some(part) = self.parts.get_mut(&saved.part) else {

@@ -484,8 +484,9 @@ impl Job {
         step: impl FnOnce(&mut WorkerSim, &mut Context<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         self.with(rank, |does, context| match does {
-            Does::Work(worker) => step(worker, context),
-            Does::Serve(_) => Ok(()),
+            // who has left listens no more
+            Does::Work(worker) if !worker.left => step(worker, context),
+            Does::Work(_) | Does::Serve(_) => Ok(()),
         })
     }
 
