@@ -273,6 +273,16 @@ impl KvWorker {
     /// When that takes longer than the deadline, or a server is lost meanwhile.
     pub fn barrier(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         let start = Clock::now_ns();
+        // what a server that took over lacks is nobody's but this worker's to give
+        while !self.core.proto.is_caught_up() {
+            self.observe();
+            if !self.progress()? {
+                if deadline.passed() {
+                    return Err(timed_out(start, self.core.missing()));
+                }
+                self.wait_for_news(deadline);
+            }
+        }
         let number = self.membership.enter_barrier().map_err(StoreError::Membership)?;
         loop {
             self.wire.observe();
@@ -295,7 +305,9 @@ impl KvWorker {
     /// When a server is lost for good, or refuses.
     pub fn progress(&mut self) -> Result<bool, StoreError> {
         for event in self.membership.events().map_err(StoreError::Membership)? {
-            if let StoreEvent::ServerReplaced { server, rank } = event {
+            if let StoreEvent::ServerReplaced { server, rank } = event
+                && rank > self.core.options.servers[server]
+            {
                 let deadline = Deadline::after(self.core.options.patience);
                 self.wire.connect(rank, deadline)?;
                 self.core.replaced(server, rank);

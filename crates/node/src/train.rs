@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank, human_bytes};
-use tensorwire_graph::{Cluster, Plan, PlanOptions, place, plan};
+use tensorwire_graph::{Cluster, Plan, PlanOptions, SharedMemory, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_memory::{Slab, TensorError};
@@ -277,6 +277,11 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
     let options = PlanOptions {
         variables_shared: config.at_own_pace(),
         ..config.exchange.plan_options(config.transport, config.spread())
+    };
+    let options = match config.strategy.is_store() {
+        // what is pulled lies in the worker's own memory
+        true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
+        false => options,
     };
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))

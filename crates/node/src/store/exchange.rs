@@ -100,10 +100,11 @@ impl StoreExchange {
                 outbound.insert(edge.id, (name, key, sent));
             } else if edge.to == part
                 && edge.transfer != Transfer::Signal
-                && let (Some(key), Some(into)) =
-                    (keys.key(&edge.name), storage.buffer(edge.recv.into()))
+                && let Some(key) = keys.key(&edge.name)
             {
-                inbound.insert(edge.id, Inbound { name, key, into: vec![into] });
+                let into = storage.buffer(edge.recv.into());
+                let into = vec![into.expect("the plan has what is received in memory of its own")];
+                inbound.insert(edge.id, Inbound { name, key, into });
             }
         }
         StoreExchange {

@@ -1,10 +1,12 @@
 //! A member's end of a store, opened: the wire to its peers, its arithmetic, its scheduler.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Fabric, JobCredentials};
+use tensorwire_fabric::{Fabric, JobCredentials, PeerAddress};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
@@ -17,6 +19,9 @@ use tensorwire_rpc::zmq::{ZmqError, ZmqIdentity, ZmqNode, ZmqToken};
 use super::zmq_wire::ZmqWire;
 use super::{Arithmetic, SnapshotFiles, StoreEvent};
 use crate::member::{Member, MemberError, Peers, Scheduling, WireOptions};
+
+/// How long a worker waits at a time for a server that took over.
+const ONE_TRY: Duration = Duration::from_secs(2);
 
 /// What a store's messages travel over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +103,7 @@ impl Member {
             scheduling: self.scheduling(),
             fabric,
             workers: self.lives(workers),
-            patience,
+            expected: BTreeMap::new(),
         };
         let membership = Box::new(scheduler);
         let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, .. } = options;
@@ -179,7 +184,29 @@ struct StoreScheduler {
     scheduling: Scheduling,
     fabric: Option<Fabric>,
     workers: Vec<tensorwire_fabric::Member>,
-    patience: std::time::Duration,
+    /// Servers that took over and have not called yet, by number.
+    expected: BTreeMap<usize, PeerAddress>,
+}
+
+impl StoreScheduler {
+    /// Waits a moment for each server that is expected; one that died before it called is followed by another.
+    fn connect(&mut self, events: &mut Vec<Event>) {
+        let Some(fabric) = &self.fabric else { return };
+        self.expected.retain(|server, peer| {
+            let one_try = Deadline::after(ONE_TRY);
+            match fabric.connect(std::slice::from_ref(peer), one_try) {
+                Ok(()) => {
+                    let (server, rank) = (*server, peer.rank);
+                    events.push(Event::ServerReplaced { server, rank });
+                    false
+                }
+                Err(error) => {
+                    tracing::debug!("server {server} does not call yet: {error}");
+                    true
+                }
+            }
+        });
+    }
 }
 
 impl Membership for StoreScheduler {
@@ -194,23 +221,19 @@ impl Membership for StoreScheduler {
     fn events(&mut self) -> Result<Vec<Event>, String> {
         let mut events = Vec::new();
         for event in self.scheduling.store_events() {
-            events.push(match event {
+            match event {
                 StoreEvent::World { alive, .. } => {
                     let lives = |number: u32| self.workers.get(number as usize).copied();
-                    Event::World { alive: alive.into_iter().filter_map(lives).collect() }
+                    let alive = alive.into_iter().filter_map(lives).collect();
+                    events.push(Event::World { alive });
                 }
                 StoreEvent::ServerReplaced { server, peer, .. } => {
-                    let rank = peer.rank;
-                    if let Some(fabric) = &self.fabric {
-                        let connected = fabric.connect(&[peer], Deadline::after(self.patience));
-                        connected
-                            .map_err(|error| format!("connecting to a new server: {error}"))?;
-                    }
                     // fits: usize is 64 bits wide
-                    Event::ServerReplaced { server: server as usize, rank }
+                    self.expected.insert(server as usize, peer);
                 }
-            });
+            }
         }
+        self.connect(&mut events);
         Ok(events)
     }
 }
