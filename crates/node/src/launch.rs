@@ -102,10 +102,16 @@ pub enum Update {
         why: String,
         left: usize,
     },
-    /// A server of a store was lost; the member `by` takes its place.
+    /// A server of a store was lost; the member `by` is started to take its place.
     Replacing {
+        server: u32,
         rank: Rank,
         why: String,
+        by: Rank,
+    },
+    /// It is up: the workers bring it up to date.
+    Replaced {
+        server: u32,
         by: Rank,
     },
 }

@@ -34,6 +34,8 @@ use crate::whole_file;
 use listener::Caller;
 use trainer::Trainer;
 
+pub use dist::StoreValue;
+
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
 /// Most memory that tensors of unknown size may take in each arena of a process, in bytes.

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_graph::Op;
+use tensorwire_graph::{Edge, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::wire::WireStats;
+use tensorwire_kvstore::wire::{RingOptions, WireStats};
 use tensorwire_kvstore::{
-    BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Partition, ServerLoad, StoreError, ValueSpec,
+    BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Part as StorePart, Partition, ServerLoad,
+    StoreError, ValueSpec,
 };
 use tensorwire_memory::{Buffer, TensorMut};
 use tensorwire_models::{Program, Variable};
@@ -42,7 +43,39 @@ impl TrainConfig {
     }
 }
 
+/// A variable in a store.
+#[derive(Clone, Debug)]
+pub struct StoreValue {
+    pub name: String,
+    pub key: Key,
+    pub spec: ValueSpec,
+    /// Where it lies: whole on one server, or some of its rows on each.
+    pub parts: Vec<StorePart>,
+    /// How each part is pushed and pulled: written to where it belongs, or as a block of a message.
+    pub is_written: bool,
+}
+
 impl Prepared {
+    /// What is in the store, in the order of keys.
+    ///
+    /// # Errors
+    /// As [`Prepared::store_table`].
+    pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
+        let partition = Partition::new(self.config.servers, BIG_ELEMENTS);
+        let written_from = match self.config.exchange {
+            Exchange::Zmq => usize::MAX,
+            _ => RingOptions::default().direct_from,
+        };
+        let names = self.program.weights().map(|variable| variable.name.clone());
+        let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
+            let parts = partition.parts(key, &spec)?;
+            let least = parts.iter().map(|part| part.rows.len() * spec.row_bytes()).min();
+            let is_written = least.is_some_and(|bytes| bytes >= written_from);
+            Ok(StoreValue { name, key, spec, parts, is_written })
+        };
+        names.zip(values(&self.program)).map(value).collect()
+    }
+
     /// What each server of the store will hold.
     ///
     /// # Errors
@@ -181,7 +214,7 @@ fn work(
     let registered = worker.alloc_slab(plan.parts[here].memory.registered_bytes)?;
     let storage = Storage::new(&plan.parts[here], &registered)?;
     let patience = Deadline::after(member.setup_patience());
-    begin(&mut worker, part, &storage, rank, patience)?;
+    begin(&mut worker, part, &storage, member, patience)?;
     let worker = Arc::new(Mutex::new(worker));
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys);
@@ -200,50 +233,98 @@ fn work(
     let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     // whoever evaluates has what all have pushed
-    let last = Deadline::after(LAST_WORKER_DEADLINE);
-    {
-        let mut worker = worker.lock();
-        worker.wait_all(last)?;
-        worker.barrier(last)?;
-    }
-    trainer.concludes = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+    meet(&mut worker.lock())?;
+    let is_first = || (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+    trainer.concludes = is_first();
     trainer.conclude(data.as_ref(), &mut report)?;
+    if config.store.elastic {
+        // whoever was to evaluate may be lost before it has
+        meet(&mut worker.lock())?;
+        if !trainer.concludes && is_first() {
+            trainer.concludes = true;
+            trainer.conclude(data.as_ref(), &mut report)?;
+        }
+    }
     let mut worker = worker.lock();
     let stats = worker.stats();
     worker.close(Deadline::after(member.setup_patience()))?;
     finish(member, &kernels, stats, report)
 }
 
-/// Makes all variables known to the servers; worker 0 says how they are updated, and what they are at first.
+/// Waits until all that this worker asked for is done, and every other has come as far.
+fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
+    let deadline = Deadline::after(LAST_WORKER_DEADLINE);
+    worker.wait_all(deadline)?;
+    worker.barrier(deadline)
+}
+
+/// Makes all variables known to the servers. Worker 0 says how they are updated, and what they are at first; if it
+/// is lost before that is done, the first that lives does.
 fn begin(
     worker: &mut KvWorker,
     part: &Part,
     storage: &Storage,
-    rank: Rank,
+    member: &Member,
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, program, plan, .. } = part;
-    let values = values(program);
-    if rank.0 != 0 {
-        let ticket = worker.init(&values, None)?;
-        return Ok(worker.wait(ticket, patience)?);
+    let rank = member.rank();
+    // a variable's first value lies where it will be pulled to, if it ever is
+    let pulled = |variable: &Variable| {
+        let here = |edge: &&Edge| edge.to == config.part(rank) && edge.name == variable.name;
+        let edge = plan.edges.iter().find(here)?;
+        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == variable.spec.bytes())
+    };
+    if rank.0 == 0 {
+        return give_first(worker, part, pulled, patience);
     }
+    let values = values(program);
+    let ticket = worker.init(&values, None)?;
+    worker.wait(ticket, patience)?;
+    if !config.store.elastic {
+        return Ok(());
+    }
+    let (mut keys, mut into) = (Vec::new(), Vec::new());
+    for (variable, (key, spec)) in program.weights().zip(&values) {
+        let buffer = pulled(variable).map_or_else(|| worker.alloc(spec), Ok)?;
+        keys.push(*key);
+        into.push(vec![buffer]);
+    }
+    // what can be pulled was given
+    let there = worker.pull(&keys, &into, 0)?;
+    let deadline = Deadline::after(STEP_DEADLINE);
+    let mut has_given = false;
+    while !worker.is_done(there) && !deadline.passed() {
+        let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+        if is_first && !has_given {
+            // in memory of its own: what was given before may be on its way to the other
+            give_first(worker, part, |_| None, patience)?;
+            has_given = true;
+        }
+        worker.observe();
+        if !worker.progress()? {
+            worker.wait_for_news(deadline);
+        }
+    }
+    Ok(worker.wait(there, deadline)?)
+}
+
+/// Says how variables are updated, and gives their first values where they have none, from a file or from the seed.
+fn give_first(
+    worker: &mut KvWorker,
+    part: &Part,
+    place: impl Fn(&Variable) -> Option<Buffer>,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { config, program, .. } = part;
     let ticket = worker.set_optimizer(&rules(config, program).to_bytes());
     worker.wait(ticket, patience)?;
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
+    let values = values(program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
-        // a variable's first value lies where it will be pulled to, if it ever is
-        let edge = plan
-            .edges
-            .iter()
-            .find(|edge| edge.to == config.part(rank) && edge.name == variable.name);
-        let pulled = edge.and_then(|edge| storage.buffer(edge.recv.into()));
-        let buffer: Buffer = match pulled.filter(|buffer| buffer.bytes() == spec.bytes()) {
-            Some(buffer) => buffer,
-            None => worker.alloc(spec)?,
-        };
+        let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
         match &file {
