@@ -93,7 +93,7 @@ pub fn step(
     let local = Prepared::new(alone)?;
     let ps = match config.strategy {
         Strategy::Local => None,
-        Strategy::Ps => Some(Job::new(config, job)?),
+        _ => Some(Job::new(config, job)?),
     };
     let (mut local_ms, mut ps_ms) = (Vec::new(), Vec::new());
     let mut weights = Weights::default();
@@ -164,6 +164,7 @@ impl Job {
             payload: prepared.payload(),
             hosts: config.hosts.clone(),
             verbs: config.verbs_wanted(),
+            store: prepared.store_job(),
             ..job.clone()
         };
         Ok(Job { prepared, spec })

@@ -20,7 +20,7 @@ pub enum Carried {
     InPlace,
 }
 
-/// The rows that a sparse push or pull is about: i32 indices into the part's rows, sorted, each once.
+/// The rows that a sparse push or pull is about: i32 indices into the part's rows, sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     pub count: u64,

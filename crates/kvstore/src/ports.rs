@@ -16,7 +16,7 @@ pub trait Reduce: Send {
     fn add(&mut self, dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String>;
 }
 
-/// The rows of one worker's sparse push: i32 indices, sorted, each once, and as many rows.
+/// The rows of one worker's sparse push: i32 indices, sorted, and as many rows.
 #[derive(Clone, Copy, Debug)]
 pub struct PushedRows<'a> {
     pub indices: &'a [u8],

@@ -214,7 +214,7 @@ impl KvServer {
     ///
     /// # Errors
     /// When a worker is lost or does not answer in time.
-    pub fn close(mut self, deadline: Deadline) -> Result<(), StoreError> {
+    pub fn close(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         Ok(self.wire.close(deadline)?)
     }
 }

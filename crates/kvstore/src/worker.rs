@@ -201,8 +201,8 @@ impl KvWorker {
         Ok(ticket)
     }
 
-    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted and
-    /// named once each.
+    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted, and no
+    /// more than the value has. Rows of one index are added in their order.
     ///
     /// # Errors
     /// As [`KvWorker::push`], and when indices are not so.
@@ -363,6 +363,11 @@ impl KvWorker {
         self.core.missing()
     }
 
+    /// What a key was initialised as.
+    pub fn spec(&self, key: Key) -> Option<ValueSpec> {
+        self.core.values.get(&key).map(|value| value.spec)
+    }
+
     /// What each server holds of the keys that were initialised here.
     ///
     /// # Errors
@@ -382,7 +387,7 @@ impl KvWorker {
     ///
     /// # Errors
     /// When a server is lost or does not answer in time.
-    pub fn close(mut self, deadline: Deadline) -> Result<(), StoreError> {
+    pub fn close(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         self.wait_all(deadline)?;
         let leaving = self.ask_all(|| Control::Call { head: LEAVE, body: Vec::new() });
         self.wait(leaving, deadline)?;

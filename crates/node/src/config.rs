@@ -24,6 +24,28 @@ pub enum Strategy {
     Local,
     /// Variables on servers as graph partitions, worker replicas (Xue et al.).
     Ps,
+    /// Variables in a key-value store: workers push gradients and pull weights, servers update once a step
+    /// (ps-lite; Li et al.).
+    DistSgd,
+    /// The same, where servers update with every gradient that comes.
+    DistAsgd,
+}
+
+impl Strategy {
+    /// As `--strategy` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Local => "local",
+            Strategy::Ps => "ps",
+            Strategy::DistSgd => "dist-sgd",
+            Strategy::DistAsgd => "dist-asgd",
+        }
+    }
+
+    /// Do variables live in a key-value store?
+    pub fn is_store(self) -> bool {
+        matches!(self, Strategy::DistSgd | Strategy::DistAsgd)
+    }
 }
 
 /// How bytes travel between processes (`--transport`).
@@ -49,6 +71,8 @@ pub enum Exchange {
     Write,
     /// A copy into registered memory first, then the write: their RDMA.cp, to compare with.
     Copy,
+    /// Messages over ZeroMQ, as ps-lite sends them: what a store is compared with.
+    Zmq,
 }
 
 impl Exchange {
@@ -58,6 +82,7 @@ impl Exchange {
             Exchange::ZeroCopy => "zero-copy",
             Exchange::Write => "write",
             Exchange::Copy => "copy",
+            Exchange::Zmq => "zmq",
         }
     }
 
@@ -67,10 +92,10 @@ impl Exchange {
             // what members of several hosts will agree on is neither here nor there
             (_, None | Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
             (Exchange::ZeroCopy, _) => SharedMemory::Used,
-            (Exchange::Write | Exchange::Copy, _) => SharedMemory::Unused,
+            (Exchange::Write | Exchange::Copy | Exchange::Zmq, _) => SharedMemory::Unused,
         };
         let send_from = match self {
-            Exchange::ZeroCopy | Exchange::Write => SendFrom::Origin,
+            Exchange::ZeroCopy | Exchange::Write | Exchange::Zmq => SendFrom::Origin,
             Exchange::Copy => SendFrom::Staging,
         };
         PlanOptions { send_from, shared_memory, ..PlanOptions::default() }
@@ -138,6 +163,20 @@ pub enum Schedule {
     Steps(u64),
 }
 
+/// What only a key-value store can do ([`Strategy::is_store`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreConfig {
+    /// How many steps the fastest worker may be ahead of the slowest ([`Strategy::DistAsgd`]); none: any.
+    pub max_delay: Option<u64>,
+    /// A worker's death does not end the job; the others go on.
+    pub elastic: bool,
+    /// Where servers write snapshots, from which another process takes over when one dies: a path that
+    /// each adds its name to.
+    pub checkpoint: Option<PathBuf>,
+    /// Steps between two snapshots.
+    pub checkpoint_every: u64,
+}
+
 /// A training job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainConfig {
@@ -147,8 +186,10 @@ pub struct TrainConfig {
     pub workers: u32,
     /// Ignored by [`Strategy::Local`].
     pub servers: u32,
-    /// Each worker trains at its own pace ([`Strategy::Ps`] only).
+    /// Each worker trains at its own pace ([`Strategy::Ps`]; [`Strategy::DistAsgd`] says so by itself).
     pub asynchronous: bool,
+    #[serde(default)]
+    pub store: StoreConfig,
     pub transport: Transport,
     /// Which NIC, and how ([`Transport::Verbs`], or [`Transport::Auto`] on several hosts).
     pub verbs: VerbsOptions,
@@ -217,6 +258,16 @@ pub enum ConfigError {
     TooManyProcesses { processes: u64, most: u64 },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
+    #[error("{option} is of a key-value store; give it with --strategy {with}")]
+    StoreOption { option: &'static str, with: &'static str },
+    #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
+    StoreExchange { found: Exchange },
+    #[error("--exchange zmq {what}")]
+    Zmq { what: &'static str },
+    #[error(
+        "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
+    )]
+    Checkpoint { path: PathBuf, source: std::io::Error },
     #[error("--trace shows steps that all processes make together; leave --async or --trace out")]
     AsyncTrace,
     #[error("--strategy local is one process on this machine; leave --hosts out")]
@@ -295,16 +346,16 @@ impl TrainConfig {
             },
         ];
         let servers = [("--servers", u64::from(self.servers))];
-        let servers = servers.iter().filter(|_| self.strategy == Strategy::Ps);
+        let servers = servers.iter().filter(|_| self.strategy != Strategy::Local);
         for (option, count) in counts.iter().chain(servers) {
             if *count == 0 {
                 return Err(ConfigError::Zero { option });
             }
         }
-        if self.asynchronous && self.strategy == Strategy::Local {
+        if self.asynchronous && self.strategy != Strategy::Ps {
             return Err(ConfigError::AsyncWithoutServers);
         }
-        if self.asynchronous && self.trace.is_some() {
+        if self.at_own_pace() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
@@ -329,10 +380,43 @@ impl TrainConfig {
             return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
         let processes = u64::from(self.workers) + u64::from(self.servers);
-        if self.strategy == Strategy::Ps && processes > PROCESSES_MAX {
+        if self.strategy != Strategy::Local && processes > PROCESSES_MAX {
             return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
         }
+        self.check_store()?;
         self.check_hosts()
+    }
+
+    /// Checks what is of a key-value store alone.
+    fn check_store(&self) -> Result<(), ConfigError> {
+        let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
+        let any = "dist-sgd or dist-asgd";
+        let options = [
+            ("--max-delay", max_delay.is_some(), self.strategy == Strategy::DistAsgd, "dist-asgd"),
+            ("--elastic", *elastic, self.strategy.is_store(), any),
+            ("--checkpoint", checkpoint.is_some(), self.strategy.is_store(), any),
+            ("--exchange zmq", self.exchange == Exchange::Zmq, self.strategy.is_store(), any),
+        ];
+        let wrong = options.into_iter().find(|(_, given, fits, _)| *given && !fits);
+        if let Some((option, _, _, with)) = wrong {
+            return Err(ConfigError::StoreOption { option, with });
+        }
+        if !self.strategy.is_store() {
+            return Ok(());
+        }
+        match self.exchange {
+            Exchange::ZeroCopy => Ok(()),
+            Exchange::Zmq if !matches!(self.transport, Transport::Auto | Transport::Tcp) => {
+                Err(ConfigError::Zmq {
+                    what: "goes over TCP; give --transport tcp or leave it out",
+                })
+            }
+            Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::Zmq {
+                what: "knows no server that comes later; leave --checkpoint out",
+            }),
+            Exchange::Zmq => Ok(()),
+            found => Err(ConfigError::StoreExchange { found }),
+        }
     }
 
     /// Checks where the processes are, and what that rules out.
@@ -377,11 +461,18 @@ impl TrainConfig {
         }
     }
 
+    /// Does each worker train at its own pace?
+    pub fn at_own_pace(&self) -> bool {
+        self.asynchronous || self.strategy == Strategy::DistAsgd
+    }
+
     /// Processes of the job.
     pub fn world(&self) -> u32 {
         match self.strategy {
             Strategy::Local => 1,
-            Strategy::Ps => self.workers.saturating_add(self.servers),
+            Strategy::Ps | Strategy::DistSgd | Strategy::DistAsgd => {
+                self.workers.saturating_add(self.servers)
+            }
         }
     }
 
@@ -392,7 +483,10 @@ impl TrainConfig {
 
     /// The transport, as far as it is known before the members have been asked.
     pub fn settled_transport(&self) -> Option<Transport> {
-        self.transport.settled(self.spread())
+        match self.exchange {
+            Exchange::Zmq => Some(Transport::Tcp),
+            _ => self.transport.settled(self.spread()),
+        }
     }
 
     /// What must be there for RDMA on every host, if the user wants nothing else.

@@ -26,8 +26,8 @@ mod whole_file;
 pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, Strategy, TraceConfig,
-    TrainConfig, Transport,
+    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, StoreConfig, Strategy,
+    TraceConfig, TrainConfig, Transport,
 };
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};

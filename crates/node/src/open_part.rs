@@ -209,7 +209,7 @@ impl PartError {
 }
 
 /// The same on every member that made the same plan.
-fn digest(plan: &Plan) -> String {
+pub(crate) fn digest(plan: &Plan) -> String {
     let mut hash = Sha256::new();
     hash.update(format!("{:?}{:?}", plan.edges, plan.runs));
     hex::encode(hash.finalize())

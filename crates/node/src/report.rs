@@ -49,6 +49,9 @@ pub struct TrainReport {
     /// Of all training steps.
     pub polling: Polling,
     pub bytes_written: u64,
+    /// Memory that peers of a store may read or write, in bytes.
+    #[serde(default)]
+    pub registered_bytes: u64,
 }
 
 impl From<Counters> for Polling {

@@ -1,8 +1,10 @@
 //! The job of a store as its members see it: who is worker and who is server, barriers, and what the launcher,
 //! which is the store's scheduler, tells while the job runs. Knows not what is stored.
 
+mod exchange;
 mod files;
 mod open;
+mod rows;
 mod rules;
 mod zmq_wire;
 
@@ -14,6 +16,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::PeerAddress;
 use tensorwire_kvstore::proto::Role;
 
+pub(crate) use exchange::{StoreExchange, StoreKeys};
 pub use files::SnapshotFiles;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire};
 pub use rules::{Arithmetic, StoreRule, StoreRules};

@@ -1,6 +1,7 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod dist;
 mod lanes;
 mod listener;
 mod loader;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank, human_bytes};
 use tensorwire_graph::{Cluster, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_kvstore::StoreError;
 use tensorwire_memory::{Slab, TensorError};
 use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
 use tensorwire_models::{Model, Program, ProgramSpec};
@@ -24,6 +26,7 @@ use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
 use crate::member::{JoinError, Member};
 use crate::open_part::{OpenLanes, PartError, PartOptions};
 use crate::report::{Polling, Progress, TrainReport};
+use crate::store::{OpenStoreError, StoreJob};
 use crate::trace::{Collector, TraceError};
 use crate::weights::{Weights, WeightsError};
 use crate::whole_file;
@@ -83,6 +86,10 @@ pub enum TrainError {
     Tensor { name: String, source: TensorError },
     #[error("step {step}: the loss is {loss}: training diverged; lower --lr")]
     Diverged { step: u64, loss: f32 },
+    #[error(transparent)]
+    OpenStore(#[from] OpenStoreError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
     #[error("interrupted")]
@@ -110,6 +117,8 @@ impl TrainError {
         match self {
             TrainError::Run(error) => error.lost_peer(),
             TrainError::Part(error) => error.lost_peer(),
+            TrainError::OpenStore(error) => error.lost_peer(),
+            TrainError::Store(error) => error.lost_peer(),
             _ => None,
         }
     }
@@ -137,12 +146,16 @@ impl Prepared {
         };
         let shape = JobShape { samples, steps, steps_per_epoch };
         let (program, cluster, plan) = build(&config, shape)?;
-        check_memory(&plan, &config)?;
+        check_memory(&program, &plan, &config)?;
         if let Some(path) = &config.load {
             Weights::open(path, program.weights())?;
         }
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
+            whole_file::check_writable(path).map_err(failed)?;
+        }
+        if let Some(path) = &config.store.checkpoint {
+            let failed = |source| ConfigError::Checkpoint { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;
         }
         if let Some(trace) = &config.trace {
@@ -197,11 +210,14 @@ impl Prepared {
 }
 
 /// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
-fn check_memory(plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
+fn check_memory(program: &Program, plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
     let here = (0..config.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
     // a part once for each lane
     let parts = here.flat_map(|rank| match config.strategy {
         Strategy::Local => vec![0],
+        // what its servers hold is known when they are told
+        Strategy::DistSgd | Strategy::DistAsgd if rank.0 >= config.workers => vec![],
+        Strategy::DistSgd | Strategy::DistAsgd => vec![config.part(rank)],
         Strategy::Ps => {
             let lanes = config.lanes(rank);
             vec![lanes.part; lanes.ranks.len()]
@@ -209,7 +225,7 @@ fn check_memory(plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
     });
     let tensors = parts.map(|part| &plan.parts[part].memory);
     // fits: each is checked against the address space; the sum saturates
-    let needed = tensors.fold(0u64, |sum, memory| {
+    let needed = tensors.fold(dist::server_bytes(program, config), |sum, memory| {
         sum.saturating_add(memory.registered_bytes as u64)
             .saturating_add(memory.private_bytes as u64)
     });
@@ -259,7 +275,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
     let cluster = config.cluster();
     let placed = place(&program.graph, cluster)?;
     let options = PlanOptions {
-        variables_shared: config.asynchronous,
+        variables_shared: config.at_own_pace(),
         ..config.exchange.plan_options(config.transport, config.spread())
     };
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
@@ -269,6 +285,16 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
 impl Prepared {
     fn collector(&self) -> Option<Collector<'_>> {
         self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
+    }
+}
+
+impl Prepared {
+    /// What the launcher has to do for a store, if variables live in one.
+    pub fn store_job(&self) -> Option<StoreJob> {
+        let TrainConfig { workers, servers, store, strategy, .. } = &self.config;
+        let (workers, servers, elastic) = (*workers, *servers, store.elastic);
+        let replace_servers = store.checkpoint.is_some();
+        strategy.is_store().then_some(StoreJob { workers, servers, elastic, replace_servers })
     }
 }
 
@@ -371,6 +397,16 @@ pub fn train_member(member: &Member) -> Result<(), TrainError> {
     done
 }
 
+/// What a member does its part of.
+struct Part {
+    config: TrainConfig,
+    program: Program,
+    plan: Plan,
+    shape: JobShape,
+    /// Of workers.
+    data: Option<Data>,
+}
+
 fn member_part(member: &Member) -> Result<(), TrainError> {
     let Payload { config, shape } = member.payload()?;
     let (program, _, plan) = build(&config, shape)?;
@@ -387,6 +423,9 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     } else {
         None
     };
+    if config.strategy.is_store() {
+        return dist::member_part(member, &Part { config, program, plan, shape, data });
+    }
     let crowded = member.members_here() > cores();
     let options = PartOptions {
         transport: config.transport,

@@ -27,6 +27,9 @@ pub enum ExchangeError {
     Open { edge: String, peer: Rank, source: OpenRegionError },
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// What is behind the exchange is no fabric, and says itself what happened.
+    #[error("{what}")]
+    Other { peer: Option<Rank>, what: String },
 }
 
 impl ExchangeError {
@@ -34,6 +37,7 @@ impl ExchangeError {
     pub fn lost_peer(&self) -> Option<Rank> {
         match self {
             ExchangeError::Peer(fault) => Some(fault.rank),
+            ExchangeError::Other { peer, .. } => *peer,
             ExchangeError::Post { source: PostError::PeerLost { peer, .. }, .. }
             | ExchangeError::Open { source: OpenRegionError::PeerLost { peer, .. }, .. }
             | ExchangeError::Send { source: CompletionError::PeerLost { peer, .. }, .. } => {

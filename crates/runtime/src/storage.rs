@@ -57,6 +57,11 @@ impl Storage {
         Ok(storage)
     }
 
+    /// The bytes of a tensor of known size, for whoever exchanges it.
+    pub fn buffer(&self, output: Output) -> Option<Buffer> {
+        self.tensor(output).map(|tensor| tensor.buffer.clone())
+    }
+
     pub(crate) fn tensor(&self, output: Output) -> Option<&Tensor> {
         self.tensors.get(&output)
     }

@@ -186,8 +186,7 @@ impl Scheduler {
             }
             SchedulerEvent::Left { node } => {
                 if self.heard(now_ms, node) {
-                    self.nodes[node.rank.index()].life = Life::Left;
-                    self.release(actions);
+                    self.left(node.rank, actions);
                 }
             }
             SchedulerEvent::Died { rank, why } => self.died(rank, why, actions),
@@ -225,6 +224,20 @@ impl Scheduler {
             }
             _ => false,
         }
+    }
+
+    fn left(&mut self, rank: Rank, actions: &mut Vec<SchedulerAction>) {
+        let node = &mut self.nodes[rank.index()];
+        node.life = Life::Left;
+        let is_worker = matches!(node.role, Role::Worker(_));
+        let alive = self.workers();
+        // a server must not wait for what it will never push
+        if is_worker && !alive.is_empty() {
+            self.epoch += 1;
+            let to = self.ranks(|role| matches!(role, Role::Server(_)));
+            actions.push(SchedulerAction::World { epoch: self.epoch, alive, to });
+        }
+        self.release(actions);
     }
 
     fn entered(&mut self, rank: Rank, barrier: u64, actions: &mut Vec<SchedulerAction>) {

@@ -86,7 +86,9 @@ fn one_worker_alone_passes_at_once() {
 fn nobody_waits_for_a_worker_that_has_left() {
     let mut job = Job::stands(SchedulerOptions::new(2, 1));
     assert_eq!(job.enter(0, 1), []);
-    assert_eq!(job.on(Event::Left { node: node(1) }), release(1, &[0]));
+    let world = Action::World { epoch: 1, alive: vec![0], to: ranks(&[2]) };
+    let released = release(1, &[0]).remove(0);
+    assert_eq!(job.on(Event::Left { node: node(1) }), [world, released], "servers are told, too");
     assert_eq!(job.enter(0, 2), release(2, &[0]));
     assert_eq!(job.on(Event::Left { node: node(0) }), [], "nobody is left to be released");
 }
@@ -123,7 +125,7 @@ fn an_elastic_job_shrinks_and_releases_those_who_waited() {
 fn a_death_after_others_have_done_their_part_is_survived() {
     let mut job = Job::stands(elastic(2));
     job.on(Event::Left { node: node(0) });
-    let world = Action::World { epoch: 1, alive: vec![], to: ranks(&[2]) };
+    let world = Action::World { epoch: 2, alive: vec![], to: ranks(&[2]) };
     assert_eq!(job.die(1), [world]);
 }
 

@@ -174,8 +174,10 @@ impl Server {
     /// What a snapshot holds beside the values. Taken when [`Server::poll`] has nothing more, or nothing but
     /// answers.
     pub fn state(&self) -> ServerState {
-        let is_answer = |action: &ServerAction| matches!(action, ServerAction::Reply { .. });
-        assert!(self.actions.iter().all(is_answer), "a snapshot of what is half done");
+        use ServerAction::{Create, Fold, Seed};
+        let changes =
+            |action: &ServerAction| matches!(action, Create { .. } | Seed { .. } | Fold { .. });
+        assert!(!self.actions.iter().any(changes), "a snapshot of what is half done");
         let part = |(key, part): (&PartKey, &Part)| PartState {
             part: *key,
             spec: part.spec,

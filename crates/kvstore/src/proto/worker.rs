@@ -260,6 +260,13 @@ impl Worker {
         }
     }
 
+    /// Every replaced server that this worker knows of has all that was answered before. Who comes to a
+    /// barrier only then can rely on it behind the barrier.
+    pub fn is_caught_up(&self) -> bool {
+        let mut under_way = self.under_way.values();
+        under_way.all(|asked| asked.op.is_some()) && self.parts.values().all(Part::is_caught_up)
+    }
+
     /// When [`Worker::poll`] has something to send again, in ms.
     pub fn next_timeout_ms(&self) -> Option<u64> {
         self.links.iter().filter_map(|link| link.due.front()).map(|(due, _)| *due).min()

@@ -237,10 +237,10 @@ fn row_count(spec: &ValueSpec, rows: Rows) -> Result<usize, String> {
 }
 
 fn check_indices(spec: &ValueSpec, indices: &[u8]) -> Result<(), String> {
-    let mut before = -1;
+    let mut before = 0;
     for index in indices_of(indices) {
         let is_there = usize::try_from(index).is_ok_and(|index| index < spec.rows);
-        if index <= before || !is_there {
+        if index < before || !is_there {
             return Err(format!("row {index} behind row {before} of {}", spec.rows));
         }
         before = index;

@@ -627,14 +627,17 @@ fn check_sizes(
     }
 }
 
-/// How many rows; they must be sorted, different and there.
+/// How many rows; they must be sorted, there, and no more than the value has.
 fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<usize, StoreError> {
     let wrong = |what: &str| StoreError::Rows { key, what: what.to_string() };
     if spec.columns < 2 {
         return Err(wrong("its rows have one element; only values of wider rows go by rows"));
     }
-    if !indices.is_sorted_by(|a, b| a < b) {
-        return Err(wrong("row indices are to be sorted, each once"));
+    if !indices.is_sorted() {
+        return Err(wrong("row indices are to be sorted"));
+    }
+    if indices.len() > spec.rows {
+        return Err(wrong("more rows than the value has; add those of one index first"));
     }
     let is_there = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < spec.rows);
     match indices.iter().find(|index| !is_there(index)) {

@@ -17,17 +17,27 @@ impl TrainConfig {
         match self.strategy {
             Strategy::Local => Cluster::Local,
             Strategy::Ps => Cluster::ParameterServers { workers, servers },
+            // what the servers of the graph would do, those of the store do
+            Strategy::DistSgd | Strategy::DistAsgd => {
+                Cluster::ParameterServers { workers, servers: 1 }
+            }
         }
     }
 
     /// Replicas in the graph.
     pub(super) fn replicas(&self) -> u32 {
-        if self.asynchronous { 1 } else { self.workers }
+        if self.is_of_one() { 1 } else { self.workers }
+    }
+
+    /// Is the plan that of one worker, which each of them runs? In an elastic job anyone may have to
+    /// evaluate in the end.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.at_own_pace() || self.store.elastic
     }
 
     /// What each member is, by rank.
     pub(super) fn roles(&self) -> Vec<String> {
-        let servers = if self.strategy == Strategy::Ps { self.servers } else { 0 };
+        let servers = if self.strategy == Strategy::Local { 0 } else { self.servers };
         let workers = (0..self.workers).map(|worker| format!("worker {worker}"));
         workers.chain((0..servers).map(|server| format!("server {server}"))).collect()
     }

@@ -22,7 +22,7 @@ use crate::weights::{self, Weights};
 
 /// Longest that worker 0 waits until the last worker of asynchronous training is done, which may be any
 /// number of steps behind. A dead one is noticed in seconds.
-const LAST_WORKER_DEADLINE: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(super) const LAST_WORKER_DEADLINE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// One process's share of the work, whoever else there is.
 pub(super) struct Trainer<'a> {
@@ -186,11 +186,11 @@ impl Trainer<'_> {
         data: Option<&Data>,
         report: &mut TrainReport,
     ) -> Result<(), TrainError> {
-        if self.config.asynchronous {
+        if self.config.at_own_pace() {
             self.session.set_step_deadline(LAST_WORKER_DEADLINE);
         }
         // without lanes the variables come to worker 0 of all, with lanes to each lane's own
-        if self.concludes || !self.config.asynchronous {
+        if self.concludes || !self.config.is_of_one() {
             self.session.run(Program::FETCH)?;
         }
         if let Some(data) = data.filter(|_| self.concludes) {

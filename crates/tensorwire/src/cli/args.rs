@@ -1,25 +1,29 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
+mod kvstore;
+
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::{PathBuf, absolute};
 
-use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tensorwire_bench::{Sizes, WORKERS_MAX, parse_size};
+use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
     ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
-    OptimizerChoice, RSH, Schedule, StoreWire, Strategy, TraceConfig, TrainConfig, Transport,
+    OptimizerChoice, RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
     VerbsOptions,
 };
+
+pub(crate) use kvstore::KvstoreArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
   tensorwire train                             2 workers, 2 servers, the digits, shared memory
   tensorwire train --transport tcp             the same bits over TCP
   tensorwire train --strategy local            the same bits in one process
+  tensorwire train --strategy dist-sgd         the same bits over a key-value store
+  tensorwire train --strategy dist-asgd --max-delay 4
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
@@ -113,7 +117,9 @@ pub(crate) struct JobArgs {
     /// images]
     #[arg(long)]
     data: Option<String>,
-    /// `ps`: variables on servers, replicas on workers. `local`: the same replicas in one process
+    /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
+    /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
+    /// `local`: the same replicas in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
     /// Worker processes (with `local`: replicas, folded in the same order)
@@ -199,6 +205,8 @@ pub(crate) struct TrainArgs {
     /// was first; not with --trace
     #[arg(long = "async")]
     asynchronous: bool,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Start from the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -218,6 +226,25 @@ pub(crate) struct TrainArgs {
     /// End with one line of JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What only a key-value store can do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreArgs {
+    /// dist-asgd: the fastest worker is at most so many steps ahead of the slowest [default: any number]
+    #[arg(long, value_name = "STEPS")]
+    max_delay: Option<u64>,
+    /// dist-sgd, dist-asgd: if a worker dies, the others go on
+    #[arg(long)]
+    elastic: bool,
+    /// dist-sgd, dist-asgd: servers write snapshots to PATH.serverN.safetensors; if one dies, a new process
+    /// goes on from there, and the workers bring it up to date
+    #[arg(long, value_name = "PATH")]
+    checkpoint: Option<PathBuf>,
+    /// Steps between two snapshots; workers keep what they pushed since the last
+    #[arg(long, value_name = "STEPS", default_value_t = 20, requires = "checkpoint",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: u64,
 }
 
 #[derive(Args, Debug)]
@@ -378,58 +405,6 @@ pub(crate) struct WriteArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct KvstoreArgs {
-    /// Numbers of worker processes, each a measurement [default: 1 to 32 by twos; with --quick to 4]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_store())]
-    pub(crate) workers: Vec<u32>,
-    /// Numbers of server processes: one for all, or one for each of --workers [default: as many as workers]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_store())]
-    pub(crate) servers: Vec<u32>,
-    /// Sizes of the value: `4KiB,1MiB,16MB` [default: the paper's 100,000 numbers]
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
-    pub(crate) sizes: Vec<usize>,
-    /// Repetitions [default: the paper's 10,000, with --quick 200; of large values fewer]
-    #[arg(long, value_name = "N")]
-    pub(crate) times: Option<NonZeroUsize>,
-    /// Which transports to measure; ZeroMQ is over TCP beside each
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
-    pub(crate) transport: Vec<TransportArg>,
-    #[command(flatten)]
-    pub(crate) wire: WireArgs,
-    /// What the store's messages go over
-    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "zmq"])]
-    pub(crate) exchange: Vec<StoreWireArg>,
-    /// Fewer repetitions, in one job each, and fewer processes
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-/// How many workers, or servers, can be measured.
-fn of_a_store() -> RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX))
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub(crate) enum StoreWireArg {
-    /// One-sided writes
-    ZeroCopy,
-    /// ZeroMQ, as ps-lite sends
-    Zmq,
-}
-
-impl From<StoreWireArg> for StoreWire {
-    fn from(given: StoreWireArg) -> StoreWire {
-        match given {
-            StoreWireArg::ZeroCopy => StoreWire::ZeroCopy,
-            StoreWireArg::Zmq => StoreWire::Zmq,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum AgainstArg {
     /// A unary call over plaintext HTTP/2 and TCP, windows and limits raised
@@ -440,6 +415,8 @@ pub(crate) enum AgainstArg {
 enum StrategyArg {
     Local,
     Ps,
+    DistSgd,
+    DistAsgd,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -471,6 +448,8 @@ pub(crate) enum ExchangeArg {
     Write,
     /// A copy into registered memory first, to compare with
     Copy,
+    /// Messages over ZeroMQ, as ps-lite sends them, to compare with (dist-sgd, dist-asgd)
+    Zmq,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
@@ -517,10 +496,13 @@ impl JobArgs {
             strategy: match self.strategy {
                 StrategyArg::Local => Strategy::Local,
                 StrategyArg::Ps => Strategy::Ps,
+                StrategyArg::DistSgd => Strategy::DistSgd,
+                StrategyArg::DistAsgd => Strategy::DistAsgd,
             },
             workers: self.workers,
             servers: self.servers,
             asynchronous: false,
+            store: StoreConfig::default(),
             transport: self.transport.into(),
             verbs,
             arrival,
@@ -577,8 +559,10 @@ impl TrainArgs {
             Some(path) if config.hosts.any_remote() => Some(absolute(&path).unwrap_or(path)),
             path => path,
         };
+        let StoreArgs { max_delay, elastic, checkpoint, checkpoint_every } = self.store;
+        let store = StoreConfig { max_delay, elastic, checkpoint, checkpoint_every };
         let (save, asynchronous) = (self.save, self.asynchronous);
-        Ok(TrainConfig { load, save, asynchronous, trace, ..config })
+        Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
     }
 }
 
@@ -652,6 +636,7 @@ impl From<ExchangeArg> for Exchange {
             ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
             ExchangeArg::Write => Exchange::Write,
             ExchangeArg::Copy => Exchange::Copy,
+            ExchangeArg::Zmq => Exchange::Zmq,
         }
     }
 }

@@ -10,8 +10,8 @@ use tensorwire_base::human_bytes;
 use tensorwire_models::Program;
 use tensorwire_models::data::{Data, SENTENCE_WORDS_MAX, Shape};
 use tensorwire_node::{
-    JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainReport, Transport, Update,
-    launch_train, train_local,
+    Exchange, JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainReport, Transport,
+    Update, launch_train, train_local,
 };
 
 use super::Failure;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     let watcher = Watcher::new(&prepared, metrics);
     let (reports, mut watcher) = match prepared.config.strategy {
         Strategy::Local => run_local(&prepared, watcher)?,
-        Strategy::Ps => run_job(&prepared, watcher)?,
+        _ => run_job(&prepared, watcher)?,
     };
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
@@ -74,7 +74,8 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
     let config = &prepared.config;
     let (roles, payload) = (prepared.roles(), prepared.payload());
     let spec = job_spec(config.listen, config.liveness_ms(), "train", roles, payload)?;
-    let spec = JobSpec { hosts: config.hosts.clone(), verbs: config.verbs_wanted(), ..spec };
+    let (hosts, verbs, store) = (config.hosts.clone(), config.verbs_wanted(), prepared.store_job());
+    let spec = JobSpec { hosts, verbs, store, ..spec };
     let (updates, inbox) = channel();
     let show = move || {
         inbox.into_iter().for_each(|update| watcher.update(update));
@@ -136,6 +137,7 @@ fn announce(prepared: &Prepared) {
         note(format_args!("hosts: {}", Placement { hosts, roles }));
     }
     let transport = match (config.transport, config.settled_transport()) {
+        _ if config.exchange == Exchange::Zmq => "tcp (ZeroMQ)",
         (Transport::Auto, Some(_)) if hosts.any_remote() => {
             "shm (auto: all processes are on one host)"
         }
@@ -143,6 +145,9 @@ fn announce(prepared: &Prepared) {
         (Transport::Auto, None) => "auto (several hosts: verbs if every one can, else tcp)",
         (given, _) => given.name(),
     };
+    if config.strategy.is_store() {
+        return announce_store(prepared, transport);
+    }
     let traffic = plan.traffic(Program::TRAIN);
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
     note(format_args!(
@@ -153,6 +158,36 @@ fn announce(prepared: &Prepared) {
         human_bytes(traffic.written),
         traffic.sends,
     ));
+}
+
+/// Says what is in the store, and where.
+fn announce_store(prepared: &Prepared, transport: &str) {
+    let Prepared { config, program, .. } = prepared;
+    let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
+    // fits: sizes in memory
+    let bytes = human_bytes(bytes as u64);
+    let store = &config.store;
+    let checkpoint = store.checkpoint.as_ref().map(|path| {
+        format!("; snapshots every {} steps at {}", store.checkpoint_every, path.display())
+    });
+    note(format_args!(
+        "{}: {} workers, {} servers; transport {transport}; per step and worker {bytes} pushed, {bytes} pulled{}{}",
+        config.strategy.name(),
+        config.workers,
+        config.servers,
+        if store.elastic { "; elastic" } else { "" },
+        checkpoint.unwrap_or_default(),
+    ));
+    for load in prepared.store_table().unwrap_or_default() {
+        note(format_args!(
+            "server {}: keys from {:#x}, {} values whole, {} parts of others, {}",
+            load.server,
+            load.range.start,
+            load.whole,
+            load.parts,
+            human_bytes(load.bytes),
+        ));
+    }
 }
 
 /// Puts together what the workers say of a step.
@@ -282,7 +317,7 @@ fn summarise(
     let test_loss = reports.iter().find_map(|report| report.test_loss);
     let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
     json!({
-        "async": config.asynchronous,
+        "async": config.at_own_pace(),
         "model": config.model,
         "data": config.data,
         "strategy": config.strategy,
@@ -301,6 +336,7 @@ fn summarise(
         "samples_per_second": samples / seconds,
         "bytes_copied": sum(|report| report.bytes_copied),
         "bytes_written": sum(|report| report.bytes_written),
+        "registered_bytes": sum(|report| report.registered_bytes),
         "peak_bytes": reports.iter().map(|report| report.peak_bytes).max(),
         "polls": polling.polls,
         "poll_misses": polling.poll_misses,

@@ -123,6 +123,11 @@ impl Part {
         }
     }
 
+    /// Nothing of its log is to be replayed that is not under way.
+    pub(super) fn is_caught_up(&self) -> bool {
+        !self.is_replaced && self.queue.front().is_none_or(|first| first.op.is_some())
+    }
+
     pub(super) fn on_placed(
         &mut self,
         op: Option<u64>,

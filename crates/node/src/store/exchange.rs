@@ -1,0 +1,285 @@
+//! A worker's edges over a store: what the plan would send to a server is pushed as soon as it is there, what
+//! it would receive from one is pulled when the step begins. So the graph, the plan and the executor of
+//! `dist-sgd` are those of `ps`, and pushes and pulls are nodes of the graph like any.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorwire_base::Deadline;
+use tensorwire_graph::{Edge, EdgeId, Op, Plan, Transfer};
+use tensorwire_kvstore::{Key, KvWorker, Progress, StoreError, Ticket};
+use tensorwire_memory::{Buffer, Slab};
+use tensorwire_runtime::{Exchange, ExchangeError, Sending, Storage};
+use tensorwire_tensor::TensorSpec;
+
+use super::rows::sorted_rows;
+
+/// The tensors of a job by the names of its variables: a variable's key is its place in this list.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreKeys {
+    keys: HashMap<String, Key>,
+}
+
+impl StoreKeys {
+    pub(crate) fn new<'a>(variables: impl Iterator<Item = &'a str>) -> StoreKeys {
+        StoreKeys { keys: variables.map(str::to_string).zip((0..).map(Key)).collect() }
+    }
+
+    pub(crate) fn key(&self, variable: &str) -> Option<Key> {
+        self.keys.get(variable).copied()
+    }
+
+    /// The variable whose update takes what comes over an edge, and which of a row gradient's two tensors it is.
+    fn updated_by(&self, plan: &Plan, edge: &Edge) -> Option<(Key, Sent)> {
+        let graph = &plan.parts[edge.to].graph;
+        graph.nodes().find_map(|(_, node)| {
+            let at = node.inputs.iter().position(|input| input.node == edge.recv)?;
+            let state = node.op.mutated_inputs();
+            let key = self.key(&graph.node(node.inputs.first()?.node).name)?;
+            match node.op {
+                Op::Apply { .. } | Op::ApplyAverage { .. } => Some((key, Sent::Whole)),
+                Op::ApplyRows { .. } if (at - state).is_multiple_of(2) => {
+                    Some((key, Sent::Indices))
+                }
+                Op::ApplyRows { .. } => Some((key, Sent::Rows)),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// What an edge brings to a variable's update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Whole,
+    /// A gradient by rows: which, and what.
+    Indices,
+    Rows,
+}
+
+/// An [`Exchange`] over a store.
+#[derive(Debug)]
+pub(crate) struct StoreExchange {
+    /// Its user asks it for other things between two runs.
+    worker: Arc<Mutex<KvWorker>>,
+    outbound: HashMap<EdgeId, (String, Key, Sent)>,
+    inbound: HashMap<EdgeId, Inbound>,
+    /// By edge: the last epoch that was pulled, and its ticket.
+    pulls: HashMap<EdgeId, (u64, Ticket)>,
+    pushes: HashMap<Ticket, EdgeId>,
+    /// Halves of gradients by rows.
+    halves: HashMap<Key, (EdgeId, Sent, TensorSpec, Buffer)>,
+    over: Vec<EdgeId>,
+    failed: Option<StoreError>,
+    news: Vec<Progress>,
+}
+
+#[derive(Debug)]
+struct Inbound {
+    name: String,
+    key: Key,
+    into: Vec<Buffer>,
+}
+
+impl StoreExchange {
+    /// The edges of `plan.parts[part]`, whose memory `storage` is cut from a slab of the worker's.
+    pub(crate) fn new(
+        worker: Arc<Mutex<KvWorker>>,
+        plan: &Plan,
+        part: usize,
+        storage: &Storage,
+        keys: &StoreKeys,
+    ) -> StoreExchange {
+        let (mut outbound, mut inbound) = (HashMap::new(), HashMap::new());
+        for edge in &plan.edges {
+            let name = edge.name.clone();
+            if edge.from == part
+                && let Some((key, sent)) = keys.updated_by(plan, edge)
+            {
+                outbound.insert(edge.id, (name, key, sent));
+            } else if edge.to == part
+                && edge.transfer != Transfer::Signal
+                && let (Some(key), Some(into)) =
+                    (keys.key(&edge.name), storage.buffer(edge.recv.into()))
+            {
+                inbound.insert(edge.id, Inbound { name, key, into: vec![into] });
+            }
+        }
+        StoreExchange {
+            worker,
+            outbound,
+            inbound,
+            pulls: HashMap::new(),
+            pushes: HashMap::new(),
+            halves: HashMap::new(),
+            over: Vec::new(),
+            failed: None,
+            news: Vec::new(),
+        }
+    }
+
+    fn progress(&mut self) {
+        if let Err(error) = self.worker.lock().progress() {
+            self.failed.get_or_insert(error);
+        }
+        self.worker.lock().news(&mut self.news);
+        for news in self.news.drain(..) {
+            if let Progress::Sent(ticket) = news {
+                self.over.extend(self.pushes.remove(&ticket));
+            }
+        }
+    }
+
+    fn check(&mut self) -> Result<(), ExchangeError> {
+        self.failed.take().map_or(Ok(()), |error| Err(store_error(error)))
+    }
+
+    /// What the next forward pass needs first goes first.
+    fn priority(key: Key) -> i32 {
+        // fits: variables are few
+        -i32::try_from(key.0).unwrap_or(i32::MAX)
+    }
+
+    fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
+        let priority = StoreExchange::priority(key);
+        let ticket = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
+        self.pushes.insert(ticket.map_err(store_error)?, edge);
+        // it is started as soon as it is there: nothing is gained by waiting for the rest
+        self.progress();
+        self.check()?;
+        Ok(Sending::Started)
+    }
+}
+
+fn store_error(error: StoreError) -> ExchangeError {
+    ExchangeError::Other { peer: error.lost_peer(), what: error.to_string() }
+}
+
+impl Exchange for StoreExchange {
+    fn send(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        tensor: Option<&Buffer>,
+    ) -> Result<Sending, ExchangeError> {
+        match (self.outbound.get(&edge), tensor) {
+            (Some((_, key, Sent::Whole)), Some(tensor)) => {
+                let key = *key;
+                self.push(edge, key, tensor)
+            }
+            // news for a server that is a part of the graph: here it needs none
+            _ => {
+                self.over.push(edge);
+                Ok(Sending::Started)
+            }
+        }
+    }
+
+    fn announce(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        spec: &TensorSpec,
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
+        let Some((_, key, sent)) = self.outbound.get(&edge) else {
+            self.over.push(edge);
+            return Ok(Sending::Started);
+        };
+        let (key, sent) = (*key, *sent);
+        if sent == Sent::Whole {
+            return self.push(edge, key, tensor);
+        }
+        let here = (edge, sent, spec.clone(), tensor.clone());
+        let Some(other) = self.halves.remove(&key) else {
+            self.halves.insert(key, here);
+            return Ok(Sending::Started);
+        };
+        let edges = [here.0, other.0];
+        let (indices, rows) = if sent == Sent::Indices { (here, other) } else { (other, here) };
+        let pushed = sorted_rows(&mut self.worker.lock(), key, &indices.3, &rows.2, &rows.3);
+        let (indices, rows) = pushed.map_err(store_error)?;
+        let pushed =
+            self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));
+        pushed.map_err(store_error)?;
+        // what is pushed is a copy, in the order of rows
+        self.over.extend(edges);
+        self.progress();
+        self.check()?;
+        Ok(Sending::Started)
+    }
+
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
+        let Some(Inbound { key, into, .. }) = self.inbound.get(&edge) else {
+            return true;
+        };
+        let ticket = match self.pulls.get(&edge) {
+            Some((pulled, ticket)) if *pulled == epoch => *ticket,
+            _ => {
+                let priority = StoreExchange::priority(*key);
+                match self.worker.lock().pull(&[*key], std::slice::from_ref(into), priority) {
+                    Ok(ticket) => {
+                        self.pulls.insert(edge, (epoch, ticket));
+                        // the others are asked for first: all go in one message
+                        return false;
+                    }
+                    Err(error) => {
+                        self.failed.get_or_insert(error);
+                        return false;
+                    }
+                }
+            }
+        };
+        if !self.worker.lock().is_done(ticket) {
+            self.progress();
+        }
+        self.worker.lock().is_done(ticket)
+    }
+
+    fn announced(&mut self, edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {
+        let name = self.inbound.get(&edge).map(|inbound| inbound.name.clone());
+        let what = format!("'{}' has no size of its own in a store", name.unwrap_or_default());
+        Err(ExchangeError::Other { peer: None, what })
+    }
+
+    fn fetch(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        _into: &Buffer,
+        _deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        self.announced(edge, epoch).map(|_| Sending::Started)
+    }
+
+    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
+        if self.over.is_empty() {
+            self.progress();
+        }
+        self.check()?;
+        finished.append(&mut self.over);
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
+        self.worker.lock().alloc_slab(bytes).map_err(store_error)
+    }
+
+    /// Servers may know the memory for as long as the job runs.
+    fn free(&mut self, _slab: &Slab) {}
+
+    fn observe(&mut self) {
+        self.worker.lock().observe();
+    }
+
+    fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
+        self.progress();
+        self.check()?;
+        if self.over.is_empty() {
+            self.worker.lock().wait_for_news(deadline);
+        }
+        self.progress();
+        self.check()
+    }
+}

@@ -1,0 +1,263 @@
+//! Training over a key-value store: workers run their part of the same plan as with `ps`, push gradients as they
+//! appear and pull weights as they are needed; servers fold and update (Li et al.; ps-lite).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_graph::Op;
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::proto::Mode;
+use tensorwire_kvstore::wire::WireStats;
+use tensorwire_kvstore::{
+    BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Partition, ServerLoad, StoreError, ValueSpec,
+};
+use tensorwire_memory::{Buffer, TensorMut};
+use tensorwire_models::{Program, Variable};
+use tensorwire_runtime::{Session, SessionOptions, Storage};
+
+use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
+use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError};
+use super::{cores, default_threads, kernel_choice, peak_bytes};
+use crate::config::{ConfigError, Exchange, Strategy, TrainConfig};
+use crate::member::{Member, Peers, WireOptions};
+use crate::report::TrainReport;
+use crate::store::{
+    StoreEnd, StoreExchange, StoreKeys, StoreOptions, StoreRule, StoreRules, StoreWire,
+};
+use crate::weights::{self, Weights};
+
+impl TrainConfig {
+    /// Which part of the plan a worker of a store runs.
+    pub(super) fn part(&self, rank: Rank) -> usize {
+        if self.is_of_one() { 0 } else { rank.index() }
+    }
+
+    fn store_mode(&self) -> Mode {
+        match self.strategy {
+            Strategy::DistAsgd => Mode::Async { max_delay: self.store.max_delay },
+            _ => Mode::Sync,
+        }
+    }
+}
+
+impl Prepared {
+    /// What each server of the store will hold.
+    ///
+    /// # Errors
+    /// Never: a model has far fewer variables than there are keys.
+    pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
+        let partition = Partition::new(self.config.servers, BIG_ELEMENTS);
+        Ok(partition.table(&values(&self.program))?)
+    }
+}
+
+/// What the servers of a store take here: weights, slots of the optimizer, and a slot for what each worker
+/// pushes.
+pub(super) fn server_bytes(program: &Program, config: &TrainConfig) -> u64 {
+    if !config.strategy.is_store() {
+        return 0;
+    }
+    let here =
+        (config.workers..config.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
+    // fits: sizes in memory
+    let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
+    let slots = config.rule().slots() as u64;
+    let all = weights.saturating_mul(1 + u64::from(config.workers) + slots);
+    // fits: servers are few
+    all / u64::from(config.servers.max(1)) * here.count() as u64
+}
+
+/// A variable's key is its place in the order of declaration.
+fn values(program: &Program) -> Vec<(Key, ValueSpec)> {
+    let by_rows = |variable: &Variable| {
+        let at = program.graph.find(&variable.name);
+        program.graph.nodes().any(|(_, node)| {
+            let first = node.inputs.first().map(|input| input.node);
+            matches!(node.op, Op::ApplyRows { .. }) && first == at
+        })
+    };
+    let value = |variable: &Variable| {
+        let spec = &variable.spec;
+        let dense = ValueSpec::dense(spec.dtype, spec.elements());
+        match spec.dims() {
+            [rows, columns] if by_rows(variable) => {
+                ValueSpec { rows: *rows, columns: *columns, ..dense }
+            }
+            _ => dense,
+        }
+    };
+    (0..).map(Key).zip(program.weights().map(value)).collect()
+}
+
+/// What each variable's update is: the optimizer's, or a moving average's.
+fn rules(config: &TrainConfig, program: &Program) -> StoreRules {
+    let mut rules = StoreRules::all(StoreRule::from(config.rule()));
+    let averages = (0u64..).zip(program.weights()).skip(program.variables.len());
+    for (key, variable) in averages {
+        let at = program.graph.find(&variable.name);
+        let rate = program.graph.nodes().find_map(|(_, node)| match node.op {
+            Op::ApplyAverage { rate } if node.inputs.first().map(|input| input.node) == at => {
+                Some(rate)
+            }
+            _ => None,
+        });
+        rules.of_keys.extend(rate.map(|rate| (key, StoreRule::Average { rate })));
+    }
+    rules
+}
+
+/// A member's part, from its end of the store to its report.
+pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError> {
+    let config = &part.config;
+    let crowded = member.members_here() > cores();
+    let transport = WireOptions {
+        transport: config.transport,
+        verbs: config.verbs.clone(),
+        arrival: config.arrival,
+        spin: if crowded { Duration::ZERO } else { SPIN },
+        queue_pairs: 1,
+        peers: Peers::Across { workers: config.workers },
+    };
+    let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
+    let kernels = Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?;
+    let kernels = Arc::new(kernels);
+    let path = |path: &std::path::PathBuf| path.to_string_lossy().to_string();
+    let every = config.store.checkpoint_every;
+    let checkpoint = config.store.checkpoint.as_ref();
+    let options = StoreOptions {
+        transport,
+        over: match config.exchange {
+            Exchange::Zmq => StoreWire::Zmq,
+            _ => StoreWire::ZeroCopy,
+        },
+        mode: config.store_mode(),
+        big_elements: BIG_ELEMENTS,
+        elastic: config.store.elastic,
+        checkpoint: checkpoint.map(|at| Checkpoint { path: path(at), every }),
+        kernels: kernels.clone(),
+        digest: crate::open_part::digest(&part.plan),
+    };
+    match member.open_store(options)? {
+        StoreEnd::Worker(worker) => work(member, part, kernels, *worker),
+        StoreEnd::Server(server) => serve(member, &kernels, *server),
+    }
+}
+
+fn serve(member: &Member, kernels: &Kernels, mut server: KvServer) -> Result<(), TrainError> {
+    let start = Instant::now();
+    server.serve()?;
+    let train_seconds = start.elapsed().as_secs_f64();
+    let stats = server.stats();
+    server.close(Deadline::after(member.setup_patience()))?;
+    let report = TrainReport { train_seconds, warm_seconds: train_seconds, ..Default::default() };
+    finish(member, kernels, stats, report)
+}
+
+fn finish(
+    member: &Member,
+    kernels: &Kernels,
+    stats: WireStats,
+    mut report: TrainReport,
+) -> Result<(), TrainError> {
+    report.kernels = kernels.description();
+    report.bytes_copied += stats.bytes_copied;
+    report.bytes_written = stats.bytes_direct;
+    report.registered_bytes = stats.registered_bytes;
+    report.peak_bytes = peak_bytes();
+    Ok(member.finish(serde_json::to_value(&report).unwrap_or_default())?)
+}
+
+fn work(
+    member: &Member,
+    part: &Part,
+    kernels: Arc<Kernels>,
+    mut worker: KvWorker,
+) -> Result<(), TrainError> {
+    let Part { config, program, plan, shape, data } = part;
+    let rank = member.rank();
+    let here = config.part(rank);
+    let registered = worker.alloc_slab(plan.parts[here].memory.registered_bytes)?;
+    let storage = Storage::new(&plan.parts[here], &registered)?;
+    let patience = Deadline::after(member.setup_patience());
+    begin(&mut worker, part, &storage, rank, patience)?;
+    let worker = Arc::new(Mutex::new(worker));
+    let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
+    let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys);
+    let options = SessionOptions {
+        step_deadline: STEP_DEADLINE,
+        timeline: config.trace.is_some(),
+        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        variables_shared: false,
+    };
+    let exchange = Some(Box::new(exchange) as Box<dyn tensorwire_runtime::Exchange>);
+    let mut session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
+    let of_one = config.is_of_one();
+    let replicas = if of_one { 0..1 } else { rank.0..rank.0 + 1 };
+    let shard = if of_one { rank.index() } else { 0 };
+    let (session, shape, concludes) = (&mut session, *shape, rank.0 == 0);
+    let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
+    let mut report = trainer.train(data.as_ref(), &mut &*member)?;
+    // whoever evaluates has what all have pushed
+    let last = Deadline::after(LAST_WORKER_DEADLINE);
+    {
+        let mut worker = worker.lock();
+        worker.wait_all(last)?;
+        worker.barrier(last)?;
+    }
+    trainer.concludes = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+    trainer.conclude(data.as_ref(), &mut report)?;
+    let mut worker = worker.lock();
+    let stats = worker.stats();
+    worker.close(Deadline::after(member.setup_patience()))?;
+    finish(member, &kernels, stats, report)
+}
+
+/// Makes all variables known to the servers; worker 0 says how they are updated, and what they are at first.
+fn begin(
+    worker: &mut KvWorker,
+    part: &Part,
+    storage: &Storage,
+    rank: Rank,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { config, program, plan, .. } = part;
+    let values = values(program);
+    if rank.0 != 0 {
+        let ticket = worker.init(&values, None)?;
+        return Ok(worker.wait(ticket, patience)?);
+    }
+    let ticket = worker.set_optimizer(&rules(config, program).to_bytes());
+    worker.wait(ticket, patience)?;
+    let load = config.load.as_deref();
+    let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
+    let mut first = Vec::new();
+    for (variable, (_, spec)) in program.weights().zip(&values) {
+        // a variable's first value lies where it will be pulled to, if it ever is
+        let edge = plan
+            .edges
+            .iter()
+            .find(|edge| edge.to == config.part(rank) && edge.name == variable.name);
+        let pulled = edge.and_then(|edge| storage.buffer(edge.recv.into()));
+        let buffer: Buffer = match pulled.filter(|buffer| buffer.bytes() == spec.bytes()) {
+            Some(buffer) => buffer,
+            None => worker.alloc(spec)?,
+        };
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let mut bytes = buffer.write().map_err(lent)?;
+        match &file {
+            Some(file) => bytes.copy_from_slice(&file.tensor(&variable.name)?),
+            None => {
+                let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
+                let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;
+                weights::first_values(&variable.name, variable.init, config.seed, tensor)
+                    .map_err(bad)?;
+            }
+        }
+        drop(bytes);
+        first.push(buffer);
+    }
+    let ticket = worker.init(&values, Some(&first))?;
+    Ok(worker.wait(ticket, patience)?)
+}
