@@ -13,7 +13,8 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Member;
 
 use crate::error::StoreError;
-use crate::message::Answer;
+use crate::key::{Key, PartKey};
+use crate::message::{Answer, RequestId};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::ports::{Keep, Membership, Snapshot, StoreEvent, Update};
@@ -91,8 +92,10 @@ struct Core {
     /// By worker.
     outboxes: Vec<Outbox>,
     /// Direct writes under way, by token: of which part, to whom.
-    sending: HashMap<u64, (crate::key::PartKey, usize)>,
+    sending: HashMap<u64, (PartKey, usize)>,
     next_token: u64,
+    /// Values that workers read where they are, by worker and pull.
+    shown: HashMap<(usize, RequestId), PartKey>,
     /// Regions of workers that are open.
     opened: HashSet<(usize, u64)>,
     alive: Vec<bool>,
@@ -146,6 +149,7 @@ impl KvServer {
             parts: Parts::default(),
             sending: HashMap::new(),
             next_token: 0,
+            shown: HashMap::new(),
             opened: HashSet::new(),
             alive: vec![true; workers],
             left: vec![false; workers],
@@ -277,7 +281,11 @@ impl Core {
         for part in self.outboxes[worker].abandon() {
             self.proto.on_sent(part);
         }
-        let is_its = |(_, (_, to)): &(&u64, &(crate::key::PartKey, usize))| *to == worker;
+        let shown: Vec<_> = self.shown.keys().filter(|(to, _)| *to == worker).copied().collect();
+        for key in shown {
+            self.shown.remove(&key).into_iter().for_each(|part| self.proto.on_sent(part));
+        }
+        let is_its = |(_, (_, to)): &(&u64, &(PartKey, usize))| *to == worker;
         let tokens: Vec<u64> =
             self.sending.iter().filter(is_its).map(|(token, _)| *token).collect();
         for token in tokens {
@@ -343,9 +351,9 @@ impl Core {
         let first = self.options.partition.range(self.options.server).start;
         for part in snapshot.parts {
             if starts {
-                let workers = self.options.workers.len();
-                self.parts.create(&mut self.pool, wire, part.key, part.spec, workers)?;
-                let key = crate::key::Key(part.key.0 - first);
+                let slots = self.slots(wire, &part.spec);
+                self.parts.create(&mut self.pool, wire, part.key, part.spec, &slots)?;
+                let key = Key(part.key.0 - first);
                 self.update.create(part.key, key, &part.spec).map_err(StoreError::Update)?;
             }
             self.parts.put_back(part.key, &part.spec, &part.weights)?;

@@ -392,6 +392,7 @@ impl KvWorker {
     pub fn stats(&self) -> WireStats {
         let mut stats = self.wire.stats();
         stats.bytes_copied += self.core.bytes_copied;
+        stats.bytes_direct += self.core.bytes_read;
         stats
     }
 

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use tensorwire_base::{Clock, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Loan};
+use tensorwire_memory::{Buffer, Loan, LoanError};
 
 use super::{KvWorkerOptions, Progress, Ticket};
 use crate::batch::{Bytes, entries};
 use crate::error::StoreError;
 use crate::key::{Key, PartKey, ValueSpec};
-use crate::message::{Carried, Reply};
+use crate::message::{Carried, Reply, RequestId};
 use crate::partition::Part;
 use crate::pool::Pool;
 use crate::ports::Reduce;
@@ -126,6 +126,8 @@ pub(super) struct Core {
     /// Direct writes: whose they are.
     pub(super) tokens: HashMap<u64, Option<u64>>,
     pub(super) bytes_copied: u64,
+    /// Of values that servers showed: the one move that they make.
+    pub(super) bytes_read: u64,
     reduce: Box<dyn Reduce>,
     tickets: HashMap<Ticket, Open>,
     returned: HashMap<Ticket, Vec<u8>>,
@@ -134,7 +136,18 @@ pub(super) struct Core {
     to_open: Vec<(usize, RegionDescriptor)>,
     opened: Vec<(usize, u64)>,
     failed: Option<StoreError>,
+    /// Values that are to be read where a server has them.
+    to_read: Vec<ToRead>,
     next: u64,
+}
+
+/// A value that a server shows.
+#[derive(Debug)]
+struct ToRead {
+    server: usize,
+    op: u64,
+    id: RequestId,
+    place: RemotePlace,
 }
 
 impl Core {
@@ -151,6 +164,7 @@ impl Core {
             log: BTreeMap::new(),
             tokens: HashMap::new(),
             bytes_copied: 0,
+            bytes_read: 0,
             reduce,
             tickets: HashMap::new(),
             returned: HashMap::new(),
@@ -158,6 +172,7 @@ impl Core {
             to_open: Vec::new(),
             opened: Vec::new(),
             failed: None,
+            to_read: Vec::new(),
             next: 0,
         }
     }
@@ -297,7 +312,10 @@ impl Core {
             let (range, indices) = share(&part, &spec, pulling.rows);
             for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
                 let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
-                let staging = match is_direct && !self.pool.has(into) {
+                // what a server shows is read by this process, into any memory
+                let is_shown =
+                    indices.is_none() && wire.shares_memory(self.links[part.server].rank);
+                let staging = match is_direct && !is_shown && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
                 };
@@ -335,6 +353,7 @@ impl Core {
         }
         self.notice_lost(wire)?;
         self.open_regions(wire)?;
+        self.read_shown(wire)?;
         let mut tokens = Vec::new();
         wire.finished(&mut tokens)?;
         for token in tokens {
@@ -390,8 +409,14 @@ impl Core {
             return Ok(());
         };
         for reply in entries::<Reply>(message.meta).map_err(nonsense)? {
-            if let Some(event) = self.proto.on_reply(server, &reply) {
-                self.on_event(server, event, message)?;
+            match self.proto.on_reply(server, &reply) {
+                Some(WorkerEvent::Value { op, value: Carried::There(place), .. }) => {
+                    let (key, bytes) = place.region;
+                    self.to_open.push((server, RegionDescriptor { key, bytes }));
+                    self.to_read.push(ToRead { server, op, id: reply.id, place });
+                }
+                Some(event) => self.on_event(server, event, message)?,
+                None => {}
             }
         }
         Ok(())
@@ -457,8 +482,8 @@ impl Core {
         let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) else {
             return Ok(());
         };
-        let Pulled { into, bytes, staging, also, .. } = pulled;
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let Pulled { into, bytes, staging, .. } = pulled;
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         let rank = message.from;
         match (value, staging) {
             (Carried::Block(index), _) => {
@@ -471,17 +496,35 @@ impl Core {
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(block);
                 self.bytes_copied += bytes.len() as u64;
             }
-            (Carried::InPlace, Some(staging)) => {
+            (Carried::InPlace | Carried::There(_), Some(staging)) => {
                 let staged = staging.read().map_err(lent)?;
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(&staged);
                 self.bytes_copied += bytes.len() as u64;
             }
-            (Carried::InPlace, None) => {}
+            (Carried::InPlace | Carried::There(_), None) => {}
         }
-        for other in also {
-            let from = into.read().map_err(lent)?;
-            other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
-            self.bytes_copied += bytes.len() as u64;
+        self.bytes_copied += spread(pulled)?;
+        Ok(())
+    }
+
+    /// Fills pulls from where servers have the values.
+    fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
+        for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
+            let rank = self.links[server].rank;
+            if let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) {
+                let bytes = pulled.bytes.clone();
+                let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
+                let Some(from) = from else {
+                    let what = format!("{place:?} holds no value of {} bytes", bytes.len());
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                let lent = |source: LoanError| StoreError::Update(source.to_string());
+                pulled.into.write().map_err(lent)?[bytes].copy_from_slice(from);
+                self.bytes_read += from.len() as u64;
+                self.bytes_copied += spread(pulled)?;
+            }
+            self.links[server].taken.push(id);
+            self.done(Some(op));
         }
         Ok(())
     }
@@ -569,10 +612,7 @@ impl Core {
         if rest.is_empty() && (!is_direct || self.pool.has(first)) {
             return Ok(first.clone());
         }
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Lent {
-            key,
-            what: source.to_string(),
-        };
+        let lent = |source: LoanError| StoreError::Lent { key, what: source.to_string() };
         let merged = self.pool.alloc(wire, bytes)?;
         let mut sum = merged.write().map_err(lent)?;
         sum.copy_from_slice(&first.read().map_err(lent)?[..bytes]);
@@ -593,7 +633,7 @@ impl Core {
             return Ok(Bytes::Own(indices));
         }
         let buffer = self.pool.alloc(wire, bytes)?;
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         buffer.write().map_err(lent)?.copy_from_slice(&indices);
         self.bytes_copied += bytes as u64;
         Ok(Bytes::Of { buffer, offset: 0, bytes })
@@ -601,7 +641,7 @@ impl Core {
 
     /// A copy of what is pushed, to push it again.
     fn log_entry(&mut self, wire: &mut dyn Wire, pushed: &Pushed) -> Result<Logged, StoreError> {
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         let copy = self.pool.alloc(wire, pushed.bytes.len())?;
         let from = pushed.from.read().map_err(lent)?;
         copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
@@ -612,6 +652,17 @@ impl Core {
     pub(super) fn now_ms() -> u64 {
         Clock::now_ns() / 1_000_000
     }
+}
+
+/// Fills the tensors of the other devices.
+fn spread(pulled: &Pulled) -> Result<u64, StoreError> {
+    let Pulled { into, bytes, also, .. } = pulled;
+    let lent = |source: LoanError| StoreError::Update(source.to_string());
+    for other in also {
+        let from = into.read().map_err(lent)?;
+        other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
+    }
+    Ok((also.len() * bytes.len()) as u64)
 }
 
 fn check_sizes(
