@@ -184,19 +184,28 @@ impl Parts {
         .collect()
     }
 
-    pub(super) fn put_back(
-        &self,
-        part: PartKey,
-        spec: &ValueSpec,
-        weights: &[u8],
-    ) -> Result<(), StoreError> {
+    /// Whether a kept part can be put back here.
+    pub(super) fn check(&self, kept: &PartSnapshot) -> Result<(), StoreError> {
+        let PartSnapshot { key, spec, weights, .. } = kept;
         let wrong = |what: String| StoreError::Snapshot(what);
-        let memory = self.parts.get(&part);
-        let memory = memory.ok_or_else(|| wrong(format!("part {} is unknown", part.0)))?;
+        let Some(memory) = self.parts.get(key) else {
+            return Err(wrong(format!(
+                "part {} is unknown here; load with as many servers as saved it, after init of the same keys",
+                key.0
+            )));
+        };
         if memory.spec != *spec || weights.len() != spec.bytes() {
-            return Err(wrong(format!("part {} is {}, not {spec}", part.0, memory.spec)));
+            let (here, found) = (memory.spec, weights.len());
+            return Err(wrong(format!("part {} is {here}, not {spec} of {found} bytes", key.0)));
         }
-        memory.weights.write().map_err(lent)?.copy_from_slice(weights);
+        Ok(())
+    }
+
+    /// Weights of a part that was [checked](Parts::check).
+    pub(super) fn put_back(&self, part: PartKey, weights: &[u8]) -> Result<(), StoreError> {
+        if let Some(memory) = self.parts.get(&part) {
+            memory.weights.write().map_err(lent)?.copy_from_slice(weights);
+        }
         Ok(())
     }
 }

@@ -4,16 +4,16 @@
 use std::collections::VecDeque;
 
 use tensorwire_base::Deadline;
-use tensorwire_fabric::RegionDescriptor;
+use tensorwire_fabric::{Member, RegionDescriptor};
 
 use super::Core;
 use super::memory::{View, indices_of};
 use crate::batch::entries;
 use crate::error::StoreError;
-use crate::key::{Key, PartKey, ValueSpec};
-use crate::message::{Answer, Ask, Carried, Refusal, Reply, Request, Rows};
-use crate::proto::{ServerAction, Taken};
-use crate::wire::{Incoming, Wire};
+use crate::key::{PartKey, ValueSpec};
+use crate::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
+use crate::proto::{Control, ServerAction, Taken};
+use crate::wire::{Incoming, Wire, WireError};
 
 /// Workers' memory that is to be opened: whose, and which.
 pub(super) type ToOpen = VecDeque<(usize, RegionDescriptor)>;
@@ -22,15 +22,13 @@ impl Core {
     /// Takes a message's requests.
     pub(super) fn take(&mut self, message: &Incoming<'_>, to_open: &mut ToOpen) {
         let rank = message.from;
-        let Some(worker) = self.worker(rank) else {
-            // a stranger on the wire: nobody who may ask
-            return;
-        };
-        let requests = entries::<Request>(message.meta);
-        let requests = match requests {
+        // else a stranger on the wire, or who is none of the workers any more: nobody who may ask
+        let worker = self.worker(rank).filter(|worker| self.outboxes[*worker].is_open());
+        let Some(worker) = worker else { return };
+        let requests = match entries::<Request>(message.meta) {
             Ok(requests) => requests,
             Err(what) => {
-                self.failed.get_or_insert(StoreError::Nonsense { rank, what });
+                self.strange.push((worker, what));
                 return;
             }
         };
@@ -39,7 +37,7 @@ impl Core {
             | Ask::Push { value: Carried::There(place), .. } = &request.what
             {
                 let (key, bytes) = place.region;
-                if self.opened.insert((worker, key)) {
+                if self.opened.insert((worker, key), bytes).is_none() {
                     to_open.push_back((worker, RegionDescriptor { key, bytes }));
                 }
             }
@@ -177,8 +175,14 @@ impl Core {
     ) -> Result<(), StoreError> {
         let deadline = Deadline::after(self.options.patience);
         for (worker, region) in to_open {
-            if self.outboxes[worker].is_open() {
-                wire.open_region(self.options.workers[worker].rank, region, deadline)?;
+            let rank = self.options.workers[worker].rank;
+            if !self.outboxes[worker].is_open() {
+                continue;
+            }
+            match wire.open_region(rank, region, deadline) {
+                // the wire says so itself, once all that came from it was handed out
+                Ok(()) | Err(WireError::Lost { .. }) => {}
+                Err(error) => self.strange.push((worker, error.to_string())),
             }
         }
         Ok(())
@@ -194,22 +198,33 @@ impl Core {
     /// Does what the protocol wants; true if it wanted something.
     pub(super) fn act(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
         let mut moved = false;
-        while let Some(action) = self.proto.poll() {
-            moved = true;
-            self.act_on(wire, action)?;
+        loop {
+            while let Some(action) = self.proto.poll() {
+                moved = true;
+                self.act_on(wire, action)?;
+            }
+            // only now is nothing half done, and a snapshot whole
+            let Some((from, id, what)) = self.saves.pop_front() else { break };
+            self.answer_control(wire, from, id, what);
+        }
+        self.keep_first_values();
+        // nobody hears of it before it is kept
+        if self.snapshot_due {
+            self.take_snapshot()?;
         }
         Ok(moved)
     }
 
+    fn answer_control(&mut self, wire: &mut dyn Wire, from: Member, id: RequestId, what: Control) {
+        if let Some(worker) = self.worker(from.rank) {
+            let answer = self.control(wire, worker, what);
+            self.proto.on_done(from, id, answer);
+        }
+    }
+
     fn act_on(&mut self, wire: &mut dyn Wire, action: ServerAction) -> Result<(), StoreError> {
         match action {
-            ServerAction::Create { part, spec } => {
-                let slots = self.slots(wire, &spec);
-                self.parts.create(&mut self.pool, wire, part, spec, &slots)?;
-                let first = self.options.partition.range(self.options.server).start;
-                let key = Key(part.0 - first);
-                self.update.create(part, key, &spec).map_err(StoreError::Update)?;
-            }
+            ServerAction::Create { part, spec } => self.create(wire, part, spec)?,
             ServerAction::Place { to, id, part, rounds } => {
                 if let Some(worker) = self.worker(to.rank) {
                     let memory = self.parts.get(part);
@@ -223,6 +238,7 @@ impl Core {
             ServerAction::Seed { part, worker } => {
                 let rank = self.options.workers[worker].rank;
                 self.bytes_copied += self.parts.seed(part, worker, &View { wire, rank })?;
+                self.is_seeding = true;
             }
             ServerAction::Fold { part, workers, .. } => {
                 let ranks = self.options.workers.iter().map(|worker| worker.rank);
@@ -242,15 +258,10 @@ impl Core {
                     self.send(wire, worker, value)?;
                 }
             }
-            ServerAction::Control { from, id, what } => {
-                if let Some(worker) = self.worker(from.rank) {
-                    let answer = self.control(wire, worker, what);
-                    self.proto.on_done(from, id, answer);
-                    if self.snapshot_due {
-                        self.take_snapshot()?;
-                    }
-                }
-            }
+            ServerAction::Control { from, id, what } => match what {
+                Control::Save { .. } => self.saves.push_back((from, id, what)),
+                what => self.answer_control(wire, from, id, what),
+            },
         }
         Ok(())
     }

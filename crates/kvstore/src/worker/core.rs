@@ -17,9 +17,10 @@ use crate::partition::Part;
 use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
-use crate::wire::{Incoming, RemotePlace, Wire};
+use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 use super::link::Link;
+use super::shares::{check_rows, check_sizes, portions, share};
 
 /// A wire loses nothing: what is lost with a server is sent again when another took over, not before.
 const NEVER_MS: u64 = u64::MAX / 2;
@@ -258,6 +259,20 @@ impl Core {
         Ok(())
     }
 
+    /// Whether these tensors can be pushed or filled; returns the bytes of each.
+    pub(super) fn check(
+        &self,
+        key: Key,
+        devices: &[Buffer],
+        rows: Option<&[i32]>,
+    ) -> Result<usize, StoreError> {
+        let spec = self.values.get(&key).ok_or(StoreError::NotInitialised { key })?.spec;
+        let count = rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
+        let bytes = count.unwrap_or(spec.rows) * spec.row_bytes();
+        check_sizes(key, devices, bytes, rows.is_some())?;
+        Ok(bytes)
+    }
+
     pub(super) fn push(
         &mut self,
         wire: &mut dyn Wire,
@@ -266,10 +281,8 @@ impl Core {
         devices: &[Buffer],
         pushing: Pushing<'_>,
     ) -> Result<(), StoreError> {
+        let bytes = self.check(key, devices, pushing.rows)?;
         let (spec, parts) = self.value(key)?;
-        let rows = pushing.rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
-        let bytes = rows.unwrap_or(spec.rows) * spec.row_bytes();
-        check_sizes(key, devices, bytes, rows.is_some())?;
         let from = self.merged(wire, key, &spec, devices, bytes)?;
         for part in parts {
             let (range, indices) = share(&part, &spec, pushing.rows);
@@ -303,10 +316,8 @@ impl Core {
         devices: &[Buffer],
         pulling: Pulling<'_>,
     ) -> Result<(), StoreError> {
+        self.check(key, devices, pulling.rows)?;
         let (spec, parts) = self.value(key)?;
-        let rows = pulling.rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
-        let bytes = rows.unwrap_or(spec.rows) * spec.row_bytes();
-        check_sizes(key, devices, bytes, rows.is_some())?;
         let Some((into, also)) = devices.split_first() else { return Ok(()) };
         for part in parts {
             let (range, indices) = share(&part, &spec, pulling.rows);
@@ -347,7 +358,12 @@ impl Core {
 
     /// Does what can be done now; true if something was.
     pub(super) fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
-        let mut moved = wire.receive(&mut |message| self.take(&message))? > 0;
+        let mut moved = match wire.receive(&mut |message| self.take(&message)) {
+            Ok(count) => count > 0,
+            // it is one server's end, which is told below
+            Err(WireError::Lost { .. } | WireError::Garbled { .. }) => true,
+            Err(error) => return Err(error.into()),
+        };
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -374,10 +390,7 @@ impl Core {
             let Some(server) = self.links.iter().position(|link| link.rank == rank) else {
                 continue;
             };
-            if !self.options.servers_come_back {
-                return Err(StoreError::ServerLost { server, rank, reason });
-            }
-            self.links[server].lost = Some(reason);
+            self.lose(server, reason)?;
         }
         Ok(())
     }
@@ -387,39 +400,54 @@ impl Core {
         for (server, region) in std::mem::take(&mut self.to_open) {
             let is_known = self.opened.contains(&(server, region.key));
             if !is_known && self.links[server].lost.is_none() {
-                wire.open_region(self.links[server].rank, region, deadline)?;
+                let rank = self.links[server].rank;
+                match wire.open_region(rank, region, deadline) {
+                    Err(WireError::Lost { reason, .. }) => self.lose(server, reason)?,
+                    opened => opened?,
+                }
                 self.opened.push((server, region.key));
             }
         }
         Ok(())
     }
 
-    /// Takes a message's replies.
-    fn take(&mut self, message: &Incoming<'_>) {
-        if let Err(error) = self.try_take(message) {
-            self.failed.get_or_insert(error);
+    /// A server cannot be reached any more.
+    pub(super) fn lose(&mut self, server: usize, reason: String) -> Result<(), StoreError> {
+        if !self.options.servers_come_back {
+            let rank = self.links[server].rank;
+            return Err(StoreError::ServerLost { server, rank, reason });
         }
+        self.links[server].lost.get_or_insert(reason);
+        Ok(())
     }
 
-    fn try_take(&mut self, message: &Incoming<'_>) -> Result<(), StoreError> {
+    /// Takes a message's replies.
+    fn take(&mut self, message: &Incoming<'_>) {
         let rank = message.from;
-        let nonsense = |what: String| StoreError::Nonsense { rank, what };
         let Some(server) = self.links.iter().position(|link| link.rank == rank) else {
             // of a server that was replaced
-            return Ok(());
+            return;
         };
-        for reply in entries::<Reply>(message.meta).map_err(nonsense)? {
-            match self.proto.on_reply(server, &reply) {
-                Some(WorkerEvent::Value { op, value: Carried::There(place), .. }) => {
-                    let (key, bytes) = place.region;
-                    self.to_open.push((server, RegionDescriptor { key, bytes }));
-                    self.to_read.push(ToRead { server, op, id: reply.id, place });
-                }
-                Some(event) => self.on_event(server, event, message)?,
-                None => {}
+        let replies = match entries::<Reply>(message.meta) {
+            Ok(replies) => replies,
+            Err(what) => {
+                self.failed.get_or_insert(StoreError::Nonsense { rank, what });
+                return;
+            }
+        };
+        for reply in replies {
+            let Some(event) = self.proto.on_reply(server, &reply) else { continue };
+            if let WorkerEvent::Value { op, value: Carried::There(place), .. } = event {
+                let (key, bytes) = place.region;
+                self.to_open.push((server, RegionDescriptor { key, bytes }));
+                self.to_read.push(ToRead { server, op, id: reply.id, place });
+                continue;
+            }
+            // what one answer says is no reason to lose the others
+            if let Err(error) = self.on_event(server, event, message) {
+                self.failed.get_or_insert(error);
             }
         }
-        Ok(())
     }
 
     fn on_event(
@@ -431,13 +459,18 @@ impl Core {
         let rank = message.from;
         match event {
             WorkerEvent::Placed { op, part, place } => {
+                let Some(here) = self.parts.get_mut(&part) else { return Ok(()) };
+                // fits: a size of a value that is in memory
+                let slot_bytes = here.spec.slot_bytes() as u64;
                 if let Some(place) = place {
+                    if place.bytes < slot_bytes {
+                        let what = format!("{} bytes for pushes of {slot_bytes}", place.bytes);
+                        return Err(StoreError::Nonsense { rank, what });
+                    }
                     let (key, bytes) = place.region;
                     self.to_open.push((server, RegionDescriptor { key, bytes }));
                 }
-                if let Some(part) = self.parts.get_mut(&part) {
-                    part.slot = place;
-                }
+                here.slot = place;
                 self.done(op);
             }
             WorkerEvent::Folded { op, part, durable, .. } => {
@@ -458,7 +491,8 @@ impl Core {
                 self.done(Some(op));
             }
             WorkerEvent::Done { op } => self.done(Some(op)),
-            WorkerEvent::Refused { why, .. } => {
+            WorkerEvent::Refused { op, why, .. } => {
+                self.done(op);
                 return Err(StoreError::Refused { server, rank, why });
             }
             WorkerEvent::Unfit { part, rounds, durable, pushed } => {
@@ -663,77 +697,4 @@ fn spread(pulled: &Pulled) -> Result<u64, StoreError> {
         other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
     }
     Ok((also.len() * bytes.len()) as u64)
-}
-
-fn check_sizes(
-    key: Key,
-    devices: &[Buffer],
-    bytes: usize,
-    may_be_larger: bool,
-) -> Result<(), StoreError> {
-    let fits = |found: usize| if may_be_larger { found >= bytes } else { found == bytes };
-    match devices.iter().map(Buffer::bytes).find(|found| !fits(*found)) {
-        Some(found) => Err(StoreError::Size { key, bytes, found }),
-        None => Ok(()),
-    }
-}
-
-/// How many rows; they must be sorted, there, and no more than the value has.
-fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<usize, StoreError> {
-    let wrong = |what: &str| StoreError::Rows { key, what: what.to_string() };
-    if spec.columns < 2 {
-        return Err(wrong("its rows have one element; only values of wider rows go by rows"));
-    }
-    if !indices.is_sorted() {
-        return Err(wrong("row indices are to be sorted"));
-    }
-    if indices.len() > spec.rows {
-        return Err(wrong("more rows than the value has; add those of one index first"));
-    }
-    let is_there = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < spec.rows);
-    match indices.iter().find(|index| !is_there(index)) {
-        Some(index) => Err(wrong(&format!("row {index} of {}", spec.rows))),
-        None => Ok(indices.len()),
-    }
-}
-
-/// A part's share of a tensor: the bytes, and the indices counted from the part's first row.
-fn share(
-    part: &Part,
-    spec: &ValueSpec,
-    indices: Option<&[i32]>,
-) -> (Range<usize>, Option<Vec<u8>>) {
-    let row = spec.row_bytes();
-    let Some(indices) = indices else {
-        return (part.rows.start * row..part.rows.end * row, None);
-    };
-    // fits: indices were checked against the rows
-    let below = |end: usize| indices.partition_point(|index| (*index as usize) < end);
-    let (start, end) = (below(part.rows.start), below(part.rows.end));
-    let first = part.rows.start as i32;
-    let own = indices[start..end].iter().flat_map(|index| (index - first).to_le_bytes());
-    (start * row..end * row, Some(own.collect()))
-}
-
-/// A pull by rows in portions whose indices fit a message.
-fn portions(
-    direct_from: Option<usize>,
-    spec: &ValueSpec,
-    bytes: Range<usize>,
-    indices: Option<Vec<u8>>,
-) -> Vec<(Range<usize>, Option<Vec<u8>>)> {
-    let (Some(direct_from), Some(indices)) = (direct_from, &indices) else {
-        return vec![(bytes, indices)];
-    };
-    let index = size_of::<i32>();
-    let rows_max = (direct_from / index).max(1);
-    let row = spec.row_bytes();
-    let portion = |(number, indices): (usize, &[u8])| {
-        let start = bytes.start + number * rows_max * row;
-        (start..start + indices.len() / index * row, Some(indices.to_vec()))
-    };
-    match indices.is_empty() {
-        true => vec![(bytes, Some(Vec::new()))],
-        false => indices.chunks(rows_max * index).enumerate().map(portion).collect(),
-    }
 }

@@ -9,7 +9,7 @@ use crate::error::StoreError;
 use crate::key::PartKey;
 use crate::message::{Ask, Carried, Request, RequestId, Rows};
 use crate::proto::{ToSend, What};
-use crate::wire::{RemotePlace, Sending, Wire};
+use crate::wire::{RemotePlace, Sending, Wire, WireError};
 
 /// Most bytes of direct values to one server that are under way: what has more priority overtakes the rest.
 const WINDOW_BYTES: usize = 8 << 20;
@@ -68,18 +68,23 @@ impl Core {
         server: usize,
         batch: Batch,
     ) -> Result<bool, StoreError> {
-        match batch.send(wire, self.links[server].rank)? {
-            Sending::Full => {
+        match batch.send(wire, self.links[server].rank) {
+            Ok(Sending::Full) => {
                 self.links[server].stuck = Some(batch);
                 Ok(false)
             }
-            Sending::Started => {
+            Ok(Sending::Started) => {
                 // what travels in the message has been copied
                 for op in batch.carries {
                     self.sent(op);
                 }
                 Ok(true)
             }
+            Err(StoreError::Wire(WireError::Lost { reason, .. })) => {
+                self.lose(server, reason)?;
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -124,7 +129,8 @@ impl Core {
             What::Push { part, round } => {
                 let from_op = op.and_then(|op| self.operations.get(&op));
                 let (from, bytes, indices) = match from_op {
-                    Some(Operation { work: Work::Push(pushed), .. }) => {
+                    // what has left once may have been written over since: then the log has it
+                    Some(Operation { work: Work::Push(pushed), .. }) if pushed.loan.is_some() => {
                         let Pushed { from, bytes, indices, .. } = pushed;
                         (from.clone(), bytes.clone(), indices.clone())
                     }
