@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod kvstore;
 mod limit;
 mod machine;
 mod size;
@@ -12,6 +13,10 @@ mod transfer;
 mod write;
 
 pub use error::BenchError;
+pub use kvstore::{
+    KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, WORKERS_MAX, kvstore,
+    kvstore_member,
+};
 pub use limit::LimitKind;
 pub use machine::Machine;
 pub use size::{SizeError, parse_size};

@@ -6,6 +6,8 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
     pub count: usize,
+    /// One of ten was at most this.
+    pub p10: f64,
     pub median: f64,
     /// Nine of ten were at most this.
     pub p90: f64,
@@ -19,9 +21,9 @@ impl Summary {
         let last = sorted.len().checked_sub(1)?;
         // the mean of the two in the middle, which are one where the count is odd
         let median = f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]);
-        // nearest rank: the smallest that at least 9 of 10 do not exceed
-        let p90 = sorted[(sorted.len() * 9).div_ceil(10) - 1];
-        Some(Summary { count: sorted.len(), median, p90 })
+        // nearest rank: the smallest that at least so many of 10 do not exceed
+        let tenths = |count: usize| sorted[(sorted.len() * count).div_ceil(10) - 1];
+        Some(Summary { count: sorted.len(), p10: tenths(1), median, p90: tenths(9) })
     }
 }
 
@@ -47,9 +49,11 @@ mod tests {
     }
 
     #[test]
-    fn nine_of_ten_are_at_most_p90() {
+    fn one_of_ten_is_at_most_p10_and_nine_are_at_most_p90() {
         let samples: Vec<f64> = (1..=20).rev().map(f64::from).collect();
         assert_eq!(summary(&samples), (10.5, 18.0));
+        assert_eq!(Summary::of(samples).map(|found| found.p10), Some(2.0));
+        assert_eq!(Summary::of([3.0, 1.0, 2.0]).map(|found| found.p10), Some(1.0));
     }
 
     #[test]

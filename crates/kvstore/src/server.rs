@@ -6,19 +6,20 @@ mod answers;
 mod memory;
 mod requests;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Member;
 
 use crate::error::StoreError;
-use crate::message::Answer;
+use crate::key::{Key, PartKey, ValueSpec};
+use crate::message::{Answer, Refusal, RequestId};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::ports::{Keep, Membership, Snapshot, StoreEvent, Update};
-use crate::proto::{Mode, Server, ServerConfig};
-use crate::wire::{Wire, WireStats};
+use crate::proto::{Control, Mode, Server, ServerConfig, ServerState};
+use crate::wire::{Wire, WireError, WireStats};
 
 use self::answers::Outbox;
 use self::memory::Parts;
@@ -91,15 +92,23 @@ struct Core {
     /// By worker.
     outboxes: Vec<Outbox>,
     /// Direct writes under way, by token: of which part, to whom.
-    sending: HashMap<u64, (crate::key::PartKey, usize)>,
+    sending: HashMap<u64, (PartKey, usize)>,
     next_token: u64,
-    /// Regions of workers that are open.
-    opened: HashSet<(usize, u64)>,
+    /// Values that workers read where they are, by worker and pull.
+    shown: HashMap<(usize, RequestId), PartKey>,
+    /// Regions of workers that are open, with their bytes.
+    opened: HashMap<(usize, u64), u64>,
     alive: Vec<bool>,
     left: Vec<bool>,
     folds_since_snapshot: u64,
     /// The next snapshot may not wait: it holds what cannot be pushed again.
     snapshot_due: bool,
+    /// A part got its first value since the last look at them.
+    is_seeding: bool,
+    /// What workers want saved, once nothing is half done.
+    saves: VecDeque<(Member, RequestId, Control)>,
+    /// Workers that sent what is none of a worker's requests.
+    strange: Vec<(usize, String)>,
     counters: ServerCounters,
     bytes_copied: u64,
     failed: Option<StoreError>,
@@ -146,11 +155,15 @@ impl KvServer {
             parts: Parts::default(),
             sending: HashMap::new(),
             next_token: 0,
-            opened: HashSet::new(),
+            shown: HashMap::new(),
+            opened: HashMap::new(),
             alive: vec![true; workers],
             left: vec![false; workers],
             folds_since_snapshot: 0,
             snapshot_due: false,
+            is_seeding: false,
+            saves: VecDeque::new(),
+            strange: Vec::new(),
             counters: ServerCounters::default(),
             bytes_copied: 0,
             failed: None,
@@ -232,14 +245,20 @@ impl KvServerOptions {
 impl Core {
     fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
         let mut moved = false;
-        self.notice_lost(wire)?;
-        let mut requests = VecDeque::new();
+        let mut to_open = VecDeque::new();
         // what comes is taken where it lies; what it leads to is done when the wire is free again
-        moved |= wire.receive(&mut |message| self.take(&message, &mut requests))? > 0;
+        match wire.receive(&mut |message| self.take(&message, &mut to_open)) {
+            Ok(count) => moved |= count > 0,
+            // it is one peer's end, which is told below
+            Err(WireError::Lost { .. } | WireError::Garbled { .. }) => moved = true,
+            Err(error) => return Err(error.into()),
+        }
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        self.open_regions(wire, requests)?;
+        self.notice_lost(wire)?;
+        self.open_regions(wire, to_open)?;
+        self.refuse_strange()?;
         moved |= self.act(wire)?;
         let mut tokens = Vec::new();
         wire.finished(&mut tokens)?;
@@ -264,9 +283,26 @@ impl Core {
         for (rank, reason) in lost {
             let Some(worker) = self.worker(rank) else { continue };
             if !self.options.elastic && !self.left[worker] {
-                return Err(crate::wire::WireError::Lost { rank, reason }.into());
+                return Err(WireError::Lost { rank, reason }.into());
             }
             self.forget(worker);
+        }
+        Ok(())
+    }
+
+    /// Who sends nonsense is no worker any more; nobody here waits for its pushes.
+    fn refuse_strange(&mut self) -> Result<(), StoreError> {
+        for (worker, what) in std::mem::take(&mut self.strange) {
+            let rank = self.options.workers[worker].rank;
+            if !self.options.elastic {
+                return Err(StoreError::Nonsense { rank, what });
+            }
+            self.alive[worker] = false;
+            self.forget(worker);
+            let members = self.options.workers.iter().zip(&self.alive);
+            let alive: Vec<Member> =
+                members.filter(|(_, lives)| **lives).map(|(member, _)| *member).collect();
+            self.proto.on_world(&alive);
         }
         Ok(())
     }
@@ -277,7 +313,11 @@ impl Core {
         for part in self.outboxes[worker].abandon() {
             self.proto.on_sent(part);
         }
-        let is_its = |(_, (_, to)): &(&u64, &(crate::key::PartKey, usize))| *to == worker;
+        let shown: Vec<_> = self.shown.keys().filter(|(to, _)| *to == worker).copied().collect();
+        for key in shown {
+            self.shown.remove(&key).into_iter().for_each(|part| self.proto.on_sent(part));
+        }
+        let is_its = |(_, (_, to)): &(&u64, &(PartKey, usize))| *to == worker;
         let tokens: Vec<u64> =
             self.sending.iter().filter(is_its).map(|(token, _)| *token).collect();
         for token in tokens {
@@ -321,7 +361,7 @@ impl Core {
         Ok(())
     }
 
-    fn snapshot(&self) -> Result<(Snapshot, crate::proto::ServerState), StoreError> {
+    fn snapshot(&self) -> Result<(Snapshot, ServerState), StoreError> {
         let state = self.proto.state();
         let protocol =
             postcard::to_stdvec(&state).map_err(|error| StoreError::Snapshot(error.to_string()))?;
@@ -336,33 +376,54 @@ impl Core {
         snapshot: Snapshot,
         starts: bool,
     ) -> Result<(), StoreError> {
-        let optimizer = self.proto.state().optimizer;
-        if let Some(bytes) = optimizer.filter(|_| starts) {
-            self.update.set(&bytes).map_err(StoreError::Update)?;
-        }
-        let first = self.options.partition.range(self.options.server).start;
-        for part in snapshot.parts {
-            if starts {
-                let workers = self.options.workers.len();
-                self.parts.create(&mut self.pool, wire, part.key, part.spec, workers)?;
-                let key = crate::key::Key(part.key.0 - first);
-                self.update.create(part.key, key, &part.spec).map_err(StoreError::Update)?;
+        if starts {
+            let state = self.proto.state();
+            if let Some(bytes) = state.optimizer {
+                self.update.set(&bytes).map_err(StoreError::Update)?;
             }
-            self.parts.put_back(part.key, &part.spec, &part.weights)?;
+            // also those that have no value yet: their workers know them
+            for part in state.parts {
+                let is_kept = snapshot.parts.iter().any(|kept| kept.key == part.part);
+                if part.seeded && !is_kept {
+                    let what = format!("it has no value of part {}", part.part.0);
+                    return Err(StoreError::Snapshot(what));
+                }
+                self.create(wire, part.part, part.spec)?;
+            }
+        }
+        for part in &snapshot.parts {
+            self.parts.check(part)?;
+        }
+        for part in snapshot.parts {
+            self.parts.put_back(part.key, &part.weights)?;
             self.update.restore(part.key, part.state).map_err(StoreError::Update)?;
         }
         Ok(())
     }
 
-    /// Does what a worker asks of the whole server.
-    fn control(
+    /// Memory for a part, and what its updates keep beside it.
+    fn create(
         &mut self,
         wire: &mut dyn Wire,
-        worker: usize,
-        what: crate::proto::Control,
-    ) -> Answer {
-        use crate::message::Refusal;
-        use crate::proto::Control;
+        part: PartKey,
+        spec: ValueSpec,
+    ) -> Result<(), StoreError> {
+        let slots = self.slots(wire, &spec);
+        self.parts.create(&mut self.pool, wire, part, spec, &slots)?;
+        let first = self.options.partition.range(self.options.server).start;
+        let key = Key(part.0 - first);
+        self.update.create(part, key, &spec).map_err(StoreError::Update)
+    }
+
+    /// A first value exists here and at its worker alone: as soon as every part has one, all are kept.
+    fn keep_first_values(&mut self) {
+        if std::mem::take(&mut self.is_seeding) && self.options.checkpoint.is_some() {
+            self.snapshot_due |= self.proto.state().parts.iter().all(|part| part.seeded);
+        }
+    }
+
+    /// Does what a worker asks of the whole server.
+    fn control(&mut self, wire: &mut dyn Wire, worker: usize, what: Control) -> Answer {
         let failed = |what: String| Answer::Refused { why: Refusal::Failed(what) };
         let server = self.options.server;
         let done = match what {

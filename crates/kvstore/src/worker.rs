@@ -3,6 +3,7 @@
 
 mod core;
 mod link;
+mod shares;
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::partition::{Partition, ServerLoad};
 use crate::ports::{Keep, Membership, Reduce, StoreEvent, Update};
 use crate::proto::{Control, Mode};
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
-use crate::wire::{Loopback, Wire, WireStats};
+use crate::wire::{Loopback, Wire, WireError, WireStats};
 
 use self::core::{Core, Pulling, Pushing};
 
@@ -127,16 +128,16 @@ impl KvWorker {
         if let Some(first) = first.filter(|first| first.len() != values.len()) {
             return Err(StoreError::Count { keys: values.len(), found: first.len() });
         }
-        let ticket = self.core.open_ticket();
-        for (index, (key, spec)) in values.iter().enumerate() {
-            self.core.init(ticket, *key, *spec)?;
-            if let Some(first) = first {
-                let pushing = Pushing { is_first: true, ..Pushing::default() };
-                self.push_one(ticket, *key, &first[index..=index], pushing)?;
+        self.fill(|store, ticket| {
+            for (index, (key, spec)) in values.iter().enumerate() {
+                store.core.init(ticket, *key, *spec)?;
+                if let Some(first) = first {
+                    let pushing = Pushing { is_first: true, ..Pushing::default() };
+                    store.push_one(ticket, *key, &first[index..=index], pushing)?;
+                }
             }
-        }
-        self.core.close_ticket(ticket);
-        Ok(ticket)
+            Ok(())
+        })
     }
 
     /// Pushes tensors of each key: one for each local device, which are added first. Larger priorities go
@@ -150,13 +151,12 @@ impl KvWorker {
         tensors: &[Vec<Buffer>],
         priority: i32,
     ) -> Result<Ticket, StoreError> {
-        let ticket = self.core.open_ticket();
-        for (key, devices) in pairs(keys, tensors)? {
-            let pushing = Pushing { priority, ..Pushing::default() };
-            self.push_one(ticket, *key, devices, pushing)?;
-        }
-        self.core.close_ticket(ticket);
-        Ok(ticket)
+        self.check(keys, tensors)?;
+        let pushing = Pushing { priority, ..Pushing::default() };
+        self.fill(|store, ticket| {
+            let mut pairs = keys.iter().zip(tensors);
+            pairs.try_for_each(|(key, devices)| store.push_one(ticket, *key, devices, pushing))
+        })
     }
 
     /// Pulls the values of keys, with all that this worker pushed before, into the tensors of each local
@@ -170,13 +170,12 @@ impl KvWorker {
         tensors: &[Vec<Buffer>],
         priority: i32,
     ) -> Result<Ticket, StoreError> {
-        let ticket = self.core.open_ticket();
-        for (key, devices) in pairs(keys, tensors)? {
-            let pulling = Pulling { priority, rows: None };
-            self.core.pull(self.wire.as_mut(), ticket, *key, devices, pulling)?;
-        }
-        self.core.close_ticket(ticket);
-        Ok(ticket)
+        self.check(keys, tensors)?;
+        let pulling = Pulling { priority, rows: None };
+        self.fill(|store, ticket| {
+            let mut pairs = keys.iter().zip(tensors);
+            pairs.try_for_each(|(key, devices)| store.pull_one(ticket, *key, devices, pulling))
+        })
     }
 
     /// A push and a pull of each key, in the same messages.
@@ -190,15 +189,17 @@ impl KvWorker {
         pulled: &[Vec<Buffer>],
         priority: i32,
     ) -> Result<Ticket, StoreError> {
-        let ticket = self.core.open_ticket();
-        for ((key, from), (_, into)) in pairs(keys, pushed)?.zip(pairs(keys, pulled)?) {
-            let pushing = Pushing { priority, ..Pushing::default() };
-            self.push_one(ticket, *key, from, pushing)?;
-            let pulling = Pulling { priority, rows: None };
-            self.core.pull(self.wire.as_mut(), ticket, *key, into, pulling)?;
-        }
-        self.core.close_ticket(ticket);
-        Ok(ticket)
+        self.check(keys, pushed)?;
+        self.check(keys, pulled)?;
+        let pushing = Pushing { priority, ..Pushing::default() };
+        let pulling = Pulling { priority, rows: None };
+        self.fill(|store, ticket| {
+            let mut all = keys.iter().zip(pushed.iter().zip(pulled));
+            all.try_for_each(|(key, (from, into))| {
+                store.push_one(ticket, *key, from, pushing)?;
+                store.pull_one(ticket, *key, into, pulling)
+            })
+        })
     }
 
     /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted, and no
@@ -213,11 +214,9 @@ impl KvWorker {
         rows: &Buffer,
         priority: i32,
     ) -> Result<Ticket, StoreError> {
-        let ticket = self.core.open_ticket();
         let pushing = Pushing { priority, rows: Some(indices), is_first: false };
-        self.push_one(ticket, key, std::slice::from_ref(rows), pushing)?;
-        self.core.close_ticket(ticket);
-        Ok(ticket)
+        let rows = std::slice::from_ref(rows);
+        self.fill(|store, ticket| store.push_one(ticket, key, rows, pushing))
     }
 
     /// Pulls some rows of a value into the first rows of `into`; indices as in [`KvWorker::push_rows`].
@@ -231,11 +230,9 @@ impl KvWorker {
         into: &Buffer,
         priority: i32,
     ) -> Result<Ticket, StoreError> {
-        let ticket = self.core.open_ticket();
         let pulling = Pulling { priority, rows: Some(indices) };
-        self.core.pull(self.wire.as_mut(), ticket, key, std::slice::from_ref(into), pulling)?;
-        self.core.close_ticket(ticket);
-        Ok(ticket)
+        let into = std::slice::from_ref(into);
+        self.fill(|store, ticket| store.pull_one(ticket, key, into, pulling))
     }
 
     /// How servers update from now on, in the form that their [`crate::Update`] reads. One worker does it,
@@ -249,7 +246,8 @@ impl KvWorker {
         self.ask_all(|| Control::Save { path: path.to_string() })
     }
 
-    /// Every server takes the state that [`KvWorker::save`] wrote. Nothing may be under way.
+    /// Every server takes the state that [`KvWorker::save`] wrote, where it has as many servers and the same
+    /// keys, which have values already. Nothing may be under way.
     pub fn load(&mut self, path: &str) -> Ticket {
         self.ask_all(|| Control::Load { path: path.to_string() })
     }
@@ -309,8 +307,12 @@ impl KvWorker {
                 && rank > self.core.options.servers[server]
             {
                 let deadline = Deadline::after(self.core.options.patience);
-                self.wire.connect(rank, deadline)?;
-                self.core.replaced(server, rank);
+                match self.wire.connect(rank, deadline) {
+                    Ok(()) => self.core.replaced(server, rank),
+                    // another will take its place in turn
+                    Err(WireError::Lost { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         let moved = self.core.progress(self.wire.as_mut())?;
@@ -392,6 +394,7 @@ impl KvWorker {
     pub fn stats(&self) -> WireStats {
         let mut stats = self.wire.stats();
         stats.bytes_copied += self.core.bytes_copied;
+        stats.bytes_direct += self.core.bytes_read;
         stats
     }
 
@@ -416,6 +419,37 @@ impl KvWorker {
         self.core.push(self.wire.as_mut(), ticket, key, devices, pushing)
     }
 
+    fn pull_one(
+        &mut self,
+        ticket: Ticket,
+        key: Key,
+        devices: &[Buffer],
+        pulling: Pulling<'_>,
+    ) -> Result<(), StoreError> {
+        self.core.pull(self.wire.as_mut(), ticket, key, devices, pulling)
+    }
+
+    /// A list is taken whole or not at all: everything that a user can get wrong is looked at first.
+    fn check(&self, keys: &[Key], tensors: &[Vec<Buffer>]) -> Result<(), StoreError> {
+        if keys.len() != tensors.len() {
+            return Err(StoreError::Count { keys: keys.len(), found: tensors.len() });
+        }
+        let mut pairs = keys.iter().zip(tensors);
+        pairs.try_for_each(|(key, devices)| self.core.check(*key, devices, None).map(|_| ()))
+    }
+
+    /// A ticket for what `asked` asks for. What it asked for before it failed is done all the same, and nobody
+    /// waits for more.
+    fn fill(
+        &mut self,
+        asked: impl FnOnce(&mut KvWorker, Ticket) -> Result<(), StoreError>,
+    ) -> Result<Ticket, StoreError> {
+        let ticket = self.core.open_ticket();
+        let asked = asked(self, ticket);
+        self.core.close_ticket(ticket);
+        asked.map(|()| ticket)
+    }
+
     fn ask_all(&mut self, what: impl Fn() -> Control) -> Ticket {
         let ticket = self.core.open_ticket();
         for server in 0..self.core.options.servers.len() {
@@ -430,16 +464,6 @@ impl std::fmt::Debug for KvWorker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KvWorker").field("options", &self.core.options).finish_non_exhaustive()
     }
-}
-
-fn pairs<'a>(
-    keys: &'a [Key],
-    tensors: &'a [Vec<Buffer>],
-) -> Result<impl Iterator<Item = (&'a Key, &'a [Buffer])>, StoreError> {
-    if keys.len() != tensors.len() {
-        return Err(StoreError::Count { keys: keys.len(), found: tensors.len() });
-    }
-    Ok(keys.iter().zip(tensors.iter().map(Vec::as_slice)))
 }
 
 fn timed_out(start_ns: u64, what: String) -> StoreError {

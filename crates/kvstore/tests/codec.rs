@@ -7,7 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tensorwire_base::{Incarnation, Rank};
 use tensorwire_fabric::Member;
-use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId};
+use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
 use tensorwire_kvstore::proto::{
     Control, Mode, PartState, Server, ServerAction, ServerConfig, ServerState, Worker,
 };
@@ -33,7 +33,8 @@ fn round() -> impl Strategy<Value = u64> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let rows = || option::of(carried());
+    let rows =
+        || option::of((0u64..5, carried()).prop_map(|(count, indices)| Rows { count, indices }));
     prop_oneof![
         (part(), 0u8..8, 0u64..3, any::<bool>()).prop_map(|(part, dtype, rows, huge)| {
             let columns = if huge { u64::MAX } else { 4 };
@@ -49,6 +50,7 @@ fn ask() -> impl Strategy<Value = Ask> {
             .prop_map(|(part, round, into, rows)| Ask::Pull { part, round, into, rows }),
         vec(any::<u8>(), 0..20).prop_map(|bytes| Ask::SetOptimizer { bytes }),
         (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(head, body)| Ask::Call { head, body }),
+        any::<u64>().prop_map(|of| Ask::Taken { of: RequestId(of) }),
         ".{0,9}".prop_map(|path| Ask::Save { path }),
         ".{0,9}".prop_map(|path| Ask::Load { path }),
     ]

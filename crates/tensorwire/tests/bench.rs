@@ -117,6 +117,46 @@ fn writes_are_measured_alone_too() {
 }
 
 #[test]
+fn the_store_is_verified_and_its_copies_counted() {
+    // the second size is over the bound from which values are split over servers
+    let lines = bench("kvstore --quick --workers 1,3 --servers 2 --times 9 --sizes 4KiB,6MB");
+    assert_eq!(lines.len(), 16, "2 transports, 2 jobs, 2 sizes, 2 exchanges");
+    for line in &lines {
+        let number = |field: &str| line[field].as_f64().unwrap();
+        assert_eq!(
+            (&line["bench"], &line["verified"]),
+            (&"kvstore".into(), &true.into()),
+            "{line}"
+        );
+        assert_eq!(
+            (&line["system"], &line["servers"]),
+            (&"tensorwire".into(), &2.into()),
+            "{line}"
+        );
+        assert_eq!(line["repetitions"], 9, "{line}");
+        assert!(0.0 < number("p10_s") && number("p10_s") <= number("median_s"), "{line}");
+        assert!(number("median_s") <= number("p90_s"), "{line}");
+        let (bytes, workers) = (number("bytes"), number("workers"));
+        if line["exchange"] == "zmq" {
+            assert!(line["ratio_to_zmq"].is_null() && line["registered_bytes"] == 0, "{line}");
+            // a push and a pull of each worker, each copied where it is sent
+            assert!(number("bytes_copied_per_step") >= 2.0 * bytes * workers, "{line}");
+        } else {
+            assert!(number("ratio_to_zmq") > 0.0, "{line}");
+            // what is pushed and what is pulled
+            assert!(number("registered_bytes_worker") >= 2.0 * bytes, "{line}");
+            let all = number("registered_bytes_worker") + number("registered_bytes_server");
+            assert!(number("registered_bytes") >= all, "{line}");
+            let large = bytes > 1e6;
+            assert!(!large || number("bytes_copied_per_step") < bytes / 10.0, "{line}");
+        }
+    }
+    let of = |field: &str, value: Value| lines.iter().filter(|line| line[field] == value).count();
+    assert_eq!((of("transport", "shm".into()), of("exchange", "zmq".into())), (8, 8));
+    assert_eq!((of("workers", 1.into()), of("bytes", 6_000_000.into())), (8, 8));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_is_measured() {
     for (arguments, says) in [
         ("transfer --sizes 4K", "4096, 4KiB, 1MiB"),
@@ -129,6 +169,11 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("write --address nowhere", "invalid IP address"),
         ("write --address 192.0.2.7 --sizes 4KiB", "cannot listen on 192.0.2.7:0"),
         ("write --nic mlx5_0", "--nic is for RDMA"),
+        ("kvstore --workers 0", "0 is not in 1..=64"),
+        ("kvstore --workers 1,2 --servers 1,2,3", "--servers has 3 numbers and --workers 2"),
+        ("kvstore --times 0", "invalid value '0'"),
+        ("kvstore --exchange grpc", "possible values: zero-copy, zmq"),
+        ("kvstore --sizes 6", "positive multiple of 4"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
     ] {

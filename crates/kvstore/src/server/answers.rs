@@ -10,7 +10,7 @@ use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::PartKey;
 use crate::message::{Answer, Carried, Refusal, Reply, RequestId};
-use crate::wire::{RemotePlace, Sending, Wire};
+use crate::wire::{RemotePlace, Sending, Wire, WireError};
 
 /// Most bytes of direct values to one worker that are under way.
 const WINDOW_BYTES: usize = 16 << 20;
@@ -105,13 +105,36 @@ impl Core {
             }
             true => Bytes::Own(self.parts.gather(part, worker)?),
         };
-        // fits: a size in memory
-        let fits = into.is_none_or(|into| into.bytes >= bytes.len() as u64);
-        if !fits {
-            let why = Refusal::Failed(format!("a pull of {} bytes into too few", bytes.len()));
+        let fits = |into: RemotePlace| {
+            let (key, region_bytes) = into.region;
+            let end = into.offset.checked_add(into.bytes);
+            let is_known = self.opened.get(&(worker, key)) == Some(&region_bytes);
+            // fits: a size in memory
+            let is_large = into.bytes >= bytes.len() as u64;
+            is_known && is_large && end.is_some_and(|end| end <= region_bytes)
+        };
+        if !into.is_none_or(fits) {
+            let why = Refusal::Failed(format!(
+                "{} bytes were pulled into a place that does not hold them",
+                bytes.len()
+            ));
             self.proto.on_sent(part);
             self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
             return Ok(());
+        }
+        let is_large = wire.direct_from().is_some_and(|from| bytes.len() >= from);
+        let rank = self.outboxes[worker].rank;
+        if !sparse && into.is_none() && is_large && wire.shares_memory(rank) {
+            // it is read where it is; nobody changes it until the worker says that it has it
+            if let Some(place) = self.parts.get(part).and_then(|m| self.pool.place(&m.weights)) {
+                if let Some(before) = self.shown.insert((worker, id), part) {
+                    // asked again: it is shown once
+                    self.proto.on_sent(before);
+                }
+                let what = Answer::Value { version, value: Carried::There(place) };
+                self.outboxes[worker].reply(Reply { id, what });
+                return Ok(());
+            }
         }
         let sent = match (into, bytes) {
             (Some(to), Bytes::Own(rows)) => {
@@ -157,17 +180,20 @@ impl Core {
         batch: Batch,
         parts: Vec<PartKey>,
     ) -> Result<bool, StoreError> {
-        match batch.send(wire, self.outboxes[worker].rank)? {
-            Sending::Full => {
+        let sending = batch.send(wire, self.outboxes[worker].rank);
+        match sending {
+            Ok(Sending::Full) => {
                 self.outboxes[worker].stuck = Some((batch, parts));
-                Ok(false)
+                return Ok(false);
             }
-            Sending::Started => {
-                // what travels in the message has been copied
-                parts.into_iter().for_each(|part| self.proto.on_sent(part));
-                Ok(true)
-            }
+            Ok(Sending::Started) => {}
+            // the wire says so itself, once all that came from it was handed out
+            Err(StoreError::Wire(WireError::Lost { .. })) => self.forget(worker),
+            Err(error) => return Err(error),
         }
+        // what travels in the message has been copied, or is nobody's any more
+        parts.into_iter().for_each(|part| self.proto.on_sent(part));
+        Ok(self.outboxes[worker].is_open())
     }
 
     /// The next replies to a worker that fit one message, and the parts whose values are among its blocks.

@@ -4,16 +4,16 @@
 use std::collections::VecDeque;
 
 use tensorwire_base::Deadline;
-use tensorwire_fabric::RegionDescriptor;
+use tensorwire_fabric::{Member, RegionDescriptor};
 
 use super::Core;
-use super::memory::indices_of;
+use super::memory::{View, indices_of};
 use crate::batch::entries;
 use crate::error::StoreError;
-use crate::key::{Key, PartKey, ValueSpec};
-use crate::message::{Answer, Ask, Carried, Refusal, Reply, Request, Rows};
-use crate::proto::{ServerAction, Taken};
-use crate::wire::{Incoming, Wire};
+use crate::key::{PartKey, ValueSpec};
+use crate::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
+use crate::proto::{Control, ServerAction, Taken};
+use crate::wire::{Incoming, Wire, WireError};
 
 /// Workers' memory that is to be opened: whose, and which.
 pub(super) type ToOpen = VecDeque<(usize, RegionDescriptor)>;
@@ -22,24 +22,30 @@ impl Core {
     /// Takes a message's requests.
     pub(super) fn take(&mut self, message: &Incoming<'_>, to_open: &mut ToOpen) {
         let rank = message.from;
-        let Some(worker) = self.worker(rank) else {
-            // a stranger on the wire: nobody who may ask
-            return;
-        };
-        let requests = entries::<Request>(message.meta);
-        let requests = match requests {
+        // else a stranger on the wire, or who is none of the workers any more: nobody who may ask
+        let worker = self.worker(rank).filter(|worker| self.outboxes[*worker].is_open());
+        let Some(worker) = worker else { return };
+        let requests = match entries::<Request>(message.meta) {
             Ok(requests) => requests,
             Err(what) => {
-                self.failed.get_or_insert(StoreError::Nonsense { rank, what });
+                self.strange.push((worker, what));
                 return;
             }
         };
         for request in requests {
-            if let Ask::Pull { into: Some(place), .. } = &request.what {
+            if let Ask::Pull { into: Some(place), .. }
+            | Ask::Push { value: Carried::There(place), .. } = &request.what
+            {
                 let (key, bytes) = place.region;
-                if self.opened.insert((worker, key)) {
+                if self.opened.insert((worker, key), bytes).is_none() {
                     to_open.push_back((worker, RegionDescriptor { key, bytes }));
                 }
+            }
+            if let Ask::Taken { of } = request.what {
+                if let Some(part) = self.shown.remove(&(worker, of)) {
+                    self.proto.on_sent(part);
+                }
+                continue;
             }
             if let Err(error) = self.request(worker, &request, message) {
                 self.failed.get_or_insert(error);
@@ -66,6 +72,13 @@ impl Core {
             return Ok(());
         }
         match request.what {
+            Ask::Push { part, value: Carried::There(place), .. } => {
+                if let Some(memory) = self.parts.get_mut(part) {
+                    memory.slots[worker].rows = None;
+                    memory.slots[worker].shown = Some(place);
+                }
+                Ok(())
+            }
             Ask::Push { part, rows, .. } => self.store(worker, part, rows, carried),
             Ask::Pull { part, .. } => {
                 if let Some(memory) = self.parts.get_mut(part) {
@@ -90,8 +103,10 @@ impl Core {
         let slot = &mut memory.slots[worker];
         // fits: checked against the part's rows
         slot.rows = rows.map(|rows| rows.count as usize);
+        slot.shown = None;
+        let Some(buffer) = &slot.buffer else { return Ok(()) };
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
-        let mut bytes = slot.buffer.write().map_err(lent)?;
+        let mut bytes = buffer.write().map_err(lent)?;
         for (block, at) in [(carried.value, 0), (carried.indices, at_indices)] {
             if let Some(block) = block {
                 bytes[at..at + block.len()].copy_from_slice(block);
@@ -111,6 +126,9 @@ impl Core {
         let wrong = |what: String| Refusal::Failed(what);
         let block = |carried: Carried, bytes: usize| match carried {
             Carried::InPlace => Ok(None),
+            // fits: a size in memory
+            Carried::There(place) if place.bytes == bytes as u64 => Ok(None),
+            Carried::There(place) => Err(wrong(format!("{} bytes for {bytes}", place.bytes))),
             Carried::Block(index) => match message.blocks.get(index as usize) {
                 Some(block) if block.len() == bytes => Ok(Some(*block)),
                 Some(block) => Err(wrong(format!("{} bytes instead of {bytes}", block.len()))),
@@ -124,17 +142,22 @@ impl Core {
         };
         let Some(memory) = self.parts.get(part) else { return Ok(CarriedBytes::default()) };
         let spec = memory.spec;
+        let from = self.worker(message.from).unwrap_or_default();
+        let has_slot = memory.slots[from].buffer.is_some();
+        if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
+            return Err(wrong("values of this size are shown where they are".to_string()));
+        }
         let count = rows.map_or(Ok(spec.rows), |rows| row_count(&spec, rows)).map_err(wrong)?;
         let value = value.map(|value| block(value, count * spec.row_bytes())).transpose()?;
         let indices = rows.map(|rows| block(rows.indices, count * size_of::<i32>())).transpose()?;
         let indices = indices.flatten();
         if rows.is_some() {
-            let worker = self.worker(message.from).unwrap_or_default();
-            let told = match indices {
-                Some(indices) => check_indices(&spec, indices),
-                None => {
-                    let slot = memory.slots[worker].buffer.read();
-                    let slot = slot.map_err(|source| wrong(source.to_string()))?;
+            let slot = memory.slots[from].buffer.as_ref();
+            let told = match (indices, slot) {
+                (Some(indices), _) => check_indices(&spec, indices),
+                (None, None) => Err("row indices come with the rows".to_string()),
+                (None, Some(slot)) => {
+                    let slot = slot.read().map_err(|source| wrong(source.to_string()))?;
                     let start = spec.slot_indices();
                     check_indices(&spec, &slot[start..start + count * size_of::<i32>()])
                 }
@@ -152,35 +175,60 @@ impl Core {
     ) -> Result<(), StoreError> {
         let deadline = Deadline::after(self.options.patience);
         for (worker, region) in to_open {
-            if self.outboxes[worker].is_open() {
-                wire.open_region(self.options.workers[worker].rank, region, deadline)?;
+            let rank = self.options.workers[worker].rank;
+            if !self.outboxes[worker].is_open() {
+                continue;
+            }
+            match wire.open_region(rank, region, deadline) {
+                // the wire says so itself, once all that came from it was handed out
+                Ok(()) | Err(WireError::Lost { .. }) => {}
+                Err(error) => self.strange.push((worker, error.to_string())),
             }
         }
         Ok(())
     }
 
+    /// Which workers' pushes of a part come to a slot here: all but those that show them where they are.
+    pub(super) fn slots(&self, wire: &dyn Wire, spec: &ValueSpec) -> Vec<bool> {
+        let is_large = wire.direct_from().is_some_and(|from| spec.bytes() >= from);
+        let is_shown = |rank| is_large && spec.columns == 1 && wire.shares_memory(rank);
+        self.options.workers.iter().map(|worker| !is_shown(worker.rank)).collect()
+    }
+
     /// Does what the protocol wants; true if it wanted something.
     pub(super) fn act(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
         let mut moved = false;
-        while let Some(action) = self.proto.poll() {
-            moved = true;
-            self.act_on(wire, action)?;
+        loop {
+            while let Some(action) = self.proto.poll() {
+                moved = true;
+                self.act_on(wire, action)?;
+            }
+            // only now is nothing half done, and a snapshot whole
+            let Some((from, id, what)) = self.saves.pop_front() else { break };
+            self.answer_control(wire, from, id, what);
+        }
+        self.keep_first_values();
+        // nobody hears of it before it is kept
+        if self.snapshot_due {
+            self.take_snapshot()?;
         }
         Ok(moved)
     }
 
+    fn answer_control(&mut self, wire: &mut dyn Wire, from: Member, id: RequestId, what: Control) {
+        if let Some(worker) = self.worker(from.rank) {
+            let answer = self.control(wire, worker, what);
+            self.proto.on_done(from, id, answer);
+        }
+    }
+
     fn act_on(&mut self, wire: &mut dyn Wire, action: ServerAction) -> Result<(), StoreError> {
         match action {
-            ServerAction::Create { part, spec } => {
-                let workers = self.options.workers.len();
-                self.parts.create(&mut self.pool, wire, part, spec, workers)?;
-                let first = self.options.partition.range(self.options.server).start;
-                let key = Key(part.0 - first);
-                self.update.create(part, key, &spec).map_err(StoreError::Update)?;
-            }
+            ServerAction::Create { part, spec } => self.create(wire, part, spec)?,
             ServerAction::Place { to, id, part, rounds } => {
                 if let Some(worker) = self.worker(to.rank) {
-                    let slot = self.parts.get(part).map(|memory| &memory.slots[worker].buffer);
+                    let memory = self.parts.get(part);
+                    let slot = memory.and_then(|memory| memory.slots[worker].buffer.as_ref());
                     let slot = slot.filter(|_| wire.direct_from().is_some());
                     let place = slot.and_then(|slot| self.pool.place(slot));
                     let what = Answer::Placed { place, rounds };
@@ -188,10 +236,14 @@ impl Core {
                 }
             }
             ServerAction::Seed { part, worker } => {
-                self.bytes_copied += self.parts.seed(part, worker)?;
+                let rank = self.options.workers[worker].rank;
+                self.bytes_copied += self.parts.seed(part, worker, &View { wire, rank })?;
+                self.is_seeding = true;
             }
             ServerAction::Fold { part, workers, .. } => {
-                self.parts.fold(part, &workers, self.update.as_mut())?;
+                let ranks = self.options.workers.iter().map(|worker| worker.rank);
+                let views: Vec<View<'_>> = ranks.map(|rank| View { wire, rank }).collect();
+                self.parts.fold(part, &workers, &views, self.update.as_mut())?;
                 self.counters.folds += 1;
                 self.folds_since_snapshot += 1;
             }
@@ -206,15 +258,10 @@ impl Core {
                     self.send(wire, worker, value)?;
                 }
             }
-            ServerAction::Control { from, id, what } => {
-                if let Some(worker) = self.worker(from.rank) {
-                    let answer = self.control(wire, worker, what);
-                    self.proto.on_done(from, id, answer);
-                    if self.snapshot_due {
-                        self.take_snapshot()?;
-                    }
-                }
-            }
+            ServerAction::Control { from, id, what } => match what {
+                Control::Save { .. } => self.saves.push_back((from, id, what)),
+                what => self.answer_control(wire, from, id, what),
+            },
         }
         Ok(())
     }

@@ -140,6 +140,11 @@ pub trait Wire: Send {
         None
     }
 
+    /// Can values of this peer be read where they lie, and this process's by it ([`Wire::view`])?
+    fn shares_memory(&self, _peer: Rank) -> bool {
+        false
+    }
+
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.
     fn observe(&mut self);
 

@@ -349,6 +349,10 @@ impl Wire for Rings {
         window.read(Place { offset, bytes: usize::try_from(place.bytes).ok()? })
     }
 
+    fn shares_memory(&self, peer: Rank) -> bool {
+        self.peers.get(&peer).is_some_and(Peer::shares_memory)
+    }
+
     fn observe(&mut self) {
         self.ticket = self.fabric.ticket();
     }

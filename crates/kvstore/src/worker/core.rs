@@ -6,20 +6,21 @@ use std::ops::Range;
 
 use tensorwire_base::{Clock, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Loan};
+use tensorwire_memory::{Buffer, Loan, LoanError};
 
 use super::{KvWorkerOptions, Progress, Ticket};
 use crate::batch::{Bytes, entries};
 use crate::error::StoreError;
 use crate::key::{Key, PartKey, ValueSpec};
-use crate::message::{Carried, Reply};
+use crate::message::{Carried, Reply, RequestId};
 use crate::partition::Part;
 use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
-use crate::wire::{Incoming, RemotePlace, Wire};
+use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 use super::link::Link;
+use super::shares::{check_rows, check_sizes, portions, share};
 
 /// A wire loses nothing: what is lost with a server is sent again when another took over, not before.
 const NEVER_MS: u64 = u64::MAX / 2;
@@ -126,6 +127,8 @@ pub(super) struct Core {
     /// Direct writes: whose they are.
     pub(super) tokens: HashMap<u64, Option<u64>>,
     pub(super) bytes_copied: u64,
+    /// Of values that servers showed: the one move that they make.
+    pub(super) bytes_read: u64,
     reduce: Box<dyn Reduce>,
     tickets: HashMap<Ticket, Open>,
     returned: HashMap<Ticket, Vec<u8>>,
@@ -134,7 +137,18 @@ pub(super) struct Core {
     to_open: Vec<(usize, RegionDescriptor)>,
     opened: Vec<(usize, u64)>,
     failed: Option<StoreError>,
+    /// Values that are to be read where a server has them.
+    to_read: Vec<ToRead>,
     next: u64,
+}
+
+/// A value that a server shows.
+#[derive(Debug)]
+struct ToRead {
+    server: usize,
+    op: u64,
+    id: RequestId,
+    place: RemotePlace,
 }
 
 impl Core {
@@ -151,6 +165,7 @@ impl Core {
             log: BTreeMap::new(),
             tokens: HashMap::new(),
             bytes_copied: 0,
+            bytes_read: 0,
             reduce,
             tickets: HashMap::new(),
             returned: HashMap::new(),
@@ -158,6 +173,7 @@ impl Core {
             to_open: Vec::new(),
             opened: Vec::new(),
             failed: None,
+            to_read: Vec::new(),
             next: 0,
         }
     }
@@ -243,6 +259,20 @@ impl Core {
         Ok(())
     }
 
+    /// Whether these tensors can be pushed or filled; returns the bytes of each.
+    pub(super) fn check(
+        &self,
+        key: Key,
+        devices: &[Buffer],
+        rows: Option<&[i32]>,
+    ) -> Result<usize, StoreError> {
+        let spec = self.values.get(&key).ok_or(StoreError::NotInitialised { key })?.spec;
+        let count = rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
+        let bytes = count.unwrap_or(spec.rows) * spec.row_bytes();
+        check_sizes(key, devices, bytes, rows.is_some())?;
+        Ok(bytes)
+    }
+
     pub(super) fn push(
         &mut self,
         wire: &mut dyn Wire,
@@ -251,10 +281,8 @@ impl Core {
         devices: &[Buffer],
         pushing: Pushing<'_>,
     ) -> Result<(), StoreError> {
+        let bytes = self.check(key, devices, pushing.rows)?;
         let (spec, parts) = self.value(key)?;
-        let rows = pushing.rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
-        let bytes = rows.unwrap_or(spec.rows) * spec.row_bytes();
-        check_sizes(key, devices, bytes, rows.is_some())?;
         let from = self.merged(wire, key, &spec, devices, bytes)?;
         for part in parts {
             let (range, indices) = share(&part, &spec, pushing.rows);
@@ -288,16 +316,17 @@ impl Core {
         devices: &[Buffer],
         pulling: Pulling<'_>,
     ) -> Result<(), StoreError> {
+        self.check(key, devices, pulling.rows)?;
         let (spec, parts) = self.value(key)?;
-        let rows = pulling.rows.map(|indices| check_rows(key, &spec, indices)).transpose()?;
-        let bytes = rows.unwrap_or(spec.rows) * spec.row_bytes();
-        check_sizes(key, devices, bytes, rows.is_some())?;
         let Some((into, also)) = devices.split_first() else { return Ok(()) };
         for part in parts {
             let (range, indices) = share(&part, &spec, pulling.rows);
             for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
                 let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
-                let staging = match is_direct && !self.pool.has(into) {
+                // what a server shows is read by this process, into any memory
+                let is_shown =
+                    indices.is_none() && wire.shares_memory(self.links[part.server].rank);
+                let staging = match is_direct && !is_shown && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
                 };
@@ -329,12 +358,18 @@ impl Core {
 
     /// Does what can be done now; true if something was.
     pub(super) fn progress(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
-        let mut moved = wire.receive(&mut |message| self.take(&message))? > 0;
+        let mut moved = match wire.receive(&mut |message| self.take(&message)) {
+            Ok(count) => count > 0,
+            // it is one server's end, which is told below
+            Err(WireError::Lost { .. } | WireError::Garbled { .. }) => true,
+            Err(error) => return Err(error.into()),
+        };
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
         self.notice_lost(wire)?;
         self.open_regions(wire)?;
+        self.read_shown(wire)?;
         let mut tokens = Vec::new();
         wire.finished(&mut tokens)?;
         for token in tokens {
@@ -355,10 +390,7 @@ impl Core {
             let Some(server) = self.links.iter().position(|link| link.rank == rank) else {
                 continue;
             };
-            if !self.options.servers_come_back {
-                return Err(StoreError::ServerLost { server, rank, reason });
-            }
-            self.links[server].lost = Some(reason);
+            self.lose(server, reason)?;
         }
         Ok(())
     }
@@ -368,33 +400,54 @@ impl Core {
         for (server, region) in std::mem::take(&mut self.to_open) {
             let is_known = self.opened.contains(&(server, region.key));
             if !is_known && self.links[server].lost.is_none() {
-                wire.open_region(self.links[server].rank, region, deadline)?;
+                let rank = self.links[server].rank;
+                match wire.open_region(rank, region, deadline) {
+                    Err(WireError::Lost { reason, .. }) => self.lose(server, reason)?,
+                    opened => opened?,
+                }
                 self.opened.push((server, region.key));
             }
         }
         Ok(())
     }
 
-    /// Takes a message's replies.
-    fn take(&mut self, message: &Incoming<'_>) {
-        if let Err(error) = self.try_take(message) {
-            self.failed.get_or_insert(error);
+    /// A server cannot be reached any more.
+    pub(super) fn lose(&mut self, server: usize, reason: String) -> Result<(), StoreError> {
+        if !self.options.servers_come_back {
+            let rank = self.links[server].rank;
+            return Err(StoreError::ServerLost { server, rank, reason });
         }
+        self.links[server].lost.get_or_insert(reason);
+        Ok(())
     }
 
-    fn try_take(&mut self, message: &Incoming<'_>) -> Result<(), StoreError> {
+    /// Takes a message's replies.
+    fn take(&mut self, message: &Incoming<'_>) {
         let rank = message.from;
-        let nonsense = |what: String| StoreError::Nonsense { rank, what };
         let Some(server) = self.links.iter().position(|link| link.rank == rank) else {
             // of a server that was replaced
-            return Ok(());
+            return;
         };
-        for reply in entries::<Reply>(message.meta).map_err(nonsense)? {
-            if let Some(event) = self.proto.on_reply(server, &reply) {
-                self.on_event(server, event, message)?;
+        let replies = match entries::<Reply>(message.meta) {
+            Ok(replies) => replies,
+            Err(what) => {
+                self.failed.get_or_insert(StoreError::Nonsense { rank, what });
+                return;
+            }
+        };
+        for reply in replies {
+            let Some(event) = self.proto.on_reply(server, &reply) else { continue };
+            if let WorkerEvent::Value { op, value: Carried::There(place), .. } = event {
+                let (key, bytes) = place.region;
+                self.to_open.push((server, RegionDescriptor { key, bytes }));
+                self.to_read.push(ToRead { server, op, id: reply.id, place });
+                continue;
+            }
+            // what one answer says is no reason to lose the others
+            if let Err(error) = self.on_event(server, event, message) {
+                self.failed.get_or_insert(error);
             }
         }
-        Ok(())
     }
 
     fn on_event(
@@ -406,13 +459,18 @@ impl Core {
         let rank = message.from;
         match event {
             WorkerEvent::Placed { op, part, place } => {
+                let Some(here) = self.parts.get_mut(&part) else { return Ok(()) };
+                // fits: a size of a value that is in memory
+                let slot_bytes = here.spec.slot_bytes() as u64;
                 if let Some(place) = place {
+                    if place.bytes < slot_bytes {
+                        let what = format!("{} bytes for pushes of {slot_bytes}", place.bytes);
+                        return Err(StoreError::Nonsense { rank, what });
+                    }
                     let (key, bytes) = place.region;
                     self.to_open.push((server, RegionDescriptor { key, bytes }));
                 }
-                if let Some(part) = self.parts.get_mut(&part) {
-                    part.slot = place;
-                }
+                here.slot = place;
                 self.done(op);
             }
             WorkerEvent::Folded { op, part, durable, .. } => {
@@ -433,7 +491,8 @@ impl Core {
                 self.done(Some(op));
             }
             WorkerEvent::Done { op } => self.done(Some(op)),
-            WorkerEvent::Refused { why, .. } => {
+            WorkerEvent::Refused { op, why, .. } => {
+                self.done(op);
                 return Err(StoreError::Refused { server, rank, why });
             }
             WorkerEvent::Unfit { part, rounds, durable, pushed } => {
@@ -457,8 +516,8 @@ impl Core {
         let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) else {
             return Ok(());
         };
-        let Pulled { into, bytes, staging, also, .. } = pulled;
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let Pulled { into, bytes, staging, .. } = pulled;
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         let rank = message.from;
         match (value, staging) {
             (Carried::Block(index), _) => {
@@ -471,17 +530,35 @@ impl Core {
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(block);
                 self.bytes_copied += bytes.len() as u64;
             }
-            (Carried::InPlace, Some(staging)) => {
+            (Carried::InPlace | Carried::There(_), Some(staging)) => {
                 let staged = staging.read().map_err(lent)?;
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(&staged);
                 self.bytes_copied += bytes.len() as u64;
             }
-            (Carried::InPlace, None) => {}
+            (Carried::InPlace | Carried::There(_), None) => {}
         }
-        for other in also {
-            let from = into.read().map_err(lent)?;
-            other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
-            self.bytes_copied += bytes.len() as u64;
+        self.bytes_copied += spread(pulled)?;
+        Ok(())
+    }
+
+    /// Fills pulls from where servers have the values.
+    fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
+        for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
+            let rank = self.links[server].rank;
+            if let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) {
+                let bytes = pulled.bytes.clone();
+                let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
+                let Some(from) = from else {
+                    let what = format!("{place:?} holds no value of {} bytes", bytes.len());
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                let lent = |source: LoanError| StoreError::Update(source.to_string());
+                pulled.into.write().map_err(lent)?[bytes].copy_from_slice(from);
+                self.bytes_read += from.len() as u64;
+                self.bytes_copied += spread(pulled)?;
+            }
+            self.links[server].taken.push(id);
+            self.done(Some(op));
         }
         Ok(())
     }
@@ -569,10 +646,7 @@ impl Core {
         if rest.is_empty() && (!is_direct || self.pool.has(first)) {
             return Ok(first.clone());
         }
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Lent {
-            key,
-            what: source.to_string(),
-        };
+        let lent = |source: LoanError| StoreError::Lent { key, what: source.to_string() };
         let merged = self.pool.alloc(wire, bytes)?;
         let mut sum = merged.write().map_err(lent)?;
         sum.copy_from_slice(&first.read().map_err(lent)?[..bytes]);
@@ -593,7 +667,7 @@ impl Core {
             return Ok(Bytes::Own(indices));
         }
         let buffer = self.pool.alloc(wire, bytes)?;
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         buffer.write().map_err(lent)?.copy_from_slice(&indices);
         self.bytes_copied += bytes as u64;
         Ok(Bytes::Of { buffer, offset: 0, bytes })
@@ -601,7 +675,7 @@ impl Core {
 
     /// A copy of what is pushed, to push it again.
     fn log_entry(&mut self, wire: &mut dyn Wire, pushed: &Pushed) -> Result<Logged, StoreError> {
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         let copy = self.pool.alloc(wire, pushed.bytes.len())?;
         let from = pushed.from.read().map_err(lent)?;
         copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
@@ -614,75 +688,13 @@ impl Core {
     }
 }
 
-fn check_sizes(
-    key: Key,
-    devices: &[Buffer],
-    bytes: usize,
-    may_be_larger: bool,
-) -> Result<(), StoreError> {
-    let fits = |found: usize| if may_be_larger { found >= bytes } else { found == bytes };
-    match devices.iter().map(Buffer::bytes).find(|found| !fits(*found)) {
-        Some(found) => Err(StoreError::Size { key, bytes, found }),
-        None => Ok(()),
+/// Fills the tensors of the other devices.
+fn spread(pulled: &Pulled) -> Result<u64, StoreError> {
+    let Pulled { into, bytes, also, .. } = pulled;
+    let lent = |source: LoanError| StoreError::Update(source.to_string());
+    for other in also {
+        let from = into.read().map_err(lent)?;
+        other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
     }
-}
-
-/// How many rows; they must be sorted, there, and no more than the value has.
-fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<usize, StoreError> {
-    let wrong = |what: &str| StoreError::Rows { key, what: what.to_string() };
-    if spec.columns < 2 {
-        return Err(wrong("its rows have one element; only values of wider rows go by rows"));
-    }
-    if !indices.is_sorted() {
-        return Err(wrong("row indices are to be sorted"));
-    }
-    if indices.len() > spec.rows {
-        return Err(wrong("more rows than the value has; add those of one index first"));
-    }
-    let is_there = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < spec.rows);
-    match indices.iter().find(|index| !is_there(index)) {
-        Some(index) => Err(wrong(&format!("row {index} of {}", spec.rows))),
-        None => Ok(indices.len()),
-    }
-}
-
-/// A part's share of a tensor: the bytes, and the indices counted from the part's first row.
-fn share(
-    part: &Part,
-    spec: &ValueSpec,
-    indices: Option<&[i32]>,
-) -> (Range<usize>, Option<Vec<u8>>) {
-    let row = spec.row_bytes();
-    let Some(indices) = indices else {
-        return (part.rows.start * row..part.rows.end * row, None);
-    };
-    // fits: indices were checked against the rows
-    let below = |end: usize| indices.partition_point(|index| (*index as usize) < end);
-    let (start, end) = (below(part.rows.start), below(part.rows.end));
-    let first = part.rows.start as i32;
-    let own = indices[start..end].iter().flat_map(|index| (index - first).to_le_bytes());
-    (start * row..end * row, Some(own.collect()))
-}
-
-/// A pull by rows in portions whose indices fit a message.
-fn portions(
-    direct_from: Option<usize>,
-    spec: &ValueSpec,
-    bytes: Range<usize>,
-    indices: Option<Vec<u8>>,
-) -> Vec<(Range<usize>, Option<Vec<u8>>)> {
-    let (Some(direct_from), Some(indices)) = (direct_from, &indices) else {
-        return vec![(bytes, indices)];
-    };
-    let index = size_of::<i32>();
-    let rows_max = (direct_from / index).max(1);
-    let row = spec.row_bytes();
-    let portion = |(number, indices): (usize, &[u8])| {
-        let start = bytes.start + number * rows_max * row;
-        (start..start + indices.len() / index * row, Some(indices.to_vec()))
-    };
-    match indices.is_empty() {
-        true => vec![(bytes, Some(Vec::new()))],
-        false => indices.chunks(rows_max * index).enumerate().map(portion).collect(),
-    }
+    Ok((also.len() * bytes.len()) as u64)
 }

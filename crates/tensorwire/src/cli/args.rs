@@ -1,11 +1,12 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
+mod kvstore;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tensorwire_bench::Sizes;
-use tensorwire_bench::parse_size;
+use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
@@ -13,6 +14,8 @@ use tensorwire_node::{
     OptimizerChoice, RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
     VerbsOptions,
 };
+
+pub(crate) use kvstore::KvstoreArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
@@ -330,6 +333,8 @@ pub(crate) enum Scenario {
     Step(StepArgs),
     /// One-sided writes into another process's memory, with no graph above them; against gRPC if you like
     Write(WriteArgs),
+    /// Push and pull of one key by several workers, in step; over ZeroMQ too (Mamidala et al.)
+    Kvstore(KvstoreArgs),
 }
 
 #[derive(Args, Debug)]

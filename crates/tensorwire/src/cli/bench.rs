@@ -1,5 +1,6 @@
 //! `tensorwire bench`: tables for people, lines of JSON for programs.
 
+mod kvstore;
 mod write;
 
 use std::fs::{File, OpenOptions};
@@ -29,6 +30,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
         Scenario::Transfer(args) => run_transfer(&args),
         Scenario::Step(args) => run_step(args),
         Scenario::Write(args) => write::run(&args),
+        Scenario::Kvstore(args) => kvstore::run(&args),
     }
 }
 
