@@ -7,9 +7,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tensorwire_base::{Incarnation, Rank};
 use tensorwire_fabric::Member;
-use tensorwire_kvstore::message::{
-    Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows,
-};
+use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
 use tensorwire_kvstore::proto::{
     Control, Mode, PartState, Server, ServerAction, ServerConfig, ServerState, Worker,
 };
@@ -35,7 +33,8 @@ fn round() -> impl Strategy<Value = u64> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
-    let rows = || option::of((0u64..5, carried()).prop_map(|(count, indices)| Rows { count, indices }));
+    let rows =
+        || option::of((0u64..5, carried()).prop_map(|(count, indices)| Rows { count, indices }));
     prop_oneof![
         (part(), 0u8..8, 0u64..3, any::<bool>()).prop_map(|(part, dtype, rows, huge)| {
             let columns = if huge { u64::MAX } else { 4 };

@@ -122,7 +122,12 @@ impl Core {
         };
         let Some(memory) = self.parts.get(part) else { return Ok(CarriedBytes::default()) };
         let spec = memory.spec;
-        let count = rows.map_or(Ok(spec.rows), |rows| row_count(&spec, rows)).map_err(wrong)?;
+        // what is in the slot has as many rows as the part; a pull may name one row again and again
+        let is_in_slot =
+            value.is_some() || rows.is_some_and(|rows| rows.indices == Carried::InPlace);
+        let rows_max = if is_in_slot { spec.rows } else { usize::MAX / spec.row_bytes().max(4) };
+        let count = rows.map_or(Ok(spec.rows), |rows| row_count(&spec, rows, rows_max));
+        let count = count.map_err(wrong)?;
         let value = value.map(|value| block(value, count * spec.row_bytes())).transpose()?;
         let indices = rows.map(|rows| block(rows.indices, count * size_of::<i32>())).transpose()?;
         let indices = indices.flatten();
@@ -183,13 +188,7 @@ impl Core {
         Ok(moved)
     }
 
-    fn answer_control(
-        &mut self,
-        wire: &mut dyn Wire,
-        from: Member,
-        id: RequestId,
-        what: Control,
-    ) {
+    fn answer_control(&mut self, wire: &mut dyn Wire, from: Member, id: RequestId, what: Control) {
         if let Some(worker) = self.worker(from.rank) {
             let answer = self.control(wire, worker, what);
             self.proto.on_done(from, id, answer);
@@ -244,8 +243,8 @@ struct CarriedBytes<'a> {
     indices: Option<&'a [u8]>,
 }
 
-fn row_count(spec: &ValueSpec, rows: Rows) -> Result<usize, String> {
-    let count = usize::try_from(rows.count).ok().filter(|count| *count <= spec.rows);
+fn row_count(spec: &ValueSpec, rows: Rows, rows_max: usize) -> Result<usize, String> {
+    let count = usize::try_from(rows.count).ok().filter(|count| *count <= rows_max);
     match count {
         _ if spec.columns < 2 => Err(format!("{spec} has no rows to name")),
         Some(count) => Ok(count),
