@@ -28,6 +28,9 @@ use self::memory::Parts;
 pub(crate) const LEAVE: u32 = u32::MAX;
 /// Longest that a wait sleeps before it asks the scheduler for news.
 const NEWS: Duration = Duration::from_millis(50);
+/// What is wrong where a snapshot is of other parts.
+const AS_SAVED: &str =
+    "load what as many servers saved, after init of the same keys with their first values";
 
 /// A user's own function on a server (ps-lite's request handle): who calls, by number, and what it gives.
 pub type Function = Box<dyn FnMut(usize, &[u8]) -> Result<Vec<u8>, String> + Send>;
@@ -376,18 +379,19 @@ impl Core {
         snapshot: Snapshot,
         starts: bool,
     ) -> Result<(), StoreError> {
-        if starts {
-            let state = self.proto.state();
-            if let Some(bytes) = state.optimizer {
-                self.update.set(&bytes).map_err(StoreError::Update)?;
+        let state = self.proto.state();
+        if let Some(bytes) = state.optimizer.filter(|_| starts) {
+            self.update.set(&bytes).map_err(StoreError::Update)?;
+        }
+        for part in state.parts {
+            let is_kept = snapshot.parts.iter().any(|kept| kept.key == part.part);
+            if part.seeded && !is_kept {
+                let part = part.part.0;
+                let what = format!("it has no value of part {part}; {AS_SAVED}");
+                return Err(StoreError::Snapshot(what));
             }
-            // also those that have no value yet: their workers know them
-            for part in state.parts {
-                let is_kept = snapshot.parts.iter().any(|kept| kept.key == part.part);
-                if part.seeded && !is_kept {
-                    let what = format!("it has no value of part {}", part.part.0);
-                    return Err(StoreError::Snapshot(what));
-                }
+            // also if it has no value yet: its workers know it
+            if starts {
                 self.create(wire, part.part, part.spec)?;
             }
         }

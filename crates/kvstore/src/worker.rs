@@ -202,8 +202,8 @@ impl KvWorker {
         })
     }
 
-    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted, and no
-    /// more than the value has. Rows of one index are added in their order.
+    /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted. Rows of
+    /// one index are added in their order; here already, if there are more rows than the server's part has.
     ///
     /// # Errors
     /// As [`KvWorker::push`], and when indices are not so.

@@ -93,6 +93,7 @@ impl Core {
         value: Value,
     ) -> Result<(), StoreError> {
         let Value { id, part, version, into, sparse } = value;
+        let rank = self.outboxes[worker].rank;
         if !self.outboxes[worker].is_open() {
             self.proto.on_sent(part);
             return Ok(());
@@ -113,7 +114,8 @@ impl Core {
             let is_large = into.bytes >= bytes.len() as u64;
             is_known && is_large && end.is_some_and(|end| end <= region_bytes)
         };
-        if !into.is_none_or(fits) {
+        let is_small = || bytes.len() + 2 * ENTRY_BYTES <= wire.message_bytes_max(rank);
+        if !into.map_or_else(is_small, fits) {
             let why = Refusal::Failed(format!(
                 "{} bytes were pulled into a place that does not hold them",
                 bytes.len()

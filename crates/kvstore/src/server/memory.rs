@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tensorwire_base::Rank;
 use tensorwire_memory::{Buffer, LoanError, ReadGuard};
 
+use super::AS_SAVED;
 use crate::error::StoreError;
 use crate::key::{PartKey, ValueSpec};
 use crate::pool::Pool;
@@ -189,10 +190,7 @@ impl Parts {
         let PartSnapshot { key, spec, weights, .. } = kept;
         let wrong = |what: String| StoreError::Snapshot(what);
         let Some(memory) = self.parts.get(key) else {
-            return Err(wrong(format!(
-                "part {} is unknown here; load with as many servers as saved it, after init of the same keys",
-                key.0
-            )));
+            return Err(wrong(format!("part {} is unknown here; {AS_SAVED}", key.0)));
         };
         if memory.spec != *spec || weights.len() != spec.bytes() {
             let (here, found) = (memory.spec, weights.len());

@@ -147,7 +147,12 @@ impl Core {
         if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
             return Err(wrong("values of this size are shown where they are".to_string()));
         }
-        let count = rows.map_or(Ok(spec.rows), |rows| row_count(&spec, rows)).map_err(wrong)?;
+        // what is in the slot has as many rows as the part; a pull may name one row again and again
+        let is_in_slot =
+            value.is_some() || rows.is_some_and(|rows| rows.indices == Carried::InPlace);
+        let rows_max = if is_in_slot { spec.rows } else { usize::MAX / spec.row_bytes().max(4) };
+        let count = rows.map_or(Ok(spec.rows), |rows| row_count(&spec, rows, rows_max));
+        let count = count.map_err(wrong)?;
         let value = value.map(|value| block(value, count * spec.row_bytes())).transpose()?;
         let indices = rows.map(|rows| block(rows.indices, count * size_of::<i32>())).transpose()?;
         let indices = indices.flatten();
@@ -274,8 +279,8 @@ struct CarriedBytes<'a> {
     indices: Option<&'a [u8]>,
 }
 
-fn row_count(spec: &ValueSpec, rows: Rows) -> Result<usize, String> {
-    let count = usize::try_from(rows.count).ok().filter(|count| *count <= spec.rows);
+fn row_count(spec: &ValueSpec, rows: Rows, rows_max: usize) -> Result<usize, String> {
+    let count = usize::try_from(rows.count).ok().filter(|count| *count <= rows_max);
     match count {
         _ if spec.columns < 2 => Err(format!("{spec} has no rows to name")),
         Some(count) => Ok(count),

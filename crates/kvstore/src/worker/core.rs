@@ -1,6 +1,7 @@
 //! What a worker's end knows: values and where their parts live, tickets, operations under way, the log of
 //! pushes that no snapshot holds yet.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ use crate::proto::{Control, Worker, WorkerEvent};
 use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 use super::link::Link;
-use super::shares::{check_rows, check_sizes, portions, share};
+use super::shares::{check_rows, check_sizes, overflow, portions, share};
 
 /// A wire loses nothing: what is lost with a server is sent again when another took over, not before.
 const NEVER_MS: u64 = u64::MAX / 2;
@@ -283,9 +284,14 @@ impl Core {
     ) -> Result<(), StoreError> {
         let bytes = self.check(key, devices, pushing.rows)?;
         let (spec, parts) = self.value(key)?;
-        let from = self.merged(wire, key, &spec, devices, bytes)?;
+        let mut from = self.merged(wire, key, &spec, devices, bytes)?;
+        let mut rows = pushing.rows.map(Cow::Borrowed);
+        if let Some(indices) = rows.as_deref().filter(|rows| overflow(&parts, &spec, rows)) {
+            let (sums, of) = self.added(wire, key, &spec, indices, &from)?;
+            (from, rows) = (sums, Some(Cow::Owned(of)));
+        }
         for part in parts {
-            let (range, indices) = share(&part, &spec, pushing.rows);
+            let (range, indices) = share(&part, &spec, rows.as_deref());
             let indices = indices.map(|indices| self.indices(wire, indices)).transpose()?;
             let loan =
                 from.lend().map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
@@ -658,6 +664,36 @@ impl Core {
         }
         drop(sum);
         Ok(merged)
+    }
+
+    /// The rows of one index added, in their order, and the indices that are left: no more than there are rows.
+    fn added(
+        &mut self,
+        wire: &mut dyn Wire,
+        key: Key,
+        spec: &ValueSpec,
+        indices: &[i32],
+        from: &Buffer,
+    ) -> Result<(Buffer, Vec<i32>), StoreError> {
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Lent {
+            key,
+            what: source.to_string(),
+        };
+        let mut left = indices.to_vec();
+        left.dedup();
+        let row = spec.row_bytes();
+        let sums = self.pool.alloc(wire, left.len() * row)?;
+        let (mut into, from) = (sums.write().map_err(lent)?, from.read().map_err(lent)?);
+        let mut rows = from.chunks_exact(row);
+        for (same, into) in indices.chunk_by(|a, b| a == b).zip(into.chunks_exact_mut(row)) {
+            let mut rows = rows.by_ref().take(same.len());
+            rows.by_ref().take(1).for_each(|first| into.copy_from_slice(first));
+            let added = rows.try_for_each(|next| self.reduce.add(spec.dtype, into, next));
+            added.map_err(StoreError::Update)?;
+        }
+        self.bytes_copied += (left.len() * row) as u64;
+        drop(into);
+        Ok((sums, left))
     }
 
     /// Indices as they are sent: many are written to their place, few go in the message.

@@ -21,7 +21,7 @@ pub(super) fn check_sizes(
     }
 }
 
-/// How many rows; they must be sorted, there, and no more than the value has.
+/// How many rows; they must be sorted and there.
 pub(super) fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<usize, StoreError> {
     let wrong = |what: &str| StoreError::Rows { key, what: what.to_string() };
     if spec.columns < 2 {
@@ -30,14 +30,17 @@ pub(super) fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<
     if !indices.is_sorted() {
         return Err(wrong("row indices are to be sorted"));
     }
-    if indices.len() > spec.rows {
-        return Err(wrong("more rows than the value has; add those of one index first"));
-    }
     let is_there = |index: &i32| usize::try_from(*index).is_ok_and(|index| index < spec.rows);
     match indices.iter().find(|index| !is_there(index)) {
         Some(index) => Err(wrong(&format!("row {index} of {}", spec.rows))),
         None => Ok(indices.len()),
     }
+}
+
+/// Are there parts with fewer rows than are pushed to them?
+pub(super) fn overflow(parts: &[Part], spec: &ValueSpec, indices: &[i32]) -> bool {
+    let row = spec.row_bytes();
+    parts.iter().any(|part| share(part, spec, Some(indices)).0.len() > part.rows.len() * row)
 }
 
 /// A part's share of a tensor: the bytes, and the indices counted from the part's first row.

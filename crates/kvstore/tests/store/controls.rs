@@ -1,0 +1,225 @@
+//! What is asked of whole servers: functions of users, optimizers, saving and loading.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tensorwire_kvstore::proto::{Mode, ServerState};
+use tensorwire_kvstore::{Key, KvWorker, Snapshot, Ticket, ValueSpec};
+use tensorwire_tensor::DType;
+
+use super::rule::{Shelf, f32s, numbers, tensor};
+use super::support::{ECHO, Job, soon};
+
+fn dense(elements: usize) -> ValueSpec {
+    ValueSpec::dense(DType::F32, elements)
+}
+
+fn specs() -> [ValueSpec; 4] {
+    [dense(5), dense(3), dense(30_000), dense(150_000)]
+}
+
+fn keys() -> [Key; 4] {
+    [0, 1, 2, 3].map(Key)
+}
+
+fn begin(store: &mut KvWorker, number: usize) {
+    let values: Vec<_> = keys().into_iter().zip(specs()).collect();
+    let first = specs().map(|spec| tensor(store, &spec, |_| 0.0));
+    let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
+    store.wait(ticket, soon()).unwrap();
+}
+
+fn push(store: &mut KvWorker, value: f32) -> Ticket {
+    let from = specs().map(|spec| vec![tensor(store, &spec, |_| value)]);
+    store.push(&keys(), &from, 0).unwrap()
+}
+
+fn are(store: &mut KvWorker, expected: f32) {
+    let into = specs().map(|spec| vec![tensor(store, &spec, |_| f32::NAN)]);
+    let ticket = store.pull(&keys(), &into, 0).unwrap();
+    store.wait(ticket, soon()).unwrap();
+    for (key, into) in into.iter().enumerate() {
+        let found = f32s(&into[0]);
+        assert!(found.iter().all(|found| *found == expected), "key {key}: {}", found[0]);
+    }
+}
+
+fn optimizer(store: &mut KvWorker, name: &str) {
+    let ticket = store.set_optimizer(name.as_bytes());
+    store.wait(ticket, soon()).unwrap();
+}
+
+fn refused(store: &mut KvWorker, ticket: Ticket) -> String {
+    store.wait(ticket, soon()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_users_function_is_called_once_and_returns() {
+    Job::tcp(3, 2, Mode::Sync).run(|number, store| {
+        let calls: Vec<(Ticket, Vec<u8>)> = (0..20u8)
+            .map(|call| {
+                (store.call(usize::from(call) % 2, ECHO, &[call]), vec![number as u8, call])
+            })
+            .collect();
+        store.wait_all(soon()).unwrap();
+        for (ticket, expected) in calls {
+            assert_eq!(store.returned(ticket), Some(expected));
+            assert_eq!(store.returned(ticket), None);
+        }
+    });
+}
+
+#[test]
+fn a_call_that_is_refused_leaves_the_store_as_it_was() {
+    Job::shm(1, 2, Mode::Sync).run(|number, store| {
+        begin(store, number);
+        let ticket = store.call(1, 77, b"?");
+        let unknown = refused(store, ticket);
+        assert!(unknown.contains("server 1") && unknown.contains("no function 77"), "{unknown}");
+        let ticket = store.call(0, ECHO, b"");
+        assert!(refused(store, ticket).contains("there is nothing to give back"));
+        let ticket = store.call(1, ECHO, b"now");
+        store.wait(ticket, soon()).unwrap();
+        assert_eq!(store.returned(ticket).unwrap(), b"\0now");
+        push(store, 3.0);
+        are(store, 3.0);
+    });
+}
+
+#[test]
+fn an_optimizer_is_set_once_however_often_it_is_told() {
+    let job = Job::shm(2, 1, Mode::Sync);
+    job.run(|number, store| {
+        if number == 0 {
+            optimizer(store, "add");
+            optimizer(store, "add");
+            let ticket = store.set_optimizer(b"magic");
+            assert!(refused(store, ticket).contains("'magic' is no rule here"));
+        }
+        begin(store, number);
+        // the rule before is still there
+        let tickets = [push(store, 1.0), push(store, 1.0)];
+        tickets.into_iter().for_each(|ticket| store.wait(ticket, soon()).unwrap());
+        are(store, 4.0);
+        store.barrier(soon()).unwrap();
+        if number == 1 {
+            optimizer(store, "replace");
+        }
+        store.barrier(soon()).unwrap();
+        push(store, 1.0);
+        are(store, 2.0);
+    });
+    let journal = job.journal.lock().unwrap();
+    let sets: Vec<&String> = journal.iter().filter(|line| line.starts_with("set")).collect();
+    assert_eq!(sets, ["set add", "set replace"]);
+}
+
+#[test]
+fn what_was_saved_is_loaded_with_the_state_beside_it() {
+    let job = Job::shm(2, 2, Mode::Sync);
+    job.run(|number, store| {
+        if number == 0 {
+            optimizer(store, "add");
+        }
+        store.barrier(soon()).unwrap();
+        begin(store, number);
+        push(store, 1.0);
+        push(store, 1.0);
+        are(store, 4.0);
+        store.barrier(soon()).unwrap();
+        if number == 0 {
+            let ticket = store.save("here");
+            store.wait(ticket, soon()).unwrap();
+        }
+        store.barrier(soon()).unwrap();
+        push(store, 10.0);
+        are(store, 24.0);
+        store.barrier(soon()).unwrap();
+        if number == 1 {
+            let ticket = store.load("nowhere");
+            assert!(refused(store, ticket).contains("there is nothing at nowhere"));
+            // the other server's refusal comes in its own time
+            let _ = store.wait_all(soon());
+            let ticket = store.load("here");
+            store.wait(ticket, soon()).unwrap();
+        }
+        store.barrier(soon()).unwrap();
+        are(store, 4.0);
+        store.barrier(soon()).unwrap();
+        push(store, 1.0);
+        are(store, 6.0);
+    });
+    let journal = job.journal.lock().unwrap();
+    for key in 0..4 {
+        assert!(journal.contains(&format!("restore {key} after 2")), "{journal:?}");
+    }
+}
+
+#[test]
+fn what_other_servers_saved_is_refused_whole() {
+    let shelf = Shelf::default();
+    let two = Job { shelf: shelf.clone(), ..Job::shm(1, 2, Mode::Sync) };
+    two.run(|number, store| {
+        begin(store, number);
+        let ticket = push(store, 1.0);
+        store.wait(ticket, soon()).unwrap();
+        let ticket = store.save("two");
+        store.wait(ticket, soon()).unwrap();
+    });
+    for servers in [1, 3] {
+        let other = Job { shelf: shelf.clone(), ..Job::shm(1, servers, Mode::Sync) };
+        other.run(|number, store| {
+            begin(store, number);
+            let ticket = store.load("two");
+            let why = refused(store, ticket);
+            let is_told = why.contains("as many servers") || why.contains("there is nothing");
+            assert!(is_told, "{why}");
+            while store.wait_all(soon()).is_err() {}
+            are(store, 0.0);
+        });
+    }
+}
+
+/// The weights of each part, which are ones, and how many pushes a snapshot says that they hold.
+fn is_whole(snapshot: &Snapshot) -> u64 {
+    let state: ServerState = postcard::from_bytes(&snapshot.protocol).unwrap();
+    let mut all = 0;
+    for part in &state.parts {
+        let rounds: u64 = part.rounds.iter().sum();
+        let kept = snapshot.parts.iter().find(|kept| kept.key == part.part).unwrap();
+        let weights = numbers(DType::F32, &kept.weights);
+        assert!(weights.iter().all(|weight| *weight == rounds as f64), "{rounds}");
+        all += rounds;
+    }
+    all
+}
+
+#[test]
+fn what_is_saved_while_others_push_is_of_one_moment() {
+    let (saved, shelf) = (AtomicUsize::new(0), Shelf::default());
+    let job = Job { shelf: shelf.clone(), ..Job::shm(3, 1, Mode::Async { max_delay: None }) };
+    job.run(|number, store| {
+        if number == 0 {
+            optimizer(store, "add");
+        }
+        store.barrier(soon()).unwrap();
+        begin(store, number);
+        store.barrier(soon()).unwrap();
+        if number == 0 {
+            for at in 0..20 {
+                let ticket = store.save(&format!("at {at}"));
+                store.wait(ticket, soon()).unwrap();
+            }
+            saved.store(1, Ordering::SeqCst);
+        } else {
+            let from: Vec<_> =
+                specs()[..3].iter().map(|s| vec![tensor(store, s, |_| 1.0)]).collect();
+            while saved.load(Ordering::SeqCst) == 0 {
+                let ticket = store.push(&keys()[..3], &from, 0).unwrap();
+                store.wait(ticket, soon()).unwrap();
+            }
+        }
+    });
+    let rounds: Vec<u64> =
+        (0..20).map(|at| is_whole(&shelf.kept(0, &format!("at {at}")).unwrap())).collect();
+    assert!(rounds.is_sorted() && rounds[19] > rounds[0], "{rounds:?}");
+}
