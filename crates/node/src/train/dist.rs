@@ -21,7 +21,7 @@ use tensorwire_runtime::{Session, SessionOptions, Storage};
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
 use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError};
 use super::{cores, default_threads, kernel_choice, peak_bytes};
-use crate::config::{ConfigError, Exchange, Strategy, TrainConfig};
+use crate::config::{ConfigError, Exchange, StoreConfig, Strategy, TrainConfig};
 use crate::member::{Member, Peers, WireOptions};
 use crate::report::TrainReport;
 use crate::store::{
@@ -237,8 +237,9 @@ fn work(
     let is_first = || (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
     trainer.concludes = is_first();
     trainer.conclude(data.as_ref(), &mut report)?;
-    if config.store.elastic {
-        // whoever was to evaluate may be lost before it has
+    let StoreConfig { elastic, checkpoint, .. } = &config.store;
+    if *elastic || checkpoint.is_some() {
+        // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date
         meet(&mut worker.lock())?;
         if !trainer.concludes && is_first() {
             trainer.concludes = true;
