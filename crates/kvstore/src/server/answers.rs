@@ -124,9 +124,9 @@ impl Core {
             self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
             return Ok(());
         }
-        let is_large = wire.direct_from().is_some_and(|from| bytes.len() >= from);
         let rank = self.outboxes[worker].rank;
-        if !sparse && into.is_none() && is_large && wire.shares_memory(rank) {
+        let is_large = wire.shown_from(rank).is_some_and(|from| bytes.len() >= from);
+        if !sparse && into.is_none() && is_large {
             // it is read where it is; nobody changes it until the worker says that it has it
             if let Some(place) = self.parts.get(part).and_then(|m| self.pool.place(&m.weights)) {
                 if let Some(before) = self.shown.insert((worker, id), part) {
