@@ -280,7 +280,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         variables_shared: config.at_own_pace(),
         ..config.exchange.plan_options(config.transport, config.spread())
     };
-    let options = match config.strategy.is_store() {
+    let options = match config.strategy.is_store() && !config.shows_weights() {
         // what is pulled lies in the worker's own memory
         true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
         false => options,

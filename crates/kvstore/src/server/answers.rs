@@ -114,7 +114,12 @@ impl Core {
             let is_large = into.bytes >= bytes.len() as u64;
             is_known && is_large && end.is_some_and(|end| end <= region_bytes)
         };
-        let is_small = || bytes.len() + 2 * ENTRY_BYTES <= wire.message_bytes_max(rank);
+        // it is read where it is; nobody changes it until the worker says that it has it
+        let from = wire.shown_from(rank).filter(|_| !sparse && into.is_none());
+        let is_shown = from.is_some_and(|from| bytes.len() >= from);
+        // without direct writes, messages are of any size
+        let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
+        let is_small = || is_shown || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);
         if !into.map_or_else(is_small, fits) {
             let why = Refusal::Failed(format!(
                 "{} bytes were pulled into a place that does not hold them",
@@ -124,10 +129,7 @@ impl Core {
             self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
             return Ok(());
         }
-        let is_large = wire.direct_from().is_some_and(|from| bytes.len() >= from);
-        let rank = self.outboxes[worker].rank;
-        if !sparse && into.is_none() && is_large && wire.shares_memory(rank) {
-            // it is read where it is; nobody changes it until the worker says that it has it
+        if is_shown {
             if let Some(place) = self.parts.get(part).and_then(|m| self.pool.place(&m.weights)) {
                 if let Some(before) = self.shown.insert((worker, id), part) {
                     // asked again: it is shown once

@@ -195,8 +195,10 @@ impl Core {
 
     /// Which workers' pushes of a part come to a slot here: all but those that show them where they are.
     pub(super) fn slots(&self, wire: &dyn Wire, spec: &ValueSpec) -> Vec<bool> {
-        let is_large = wire.direct_from().is_some_and(|from| spec.bytes() >= from);
-        let is_shown = |rank| is_large && spec.columns == 1 && wire.shares_memory(rank);
+        let is_shown = |rank| {
+            let is_large = wire.shown_from(rank).is_some_and(|from| spec.bytes() >= from);
+            is_large && spec.columns == 1
+        };
         self.options.workers.iter().map(|worker| !is_shown(worker.rank)).collect()
     }
 

@@ -140,9 +140,15 @@ pub trait Wire: Send {
         None
     }
 
-    /// Can values of this peer be read where they lie, and this process's by it ([`Wire::view`])?
-    fn shares_memory(&self, _peer: Rank) -> bool {
-        false
+    /// The same as a buffer, which can be read and never written.
+    fn shown(&self, _peer: Rank, _place: &RemotePlace) -> Option<Buffer> {
+        None
+    }
+
+    /// Values from this size on are read where they lie by this peer, and by this process where it has them
+    /// ([`Wire::view`]); none: they share no memory.
+    fn shown_from(&self, _peer: Rank) -> Option<usize> {
+        None
     }
 
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.

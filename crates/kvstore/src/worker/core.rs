@@ -71,6 +71,8 @@ pub(super) enum Work {
     Plain,
     Push(Pushed),
     Pull(Pulled),
+    /// A pull that moves nothing.
+    Show(Key),
 }
 
 /// The bytes of a push of one part.
@@ -140,7 +142,17 @@ pub(super) struct Core {
     failed: Option<StoreError>,
     /// Values that are to be read where a server has them.
     to_read: Vec<ToRead>,
+    /// What servers leave as it is, because it is read there.
+    shown: HashMap<Key, Held>,
     next: u64,
+}
+
+/// A value that is read where its server has it.
+#[derive(Debug)]
+struct Held {
+    server: usize,
+    id: RequestId,
+    value: Buffer,
 }
 
 /// A value that a server shows.
@@ -175,6 +187,7 @@ impl Core {
             opened: Vec::new(),
             failed: None,
             to_read: Vec::new(),
+            shown: HashMap::new(),
             next: 0,
         }
     }
@@ -229,7 +242,7 @@ impl Core {
             self.operations.values().filter(|operation| is(&operation.work)).count()
         };
         let pushes = count(|work| matches!(work, Work::Push(_)));
-        let pulls = count(|work| matches!(work, Work::Pull(_)));
+        let pulls = count(|work| matches!(work, Work::Pull(_) | Work::Show(_)));
         let others = count(|work| matches!(work, Work::Plain));
         waiting.push(format!("{pushes} pushes, {pulls} pulls and {others} other requests"));
         waiting.join(", ")
@@ -330,8 +343,9 @@ impl Core {
             for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
                 let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
                 // what a server shows is read by this process, into any memory
+                let shown_from = wire.shown_from(self.links[part.server].rank);
                 let is_shown =
-                    indices.is_none() && wire.shares_memory(self.links[part.server].rank);
+                    indices.is_none() && shown_from.is_some_and(|from| bytes.len() >= from);
                 let staging = match is_direct && !is_shown && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
@@ -344,6 +358,40 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Does one server have all of a value, in memory that is mapped here? Not where that server may be
+    /// replaced: then it would lie elsewhere.
+    pub(super) fn can_show(&self, wire: &dyn Wire, key: Key) -> Result<bool, StoreError> {
+        let (spec, parts) = self.value(key)?;
+        let [part] = parts.as_slice() else { return Ok(false) };
+        let shown_from = wire.shown_from(self.links[part.server].rank);
+        let is_shown = shown_from.is_some_and(|from| spec.bytes() >= from);
+        Ok(is_shown && !self.options.servers_come_back)
+    }
+
+    pub(super) fn show(
+        &mut self,
+        ticket: Ticket,
+        key: Key,
+        priority: i32,
+    ) -> Result<(), StoreError> {
+        let (_, parts) = self.value(key)?;
+        for part in parts {
+            let operation = self.operation(ticket, Work::Show(key));
+            self.proto.pull(operation, part.key, priority);
+        }
+        Ok(())
+    }
+
+    pub(super) fn shown(&self, key: Key) -> Option<Buffer> {
+        self.shown.get(&key).map(|held| held.value.clone())
+    }
+
+    pub(super) fn release(&mut self, key: Key) {
+        if let Some(Held { server, id, .. }) = self.shown.remove(&key) {
+            self.links[server].taken.push(id);
+        }
     }
 
     pub(super) fn ask(&mut self, ticket: Ticket, server: usize, what: Control) {
@@ -551,6 +599,16 @@ impl Core {
     fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
         for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
             let rank = self.links[server].rank;
+            if let Some(Operation { work: Work::Show(key), .. }) = self.operations.get(&op) {
+                let key = *key;
+                let Some(value) = wire.shown(rank, &place) else {
+                    let what = format!("{place:?} is no memory that it shows");
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                self.shown.insert(key, Held { server, id, value });
+                self.done(Some(op));
+                continue;
+            }
             if let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) {
                 let bytes = pulled.bytes.clone();
                 let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
@@ -635,6 +693,10 @@ impl Core {
         Ok((value.spec, value.parts.clone()))
     }
 
+    fn is_shown_to_any(&self, wire: &dyn Wire) -> bool {
+        self.links.iter().any(|link| wire.shown_from(link.rank).is_some())
+    }
+
     /// One tensor in registered memory where the value is to be written directly: the only one, or the sum
     /// of all devices'.
     fn merged(
@@ -648,7 +710,9 @@ impl Core {
         let [first, rest @ ..] = devices else {
             return Err(StoreError::Count { keys: 1, found: 0 });
         };
-        let is_direct = wire.direct_from().is_some_and(|from| bytes >= from);
+        // where servers share memory a smaller one is shown
+        let written_from = if self.is_shown_to_any(wire) { Some(0) } else { wire.direct_from() };
+        let is_direct = written_from.is_some_and(|from| bytes >= from);
         if rest.is_empty() && (!is_direct || self.pool.has(first)) {
             return Ok(first.clone());
         }

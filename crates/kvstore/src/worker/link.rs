@@ -173,10 +173,10 @@ impl Core {
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let is_direct = |bytes: &Bytes| wire.direct_from().is_some_and(|from| bytes.len() >= from);
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        let is_shared = wire.shares_memory(self.links[server].rank);
-        if is_shared && indices.is_none() && is_direct(&bytes) {
+        let shown_from = wire.shown_from(self.links[server].rank);
+        if indices.is_none() && shown_from.is_some_and(|from| bytes.len() >= from) {
             // the server reads it where it is: it leaves when it is folded
-            if let Some(place) = self.shown(&bytes) {
+            if let Some(place) = self.place_of(&bytes) {
                 return Ask::Push { part, round, value: Carried::There(place), rows: None };
             }
         }
@@ -208,7 +208,7 @@ impl Core {
     }
 
     /// How a server finds bytes that it can read where they are.
-    fn shown(&self, bytes: &Bytes) -> Option<RemotePlace> {
+    fn place_of(&self, bytes: &Bytes) -> Option<RemotePlace> {
         let Bytes::Of { buffer, offset, bytes } = bytes else { return None };
         let place = self.pool.place(buffer)?;
         // fits: inside the buffer
@@ -229,7 +229,8 @@ impl Core {
         let Pulled { into, bytes, staging, indices, .. } = pulled;
         let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
         // what both share is read where the server has it
-        let is_direct = is_direct && (indices.is_some() || !wire.shares_memory(rank));
+        let is_shown = wire.shown_from(rank).is_some_and(|from| bytes.len() >= from);
+        let is_direct = is_direct && (indices.is_some() || !is_shown);
         let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
             let place = self.pool.place(buffer)?;
             // fits: inside the buffer

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_graph::{Edge, Op};
+use tensorwire_graph::{Edge, Op, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{RingOptions, WireStats};
@@ -21,7 +21,7 @@ use tensorwire_runtime::{Session, SessionOptions, Storage};
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
 use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError};
 use super::{cores, default_threads, kernel_choice, peak_bytes};
-use crate::config::{ConfigError, Exchange, StoreConfig, Strategy, TrainConfig};
+use crate::config::{ConfigError, Exchange, StoreConfig, Strategy, TrainConfig, Transport};
 use crate::member::{Member, Peers, WireOptions};
 use crate::report::TrainReport;
 use crate::store::{
@@ -33,6 +33,22 @@ impl TrainConfig {
     /// Which part of the plan a worker of a store runs.
     pub(super) fn part(&self, rank: Rank) -> usize {
         if self.is_of_one() { 0 } else { rank.index() }
+    }
+
+    /// Do workers read weights where the servers have them? Where both share memory, every worker is done with
+    /// one step's before the next step's are made, and no server comes from elsewhere.
+    pub(super) fn shows_weights(&self) -> bool {
+        let StoreConfig { elastic, checkpoint, .. } = &self.store;
+        self.strategy == Strategy::DistSgd
+            && self.exchange == Exchange::ZeroCopy
+            && self.settled_transport() == Some(Transport::Shm)
+            && !elastic
+            && checkpoint.is_none()
+    }
+
+    /// Values of more elements are split over all servers; not where they are read where they lie, in one piece.
+    fn big_elements(&self) -> usize {
+        if self.shows_weights() { usize::MAX } else { BIG_ELEMENTS }
     }
 
     fn store_mode(&self) -> Mode {
@@ -61,7 +77,7 @@ impl Prepared {
     /// # Errors
     /// As [`Prepared::store_table`].
     pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
-        let partition = Partition::new(self.config.servers, BIG_ELEMENTS);
+        let partition = Partition::new(self.config.servers, self.config.big_elements());
         let written_from = match self.config.exchange {
             Exchange::Zmq => usize::MAX,
             _ => RingOptions::default().direct_from,
@@ -81,7 +97,7 @@ impl Prepared {
     /// # Errors
     /// Never: a model has far fewer variables than there are keys.
     pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
-        let partition = Partition::new(self.config.servers, BIG_ELEMENTS);
+        let partition = Partition::new(self.config.servers, self.config.big_elements());
         Ok(partition.table(&values(&self.program))?)
     }
 }
@@ -166,7 +182,7 @@ pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError
             _ => StoreWire::ZeroCopy,
         },
         mode: config.store_mode(),
-        big_elements: BIG_ELEMENTS,
+        big_elements: config.big_elements(),
         elastic: config.store.elastic,
         checkpoint: checkpoint.map(|at| Checkpoint { path: path(at), every }),
         kernels: kernels.clone(),
@@ -212,9 +228,10 @@ fn work(
     let rank = member.rank();
     let here = config.part(rank);
     let registered = worker.alloc_slab(plan.parts[here].memory.registered_bytes)?;
-    let storage = Storage::new(&plan.parts[here], &registered)?;
+    let mut storage = Storage::new(&plan.parts[here], &registered)?;
     let patience = Deadline::after(member.setup_patience());
     begin(&mut worker, part, &storage, member, patience)?;
+    refer(&mut worker, part, here, &mut storage, patience)?;
     let worker = Arc::new(Mutex::new(worker));
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys);
@@ -257,6 +274,28 @@ fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
     let deadline = Deadline::after(LAST_WORKER_DEADLINE);
     worker.wait_all(deadline)?;
     worker.barrier(deadline)
+}
+
+/// Makes variables that the plan reads where their servers have them tensors of this process.
+fn refer(
+    worker: &mut KvWorker,
+    part: &Part,
+    here: usize,
+    storage: &mut Storage,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { program, plan, .. } = part;
+    for (key, variable) in (0..).map(Key).zip(program.weights()) {
+        let edges = plan.edges.iter().filter(|edge| edge.to == here && edge.name == variable.name);
+        for edge in edges.filter(|edge| edge.transfer == Transfer::Reference) {
+            let ticket = worker.pull_shown(key, 0)?.ok_or(StoreError::NotShown { key })?;
+            worker.wait(ticket, patience)?;
+            let value = worker.shown(key).ok_or(StoreError::NotShown { key })?;
+            storage.refer(edge.recv, variable.spec.clone(), value);
+            worker.release(key);
+        }
+    }
+    Ok(())
 }
 
 /// Makes all variables known to the servers. Worker 0 says how they are updated, and what they are at first; if it
