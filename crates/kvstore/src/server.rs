@@ -125,7 +125,7 @@ impl KvServer {
     }
 
     /// A server that takes over from the last snapshot of [`KvServerOptions::checkpoint`], or from nothing
-    /// where none was taken; workers bring it up to date.
+    /// where none was taken, or one of another job is there; workers bring it up to date.
     ///
     /// # Errors
     /// When there is a snapshot that cannot be read or restored.
@@ -136,8 +136,13 @@ impl KvServer {
         let path = options.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.path.as_str());
         let kept = ports.keep.load(options.server, path).map_err(StoreError::Snapshot)?;
         let Some(snapshot) = kept else { return Ok(KvServer::new(ports, options)) };
-        let state = postcard::from_bytes(&snapshot.protocol)
+        let state: ServerState = postcard::from_bytes(&snapshot.protocol)
             .map_err(|error| StoreError::Snapshot(error.to_string()))?;
+        let of_this_job =
+            options.workers.iter().map(|worker| (worker.rank.0, worker.incarnation.0));
+        if !state.workers.iter().copied().eq(of_this_job) {
+            return Ok(KvServer::new(ports, options));
+        }
         let proto = Server::restored(options.config(), state);
         let mut server = KvServer::over(ports, options, proto);
         server.core.restore(server.wire.as_mut(), snapshot, true)?;

@@ -254,8 +254,9 @@ fn work(
     let is_first = || (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
     trainer.concludes = is_first();
     trainer.conclude(data.as_ref(), &mut report)?;
-    if config.store.elastic {
-        // whoever was to evaluate may be lost before it has
+    let StoreConfig { elastic, checkpoint, .. } = &config.store;
+    if *elastic || checkpoint.is_some() {
+        // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date
         meet(&mut worker.lock())?;
         if !trainer.concludes && is_first() {
             trainer.concludes = true;
