@@ -12,7 +12,7 @@ use tensorwire_base::{Deadline, Incarnation, Rank};
 use crate::common::Core;
 use crate::config::{Endpoint, PeerAddress};
 use crate::error::ConnectError;
-use crate::handshake::{self, Caller, Purpose, Refusal};
+use crate::handshake::{self, Caller, HandshakeError, Purpose, Refusal};
 use crate::listener::{Acceptor, Listener, Socket};
 
 /// How long to wait before dialling again a peer that does not listen yet.
@@ -123,7 +123,13 @@ impl Mesh {
                     // it hung up between our yes and hearing it: it may come again
                     admitted.into_iter().for_each(|caller| lobby.give_back(&caller));
                     core.counters().add(|c| &c.connections_refused, 1);
-                    tracing::warn!(me = %me.rank, %from, %error, "connection refused");
+                    match error {
+                        // one of the job, who calls before it is expected, and again
+                        HandshakeError::Rejected(Refusal::UnexpectedRank) => {
+                            tracing::debug!(me = %me.rank, %from, %error, "connection refused");
+                        }
+                        _ => tracing::warn!(me = %me.rank, %from, %error, "connection refused"),
+                    }
                 }
             }
         })

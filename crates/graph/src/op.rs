@@ -218,8 +218,8 @@ pub enum Op {
     /// rule says with g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once.
     Apply { rule: Rule },
     /// (variable: f[v,d], its slots, indices: i32[k] and rows: f[k,d] of rank 0, …, of rank W−1) → nothing. As
-    /// [`Op::Apply`], with the gradient given by its rows: each is added at its index, rank by rank, in
-    /// order. Rows that no index names stay as they are, their slots too.
+    /// [`Op::Apply`], with the gradient given by its rows: a rank's rows of one index are added in their
+    /// order, then the ranks' in theirs. Rows that no index names stay as they are, their slots too.
     ApplyRows { rule: Rule },
     /// (variable, value of rank 0, …, of rank W−1) → nothing. v ← v + rate·(mean of the values − v), in place:
     /// a moving average.

@@ -22,6 +22,8 @@ pub enum StoreError {
     OtherSpec { key: Key, here: ValueSpec, told: ValueSpec },
     #[error("{key} of {bytes} bytes was given a tensor of {found} bytes")]
     Size { key: Key, bytes: usize, found: usize },
+    #[error("{key} cannot be read where its server has it; pull it")]
+    NotShown { key: Key },
     #[error("{keys} keys, but tensors for {found}")]
     Count { keys: usize, found: usize },
     #[error("{key}: {what}")]

@@ -18,6 +18,9 @@ pub enum Carried {
     Block(u32),
     /// Written before the message, to where both ends know that it belongs.
     InPlace,
+    /// Where the sender keeps it, in memory that both share; it stays as it is until the receiver is done with
+    /// it: a push until it is folded, an answer until [`Ask::Taken`].
+    There(RemotePlace),
 }
 
 /// The rows that a sparse push or pull is about: i32 indices into the part's rows, sorted.
@@ -60,6 +63,10 @@ pub enum Ask {
         round: u64,
         into: Option<RemotePlace>,
         rows: Option<Rows>,
+    },
+    /// The value that answered pull `of` has been read where it was. Not answered.
+    Taken {
+        of: RequestId,
     },
     /// How servers update from now on; opaque here. The same again changes nothing.
     SetOptimizer {

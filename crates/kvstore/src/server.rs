@@ -97,6 +97,8 @@ struct Core {
     /// Direct writes under way, by token: of which part, to whom.
     sending: HashMap<u64, (PartKey, usize)>,
     next_token: u64,
+    /// Values that workers read where they are, by worker and pull.
+    shown: HashMap<(usize, RequestId), PartKey>,
     /// Regions of workers that are open, with their bytes.
     opened: HashMap<(usize, u64), u64>,
     alive: Vec<bool>,
@@ -123,7 +125,7 @@ impl KvServer {
     }
 
     /// A server that takes over from the last snapshot of [`KvServerOptions::checkpoint`], or from nothing
-    /// where none was taken; workers bring it up to date.
+    /// where none was taken, or one of another job is there; workers bring it up to date.
     ///
     /// # Errors
     /// When there is a snapshot that cannot be read or restored.
@@ -134,8 +136,13 @@ impl KvServer {
         let path = options.checkpoint.as_ref().map_or("", |checkpoint| checkpoint.path.as_str());
         let kept = ports.keep.load(options.server, path).map_err(StoreError::Snapshot)?;
         let Some(snapshot) = kept else { return Ok(KvServer::new(ports, options)) };
-        let state = postcard::from_bytes(&snapshot.protocol)
+        let state: ServerState = postcard::from_bytes(&snapshot.protocol)
             .map_err(|error| StoreError::Snapshot(error.to_string()))?;
+        let of_this_job =
+            options.workers.iter().map(|worker| (worker.rank.0, worker.incarnation.0));
+        if !state.workers.iter().copied().eq(of_this_job) {
+            return Ok(KvServer::new(ports, options));
+        }
         let proto = Server::restored(options.config(), state);
         let mut server = KvServer::over(ports, options, proto);
         server.core.restore(server.wire.as_mut(), snapshot, true)?;
@@ -156,6 +163,7 @@ impl KvServer {
             parts: Parts::default(),
             sending: HashMap::new(),
             next_token: 0,
+            shown: HashMap::new(),
             opened: HashMap::new(),
             alive: vec![true; workers],
             left: vec![false; workers],
@@ -313,6 +321,10 @@ impl Core {
         for part in self.outboxes[worker].abandon() {
             self.proto.on_sent(part);
         }
+        let shown: Vec<_> = self.shown.keys().filter(|(to, _)| *to == worker).copied().collect();
+        for key in shown {
+            self.shown.remove(&key).into_iter().for_each(|part| self.proto.on_sent(part));
+        }
         let is_its = |(_, (_, to)): &(&u64, &(PartKey, usize))| *to == worker;
         let tokens: Vec<u64> =
             self.sending.iter().filter(is_its).map(|(token, _)| *token).collect();
@@ -405,8 +417,8 @@ impl Core {
         part: PartKey,
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
-        let workers = self.options.workers.len();
-        self.parts.create(&mut self.pool, wire, part, spec, workers)?;
+        let slots = self.slots(wire, &spec);
+        self.parts.create(&mut self.pool, wire, part, spec, &slots)?;
         let first = self.options.partition.range(self.options.server).start;
         let key = Key(part.0 - first);
         self.update.create(part, key, &spec).map_err(StoreError::Update)

@@ -235,6 +235,33 @@ impl KvWorker {
         self.fill(|store, ticket| store.pull_one(ticket, key, into, pulling))
     }
 
+    /// Pulls a value without moving it, where this process shares memory with the one server that has it: once
+    /// the ticket is done, [`KvWorker::shown`] is the value where it lies, and the server leaves it as it is
+    /// until [`KvWorker::release`]. None where that cannot be; then it is to be pulled.
+    ///
+    /// # Errors
+    /// As [`KvWorker::pull`].
+    pub fn pull_shown(&mut self, key: Key, priority: i32) -> Result<Option<Ticket>, StoreError> {
+        if !self.core.can_show(self.wire.as_ref(), key)? {
+            return Ok(None);
+        }
+        self.core.release(key);
+        let ticket = self.core.open_ticket();
+        self.core.show(ticket, key, priority)?;
+        self.core.close_ticket(ticket);
+        Ok(Some(ticket))
+    }
+
+    /// A value that is shown now: to be read, never to be written.
+    pub fn shown(&self, key: Key) -> Option<Buffer> {
+        self.core.shown(key)
+    }
+
+    /// Nothing reads a value that was shown any more: its server may change it.
+    pub fn release(&mut self, key: Key) {
+        self.core.release(key);
+    }
+
     /// How servers update from now on, in the form that their [`crate::Update`] reads. One worker does it,
     /// before the first push.
     pub fn set_optimizer(&mut self, bytes: &[u8]) -> Ticket {
@@ -394,6 +421,7 @@ impl KvWorker {
     pub fn stats(&self) -> WireStats {
         let mut stats = self.wire.stats();
         stats.bytes_copied += self.core.bytes_copied;
+        stats.bytes_direct += self.core.bytes_read;
         stats
     }
 

@@ -50,6 +50,7 @@ fn ask() -> impl Strategy<Value = Ask> {
             .prop_map(|(part, round, into, rows)| Ask::Pull { part, round, into, rows }),
         vec(any::<u8>(), 0..20).prop_map(|bytes| Ask::SetOptimizer { bytes }),
         (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(head, body)| Ask::Call { head, body }),
+        any::<u64>().prop_map(|of| Ask::Taken { of: RequestId(of) }),
         ".{0,9}".prop_map(|path| Ask::Save { path }),
         ".{0,9}".prop_map(|path| Ask::Load { path }),
     ]

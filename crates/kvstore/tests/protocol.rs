@@ -128,7 +128,7 @@ fn what_does_not_fit_is_refused_with_its_reason() {
     assert_eq!(serve.refusal(1, init(PartKey(10), 4)), Refusal::NotMine { part: PartKey(10) });
     let unknown = Ask::Pull { part: OTHER, round: 0, into: None, rows: None };
     assert_eq!(serve.refusal(1, unknown), Refusal::Unknown { part: OTHER });
-    let (here, told) = ("f32[4, 1]".to_owned(), "f32[5, 1]".to_owned());
+    let (here, told) = ("f32[4×1]".to_owned(), "f32[5×1]".to_owned());
     assert_eq!(serve.refusal(1, init(PART, 5)), Refusal::OtherSpec { part: PART, here, told });
     let what = Ask::Init { part: OTHER, dtype: 1, rows: u64::MAX, columns: 2 };
     assert!(matches!(serve.refusal(1, what), Refusal::Failed(why) if why.contains("no value")));

@@ -32,12 +32,18 @@ pub(crate) struct Loans {
 pub(crate) enum Owner {
     Slab { _cut: Cut },
     Heap { _piece: Piece },
+    Shown { _cut: Arc<Cut> },
 }
 
 impl Loans {
     pub(crate) fn new(owner: Owner, segments: usize) -> Loans {
         let flags = (0..segments).map(|_| AtomicI32::new(0)).collect();
         Loans { flags, _owner: owner }
+    }
+
+    /// One segment that is lent for good: nobody can write it.
+    pub(crate) fn read_only(owner: Owner) -> Loans {
+        Loans { flags: Box::new([AtomicI32::new(1)]), _owner: owner }
     }
 }
 

@@ -102,10 +102,16 @@ pub enum Update {
         why: String,
         left: usize,
     },
-    /// A server of a store was lost; the member `by` takes its place.
+    /// A server of a store was lost; the member `by` is started to take its place.
     Replacing {
+        server: u32,
         rank: Rank,
         why: String,
+        by: Rank,
+    },
+    /// It is up: the workers bring it up to date.
+    Replaced {
+        server: u32,
         by: Rank,
     },
 }
@@ -553,12 +559,15 @@ impl Launcher<'_> {
 
     /// What may have ended the job.
     fn seen(&self) -> Vec<Seen> {
+        let furthest = self.members.iter().map(|member| member.step).max().unwrap_or_default();
+        // a store's server has no steps of its own: it is where the workers are
+        let is_server = |rank: Rank| self.spec.store.is_some_and(|store| rank.0 >= store.workers);
         let seen = |(rank, member): (Rank, &MemberState)| Seen {
             rank,
             role: member.role.clone(),
             pid: member.child.id(),
             host: member.host.clone(),
-            step: member.step,
+            step: if is_server(rank) { furthest } else { member.step },
             end: member.end.clone(),
             order: member.order,
         };

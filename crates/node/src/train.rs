@@ -34,6 +34,8 @@ use crate::whole_file;
 use listener::Caller;
 use trainer::Trainer;
 
+pub use dist::StoreValue;
+
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);
 /// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
@@ -278,7 +280,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         variables_shared: config.at_own_pace(),
         ..config.exchange.plan_options(config.transport, config.spread())
     };
-    let options = match config.strategy.is_store() {
+    let options = match config.strategy.is_store() && !config.shows_weights() {
         // what is pulled lies in the worker's own memory
         true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
         false => options,

@@ -178,6 +178,9 @@ impl Executor {
     /// more computation hides its way.
     fn complete(&mut self, part: &Part, frontier: &mut Frontier, node: NodeId) {
         self.workspace.release(part, node);
+        if let Some(exchange) = &mut self.exchange {
+            frontier.readers().complete(node, |edge| exchange.released(edge));
+        }
         let Executor { ready, urgent, .. } = self;
         frontier.complete(node, |next| match urgent[next.index()] {
             true => ready.push_front(next),

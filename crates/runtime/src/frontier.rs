@@ -2,6 +2,7 @@
 
 use tensorwire_graph::{NodeId, Part};
 
+use crate::readers::Readers;
 use crate::workspace::Transients;
 
 /// The dependencies among the nodes that one run of one part executes.
@@ -14,6 +15,7 @@ pub(crate) struct Frontier {
     /// By node: the nodes that wait for it.
     successors: Vec<Vec<NodeId>>,
     transients: Transients,
+    readers: Readers,
     total: usize,
     waiting: Vec<u32>,
     done: usize,
@@ -45,11 +47,13 @@ impl Frontier {
         let sources = nodes.iter().copied().filter(|id| predecessors[id.index()] == 0).collect();
         let waiting = predecessors.clone();
         let transients = Transients::new(part, nodes);
+        let readers = Readers::new(part, nodes);
         Frontier {
             sources,
             predecessors,
             successors,
             transients,
+            readers,
             total: nodes.len(),
             waiting,
             done: 0,
@@ -59,6 +63,7 @@ impl Frontier {
     /// Begins a run: the nodes that wait for nothing.
     pub(crate) fn start(&mut self) -> &[NodeId] {
         self.waiting.copy_from_slice(&self.predecessors);
+        self.readers.start();
         self.done = 0;
         &self.sources
     }
@@ -78,6 +83,11 @@ impl Frontier {
                 ready(*next);
             }
         }
+    }
+
+    /// Who reads what is received.
+    pub(crate) fn readers(&mut self) -> &mut Readers {
+        &mut self.readers
     }
 
     pub(crate) fn finished(&self) -> bool {

@@ -9,6 +9,7 @@ mod frontier;
 mod lanes;
 mod one_sided;
 mod ports;
+mod readers;
 mod session;
 mod storage;
 mod timeline;

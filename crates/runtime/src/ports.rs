@@ -55,6 +55,9 @@ pub trait Exchange: Send {
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError>;
 
+    /// In this run nothing reads any more what came over an edge.
+    fn released(&mut self, _edge: EdgeId) {}
+
     /// Appends the edges whose send or fetch is over to `finished`.
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;
 

@@ -79,7 +79,7 @@ impl Storage {
     }
 
     /// Makes a received tensor the sender's own, read where it lies.
-    pub(crate) fn refer(&mut self, recv: NodeId, spec: TensorSpec, buffer: Buffer) {
+    pub fn refer(&mut self, recv: NodeId, spec: TensorSpec, buffer: Buffer) {
         // what is a peer's is nothing to send from
         self.set(recv.into(), Tensor { spec, buffer, lane: Lane::Private });
     }

@@ -220,23 +220,35 @@ impl<T: Real> NullaryFnOnce for NamedRows<'_, T> {
     #[inline(always)]
     fn call(self) {
         let NamedRows { mut step, share, columns, v, first, named, parts } = self;
-        let mut buffer = [T::zero(); ROW_BLOCK];
+        let (mut buffer, mut own) = ([T::zero(); ROW_BLOCK], [T::zero(); ROW_BLOCK]);
         for places in named.chunk_by(|a, b| a.row == b.row) {
             let row = places[0].row as usize - first;
             for column in (0..columns).step_by(ROW_BLOCK) {
                 let len = ROW_BLOCK.min(columns - column);
-                let part = |p: &Place| &parts[p.part].rows[p.at * columns + column..][..len];
-                let sum = &mut buffer[..len];
-                sum.copy_from_slice(part(&places[0]));
-                for place in &places[1..] {
-                    for (sum, &g) in sum.iter_mut().zip(part(place)) {
-                        *sum += g;
+                let rows = |p: &Place| &parts[p.part].rows[p.at * columns + column..][..len];
+                let (sum, own) = (&mut buffer[..len], &mut own[..len]);
+                for (index, part) in places.chunk_by(|a, b| a.part == b.part).enumerate() {
+                    // each part by itself first: whether it was added up before it came changes no bit
+                    let total = if index == 0 { &mut *sum } else { &mut *own };
+                    total.copy_from_slice(rows(&part[0]));
+                    for place in &part[1..] {
+                        add(total, rows(place));
+                    }
+                    if index > 0 {
+                        add(sum, own);
                     }
                 }
                 let at = row * columns + column;
                 step.walk(at, &mut v[at..][..len], sum, share);
             }
         }
+    }
+}
+
+#[inline(always)]
+fn add<T: Real>(sum: &mut [T], rows: &[T]) {
+    for (sum, &g) in sum.iter_mut().zip(rows) {
+        *sum += g;
     }
 }
 

@@ -1,6 +1,7 @@
 //! Variables that change.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::Reference;
 use crate::launch::updates::{Adam, RowPart, Step, Updates};
@@ -23,19 +24,12 @@ impl Updates for Reference {
     ) {
         let mut sums: BTreeMap<usize, Vec<T>> = BTreeMap::new();
         for part in parts {
+            // each part by itself first
+            let mut own: BTreeMap<usize, Vec<T>> = BTreeMap::new();
             for (i, &index) in part.indices.iter().enumerate() {
-                let row = &part.rows[i * columns..][..columns];
-                match sums.entry(index as usize) {
-                    std::collections::btree_map::Entry::Vacant(entry) => {
-                        entry.insert(row.to_vec());
-                    }
-                    std::collections::btree_map::Entry::Occupied(mut entry) => {
-                        for (sum, &x) in entry.get_mut().iter_mut().zip(row) {
-                            *sum += x;
-                        }
-                    }
-                }
+                add_row(&mut own, index as usize, &part.rows[i * columns..][..columns]);
             }
+            own.iter().for_each(|(row, sum)| add_row(&mut sums, *row, sum));
         }
         for (row, sum) in sums {
             for (column, sum) in sum.into_iter().enumerate() {
@@ -48,6 +42,15 @@ impl Updates for Reference {
     fn apply_average<T: Real>(&self, rate: T, share: T, v: &mut [T], values: &[&[T]]) {
         for (i, v) in v.iter_mut().enumerate() {
             *v += rate * (folded(values, i) * share - *v);
+        }
+    }
+}
+
+fn add_row<T: Real>(sums: &mut BTreeMap<usize, Vec<T>>, index: usize, row: &[T]) {
+    match sums.entry(index) {
+        Entry::Vacant(entry) => drop(entry.insert(row.to_vec())),
+        Entry::Occupied(mut entry) => {
+            entry.get_mut().iter_mut().zip(row).for_each(|(sum, &x)| *sum += x);
         }
     }
 }

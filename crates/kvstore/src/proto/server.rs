@@ -224,6 +224,8 @@ impl Server {
             Ask::Call { head, body } => {
                 self.on_control(worker, id, Control::Call { head: *head, body: body.clone() })
             }
+            // the driver knows of which answer
+            Ask::Taken { .. } => Taken::Drop,
             Ask::Save { path } => self.on_control(worker, id, Control::Save { path: path.clone() }),
             Ask::Load { path } => self.on_control(worker, id, Control::Load { path: path.clone() }),
         }

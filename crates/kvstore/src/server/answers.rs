@@ -106,6 +106,19 @@ impl Core {
             }
             true => Bytes::Own(self.parts.gather(part, worker)?),
         };
+        let is_large = wire.shown_from(rank).is_some_and(|from| bytes.len() >= from);
+        if !sparse && into.is_none() && is_large {
+            // it is read where it is; nobody changes it until the worker says that it has it
+            if let Some(place) = self.parts.get(part).and_then(|m| self.pool.place(&m.weights)) {
+                if let Some(before) = self.shown.insert((worker, id), part) {
+                    // asked again: it is shown once
+                    self.proto.on_sent(before);
+                }
+                let what = Answer::Value { version, value: Carried::There(place) };
+                self.outboxes[worker].reply(Reply { id, what });
+                return Ok(());
+            }
+        }
         let fits = |into: RemotePlace| {
             let (key, region_bytes) = into.region;
             let end = into.offset.checked_add(into.bytes);

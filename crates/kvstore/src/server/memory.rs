@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use tensorwire_memory::{Buffer, LoanError};
+use tensorwire_base::Rank;
+use tensorwire_memory::{Buffer, LoanError, ReadGuard};
 
 use super::AS_SAVED;
 use crate::error::StoreError;
@@ -10,7 +11,7 @@ use crate::key::{PartKey, ValueSpec};
 use crate::pool::Pool;
 use crate::ports::{PartSnapshot, PushedRows, Update};
 use crate::proto::ServerState;
-use crate::wire::Wire;
+use crate::wire::{RemotePlace, Wire};
 
 /// All parts here.
 #[derive(Debug, Default)]
@@ -29,11 +30,36 @@ pub(super) struct PartMemory {
 /// Where a worker's pushes of a part come.
 #[derive(Debug)]
 pub(super) struct Slot {
-    pub(super) buffer: Buffer,
+    /// None where this worker shows what it pushes.
+    pub(super) buffer: Option<Buffer>,
+    /// Where the worker keeps its push.
+    pub(super) shown: Option<RemotePlace>,
     /// How many rows lie there; none: the whole part.
     pub(super) rows: Option<usize>,
     /// The rows that this worker waits for, i32.
     pub(super) pulled: Option<Vec<u8>>,
+}
+
+/// A worker's memory as it can be seen from here.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) wire: &'a dyn Wire,
+    pub(super) rank: Rank,
+}
+
+impl Slot {
+    fn guard(&self) -> Result<Option<ReadGuard<'_>>, StoreError> {
+        let buffer = self.buffer.as_ref().filter(|_| self.shown.is_none());
+        buffer.map(|buffer| buffer.read().map_err(lent)).transpose()
+    }
+
+    /// What was pushed: in the slot, or where the worker has it.
+    fn pushed<'a>(&self, slot: Option<&'a [u8]>, view: &View<'a>) -> Result<&'a [u8], StoreError> {
+        let View { wire, rank } = *view;
+        let shown = || wire.view(rank, self.shown.as_ref()?);
+        let nonsense = || StoreError::Nonsense { rank, what: "it shows no memory".to_string() };
+        slot.or_else(shown).ok_or_else(nonsense)
+    }
 }
 
 fn lent(source: LoanError) -> StoreError {
@@ -59,24 +85,31 @@ impl Parts {
         wire: &mut dyn Wire,
         part: PartKey,
         spec: ValueSpec,
-        workers: usize,
+        has_slot: &[bool],
     ) -> Result<(), StoreError> {
         let weights = pool.alloc(wire, spec.bytes())?;
-        let mut slots = Vec::with_capacity(workers);
-        for _ in 0..workers {
-            let buffer = pool.alloc(wire, spec.slot_bytes())?;
-            slots.push(Slot { buffer, rows: None, pulled: None });
+        let mut slots = Vec::with_capacity(has_slot.len());
+        for has_slot in has_slot {
+            let buffer = has_slot.then(|| pool.alloc(wire, spec.slot_bytes())).transpose()?;
+            slots.push(Slot { buffer, shown: None, rows: None, pulled: None });
         }
         self.parts.insert(part, PartMemory { spec, weights, slots });
         Ok(())
     }
 
     /// The first value of a part.
-    pub(super) fn seed(&self, part: PartKey, worker: usize) -> Result<u64, StoreError> {
+    pub(super) fn seed(
+        &self,
+        part: PartKey,
+        worker: usize,
+        view: &View<'_>,
+    ) -> Result<u64, StoreError> {
         let Some(memory) = self.parts.get(&part) else { return Ok(0) };
-        let slot = memory.slots[worker].buffer.read().map_err(lent)?;
+        let slot = &memory.slots[worker];
+        let pushed = slot.guard()?;
         let bytes = memory.spec.bytes();
-        memory.weights.write().map_err(lent)?.copy_from_slice(&slot[..bytes]);
+        let pushed = slot.pushed(pushed.as_deref(), view)?;
+        memory.weights.write().map_err(lent)?.copy_from_slice(&pushed[..bytes]);
         // fits: a size in memory
         Ok(bytes as u64)
     }
@@ -86,6 +119,7 @@ impl Parts {
         &self,
         part: PartKey,
         workers: &[usize],
+        views: &[View<'_>],
         update: &mut dyn Update,
     ) -> Result<(), StoreError> {
         let Some(memory) = self.parts.get(&part) else { return Ok(()) };
@@ -93,12 +127,16 @@ impl Parts {
         let slots: Vec<&Slot> = workers.iter().map(|worker| &memory.slots[*worker]).collect();
         let mut guards = Vec::with_capacity(slots.len());
         for slot in &slots {
-            guards.push(slot.buffer.read().map_err(lent)?);
+            guards.push(slot.guard()?);
+        }
+        let mut pushed = Vec::with_capacity(slots.len());
+        for ((slot, guard), worker) in slots.iter().zip(&guards).zip(workers) {
+            pushed.push(slot.pushed(guard.as_deref(), &views[*worker])?);
         }
         let mut weights = memory.weights.write().map_err(lent)?;
         let sparse: Option<Vec<PushedRows<'_>>> = slots
             .iter()
-            .zip(&guards)
+            .zip(&pushed)
             .map(|(slot, bytes)| slot.rows.map(|count| pushed_rows(spec, bytes, count)))
             .collect();
         let is_mixed = sparse.is_none() && slots.iter().any(|slot| slot.rows.is_some());
@@ -110,7 +148,7 @@ impl Parts {
             Some(rows) => update.fold_rows(part, &mut weights, &rows),
             None => {
                 let pushes: Vec<&[u8]> =
-                    guards.iter().map(|bytes| &bytes[..spec.bytes()]).collect();
+                    pushed.iter().map(|bytes| &bytes[..spec.bytes()]).collect();
                 update.fold(part, &mut weights, &pushes)
             }
         };

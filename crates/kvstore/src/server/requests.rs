@@ -7,7 +7,7 @@ use tensorwire_base::Deadline;
 use tensorwire_fabric::{Member, RegionDescriptor};
 
 use super::Core;
-use super::memory::indices_of;
+use super::memory::{View, indices_of};
 use crate::batch::entries;
 use crate::error::StoreError;
 use crate::key::{PartKey, ValueSpec};
@@ -33,11 +33,19 @@ impl Core {
             }
         };
         for request in requests {
-            if let Ask::Pull { into: Some(place), .. } = &request.what {
+            if let Ask::Pull { into: Some(place), .. }
+            | Ask::Push { value: Carried::There(place), .. } = &request.what
+            {
                 let (key, bytes) = place.region;
                 if self.opened.insert((worker, key), bytes).is_none() {
                     to_open.push_back((worker, RegionDescriptor { key, bytes }));
                 }
+            }
+            if let Ask::Taken { of } = request.what {
+                if let Some(part) = self.shown.remove(&(worker, of)) {
+                    self.proto.on_sent(part);
+                }
+                continue;
             }
             if let Err(error) = self.request(worker, &request, message) {
                 self.failed.get_or_insert(error);
@@ -64,6 +72,13 @@ impl Core {
             return Ok(());
         }
         match request.what {
+            Ask::Push { part, value: Carried::There(place), .. } => {
+                if let Some(memory) = self.parts.get_mut(part) {
+                    memory.slots[worker].rows = None;
+                    memory.slots[worker].shown = Some(place);
+                }
+                Ok(())
+            }
             Ask::Push { part, rows, .. } => self.store(worker, part, rows, carried),
             Ask::Pull { part, .. } => {
                 if let Some(memory) = self.parts.get_mut(part) {
@@ -88,8 +103,10 @@ impl Core {
         let slot = &mut memory.slots[worker];
         // fits: checked against the part's rows
         slot.rows = rows.map(|rows| rows.count as usize);
+        slot.shown = None;
+        let Some(buffer) = &slot.buffer else { return Ok(()) };
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
-        let mut bytes = slot.buffer.write().map_err(lent)?;
+        let mut bytes = buffer.write().map_err(lent)?;
         for (block, at) in [(carried.value, 0), (carried.indices, at_indices)] {
             if let Some(block) = block {
                 bytes[at..at + block.len()].copy_from_slice(block);
@@ -109,6 +126,9 @@ impl Core {
         let wrong = |what: String| Refusal::Failed(what);
         let block = |carried: Carried, bytes: usize| match carried {
             Carried::InPlace => Ok(None),
+            // fits: a size in memory
+            Carried::There(place) if place.bytes == bytes as u64 => Ok(None),
+            Carried::There(place) => Err(wrong(format!("{} bytes for {bytes}", place.bytes))),
             Carried::Block(index) => match message.blocks.get(index as usize) {
                 Some(block) if block.len() == bytes => Ok(Some(*block)),
                 Some(block) => Err(wrong(format!("{} bytes instead of {bytes}", block.len()))),
@@ -122,6 +142,11 @@ impl Core {
         };
         let Some(memory) = self.parts.get(part) else { return Ok(CarriedBytes::default()) };
         let spec = memory.spec;
+        let from = self.worker(message.from).unwrap_or_default();
+        let has_slot = memory.slots[from].buffer.is_some();
+        if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
+            return Err(wrong("values of this size are shown where they are".to_string()));
+        }
         // what is in the slot has as many rows as the part; a pull may name one row again and again
         let is_in_slot =
             value.is_some() || rows.is_some_and(|rows| rows.indices == Carried::InPlace);
@@ -132,12 +157,12 @@ impl Core {
         let indices = rows.map(|rows| block(rows.indices, count * size_of::<i32>())).transpose()?;
         let indices = indices.flatten();
         if rows.is_some() {
-            let worker = self.worker(message.from).unwrap_or_default();
-            let told = match indices {
-                Some(indices) => check_indices(&spec, indices),
-                None => {
-                    let slot = memory.slots[worker].buffer.read();
-                    let slot = slot.map_err(|source| wrong(source.to_string()))?;
+            let slot = memory.slots[from].buffer.as_ref();
+            let told = match (indices, slot) {
+                (Some(indices), _) => check_indices(&spec, indices),
+                (None, None) => Err("row indices come with the rows".to_string()),
+                (None, Some(slot)) => {
+                    let slot = slot.read().map_err(|source| wrong(source.to_string()))?;
                     let start = spec.slot_indices();
                     check_indices(&spec, &slot[start..start + count * size_of::<i32>()])
                 }
@@ -166,6 +191,15 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Which workers' pushes of a part come to a slot here: all but those that show them where they are.
+    pub(super) fn slots(&self, wire: &dyn Wire, spec: &ValueSpec) -> Vec<bool> {
+        let is_shown = |rank| {
+            let is_large = wire.shown_from(rank).is_some_and(|from| spec.bytes() >= from);
+            is_large && spec.columns == 1
+        };
+        self.options.workers.iter().map(|worker| !is_shown(worker.rank)).collect()
     }
 
     /// Does what the protocol wants; true if it wanted something.
@@ -200,7 +234,8 @@ impl Core {
             ServerAction::Create { part, spec } => self.create(wire, part, spec)?,
             ServerAction::Place { to, id, part, rounds } => {
                 if let Some(worker) = self.worker(to.rank) {
-                    let slot = self.parts.get(part).map(|memory| &memory.slots[worker].buffer);
+                    let memory = self.parts.get(part);
+                    let slot = memory.and_then(|memory| memory.slots[worker].buffer.as_ref());
                     let slot = slot.filter(|_| wire.direct_from().is_some());
                     let place = slot.and_then(|slot| self.pool.place(slot));
                     let what = Answer::Placed { place, rounds };
@@ -208,11 +243,14 @@ impl Core {
                 }
             }
             ServerAction::Seed { part, worker } => {
-                self.bytes_copied += self.parts.seed(part, worker)?;
+                let rank = self.options.workers[worker].rank;
+                self.bytes_copied += self.parts.seed(part, worker, &View { wire, rank })?;
                 self.is_seeding = true;
             }
             ServerAction::Fold { part, workers, .. } => {
-                self.parts.fold(part, &workers, self.update.as_mut())?;
+                let ranks = self.options.workers.iter().map(|worker| worker.rank);
+                let views: Vec<View<'_>> = ranks.map(|rank| View { wire, rank }).collect();
+                self.parts.fold(part, &workers, &views, self.update.as_mut())?;
                 self.counters.folds += 1;
                 self.folds_since_snapshot += 1;
             }

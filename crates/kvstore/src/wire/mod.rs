@@ -140,6 +140,17 @@ pub trait Wire: Send {
         None
     }
 
+    /// The same as a buffer, which can be read and never written.
+    fn shown(&self, _peer: Rank, _place: &RemotePlace) -> Option<Buffer> {
+        None
+    }
+
+    /// Values from this size on are read where they lie by this peer, and by this process where it has them
+    /// ([`Wire::view`]); none: they share no memory.
+    fn shown_from(&self, _peer: Rank) -> Option<usize> {
+        None
+    }
+
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.
     fn observe(&mut self);
 

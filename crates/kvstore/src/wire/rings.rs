@@ -27,7 +27,7 @@ use tensorwire_fabric::{
     ArrivalError, Completion, Fabric, MessageError, OpenRegionError, Region, RegionDescriptor,
     RemoteRegion, Ticket, Wake,
 };
-use tensorwire_memory::{CopyCounter, Place, Slab, Window};
+use tensorwire_memory::{Buffer, CopyCounter, Place, Shown, Slab};
 
 use super::{Incoming, Outgoing, RemotePlace, Sending, Wire, WireError, WireStats};
 use flights::{Flight, Flights};
@@ -38,6 +38,9 @@ use shares::Shares;
 /// With something left to post that the fabric had no room for, a wait is no longer than this: the room may
 /// come without an event of ours.
 const POST_AGAIN: Duration = Duration::from_millis(1);
+
+/// A page: what is smaller is sooner copied than looked up at another process.
+const SHOWN_FROM: usize = 4096;
 
 /// What [`Rings`] are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +86,7 @@ pub struct Rings {
 struct Opened {
     region: RemoteRegion,
     /// Its memory, where it is mapped here.
-    window: Option<Window>,
+    shown: Option<Shown>,
 }
 
 impl Rings {
@@ -338,15 +341,24 @@ impl Wire for Rings {
         let opened = channel.open_region(&region, deadline);
         let opened = opened.map_err(unopened)?;
         // a mapping of its own: nobody else has cut it
-        let window = opened.slab().and_then(|slab| Window::new(&slab).ok());
-        self.opened.insert((peer, region.key), Opened { region: opened, window });
+        let shown = opened.slab().and_then(|slab| Shown::new(&slab).ok());
+        self.opened.insert((peer, region.key), Opened { region: opened, shown });
         Ok(())
     }
 
     fn view(&self, peer: Rank, place: &RemotePlace) -> Option<&[u8]> {
-        let window = self.opened.get(&(peer, place.region.0))?.window.as_ref()?;
-        let offset = usize::try_from(place.offset).ok()?;
-        window.read(Place { offset, bytes: usize::try_from(place.bytes).ok()? })
+        let shown = self.opened.get(&(peer, place.region.0))?.shown.as_ref()?;
+        shown.read(local(place)?)
+    }
+
+    fn shown(&self, peer: Rank, place: &RemotePlace) -> Option<Buffer> {
+        let shown = self.opened.get(&(peer, place.region.0))?.shown.as_ref()?;
+        shown.buffer(local(place)?)
+    }
+
+    fn shown_from(&self, peer: Rank) -> Option<usize> {
+        let shares_memory = self.peers.get(&peer).is_some_and(Peer::shares_memory);
+        shares_memory.then_some(SHOWN_FROM)
     }
 
     fn observe(&mut self) {
@@ -388,6 +400,11 @@ impl Wire for Rings {
         }
         self.fabric.close(deadline).map_err(|error| WireError::Failed(error.to_string()))
     }
+}
+
+fn local(place: &RemotePlace) -> Option<Place> {
+    let offset = usize::try_from(place.offset).ok()?;
+    Some(Place { offset, bytes: usize::try_from(place.bytes).ok()? })
 }
 
 fn untold(rank: Rank, error: &MessageError) -> WireError {

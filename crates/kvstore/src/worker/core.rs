@@ -7,13 +7,13 @@ use std::ops::Range;
 
 use tensorwire_base::{Clock, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Loan};
+use tensorwire_memory::{Buffer, Loan, LoanError};
 
 use super::{KvWorkerOptions, Progress, Ticket};
 use crate::batch::{Bytes, entries};
 use crate::error::StoreError;
 use crate::key::{Key, PartKey, ValueSpec};
-use crate::message::{Carried, Reply};
+use crate::message::{Carried, Reply, RequestId};
 use crate::partition::Part;
 use crate::pool::Pool;
 use crate::ports::Reduce;
@@ -71,6 +71,8 @@ pub(super) enum Work {
     Plain,
     Push(Pushed),
     Pull(Pulled),
+    /// A pull that moves nothing.
+    Show(Key),
 }
 
 /// The bytes of a push of one part.
@@ -128,6 +130,8 @@ pub(super) struct Core {
     /// Direct writes: whose they are.
     pub(super) tokens: HashMap<u64, Option<u64>>,
     pub(super) bytes_copied: u64,
+    /// Of values that servers showed: the one move that they make.
+    pub(super) bytes_read: u64,
     reduce: Box<dyn Reduce>,
     tickets: HashMap<Ticket, Open>,
     returned: HashMap<Ticket, Vec<u8>>,
@@ -136,7 +140,28 @@ pub(super) struct Core {
     to_open: Vec<(usize, RegionDescriptor)>,
     opened: Vec<(usize, u64)>,
     failed: Option<StoreError>,
+    /// Values that are to be read where a server has them.
+    to_read: Vec<ToRead>,
+    /// What servers leave as it is, because it is read there.
+    shown: HashMap<Key, Held>,
     next: u64,
+}
+
+/// A value that is read where its server has it.
+#[derive(Debug)]
+struct Held {
+    server: usize,
+    id: RequestId,
+    value: Buffer,
+}
+
+/// A value that a server shows.
+#[derive(Debug)]
+struct ToRead {
+    server: usize,
+    op: u64,
+    id: RequestId,
+    place: RemotePlace,
 }
 
 impl Core {
@@ -153,6 +178,7 @@ impl Core {
             log: BTreeMap::new(),
             tokens: HashMap::new(),
             bytes_copied: 0,
+            bytes_read: 0,
             reduce,
             tickets: HashMap::new(),
             returned: HashMap::new(),
@@ -160,6 +186,8 @@ impl Core {
             to_open: Vec::new(),
             opened: Vec::new(),
             failed: None,
+            to_read: Vec::new(),
+            shown: HashMap::new(),
             next: 0,
         }
     }
@@ -214,7 +242,7 @@ impl Core {
             self.operations.values().filter(|operation| is(&operation.work)).count()
         };
         let pushes = count(|work| matches!(work, Work::Push(_)));
-        let pulls = count(|work| matches!(work, Work::Pull(_)));
+        let pulls = count(|work| matches!(work, Work::Pull(_) | Work::Show(_)));
         let others = count(|work| matches!(work, Work::Plain));
         waiting.push(format!("{pushes} pushes, {pulls} pulls and {others} other requests"));
         waiting.join(", ")
@@ -314,7 +342,11 @@ impl Core {
             let (range, indices) = share(&part, &spec, pulling.rows);
             for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
                 let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
-                let staging = match is_direct && !self.pool.has(into) {
+                // what a server shows is read by this process, into any memory
+                let shown_from = wire.shown_from(self.links[part.server].rank);
+                let is_shown =
+                    indices.is_none() && shown_from.is_some_and(|from| bytes.len() >= from);
+                let staging = match is_direct && !is_shown && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
                 };
@@ -326,6 +358,40 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Does one server have all of a value, in memory that is mapped here? Not where that server may be
+    /// replaced: then it would lie elsewhere.
+    pub(super) fn can_show(&self, wire: &dyn Wire, key: Key) -> Result<bool, StoreError> {
+        let (spec, parts) = self.value(key)?;
+        let [part] = parts.as_slice() else { return Ok(false) };
+        let shown_from = wire.shown_from(self.links[part.server].rank);
+        let is_shown = shown_from.is_some_and(|from| spec.bytes() >= from);
+        Ok(is_shown && !self.options.servers_come_back)
+    }
+
+    pub(super) fn show(
+        &mut self,
+        ticket: Ticket,
+        key: Key,
+        priority: i32,
+    ) -> Result<(), StoreError> {
+        let (_, parts) = self.value(key)?;
+        for part in parts {
+            let operation = self.operation(ticket, Work::Show(key));
+            self.proto.pull(operation, part.key, priority);
+        }
+        Ok(())
+    }
+
+    pub(super) fn shown(&self, key: Key) -> Option<Buffer> {
+        self.shown.get(&key).map(|held| held.value.clone())
+    }
+
+    pub(super) fn release(&mut self, key: Key) {
+        if let Some(Held { server, id, .. }) = self.shown.remove(&key) {
+            self.links[server].taken.push(id);
+        }
     }
 
     pub(super) fn ask(&mut self, ticket: Ticket, server: usize, what: Control) {
@@ -357,6 +423,7 @@ impl Core {
         }
         self.notice_lost(wire)?;
         self.open_regions(wire)?;
+        self.read_shown(wire)?;
         let mut tokens = Vec::new();
         wire.finished(&mut tokens)?;
         for token in tokens {
@@ -424,6 +491,12 @@ impl Core {
         };
         for reply in replies {
             let Some(event) = self.proto.on_reply(server, &reply) else { continue };
+            if let WorkerEvent::Value { op, value: Carried::There(place), .. } = event {
+                let (key, bytes) = place.region;
+                self.to_open.push((server, RegionDescriptor { key, bytes }));
+                self.to_read.push(ToRead { server, op, id: reply.id, place });
+                continue;
+            }
             // what one answer says is no reason to lose the others
             if let Err(error) = self.on_event(server, event, message) {
                 self.failed.get_or_insert(error);
@@ -497,8 +570,8 @@ impl Core {
         let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) else {
             return Ok(());
         };
-        let Pulled { into, bytes, staging, also, .. } = pulled;
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let Pulled { into, bytes, staging, .. } = pulled;
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         let rank = message.from;
         match (value, staging) {
             (Carried::Block(index), _) => {
@@ -511,17 +584,45 @@ impl Core {
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(block);
                 self.bytes_copied += bytes.len() as u64;
             }
-            (Carried::InPlace, Some(staging)) => {
+            (Carried::InPlace | Carried::There(_), Some(staging)) => {
                 let staged = staging.read().map_err(lent)?;
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(&staged);
                 self.bytes_copied += bytes.len() as u64;
             }
-            (Carried::InPlace, None) => {}
+            (Carried::InPlace | Carried::There(_), None) => {}
         }
-        for other in also {
-            let from = into.read().map_err(lent)?;
-            other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
-            self.bytes_copied += bytes.len() as u64;
+        self.bytes_copied += spread(pulled)?;
+        Ok(())
+    }
+
+    /// Fills pulls from where servers have the values.
+    fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
+        for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
+            let rank = self.links[server].rank;
+            if let Some(Operation { work: Work::Show(key), .. }) = self.operations.get(&op) {
+                let key = *key;
+                let Some(value) = wire.shown(rank, &place) else {
+                    let what = format!("{place:?} is no memory that it shows");
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                self.shown.insert(key, Held { server, id, value });
+                self.done(Some(op));
+                continue;
+            }
+            if let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) {
+                let bytes = pulled.bytes.clone();
+                let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
+                let Some(from) = from else {
+                    let what = format!("{place:?} holds no value of {} bytes", bytes.len());
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                let lent = |source: LoanError| StoreError::Update(source.to_string());
+                pulled.into.write().map_err(lent)?[bytes].copy_from_slice(from);
+                self.bytes_read += from.len() as u64;
+                self.bytes_copied += spread(pulled)?;
+            }
+            self.links[server].taken.push(id);
+            self.done(Some(op));
         }
         Ok(())
     }
@@ -592,6 +693,10 @@ impl Core {
         Ok((value.spec, value.parts.clone()))
     }
 
+    fn is_shown_to_any(&self, wire: &dyn Wire) -> bool {
+        self.links.iter().any(|link| wire.shown_from(link.rank).is_some())
+    }
+
     /// One tensor in registered memory where the value is to be written directly: the only one, or the sum
     /// of all devices'.
     fn merged(
@@ -605,14 +710,13 @@ impl Core {
         let [first, rest @ ..] = devices else {
             return Err(StoreError::Count { keys: 1, found: 0 });
         };
-        let is_direct = wire.direct_from().is_some_and(|from| bytes >= from);
+        // where servers share memory a smaller one is shown
+        let written_from = if self.is_shown_to_any(wire) { Some(0) } else { wire.direct_from() };
+        let is_direct = written_from.is_some_and(|from| bytes >= from);
         if rest.is_empty() && (!is_direct || self.pool.has(first)) {
             return Ok(first.clone());
         }
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Lent {
-            key,
-            what: source.to_string(),
-        };
+        let lent = |source: LoanError| StoreError::Lent { key, what: source.to_string() };
         let merged = self.pool.alloc(wire, bytes)?;
         let mut sum = merged.write().map_err(lent)?;
         sum.copy_from_slice(&first.read().map_err(lent)?[..bytes]);
@@ -663,7 +767,7 @@ impl Core {
             return Ok(Bytes::Own(indices));
         }
         let buffer = self.pool.alloc(wire, bytes)?;
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         buffer.write().map_err(lent)?.copy_from_slice(&indices);
         self.bytes_copied += bytes as u64;
         Ok(Bytes::Of { buffer, offset: 0, bytes })
@@ -671,7 +775,7 @@ impl Core {
 
     /// A copy of what is pushed, to push it again.
     fn log_entry(&mut self, wire: &mut dyn Wire, pushed: &Pushed) -> Result<Logged, StoreError> {
-        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
         let copy = self.pool.alloc(wire, pushed.bytes.len())?;
         let from = pushed.from.read().map_err(lent)?;
         copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
@@ -682,4 +786,15 @@ impl Core {
     pub(super) fn now_ms() -> u64 {
         Clock::now_ns() / 1_000_000
     }
+}
+
+/// Fills the tensors of the other devices.
+fn spread(pulled: &Pulled) -> Result<u64, StoreError> {
+    let Pulled { into, bytes, also, .. } = pulled;
+    let lent = |source: LoanError| StoreError::Update(source.to_string());
+    for other in also {
+        let from = into.read().map_err(lent)?;
+        other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
+    }
+    Ok((also.len() * bytes.len()) as u64)
 }

@@ -7,7 +7,7 @@ use super::core::{Core, Logged, Operation, Pulled, Pushed, Work};
 use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::PartKey;
-use crate::message::{Ask, Carried, Request, Rows};
+use crate::message::{Ask, Carried, Request, RequestId, Rows};
 use crate::proto::{ToSend, What};
 use crate::wire::{RemotePlace, Sending, Wire, WireError};
 
@@ -22,13 +22,15 @@ pub(super) struct Link {
     pub(super) lost: Option<String>,
     /// A message that found no room.
     stuck: Option<Batch>,
+    /// Pulls whose values have been read where the server has them.
+    pub(super) taken: Vec<RequestId>,
     /// Tokens of direct writes under way, with their bytes.
     pub(super) leaving: Vec<(u64, usize)>,
 }
 
 impl Link {
     pub(super) fn new(rank: Rank) -> Link {
-        Link { rank, lost: None, stuck: None, leaving: Vec::new() }
+        Link { rank, lost: None, stuck: None, taken: Vec::new(), leaving: Vec::new() }
     }
 }
 
@@ -89,6 +91,9 @@ impl Core {
     /// The next requests to a server that fit one message.
     fn batch(&mut self, wire: &dyn Wire, server: usize) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
+        for of in std::mem::take(&mut self.links[server].taken) {
+            batch.entry(&Request { id: of, what: Ask::Taken { of } })?;
+        }
         let room = wire.message_bytes_max(self.links[server].rank);
         let largest = ENTRY_BYTES + wire.direct_from().unwrap_or(0);
         let now_ms = Core::now_ms();
@@ -147,7 +152,10 @@ impl Core {
                     Push { part, round, op, again, bytes, indices },
                 )
             }
-            What::Pull { part, round } => self.pull_request(wire, batch, part, round, op),
+            What::Pull { part, round } => {
+                let rank = self.links[server].rank;
+                self.pull_request(wire, batch, rank, Pull { part, round, op })
+            }
             What::Control(control) => control.into(),
         };
         Ok(Request { id, what })
@@ -165,6 +173,13 @@ impl Core {
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let is_direct = |bytes: &Bytes| wire.direct_from().is_some_and(|from| bytes.len() >= from);
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
+        let shown_from = wire.shown_from(self.links[server].rank);
+        if indices.is_none() && shown_from.is_some_and(|from| bytes.len() >= from) {
+            // the server reads it where it is: it leaves when it is folded
+            if let Some(place) = self.place_of(&bytes) {
+                return Ask::Push { part, round, value: Carried::There(place), rows: None };
+            }
+        }
         let mut carried = |this: &mut Core, bytes: Bytes, offset: u64| match (slot, bytes) {
             (Some(slot), Bytes::Of { buffer, offset: start, bytes })
                 if is_direct(&Bytes::Of { buffer: buffer.clone(), offset: start, bytes }) =>
@@ -192,13 +207,20 @@ impl Core {
         Ask::Push { part, round, value, rows }
     }
 
+    /// How a server finds bytes that it can read where they are.
+    fn place_of(&self, bytes: &Bytes) -> Option<RemotePlace> {
+        let Bytes::Of { buffer, offset, bytes } = bytes else { return None };
+        let place = self.pool.place(buffer)?;
+        // fits: inside the buffer
+        Some(RemotePlace { offset: place.offset + *offset as u64, bytes: *bytes as u64, ..place })
+    }
+
     fn pull_request(
         &mut self,
         wire: &dyn Wire,
         batch: &mut Batch,
-        part: PartKey,
-        round: u64,
-        op: Option<u64>,
+        rank: Rank,
+        Pull { part, round, op }: Pull,
     ) -> Ask {
         let operation = op.and_then(|op| self.operations.get(&op));
         let Some(Operation { work: Work::Pull(pulled), .. }) = operation else {
@@ -206,6 +228,9 @@ impl Core {
         };
         let Pulled { into, bytes, staging, indices, .. } = pulled;
         let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
+        // what both share is read where the server has it
+        let is_shown = wire.shown_from(rank).is_some_and(|from| bytes.len() >= from);
+        let is_direct = is_direct && (indices.is_some() || !is_shown);
         let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
             let place = self.pool.place(buffer)?;
             // fits: inside the buffer
@@ -235,6 +260,13 @@ impl Core {
         }
         token
     }
+}
+
+/// A pull that is about to go.
+struct Pull {
+    part: PartKey,
+    round: u64,
+    op: Option<u64>,
 }
 
 /// A push that is about to go.

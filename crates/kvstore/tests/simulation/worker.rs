@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tensorwire_fabric::Member;
 use tensorwire_kvstore::ValueSpec;
-use tensorwire_kvstore::message::{Answer, Ask, Carried, Reply, Request};
+use tensorwire_kvstore::message::{Answer, Ask, Carried, Reply, Request, Rows};
 use tensorwire_kvstore::proto::{Control, Node, SchedulerEvent, ToSend, What, Worker, WorkerEvent};
 use tensorwire_kvstore::wire::RemotePlace;
 use tensorwire_tensor::DType;
@@ -302,7 +302,12 @@ impl WorkerSim {
                 context.pulled.insert((self.member.rank, id), round);
                 let place = RemotePlace { region: (key.0, 0), offset: 0, bytes: 16 };
                 let into = context.job.is_direct(key).then_some(place);
-                Ask::Pull { part: key, round, into, rows: sparse.then_some(Carried::Block(0)) }
+                Ask::Pull {
+                    part: key,
+                    round,
+                    into,
+                    rows: sparse.then_some(Rows { count: 1, indices: Carried::Block(0) }),
+                }
             }
             What::Control(control) => control.into(),
         };

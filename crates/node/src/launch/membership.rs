@@ -155,7 +155,7 @@ impl Launcher<'_> {
             SchedulerAction::Replace { server, was, rank } => {
                 let why = self.survive(was);
                 if let Some(store) = &mut self.store {
-                    store.updates.push(Update::Replacing { rank: was, why, by: rank });
+                    store.updates.push(Update::Replacing { server, rank: was, why, by: rank });
                     store.replacements.push(Replacement { server, was, rank });
                 }
             }
@@ -210,5 +210,7 @@ impl Launcher<'_> {
         let told = ToMember::ServerReplaced { server, was, rank, incarnation, endpoint };
         self.tell(workers, &told);
         self.tell(&[node.rank], &ToMember::Peers { endpoints });
+        let replaced = Update::Replaced { server, by: node.rank };
+        self.store.iter_mut().for_each(|store| store.updates.push(replaced.clone()));
     }
 }

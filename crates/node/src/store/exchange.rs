@@ -68,6 +68,8 @@ pub(crate) struct StoreExchange {
     /// By edge: the last epoch that was pulled, and its ticket.
     pulls: HashMap<EdgeId, (u64, Ticket)>,
     pushes: HashMap<Ticket, EdgeId>,
+    /// Of variables that are read where their servers have them.
+    progressed: HashMap<Key, Progressed>,
     /// Halves of gradients by rows.
     halves: HashMap<Key, (EdgeId, Sent, TensorSpec, Buffer)>,
     over: Vec<EdgeId>,
@@ -79,7 +81,16 @@ pub(crate) struct StoreExchange {
 struct Inbound {
     name: String,
     key: Key,
-    into: Vec<Buffer>,
+    /// None: it is read where its server has it.
+    into: Option<Vec<Buffer>>,
+}
+
+/// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
+/// reads it any more, the next step's is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progressed {
+    is_pushed: bool,
+    is_released: bool,
 }
 
 impl StoreExchange {
@@ -102,8 +113,10 @@ impl StoreExchange {
                 && edge.transfer != Transfer::Signal
                 && let Some(key) = keys.key(&edge.name)
             {
-                let into = storage.buffer(edge.recv.into());
-                let into = vec![into.expect("the plan has what is received in memory of its own")];
+                let into = match edge.transfer {
+                    Transfer::Reference => None,
+                    _ => storage.buffer(edge.recv.into()).map(|buffer| vec![buffer]),
+                };
                 inbound.insert(edge.id, Inbound { name, key, into });
             }
         }
@@ -113,6 +126,7 @@ impl StoreExchange {
             inbound,
             pulls: HashMap::new(),
             pushes: HashMap::new(),
+            progressed: HashMap::new(),
             halves: HashMap::new(),
             over: Vec::new(),
             failed: None,
@@ -146,10 +160,49 @@ impl StoreExchange {
         let priority = StoreExchange::priority(key);
         let ticket = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
         self.pushes.insert(ticket.map_err(store_error)?, edge);
+        self.progressed.entry(key).or_default().is_pushed = true;
+        self.ask_ahead(key);
         // it is started as soon as it is there: nothing is gained by waiting for the rest
         self.progress();
         self.check()?;
         Ok(Sending::Started)
+    }
+}
+
+impl StoreExchange {
+    /// Asks for the tensor of an epoch.
+    fn ask(&mut self, edge: EdgeId, epoch: u64) {
+        let Some(Inbound { key, into, .. }) = self.inbound.get(&edge) else { return };
+        let priority = StoreExchange::priority(*key);
+        let mut worker = self.worker.lock();
+        let ticket = match into {
+            Some(into) => worker.pull(&[*key], std::slice::from_ref(into), priority).map(Some),
+            None => worker.pull_shown(*key, priority),
+        };
+        match ticket {
+            Ok(Some(ticket)) => drop(self.pulls.insert(edge, (epoch, ticket))),
+            // whoever opened the exchange has looked
+            Ok(None) => {
+                let key = *key;
+                self.failed.get_or_insert(StoreError::NotShown { key });
+            }
+            Err(error) => drop(self.failed.get_or_insert(error)),
+        }
+    }
+
+    /// Asks for the next step's value of a variable as soon as this step is done with it.
+    fn ask_ahead(&mut self, key: Key) {
+        let progressed = self.progressed.get(&key).copied().unwrap_or_default();
+        if !progressed.is_pushed || !progressed.is_released {
+            return;
+        }
+        self.progressed.remove(&key);
+        let its = |(_, inbound): &(&EdgeId, &Inbound)| inbound.key == key && inbound.into.is_none();
+        let edge = self.inbound.iter().find(its).map(|(edge, _)| *edge);
+        let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.0)));
+        if let Some((edge, epoch)) = asked {
+            self.ask(edge, epoch + 1);
+        }
     }
 }
 
@@ -212,24 +265,15 @@ impl Exchange for StoreExchange {
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
-        let Some(Inbound { key, into, .. }) = self.inbound.get(&edge) else {
+        if !self.inbound.contains_key(&edge) {
             return true;
-        };
+        }
         let ticket = match self.pulls.get(&edge) {
             Some((pulled, ticket)) if *pulled == epoch => *ticket,
             _ => {
-                let priority = StoreExchange::priority(*key);
-                match self.worker.lock().pull(&[*key], std::slice::from_ref(into), priority) {
-                    Ok(ticket) => {
-                        self.pulls.insert(edge, (epoch, ticket));
-                        // the others are asked for first: all go in one message
-                        return false;
-                    }
-                    Err(error) => {
-                        self.failed.get_or_insert(error);
-                        return false;
-                    }
-                }
+                // the others are asked for first: all go in one message
+                self.ask(edge, epoch);
+                return false;
             }
         };
         if !self.worker.lock().is_done(ticket) {
@@ -252,6 +296,15 @@ impl Exchange for StoreExchange {
         _deadline: Deadline,
     ) -> Result<Sending, ExchangeError> {
         self.announced(edge, epoch).map(|_| Sending::Started)
+    }
+
+    fn released(&mut self, edge: EdgeId) {
+        let Some(Inbound { key, into: None, .. }) = self.inbound.get(&edge) else { return };
+        let key = *key;
+        self.worker.lock().release(key);
+        self.progressed.entry(key).or_default().is_released = true;
+        self.ask_ahead(key);
+        self.progress();
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {

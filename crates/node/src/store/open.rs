@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Fabric, JobCredentials, PeerAddress};
+use tensorwire_fabric::{Fabric, JobCredentials, PeerAddress, Secret};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
@@ -155,11 +156,8 @@ impl Member {
             StoreWire::Zmq => {
                 let JobCredentials { secret, .. } = self.credentials();
                 let me = self.life(self.rank());
-                let identity = ZmqIdentity {
-                    rank: self.rank(),
-                    life: me.incarnation,
-                    token: ZmqToken(secret.0),
-                };
+                let identity =
+                    ZmqIdentity { rank: self.rank(), life: me.incarnation, token: token(secret) };
                 let address = self.address();
                 let at = match address {
                     std::net::IpAddr::V4(address) => format!("tcp://{address}:*"),
@@ -177,6 +175,13 @@ impl Member {
             }
         }
     }
+}
+
+/// What members show each other over ZeroMQ, in clear text: made from the job's secret, which it does not
+/// tell.
+fn token(secret: &Secret) -> ZmqToken {
+    let digest = Sha256::new().chain_update(b"tensorwire over ZeroMQ").chain_update(secret.0);
+    ZmqToken(digest.finalize().into())
 }
 
 /// The launcher as the store sees it.

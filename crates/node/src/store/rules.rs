@@ -149,6 +149,15 @@ impl Arithmetic {
         self.kernels.run(op, inputs, &mut outputs).map_err(|error| text(&error))
     }
 
+    /// into ← the sum of two.
+    fn sum(&self, spec: &TensorSpec, into: &mut [u8], of: [&[u8]; 2]) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let [first, second] = of.map(|bytes| TensorRef::new(spec, bytes));
+        let inputs = [first.map_err(|e| text(&e))?, second.map_err(|e| text(&e))?];
+        let into = TensorMut::new(spec, into).map_err(|error| text(&error))?;
+        self.kernels.run(&Op::Add, &inputs, &mut [into]).map_err(|error| text(&error))
+    }
+
     fn part(&self, part: PartKey) -> Result<&PartState, String> {
         self.parts.get(&part).ok_or_else(|| format!("part {} is unknown", part.0))
     }
@@ -190,8 +199,15 @@ impl Update for Arithmetic {
             }
             _ => {
                 let dtype = state.spec.dtype;
-                let [first, rest @ ..] = pushes else { return Ok(()) };
-                weights.copy_from_slice(first);
+                let mut rest = pushes;
+                if let ([first, second, others @ ..], true) = (pushes, dtype.is_floating()) {
+                    // one pass over memory instead of two
+                    self.sum(&state.spec, weights, [first, second])?;
+                    rest = others;
+                } else if let [first, others @ ..] = pushes {
+                    weights.copy_from_slice(first);
+                    rest = others;
+                }
                 return rest.iter().try_for_each(|push| self.add(dtype, weights, push));
             }
         };

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_graph::Op;
+use tensorwire_graph::{Edge, Op, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::wire::WireStats;
+use tensorwire_kvstore::wire::{RingOptions, WireStats};
 use tensorwire_kvstore::{
-    BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Partition, ServerLoad, StoreError, ValueSpec,
+    BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Part as StorePart, Partition, ServerLoad,
+    StoreError, ValueSpec,
 };
 use tensorwire_memory::{Buffer, TensorMut};
 use tensorwire_models::{Program, Variable};
@@ -20,7 +21,7 @@ use tensorwire_runtime::{Session, SessionOptions, Storage};
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
 use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError};
 use super::{cores, default_threads, kernel_choice, peak_bytes};
-use crate::config::{ConfigError, Exchange, Strategy, TrainConfig};
+use crate::config::{ConfigError, Exchange, StoreConfig, Strategy, TrainConfig, Transport};
 use crate::member::{Member, Peers, WireOptions};
 use crate::report::TrainReport;
 use crate::store::{
@@ -34,6 +35,22 @@ impl TrainConfig {
         if self.is_of_one() { 0 } else { rank.index() }
     }
 
+    /// Do workers read weights where the servers have them? Where both share memory, every worker is done with
+    /// one step's before the next step's are made, and no server comes from elsewhere.
+    pub(super) fn shows_weights(&self) -> bool {
+        let StoreConfig { elastic, checkpoint, .. } = &self.store;
+        self.strategy == Strategy::DistSgd
+            && self.exchange == Exchange::ZeroCopy
+            && self.settled_transport() == Some(Transport::Shm)
+            && !elastic
+            && checkpoint.is_none()
+    }
+
+    /// Values of more elements are split over all servers; not where they are read where they lie, in one piece.
+    fn big_elements(&self) -> usize {
+        if self.shows_weights() { usize::MAX } else { BIG_ELEMENTS }
+    }
+
     fn store_mode(&self) -> Mode {
         match self.strategy {
             Strategy::DistAsgd => Mode::Async { max_delay: self.store.max_delay },
@@ -42,13 +59,45 @@ impl TrainConfig {
     }
 }
 
+/// A variable in a store.
+#[derive(Clone, Debug)]
+pub struct StoreValue {
+    pub name: String,
+    pub key: Key,
+    pub spec: ValueSpec,
+    /// Where it lies: whole on one server, or some of its rows on each.
+    pub parts: Vec<StorePart>,
+    /// How each part is pushed and pulled: written to where it belongs, or as a block of a message.
+    pub is_written: bool,
+}
+
 impl Prepared {
+    /// What is in the store, in the order of keys.
+    ///
+    /// # Errors
+    /// As [`Prepared::store_table`].
+    pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
+        let partition = Partition::new(self.config.servers, self.config.big_elements());
+        let written_from = match self.config.exchange {
+            Exchange::Zmq => usize::MAX,
+            _ => RingOptions::default().direct_from,
+        };
+        let names = self.program.weights().map(|variable| variable.name.clone());
+        let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
+            let parts = partition.parts(key, &spec)?;
+            let least = parts.iter().map(|part| part.rows.len() * spec.row_bytes()).min();
+            let is_written = least.is_some_and(|bytes| bytes >= written_from);
+            Ok(StoreValue { name, key, spec, parts, is_written })
+        };
+        names.zip(values(&self.program)).map(value).collect()
+    }
+
     /// What each server of the store will hold.
     ///
     /// # Errors
     /// Never: a model has far fewer variables than there are keys.
     pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
-        let partition = Partition::new(self.config.servers, BIG_ELEMENTS);
+        let partition = Partition::new(self.config.servers, self.config.big_elements());
         Ok(partition.table(&values(&self.program))?)
     }
 }
@@ -133,7 +182,7 @@ pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError
             _ => StoreWire::ZeroCopy,
         },
         mode: config.store_mode(),
-        big_elements: BIG_ELEMENTS,
+        big_elements: config.big_elements(),
         elastic: config.store.elastic,
         checkpoint: checkpoint.map(|at| Checkpoint { path: path(at), every }),
         kernels: kernels.clone(),
@@ -179,9 +228,10 @@ fn work(
     let rank = member.rank();
     let here = config.part(rank);
     let registered = worker.alloc_slab(plan.parts[here].memory.registered_bytes)?;
-    let storage = Storage::new(&plan.parts[here], &registered)?;
+    let mut storage = Storage::new(&plan.parts[here], &registered)?;
     let patience = Deadline::after(member.setup_patience());
-    begin(&mut worker, part, &storage, rank, patience)?;
+    begin(&mut worker, part, &storage, member, patience)?;
+    refer(&mut worker, part, here, &mut storage, patience)?;
     let worker = Arc::new(Mutex::new(worker));
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys);
@@ -200,50 +250,121 @@ fn work(
     let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     // whoever evaluates has what all have pushed
-    let last = Deadline::after(LAST_WORKER_DEADLINE);
-    {
-        let mut worker = worker.lock();
-        worker.wait_all(last)?;
-        worker.barrier(last)?;
-    }
-    trainer.concludes = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+    meet(&mut worker.lock())?;
+    let is_first = || (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+    trainer.concludes = is_first();
     trainer.conclude(data.as_ref(), &mut report)?;
+    let StoreConfig { elastic, checkpoint, .. } = &config.store;
+    if *elastic || checkpoint.is_some() {
+        // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date
+        meet(&mut worker.lock())?;
+        if !trainer.concludes && is_first() {
+            trainer.concludes = true;
+            trainer.conclude(data.as_ref(), &mut report)?;
+        }
+    }
     let mut worker = worker.lock();
     let stats = worker.stats();
     worker.close(Deadline::after(member.setup_patience()))?;
     finish(member, &kernels, stats, report)
 }
 
-/// Makes all variables known to the servers; worker 0 says how they are updated, and what they are at first.
+/// Waits until all that this worker asked for is done, and every other has come as far.
+fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
+    let deadline = Deadline::after(LAST_WORKER_DEADLINE);
+    worker.wait_all(deadline)?;
+    worker.barrier(deadline)
+}
+
+/// Makes variables that the plan reads where their servers have them tensors of this process.
+fn refer(
+    worker: &mut KvWorker,
+    part: &Part,
+    here: usize,
+    storage: &mut Storage,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { program, plan, .. } = part;
+    for (key, variable) in (0..).map(Key).zip(program.weights()) {
+        let edges = plan.edges.iter().filter(|edge| edge.to == here && edge.name == variable.name);
+        for edge in edges.filter(|edge| edge.transfer == Transfer::Reference) {
+            let ticket = worker.pull_shown(key, 0)?.ok_or(StoreError::NotShown { key })?;
+            worker.wait(ticket, patience)?;
+            let value = worker.shown(key).ok_or(StoreError::NotShown { key })?;
+            storage.refer(edge.recv, variable.spec.clone(), value);
+            worker.release(key);
+        }
+    }
+    Ok(())
+}
+
+/// Makes all variables known to the servers. Worker 0 says how they are updated, and what they are at first; if it
+/// is lost before that is done, the first that lives does.
 fn begin(
     worker: &mut KvWorker,
     part: &Part,
     storage: &Storage,
-    rank: Rank,
+    member: &Member,
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, program, plan, .. } = part;
-    let values = values(program);
-    if rank.0 != 0 {
-        let ticket = worker.init(&values, None)?;
-        return Ok(worker.wait(ticket, patience)?);
+    let rank = member.rank();
+    // a variable's first value lies where it will be pulled to, if it ever is
+    let pulled = |variable: &Variable| {
+        let here = |edge: &&Edge| edge.to == config.part(rank) && edge.name == variable.name;
+        let edge = plan.edges.iter().find(here)?;
+        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == variable.spec.bytes())
+    };
+    if rank.0 == 0 {
+        return give_first(worker, part, pulled, patience);
     }
+    let values = values(program);
+    let ticket = worker.init(&values, None)?;
+    worker.wait(ticket, patience)?;
+    if !config.store.elastic {
+        return Ok(());
+    }
+    let (mut keys, mut into) = (Vec::new(), Vec::new());
+    for (variable, (key, spec)) in program.weights().zip(&values) {
+        let buffer = pulled(variable).map_or_else(|| worker.alloc(spec), Ok)?;
+        keys.push(*key);
+        into.push(vec![buffer]);
+    }
+    // what can be pulled was given
+    let there = worker.pull(&keys, &into, 0)?;
+    let deadline = Deadline::after(STEP_DEADLINE);
+    let mut has_given = false;
+    while !worker.is_done(there) && !deadline.passed() {
+        let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+        if is_first && !has_given {
+            // in memory of its own: what was given before may be on its way to the other
+            give_first(worker, part, |_| None, patience)?;
+            has_given = true;
+        }
+        worker.observe();
+        if !worker.progress()? {
+            worker.wait_for_news(deadline);
+        }
+    }
+    Ok(worker.wait(there, deadline)?)
+}
+
+/// Says how variables are updated, and gives their first values where they have none, from a file or from the seed.
+fn give_first(
+    worker: &mut KvWorker,
+    part: &Part,
+    place: impl Fn(&Variable) -> Option<Buffer>,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { config, program, .. } = part;
     let ticket = worker.set_optimizer(&rules(config, program).to_bytes());
     worker.wait(ticket, patience)?;
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
+    let values = values(program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
-        // a variable's first value lies where it will be pulled to, if it ever is
-        let edge = plan
-            .edges
-            .iter()
-            .find(|edge| edge.to == config.part(rank) && edge.name == variable.name);
-        let pulled = edge.and_then(|edge| storage.buffer(edge.recv.into()));
-        let buffer: Buffer = match pulled.filter(|buffer| buffer.bytes() == spec.bytes()) {
-            Some(buffer) => buffer,
-            None => worker.alloc(spec)?,
-        };
+        let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
         match &file {

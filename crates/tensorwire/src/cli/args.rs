@@ -554,12 +554,15 @@ impl TrainArgs {
         let steps = self.trace_steps;
         let trace = self.trace.map(|path| TraceConfig { path, steps });
         let config = self.job.config(schedule)?;
-        let load = match self.load {
-            // as for the data
-            Some(path) if config.hosts.any_remote() => Some(absolute(&path).unwrap_or(path)),
-            path => path,
+        let any_remote = config.hosts.any_remote();
+        // as for the data
+        let from_root = |path: PathBuf| match any_remote {
+            true => absolute(&path).unwrap_or(path),
+            false => path,
         };
+        let load = self.load.map(from_root);
         let StoreArgs { max_delay, elastic, checkpoint, checkpoint_every } = self.store;
+        let checkpoint = checkpoint.map(from_root);
         let store = StoreConfig { max_delay, elastic, checkpoint, checkpoint_every };
         let (save, asynchronous) = (self.save, self.asynchronous);
         Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })

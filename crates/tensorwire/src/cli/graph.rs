@@ -3,10 +3,11 @@
 use tensorwire_base::human_bytes;
 use tensorwire_graph::{Edge, Plan, SendFrom, Traffic, Transfer};
 use tensorwire_models::Program;
-use tensorwire_node::Prepared;
+use tensorwire_node::{Exchange, Prepared, StoreValue};
 
 use super::args::GraphArgs;
-use super::{Failure, output::print, table::table};
+use super::table::{partition_table, table};
+use super::{Failure, output::print};
 
 pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     let dot = args.dot;
@@ -15,6 +16,9 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     if dot {
         print(plan.to_dot().trim_end())?;
         return Ok(());
+    }
+    if prepared.config.strategy.is_store() {
+        return show_store(&prepared);
     }
     let mut rows = Vec::new();
     for edge in &plan.edges {
@@ -76,6 +80,53 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )?;
     Ok(())
+}
+
+/// What a key-value store holds, where, and how it travels: what crosses are pushes and pulls, whatever the
+/// graph's edges are.
+fn show_store(prepared: &Prepared) -> Result<(), Failure> {
+    let values = prepared.store_values().map_err(Failure::other)?;
+    let rows: Vec<Vec<String>> = values.iter().map(|value| value_row(prepared, value)).collect();
+    let header = ["variable", "key", "type", "bytes", "pushed as", "pushed and pulled", "on"];
+    print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
+    let loads = prepared.store_table().map_err(Failure::other)?;
+    print(format_args!("{}\n", partition_table(&loads)))?;
+    let config = &prepared.config;
+    let bytes: usize = values.iter().map(|value| value.spec.bytes()).sum();
+    let rows = values.iter().filter(|value| value.spec.columns > 1).count();
+    let sparse = match rows {
+        0 => String::new(),
+        rows => format!(", less what of {rows} is pushed by rows"),
+    };
+    // fits: sizes in memory
+    let bytes = human_bytes(bytes as u64);
+    print(format_args!(
+        "a training step: each of {} workers pulls {bytes} and pushes {bytes}{sparse}",
+        config.workers
+    ))?;
+    match config.exchange {
+        Exchange::Zmq => print("in messages: copied into a frame of ZeroMQ, and out of it"),
+        _ => print(
+            "written: one one-sided write to where it belongs; in messages: blocks that share one write of a ring",
+        ),
+    }
+}
+
+fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
+    let StoreValue { name, key, spec, parts, is_written } = value;
+    let variable = prepared.program.weights().find(|variable| variable.name == *name);
+    vec![
+        name.clone(),
+        key.0.to_string(),
+        variable.map(|variable| variable.spec.to_string()).unwrap_or_default(),
+        spec.bytes().to_string(),
+        if spec.columns > 1 { "rows and their indices" } else { "a whole" }.to_string(),
+        if *is_written { "written" } else { "in messages" }.to_string(),
+        match parts.as_slice() {
+            [part] => format!("server {}", part.server),
+            parts => format!("{} servers, a part each", parts.len()),
+        },
+    ]
 }
 
 /// Where the receiver's next operator finds an edge's tensor.

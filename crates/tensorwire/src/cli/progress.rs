@@ -11,12 +11,11 @@ pub(crate) struct Bar {
     terminal: bool,
     steps: u64,
     steps_per_epoch: u64,
-    samples_per_step: u64,
     start: Instant,
 }
 
 impl Bar {
-    pub(crate) fn new(steps: u64, steps_per_epoch: u64, samples_per_step: u64) -> Bar {
+    pub(crate) fn new(steps: u64, steps_per_epoch: u64) -> Bar {
         let terminal = std::io::stderr().is_terminal();
         let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
         let template = "{bar:30} {pos}/{len} steps  {msg}  {elapsed} (left {eta})";
@@ -24,7 +23,7 @@ impl Bar {
             bar.set_style(style.progress_chars("━━╌"));
         }
         bar.enable_steady_tick(Duration::from_millis(200));
-        Bar { bar, terminal, steps, steps_per_epoch, samples_per_step, start: Instant::now() }
+        Bar { bar, terminal, steps, steps_per_epoch, start: Instant::now() }
     }
 
     /// The first step begins: what came before was set-up.
@@ -33,11 +32,11 @@ impl Bar {
         self.bar.reset_eta();
     }
 
-    /// A step is done, on all workers. Returns samples per second so far.
-    pub(crate) fn step(&self, step: u64, loss: f32) -> f64 {
+    /// A step is done, on all workers, and `samples` samples in all. Returns samples per second so far.
+    pub(crate) fn step(&self, step: u64, loss: f32, samples: u64) -> f64 {
         let seconds = self.start.elapsed().as_secs_f64().max(1e-9);
         // fits: shown to a person
-        let rate = (step * self.samples_per_step) as f64 / seconds;
+        let rate = samples as f64 / seconds;
         self.bar.set_position(step);
         self.bar.set_message(format!("loss {loss:.4}  {rate:.0} samples/s"));
         let epoch_done = step.is_multiple_of(self.steps_per_epoch) || step == self.steps;

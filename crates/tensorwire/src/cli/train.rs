@@ -20,6 +20,7 @@ use super::job::{end_at_once_while, interrupt, job_spec};
 use super::metrics::Metrics;
 use super::output::{note, print};
 use super::progress::Bar;
+use super::table::partition_table;
 
 /// How long a failed job waits for the display to catch up.
 const CATCH_UP: Duration = Duration::from_millis(500);
@@ -47,7 +48,7 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
     }
-    let summary = summarise(&prepared, &reports, watcher.transport);
+    let summary = summarise(&prepared, &reports, &watcher)?;
     watcher.metrics.line(&json!({ "summary": summary }))?;
     if json { print(&summary) } else { show(&prepared, &summary) }
 }
@@ -178,21 +179,13 @@ fn announce_store(prepared: &Prepared, transport: &str) {
         if store.elastic { "; elastic" } else { "" },
         checkpoint.unwrap_or_default(),
     ));
-    for load in prepared.store_table().unwrap_or_default() {
-        note(format_args!(
-            "server {}: keys from {:#x}, {} values whole, {} parts of others, {}",
-            load.server,
-            load.range.start,
-            load.whole,
-            load.parts,
-            human_bytes(load.bytes),
-        ));
-    }
+    note(partition_table(&prepared.store_table().unwrap_or_default()));
 }
 
 /// Puts together what the workers say of a step.
 struct Watcher {
     bar: Bar,
+    roles: Vec<String>,
     metrics: Metrics,
     failure: Option<Failure>,
     steps_per_epoch: u64,
@@ -200,7 +193,12 @@ struct Watcher {
     /// worker.
     open: std::collections::VecDeque<Vec<Option<Progress>>>,
     first: u64,
-    workers: usize,
+    /// By worker: it is not waited for any more.
+    lost: Vec<bool>,
+    servers_replaced: u64,
+    /// Samples that a worker takes in a step, and all that were taken.
+    batch: u64,
+    samples: u64,
     /// What is taken, once that is known.
     transport: Option<Transport>,
 }
@@ -208,16 +206,19 @@ struct Watcher {
 impl Watcher {
     fn new(prepared: &Prepared, metrics: Metrics) -> Watcher {
         let config = &prepared.config;
-        // fits: a batch is in memory
-        let samples = u64::from(config.workers) * config.batch as u64;
         Watcher {
-            bar: Bar::new(prepared.steps(), prepared.steps_per_epoch(), samples),
+            bar: Bar::new(prepared.steps(), prepared.steps_per_epoch()),
+            roles: prepared.roles(),
             metrics,
             failure: None,
             steps_per_epoch: prepared.steps_per_epoch(),
             open: std::collections::VecDeque::new(),
             first: 1,
-            workers: config.workers as usize,
+            lost: vec![false; config.workers as usize],
+            servers_replaced: 0,
+            // fits: a batch is in memory
+            batch: config.batch as u64,
+            samples: 0,
             transport: config.settled_transport(),
         }
     }
@@ -226,11 +227,25 @@ impl Watcher {
         match update {
             Update::Started { .. } | Update::Trace { .. } => {}
             Update::Shrunk { rank, why, left } => {
-                self.bar.say(format_args!("worker {rank} was lost: {why}; {left} go on"));
+                let others =
+                    if left == 1 { "1 worker goes" } else { &format!("{left} workers go") };
+                let role = self.roles.get(rank.index()).map_or("worker", String::as_str);
+                self.bar.say(format_args!("{role} was lost: {why}; {others} on"));
+                if let Some(lost) = self.lost.get_mut(rank.index()) {
+                    *lost = true;
+                }
+                self.settle();
             }
-            Update::Replacing { rank, why, by } => {
-                let line = format_args!("rank {rank} was lost: {why}; rank {by} takes its place");
-                self.bar.say(line);
+            Update::Replacing { server, rank, why, by } => {
+                self.servers_replaced += 1;
+                self.bar.say(format_args!(
+                    "server {server} (rank {rank}) was lost: {why}; rank {by} is to take its place"
+                ));
+            }
+            Update::Replaced { server, by } => {
+                self.bar.say(format_args!(
+                    "rank {by} is server {server} now; the workers bring it up to date"
+                ));
             }
             Update::Listening { at } => {
                 self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
@@ -252,25 +267,43 @@ impl Watcher {
         let Some(ahead) = progress.step.checked_sub(self.first) else { return };
         // a worker is at most one step ahead of another where the servers wait for all; else any number
         while (self.open.len() as u64) <= ahead {
-            self.open.push_back(vec![None; self.workers]);
+            self.open.push_back(vec![None; self.lost.len()]);
         }
+        // fits: a job's steps that were not finished are in memory
         let step = &mut self.open[ahead as usize];
-        if let Some(place) = step.get_mut(worker) {
+        if let Some(place) = step.get_mut(worker).filter(|place| place.is_none()) {
             *place = Some(progress);
+            self.samples += self.batch;
         }
+        self.settle();
+    }
+
+    /// Shows the steps that are finished: all have done them who are not lost.
+    fn settle(&mut self) {
         while let Some(said) = self.open.front() {
-            let all: Option<Vec<Progress>> = said.iter().copied().collect();
-            let Some(all) = all else { return };
-            let loss = all.iter().map(|one| one.loss).sum::<f32>() / self.workers as f32;
+            let waits = said.iter().zip(&self.lost).any(|(said, lost)| said.is_none() && !lost);
+            let all: Vec<Progress> = said.iter().copied().flatten().collect();
+            if waits || all.is_empty() {
+                return;
+            }
+            // fits: workers are few
+            let loss = all.iter().map(|one| one.loss).sum::<f32>() / all.len() as f32;
             let polling = all.iter().map(|one| one.polling).sum();
-            self.all_did(Progress { step: self.first, loss, polling });
+            self.step_done(Progress { step: self.first, loss, polling });
             self.open.pop_front();
         }
     }
 
-    fn all_did(&mut self, Progress { step, loss, polling }: Progress) {
+    /// One process is all that there is.
+    fn all_did(&mut self, progress: Progress) {
+        // fits: workers are few
+        self.samples += self.batch * self.lost.len() as u64;
+        self.step_done(progress);
+    }
+
+    fn step_done(&mut self, Progress { step, loss, polling }: Progress) {
         self.first = step + 1;
-        let rate = self.bar.step(step, loss);
+        let rate = self.bar.step(step, loss, self.samples);
         let epoch = step.div_ceil(self.steps_per_epoch);
         let line = json!({
             "step": step,
@@ -297,26 +330,31 @@ fn microseconds(ns: u64) -> f64 {
 fn summarise(
     prepared: &Prepared,
     reports: &[TrainReport],
-    transport: Option<Transport>,
-) -> serde_json::Value {
+    watcher: &Watcher,
+) -> Result<serde_json::Value, Failure> {
     let config = &prepared.config;
+    if reports.iter().all(|report| report.weights_sha256.is_none()) {
+        let what = "the last worker was lost before it had evaluated; start the job again";
+        return Err(Failure::other(what));
+    }
     let losses: Vec<f64> = reports.iter().filter_map(|report| report.final_loss).collect();
     let seconds = reports.iter().map(|report| report.train_seconds).fold(0.0, f64::max);
     // fits: shown to a person
-    let samples = (prepared.steps() * u64::from(config.workers)) as f64 * config.batch as f64;
+    let samples = watcher.samples as f64;
     let sum = |of: fn(&TrainReport) -> u64| reports.iter().map(of).sum::<u64>();
     // servers wait while the workers compute: only what the workers wait for is lost
     let workers = reports.iter().filter(|report| report.final_loss.is_some());
     let polling: Polling = workers.map(|report| report.polling).sum();
     let local = config.strategy == Strategy::Local;
-    let transport = match transport.unwrap_or(config.transport) {
+    let finished = if local { config.workers as usize } else { losses.len() };
+    let transport = match watcher.transport.unwrap_or(config.transport) {
         _ if local => "none",
         transport => transport.name(),
     };
     let exchange = if local { "none" } else { config.exchange.name() };
     let test_loss = reports.iter().find_map(|report| report.test_loss);
     let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
-    json!({
+    Ok(json!({
         "async": config.at_own_pace(),
         "model": config.model,
         "data": config.data,
@@ -324,6 +362,8 @@ fn summarise(
         "transport": transport,
         "exchange": exchange,
         "workers": config.workers,
+        "workers_finished": finished,
+        "servers_replaced": watcher.servers_replaced,
         "servers": if local { 0 } else { config.servers },
         "batch": config.batch,
         "steps": prepared.steps(),
@@ -345,7 +385,7 @@ fn summarise(
         "wait_us": microseconds(polling.wait_ns),
         "kernels": reports.first().map(|report| report.kernels.clone()),
         "weights_sha256": reports.iter().find_map(|report| report.weights_sha256.clone()),
-    })
+    }))
 }
 
 fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure> {
@@ -358,6 +398,10 @@ fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure>
         number("final_loss"),
         summary["bytes_copied"]
     ))?;
+    if summary["workers_finished"] != summary["workers"] {
+        let (finished, workers) = (&summary["workers_finished"], &summary["workers"]);
+        print(format_args!("{finished} of {workers} workers finished"))?;
+    }
     print(format_args!(
         "weights sha256 {}",
         summary["weights_sha256"].as_str().unwrap_or_default()

@@ -102,6 +102,11 @@ impl Peer {
         self.memory
     }
 
+    /// Is what it shows mapped here?
+    pub(super) fn shares_memory(&self) -> bool {
+        self.remote.region.slab().is_some()
+    }
+
     /// Bytes of each of the two rings.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
