@@ -1,8 +1,7 @@
 //! Workers that die or lie in the middle of a job: who ends, who goes on, and with which sums.
 
-use std::sync::mpsc::channel;
-
 use std::sync::Mutex;
+use std::sync::mpsc::channel;
 
 use tensorwire_base::Rank;
 use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId};
