@@ -4,6 +4,7 @@
 mod core;
 mod link;
 mod shares;
+mod tensors;
 
 use std::time::Duration;
 

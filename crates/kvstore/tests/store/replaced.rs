@@ -1,1 +1,261 @@
-//! Soon.
+//! Servers that die, and others that take over from what they kept: no push is lost, none counted twice.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tensorwire_kvstore::proto::Mode;
+use tensorwire_kvstore::{Key, KvServer, KvWorker, Progress, Ticket, ValueSpec};
+use tensorwire_memory::Buffer;
+use tensorwire_tensor::DType;
+
+use super::rule::{f32s, fill, tensor};
+use super::support::{ECHO, End, Job, Scheduler, soon};
+
+const SIZES: [usize; 4] = [7, 11, 20_000, 120_000];
+
+fn specs() -> [ValueSpec; 4] {
+    SIZES.map(|elements| ValueSpec::dense(DType::F32, elements))
+}
+
+fn keys() -> [Key; 4] {
+    [0, 1, 2, 3].map(Key)
+}
+
+fn begin(store: &mut KvWorker, number: usize) {
+    if number == 0 {
+        let ticket = store.set_optimizer(b"add");
+        store.wait(ticket, soon()).unwrap();
+    }
+    let values: Vec<_> = keys().into_iter().zip(specs()).collect();
+    let first = specs().map(|spec| tensor(store, &spec, |_| 1000.0));
+    let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
+    store.wait(ticket, soon()).unwrap();
+}
+
+fn pull(store: &mut KvWorker) -> [f32; 4] {
+    let into = specs().map(|spec| vec![tensor(store, &spec, |_| f32::NAN)]);
+    let ticket = store.pull(&keys(), &into, 0).unwrap();
+    store.wait(ticket, soon()).unwrap();
+    into.map(|into| {
+        let all = f32s(&into[0]);
+        assert!(all.iter().all(|value| *value == all[0]), "a value of several versions");
+        all[0]
+    })
+}
+
+/// Waits until a push has left: from then on its tensors may be written again.
+fn await_sent(store: &mut KvWorker, ticket: Ticket) {
+    let mut news = Vec::new();
+    loop {
+        store.observe();
+        store.news(&mut news);
+        if news.contains(&Progress::Sent(ticket)) {
+            return;
+        }
+        if !store.progress().unwrap() {
+            store.wait_for_news(soon());
+        }
+    }
+}
+
+/// Pushes round after round from the same tensors, each as soon as the last has left them.
+fn push_all(store: &mut KvWorker, number: usize, rounds: usize) {
+    let from: [Buffer; 4] = specs().map(|spec| store.alloc(&spec).unwrap());
+    for round in 0..rounds {
+        from.iter().for_each(|tensor| fill(tensor, |_| (round * (number + 1)) as f32));
+        let tensors: Vec<_> = from.iter().map(|tensor| vec![tensor.clone()]).collect();
+        let ticket = store.push(&keys(), &tensors, 0).unwrap();
+        await_sent(store, ticket);
+    }
+    store.wait_all(soon()).unwrap();
+}
+
+/// Serves until all workers are there and this server has made so many updates, and dies.
+fn serve_until(mut server: KvServer, scheduler: &Scheduler, folds: u64) {
+    while server.counters().folds < folds || !scheduler.met(1) {
+        server.progress().unwrap();
+    }
+}
+
+fn serve(mut server: KvServer) -> u64 {
+    server.serve().unwrap();
+    server.close(soon()).unwrap();
+    server.counters().snapshots
+}
+
+/// Server 1 dies after so many updates, the one that takes over from it after so many, and so on.
+fn nothing_is_lost_or_doubled(job: &Job, deaths: &[u64]) {
+    const ROUNDS: usize = 24;
+    let (workers, servers) = job.ends();
+    let count = job.workers;
+    std::thread::scope(|scope| {
+        for end in servers {
+            scope.spawn(move || {
+                if end.number == 0 {
+                    return assert!(serve(end.server()) > 0);
+                }
+                let scheduler = end.scheduler.clone();
+                serve_until(end.server(), &scheduler, deaths[0]);
+                for folds in &deaths[1..] {
+                    serve_until(job.spare(&scheduler, 1).restored(), &scheduler, *folds);
+                }
+                serve(job.spare(&scheduler, 1).restored());
+            });
+        }
+        for end in workers {
+            scope.spawn(move || {
+                let (number, mut store) = (end.number, end.worker());
+                store.barrier(soon()).unwrap();
+                begin(&mut store, number);
+                push_all(&mut store, number, ROUNDS);
+                store.barrier(soon()).unwrap();
+                let sum: usize = (1..=count).sum();
+                let all = 1000 + ROUNDS * (ROUNDS - 1) / 2 * sum;
+                assert_eq!(pull(&mut store), [all as f32; 4], "worker {number}");
+                store.barrier(soon()).unwrap();
+                store.close(soon()).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_server_that_dies_early_is_replaced() {
+    let job = Job { checkpoint: Some(2), ..Job::shm(2, 2, Mode::Sync) };
+    nothing_is_lost_or_doubled(&job, &[0]);
+    nothing_is_lost_or_doubled(&job_again(&job), &[1]);
+}
+
+/// The same with nothing kept yet.
+fn job_again(job: &Job) -> Job {
+    let Job { checkpoint, mode, .. } = *job;
+    let fresh = Job::shm(job.workers, job.servers, mode);
+    Job { checkpoint, backend: job.backend.clone(), ..fresh }
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_is_replaced_over_shared_memory() {
+    for every in [1, 5] {
+        let job = Job { checkpoint: Some(every), ..Job::shm(3, 2, Mode::Sync) };
+        nothing_is_lost_or_doubled(&job, &[23]);
+    }
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_is_replaced_over_tcp() {
+    let job = Job { checkpoint: Some(3), ..Job::tcp(2, 2, Mode::Sync) };
+    nothing_is_lost_or_doubled(&job, &[31]);
+}
+
+#[test]
+fn a_server_that_dies_again_and_again_is_replaced_each_time() {
+    let job = Job { checkpoint: Some(4), ..Job::shm(2, 2, Mode::Async { max_delay: None }) };
+    nothing_is_lost_or_doubled(&job, &[17, 9, 20]);
+}
+
+#[test]
+fn a_server_that_dies_under_bounded_delay_is_replaced() {
+    let job = Job { checkpoint: Some(2), ..Job::tcp(2, 2, Mode::Async { max_delay: Some(1) }) };
+    nothing_is_lost_or_doubled(&job, &[12]);
+}
+
+/// One server; `serve` gets it and says when another is to take over.
+fn replaced(job: &Job, first: impl FnOnce(End) + Send, work: impl Fn(End) + Sync) {
+    let (workers, mut servers) = job.ends();
+    let end = servers.pop().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let scheduler: Scheduler = end.scheduler.clone();
+            first(end);
+            serve(job.spare(&scheduler, 0).restored());
+        });
+        for end in workers {
+            scope.spawn(|| work(end));
+        }
+    });
+}
+
+#[test]
+fn a_key_without_a_value_is_known_to_the_server_that_takes_over() {
+    let (is_known, is_kept) = (AtomicBool::new(false), AtomicBool::new(false));
+    let job = Job { checkpoint: Some(1000), ..Job::shm(2, 1, Mode::Sync) };
+    let first = |end: End| {
+        let mut server = end.server();
+        while !is_kept.load(Ordering::SeqCst) {
+            server.progress().unwrap();
+        }
+        assert_eq!(server.counters().snapshots, 1);
+    };
+    replaced(&job, first, |end| {
+        let (number, mut store) = (end.number, end.worker());
+        if number == 1 {
+            begin(&mut store, number);
+            is_known.store(true, Ordering::SeqCst);
+        } else {
+            while !is_known.load(Ordering::SeqCst) {
+                store.progress().unwrap();
+            }
+            // an optimizer is kept at once, with the keys that have no value yet
+            let ticket = store.set_optimizer(b"add");
+            store.wait(ticket, soon()).unwrap();
+            is_kept.store(true, Ordering::SeqCst);
+            begin(&mut store, number);
+        }
+        push_all(&mut store, number, 3);
+        assert_eq!(pull(&mut store), [1009.0; 4]);
+        store.barrier(soon()).unwrap();
+        store.close(soon()).unwrap();
+    });
+}
+
+#[test]
+fn first_values_outlive_the_worker_that_gave_them_and_their_server() {
+    let is_dead = AtomicBool::new(false);
+    let job = Job { checkpoint: Some(1000), elastic: true, ..Job::shm(2, 1, Mode::Sync) };
+    let first = |end: End| {
+        let mut server = end.server();
+        while !is_dead.load(Ordering::SeqCst) {
+            server.progress().unwrap();
+        }
+        assert_eq!(server.counters().folds, 0);
+    };
+    replaced(&job, first, |end| {
+        let (number, scheduler) = (end.number, end.scheduler.clone());
+        let mut store = end.worker();
+        begin(&mut store, number);
+        if number == 0 {
+            drop(store);
+            scheduler.lose(0);
+            return is_dead.store(true, Ordering::SeqCst);
+        }
+        assert_eq!(pull(&mut store), [1000.0; 4]);
+        push_all(&mut store, number, 3);
+        // the scheduler said who is dead; nobody waits for its pushes
+        assert_eq!(pull(&mut store), [1006.0; 4]);
+        store.close(soon()).unwrap();
+    });
+}
+
+#[test]
+fn calls_and_pushes_go_on_with_the_server_that_takes_over() {
+    let is_answered = AtomicBool::new(false);
+    let job = Job { checkpoint: Some(1), ..Job::shm(1, 1, Mode::Sync) };
+    let first = |end: End| {
+        let mut server = end.server();
+        while !is_answered.load(Ordering::SeqCst) {
+            server.progress().unwrap();
+        }
+    };
+    replaced(&job, first, |end| {
+        let mut store = end.worker();
+        begin(&mut store, 0);
+        let ticket = store.call(0, ECHO, b"one");
+        store.wait(ticket, soon()).unwrap();
+        is_answered.store(true, Ordering::SeqCst);
+        let ticket = store.call(0, ECHO, b"two");
+        store.wait(ticket, soon()).unwrap();
+        assert_eq!(store.returned(ticket).unwrap(), b"\0two");
+        push_all(&mut store, 0, 2);
+        assert_eq!(pull(&mut store), [1001.0; 4]);
+        store.close(soon()).unwrap();
+    });
+}

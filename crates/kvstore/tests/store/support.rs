@@ -24,7 +24,7 @@ pub(crate) const BIG: usize = 100_000;
 pub(crate) const ECHO: u32 = 5;
 
 pub(crate) fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    Deadline::after(Duration::from_secs(20))
 }
 
 /// A job before it runs. Ranks are those of the workers, the servers, then of servers that took over.
@@ -147,7 +147,16 @@ impl End {
             hall.replaced.push((self.number, peer));
             hall.workers.clone()
         };
-        self.fabric.connect(&workers, soon()).unwrap();
+        let deadline = soon();
+        for (worker, peer) in workers.iter().enumerate() {
+            // a worker does not expect it before it has asked for news
+            while self.scheduler.lives(worker)
+                && let Err(error) = self.fabric.connect(std::slice::from_ref(peer), soon())
+            {
+                assert!(!deadline.passed(), "worker {worker} does not come: {error}");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
         with_echo(KvServer::restored(self.ports(), self.options()).unwrap())
     }
 
@@ -171,8 +180,10 @@ impl End {
     }
 
     fn ports(&self) -> ServerPorts {
+        let mut workers = ranks(0..self.job.workers);
+        workers.retain(|rank| self.scheduler.lives(rank.index()));
         ServerPorts {
-            wire: self.rings(&ranks(0..self.job.workers)),
+            wire: self.rings(&workers),
             membership: self.seat(),
             update: Box::new(Sum::new(self.job.journal.clone())),
             keep: Box::new(self.job.shelf.clone()),
@@ -231,6 +242,16 @@ impl Scheduler {
     fn new(workers: Vec<PeerAddress>) -> Scheduler {
         let (lost, replaced) = (Vec::new(), Vec::new());
         Scheduler(Arc::new(Mutex::new(Hall { workers, entered: HashMap::new(), lost, replaced })))
+    }
+
+    /// Have all workers been at this barrier?
+    pub(crate) fn met(&self, barrier: u64) -> bool {
+        let hall = self.0.lock().unwrap();
+        hall.entered.get(&barrier).is_some_and(|entered| *entered == hall.workers.len())
+    }
+
+    fn lives(&self, worker: usize) -> bool {
+        !self.0.lock().unwrap().lost.contains(&worker)
     }
 
     /// Says that a worker is dead.

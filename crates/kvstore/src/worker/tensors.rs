@@ -1,0 +1,184 @@
+//! What a push is sent from and a pull fills: tensors of the user, or memory that stands in for them.
+
+use tensorwire_memory::{Buffer, LoanError};
+
+use super::core::{Core, Held, Logged, Operation, Pulled, Pushed, ToRead, Work};
+use crate::batch::Bytes;
+use crate::error::StoreError;
+use crate::key::{Key, ValueSpec};
+use crate::message::Carried;
+use crate::wire::{Incoming, Wire};
+
+impl Core {
+    /// One tensor in registered memory where the value is to be written directly: the only one, or the sum
+    /// of all devices'.
+    pub(super) fn merged(
+        &mut self,
+        wire: &mut dyn Wire,
+        key: Key,
+        spec: &ValueSpec,
+        devices: &[Buffer],
+        bytes: usize,
+    ) -> Result<Buffer, StoreError> {
+        let [first, rest @ ..] = devices else {
+            return Err(StoreError::Count { keys: 1, found: 0 });
+        };
+        // where servers share memory a smaller one is shown
+        let written_from = if self.is_shown_to_any(wire) { Some(0) } else { wire.direct_from() };
+        let is_direct = written_from.is_some_and(|from| bytes >= from);
+        if rest.is_empty() && (!is_direct || self.pool.has(first)) {
+            return Ok(first.clone());
+        }
+        let lent = |source: LoanError| StoreError::Lent { key, what: source.to_string() };
+        let merged = self.pool.alloc(wire, bytes)?;
+        let mut sum = merged.write().map_err(lent)?;
+        sum.copy_from_slice(&first.read().map_err(lent)?[..bytes]);
+        self.bytes_copied += bytes as u64;
+        for other in rest {
+            let other = other.read().map_err(lent)?;
+            let added = self.reduce.add(spec.dtype, &mut sum, &other[..bytes]);
+            added.map_err(StoreError::Update)?;
+        }
+        drop(sum);
+        Ok(merged)
+    }
+
+    /// The rows of one index added, in their order, and the indices that are left: no more than there are rows.
+    pub(super) fn added(
+        &mut self,
+        wire: &mut dyn Wire,
+        key: Key,
+        spec: &ValueSpec,
+        indices: &[i32],
+        from: &Buffer,
+    ) -> Result<(Buffer, Vec<i32>), StoreError> {
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Lent {
+            key,
+            what: source.to_string(),
+        };
+        let mut left = indices.to_vec();
+        left.dedup();
+        let row = spec.row_bytes();
+        let sums = self.pool.alloc(wire, left.len() * row)?;
+        let (mut into, from) = (sums.write().map_err(lent)?, from.read().map_err(lent)?);
+        let mut rows = from.chunks_exact(row);
+        for (same, into) in indices.chunk_by(|a, b| a == b).zip(into.chunks_exact_mut(row)) {
+            let mut rows = rows.by_ref().take(same.len());
+            rows.by_ref().take(1).for_each(|first| into.copy_from_slice(first));
+            let added = rows.try_for_each(|next| self.reduce.add(spec.dtype, into, next));
+            added.map_err(StoreError::Update)?;
+        }
+        self.bytes_copied += (left.len() * row) as u64;
+        drop(into);
+        Ok((sums, left))
+    }
+
+    /// Indices as they are sent: many are written to their place, few go in the message.
+    pub(super) fn indices(
+        &mut self,
+        wire: &mut dyn Wire,
+        indices: Vec<u8>,
+    ) -> Result<Bytes, StoreError> {
+        let bytes = indices.len();
+        if wire.direct_from().is_none_or(|from| bytes < from) {
+            return Ok(Bytes::Own(indices));
+        }
+        let buffer = self.pool.alloc(wire, bytes)?;
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
+        buffer.write().map_err(lent)?.copy_from_slice(&indices);
+        self.bytes_copied += bytes as u64;
+        Ok(Bytes::Of { buffer, offset: 0, bytes })
+    }
+
+    /// A copy of what is pushed, to push it again.
+    pub(super) fn log_entry(
+        &mut self,
+        wire: &mut dyn Wire,
+        pushed: &Pushed,
+    ) -> Result<Logged, StoreError> {
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
+        let copy = self.pool.alloc(wire, pushed.bytes.len())?;
+        let from = pushed.from.read().map_err(lent)?;
+        copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
+        self.bytes_copied += pushed.bytes.len() as u64;
+        Ok(Logged { from: copy, indices: pushed.indices.clone() })
+    }
+
+    /// A pull's value is here: in place, or a block to be copied to its place.
+    pub(super) fn filled(
+        &mut self,
+        op: u64,
+        value: Carried,
+        message: &Incoming<'_>,
+    ) -> Result<(), StoreError> {
+        let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) else {
+            return Ok(());
+        };
+        let Pulled { into, bytes, staging, .. } = pulled;
+        let lent = |source: LoanError| StoreError::Update(source.to_string());
+        let rank = message.from;
+        match (value, staging) {
+            (Carried::Block(index), _) => {
+                let block = message.blocks.get(index as usize);
+                let block = block.filter(|block| block.len() == bytes.len());
+                let Some(block) = block else {
+                    let what = format!("no block of {} bytes for a pull", bytes.len());
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                into.write().map_err(lent)?[bytes.clone()].copy_from_slice(block);
+                self.bytes_copied += bytes.len() as u64;
+            }
+            (Carried::InPlace | Carried::There(_), Some(staging)) => {
+                let staged = staging.read().map_err(lent)?;
+                into.write().map_err(lent)?[bytes.clone()].copy_from_slice(&staged);
+                self.bytes_copied += bytes.len() as u64;
+            }
+            (Carried::InPlace | Carried::There(_), None) => {}
+        }
+        self.bytes_copied += spread(pulled)?;
+        Ok(())
+    }
+
+    /// Fills pulls from where servers have the values.
+    pub(super) fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
+        for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
+            let rank = self.links[server].rank;
+            if let Some(Operation { work: Work::Show(key), .. }) = self.operations.get(&op) {
+                let key = *key;
+                let Some(value) = wire.shown(rank, &place) else {
+                    let what = format!("{place:?} is no memory that it shows");
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                self.shown.insert(key, Held { server, id, value });
+                self.done(Some(op));
+                continue;
+            }
+            if let Some(Operation { work: Work::Pull(pulled), .. }) = self.operations.get(&op) {
+                let bytes = pulled.bytes.clone();
+                let from = wire.view(rank, &place).filter(|from| from.len() == bytes.len());
+                let Some(from) = from else {
+                    let what = format!("{place:?} holds no value of {} bytes", bytes.len());
+                    return Err(StoreError::Nonsense { rank, what });
+                };
+                let lent = |source: LoanError| StoreError::Update(source.to_string());
+                pulled.into.write().map_err(lent)?[bytes].copy_from_slice(from);
+                self.bytes_read += from.len() as u64;
+                self.bytes_copied += spread(pulled)?;
+            }
+            self.links[server].taken.push(id);
+            self.done(Some(op));
+        }
+        Ok(())
+    }
+}
+
+/// Fills the tensors of the other devices.
+fn spread(pulled: &Pulled) -> Result<u64, StoreError> {
+    let Pulled { into, bytes, also, .. } = pulled;
+    let lent = |source: LoanError| StoreError::Update(source.to_string());
+    for other in also {
+        let from = into.read().map_err(lent)?;
+        other.write().map_err(lent)?[bytes.clone()].copy_from_slice(&from[bytes.clone()]);
+    }
+    Ok((also.len() * bytes.len()) as u64)
+}
