@@ -39,6 +39,7 @@ pub enum StepEvent {
 #[derive(Clone, Debug, Serialize)]
 pub struct StepResult {
     pub bench: &'static str,
+    pub strategy: &'static str,
     pub model: String,
     pub data: String,
     pub workers: u32,
@@ -112,7 +113,7 @@ pub fn step(
         transport = outcome.negotiated.or(transport);
         members = reports(outcome)?;
         ps_ms.push(step_ms(&members, &ps.prepared));
-        on_event(StepEvent::Measured { kind: "ps", ms: ps_ms[ps_ms.len() - 1] });
+        on_event(StepEvent::Measured { kind: config.strategy.name(), ms: ps_ms[ps_ms.len() - 1] });
         if ps.prepared.has_bits_of_one() {
             weights.ps(&members)?;
         }
@@ -133,6 +134,7 @@ pub fn step(
     });
     Ok(StepResult {
         bench: "step",
+        strategy: config.strategy.name(),
         model: config.model.clone(),
         data: config.data.clone(),
         workers: config.workers,

@@ -87,6 +87,29 @@ fn asynchronous_training_without_what_it_needs() {
 }
 
 #[test]
+fn options_of_a_store_without_one_or_that_do_not_go_together() {
+    for (arguments, says) in [
+        ("--max-delay 2", "--max-delay is of a key-value store; give it with --strategy dist-asgd"),
+        ("--strategy dist-sgd --max-delay 2", "give it with --strategy dist-asgd"),
+        ("--elastic", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--strategy local --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--exchange zmq", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--strategy dist-sgd --exchange copy", "is no way of a key-value store"),
+        ("--strategy dist-sgd --exchange zmq --transport shm", "goes over TCP; give --transport"),
+        ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
+        ("--strategy dist-sgd --checkpoint none/s", "cannot write snapshots to none/s"),
+        ("--strategy dist-sgd --checkpoint s/", "it names a folder"),
+        ("--strategy dist-asgd --trace t.json", "leave --async or --trace out"),
+        ("--strategy dist-sgd --async", "give it with --strategy ps"),
+    ] {
+        let found = message(&format!("train {arguments}"));
+        assert!(found.contains(says), "{arguments}: {found}");
+    }
+    refused("train --strategy dist-sgd --checkpoint-every 5");
+    refused("train --strategy dist-sgd --checkpoint s --checkpoint-every 0");
+}
+
+#[test]
 fn hosts_that_make_no_sense_or_cannot_do_what_is_asked() {
     for (arguments, says) in [
         ("--hosts ,", "--hosts names no host; give at least one"),

@@ -106,9 +106,30 @@ impl Core {
             }
             true => Bytes::Own(self.parts.gather(part, worker)?),
         };
-        let is_large = wire.shown_from(rank).is_some_and(|from| bytes.len() >= from);
-        if !sparse && into.is_none() && is_large {
-            // it is read where it is; nobody changes it until the worker says that it has it
+        let fits = |into: RemotePlace| {
+            let (key, region_bytes) = into.region;
+            let end = into.offset.checked_add(into.bytes);
+            let is_known = self.opened.get(&(worker, key)) == Some(&region_bytes);
+            // fits: a size in memory
+            let is_large = into.bytes >= bytes.len() as u64;
+            is_known && is_large && end.is_some_and(|end| end <= region_bytes)
+        };
+        // it is read where it is; nobody changes it until the worker says that it has it
+        let from = wire.shown_from(rank).filter(|_| !sparse && into.is_none());
+        let is_shown = from.is_some_and(|from| bytes.len() >= from);
+        // without direct writes, messages are of any size
+        let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
+        let is_small = || is_shown || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);
+        if !into.map_or_else(is_small, fits) {
+            let why = Refusal::Failed(format!(
+                "{} bytes were pulled into a place that does not hold them",
+                bytes.len()
+            ));
+            self.proto.on_sent(part);
+            self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
+            return Ok(());
+        }
+        if is_shown {
             if let Some(place) = self.parts.get(part).and_then(|m| self.pool.place(&m.weights)) {
                 if let Some(before) = self.shown.insert((worker, id), part) {
                     // asked again: it is shown once
@@ -118,24 +139,6 @@ impl Core {
                 self.outboxes[worker].reply(Reply { id, what });
                 return Ok(());
             }
-        }
-        let fits = |into: RemotePlace| {
-            let (key, region_bytes) = into.region;
-            let end = into.offset.checked_add(into.bytes);
-            let is_known = self.opened.get(&(worker, key)) == Some(&region_bytes);
-            // fits: a size in memory
-            let is_large = into.bytes >= bytes.len() as u64;
-            is_known && is_large && end.is_some_and(|end| end <= region_bytes)
-        };
-        let is_small = || bytes.len() + 2 * ENTRY_BYTES <= wire.message_bytes_max(rank);
-        if !into.map_or_else(is_small, fits) {
-            let why = Refusal::Failed(format!(
-                "{} bytes were pulled into a place that does not hold them",
-                bytes.len()
-            ));
-            self.proto.on_sent(part);
-            self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
-            return Ok(());
         }
         let sent = match (into, bytes) {
             (Some(to), Bytes::Own(rows)) => {

@@ -1,5 +1,6 @@
 //! Workers that die or lie in the middle of a job: who ends, who goes on, and with which sums.
 
+use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use tensorwire_base::Rank;
@@ -49,13 +50,14 @@ fn exchange(store: &mut KvWorker, value: f32) -> Result<Vec<f32>, StoreError> {
 fn a_worker_that_dies_is_named_and_ends_a_job_that_needs_it() {
     for job in [Job::shm(3, 2, Mode::Sync), Job::tcp(3, 2, Mode::Sync)] {
         let (workers, servers) = job.ends();
+        let ended = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for end in servers {
                 scope.spawn(|| {
-                    let error = end.server().serve().unwrap_err();
-                    // a server that ends for the same reason takes the others along
-                    assert_eq!(error.lost_peer(), Some(Rank(1)), "{error}");
-                    assert!(error.to_string().contains("rank 1 was lost"), "{error}");
+                    let mut server = end.server();
+                    let error = server.serve().unwrap_err();
+                    ended.lock().unwrap().push((error.lost_peer(), error.to_string()));
+                    drop(server);
                 });
             }
             for end in workers {
@@ -78,6 +80,11 @@ fn a_worker_that_dies_is_named_and_ends_a_job_that_needs_it() {
                 });
             }
         });
+        // the first names it; its own end takes the others along, who may name each other
+        let ended = ended.into_inner().unwrap();
+        let (lost, text) = &ended[0];
+        assert_eq!((*lost, ended.len()), (Some(Rank(1)), 2), "{ended:?}");
+        assert!(text.contains("rank 1 was lost"), "{text}");
     }
 }
 

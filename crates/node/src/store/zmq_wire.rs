@@ -1,11 +1,17 @@
 //! The baseline under the same store: messages over ZeroMQ, as ps-lite sends them. Every value is a block,
 //! every request a message of its own.
 
+use std::time::Duration;
+
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_kvstore::wire::{Incoming, Outgoing, Sending, Wire, WireError, WireStats};
 use tensorwire_memory::Slab;
 use tensorwire_rpc::zmq::{ZmqError, ZmqNode};
+
+/// How long what was sent last may take to leave: everything was answered, so that only a peer that died can
+/// still have to take it.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A wire over ZeroMQ.
 pub(super) struct ZmqWire {
@@ -110,6 +116,7 @@ impl Wire for ZmqWire {
 
     fn close(&mut self, deadline: Deadline) -> Result<(), WireError> {
         self.stats = self.stats();
-        self.node.take().map_or(Ok(()), |node| node.close(deadline).map_err(failed))
+        let soon = deadline.min(Deadline::after(LAST_WORDS));
+        self.node.take().map_or(Ok(()), |node| node.close(soon).map_err(failed))
     }
 }

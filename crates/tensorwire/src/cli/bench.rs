@@ -162,7 +162,10 @@ fn show_step(result: &StepResult) -> Result<(), Failure> {
         let (servers, transport, exchange) =
             (result.servers, ps.transport.name(), ps.exchange.name());
         rows.push(vec![
-            format!("ps: {workers} workers, {servers} servers, {transport}, {exchange}"),
+            format!(
+                "{}: {workers} workers, {servers} servers, {transport}, {exchange}",
+                result.strategy
+            ),
             ms(ps.ps_ms.median),
             ms(ps.ps_ms.p90),
             format!("{:.2}", ps.ratio),

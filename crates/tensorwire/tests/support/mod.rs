@@ -70,6 +70,11 @@ impl Job {
         }
     }
 
+    /// The member that was started last, if there is one.
+    pub(crate) fn newest_member(&self) -> Option<Pid> {
+        children(self.launcher()).pop()
+    }
+
     /// Makes the pipe behind standard error as small as pipes get.
     pub(crate) fn shrink_stderr(&self) {
         let pipe = self.child.stderr.as_ref().unwrap();
