@@ -1,10 +1,8 @@
-//! A job over a key-value store: two workers push and pull, two servers update. Each is a process of this same
-//! program, which starts the others when it is run without arguments:
-//!
-//! ```sh
-//! cargo run --example kvstore
-//! ```
-#![allow(clippy::print_stdout)]
+//! A key-value store of tensors in five processes: this one launches two workers and two servers of itself.
+//! Workers push gradients and pull weights, servers update: a push and a pull, some rows of a table, a function
+//! of our own on a server, and the servers' state in files.
+//! `cargo run -p tensorwire --example kvstore`
+#![allow(clippy::print_stdout)] // a program for people
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,68 +11,81 @@ use std::time::Duration;
 use tensorwire::base::Deadline;
 use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::kvstore::proto::Mode;
-use tensorwire::kvstore::{BIG_ELEMENTS, Key, KvServer, KvWorker, ValueSpec};
+use tensorwire::kvstore::{Key, KvServer, KvWorker, ServerLoad, ValueSpec};
 use tensorwire::memory::Buffer;
 use tensorwire::node::{
-    Assignment, Hosts, JobSpec, Member, Peers, Role, StoreEnd, StoreJob, StoreOptions, StoreRule,
-    StoreRules, StoreWire, Transport, VerbsOptions, WireOptions, launch,
+    Assignment, Hosts, JobSpec, Member, Peers, SnapshotFiles, StoreEnd, StoreJob, StoreOptions,
+    StoreRule, StoreRules, StoreWire, Transport, Update, WireOptions, launch,
 };
 use tensorwire::tensor::DType;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-const WEIGHTS: Key = Key(0);
-const EMBEDDING: Key = Key(1);
-/// The number by which workers call the servers' own function.
-const SHOUT: u32 = 1;
+const JOB: StoreJob = StoreJob { workers: 2, servers: 2, elastic: false, replace_servers: false };
+/// A vector on one server, one that is split over both, and a table whose rows can be pushed one by one.
+const BIAS: (Key, ValueSpec) = (Key(0), spec(4, 1));
+const WEIGHTS: (Key, ValueSpec) = (Key(1), spec(2000, 1));
+const TABLE: (Key, ValueSpec) = (Key(2), spec(100, 8));
+/// Values of more elements are split over all servers; a small number, so that this program has one.
+const BIG_ELEMENTS: usize = 1000;
+/// Our own function on the servers: counts what all workers send.
+const TALLY: u32 = 1;
+
+const fn spec(rows: usize, columns: usize) -> ValueSpec {
+    ValueSpec { dtype: DType::F32, rows, columns }
+}
 
 fn main() -> Outcome {
     if std::env::args().nth(1).as_deref() == Some("member") {
         return member();
     }
-    let store = StoreJob { workers: 2, servers: 2, elastic: false, replace_servers: false };
+    let path = std::env::temp_dir().join(format!("tensorwire-kvstore-{}", std::process::id()));
     let job = JobSpec {
         program: std::env::current_exe()?,
         arguments: vec!["member".to_string()],
-        kind: "example".to_string(),
-        roles: store.roles(),
-        payload: serde_json::Value::Null,
+        kind: "kvstore".to_string(),
+        roles: JOB.roles(),
+        payload: path.to_string_lossy().into(),
         hosts: Hosts::default(),
         tether: Vec::new(),
         verbs: None,
         listen: None,
-        store: Some(store),
-        liveness: Duration::from_secs(6),
+        store: Some(JOB),
+        liveness: Duration::from_secs(5),
         interrupt: Arc::default(),
     };
-    let outcome = launch(&job, &mut |_| {})?;
-    for (rank, report) in outcome.reports {
-        println!("{}: {}", job.roles[rank.index()], report.as_str().unwrap_or_default());
-    }
+    // members have no terminal: what they tell comes here
+    let roles = JOB.roles();
+    launch(&job, &mut |update| match update {
+        Update::Started { rank, pid } => println!("{} is process {pid}", roles[rank.index()]),
+        Update::Progress { rank, value, .. } => {
+            println!("{}: {}", roles[rank.index()], value.as_str().unwrap_or_default());
+        }
+        _ => {}
+    })?;
+    println!("all have left");
     Ok(())
 }
 
-/// One of the four processes: joins the job, opens its end of the store, does its part, reports.
+/// One process of the job.
 fn member() -> Outcome {
-    // who starts a member writes its place in the job to standard input
     let assignment: Assignment = serde_json::from_reader(std::io::stdin())?;
     let member = Member::join(assignment, |_| std::process::exit(1))?;
     let done = part(&member);
     if let Err(error) = &done {
         member.fail(&error.to_string(), false, None);
     }
-    member.finish(serde_json::Value::from(done?))?;
-    Ok(())
+    done
 }
 
-fn part(member: &Member) -> Result<String, Box<dyn Error>> {
+fn part(member: &Member) -> Outcome {
     let transport = WireOptions {
-        transport: Transport::Auto,
-        verbs: VerbsOptions::default(),
+        transport: Transport::Shm,
+        verbs: Default::default(),
         arrival: None,
         spin: Duration::ZERO,
         queue_pairs: 1,
-        peers: Peers::All,
+        peers: Peers::Across { workers: JOB.workers },
     };
     let end = member.open_store(StoreOptions {
         transport,
@@ -84,90 +95,124 @@ fn part(member: &Member) -> Result<String, Box<dyn Error>> {
         elastic: false,
         checkpoint: None,
         kernels: Arc::new(Kernels::open(KernelChoice::Cpu, 1)?),
-        digest: "kvstore example".to_string(),
+        digest: "kvstore".to_string(),
     })?;
-    let place = member.store().ok_or("no store")?;
-    match (end, place.role) {
-        (StoreEnd::Worker(worker), Role::Worker(number)) => work(*worker, number),
-        (StoreEnd::Server(server), _) => serve(*server),
-        _ => Err("a worker's end for a server".into()),
+    match end {
+        StoreEnd::Server(server) => serve(*server)?,
+        StoreEnd::Worker(store) => work(member, *store)?,
     }
+    Ok(member.finish("done".into())?)
 }
 
-fn serve(mut server: KvServer) -> Result<String, Box<dyn Error>> {
-    let shout = |worker: usize, body: &[u8]| {
-        let text = String::from_utf8_lossy(body).to_uppercase();
-        Ok(format!("{text}, WORKER {worker}!").into_bytes())
+fn serve(mut server: KvServer) -> Outcome {
+    let mut sum = 0u64;
+    let tally = move |_worker: usize, body: &[u8]| {
+        sum += body.iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        Ok(sum.to_string().into_bytes())
     };
-    server.register(SHOUT, Box::new(shout));
+    server.register(TALLY, Box::new(tally));
     server.serve()?;
-    server.close(soon())?;
-    Ok(format!("{} updates", server.counters().folds))
+    Ok(server.close(soon())?)
 }
 
-fn work(mut store: KvWorker, number: u32) -> Result<String, Box<dyn Error>> {
-    let weights = ValueSpec::dense(DType::F32, 100_000);
-    let embedding = ValueSpec { dtype: DType::F32, rows: 1000, columns: 64 };
-    let (gradient, pulled) = (store.alloc(&weights)?, store.alloc(&weights)?);
-    let rows = store.alloc(&ValueSpec { rows: 2, ..embedding })?;
-
-    // how servers update, and first values, are one worker's to say; all make their keys known
-    let values = [(WEIGHTS, weights), (EMBEDDING, embedding)];
-    if number == 0 {
-        let rules = StoreRules::all(StoreRule::Sgd { rate: 0.5 });
-        let ticket = store.set_optimizer(&rules.to_bytes());
-        store.wait(ticket, soon())?;
-        let first = [store.alloc(&weights)?, store.alloc(&embedding)?];
-        fill(&first[0], 1.0)?;
-        fill(&first[1], 0.0)?;
-        let ticket = store.init(&values, Some(&first))?;
-        store.wait(ticket, soon())?;
-    } else {
-        let ticket = store.init(&values, None)?;
-        store.wait(ticket, soon())?;
-    }
-    store.barrier(soon())?;
-
-    // three steps: w ← w − 0.5·g, where g is the mean of what both pushed, 0 and 1
-    for _ in 0..3 {
-        fill(&gradient, number as f32)?;
-        let (from, into) = ([vec![gradient.clone()]], [vec![pulled.clone()]]);
-        let ticket = store.pushpull(&[WEIGHTS], &from, &into, 0)?;
-        // … what does not need the new weights is computed here …
-        store.wait(ticket, soon())?;
-    }
-
-    // each worker pushes two rows of the embedding; row 7 is both workers'
-    fill(&rows, -1.0)?;
-    let own = [7, 100 + number as i32];
-    store.push_rows(EMBEDDING, &own, &rows, 0)?;
-    let ticket = store.pull_rows(EMBEDDING, &own, &rows, 0)?;
+fn work(member: &Member, mut store: KvWorker) -> Outcome {
+    let number = member.rank().0;
+    let store = &mut store;
+    begin(member, store, number)?;
+    push_and_pull(member, store, number)?;
+    push_rows(member, store, number)?;
+    // a function of ours; behind the barrier all have called it
+    let ticket = store.call(0, TALLY, &[10 * (number as u8 + 1)]);
     store.wait(ticket, soon())?;
-
-    let call = store.call(1, SHOUT, b"hello");
-    store.wait(call, soon())?;
-    let answer = store.returned(call).unwrap_or_default();
     store.barrier(soon())?;
-    store.close(soon())?;
-    Ok(format!(
-        "weights {}, rows {} and {}, and server 1 says {}",
-        first_of(&pulled, 0)?,
-        first_of(&rows, 0)?,
-        first_of(&rows, 64)?,
-        String::from_utf8_lossy(&answer),
-    ))
+    if number == 0 {
+        count_and_save(member, store)?;
+    }
+    Ok(store.close(soon())?)
+}
+
+/// Every worker makes the keys known; one gives their first values, and says how servers update.
+fn begin(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
+    let all = [BIAS, WEIGHTS, TABLE];
+    let mut first = Vec::new();
+    for (_, spec) in &all {
+        first.push(tensor(store, spec, 1.0)?);
+    }
+    if number == 0 {
+        let ticket = store.set_optimizer(&StoreRules::all(StoreRule::Sgd { rate: 0.5 }).to_bytes());
+        store.wait(ticket, soon())?;
+    }
+    let ticket = store.init(&all, (number == 0).then_some(&first))?;
+    store.wait(ticket, soon())?;
+    for ServerLoad { server, bytes, whole, parts, .. } in store.table()? {
+        if number == 0 {
+            let line =
+                format!("server {server} has {bytes} bytes: {whole} values, parts of {parts}");
+            member.progress(line.into())?;
+        }
+    }
+    Ok(())
+}
+
+/// w ← 1 − 0.5·(1 + 2)/2: the mean of both workers' gradients, for two keys in one call.
+fn push_and_pull(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
+    let gradient = (number + 1) as f32;
+    let (mut pushed, mut pulled) = (Vec::new(), Vec::new());
+    for (_, spec) in [BIAS, WEIGHTS] {
+        pushed.push(vec![tensor(store, &spec, gradient)?]);
+        pulled.push(vec![tensor(store, &spec, f32::NAN)?]);
+    }
+    let ticket = store.pushpull(&[BIAS.0, WEIGHTS.0], &pushed, &pulled, 0)?;
+    store.wait(ticket, soon())?;
+    let found = values(&pulled[0][0])?;
+    Ok(member.progress(format!("pushed {gradient} everywhere, pulled {found:?}").into())?)
+}
+
+/// Some rows of the table: both workers push row 3, the second one row 4 too.
+fn push_rows(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
+    let columns = TABLE.1.columns;
+    let rows = &[3, 4][..number as usize + 1];
+    let gradients = tensor(store, &spec(rows.len(), columns), 1.0)?;
+    store.push_rows(TABLE.0, rows, &gradients, 0)?;
+    let into = tensor(store, &spec(3, columns), f32::NAN)?;
+    let ticket = store.pull_rows(TABLE.0, &[3, 4, 5], &into, 0)?;
+    store.wait(ticket, soon())?;
+    let found: Vec<f32> = values(&into)?.into_iter().step_by(columns).collect();
+    let line = format!("pushed rows {rows:?}, rows 3, 4 and 5 start with {found:?}");
+    Ok(member.progress(line.into())?)
+}
+
+/// What our function counted, and the servers' state as files.
+fn count_and_save(member: &Member, store: &mut KvWorker) -> Outcome {
+    let ticket = store.call(0, TALLY, &[]);
+    store.wait(ticket, soon())?;
+    let body = store.returned(ticket).unwrap_or_default();
+    member.progress(format!("server 0 counted {}", String::from_utf8_lossy(&body)).into())?;
+    let path: String = member.payload()?;
+    let ticket = store.save(&path);
+    store.wait(ticket, soon())?;
+    for server in 0..JOB.servers as usize {
+        let file = SnapshotFiles::path(server, &path);
+        let bytes = std::fs::metadata(&file)?.len();
+        member.progress(format!("server {server} saved {bytes} bytes").into())?;
+        std::fs::remove_file(&file)?;
+    }
+    Ok(())
+}
+
+/// A tensor in memory that servers reach, so that nothing is copied on the way.
+fn tensor(store: &mut KvWorker, spec: &ValueSpec, value: f32) -> Result<Buffer, Box<dyn Error>> {
+    let buffer = store.alloc(spec)?;
+    let bytes = value.to_le_bytes().repeat(spec.elements());
+    buffer.write()?.copy_from_slice(&bytes);
+    Ok(buffer)
+}
+
+fn values(tensor: &Buffer) -> Result<Vec<f32>, Box<dyn Error>> {
+    let bytes = tensor.read()?;
+    Ok(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(20))
-}
-
-fn fill(buffer: &Buffer, value: f32) -> Outcome {
-    let mut bytes = buffer.write()?;
-    bytes.as_chunks_mut::<4>().0.fill(value.to_le_bytes());
-    Ok(())
-}
-
-fn first_of(buffer: &Buffer, at: usize) -> Result<f32, Box<dyn Error>> {
-    Ok(f32::from_le_bytes(buffer.read()?.as_chunks::<4>().0[at]))
 }

@@ -2,8 +2,8 @@
 //!
 //! This facade re-exports the rooms of the project. A user of the fabric alone starts at
 //! [`fabric::Fabric`]; a user of the runtime builds a [`graph::Graph`], has it placed and planned, and
-//! runs it in a [`runtime::Session`]; of a key-value store it starts at [`kvstore::KvWorker`]; a job of several
-//! processes is launched by [`node::launch`].
+//! runs it in a [`runtime::Session`]; a job of several processes is launched by [`node::launch`]; a store of
+//! tensors that they share is [`kvstore`], and `examples/kvstore.rs` a program that uses it.
 #![forbid(unsafe_code)]
 
 pub use tensorwire_base as base;

@@ -162,7 +162,8 @@ fn tensors_from_elsewhere_are_copied(job: &Job, times: usize) {
             let (from, into) = (elsewhere(elements), elsewhere(elements));
             fill(&from, |at| (at % 11) as f32);
             let values = [(key, dense(elements))];
-            let ticket = store.init(&values, (number == 0).then_some(&[from.clone()])).unwrap();
+            let ticket =
+                store.init(&values, (number == 0).then_some(std::slice::from_ref(&from))).unwrap();
             store.wait(ticket, soon()).unwrap();
             let before = store.stats().bytes_copied;
             let (from, into) = ([vec![from]], [vec![into]]);
@@ -248,12 +249,12 @@ fn what_cannot_be_is_refused_and_nothing_is_left_of_it() {
         let unknown = store.push(&[Key(0), Key(9)], &[one.clone(), one.clone()], 0).unwrap_err();
         assert!(matches!(unknown, StoreError::NotInitialised { key: Key(9) }));
         assert!(unknown.to_string().contains("call init first"), "{unknown}");
-        let unknown = store.pull(&[Key(9)], &[one.clone()], 0).unwrap_err();
+        let unknown = store.pull(&[Key(9)], std::slice::from_ref(&one), 0).unwrap_err();
         assert!(matches!(unknown, StoreError::NotInitialised { key: Key(9) }));
         let size = store.push(&[Key(0)], std::slice::from_ref(&other), 0).unwrap_err();
         assert!(matches!(size, StoreError::Size { bytes: 32, found: 28, .. }), "{size}");
         let both = [vec![good.clone(), other[0].clone()]];
-        let size = store.pushpull(&[Key(0)], &[one.clone()], &both, 0).unwrap_err();
+        let size = store.pushpull(&[Key(0)], std::slice::from_ref(&one), &both, 0).unwrap_err();
         assert!(matches!(size, StoreError::Size { bytes: 32, found: 28, .. }), "{size}");
         let count = store.push(&[Key(0)], &[], 0).unwrap_err();
         assert!(matches!(count, StoreError::Count { keys: 1, found: 0 }), "{count}");
@@ -265,7 +266,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left_of_it() {
         let key = store.init(&[(Key(u64::MAX), dense(1))], None).unwrap_err();
         assert!(key.to_string().contains("keys are below"), "{key}");
         let writing = good.write().unwrap();
-        let lent = store.push(&[Key(0)], &[one.clone()], 0).unwrap_err();
+        let lent = store.push(&[Key(0)], std::slice::from_ref(&one), 0).unwrap_err();
         assert!(matches!(lent, StoreError::Lent { key: Key(0), .. }), "{lent}");
         drop(writing);
         // nothing waits for an answer, and no push was made

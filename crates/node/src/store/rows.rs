@@ -1,10 +1,9 @@
 //! Gradients by rows as a store takes them: sorted by row. Rows of one index stay in their order, so that
-//! adding them gives the same bits; only where there are more rows than the value has are they added here.
+//! adding them gives the same bits.
 
-use half::bf16;
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
 use tensorwire_memory::Buffer;
-use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_tensor::TensorSpec;
 
 /// Indices and rows to push, from a batch's: `indices` are i32[k], `rows` are f[k, d].
 pub(super) fn sorted_rows(
@@ -25,43 +24,90 @@ pub(super) fn sorted_rows(
     let mut order: Vec<usize> = (0..told.len()).collect();
     order.sort_by_key(|at| told[*at]);
     let from = rows.read().map_err(lent)?;
-    let most = worker.spec(key).map_or(usize::MAX, |spec| spec.rows);
-    let is_added = told.len() > most;
-    let mut sorted: Vec<i32> = Vec::with_capacity(told.len());
-    let mut bytes: Vec<u8> = Vec::with_capacity(told.len() * row);
-    for at in order {
-        let here = &from[at * row..(at + 1) * row];
-        if is_added && sorted.last() == Some(&told[at]) {
-            let start = bytes.len() - row;
-            add(spec.dtype, &mut bytes[start..], here);
-        } else {
-            sorted.push(told[at]);
-            bytes.extend_from_slice(here);
-        }
-    }
-    let pushed = ValueSpec { dtype: spec.dtype, rows: sorted.len(), columns };
+    let pushed = ValueSpec { dtype: spec.dtype, rows: told.len(), columns };
     let buffer = worker.alloc(&pushed)?;
-    buffer.write().map_err(lent)?.copy_from_slice(&bytes);
-    Ok((sorted, buffer))
+    let mut into = buffer.write().map_err(lent)?;
+    for (at, into) in order.iter().zip(into.chunks_exact_mut(row)) {
+        into.copy_from_slice(&from[at * row..(at + 1) * row]);
+    }
+    drop(into);
+    Ok((order.iter().map(|at| told[*at]).collect(), buffer))
 }
 
-fn add(dtype: DType, into: &mut [u8], from: &[u8]) {
-    macro_rules! each {
-        ($float:ty, $sum:expr) => {{
-            let (into, _) = into.as_chunks_mut::<{ size_of::<$float>() }>();
-            let (from, _) = from.as_chunks::<{ size_of::<$float>() }>();
-            for (into, from) in into.iter_mut().zip(from) {
-                let sum: $float =
-                    $sum(<$float>::from_le_bytes(*into), <$float>::from_le_bytes(*from));
-                *into = sum.to_le_bytes();
-            }
-        }};
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tensorwire_base::Deadline;
+    use tensorwire_kernels::{KernelChoice, Kernels};
+    use tensorwire_tensor::DType;
+
+    use super::*;
+    use crate::store::{Arithmetic, SnapshotFiles};
+
+    const KEY: Key = Key(0);
+
+    fn store(rows: usize) -> (KvWorker, ValueSpec) {
+        let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
+        let arithmetic = || Box::new(Arithmetic::new(kernels.clone()));
+        let mut worker = KvWorker::local(arithmetic(), Box::new(SnapshotFiles), arithmetic());
+        let spec = ValueSpec { dtype: DType::F32, rows, columns: 2 };
+        let first = tensor(&mut worker, &vec![0.0; 2 * rows]);
+        let ticket = worker.init(&[(KEY, spec)], Some(&[first])).unwrap();
+        worker.wait(ticket, soon()).unwrap();
+        (worker, spec)
     }
-    match dtype {
-        DType::F32 => each!(f32, |a: f32, b: f32| a + b),
-        DType::F64 => each!(f64, |a: f64, b: f64| a + b),
-        DType::BF16 => each!(bf16, |a: bf16, b: bf16| bf16::from_f32(a.to_f32() + b.to_f32())),
-        // the graph gives gradients of floating values alone
-        DType::I32 | DType::I64 | DType::U8 => {}
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(20))
+    }
+
+    fn tensor(worker: &mut KvWorker, values: &[f32]) -> Buffer {
+        let buffer = worker.alloc(&ValueSpec::dense(DType::F32, values.len())).unwrap();
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        buffer.write().unwrap().copy_from_slice(&bytes);
+        buffer
+    }
+
+    fn f32s(buffer: &Buffer) -> Vec<f32> {
+        let bytes = buffer.read().unwrap();
+        bytes.as_chunks::<4>().0.iter().map(|chunk| f32::from_le_bytes(*chunk)).collect()
+    }
+
+    fn sorted(worker: &mut KvWorker, told: &[i32], rows: &[f32]) -> (Vec<i32>, Buffer) {
+        let indices = worker.alloc(&ValueSpec::dense(DType::I32, told.len())).unwrap();
+        let bytes: Vec<u8> = told.iter().flat_map(|index| index.to_le_bytes()).collect();
+        indices.write().unwrap().copy_from_slice(&bytes);
+        let rows = tensor(worker, rows);
+        let spec = TensorSpec::new(DType::F32, &[told.len(), 2]).unwrap();
+        sorted_rows(worker, KEY, &indices, &spec, &rows).unwrap()
+    }
+
+    #[test]
+    fn rows_are_sorted_and_those_of_one_index_stay_in_their_order() {
+        let (mut worker, _) = store(9);
+        let rows = [0.0, 0.1, 1.0, 1.1, 2.0, 2.1, 3.0, 3.1, 4.0, 4.1];
+        let (indices, buffer) = sorted(&mut worker, &[5, 2, 5, 0, 2], &rows);
+        assert_eq!(indices, [0, 2, 2, 5, 5]);
+        assert_eq!(f32s(&buffer), [3.0, 3.1, 1.0, 1.1, 4.0, 4.1, 0.0, 0.1, 2.0, 2.1]);
+        let (indices, buffer) = sorted(&mut worker, &[], &[]);
+        assert!(indices.is_empty() && f32s(&buffer).is_empty());
+    }
+
+    #[test]
+    fn more_rows_than_a_value_has_are_summed_on_their_way() {
+        let (mut worker, spec) = store(2);
+        let told = [1, 0, 1, 1, 0, 1];
+        let rows: Vec<f32> = (0..12).map(|at| (1 << at) as f32).collect();
+        let (indices, buffer) = sorted(&mut worker, &told, &rows);
+        assert_eq!(indices, [0, 0, 1, 1, 1, 1]);
+        worker.push_rows(KEY, &indices, &buffer, 0).unwrap();
+        let all = worker.alloc(&spec).unwrap();
+        worker.pull(&[KEY], &[vec![all.clone()]], 0).unwrap();
+        worker.wait_all(soon()).unwrap();
+        let sum = |of: Vec<u32>| of.iter().map(|at| (1u32 << at) as f32).sum::<f32>();
+        let expected = [vec![2, 8], vec![3, 9], vec![0, 4, 6, 10], vec![1, 5, 7, 11]].map(sum);
+        assert_eq!(f32s(&all), expected);
     }
 }

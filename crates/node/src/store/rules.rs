@@ -329,3 +329,6 @@ fn add_integers(dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

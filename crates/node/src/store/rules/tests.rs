@@ -1,0 +1,361 @@
+//! Each rule against its formula in f64, and bit by bit against the operator that trains.
+
+use tensorwire_kernels::KernelChoice;
+
+use super::*;
+
+const PART: PartKey = PartKey(70);
+const KEY: Key = Key(7);
+const ROWS: usize = 5;
+const COLUMNS: usize = 3;
+const N: usize = ROWS * COLUMNS;
+const WORKERS: usize = 3;
+const STEPS_MADE: usize = 4;
+
+const SGD: StoreRule = StoreRule::Sgd { rate: 0.1 };
+const ADAM: StoreRule = StoreRule::Adam { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-6 };
+/// Those that move along a gradient.
+const OPTIMIZERS: [StoreRule; 4] = [
+    SGD,
+    StoreRule::Momentum { rate: 0.1, momentum: 0.8 },
+    StoreRule::AdaGrad { rate: 0.1, epsilon: 1e-6 },
+    ADAM,
+];
+
+fn spec(dtype: DType) -> ValueSpec {
+    ValueSpec { dtype, rows: ROWS, columns: COLUMNS }
+}
+
+fn kernels() -> Arc<Kernels> {
+    Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap())
+}
+
+/// With a part of this type, under this rule.
+fn arithmetic(rule: StoreRule, dtype: DType) -> Arithmetic {
+    let mut arithmetic = Arithmetic::new(kernels());
+    arithmetic.set(&StoreRules::all(rule).to_bytes()).unwrap();
+    arithmetic.create(PART, KEY, &spec(dtype)).unwrap();
+    arithmetic
+}
+
+fn bytes(dtype: DType, values: &[f64]) -> Vec<u8> {
+    let one = |value: &f64| match dtype {
+        DType::F32 => (*value as f32).to_le_bytes().to_vec(),
+        DType::BF16 => half::bf16::from_f64(*value).to_le_bytes().to_vec(),
+        _ => value.to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(one).collect()
+}
+
+fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let one = |chunk: &[u8]| match dtype {
+        DType::F32 => f64::from(f32::from_le_bytes(chunk.try_into().unwrap())),
+        DType::BF16 => half::bf16::from_le_bytes(chunk.try_into().unwrap()).to_f64(),
+        _ => f64::from_le_bytes(chunk.try_into().unwrap()),
+    };
+    bytes.chunks_exact(dtype.bytes()).map(one).collect()
+}
+
+fn first() -> Vec<f64> {
+    (0..N).map(|at| 1.0 + at as f64 / 7.0).collect()
+}
+
+/// What a worker pushes: of all sizes and signs.
+fn pushed(step: usize, worker: usize, elements: usize) -> Vec<f64> {
+    let one = |at: usize| ((at * 13 + step * 5 + worker * 7) % 11) as f64 / 3.0 - 1.5;
+    (0..elements).map(one).collect()
+}
+
+/// The formulas.
+#[derive(Default)]
+struct Model {
+    slots: [Vec<f64>; 2],
+    steps: i32,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model { slots: [vec![0.0; N], vec![0.0; N]], steps: 0 }
+    }
+
+    /// Moves the elements that have a gradient.
+    fn step(&mut self, rule: StoreRule, w: &mut [f64], gradients: &[Option<f64>]) {
+        self.steps += 1;
+        let [first, second] = &mut self.slots;
+        for (at, g) in gradients.iter().enumerate() {
+            let Some(g) = *g else { continue };
+            let (w, first, second) = (&mut w[at], &mut first[at], &mut second[at]);
+            match rule {
+                StoreRule::Sgd { rate } => *w -= rate * g,
+                StoreRule::Momentum { rate, momentum } => {
+                    *first = momentum * *first + g;
+                    *w -= rate * *first;
+                }
+                StoreRule::AdaGrad { rate, epsilon } => {
+                    *first += g * g;
+                    *w -= rate * g / (first.sqrt() + epsilon);
+                }
+                StoreRule::Adam { rate, beta1, beta2, epsilon } => {
+                    *first = beta1 * *first + (1.0 - beta1) * g;
+                    *second = beta2 * *second + (1.0 - beta2) * g * g;
+                    let (m, s) = (
+                        *first / (1.0 - beta1.powi(self.steps)),
+                        *second / (1.0 - beta2.powi(self.steps)),
+                    );
+                    *w -= rate * m / (s.sqrt() + epsilon);
+                }
+                _ => panic!("{rule:?} moves along no gradient"),
+            }
+        }
+    }
+}
+
+fn are_close(dtype: DType, found: &[u8], expected: &[f64], what: &dyn std::fmt::Debug) {
+    let tolerance = if dtype == DType::F64 { 1e-12 } else { 2e-5 };
+    let found = numbers(dtype, found);
+    assert_eq!(found.len(), expected.len());
+    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let error = (found - expected).abs() / expected.abs().max(1.0);
+        assert!(error < tolerance, "{what:?} of {dtype}, {at}: {found}, not {expected}");
+    }
+}
+
+#[test]
+fn optimizers_move_along_the_mean_of_what_was_pushed() {
+    for (rule, dtype) in
+        OPTIMIZERS.iter().flat_map(|rule| [(*rule, DType::F32), (*rule, DType::F64)])
+    {
+        let (mut arithmetic, mut model) = (arithmetic(rule, dtype), Model::new());
+        let (mut weights, mut expected) = (bytes(dtype, &first()), first());
+        for step in 0..STEPS_MADE {
+            let pushes: Vec<Vec<f64>> = (0..WORKERS).map(|w| pushed(step, w, N)).collect();
+            let told: Vec<Vec<u8>> = pushes.iter().map(|push| bytes(dtype, push)).collect();
+            let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
+            arithmetic.fold(PART, &mut weights, &told).unwrap();
+            let mean = |at: usize| pushes.iter().map(|push| push[at]).sum::<f64>() / WORKERS as f64;
+            let means: Vec<Option<f64>> = (0..N).map(|at| Some(mean(at))).collect();
+            model.step(rule, &mut expected, &means);
+            are_close(dtype, &weights, &expected, &rule);
+        }
+    }
+}
+
+#[test]
+fn a_fold_has_the_bits_of_the_operator_that_trains() {
+    let dtype = DType::F32;
+    let tensor = TensorSpec::new(dtype, &[ROWS, COLUMNS]).unwrap();
+    let steps_spec = TensorSpec::new(DType::I64, &[]).unwrap();
+    for rule in OPTIMIZERS {
+        let mut arithmetic = arithmetic(rule, dtype);
+        let op = Op::Apply { rule: rule.optimizer().unwrap() };
+        let mut weights = bytes(dtype, &first());
+        let mut trained = weights.clone();
+        let mut slots: Vec<(&TensorSpec, Vec<u8>)> = rule
+            .slots()
+            .iter()
+            .map(|name| if *name == STEPS { &steps_spec } else { &tensor })
+            .map(|spec| (spec, vec![0; spec.bytes()]))
+            .collect();
+        for step in 0..STEPS_MADE {
+            let pushes: Vec<Vec<u8>> =
+                (0..WORKERS).map(|worker| bytes(dtype, &pushed(step, worker, N))).collect();
+            let told: Vec<&[u8]> = pushes.iter().map(Vec::as_slice).collect();
+            arithmetic.fold(PART, &mut weights, &told).unwrap();
+            let inputs: Vec<TensorRef<'_>> =
+                told.iter().map(|push| TensorRef::new(&tensor, push).unwrap()).collect();
+            let mut outputs = vec![TensorMut::new(&tensor, &mut trained).unwrap()];
+            for (spec, bytes) in &mut slots {
+                outputs.push(TensorMut::new(spec, bytes).unwrap());
+            }
+            kernels().run(&op, &inputs, &mut outputs).unwrap();
+            assert_eq!(weights, trained, "{rule:?}, step {step}");
+        }
+        let kept: Vec<Vec<u8>> =
+            arithmetic.state(PART).into_iter().map(|slot| slot.bytes).collect();
+        assert_eq!(kept, slots.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>());
+    }
+}
+
+/// What workers push of rows: indices with repetitions, none, and others.
+fn row_indices(step: usize) -> [Vec<i32>; WORKERS] {
+    let last = ROWS as i32 - 1;
+    [vec![0, 2, 2, 2, last], Vec::new(), vec![2, (step % ROWS) as i32].into_iter().rev().collect()]
+        .map(|mut indices: Vec<i32>| {
+            indices.sort_unstable();
+            indices
+        })
+}
+
+/// One fold of rows; returns their sums by element, none where nothing was pushed.
+fn fold_rows(
+    arithmetic: &mut Arithmetic,
+    dtype: DType,
+    weights: &mut [u8],
+    step: usize,
+) -> Vec<Option<f64>> {
+    let mut sums = vec![None; N];
+    let all = row_indices(step).into_iter().enumerate().map(|(worker, indices)| {
+        let rows = pushed(step, worker, indices.len() * COLUMNS);
+        for (at, row) in rows.iter().enumerate() {
+            let element = indices[at / COLUMNS] as usize * COLUMNS + at % COLUMNS;
+            *sums[element].get_or_insert(0.0) += row;
+        }
+        let told: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
+        (told, bytes(dtype, &rows))
+    });
+    let all: Vec<(Vec<u8>, Vec<u8>)> = all.collect();
+    let pushes: Vec<PushedRows<'_>> =
+        all.iter().map(|(indices, rows)| PushedRows { indices, rows }).collect();
+    arithmetic.fold_rows(PART, weights, &pushes).unwrap();
+    sums
+}
+
+#[test]
+fn optimizers_move_the_rows_that_were_pushed_and_no_others() {
+    for rule in OPTIMIZERS {
+        for dtype in [DType::F32, DType::F64] {
+            let (mut arithmetic, mut model) = (arithmetic(rule, dtype), Model::new());
+            let (mut weights, mut expected) = (bytes(dtype, &first()), first());
+            for step in 0..STEPS_MADE {
+                let sums = fold_rows(&mut arithmetic, dtype, &mut weights, step);
+                let mean = |sum: Option<f64>| sum.map(|sum| sum / WORKERS as f64);
+                let means: Vec<Option<f64>> = sums.into_iter().map(mean).collect();
+                model.step(rule, &mut expected, &means);
+                are_close(dtype, &weights, &expected, &rule);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_an_optimizer_values_become_sums_and_rows_are_added() {
+    let dtype = DType::F32;
+    let mut arithmetic = arithmetic(StoreRule::Sum, dtype);
+    let mut weights = bytes(dtype, &first());
+    for workers in 1..=4 {
+        let pushes: Vec<Vec<f64>> = (0..workers).map(|worker| pushed(1, worker, N)).collect();
+        let told: Vec<Vec<u8>> = pushes.iter().map(|push| bytes(dtype, push)).collect();
+        let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
+        arithmetic.fold(PART, &mut weights, &told).unwrap();
+        // in the order of ranks, in f32
+        let sum = |at: usize| pushes.iter().map(|p| p[at] as f32).reduce(|a, b| a + b).unwrap();
+        let sums: Vec<f64> = (0..N).map(|at| f64::from(sum(at))).collect();
+        assert_eq!(weights, bytes(dtype, &sums), "{workers} workers");
+    }
+    let before = numbers(dtype, &weights);
+    let sums = fold_rows(&mut arithmetic, dtype, &mut weights, 2);
+    let after: Vec<f64> =
+        before.iter().zip(sums).map(|(before, sum)| before + sum.unwrap_or(0.0)).collect();
+    are_close(dtype, &weights, &after, &"rows");
+}
+
+#[test]
+fn averages_move_towards_what_was_pushed() {
+    let rules: [(StoreRule, fn(f64, &[f64]) -> f64); 2] = [
+        (StoreRule::Average { rate: 0.25 }, |w, x| {
+            w + 0.25 * (x.iter().sum::<f64>() / x.len() as f64 - w)
+        }),
+        (StoreRule::Elastic { alpha: 0.1 }, |w, x| w + 0.1 * x.iter().map(|x| x - w).sum::<f64>()),
+    ];
+    for (rule, formula) in rules {
+        for dtype in [DType::F32, DType::F64] {
+            let mut arithmetic = arithmetic(rule, dtype);
+            let (mut weights, mut expected) = (bytes(dtype, &first()), first());
+            for step in 0..STEPS_MADE {
+                // of as many workers as live
+                let pushes: Vec<Vec<f64>> = (0..=step).map(|w| pushed(step, w, N)).collect();
+                let told: Vec<Vec<u8>> = pushes.iter().map(|push| bytes(dtype, push)).collect();
+                let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
+                arithmetic.fold(PART, &mut weights, &told).unwrap();
+                for (at, w) in expected.iter_mut().enumerate() {
+                    let pushed: Vec<f64> = pushes.iter().map(|push| push[at]).collect();
+                    *w = formula(*w, &pushed);
+                }
+                are_close(dtype, &weights, &expected, &rule);
+            }
+            let refused = arithmetic.fold_rows(PART, &mut weights, &[]).unwrap_err();
+            assert!(refused.contains("key 7: averages are of whole values"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn integers_are_summed_and_have_no_optimizer() {
+    let wide = |values: [i64; 3]| values.map(i64::to_le_bytes).concat();
+    let mut sums = Arithmetic::new(kernels());
+    let mut into = wide([1, -2, i64::MAX]);
+    sums.add(DType::I64, &mut into, &wide([10, 20, 1])).unwrap();
+    assert_eq!(into, wide([11, 18, i64::MIN]));
+    let narrow = |values: [i32; 2]| values.map(i32::to_le_bytes).concat();
+    let mut into = narrow([7, i32::MAX]);
+    sums.add(DType::I32, &mut into, &narrow([-8, 1])).unwrap();
+    assert_eq!(into, narrow([-1, i32::MIN]));
+    let mut into = [250u8, 1];
+    sums.add(DType::U8, &mut into, &[10, 2]).unwrap();
+    assert_eq!(into, [4, 3]);
+    let mut of_parts = arithmetic(StoreRule::Sum, DType::I64);
+    let one = [3i64; N].map(i64::to_le_bytes).concat();
+    let mut weights = vec![9; one.len()];
+    of_parts.fold(PART, &mut weights, &[&one, &one, &one]).unwrap();
+    assert_eq!(weights, [9i64; N].map(i64::to_le_bytes).concat());
+    let mut of_steps = arithmetic(SGD, DType::I64);
+    let refused = of_steps.fold(PART, &mut weights, &[&one]).unwrap_err();
+    assert!(refused.contains("key 7"), "{refused}");
+}
+
+#[test]
+fn what_is_restored_goes_on_with_the_same_bits() {
+    for (rule, dtype) in
+        OPTIMIZERS.iter().flat_map(|rule| [(*rule, DType::F32), (*rule, DType::BF16)])
+    {
+        let fold = |arithmetic: &mut Arithmetic, weights: &mut [u8], step: usize| {
+            let push = bytes(dtype, &pushed(step, 0, N));
+            arithmetic.fold(PART, weights, &[&push]).unwrap();
+        };
+        let (mut whole, mut weights) = (arithmetic(rule, dtype), bytes(dtype, &first()));
+        (0..3).for_each(|step| fold(&mut whole, &mut weights, step));
+        let kept = whole.state(PART);
+        let names: Vec<&str> = kept.iter().map(|slot| slot.name.as_str()).collect();
+        assert_eq!(names, rule.slots());
+        if dtype == DType::BF16 {
+            let is_wide = |slot: &StateTensor| [DType::F32, DType::I64].contains(&slot.dtype);
+            assert!(kept.iter().all(is_wide), "what is summed up loses small changes in bf16");
+        }
+        let (mut other, mut again) = (arithmetic(rule, dtype), weights.clone());
+        other.restore(PART, kept.clone()).unwrap();
+        fold(&mut whole, &mut weights, 3);
+        fold(&mut other, &mut again, 3);
+        assert_eq!(weights, again, "{rule:?} of {dtype}");
+        if let Some((last, others)) = kept.split_last() {
+            let refused = other.restore(PART, others.to_vec()).unwrap_err();
+            assert!(refused.contains(&format!("there is no {}", last.name)), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
+    let of_keys = [(KEY.0, ADAM)].into_iter().collect();
+    let rules = StoreRules { default: SGD, of_keys };
+    let mut arithmetic = Arithmetic::new(kernels());
+    arithmetic.create(PART, KEY, &spec(DType::F32)).unwrap();
+    arithmetic.create(PartKey(71), Key(8), &spec(DType::F32)).unwrap();
+    arithmetic.set(&rules.to_bytes()).unwrap();
+    let names = |arithmetic: &Arithmetic, part: PartKey| {
+        arithmetic.state(part).into_iter().map(|slot| slot.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&arithmetic, PART), ["first_moment", "second_moment", "steps"]);
+    assert!(names(&arithmetic, PartKey(71)).is_empty());
+    let push = bytes(DType::F32, &pushed(0, 0, N));
+    let mut weights = bytes(DType::F32, &first());
+    arithmetic.fold(PART, &mut weights, &[&push]).unwrap();
+    let fresh: fn(&StateTensor) -> bool = |slot| slot.bytes.iter().all(|byte| *byte == 0);
+    assert!(!arithmetic.state(PART).iter().any(fresh));
+    let refused = arithmetic.set(b"{\"default\":\"magic\"}").unwrap_err();
+    assert!(refused.contains("no rules of a store"), "{refused}");
+    assert!(!arithmetic.state(PART).iter().any(fresh), "what is refused changes nothing");
+    arithmetic.set(&rules.to_bytes()).unwrap();
+    assert!(arithmetic.state(PART).iter().all(fresh));
+    let unknown = arithmetic.fold(PartKey(9), &mut weights, &[&push]).unwrap_err();
+    assert_eq!(unknown, "part 9 is unknown");
+}
