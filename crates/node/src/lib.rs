@@ -31,7 +31,7 @@ pub use config::{
 };
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
-pub use member::{Ending, JoinError, Member, MemberError, Peers, WireOptions};
+pub use member::{Ending, JoinError, Member, MemberError, Peers, Scheduling, WireOptions};
 pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use report::{Polling, Progress, TrainReport};

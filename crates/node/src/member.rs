@@ -289,7 +289,7 @@ impl Member {
     }
 
     /// The launcher as a store's scheduler, for whoever drives the store.
-    pub(crate) fn scheduling(&self) -> Scheduling {
+    pub fn scheduling(&self) -> Scheduling {
         let (control, notices) = (self.control.clone(), self.notices.clone());
         Scheduling { control, notices, store: self.store() }
     }
@@ -426,7 +426,7 @@ fn tell(control: &Mutex<TcpStream>, message: &FromMember) -> std::io::Result<()>
 
 /// The launcher as a store's scheduler.
 #[derive(Clone, Debug)]
-pub(crate) struct Scheduling {
+pub struct Scheduling {
     control: Arc<Mutex<TcpStream>>,
     notices: Arc<Notices>,
     store: Option<StorePlace>,
@@ -435,7 +435,7 @@ pub(crate) struct Scheduling {
 impl Scheduling {
     /// What the launcher has said of the store since the last call, in order. Never blocks: a driver looks
     /// here every few milliseconds, whatever else it waits for.
-    pub(crate) fn store_events(&self) -> Vec<StoreEvent> {
+    pub fn store_events(&self) -> Vec<StoreEvent> {
         self.notices.take()
     }
 
@@ -444,7 +444,7 @@ impl Scheduling {
     ///
     /// # Errors
     /// When this is no worker, or the launcher is gone.
-    pub(crate) fn enter_barrier(&self) -> Result<u64, BarrierError> {
+    pub fn enter_barrier(&self) -> Result<u64, BarrierError> {
         if !matches!(self.store.map(|store| store.role), Some(Role::Worker(_))) {
             return Err(BarrierError::NoWorker);
         }
@@ -454,7 +454,7 @@ impl Scheduling {
     }
 
     /// Have all live workers come to this barrier?
-    pub(crate) fn barrier_passed(&self, number: u64) -> bool {
+    pub fn barrier_passed(&self, number: u64) -> bool {
         self.notices.released() >= number
     }
 }

@@ -110,8 +110,8 @@ impl Worker<'_> {
             self.until(|_| false)?;
         }
         for _ in 0..script.barriers {
-            let number = self.member.enter_barrier().unwrap();
-            self.until(|worker| worker.member.barrier_passed(number))?;
+            let number = self.member.scheduling().enter_barrier().unwrap();
+            self.until(|worker| worker.member.scheduling().barrier_passed(number))?;
             self.report.barriers = number;
         }
         self.member.barrier(Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
@@ -127,7 +127,7 @@ impl Worker<'_> {
     fn until(&mut self, done: impl Fn(&Self) -> bool) -> Result<(), String> {
         let deadline = Deadline::after(PATIENCE);
         while !done(self) {
-            for event in self.member.store_events() {
+            for event in self.member.scheduling().store_events() {
                 match event {
                     StoreEvent::World { alive, .. } => self.report.world = Some(alive),
                     StoreEvent::ServerReplaced { server, was, peer } => {
@@ -165,7 +165,7 @@ fn serve(member: &Member, fabric: &Fabric, workers: u32) -> Result<(), String> {
     let mut waited_for: BTreeSet<u32> = (0..workers).collect();
     let deadline = Deadline::after(PATIENCE);
     while !waited_for.is_empty() {
-        for event in member.store_events() {
+        for event in member.scheduling().store_events() {
             if let StoreEvent::World { alive, .. } = event {
                 waited_for.retain(|worker| alive.contains(worker));
             }

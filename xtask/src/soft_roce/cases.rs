@@ -114,6 +114,14 @@ pub const CASES: &[Case] = &[
         judge: None,
     },
     Case {
+        name: "two::train_store",
+        machines: 2,
+        programs: TENSORWIRE,
+        script: include_str!("cases/train_store.sh"),
+        timeout_s: 240,
+        judge: None,
+    },
+    Case {
         name: "two::train_killed",
         machines: 2,
         programs: TENSORWIRE,

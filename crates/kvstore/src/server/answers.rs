@@ -129,16 +129,15 @@ impl Core {
             self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
             return Ok(());
         }
-        if is_shown {
-            if let Some(place) = self.parts.get(part).and_then(|m| self.pool.place(&m.weights)) {
-                if let Some(before) = self.shown.insert((worker, id), part) {
-                    // asked again: it is shown once
-                    self.proto.on_sent(before);
-                }
-                let what = Answer::Value { version, value: Carried::There(place) };
-                self.outboxes[worker].reply(Reply { id, what });
-                return Ok(());
+        let place = self.parts.get(part).and_then(|memory| self.pool.place(&memory.weights));
+        if let Some(place) = place.filter(|_| is_shown) {
+            if let Some(before) = self.shown.insert((worker, id), part) {
+                // asked again: it is shown once
+                self.proto.on_sent(before);
             }
+            let what = Answer::Value { version, value: Carried::There(place) };
+            self.outboxes[worker].reply(Reply { id, what });
+            return Ok(());
         }
         let sent = match (into, bytes) {
             (Some(to), Bytes::Own(rows)) => {
