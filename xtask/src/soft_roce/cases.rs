@@ -118,7 +118,7 @@ pub const CASES: &[Case] = &[
         machines: 2,
         programs: TENSORWIRE,
         script: include_str!("cases/train_store.sh"),
-        timeout_s: 240,
+        timeout_s: 600,
         judge: None,
     },
     Case {
