@@ -251,7 +251,8 @@ fn without_an_optimizer_values_become_sums_and_rows_are_added() {
 
 #[test]
 fn averages_move_towards_what_was_pushed() {
-    let rules: [(StoreRule, fn(f64, &[f64]) -> f64); 2] = [
+    type Formula = fn(f64, &[f64]) -> f64;
+    let rules: [(StoreRule, Formula); 2] = [
         (StoreRule::Average { rate: 0.25 }, |w, x| {
             w + 0.25 * (x.iter().sum::<f64>() / x.len() as f64 - w)
         }),
