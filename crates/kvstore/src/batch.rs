@@ -61,6 +61,11 @@ impl Batch {
         self.meta.len() + self.block_bytes + 8 * self.blocks.len()
     }
 
+    /// Of the values that bypass it.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = u64> + '_ {
+        self.bypassing.iter().map(|bypass| bypass.token)
+    }
+
     pub(crate) fn block(&mut self, bytes: Bytes) -> Carried {
         self.block_bytes += bytes.len();
         self.blocks.push(bytes);

@@ -318,16 +318,13 @@ impl Core {
     /// Nothing more is sent to a worker.
     fn forget(&mut self, worker: usize) {
         self.outboxes[worker].close();
-        for part in self.outboxes[worker].abandon() {
-            self.proto.on_sent(part);
-        }
+        let (parts, tokens) = self.outboxes[worker].abandon();
+        parts.into_iter().for_each(|part| self.proto.on_sent(part));
         let shown: Vec<_> = self.shown.keys().filter(|(to, _)| *to == worker).copied().collect();
         for key in shown {
             self.shown.remove(&key).into_iter().for_each(|part| self.proto.on_sent(part));
         }
-        let is_its = |(_, (_, to)): &(&u64, &(PartKey, usize))| *to == worker;
-        let tokens: Vec<u64> =
-            self.sending.iter().filter(is_its).map(|(token, _)| *token).collect();
+        // what was posted is being read until the wire says that it is over
         for token in tokens {
             if let Some((part, _)) = self.sending.remove(&token) {
                 self.proto.on_sent(part);
@@ -437,20 +434,22 @@ impl Core {
         let server = self.options.server;
         let done = match what {
             Control::SetOptimizer { bytes } => {
-                self.snapshot_due = true;
-                self.update.set(&bytes)
+                let set = self.update.set(&bytes);
+                self.snapshot_due |= set.is_ok();
+                set
             }
             Control::Save { path } => self
                 .snapshot()
                 .map_err(|error| error.to_string())
                 .and_then(|(snapshot, _)| self.keep.save(server, &path, &snapshot)),
             Control::Load { path } => {
-                self.snapshot_due = true;
                 let kept = self.keep.load(server, &path);
                 let kept = kept.and_then(|kept| kept.ok_or(format!("there is nothing at {path}")));
-                kept.and_then(|snapshot| {
+                let loaded = kept.and_then(|snapshot| {
                     self.restore(wire, snapshot, false).map_err(|error| error.to_string())
-                })
+                });
+                self.snapshot_due |= loaded.is_ok();
+                loaded
             }
             Control::Call { head: LEAVE, .. } => {
                 self.left[worker] = true;

@@ -258,7 +258,7 @@ pub enum ConfigError {
     TooManyProcesses { processes: u64, most: u64 },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
-    #[error("{option} is of a key-value store; give it with --strategy {with}")]
+    #[error("{option} is of a key-value store; it goes with --strategy {with}")]
     StoreOption { option: &'static str, with: &'static str },
     #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
     StoreExchange { found: Exchange },
@@ -268,7 +268,9 @@ pub enum ConfigError {
         "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
     )]
     Checkpoint { path: PathBuf, source: std::io::Error },
-    #[error("--trace shows steps that all processes make together; leave --async or --trace out")]
+    #[error(
+        "--trace shows steps that all processes make together; leave --async, dist-asgd or --trace out"
+    )]
     AsyncTrace,
     #[error("--strategy local is one process on this machine; leave --hosts out")]
     HostsOfOneProcess,

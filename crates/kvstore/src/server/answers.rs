@@ -76,11 +76,14 @@ impl Outbox {
         self.is_open = false;
     }
 
-    /// Forgets all that waits; returns the parts whose values will not go.
-    pub(super) fn abandon(&mut self) -> Vec<PartKey> {
-        let stuck = self.stuck.take().map(|(_, parts)| parts).unwrap_or_default();
+    /// Forgets all that waits; returns the parts whose values will not go, and the tokens of direct values that
+    /// were never posted.
+    pub(super) fn abandon(&mut self) -> (Vec<PartKey>, Vec<u64>) {
+        let stuck = self.stuck.take();
+        let tokens = stuck.iter().flat_map(|(batch, _)| batch.tokens()).collect();
+        let stuck = stuck.map(|(_, parts)| parts).unwrap_or_default();
         let waiting = self.waiting.drain(..).filter_map(|entry| Some(entry.value?.0));
-        stuck.into_iter().chain(waiting).collect()
+        (stuck.into_iter().chain(waiting).collect(), tokens)
     }
 }
 

@@ -37,8 +37,17 @@ impl Core {
             | Ask::Push { value: Carried::There(place), .. } = &request.what
             {
                 let (key, bytes) = place.region;
-                if self.opened.insert((worker, key), bytes).is_none() {
-                    to_open.push_back((worker, RegionDescriptor { key, bytes }));
+                match self.opened.get(&(worker, key)) {
+                    Some(known) if *known != bytes => {
+                        let what = format!("a region of {known} bytes has {bytes} now");
+                        self.strange.push((worker, what));
+                        return;
+                    }
+                    Some(_) => {}
+                    None => {
+                        self.opened.insert((worker, key), bytes);
+                        to_open.push_back((worker, RegionDescriptor { key, bytes }));
+                    }
                 }
             }
             if let Ask::Taken { of } = request.what {
@@ -147,6 +156,10 @@ impl Core {
         if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
             return Err(wrong("values of this size are shown where they are".to_string()));
         }
+        let is_shown = |carried: Carried| matches!(carried, Carried::There(_));
+        if rows.is_some_and(|rows| is_shown(rows.indices) || value.is_some_and(is_shown)) {
+            return Err(wrong("rows are sent, and shown nowhere".to_string()));
+        }
         // what is in the slot has as many rows as the part; a pull may name one row again and again
         let is_in_slot =
             value.is_some() || rows.is_some_and(|rows| rows.indices == Carried::InPlace);
@@ -213,6 +226,9 @@ impl Core {
             // only now is nothing half done, and a snapshot whole
             let Some((from, id, what)) = self.saves.pop_front() else { break };
             self.answer_control(wire, from, id, what);
+            if self.snapshot_due {
+                self.take_snapshot()?;
+            }
         }
         self.keep_first_values();
         // nobody hears of it before it is kept
@@ -266,7 +282,9 @@ impl Core {
                 }
             }
             ServerAction::Control { from, id, what } => match what {
-                Control::Save { .. } => self.saves.push_back((from, id, what)),
+                Control::Save { .. } | Control::Load { .. } => {
+                    self.saves.push_back((from, id, what));
+                }
                 what => self.answer_control(wire, from, id, what),
             },
         }

@@ -456,7 +456,10 @@ impl Core {
             if !is_known && self.links[server].lost.is_none() {
                 let rank = self.links[server].rank;
                 match wire.open_region(rank, region, deadline) {
-                    Err(WireError::Lost { reason, .. }) => self.lose(server, reason)?,
+                    Err(WireError::Lost { reason, .. }) => {
+                        self.lose(server, reason)?;
+                        continue;
+                    }
                     opened => opened?,
                 }
                 self.opened.push((server, region.key));

@@ -142,6 +142,10 @@ impl Core {
     /// Fills pulls from where servers have the values.
     pub(super) fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
         for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
+            if self.links[server].lost.is_some() {
+                // whoever takes over is asked again
+                continue;
+            }
             let rank = self.links[server].rank;
             if let Some(Operation { work: Work::Show(key), .. }) = self.operations.get(&op) {
                 let key = *key;
@@ -149,7 +153,10 @@ impl Core {
                     let what = format!("{place:?} is no memory that it shows");
                     return Err(StoreError::Nonsense { rank, what });
                 };
-                self.shown.insert(key, Held { server, id, value });
+                if let Some(before) = self.shown.insert(key, Held { server, id, value }) {
+                    // asked for twice: it is held once
+                    self.links[before.server].taken.push(before.id);
+                }
                 self.done(Some(op));
                 continue;
             }

@@ -233,9 +233,12 @@ impl Update for Arithmetic {
             }
             for PushedRows { indices, rows } in pushes {
                 for (index, from) in indices.as_chunks::<4>().0.iter().zip(rows.chunks_exact(row)) {
-                    // fits: indices were checked against the part's rows
-                    let at = i32::from_le_bytes(*index) as usize * row;
-                    self.add(dtype, &mut weights[at..at + row], from)?;
+                    // checked when it came, but the worker can still write there
+                    let index = i32::from_le_bytes(*index);
+                    let at = usize::try_from(index).ok().and_then(|index| index.checked_mul(row));
+                    let into = at.and_then(|at| weights.get_mut(at..)?.get_mut(..row));
+                    let into = into.ok_or_else(|| format!("there is no row {index}"))?;
+                    self.add(dtype, into, from)?;
                 }
             }
             return Ok(());
@@ -256,10 +259,19 @@ impl Update for Arithmetic {
 
     fn set(&mut self, bytes: &[u8]) -> Result<(), String> {
         let rules = serde_json::from_slice(bytes);
-        self.rules = rules.map_err(|error| format!("these are no rules of a store: {error}"))?;
-        for state in self.parts.values_mut() {
-            state.rule = self.rules.of(state.key);
-            state.slots = slots(state.rule, &state.spec)?;
+        let rules: StoreRules =
+            rules.map_err(|error| format!("these are no rules of a store: {error}"))?;
+        // all or nothing
+        let mut fresh = HashMap::new();
+        for (part, state) in &self.parts {
+            let rule = rules.of(state.key);
+            fresh.insert(*part, (rule, slots(rule, &state.spec)?));
+        }
+        self.rules = rules;
+        for (part, state) in &mut self.parts {
+            if let Some((rule, slots)) = fresh.remove(part) {
+                (state.rule, state.slots) = (rule, slots);
+            }
         }
         Ok(())
     }

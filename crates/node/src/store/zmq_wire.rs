@@ -17,12 +17,14 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub(super) struct ZmqWire {
     node: Option<ZmqNode>,
     stats: WireStats,
+    /// Something came since the last look: a wait from there has nothing to wait for.
+    has_received: bool,
 }
 
 impl ZmqWire {
     /// Over a node that is connected to all peers.
     pub(super) fn new(node: ZmqNode) -> ZmqWire {
-        ZmqWire { node: Some(node), stats: WireStats::default() }
+        ZmqWire { node: Some(node), stats: WireStats::default(), has_received: false }
     }
 
     fn node(&mut self) -> Result<&mut ZmqNode, WireError> {
@@ -52,6 +54,7 @@ impl Wire for ZmqWire {
             take(Incoming { from: message.from(), meta: message.meta(), blocks: &blocks });
             count += 1;
         }
+        self.has_received |= count > 0;
         Ok(count)
     }
 
@@ -93,9 +96,14 @@ impl Wire for ZmqWire {
         Ok(())
     }
 
-    fn observe(&mut self) {}
+    fn observe(&mut self) {
+        self.has_received = false;
+    }
 
     fn wait(&mut self, deadline: Deadline) {
+        if self.has_received {
+            return;
+        }
         // what fails here fails in receive, too
         if let Some(node) = &self.node {
             let _ = node.wait(deadline);
