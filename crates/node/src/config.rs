@@ -258,7 +258,7 @@ pub enum ConfigError {
     TooManyProcesses { processes: u64, most: u64 },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
-    #[error("{option} is of a key-value store; it goes with --strategy {with}")]
+    #[error("{option} is of a key-value store; give it with --strategy {with}")]
     StoreOption { option: &'static str, with: &'static str },
     #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
     StoreExchange { found: Exchange },

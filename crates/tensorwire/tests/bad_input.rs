@@ -89,7 +89,7 @@ fn asynchronous_training_without_what_it_needs() {
 #[test]
 fn options_of_a_store_without_one_or_that_do_not_go_together() {
     for (arguments, says) in [
-        ("--max-delay 2", "--max-delay is of a key-value store; it goes with --strategy dist-asgd"),
+        ("--max-delay 2", "--max-delay is of a key-value store; give it with --strategy dist-asgd"),
         ("--strategy dist-sgd --max-delay 2", "give it with --strategy dist-asgd"),
         ("--elastic", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy local --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
