@@ -45,7 +45,7 @@ pub use tensorwire_kvstore::ServerLoad;
 pub use tensorwire_kvstore::proto::Role;
 pub use trace::{TraceError, TraceEvent};
 pub use train::{
-    Prepared, StoreValue, TrainError, launch_train, model_named, train_local, train_member,
+    Prepared, StoreValue, TrainError, Travels, launch_train, model_named, train_local, train_member,
 };
 pub use verdict::{FirstFailure, Remark};
 pub use weights::WeightsError;

@@ -11,7 +11,7 @@ use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Slab};
 
 pub use loopback::Loopback;
-pub use rings::{RingOptions, Rings};
+pub use rings::{RingOptions, Rings, SHOWN_FROM};
 
 /// Bytes in registered memory of a peer; plain data that its owner tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

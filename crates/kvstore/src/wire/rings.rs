@@ -39,8 +39,8 @@ use shares::Shares;
 /// come without an event of ours.
 const POST_AGAIN: Duration = Duration::from_millis(1);
 
-/// A page: what is smaller is sooner copied than looked up at another process.
-const SHOWN_FROM: usize = 4096;
+/// A page: what is smaller is sooner copied than looked up at another process that shares memory.
+pub const SHOWN_FROM: usize = 4096;
 
 /// What [`Rings`] are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{Edge, Op, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::wire::{RingOptions, WireStats};
+use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM, WireStats};
 use tensorwire_kvstore::{
     BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Part as StorePart, Partition, ServerLoad,
     StoreError, ValueSpec,
@@ -67,8 +67,19 @@ pub struct StoreValue {
     pub spec: ValueSpec,
     /// Where it lies: whole on one server, or some of its rows on each.
     pub parts: Vec<StorePart>,
-    /// How each part is pushed and pulled: written to where it belongs, or as a block of a message.
-    pub is_written: bool,
+    /// How each part is pushed and pulled.
+    pub travels: Travels,
+}
+
+/// How a value is pushed and pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Travels {
+    /// Not at all: whoever wants it reads it where it lies.
+    Shown,
+    /// By one one-sided write, to where it belongs.
+    Written,
+    /// As a block of a message.
+    InMessages,
 }
 
 impl Prepared {
@@ -78,16 +89,21 @@ impl Prepared {
     /// As [`Prepared::store_table`].
     pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
         let partition = Partition::new(self.config.servers, self.config.big_elements());
-        let written_from = match self.config.exchange {
-            Exchange::Zmq => usize::MAX,
-            _ => RingOptions::default().direct_from,
+        let shares_memory = self.config.settled_transport() == Some(Transport::Shm);
+        let written_from = RingOptions::default().direct_from;
+        let travels = |spec: &ValueSpec, bytes: usize| match self.config.exchange {
+            Exchange::Zmq => Travels::InMessages,
+            // what is pushed by rows is written row by row
+            _ if shares_memory && spec.columns == 1 && bytes >= SHOWN_FROM => Travels::Shown,
+            _ if bytes >= written_from => Travels::Written,
+            _ => Travels::InMessages,
         };
         let names = self.program.weights().map(|variable| variable.name.clone());
         let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
             let parts = partition.parts(key, &spec)?;
             let least = parts.iter().map(|part| part.rows.len() * spec.row_bytes()).min();
-            let is_written = least.is_some_and(|bytes| bytes >= written_from);
-            Ok(StoreValue { name, key, spec, parts, is_written })
+            let travels = travels(&spec, least.unwrap_or_default());
+            Ok(StoreValue { name, key, spec, parts, travels })
         };
         names.zip(values(&self.program)).map(value).collect()
     }

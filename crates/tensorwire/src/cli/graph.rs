@@ -3,7 +3,7 @@
 use tensorwire_base::human_bytes;
 use tensorwire_graph::{Edge, Plan, SendFrom, Traffic, Transfer};
 use tensorwire_models::Program;
-use tensorwire_node::{Exchange, Prepared, StoreValue};
+use tensorwire_node::{Exchange, Prepared, StoreValue, Travels};
 
 use super::args::GraphArgs;
 use super::table::{partition_table, table};
@@ -113,7 +113,7 @@ fn show_store(prepared: &Prepared) -> Result<(), Failure> {
 }
 
 fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
-    let StoreValue { name, key, spec, parts, is_written } = value;
+    let StoreValue { name, key, spec, parts, travels } = value;
     let variable = prepared.program.weights().find(|variable| variable.name == *name);
     vec![
         name.clone(),
@@ -121,7 +121,12 @@ fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
         variable.map(|variable| variable.spec.to_string()).unwrap_or_default(),
         spec.bytes().to_string(),
         if spec.columns > 1 { "rows and their indices" } else { "a whole" }.to_string(),
-        if *is_written { "written" } else { "in messages" }.to_string(),
+        match travels {
+            Travels::Shown => "read there",
+            Travels::Written => "written",
+            Travels::InMessages => "in messages",
+        }
+        .to_string(),
         match parts.as_slice() {
             [part] => format!("server {}", part.server),
             parts => format!("{} servers, a part each", parts.len()),
