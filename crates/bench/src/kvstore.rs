@@ -7,9 +7,12 @@ mod payload;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
+use tensorwire_kvstore::BIG_ELEMENTS;
+use tensorwire_kvstore::wire::SHOWN_FROM;
 use tensorwire_node::{
     ArrivalMode, Hosts, JobSpec, StoreJob, StoreWire, Transport, VerbsOptions, launch,
 };
+use tensorwire_tensor::DType;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -40,6 +43,7 @@ pub struct KvstoreSpec {
     /// How an arrival is signalled ([`Transport::Verbs`]); none: as suits every device.
     pub arrival: Option<ArrivalMode>,
     pub exchange: StoreWire,
+    pub pull: Pull,
     pub workers: u32,
     pub servers: u32,
     /// Of the value: a positive multiple of 4.
@@ -51,13 +55,24 @@ pub struct KvstoreSpec {
     pub repetitions: usize,
 }
 
-/// What was measured. Times are of worker 0, from before the push until the pull has filled its tensor.
+/// How a worker has the value in the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pull {
+    /// In a tensor of its own, which the pull fills.
+    Filled,
+    /// Where the server has it, in memory that both share: no byte moves.
+    Shown,
+}
+
+/// What was measured. Times are of worker 0, from before the push until it has the sum.
 #[derive(Clone, Debug, Serialize)]
 pub struct KvstoreResult {
     pub bench: &'static str,
     pub system: &'static str,
     pub transport: Transport,
     pub exchange: StoreWire,
+    pub pull: Pull,
     pub workers: u32,
     pub servers: u32,
     pub bytes: usize,
@@ -92,6 +107,7 @@ impl KvstoreSpec {
             verbs: VerbsOptions::default(),
             arrival: None,
             exchange: StoreWire::ZeroCopy,
+            pull: Pull::Filled,
             workers,
             servers,
             bytes,
@@ -101,20 +117,27 @@ impl KvstoreSpec {
         .with_repetitions((pushed / bytes.max(1)).clamp(least, most))
     }
 
+    /// Can workers read the value where it is: one server has all of it, in memory that they share?
+    pub fn can_show(&self) -> bool {
+        let is_whole = self.servers == 1 || self.bytes / DType::F32.bytes() <= BIG_ELEMENTS;
+        let shares = matches!(self.transport, Transport::Shm | Transport::Auto);
+        shares && self.exchange == StoreWire::ZeroCopy && is_whole && self.bytes >= SHOWN_FROM
+    }
+
     /// So many in all rounds together.
     pub fn with_repetitions(self, repetitions: usize) -> KvstoreSpec {
         KvstoreSpec { repetitions: repetitions.div_ceil(self.rounds), ..self }
     }
 }
 
-/// Measures one size over each of `exchanges`, on this host. `job` says how to start members; its kind, roles
+/// Measures one size, as one after the other of `ways` says, on this host. `job` says how to start members; its kind, roles
 /// and payload are filled in.
 ///
 /// # Errors
 /// When a job fails: a pulled element that is wrong fails it.
 pub fn kvstore(
     spec: &KvstoreSpec,
-    exchanges: &[StoreWire],
+    ways: &[(StoreWire, Pull)],
     job: &JobSpec,
 ) -> Result<Vec<KvstoreResult>, BenchError> {
     // fits: usize is 64 bits wide
@@ -127,15 +150,15 @@ pub fn kvstore(
     if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
         return Err(BenchError::Zero { what });
     }
-    let mut measured: Vec<Vec<MemberReport>> = exchanges.iter().map(|_| Vec::new()).collect();
+    let mut measured: Vec<Vec<MemberReport>> = ways.iter().map(|_| Vec::new()).collect();
     for _ in 0..spec.rounds {
-        for (&exchange, reports) in exchanges.iter().zip(&mut measured) {
-            reports.extend(run(&KvstoreSpec { exchange, ..spec.clone() }, job)?);
+        for (&(exchange, pull), reports) in ways.iter().zip(&mut measured) {
+            reports.extend(run(&KvstoreSpec { exchange, pull, ..spec.clone() }, job)?);
         }
     }
     let mut results = Vec::new();
-    for (&exchange, reports) in exchanges.iter().zip(&measured) {
-        let spec = KvstoreSpec { exchange, ..spec.clone() };
+    for (&(exchange, pull), reports) in ways.iter().zip(&measured) {
+        let spec = KvstoreSpec { exchange, pull, ..spec.clone() };
         results.push(summarise(&spec, reports).ok_or(BenchError::Zero { what: "--times" })?);
     }
     compare(&mut results);
@@ -182,6 +205,7 @@ fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResu
         system: "tensorwire",
         transport: spec.transport,
         exchange: spec.exchange,
+        pull: spec.pull,
         workers: spec.workers,
         servers: spec.servers,
         bytes: spec.bytes,

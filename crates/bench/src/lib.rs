@@ -14,7 +14,7 @@ mod write;
 
 pub use error::BenchError;
 pub use kvstore::{
-    KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, WORKERS_MAX, kvstore,
+    KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,
     kvstore_member,
 };
 pub use limit::LimitKind;

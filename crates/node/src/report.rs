@@ -34,6 +34,7 @@ pub struct Polling {
 pub struct TrainReport {
     /// Mean loss of its replicas in the last step; none for servers.
     pub final_loss: Option<f64>,
+    /// From a worker's first step to the end of its last; 0 from servers that only answer, and know not what is trained.
     pub train_seconds: f64,
     /// The same without the first step, which waits until all processes have set up.
     pub warm_seconds: f64,

@@ -9,7 +9,7 @@ mod trainer;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank, human_bytes};
@@ -480,20 +480,17 @@ fn serve_lanes(
     let session = &mut open.sessions[0];
     let first = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
     first.initialise()?;
-    let start = Instant::now();
     let mut told = Ok(());
     lanes::serve(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it
         told = member.begin_step(step);
     })?;
     told?;
-    let train_seconds = start.elapsed().as_secs_f64();
     let polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
     // all gradients are in: worker 0 may have the variables
     open.sessions[0].run(Program::FETCH)?;
     let bytes_copied = open.sessions.iter().map(|session| session.copies().bytes()).sum();
-    let report = TrainReport { bytes_copied, polling, ..TrainReport::default() };
-    Ok(TrainReport { train_seconds, warm_seconds: train_seconds, ..report })
+    Ok(TrainReport { bytes_copied, polling, ..TrainReport::default() })
 }
 
 /// Leaves the job with everything done.

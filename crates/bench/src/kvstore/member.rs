@@ -9,13 +9,13 @@ use tensorwire_kernels::{KernelChoice, Kernels, OpenError};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, KvServer, KvWorker, StoreError, ValueSpec};
-use tensorwire_memory::LoanError;
+use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_node::{
     JoinError, Member, MemberError, OpenStoreError, Peers, StoreEnd, StoreOptions, WireOptions,
 };
 use tensorwire_tensor::DType;
 
-use super::{KVSTORE, KvstoreSpec, payload};
+use super::{KVSTORE, KvstoreSpec, Pull, payload};
 use crate::machine::cores;
 
 /// How long a wait spins before it sleeps, if every member has a core.
@@ -103,7 +103,9 @@ fn take_part(member: &Member) -> Result<(), KvstoreError> {
         queue_pairs: 1,
         peers: Peers::Across { workers: spec.workers },
     };
-    let threads = (cores() / member.world()).max(1);
+    // as in training: when a server has work, the workers wait for it
+    let is_server = member.rank().0 >= spec.workers;
+    let threads = if is_server { cores() } else { (cores() / spec.workers as usize).max(1) };
     let options = StoreOptions {
         transport,
         over: spec.exchange,
@@ -131,18 +133,18 @@ fn serve(mut store: KvServer) -> Result<MemberReport, KvstoreError> {
 }
 
 fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberReport, KvstoreError> {
-    let value = ValueSpec::dense(DType::F32, spec.bytes / DType::F32.bytes());
-    let (pushed, pulled) = (store.alloc(&value)?, store.alloc(&value)?);
+    let dense = ValueSpec::dense(DType::F32, spec.bytes / DType::F32.bytes());
+    let (pushed, pulled) = (store.alloc(&dense)?, store.alloc(&dense)?);
     // computed once: only a copy lies between two steps, as a gradient would
     let mut sources = [vec![0; spec.bytes], vec![0; spec.bytes]];
     for (step, source) in (0..).zip(&mut sources) {
         payload::fill(source, rank.0, step);
     }
     let first = [pushed.clone()];
-    let ticket = store.init(&[(KEY, value)], (rank == Rank(0)).then_some(&first[..]))?;
+    let ticket = store.init(&[(KEY, dense)], (rank == Rank(0)).then_some(&first[..]))?;
     store.wait(ticket, soon())?;
     let (mut times_ns, mut steps, mut values_verified) = (Vec::new(), 0, 0);
-    let mut measured = 0;
+    let (mut value, mut measured) = (pulled.clone(), 0);
     while measured < spec.repetitions {
         store.barrier(soon())?;
         // the barrier lets workers go at different times, which the first steps make up for
@@ -151,9 +153,10 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
             // fits: a remainder
             pushed.write()?.copy_from_slice(&sources[(steps % 2) as usize]);
             let start_ns = Clock::now_ns();
-            let (from, into) = ([vec![pushed.clone()]], [vec![pulled.clone()]]);
-            let ticket = store.pushpull(&[KEY], &from, &into, 0)?;
-            store.wait(ticket, soon())?;
+            value = match spec.pull {
+                Pull::Filled => filled(&mut store, &pushed, &pulled)?,
+                Pull::Shown => shown(&mut store, &pushed)?,
+            };
             if repetition >= WARM_UP {
                 // fits: durations far below 2^53
                 times_ns.push(Clock::now_ns().saturating_sub(start_ns) as f64);
@@ -162,7 +165,7 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
         }
         measured += block;
         let last = steps - 1;
-        if let Some(index) = payload::first_difference(&pulled.read()?, spec.workers, last) {
+        if let Some(index) = payload::first_difference(&value.read()?, spec.workers, last) {
             return Err(KvstoreError::WrongSum { step: last, index });
         }
         values_verified += 1;
@@ -173,6 +176,24 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
     let stats = store.stats();
     store.close(soon())?;
     Ok(MemberReport { is_worker: true, times_ns, steps, values_verified, stats })
+}
+
+/// A step whose result is in a tensor of the worker's own.
+fn filled(store: &mut KvWorker, pushed: &Buffer, pulled: &Buffer) -> Result<Buffer, StoreError> {
+    let (from, into) = ([vec![pushed.clone()]], [vec![pulled.clone()]]);
+    let ticket = store.pushpull(&[KEY], &from, &into, 0)?;
+    store.wait(ticket, soon())?;
+    Ok(pulled.clone())
+}
+
+/// A step whose result is read where the server has it. What the step before left is given back first.
+fn shown(store: &mut KvWorker, pushed: &Buffer) -> Result<Buffer, StoreError> {
+    store.release(KEY);
+    let push = store.push(&[KEY], &[vec![pushed.clone()]], 0)?;
+    let pull = store.pull_shown(KEY, 0)?.ok_or(StoreError::NotShown { key: KEY })?;
+    store.wait(push, soon())?;
+    store.wait(pull, soon())?;
+    store.shown(KEY).ok_or(StoreError::NotShown { key: KEY })
 }
 
 fn soon() -> Deadline {

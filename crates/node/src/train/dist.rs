@@ -2,7 +2,7 @@
 //! appear and pull weights as they are needed; servers fold and update (Li et al.; ps-lite).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
@@ -211,13 +211,10 @@ pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError
 }
 
 fn serve(member: &Member, kernels: &Kernels, mut server: KvServer) -> Result<(), TrainError> {
-    let start = Instant::now();
     server.serve()?;
-    let train_seconds = start.elapsed().as_secs_f64();
     let stats = server.stats();
     server.close(Deadline::after(member.setup_patience()))?;
-    let report = TrainReport { train_seconds, warm_seconds: train_seconds, ..Default::default() };
-    finish(member, kernels, stats, report)
+    finish(member, kernels, stats, TrainReport::default())
 }
 
 fn finish(

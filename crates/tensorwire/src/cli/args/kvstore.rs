@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
-use tensorwire_bench::{WORKERS_MAX, parse_size};
+use tensorwire_bench::{Pull, WORKERS_MAX, parse_size};
 use tensorwire_node::StoreWire;
 
 use super::{TransportArg, WireArgs};
@@ -32,6 +32,9 @@ pub(crate) struct KvstoreArgs {
     /// What the store's messages go over
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy", "zmq"])]
     pub(crate) exchange: Vec<StoreWireArg>,
+    /// How a worker has the sum in the end
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shown", "filled"])]
+    pub(crate) pull: Vec<PullArg>,
     /// Fewer repetitions, in one job each, and fewer processes
     #[arg(long)]
     pub(crate) quick: bool,
@@ -51,6 +54,23 @@ pub(crate) enum StoreWireArg {
     ZeroCopy,
     /// ZeroMQ, as ps-lite sends
     Zmq,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum PullArg {
+    /// Where its server has it, without a move; over shm, of values that are not split among servers
+    Shown,
+    /// In a tensor of its own
+    Filled,
+}
+
+impl From<PullArg> for Pull {
+    fn from(given: PullArg) -> Pull {
+        match given {
+            PullArg::Shown => Pull::Shown,
+            PullArg::Filled => Pull::Filled,
+        }
+    }
 }
 
 impl From<StoreWireArg> for StoreWire {

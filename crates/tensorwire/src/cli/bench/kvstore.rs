@@ -1,7 +1,7 @@
 //! `tensorwire bench kvstore`: the store, against itself over ZeroMQ.
 
 use tensorwire_base::{human_bytes, human_seconds};
-use tensorwire_bench::{KvstoreResult, KvstoreSpec, Machine, PAPER_BYTES, kvstore};
+use tensorwire_bench::{KvstoreResult, KvstoreSpec, Machine, PAPER_BYTES, Pull, kvstore};
 use tensorwire_node::{StoreWire, Transport};
 
 use super::{LIVENESS_MS, Lines, announce, transports};
@@ -20,7 +20,6 @@ pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
     // its kind, roles and payload are filled in for each measurement
     let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
     let sizes = if args.sizes.is_empty() { &[PAPER_BYTES][..] } else { &args.sizes };
-    let exchanges: Vec<StoreWire> = args.exchange.iter().copied().map(Into::into).collect();
     let transports = transports(&args.transport, &args.wire)?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
@@ -36,7 +35,7 @@ pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
                 if transport == Transport::Verbs {
                     spec = KvstoreSpec { verbs: verbs.clone(), arrival, ..spec };
                 }
-                for result in kvstore(&spec, &exchanges, &job)? {
+                for result in kvstore(&spec, &ways(args, &spec), &job)? {
                     lines.append(&result)?;
                     let row = row(&result);
                     note(format_args!("{}", row.join("  ")));
@@ -46,6 +45,20 @@ pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
         }
     }
     show(&rows)
+}
+
+/// All that was asked for and can be.
+fn ways(args: &KvstoreArgs, spec: &KvstoreSpec) -> Vec<(StoreWire, Pull)> {
+    let mut ways = Vec::new();
+    for exchange in args.exchange.iter().copied().map(Into::into) {
+        let spec = KvstoreSpec { exchange, ..spec.clone() };
+        for pull in args.pull.iter().copied().map(Into::into) {
+            if pull == Pull::Filled || spec.can_show() {
+                ways.push((exchange, pull));
+            }
+        }
+    }
+    ways
 }
 
 /// How many workers and servers each measurement has.
@@ -72,6 +85,7 @@ fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
         "servers",
         "transport",
         "exchange",
+        "pull",
         "size",
         "push + pull",
         "p10",
@@ -82,12 +96,12 @@ fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
         "reg. all",
         "copied/step",
     ];
-    print(table(&header, rows, &[0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 12]))?;
+    print(table(&header, rows, &[0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13]))?;
     print(
-        "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; of zmq: \
-         times as fast as over\nZeroMQ; reg.: registered memory of the worker and the server that have most, \
-         and of all; copied/step: by all processes for a\npush and pull of all workers. The sums were compared \
-         whole.",
+        "medians of what worker 0 waits for, from a push to the end of the pull, all workers in step; pull: into a \
+         tensor of the\nworker's own, or shown where the server has it; of zmq: times as fast as over ZeroMQ; reg.: \
+         registered memory of the\nworker and the server that have most, and of all; copied/step: by all \
+         processes for a push and pull of all workers. The\nsums were compared whole.",
     )
 }
 
@@ -102,6 +116,11 @@ fn row(result: &KvstoreResult) -> Vec<String> {
         result.servers.to_string(),
         transport.to_string(),
         exchange.to_string(),
+        match result.pull {
+            Pull::Filled => "filled",
+            Pull::Shown => "shown",
+        }
+        .to_string(),
         human_bytes(result.bytes as u64),
         human_seconds(result.median_s),
         human_seconds(result.p10_s),
