@@ -1,0 +1,137 @@
+//! What a group needs of the outside, and what the outside needs of it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use tensorwire_base::Deadline;
+use tensorwire_memory::{Buffer, Slab};
+
+use crate::error::GroupError;
+
+/// How elements are put together. Passed in: a group knows bytes, and no types.
+pub trait Fold: Debug + Send + Sync {
+    /// Bytes of an element; no range divides one.
+    fn element_bytes(&self) -> usize;
+
+    /// into ← parts[0] ∘ parts[1] ∘ …, in this order, element by element. Everything is of one length.
+    /// `is_whole`: these are the addends of all members, and `into` is the result; of a mean, this is
+    /// where it is divided.
+    fn fold(&self, parts: &[&[u8]], into: &mut [u8], is_whole: bool);
+
+    /// into ← into ∘ from; `is_whole` as in [`Fold::fold`].
+    fn fold_into(&self, into: &mut [u8], from: &[u8], is_whole: bool);
+
+    /// A group of one: into ← the result, where that is something else than the addend.
+    fn alone(&self, _into: &mut [u8]) {}
+}
+
+/// What is done with a vector of all members, which is as long at each. Member i's *piece* of a vector of
+/// `len` elements is elements i·len/n to (i+1)·len/n.
+#[derive(Clone, Debug)]
+pub enum Call {
+    /// Everybody has the fold of all.
+    AllReduce(Arc<dyn Fold>),
+    /// Everybody has the fold of his piece; what else is in his vector is undefined.
+    ReduceScatter(Arc<dyn Fold>),
+    /// Everybody has everybody's piece.
+    AllGather,
+    /// Everybody has the root's vector.
+    Broadcast { root: usize },
+    /// The root has the fold of all; what the others have is undefined.
+    Reduce { root: usize, fold: Arc<dyn Fold> },
+}
+
+/// A vector that all members have bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VectorId(pub u32);
+
+/// An operation that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// What a group did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupStats {
+    pub operations: u64,
+    /// To other members; what they read of this one's memory does not count.
+    pub bytes_sent: u64,
+    /// Memory that other members can reach.
+    pub registered_bytes: u64,
+}
+
+/// A group of processes that fold, spread and gather vectors: [`crate::Group`] over one-sided writes, or MPI.
+///
+/// Nothing runs in the background: what is under way moves in [`Collectives::progress`]. Operations on one
+/// vector are to be started in the same order at all members; those on different vectors in any order.
+pub trait Collectives: Debug + Send {
+    /// Members.
+    fn size(&self) -> usize;
+
+    /// Which of them this one is.
+    fn me(&self) -> usize;
+
+    /// Memory in which vectors may lie.
+    ///
+    /// # Errors
+    /// When there is none left.
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, GroupError>;
+
+    /// Makes vectors known to the group; each member binds as many, of the same lengths, in the same order. They
+    /// lie in memory of [`Collectives::alloc`]. Waits for the others.
+    ///
+    /// # Errors
+    /// When the others bind other lengths, are lost, or do not come before the deadline.
+    fn bind(&mut self, vectors: &[Buffer], deadline: Deadline)
+    -> Result<Vec<VectorId>, GroupError>;
+
+    /// Starts an operation in place. The vector is the group's until it is done: until then it is lent, and
+    /// reading or writing it elsewhere is refused.
+    ///
+    /// # Errors
+    /// When the vector is lent, or under way already.
+    fn start(&mut self, vector: VectorId, call: Call) -> Result<Ticket, GroupError>;
+
+    /// Moves what is under way; true if anything has moved.
+    ///
+    /// # Errors
+    /// When a member is lost. So everywhere below.
+    fn progress(&mut self) -> Result<bool, GroupError>;
+
+    /// Is it over? Once it has said so, it knows the ticket no more, and says so always.
+    fn is_done(&mut self, ticket: Ticket) -> bool;
+
+    /// Takes note of this moment, for [`Collectives::wait_for_news`].
+    fn observe(&mut self);
+
+    /// Waits until something may have moved since [`Collectives::observe`], or until the deadline.
+    fn wait_for_news(&mut self, deadline: Deadline);
+
+    /// Moves everything until `ticket` is done.
+    ///
+    /// # Errors
+    /// [`GroupError::TimedOut`] too.
+    fn wait(&mut self, ticket: Ticket, deadline: Deadline) -> Result<(), GroupError> {
+        loop {
+            self.observe();
+            self.progress()?;
+            if self.is_done(ticket) {
+                return Ok(());
+            }
+            if deadline.passed() {
+                return Err(GroupError::TimedOut { waiting_for: self.waiting_for() });
+            }
+            self.wait_for_news(deadline);
+        }
+    }
+
+    /// Whose move it is, for a person who asks why nothing goes on.
+    fn waiting_for(&self) -> String;
+
+    /// Waits until every member has come here.
+    fn barrier(&mut self, deadline: Deadline) -> Result<(), GroupError>;
+
+    fn stats(&self) -> GroupStats;
+
+    /// Leaves in good order: the others see no fault.
+    fn close(&mut self, deadline: Deadline) -> Result<(), GroupError>;
+}
