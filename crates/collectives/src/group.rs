@@ -44,7 +44,7 @@ impl Default for GroupOptions {
             algorithm: None,
             table: None,
             deterministic: false,
-            segment_bytes: 256 << 10,
+            segment_bytes: 512 << 10,
             window: 4,
             rings: 2,
         }
