@@ -24,7 +24,7 @@ use tensorwire_base::Deadline;
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
 use crate::error::GroupError;
-use crate::ports::{Call, Collectives, GroupStats, VectorId};
+use crate::ports::{Call, Collectives, Fold, GroupStats, VectorId};
 use crate::schedule::Algorithm;
 
 use operation::Operation;
@@ -199,8 +199,7 @@ impl TensorGroup {
     /// | broadcast | the root's first vector | every vector has it |
     /// | reduce | | every vector of the root has the fold of all |
     ///
-    /// What else is in a vector afterwards is undefined, as in [`Call`]. Of a mean, the fold divides by all
-    /// vectors, not by members: who makes it knows.
+    /// What else is in a vector afterwards is undefined, as in [`Call`]. A mean is that of all vectors.
     ///
     /// # Errors
     /// When a vector is lent, a member is lost, or it is not over before the deadline.
@@ -211,9 +210,9 @@ impl TensorGroup {
         deadline: Deadline,
     ) -> Result<(), GroupError> {
         let bound = self.tensors.get(tensor.0).ok_or_else(|| no_such(tensor))?;
-        let overlaps = self.design.overlaps();
-        let me = self.group.me();
-        let mut operation = Operation::new(bound, self.devices.as_ref(), call, me, overlaps);
+        let (me, overlaps) = (self.group.me(), self.design.overlaps());
+        let call = of_all_vectors(call, self.devices.count());
+        let mut operation = Operation::new(bound, self.devices.as_ref(), &call, me, overlaps);
         loop {
             self.group.observe();
             let has_moved = self.group.progress()?;
@@ -242,6 +241,40 @@ impl TensorGroup {
 
     fn bound(&self, tensor: TensorId) -> Result<&Bound, GroupError> {
         self.tensors.get(tensor.0).ok_or_else(|| no_such(tensor))
+    }
+}
+
+/// The same with vectors counted where members are.
+fn of_all_vectors(call: &Call, devices: usize) -> Call {
+    let of_all = |fold: &Arc<dyn Fold>| -> Arc<dyn Fold> {
+        Arc::new(TensorFold { fold: fold.clone(), devices })
+    };
+    match call {
+        Call::AllReduce(fold) => Call::AllReduce(of_all(fold)),
+        Call::ReduceScatter(fold) => Call::ReduceScatter(of_all(fold)),
+        Call::Reduce { root, fold } => Call::Reduce { root: *root, fold: of_all(fold) },
+        Call::AllGather | Call::Broadcast { .. } => call.clone(),
+    }
+}
+
+/// A fold of what devices have folded: a mean is divided by the number of their vectors.
+#[derive(Debug)]
+struct TensorFold {
+    fold: Arc<dyn Fold>,
+    devices: usize,
+}
+
+impl Fold for TensorFold {
+    fn element_bytes(&self) -> usize {
+        self.fold.element_bytes()
+    }
+
+    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+        self.fold.fold(parts, into, whole.map(|members| members * self.devices));
+    }
+
+    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+        self.fold.fold_into(into, from, whole.map(|members| members * self.devices));
     }
 }
 

@@ -250,7 +250,7 @@ impl Drop for Promise {
 fn reduce(fold: &dyn Fold, addends: &[Buffer], into: &Buffer) -> Result<(), LoanError> {
     let lent = addends.iter().map(Buffer::read).collect::<Result<Vec<_>, _>>()?;
     let parts: Vec<&[u8]> = lent.iter().map(|part| &**part).collect();
-    fold.fold(&parts, &mut into.write()?, false);
+    fold.fold(&parts, &mut into.write()?, None);
     Ok(())
 }
 
