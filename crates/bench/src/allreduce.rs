@@ -8,9 +8,7 @@ mod tune;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, Design, Table};
-use tensorwire_node::{
-    ArrivalMode, FloatType, Hosts, JobSpec, Transport, VerbsOptions, launch,
-};
+use tensorwire_node::{ArrivalMode, FloatType, Hosts, JobSpec, Transport, VerbsOptions, launch};
 use tensorwire_tensor::DType;
 
 use crate::error::BenchError;

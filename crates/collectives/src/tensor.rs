@@ -53,13 +53,8 @@ pub enum Design {
 }
 
 impl Design {
-    pub const ALL: [Design; 5] = [
-        Design::MultiRing,
-        Design::SingleRing,
-        Design::OmpRing,
-        Design::Reg,
-        Design::FlatRing,
-    ];
+    pub const ALL: [Design; 5] =
+        [Design::MultiRing, Design::SingleRing, Design::OmpRing, Design::Reg, Design::FlatRing];
 
     /// As `--design` spells it.
     pub fn name(self) -> &'static str {
@@ -136,7 +131,8 @@ impl TensorGroup {
         match devices.count() {
             0 => Err(GroupError::Failed("a worker without devices has no tensor".into())),
             2.. if design == Design::FlatRing => Err(GroupError::Failed(
-                "in a flat ring every device is a member of its own; open a group of all of them".into(),
+                "in a flat ring every device is a member of its own; open a group of all of them"
+                    .into(),
             )),
             _ => Ok(TensorGroup { group, devices, design, slices, tensors: Vec::new() }),
         }
@@ -223,7 +219,9 @@ impl TensorGroup {
                 continue;
             }
             if deadline.passed() {
-                return Err(GroupError::TimedOut { waiting_for: operation.waiting_for(&*self.group) });
+                return Err(GroupError::TimedOut {
+                    waiting_for: operation.waiting_for(&*self.group),
+                });
             }
             operation.wait(self.group.as_mut(), deadline)?;
         }
@@ -253,7 +251,7 @@ fn of_all_vectors(call: &Call, devices: usize) -> Call {
         Call::AllReduce(fold) => Call::AllReduce(of_all(fold)),
         Call::ReduceScatter(fold) => Call::ReduceScatter(of_all(fold)),
         Call::Reduce { root, fold } => Call::Reduce { root: *root, fold: of_all(fold) },
-        Call::AllGather | Call::Broadcast { .. } => call.clone(),
+        Call::AllGather { .. } | Call::Broadcast { .. } => call.clone(),
     }
 }
 

@@ -11,9 +11,7 @@ use tensorwire_collectives::{
     TensorGroup, TensorId, VectorId,
 };
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
-use tensorwire_node::{
-    JoinError, Member, MemberError, Peers, Reduction, VectorFold, WireOptions,
-};
+use tensorwire_node::{JoinError, Member, MemberError, Peers, Reduction, VectorFold, WireOptions};
 use tensorwire_tensor::DType;
 
 use super::devices::DeviceThreads;
@@ -300,17 +298,16 @@ impl Case {
                 CollectiveKind::Reduce if self.me == ROOT => vec![(all(), sum)],
                 CollectiveKind::Reduce => vec![],
             };
+            let is_defined = !wanted.is_empty();
             for (ranges, weight) in wanted {
                 for range in ranges {
-                    if let Some(at) =
-                        self.payload.first_difference(&bytes, range, weight, step)
-                    {
+                    if let Some(at) = self.payload.first_difference(&bytes, range, weight, step) {
                         let (bytes, collective) = (bytes.len(), self.collective.name());
                         return Err(AllreduceError::Wrong { step, device, at, bytes, collective });
                     }
                 }
-                count += 1;
             }
+            count += u64::from(is_defined);
         }
         Ok(count)
     }

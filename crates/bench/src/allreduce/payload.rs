@@ -177,7 +177,10 @@ mod tests {
             let all = payload.weight(None);
             for weight in [all - 1, all + 2, 0] {
                 let bytes = filled(&mut payload, 5000, weight, 0);
-                assert_eq!(payload.first_difference(&bytes, 0..8, all, 0).map(|at| at < 8), Some(true));
+                assert_eq!(
+                    payload.first_difference(&bytes, 0..8, all, 0).map(|at| at < 8),
+                    Some(true)
+                );
             }
             let bytes = filled(&mut payload, 5000, all, 1);
             assert!(payload.first_difference(&bytes, 0..bytes.len(), all, 0).is_some());

@@ -32,8 +32,7 @@ pub fn tuned_rows(results: &[AllreduceResult]) -> Vec<TunedRow> {
         let before =
             before.filter(|row| (row.transport, row.row.world) == (fastest.transport, world));
         let stays = before.is_some_and(|before| {
-            let mut same =
-                of_case.iter().filter(|result| result.algorithm == before.row.algorithm);
+            let mut same = of_case.iter().filter(|result| result.algorithm == before.row.algorithm);
             same.any(|result| fastest.median_s >= BETTER * result.median_s)
         });
         if !stays {
@@ -116,10 +115,7 @@ mod tests {
         let rows = tuned_rows(&[tcp, shm]);
         let lines: Vec<String> =
             rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
-        assert_eq!(
-            lines[1],
-            r#"{"transport":"tcp","world":4,"from_bytes":0,"algorithm":"ring"}"#
-        );
+        assert_eq!(lines[1], r#"{"transport":"tcp","world":4,"from_bytes":0,"algorithm":"ring"}"#);
         let text = format!("{}\n\n{}\n", lines[0], lines[1]);
         let read = |transport| read_table(&text, transport).unwrap().rows;
         assert_eq!(read(Transport::Tcp), [row(4, 0, Ring)]);

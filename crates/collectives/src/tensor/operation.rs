@@ -94,11 +94,7 @@ impl<'a> Operation<'a> {
     }
 
     /// What comes after a slice's stage, if that is over.
-    fn next(
-        &self,
-        slice: usize,
-        group: &mut dyn Collectives,
-    ) -> Result<Option<Stage>, GroupError> {
+    fn next(&self, slice: usize, group: &mut dyn Collectives) -> Result<Option<Stage>, GroupError> {
         Ok(match self.stages[slice] {
             Stage::Waiting => Some(Stage::Gathering(self.gather(slice, group.size()))),
             Stage::Gathering(0) => {
@@ -118,8 +114,7 @@ impl<'a> Operation<'a> {
         group: &mut dyn Collectives,
         deadline: Deadline,
     ) -> Result<(), GroupError> {
-        let is_at_work =
-            |stage: &Stage| matches!(stage, Stage::Gathering(_) | Stage::Spreading(_));
+        let is_at_work = |stage: &Stage| matches!(stage, Stage::Gathering(_) | Stage::Spreading(_));
         let devices_work = self.stages.iter().any(is_at_work);
         let is_on_wire = self.stages.iter().any(|stage| matches!(stage, Stage::OnWire(_)));
         match (devices_work, is_on_wire) {
@@ -163,8 +158,8 @@ impl<'a> Operation<'a> {
                     let (fold, addends) = (fold.clone(), self.of_devices(slice, part));
                     Box::new(move || reduce(fold.as_ref(), &addends, &wire))
                 }),
-            Call::AllGather => {
-                let piece = self.bound.slices.piece(slice, self.me, members, 1);
+            Call::AllGather { element_bytes } => {
+                let piece = self.bound.slices.piece(slice, self.me, members, *element_bytes);
                 self.submit(slice, piece, |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
                     Box::new(move || first.iter().try_for_each(|first| copy(first, &wire)))
@@ -183,7 +178,9 @@ impl<'a> Operation<'a> {
     /// Has devices take what came over the wire; of how many parts.
     fn spread(&self, slice: usize, members: usize) -> usize {
         let range = match self.call {
-            Call::AllReduce(_) | Call::AllGather | Call::Broadcast { .. } => self.whole(slice),
+            Call::AllReduce(_) | Call::AllGather { .. } | Call::Broadcast { .. } => {
+                self.whole(slice)
+            }
             Call::ReduceScatter(fold) => {
                 self.bound.slices.piece(slice, self.me, members, fold.element_bytes())
             }
