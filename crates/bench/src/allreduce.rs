@@ -176,13 +176,6 @@ impl AllreduceSpec {
     pub fn with_repetitions(self, repetitions: usize) -> AllreduceSpec {
         AllreduceSpec { repetitions: repetitions.div_ceil(self.rounds), ..self }
     }
-
-    /// Algorithms that can be taken.
-    pub fn algorithms(&self) -> Vec<Algorithm> {
-        let shares = matches!(self.transport, Transport::Shm | Transport::Auto);
-        let can = |algorithm: &Algorithm| shares || *algorithm != Algorithm::Shared;
-        Algorithm::ALL.into_iter().filter(can).collect()
-    }
 }
 
 impl Way {
@@ -334,15 +327,6 @@ mod tests {
         };
         assert_eq!(shares(4), [1.5, 0.75, 0.75, 1.0, 1.0]);
         assert_eq!(shares(1), [0.0, 0.0, 0.0, 1.0, 1.0]);
-    }
-
-    #[test]
-    fn shared_memory_is_for_those_who_share_it() {
-        let algorithms = |transport| {
-            AllreduceSpec { transport, ..AllreduceSpec::new(2, 4, true) }.algorithms().len()
-        };
-        assert_eq!(algorithms(Transport::Shm), Algorithm::ALL.len());
-        assert_eq!(algorithms(Transport::Tcp), Algorithm::ALL.len() - 1);
     }
 
     fn report(times_ns: &[f64], bytes_sent: u64) -> MemberReport {

@@ -197,12 +197,12 @@ fn all_designs(make: impl Fn(u32) -> Vec<Fabric>, members: &[u32], devices: &[us
 
 #[test]
 fn every_call_and_design_over_shared_memory() {
-    all_designs(|size| SHM.mesh(size), &[1, 2, 4], &[1, 2, 3]);
+    all_designs(|size| SHM.mesh(size), &[1, 2, 3], &[1, 3]);
 }
 
 #[test]
 fn every_call_and_design_over_tcp() {
-    all_designs(|size| TCP.mesh(size), &[2, 3], &[1, 3]);
+    all_designs(|size| TCP.mesh(size), &[2], &[2]);
 }
 
 #[test]
@@ -247,7 +247,8 @@ impl Devices for ByHand {
     }
 
     fn submit(&self, _: usize, work: Work) {
-        self.0.lock().unwrap().send(work).unwrap();
+        // the test may want none: then the work is dropped
+        let _ = self.0.lock().unwrap().send(work);
     }
 }
 

@@ -11,7 +11,8 @@ use tensorwire_collectives::{
     TensorGroup, TensorId, VectorId,
 };
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
-use tensorwire_node::{JoinError, Member, MemberError, Peers, Reduction, VectorFold, WireOptions};
+use tensorwire_kernels::{FoldKind, NoFold};
+use tensorwire_node::{JoinError, Member, MemberError, Peers, VectorFold, WireOptions};
 use tensorwire_tensor::DType;
 
 use super::devices::DeviceThreads;
@@ -45,8 +46,8 @@ pub enum AllreduceError {
     Loan(#[from] LoanError),
     #[error("starting the threads of devices: {0}")]
     Devices(std::io::Error),
-    #[error("no {dtype} can be summed: {reason}")]
-    Fold { dtype: DType, reason: String },
+    #[error(transparent)]
+    Fold(#[from] NoFold),
     #[error(
         "step {step}, device {device}: byte {at} of {bytes} after {collective} is not what was given: wrong data"
     )]
@@ -236,9 +237,7 @@ impl Case {
     fn new(subject: &mut Subject, told: &Told) -> Result<Case, AllreduceError> {
         let spec = &told.spec;
         let dtype = DType::from(spec.dtype);
-        let fold = VectorFold::new(dtype, Reduction::Sum)
-            .map_err(|error| AllreduceError::Fold { dtype, reason: error.to_string() })?;
-        let fold: Arc<dyn Fold> = Arc::new(fold);
+        let fold: Arc<dyn Fold> = Arc::new(VectorFold::new(dtype, FoldKind::Sum)?);
         let call = match spec.collective {
             CollectiveKind::AllReduce => Call::AllReduce(fold),
             CollectiveKind::ReduceScatter => Call::ReduceScatter(fold),
