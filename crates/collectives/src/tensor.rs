@@ -20,6 +20,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use tensorwire_base::Deadline;
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
@@ -43,7 +44,8 @@ pub trait Devices: Debug + Send + Sync {
 }
 
 /// How a tensor is reduced; see the table above.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Design {
     MultiRing,
     SingleRing,
@@ -65,11 +67,6 @@ impl Design {
             Design::Reg => "reg",
             Design::FlatRing => "flat-ring",
         }
-    }
-
-    /// The design of that name.
-    pub fn named(name: &str) -> Option<Design> {
-        Design::ALL.into_iter().find(|design| design.name() == name)
     }
 
     /// What the paper's group takes for it; none: whatever suits.

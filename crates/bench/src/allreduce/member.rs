@@ -10,8 +10,8 @@ use tensorwire_collectives::{
     Algorithm, Call, Collectives, Design, Fold, Group, GroupError, GroupOptions, GroupStats,
     TensorGroup, TensorId, VectorId,
 };
-use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_kernels::{FoldKind, NoFold};
+use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_node::{JoinError, Member, MemberError, Peers, VectorFold, WireOptions};
 use tensorwire_tensor::DType;
 

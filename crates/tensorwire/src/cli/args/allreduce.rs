@@ -74,7 +74,10 @@ impl AllreduceArgs {
                 true if self.tune.is_some() => all(),
                 true => vec![None],
             };
-            return algorithms.into_iter().map(|algorithm| Way { algorithm, tensor: None }).collect();
+            return algorithms
+                .into_iter()
+                .map(|algorithm| Way { algorithm, tensor: None })
+                .collect();
         };
         let mut ways = Vec::new();
         for design in self.design.iter().copied().map(Design::from) {

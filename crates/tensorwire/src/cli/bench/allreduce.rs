@@ -105,7 +105,10 @@ fn possible(transport: Transport) -> Vec<Algorithm> {
 
 fn read(path: &Path, transport: Transport) -> Result<Table, Failure> {
     let wrong = |error: &dyn std::fmt::Display| {
-        Failure::user(format!("cannot read the table {}: {error}; --tune writes one", path.display()))
+        Failure::user(format!(
+            "cannot read the table {}: {error}; --tune writes one",
+            path.display()
+        ))
     };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
     let table = read_table(&text, transport).map_err(|error| wrong(&error))?;
