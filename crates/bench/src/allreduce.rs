@@ -245,7 +245,7 @@ fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Vec<MemberReport
         ..job.clone()
     };
     let reports = launch(&job, &mut |_| {})?.reports;
-    let reports = reports.into_iter().map(|(_, report)| Ok(serde_json::from_value(report)?));
+    let reports = reports.into_values().map(|report| Ok(serde_json::from_value(report)?));
     reports.collect()
 }
 

@@ -1,5 +1,6 @@
 //! A process of the measurement: it fills its vectors, meets the others, takes part, and compares every element.
 
+use std::iter::once;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -216,7 +217,7 @@ impl Subject {
             SubjectKind::Vector { group, .. } => {
                 let (size, len) = (group.size(), self.vectors[0].bytes() / element_bytes);
                 let at = |member: usize| member * len / size * element_bytes;
-                Ok(vec![at(member)..at(member + 1)])
+                Ok(once(at(member)..at(member + 1)).collect())
             }
             SubjectKind::Tensor { group, id } => group.pieces(*id, member, element_bytes),
         }
@@ -259,18 +260,17 @@ impl Case {
             let contributor = self.contributor(self.me, device, subject);
             let weight = self.payload.weight(Some(contributor));
             let mut bytes = vector.write()?;
-            let all = 0..bytes.len();
             let gives = match self.collective {
-                CollectiveKind::AllReduce
-                | CollectiveKind::ReduceScatter
-                | CollectiveKind::Reduce => vec![all.clone()],
-                CollectiveKind::AllGather => self.pieces[self.me].clone(),
-                CollectiveKind::Broadcast if self.me == ROOT => vec![all.clone()],
-                CollectiveKind::Broadcast => vec![],
+                CollectiveKind::AllGather => Some(self.pieces[self.me].clone()),
+                CollectiveKind::Broadcast if self.me != ROOT => Some(Vec::new()),
+                _ => None,
             };
-            if gives != [all.clone()] {
-                bytes.fill(0);
-            }
+            let Some(gives) = gives else {
+                let all = 0..bytes.len();
+                self.payload.fill(&mut bytes, all, weight, step);
+                continue;
+            };
+            bytes.fill(0);
             for range in gives {
                 self.payload.fill(&mut bytes, range, weight, step);
             }
@@ -283,7 +283,7 @@ impl Case {
         let mut count = 0;
         for (device, vector) in subject.vectors.iter().enumerate() {
             let bytes = vector.read()?;
-            let all = || vec![0..bytes.len()];
+            let all = || once(0..bytes.len()).collect();
             let sum = self.payload.weight(None);
             let of_first = |member| self.payload.weight(Some(self.contributor(member, 0, subject)));
             let wanted: Vec<(Vec<Range<usize>>, u32)> = match self.collective {
