@@ -167,13 +167,13 @@ def print_table(comparisons: list[Comparison], out: TextIO) -> None:
 
 def print_block(block: list[Comparison], out: TextIO) -> None:
     peers = [peer for peer in NAMES if any(c.peer == peer for c in block)]
-    side = "  | {:>9}  {:>6}  {:>7}  {:>15}"
-    head = "{:>8}  {:>10}  {:>6}  {:17}".format("size", "tensorwire", "bus", "by")
+    side = "  | {:>9}  {:>8}  {:>7}  {:>15}"
+    head = "{:>8}  {:>10}  {:>8}  {:17}".format("size", "tensorwire", "bus", "by")
     print(head + "".join(side.format(NAMES[peer], "bus", "ratio", "of the rounds") for peer in peers), file=out)
     for size in sorted({c.bytes for c in block}):
         row = {c.peer: c for c in block if c.bytes == size}
         any_of = next(iter(row.values()))
-        line = "{:>8}  {:>10}  {:>6}  {:17}".format(
+        line = "{:>8}  {:>10}  {:>8}  {:17}".format(
             size_name(size),
             duration(any_of.tensorwire_s.median),
             rate(any_of.tensorwire_bus_bytes_per_s),
