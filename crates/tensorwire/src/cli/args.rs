@@ -1,5 +1,6 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
+mod allreduce;
 mod kvstore;
 
 use std::net::{IpAddr, SocketAddr};
@@ -10,11 +11,11 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
-    OptimizerChoice, RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
-    VerbsOptions,
+    ArrivalMode, BatchesSpec, ConfigError, Exchange, GidChoice, Hosts, Kernels, OptimizerChoice,
+    RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
+pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use kvstore::KvstoreArgs;
 
 const TRAIN_EXAMPLES: &str = "\
@@ -335,6 +336,8 @@ pub(crate) enum Scenario {
     Write(WriteArgs),
     /// Push and pull of one key by several workers, in step; over ZeroMQ too (Mamidala et al.)
     Kvstore(KvstoreArgs),
+    /// Collective operations by every algorithm, and of tensors that devices hold (Mamidala et al., section 6)
+    Allreduce(AllreduceArgs),
 }
 
 #[derive(Args, Debug)]
@@ -470,7 +473,7 @@ enum OptimizerArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum FloatArg {
+pub(crate) enum FloatArg {
     F32,
     F64,
     Bf16,
@@ -516,11 +519,7 @@ impl JobArgs {
                 OptimizerArg::AdaGrad => OptimizerChoice::AdaGrad,
                 OptimizerArg::Adam => OptimizerChoice::Adam,
             },
-            dtype: match self.dtype {
-                FloatArg::F32 => FloatType::F32,
-                FloatArg::F64 => FloatType::F64,
-                FloatArg::Bf16 => FloatType::Bf16,
-            },
+            dtype: self.dtype.into(),
             rate: self.lr,
             momentum: self.momentum,
             seed: self.seed,

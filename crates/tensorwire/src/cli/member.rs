@@ -37,6 +37,9 @@ pub(crate) fn run() -> Result<(), Failure> {
         tensorwire_bench::KVSTORE => {
             tensorwire_bench::kvstore_member(&member).map_err(|error| error.to_string())
         }
+        tensorwire_bench::ALLREDUCE => {
+            tensorwire_bench::allreduce_member(&member).map_err(|error| error.to_string())
+        }
         tensorwire_bench::WRITE => {
             tensorwire_bench::write_member(&member).map_err(|error| error.to_string())
         }
