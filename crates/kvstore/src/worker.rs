@@ -105,6 +105,9 @@ impl KvWorker {
     /// # Errors
     /// When there is not enough memory.
     pub fn alloc(&mut self, spec: &ValueSpec) -> Result<Buffer, StoreError> {
+        if !spec.fits_memory() {
+            return Err(StoreError::Absurd { spec: *spec });
+        }
         self.core.pool.alloc(self.wire.as_mut(), spec.bytes())
     }
 
