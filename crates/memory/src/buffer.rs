@@ -2,7 +2,9 @@
 //! readers add one, a writer takes it from 0 to -1. The flags stay in release builds: they are what makes the slices sound.
 //!
 //! What loans cannot see is a *remote* writer. The owner of a plan promises that nobody reads a
-//! receive buffer between the moment its sender may write again and the arrival of that write.
+//! receive buffer between the moment its sender may write again and the arrival of that write; of a store, whoever
+//! pulls promises it of what is pulled into. No exclusive loan stands for such a writer: one buffer may be
+//! pulled into by parts, from several servers at once, while other parts of it are still lent to their pushes.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;

@@ -92,6 +92,8 @@ pub(super) struct Pushed {
 /// The bytes that a pull of one part fills.
 #[derive(Debug)]
 pub(super) struct Pulled {
+    /// Not lent while a server writes there: of a value on several servers one part may be on its way in while
+    /// another, in the same loan, is still being pushed from here. So whoever pulls keeps readers out.
     pub(super) into: Buffer,
     pub(super) bytes: Range<usize>,
     /// Registered memory to stand in for `into`, which is none.
