@@ -16,7 +16,7 @@ use tensorwire_memory::WriteLoan;
 use crate::error::MpiError;
 
 /// How often a wait asks again at once, giving other threads their turn, before it sleeps in between: MPI wakes nobody.
-const ASKED_AT_ONCE: u32 = 1000;
+const ASKED_AT_ONCE: u32 = 20_000;
 const NAP: Duration = Duration::from_micros(50);
 
 /// MPI is opened such that its calls come from any thread, and never two at a time.
@@ -240,7 +240,7 @@ impl Communicator {
         // SAFETY: MPI reads and writes the two blocks of `held`, which are of these sizes.
         unsafe {
             Operation::begin("MPI_Iallgather", held, |held, request| {
-                let (from, into) = (held.from.as_ptr().cast(), held.into.as_mut_ptr().cast());
+                let (from, into) = (start(&mut held.from).cast_const(), start(&mut held.into));
                 let bytes = ffi::RSMPI_UINT8_T;
                 ffi::MPI_Iallgather(from, count, bytes, into, count, bytes, self.0, request)
             })
@@ -254,7 +254,7 @@ impl Communicator {
         // SAFETY: MPI reads or writes a block of `held`, which is of this size.
         unsafe {
             Operation::begin("MPI_Ibcast", held, |held, request| {
-                let into = held.into.as_mut_ptr().cast();
+                let into = start(&mut held.into);
                 ffi::MPI_Ibcast(into, count, ffi::RSMPI_UINT8_T, root, self.0, request)
             })
         }
@@ -432,6 +432,11 @@ impl InPlace {
         };
         Ok(InPlace(std::ptr::without_provenance(value)))
     }
+}
+
+/// Of nothing, no address: that of an empty vector may be what means "in place".
+fn start(bytes: &mut [u8]) -> *mut c_void {
+    if bytes.is_empty() { std::ptr::null_mut() } else { bytes.as_mut_ptr().cast() }
 }
 
 fn element_bytes(plain: Plain) -> usize {
