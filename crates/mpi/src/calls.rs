@@ -347,6 +347,45 @@ impl Communicator {
         }
     }
 
+    /// The root has everybody's piece, each in its place of the vector.
+    pub(crate) fn gather_pieces(
+        &self,
+        vector: WriteLoan,
+        pieces: &[(usize, usize)],
+        root: usize,
+        me: usize,
+        in_place: InPlace,
+    ) -> Result<Operation<Lent>, MpiError> {
+        let mut held = Lent::new(vector, None);
+        held.counts = counts(pieces.iter().map(|(_, bytes)| *bytes))?;
+        held.starts = counts(pieces.iter().map(|(start, _)| *start))?;
+        let (count, first) = (count(pieces[me].1)?, pieces[me].0);
+        let root_number = self::count(root)?;
+        // SAFETY: as in `all_gather_pieces`; who is not the root sends its piece, and has nothing written.
+        unsafe {
+            Operation::begin("MPI_Igatherv", held, |held, request| {
+                let (own, bytes) = (held.vector.start(), ffi::RSMPI_UINT8_T);
+                let (counts, starts) = (held.counts.as_ptr(), held.starts.as_ptr());
+                let (from, into) = match root == me {
+                    true => (in_place.0, own.cast()),
+                    false => (own.add(first).cast_const().cast(), std::ptr::null_mut()),
+                };
+                ffi::MPI_Igatherv(
+                    from,
+                    count,
+                    bytes,
+                    into,
+                    counts,
+                    starts,
+                    bytes,
+                    root_number,
+                    self.0,
+                    request,
+                )
+            })
+        }
+    }
+
     pub(crate) fn broadcast(
         &self,
         vector: WriteLoan,
@@ -362,8 +401,8 @@ impl Communicator {
         }
     }
 
-    /// Sends each member the bytes of the vector that `pieces` says, and gets `bytes_in` from each: gathered ← these,
-    /// one behind the other.
+    /// Sends each member its piece of the vector: gathered ← what each has of this member's, of so many bytes, one
+    /// behind the other.
     pub(crate) fn exchange(
         &self,
         vector: WriteLoan,

@@ -15,8 +15,9 @@ use crate::calls::{Communicator, InPlace, Lent, Operation, pause};
 use crate::error::MpiError;
 use crate::world::{World, word, words};
 
-/// Most bytes of a vector: MPI counts, and where pieces begin, have 31 bits.
-const BYTES_MAX: usize = i32::MAX as usize;
+/// Most bytes of a vector. MPI's counts have 31 bits; what is gathered of a piece that is longer than others' is a
+/// little more than a vector.
+const BYTES_MAX: usize = (i32::MAX as usize) - (1 << 20);
 
 /// What a group is told; the same at all members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,8 +73,12 @@ enum Then {
     Move(Option<Arc<dyn Fold>>, Range<usize>),
     /// The members' addends of this range were gathered.
     Fold(Arc<dyn Fold>, Range<usize>),
-    /// The same, and everybody wants everybody's.
-    FoldAndGather(Arc<dyn Fold>, Range<usize>, Vec<(usize, usize)>),
+    /// The same, and everybody wants everybody's, or the one that is named does.
+    FoldAndGather {
+        fold: Arc<dyn Fold>,
+        pieces: Vec<(usize, usize)>,
+        root: Option<usize>,
+    },
 }
 
 impl MpiGroup {
@@ -185,8 +190,8 @@ impl MpiGroup {
                     (over.all_reduce(loan, plain, in_place)?, finishing(plain, fold, all))
                 }
                 None => {
-                    let operation = self.exchange(vector, loan, &pieces, piece_bytes)?;
-                    (operation, Then::FoldAndGather(fold, piece, pieces))
+                    let operation = self.exchange(vector, loan, &pieces)?;
+                    (operation, Then::FoldAndGather { fold, pieces, root: None })
                 }
             },
             Call::ReduceScatter(fold) => match self.plain(&fold) {
@@ -194,10 +199,7 @@ impl MpiGroup {
                     let operation = over.reduce_scatter(loan, plain, &pieces, in_place)?;
                     (operation, Then::Move((plain.op == Op::Mean).then_some(fold), piece))
                 }
-                None => {
-                    let operation = self.exchange(vector, loan, &pieces, piece_bytes)?;
-                    (operation, Then::Fold(fold, piece))
-                }
+                None => (self.exchange(vector, loan, &pieces)?, Then::Fold(fold, piece)),
             },
             Call::Reduce { root, fold } => {
                 let is_root = root == self.me;
@@ -209,25 +211,22 @@ impl MpiGroup {
                         (operation, if is_root { then } else { Then::Nothing })
                     }
                     None => {
-                        let whole = |to| (0, if to == root { bytes } else { 0 });
-                        let to: Vec<_> = (0..self.size).map(whole).collect();
-                        let bytes_in = if is_root { bytes } else { 0 };
-                        let operation = self.exchange(vector, loan, &to, bytes_in)?;
-                        (operation, if is_root { Then::Fold(fold, all) } else { Then::Nothing })
+                        let operation = self.exchange(vector, loan, &pieces)?;
+                        (operation, Then::FoldAndGather { fold, pieces, root: Some(root) })
                     }
                 }
             }
         })
     }
 
-    /// Sends each member its piece, and gathers so many bytes from each.
+    /// Sends each member its piece, and gathers this one's.
     fn exchange(
         &mut self,
         vector: usize,
         loan: WriteLoan,
         pieces: &[(usize, usize)],
-        bytes_in: usize,
     ) -> Result<Operation<Lent>, GroupError> {
+        let (_, bytes_in) = pieces[self.me];
         let all = bytes_in * self.size;
         let Vector { addends, communicator, .. } = &mut self.vectors[vector];
         if addends.as_ref().is_none_or(|there| there.bytes() < all) {
@@ -264,10 +263,15 @@ impl MpiGroup {
                 }
             }
             Then::Fold(fold, range) => fold_gathered(fold.as_ref(), &mut loan, &range),
-            Then::FoldAndGather(fold, range, pieces) => {
-                fold_gathered(fold.as_ref(), &mut loan, &range);
+            Then::FoldAndGather { fold, pieces, root } => {
+                let (start, bytes) = pieces[self.me];
+                fold_gathered(fold.as_ref(), &mut loan, &(start..start + bytes));
                 let over = self.vectors[vector].communicator.as_ref().ok_or_else(closed)?;
-                return Ok(Some(over.all_gather_pieces(loan, &pieces, self.in_place)?));
+                let in_place = self.in_place;
+                return Ok(Some(match root {
+                    None => over.all_gather_pieces(loan, &pieces, in_place)?,
+                    Some(root) => over.gather_pieces(loan, &pieces, root, self.me, in_place)?,
+                }));
             }
         }
         Ok(None)

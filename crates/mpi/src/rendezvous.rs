@@ -10,7 +10,8 @@ use crate::error::MpiError;
 use crate::world::World;
 
 /// A fabric that is connected to those of all other processes, as a [`tensorwire_collectives::Group`] wants it; its
-/// ranks are MPI's. Rank 0 makes the job's secret. `open` opens the fabric, with what it likes to change in the
+/// ranks are MPI's. Rank 0 makes the job's secret, which MPI tells the others: whoever may read along there may
+/// take part. `open` opens the fabric, with what it likes to change in the
 /// configuration: the address to listen at, where there are several hosts.
 ///
 /// # Errors
