@@ -9,6 +9,7 @@ mod config;
 mod control;
 pub mod doctor;
 mod exit;
+mod group;
 mod hosts;
 mod launch;
 mod member;
@@ -29,6 +30,7 @@ pub use config::{
     ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, StoreConfig, Strategy,
     TraceConfig, TrainConfig, Transport,
 };
+pub use group::VectorFold;
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError, Peers, Scheduling, WireOptions};
