@@ -633,10 +633,6 @@ impl Core {
         Ok((value.spec, value.parts.clone()))
     }
 
-    pub(super) fn is_shown_to_any(&self, wire: &dyn Wire) -> bool {
-        self.links.iter().any(|link| wire.shown_from(link.rank).is_some())
-    }
-
     pub(super) fn now_ms() -> u64 {
         Clock::now_ns() / 1_000_000
     }
