@@ -150,13 +150,14 @@ impl MpiGroup {
         fold.plain().filter(|_| !self.options.deterministic)
     }
 
-    fn begin(&mut self, vector: usize, call: Call) -> Result<(Operation<Lent>, Then), GroupError> {
+    /// Can this be done with a vector? Returns the bytes of its elements.
+    fn check(&self, vector: usize, call: &Call) -> Result<usize, GroupError> {
         let known = self.vectors.get(vector).ok_or_else(|| unknown(vector))?;
         if known.is_busy {
             return Err(wrong(vector, "an operation on it is under way; wait for that"));
         }
         let bytes = known.buffer.bytes();
-        let element_bytes = match &call {
+        let element_bytes = match call {
             Call::AllReduce(fold) | Call::ReduceScatter(fold) | Call::Reduce { fold, .. } => {
                 fold.element_bytes()
             }
@@ -169,11 +170,18 @@ impl MpiGroup {
                 &format!("{bytes} bytes are no elements of {element_bytes}"),
             ));
         }
-        if let Call::Broadcast { root } | Call::Reduce { root, .. } = &call
+        if let Call::Broadcast { root } | Call::Reduce { root, .. } = call
             && *root >= self.size
         {
             return Err(wrong(vector, &format!("there is no member {root} of {}", self.size)));
         }
+        Ok(element_bytes)
+    }
+
+    fn begin(&mut self, vector: usize, call: Call) -> Result<(Operation<Lent>, Then), GroupError> {
+        let element_bytes = self.check(vector, &call)?;
+        let known = &self.vectors[vector];
+        let bytes = known.buffer.bytes();
         let loan = known.buffer.lend_for_writing().map_err(|error| lent(vector, error))?;
         let over = known.communicator.as_ref().ok_or_else(closed)?;
         let pieces = self.pieces(bytes, element_bytes);
