@@ -43,11 +43,11 @@ pub use store::{
 };
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
-pub use tensorwire_kvstore::ServerLoad;
 pub use tensorwire_kvstore::proto::Role;
+pub use tensorwire_kvstore::{ServerLoad, Travels};
 pub use trace::{TraceError, TraceEvent};
 pub use train::{
-    Prepared, StoreValue, TrainError, Travels, launch_train, model_named, train_local, train_member,
+    Prepared, StoreValue, TrainError, launch_train, model_named, train_local, train_member,
 };
 pub use verdict::{FirstFailure, Remark};
 pub use weights::WeightsError;
