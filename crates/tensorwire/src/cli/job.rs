@@ -28,6 +28,7 @@ pub(crate) fn job_spec(
         roles,
         payload,
         hosts: Hosts::default(),
+        lobby: None,
         tether: vec!["tether".to_string(), "--".to_string()],
         verbs: None,
         listen,

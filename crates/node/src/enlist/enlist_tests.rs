@@ -1,0 +1,2 @@
+//! A lobby and those who call it, in one process.
+use super::*;
