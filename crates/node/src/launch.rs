@@ -626,11 +626,17 @@ impl Launcher<'_> {
         members.filter(|(_, member)| !member.survived).map(seen).collect()
     }
 
-    /// Ends all members: first by word, then, after a moment, by force.
+    /// Ends all members: first by word, then, after a moment, by force. Those that somebody else started
+    /// are told by the lobby, later: when they end, this process may be ended, too.
     fn stop(&mut self, reason: &str) {
+        if let Some(lobby) = &self.spec.lobby {
+            let enlisted = self.members.iter_mut().filter(|m| m.process.is_enlisted());
+            enlisted.filter_map(|m| m.control.take()).for_each(|control| lobby.stop_later(control));
+        }
         self.tell_all(&ToMember::Stop { reason: reason.to_string() });
         let deadline = Deadline::after(SETTLE / 2);
-        while !deadline.passed() && self.members.iter().any(|m| m.exit.is_none()) {
+        let lives = |m: &MemberState| m.exit.is_none() && !m.process.is_enlisted();
+        while !deadline.passed() && self.members.iter().any(lives) {
             std::thread::sleep(Duration::from_millis(5));
             for member in self.members.iter_mut().filter(|m| m.exit.is_none()) {
                 member.exit = member.process.try_wait();

@@ -18,7 +18,7 @@ use tensorwire_fabric::{JobCredentials, Member as Identity, Secret};
 use super::detect::{Detected, Rendezvous, Seat};
 use super::{Answer, Enlistment, Machine, door_key};
 use crate::assignment::Assignment;
-use crate::control::{read_frame, write_frame};
+use crate::control::{ToMember, read_frame, write_frame};
 use crate::hosts::Hosts;
 
 /// How often the lobby looks around.
@@ -97,6 +97,8 @@ pub struct Lobby {
     shared: Arc<Shared>,
     keeper: Mutex<Option<JoinHandle<()>>>,
     listener: TcpListener,
+    /// Members of a job that has failed.
+    to_stop: Mutex<Vec<TcpStream>>,
 }
 
 #[derive(Debug)]
@@ -160,6 +162,7 @@ impl Lobby {
             shared,
             keeper: Mutex::new(Some(thread)),
             listener,
+            to_stop: Mutex::default(),
         })
     }
 
@@ -231,8 +234,14 @@ impl Lobby {
         Hosts::of_members(names)
     }
 
-    /// Tells everyone, also those who come in the next moments, that there is no job.
+    /// Tells everyone, also those who come in the next moments, that there is no job, or no more. Whoever
+    /// started the processes may end this one as soon as they end: what is to be said is said before.
     pub fn dismiss(&self) {
+        let reason = "the job has ended".to_string();
+        for mut member in self.to_stop.lock().drain(..) {
+            // one that is gone needs not be told
+            let _ = write_frame(&mut member, &ToMember::Stop { reason: reason.clone() });
+        }
         self.shared.state.lock().dismissed = true;
         let deadline = Deadline::after(DISMISS_PATIENCE);
         // it closes by itself once all have come and gone
@@ -299,6 +308,11 @@ impl Lobby {
         let mut at = self.at;
         at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip()));
         at
+    }
+
+    /// Takes the control connection of a member that is to end when all is said.
+    pub(crate) fn stop_later(&self, member: TcpStream) {
+        self.to_stop.lock().push(member);
     }
 
     fn is_here(&self, enlistee: &Enlistee) -> bool {

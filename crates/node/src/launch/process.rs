@@ -41,6 +41,10 @@ impl Process {
         }
     }
 
+    pub(super) fn is_enlisted(&self) -> bool {
+        matches!(self, Process::Enlisted(_))
+    }
+
     /// How it ended, none while it lives.
     pub(super) fn try_wait(&mut self) -> Option<Exit> {
         match self {

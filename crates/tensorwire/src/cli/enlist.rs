@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use tensorwire_node::enlist::{Detected, EnlistError, Enlisted, Lobby, detect, enlist, share_out};
 
 use super::args::TrainArgs;
-use super::job::interrupt;
+use super::job::told_to_end;
 use super::output::{last_words, note};
 use super::{Failure, member, train};
 
@@ -70,7 +70,7 @@ pub(crate) fn run(found: &Detected, args: TrainArgs) -> Result<(), Failure> {
 }
 
 fn lead(found: &Detected, secret: Option<&str>, args: TrainArgs) -> Result<(), Failure> {
-    let interrupt = interrupt()?;
+    let interrupt = told_to_end()?;
     let lobby = Arc::new(Lobby::open(found, secret, args.job.listen).map_err(Failure::other)?);
     note(format_args!(
         "started by {}: {} processes, {} is the launcher at {}",

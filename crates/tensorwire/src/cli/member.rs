@@ -13,9 +13,12 @@ use tensorwire_node::{Assignment, Ending, Member, train_member};
 use super::Failure;
 use super::output::note;
 
-/// How long a member that somebody else told to end stays, so that the launcher sees first who ended before: Open
-/// MPI gives processes a second.
-const LINGER: Duration = Duration::from_millis(800);
+/// How long a member that somebody else started and tells to end stays, so that the launcher sees first who ended
+/// before. Open MPI gives processes a second.
+const TOLD_TO_END: Duration = Duration::from_millis(800);
+/// How long such a member stays when it has failed, if the launcher does not end it before: the first one that ends
+/// may be the end of all, with nothing said.
+const FAILED: Duration = Duration::from_secs(5);
 
 pub(crate) fn run() -> Result<(), Failure> {
     // even a stopped member ends with its launcher; one that runs is told why by its control connection
@@ -32,7 +35,8 @@ pub(crate) fn take_part(assignment: Assignment) -> Result<(), Failure> {
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, ignored).map_err(Failure::other)?;
     // before it joins: nobody else says why a process is told to end
-    let signals = assignment.enlisted.then(|| Signals::new([SIGTERM])).transpose();
+    let enlisted = assignment.enlisted;
+    let signals = enlisted.then(|| Signals::new([SIGTERM])).transpose();
     let signals = signals.map_err(Failure::other)?;
     let kind = assignment.kind.clone();
     let rank = assignment.rank();
@@ -60,8 +64,13 @@ pub(crate) fn take_part(assignment: Assignment) -> Result<(), Failure> {
         }
         _ => Err(format!("there is no job of kind '{kind}'")),
     };
-    // the launcher has been told, and shows it
-    done.map_err(|_| std::process::exit(1))
+    done.map_err(|_| {
+        // the launcher has been told, and shows it
+        if enlisted {
+            std::thread::sleep(FAILED);
+        }
+        std::process::exit(1)
+    })
 }
 
 /// When this process is told to end, says so to the launcher and stays for a moment.
@@ -70,7 +79,7 @@ fn linger_when_told(mut signals: Signals, member: &Member) -> Result<(), Failure
     let wait = move || {
         if signals.forever().next().is_some() {
             farewell.told_to_end();
-            std::thread::sleep(LINGER);
+            std::thread::sleep(TOLD_TO_END);
             std::process::exit(1);
         }
     };

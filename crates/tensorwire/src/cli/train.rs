@@ -17,7 +17,7 @@ use tensorwire_node::{
 use super::Failure;
 use super::args::TrainArgs;
 use super::enlist::{self, Lead};
-use super::job::{end_at_once_while, interrupt, job_spec};
+use super::job::{end_at_once_while, interrupt, job_spec_until};
 use super::metrics::Metrics;
 use super::output::{note, print};
 use super::progress::Bar;
@@ -83,12 +83,14 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
 fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Result<Done, Failure> {
     let config = &prepared.config;
     let (roles, payload) = (prepared.roles(), prepared.payload());
-    let spec = job_spec(config.listen, config.liveness_ms(), "train", roles, payload)?;
+    let (told_to_end, lobby) = match lead {
+        None => (interrupt()?, None),
+        Some(Lead { lobby, interrupt }) => (interrupt, Some(lobby)),
+    };
+    let (listen, liveness_ms) = (config.listen, config.liveness_ms());
+    let spec = job_spec_until(told_to_end, listen, liveness_ms, "train", roles, payload)?;
     let (hosts, verbs, store) = (config.hosts.clone(), config.verbs_wanted(), prepared.store_job());
-    let mut spec = JobSpec { hosts, verbs, store, ..spec };
-    if let Some(Lead { lobby, interrupt }) = lead {
-        (spec.lobby, spec.interrupt) = (Some(lobby), interrupt);
-    }
+    let spec = JobSpec { hosts, verbs, store, lobby, ..spec };
     let (updates, inbox) = channel();
     let show = move || {
         inbox.into_iter().for_each(|update| watcher.update(update));
