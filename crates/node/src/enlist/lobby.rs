@@ -57,8 +57,8 @@ pub enum EnlistError {
     },
     #[error("first to fail: {who} before the job began: its process ended")]
     Lost { who: String },
-    #[error("interrupted")]
-    Interrupted,
+    #[error("interrupted before all had come; missing: {which}")]
+    Interrupted { which: String },
     #[error("nobody answers at {at} for {waited_s} s: {last}")]
     NobodyThere { at: Rendezvous, waited_s: u64, last: String },
     #[error(
@@ -189,7 +189,7 @@ impl Lobby {
             if interrupt.load(Ordering::Relaxed) {
                 let since = *told_to_end.get_or_insert_with(Instant::now);
                 if since.elapsed() >= REASON_PATIENCE {
-                    return Err(EnlistError::Interrupted);
+                    return Err(EnlistError::Interrupted { which: missing.join(", ") });
                 }
             } else if missing.is_empty() {
                 self.seat_workers_here_first();

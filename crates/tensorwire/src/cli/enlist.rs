@@ -60,12 +60,15 @@ pub(crate) fn run(found: &Detected, args: TrainArgs) -> Result<(), Failure> {
     if found.seat.is_launcher() {
         return lead(found, secret.as_deref(), args);
     }
+    let stay = member::Stay::begin()?;
     match enlist(found, secret.as_deref()) {
         // the launcher says why
         Err(EnlistError::NoJob) => std::process::exit(1),
         Err(error) => Err(Failure::other(error)),
         // kept until this process ends: the launcher sees that by it
-        Ok(Enlisted { assignment, sign_of_life: _kept }) => member::take_part(assignment),
+        Ok(Enlisted { assignment, sign_of_life: _kept }) => {
+            member::take_part(assignment, Some(stay))
+        }
     }
 }
 

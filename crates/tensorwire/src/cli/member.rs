@@ -1,14 +1,14 @@
 //! One process of a job: the hidden subcommand `member`, told what to do through standard input, or a process
 //! that has enlisted.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tensorwire_node::doctor::{DOCTOR, doctor_member};
-use tensorwire_node::{Assignment, Ending, Member, train_member};
+use tensorwire_node::{Assignment, Ending, Farewell, Member, train_member};
 
 use super::Failure;
 use super::output::note;
@@ -26,18 +26,15 @@ pub(crate) fn run() -> Result<(), Failure> {
         .map_err(Failure::other)?;
     let assignment: Assignment = serde_json::from_reader(std::io::stdin())
         .map_err(|error| Failure::user(format!("members are started by a launcher: {error}")))?;
-    take_part(assignment)
+    let stay = if assignment.enlisted { Some(Stay::begin()?) } else { None };
+    take_part(assignment, stay)
 }
 
 /// Does this process's part of a job.
-pub(crate) fn take_part(assignment: Assignment) -> Result<(), Failure> {
+pub(crate) fn take_part(assignment: Assignment, stay: Option<Stay>) -> Result<(), Failure> {
     // Ctrl-C reaches the whole terminal; the launcher decides what it means
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, ignored).map_err(Failure::other)?;
-    // before it joins: nobody else says why a process is told to end
-    let enlisted = assignment.enlisted;
-    let signals = enlisted.then(|| Signals::new([SIGTERM])).transpose();
-    let signals = signals.map_err(Failure::other)?;
     let kind = assignment.kind.clone();
     let rank = assignment.rank();
     let end = move |ending: Ending| {
@@ -47,8 +44,8 @@ pub(crate) fn take_part(assignment: Assignment) -> Result<(), Failure> {
         std::process::exit(1);
     };
     let member = Member::join(assignment, end).map_err(Failure::other)?;
-    if let Some(signals) = signals {
-        linger_when_told(signals, &member)?;
+    if let Some(stay) = &stay {
+        stay.says_farewell(&member);
     }
     let done = match kind.as_str() {
         "train" => train_member(&member).map_err(|error| error.to_string()),
@@ -66,23 +63,38 @@ pub(crate) fn take_part(assignment: Assignment) -> Result<(), Failure> {
     };
     done.map_err(|_| {
         // the launcher has been told, and shows it
-        if enlisted {
+        if stay.is_some() {
             std::thread::sleep(FAILED);
         }
         std::process::exit(1)
     })
 }
 
-/// When this process is told to end, says so to the launcher and stays for a moment.
-fn linger_when_told(mut signals: Signals, member: &Member) -> Result<(), Failure> {
-    let farewell = member.farewell();
-    let wait = move || {
-        if signals.forever().next().is_some() {
-            farewell.told_to_end();
-            std::thread::sleep(TOLD_TO_END);
-            std::process::exit(1);
-        }
-    };
-    let thread = std::thread::Builder::new().name("signals".into());
-    thread.spawn(wait).map(drop).map_err(Failure::other)
+/// A process that somebody else started stays for a moment when it is told to end.
+pub(crate) struct Stay(Arc<OnceLock<Farewell>>);
+
+impl Stay {
+    pub(crate) fn begin() -> Result<Stay, Failure> {
+        let mut signals = Signals::new([SIGTERM]).map_err(Failure::other)?;
+        let farewell = Arc::<OnceLock<Farewell>>::default();
+        let stay = Stay(farewell.clone());
+        let wait = move || {
+            if signals.forever().next().is_some() {
+                if let Some(farewell) = farewell.get() {
+                    farewell.told_to_end();
+                }
+                std::thread::sleep(TOLD_TO_END);
+                std::process::exit(1);
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".into());
+        thread.spawn(wait).map_err(Failure::other)?;
+        Ok(stay)
+    }
+
+    /// From now on there is somebody to tell.
+    fn says_farewell(&self, member: &Member) {
+        // a process is one member
+        let _ = self.0.set(member.farewell());
+    }
 }
