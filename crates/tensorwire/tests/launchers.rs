@@ -182,14 +182,21 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
         command
     };
     trains_to_the_same_bits("srun", launch);
-    a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), launch);
+    let job = Job::start_command(launch(&["train", "--steps", "100000"]));
+    let victim = process_with(job.folder(), "train", "SLURM_PROCID=1");
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::KILL);
+    let Left { ended, processes } = end(job, LIMIT);
+    assert!(ended.stderr.contains("first to fail: worker 1 (rank 1, "), "{}", ended.stderr);
+    assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
 
-    // a stopped process is ended by srun, if it is told to
+    // what never calls, or is stopped, is ended by srun, if it is told to
     let killing = |arguments: &[&str]| {
         let mut command = slurm.command("srun");
         command.args(["-K", "-n", "4", "--overcommit", "--mpi=none", BINARY]).args(arguments);
         command
     };
+    a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), killing);
     let job = killing(&["train", "--steps", "100000", "--deadline", "4"]);
     let job = Job::start_command(job);
     let victim = process_with(job.folder(), "train", "SLURM_PROCID=2");
@@ -218,6 +225,86 @@ fn torchrun_trains_to_the_same_bits() {
         command
     };
     trains_to_the_same_bits("torchrun", launch);
+}
+
+/// Two networks of one machine, joined by a cable: what is in one shares no memory with the other.
+struct TwoHosts {
+    names: [String; 2],
+}
+
+impl TwoHosts {
+    const ADDRESSES: [&str; 2] = ["10.213.77.1", "10.213.77.2"];
+
+    /// None where networks cannot be made.
+    fn new() -> Option<TwoHosts> {
+        let names = ["a", "b"].map(|end| format!("tw{}{end}", std::process::id()));
+        let [a, b] = &names;
+        let ip = |line: String| {
+            let status = Command::new("ip").args(line.split_whitespace()).output();
+            status.is_ok_and(|output| output.status.success())
+        };
+        if !ip(format!("netns add {a}")) || !ip(format!("netns add {b}")) {
+            return None;
+        }
+        let two = TwoHosts { names: names.clone() };
+        let mut made = ip(format!("link add v0 netns {a} type veth peer name v0 netns {b}"));
+        for (name, address) in two.names.iter().zip(Self::ADDRESSES) {
+            made &= ip(format!("-n {name} addr add {address}/24 dev v0"));
+            made &= ip(format!("-n {name} link set v0 up"));
+            made &= ip(format!("-n {name} link set lo up"));
+        }
+        made.then_some(two)
+    }
+
+    /// Starts four processes of a job, every second one on the other host. The first leads.
+    fn start(&self, arguments: &str) -> Vec<Job> {
+        let start = |rank: usize| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.names[rank % 2], BINARY]);
+            command.args(arguments.split_whitespace());
+            command.env("JOB_COMPLETION_INDEX", rank.to_string());
+            command.env("WORLD_SIZE", "4").env("MASTER_ADDR", Self::ADDRESSES[0]);
+            Job::start_command(command)
+        };
+        (0..4).map(start).collect()
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+#[test]
+fn two_hosts_meet_at_the_first_and_train_over_tcp_to_the_same_bits() {
+    let Some(hosts) = TwoHosts::new() else {
+        skip("ip netns, or not root");
+        return;
+    };
+    let mut jobs = hosts.start("train --steps 5 --transport tcp --json").into_iter();
+    let ended = jobs.next().unwrap().end(LONG_LIMIT);
+    let json = ended.json();
+    assert_eq!(
+        (&json["weights_sha256"], &json["transport"]),
+        (&plain_digest().into(), &"tcp".into())
+    );
+    let placed = format!("({}): worker 1, server 1", TwoHosts::ADDRESSES[1]);
+    assert!(ended.stderr.contains(&placed), "{}", ended.stderr);
+    assert!(jobs.all(|job| job.end(LIMIT).status.success()));
+
+    let jobs = hosts.start("train --steps 100000 --transport tcp");
+    // `ip` becomes the command that it is given
+    let victim = jobs[3].launcher();
+    process_with(jobs[0].folder(), "member", "JOB_COMPLETION_INDEX=0");
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::KILL);
+    let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LIMIT)).collect();
+    let last = ended[0].last_line();
+    assert!(last.contains("first to fail: server 1 (rank 3, on "), "{}", ended[0].stderr);
+    assert_eq!(ended[1].status.code(), Some(1), "{}", ended[1].stderr);
 }
 
 /// Processes with variables of their own, started by this test as a launcher would. The first leads.

@@ -27,7 +27,7 @@ fn free_port() -> u16 {
 }
 
 const SOON: Duration = Duration::from_secs(5);
-const GO_ON: AtomicBool = AtomicBool::new(false);
+static GO_ON: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn who_enlists_is_gathered_and_told_when_there_is_no_job() {

@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_millis(20);
 const WAIT_EVERY: Duration = Duration::from_secs(1);
 /// How long all may take to call: schedulers start the processes of one job seconds apart.
 pub(super) const GATHER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long until those are named who have not come yet.
+const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// How long a caller may take to say who it is, and to take an answer.
 const CALLER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a lobby without a job stays to tell those who call late.
@@ -177,6 +179,7 @@ impl Lobby {
     /// When some do not come in time, one ends before all are there, or the launcher is told to end.
     pub fn gather(&self, interrupt: &AtomicBool) -> Result<(), EnlistError> {
         let deadline = Deadline::after(GATHER_PATIENCE);
+        let (begun, mut complained) = (Instant::now(), false);
         let mut told_to_end: Option<Instant> = None;
         loop {
             let missing = {
@@ -207,6 +210,11 @@ impl Lobby {
                     which,
                     by,
                 });
+            }
+            if begun.elapsed() >= COMPLAIN_AFTER && !complained {
+                complained = true;
+                let (waited_s, which) = (COMPLAIN_AFTER.as_secs(), missing.join(", "));
+                tracing::warn!("not there after {waited_s} s: {which}; still waiting");
             }
             std::thread::sleep(TICK);
         }

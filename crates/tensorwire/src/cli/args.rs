@@ -30,6 +30,7 @@ Examples:
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
   tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
+  mpirun -np 4 tensorwire train                with processes that mpirun started (see `launch --help`)
   tensorwire train --hosts @FILE --workers 8 --servers 4 --transport verbs
 
 Several machines: --hosts names them. The processes go to the hosts round-robin, workers first, then
