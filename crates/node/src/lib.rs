@@ -8,6 +8,7 @@ mod batches;
 mod config;
 mod control;
 pub mod doctor;
+pub mod enlist;
 mod exit;
 mod group;
 mod hosts;
@@ -33,7 +34,9 @@ pub use config::{
 pub use group::VectorFold;
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
-pub use member::{Ending, JoinError, Member, MemberError, Peers, Scheduling, WireOptions};
+pub use member::{
+    Ending, Farewell, JoinError, Member, MemberError, Peers, Scheduling, WireOptions,
+};
 pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use report::{Polling, Progress, TrainReport};

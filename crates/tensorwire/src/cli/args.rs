@@ -2,6 +2,7 @@
 
 mod allreduce;
 mod kvstore;
+mod launch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
@@ -17,6 +18,7 @@ use tensorwire_node::{
 
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use kvstore::KvstoreArgs;
+pub(crate) use launch::LaunchArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
@@ -29,6 +31,7 @@ Examples:
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
   tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
+  mpirun -np 4 tensorwire train                with processes that mpirun started (see `launch --help`)
   tensorwire train --hosts @FILE --workers 8 --servers 4 --transport verbs
 
 Several machines: --hosts names them. The processes go to the hosts round-robin, workers first, then
@@ -84,6 +87,9 @@ pub(crate) enum Command {
     /// Train a model; starts its own processes, on this machine or on several
     #[command(after_help = TRAIN_EXAMPLES)]
     Train(TrainArgs),
+    /// Run a subcommand on several machines, or say what this process is under mpirun, srun or torchrun
+    #[command(after_help = launch::EXAMPLES)]
+    Launch(LaunchArgs),
     /// Show what crosses between processes, how many bytes, and where it lives
     Graph(GraphArgs),
     /// List the models: variables, parameters, size
@@ -123,12 +129,13 @@ pub(crate) struct JobArgs {
     /// `local`: the same replicas in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
-    /// Worker processes (with `local`: replicas, folded in the same order)
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    workers: u32,
-    /// Server processes; variables go to them round-robin
-    #[arg(long, value_name = "K", default_value_t = 2)]
-    servers: u32,
+    /// Worker processes (with `local`: replicas, folded in the same order) [default: 2, or half of the processes
+    /// that mpirun, srun or torchrun started]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<u32>,
+    /// Server processes; variables go to them round-robin [default: 2, or the rest of those processes]
+    #[arg(long, value_name = "K")]
+    pub(crate) servers: Option<u32>,
     /// How bytes travel
     #[arg(long, value_enum, default_value = "auto")]
     transport: TransportArg,
@@ -137,7 +144,10 @@ pub(crate) struct JobArgs {
     /// Where the processes run: `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line
     /// [default: this machine]
     #[arg(long, value_name = "LIST")]
-    hosts: Option<String>,
+    pub(crate) hosts: Option<String>,
+    /// Where they run that somebody else started
+    #[arg(skip)]
+    pub(crate) placed: Option<Hosts>,
     /// What starts a process on another host: it is given the host and a command line
     #[arg(long, value_name = "COMMAND", default_value = RSH)]
     rsh: String,
@@ -175,7 +185,7 @@ pub(crate) struct JobArgs {
     /// Where the launcher listens for its processes; port 0: the system chooses [default: loopback, or this
     /// machine's address towards the other hosts]
     #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<SocketAddr>,
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// Which NIC carries RDMA, and how.
@@ -227,6 +237,9 @@ pub(crate) struct TrainArgs {
     /// End with one line of JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// Start the job's processes here, whatever mpirun, srun or torchrun has set in the environment
+    #[arg(long)]
+    pub(crate) no_detect: bool,
 }
 
 /// What only a key-value store can do.
@@ -489,21 +502,29 @@ enum KernelsArg {
 }
 
 impl JobArgs {
+    pub(crate) fn strategy(&self) -> Strategy {
+        match self.strategy {
+            StrategyArg::Local => Strategy::Local,
+            StrategyArg::Ps => Strategy::Ps,
+            StrategyArg::DistSgd => Strategy::DistSgd,
+            StrategyArg::DistAsgd => Strategy::DistAsgd,
+        }
+    }
+
     fn config(self, schedule: Schedule) -> Result<TrainConfig, ConfigError> {
-        let hosts: Option<Hosts> = self.hosts.map(|hosts| hosts.parse()).transpose()?;
+        let strategy = self.strategy();
+        let hosts = match (self.placed, self.hosts) {
+            (Some(placed), _) => Some(placed),
+            (None, given) => given.map(|given| given.parse()).transpose()?,
+        };
         let (verbs, arrival) = self.wire.options();
         let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
         let mut config = TrainConfig {
             model: self.model,
             data,
-            strategy: match self.strategy {
-                StrategyArg::Local => Strategy::Local,
-                StrategyArg::Ps => Strategy::Ps,
-                StrategyArg::DistSgd => Strategy::DistSgd,
-                StrategyArg::DistAsgd => Strategy::DistAsgd,
-            },
-            workers: self.workers,
-            servers: self.servers,
+            strategy,
+            workers: self.workers.unwrap_or(2),
+            servers: self.servers.unwrap_or(2),
             asynchronous: false,
             store: StoreConfig::default(),
             transport: self.transport.into(),
