@@ -66,8 +66,7 @@ fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Command) {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
-/// Any process killed at any moment: the job ends in time, and what it leaves names that process. `before`: at
-/// moments when it may not have called the launcher yet, so that only who started it can name it.
+/// Any process killed at any moment: the job ends in time, and what it leaves names that process.
 fn a_killed_process_ends_all(rank_of: impl Fn(u32) -> String, launch: impl Fn(&[&str]) -> Command) {
     for (rank, role, moment) in [(1, "worker 1", 900), (2, "server 0", 250), (3, "server 1", 60)] {
         let job = Job::start_command(launch(&["train", "--steps", "100000"]));
