@@ -46,6 +46,10 @@ pub(crate) enum Did {
         node: u32,
         epoch: u64,
     },
+    /// What a group did with a vector.
+    Collective {
+        node: u32,
+    },
     Wait,
 }
 
@@ -64,6 +68,7 @@ impl From<&Event> for TraceEvent {
             What::Kernel(NodeId(node)) => Did::Kernel { node },
             What::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
             What::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
+            What::Collective(NodeId(node)) => Did::Collective { node },
             What::Wait => Did::Wait,
         };
         TraceEvent { step, did, start_ns, end_ns }
