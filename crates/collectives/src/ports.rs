@@ -14,15 +14,12 @@ pub trait Fold: Debug + Send + Sync {
     fn element_bytes(&self) -> usize;
 
     /// into ← parts[0] ∘ parts[1] ∘ …, in this order, element by element. Everything is of one length.
-    /// `is_whole`: these are the addends of all members, and `into` is the result; of a mean, this is
-    /// where it is divided.
-    fn fold(&self, parts: &[&[u8]], into: &mut [u8], is_whole: bool);
+    /// `whole`: with these, the addends of all members are folded, so many, and `into` is the result; of a
+    /// mean, this is where it is divided.
+    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>);
 
-    /// into ← into ∘ from; `is_whole` as in [`Fold::fold`].
-    fn fold_into(&self, into: &mut [u8], from: &[u8], is_whole: bool);
-
-    /// A group of one: into ← the result, where that is something else than the addend.
-    fn alone(&self, _into: &mut [u8]) {}
+    /// into ← from ∘ into; `whole` as in [`Fold::fold`].
+    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>);
 }
 
 /// What is done with a vector of all members, which is as long at each. Member i's *piece* of a vector of
@@ -84,11 +81,11 @@ pub trait Collectives: Debug + Send {
     fn bind(&mut self, vectors: &[Buffer], deadline: Deadline)
     -> Result<Vec<VectorId>, GroupError>;
 
-    /// Starts an operation in place. The vector is the group's until it is done: until then it is lent, and
-    /// reading or writing it elsewhere is refused.
+    /// Starts an operation in place. The vector is the group's until it is done: until then nobody else may
+    /// read or write it.
     ///
     /// # Errors
-    /// When the vector is lent, or under way already.
+    /// When the vector is not known, lent, or under way already; when it holds no whole number of elements.
     fn start(&mut self, vector: VectorId, call: Call) -> Result<Ticket, GroupError>;
 
     /// Moves what is under way; true if anything has moved.

@@ -1,0 +1,330 @@
+//! A group over a fabric: vectors are bound once, which exchanges addresses; an operation then is writes and
+//! signals alone, as its schedule says.
+
+mod bind;
+mod fold;
+mod run;
+
+use std::collections::{HashMap, VecDeque};
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{ArrivalSlot, Channel, Completion, Fabric, Ticket as Moment, Wake};
+use tensorwire_fabric::{Region, RemoteRegion};
+use tensorwire_memory::{Arena, Buffer, Place, Slab, Window};
+
+use crate::error::GroupError;
+use crate::ports::{Call, Collectives, GroupStats, Ticket, VectorId};
+use crate::schedule::Algorithm;
+use crate::table::Table;
+use run::Running;
+
+/// Bytes of the vector that barriers use, whose content does not matter.
+const BARRIER_BYTES: usize = 64;
+
+/// What a group is told; the same at all members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// For all vectors; none: by the table.
+    pub algorithm: Option<Algorithm>,
+    /// None: [`Table::measured`].
+    pub table: Option<Table>,
+    /// Every fold is in the order of members, so that all algorithms have the same bits.
+    pub deterministic: bool,
+    /// Bytes that are sent at a time, so that what has come is folded while the rest is on the wire.
+    pub segment_bytes: usize,
+    /// Of [`Algorithm::MultiRing`].
+    pub rings: usize,
+}
+
+impl Default for GroupOptions {
+    fn default() -> GroupOptions {
+        GroupOptions {
+            algorithm: None,
+            table: None,
+            deterministic: false,
+            segment_bytes: 512 << 10,
+            rings: 2,
+        }
+    }
+}
+
+/// Processes that fold, spread and gather vectors by one-sided writes; see [`Collectives`].
+#[derive(Debug)]
+pub struct Group {
+    fabric: Fabric,
+    options: GroupOptions,
+    table: Table,
+    me: usize,
+    /// By member.
+    ranks: Vec<Rank>,
+    /// By member, and by lane; none of this one.
+    channels: Vec<Vec<Channel>>,
+    /// Memory of this one, by the address of its first byte.
+    regions: HashMap<usize, Region>,
+    opened: Vec<Opened>,
+    /// Where in `opened` a member's region is, by its key.
+    opened_at: HashMap<(usize, u64), usize>,
+    vectors: Vec<Vector>,
+    /// Where addends land; each vector has a place in one.
+    landings: Vec<Window>,
+    landing_regions: Vec<Region>,
+    running: Vec<Running>,
+    /// Operations started so far.
+    started: u64,
+    /// What members said and nobody asked for yet.
+    inbox: Vec<VecDeque<Vec<u8>>>,
+    /// Binds so far, which messages are numbered by.
+    binds: u32,
+    moment: Moment,
+    /// Kept for its memory.
+    completions: Vec<Completion>,
+    scratch: Vec<u8>,
+    bytes_sent: u64,
+}
+
+/// A region of another member.
+#[derive(Debug)]
+struct Opened {
+    region: RemoteRegion,
+    /// Its memory, where it is mapped here.
+    window: Option<Window>,
+}
+
+/// A vector that all members have bound.
+#[derive(Debug)]
+struct Vector {
+    buffer: Buffer,
+    algorithm: Algorithm,
+    region: Region,
+    landing: Option<Landing>,
+    /// By member; none of this one.
+    remotes: Vec<Option<Remote>>,
+    /// By lane and member: signals sent, and signals awaited.
+    sent: Vec<Vec<u64>>,
+    awaited: Vec<Vec<u64>>,
+    /// Operations so far.
+    epoch: u64,
+    /// All members are known to be done with the last one whoever starts the next.
+    is_settled: bool,
+    busy: bool,
+}
+
+/// Where addends of a vector land here.
+#[derive(Clone, Copy, Debug)]
+struct Landing {
+    /// In [`Group::landings`].
+    window: usize,
+    /// Bytes from its start.
+    offset: usize,
+}
+
+/// What is known of a member's end of a vector.
+#[derive(Debug)]
+struct Remote {
+    /// In [`Group::opened`].
+    vector: usize,
+    offset: u64,
+    landing: Option<(usize, u64)>,
+    /// By lane: what it looks at for our signals, and what we look at for its.
+    theirs: Vec<ArrivalSlot>,
+    ours: Vec<ArrivalSlot>,
+}
+
+impl Group {
+    /// Opens a group of the processes `ranks`, of which this is the one at index `me`. All of them call this; the
+    /// fabric is connected to them, and the group takes its completions and messages for itself.
+    ///
+    /// # Errors
+    /// When a member is lost, of another mind, or does not come before the deadline.
+    pub fn open(
+        fabric: Fabric,
+        ranks: &[Rank],
+        me: usize,
+        options: GroupOptions,
+        deadline: Deadline,
+    ) -> Result<Group, GroupError> {
+        let mut channels = Vec::new();
+        for (member, rank) in ranks.iter().enumerate() {
+            let mut to = Vec::new();
+            if member != me {
+                let pairs = (0..).map_while(|pair| fabric.channel(*rank, pair).ok());
+                to.extend(pairs.take(MAX_LANES));
+                if to.is_empty() {
+                    return Err(GroupError::Failed(format!(
+                        "the fabric is not connected to rank {rank}; connect it to all members first"
+                    )));
+                }
+            }
+            channels.push(to);
+        }
+        let moment = fabric.ticket();
+        let mut group = Group {
+            fabric,
+            table: Table::default(),
+            me,
+            ranks: ranks.to_vec(),
+            channels,
+            regions: HashMap::new(),
+            opened: Vec::new(),
+            opened_at: HashMap::new(),
+            vectors: Vec::new(),
+            landings: Vec::new(),
+            landing_regions: Vec::new(),
+            running: Vec::new(),
+            started: 0,
+            inbox: ranks.iter().map(|_| VecDeque::new()).collect(),
+            binds: 0,
+            moment,
+            completions: Vec::new(),
+            scratch: Vec::new(),
+            bytes_sent: 0,
+            options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
+        };
+        // the first vector is the barrier's; it shows whether memory is shared, which the others ask
+        let slab = group.alloc(BARRIER_BYTES)?;
+        let place = Place { offset: 0, bytes: 0 };
+        let arena = Arena::new(&slab, &[place]).map_err(|error| failed(&error))?;
+        group.bind(&arena.into_buffers(), deadline)?;
+        group.table = match &options.table {
+            Some(table) => table.clone(),
+            None => Table::measured(group.shares_memory()),
+        };
+        group.options = options;
+        Ok(group)
+    }
+
+    /// Can this process read and write what every other member lets it?
+    pub fn shares_memory(&self) -> bool {
+        self.opened.iter().all(|opened| opened.window.is_some())
+    }
+
+    /// What a vector of so many bytes is folded by.
+    pub fn algorithm(&self, bytes: usize) -> Algorithm {
+        let chosen = self.options.algorithm.or_else(|| self.table.choose(self.size(), bytes));
+        chosen.unwrap_or(Algorithm::Direct)
+    }
+
+    /// Takes the completions there are.
+    fn land(&mut self) -> Result<(), GroupError> {
+        self.fabric.poll(&mut self.completions);
+        for completion in self.completions.drain(..) {
+            let mut running = self.running.iter_mut();
+            if let Some(of) = running.find(|running| running.ticket.0 == completion.token) {
+                of.in_flight -= 1;
+            }
+            if let Err(error) = completion.result {
+                let member = self.ranks.iter().position(|rank| *rank == completion.peer);
+                let (rank, reason) = (completion.peer, error.to_string());
+                return Err(GroupError::Lost { member: member.unwrap_or(0), rank, reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// A member that something is awaited of, and that is gone.
+    fn check_awaited(&self) -> Result<(), GroupError> {
+        if self.fabric.fault().is_none() && self.running.is_empty() {
+            return Ok(());
+        }
+        for member in self.running.iter().flat_map(Running::awaits) {
+            self.check(member)?;
+        }
+        Ok(())
+    }
+
+    fn check(&self, member: usize) -> Result<(), GroupError> {
+        let rank = self.ranks[member];
+        match self.fabric.gone(rank) {
+            None => Ok(()),
+            Some(gone) => Err(GroupError::Lost { member, rank, reason: gone.to_string() }),
+        }
+    }
+}
+
+/// Lanes that may go side by side.
+const MAX_LANES: usize = 4;
+
+impl Collectives for Group {
+    fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    fn me(&self) -> usize {
+        self.me
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, GroupError> {
+        // fits: usize is 64 bits wide
+        let region = self.fabric.alloc_region(bytes as u64).map_err(|error| failed(&error))?;
+        let slab = region.slab();
+        self.regions.insert(slab.address(), region);
+        Ok(slab)
+    }
+
+    fn bind(
+        &mut self,
+        vectors: &[Buffer],
+        deadline: Deadline,
+    ) -> Result<Vec<VectorId>, GroupError> {
+        self.introduce(vectors, deadline)
+    }
+
+    fn start(&mut self, vector: VectorId, call: Call) -> Result<Ticket, GroupError> {
+        let ticket = self.begin(vector, call)?;
+        self.progress()?;
+        Ok(ticket)
+    }
+
+    fn progress(&mut self) -> Result<bool, GroupError> {
+        self.land()?;
+        let moved = self.run()?;
+        if !moved {
+            self.check_awaited()?;
+        }
+        Ok(moved)
+    }
+
+    fn is_done(&mut self, ticket: Ticket) -> bool {
+        !self.running.iter().any(|running| running.ticket == ticket)
+    }
+
+    fn observe(&mut self) {
+        self.moment = self.fabric.ticket();
+    }
+
+    fn wait_for_news(&mut self, deadline: Deadline) {
+        let _: Wake = self.fabric.wait(self.moment, deadline);
+    }
+
+    fn waiting_for(&self) -> String {
+        let mut awaited: Vec<usize> = self.running.iter().flat_map(Running::awaits).collect();
+        awaited.sort_unstable();
+        awaited.dedup();
+        let names =
+            awaited.iter().map(|member| format!("member {member} (rank {})", self.ranks[*member]));
+        let names: Vec<String> = names.collect();
+        if names.is_empty() { "this process's own writes".to_string() } else { names.join(", ") }
+    }
+
+    fn barrier(&mut self, deadline: Deadline) -> Result<(), GroupError> {
+        // the barrier's vector is the first
+        let ticket = self.start(VectorId(0), Call::AllGather)?;
+        self.wait(ticket, deadline)
+    }
+
+    fn stats(&self) -> GroupStats {
+        GroupStats {
+            operations: self.started,
+            bytes_sent: self.bytes_sent,
+            registered_bytes: self.regions.values().map(Region::bytes).sum(),
+        }
+    }
+
+    fn close(&mut self, deadline: Deadline) -> Result<(), GroupError> {
+        self.fabric.close(deadline).map_err(|error| failed(&error))
+    }
+}
+
+fn failed(error: &dyn std::fmt::Display) -> GroupError {
+    GroupError::Failed(error.to_string())
+}

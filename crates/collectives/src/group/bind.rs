@@ -1,0 +1,284 @@
+//! Making vectors known: each member tells each other where they lie, where addends land, and what it looks at.
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Deadline;
+use tensorwire_fabric::{
+    ArrivalSlot, MessageError, OpenRegionError, Region, RegionDescriptor, Wake,
+};
+use tensorwire_memory::{Buffer, Window};
+
+use super::{Group, GroupOptions, Landing, MAX_LANES, Opened, Remote, Vector, failed};
+use crate::error::GroupError;
+use crate::ports::{Collectives, VectorId};
+use crate::schedule::Algorithm;
+
+/// Addends land at places of their own cache lines.
+const ALIGN: usize = 64;
+
+/// What one member tells another at a bind.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    bind: u32,
+    deterministic: bool,
+    segment_bytes: usize,
+    rings: usize,
+    /// Key and bytes of the regions that the vectors and the landing are in.
+    regions: Vec<(u64, u64)>,
+    vectors: Vec<ToldVector>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ToldVector {
+    bytes: usize,
+    algorithm: Algorithm,
+    /// In [`Told::regions`], and from this byte on.
+    region: usize,
+    offset: u64,
+    landing: Option<(usize, u64)>,
+    /// That the other is to signal, by lane.
+    slots: Vec<u32>,
+}
+
+/// A vector of this member, before the others are known.
+struct Mine {
+    algorithm: Algorithm,
+    region: Region,
+    landing: Option<Landing>,
+    /// By member and lane.
+    slots: Vec<Vec<ArrivalSlot>>,
+}
+
+impl Group {
+    pub(super) fn introduce(
+        &mut self,
+        vectors: &[Buffer],
+        deadline: Deadline,
+    ) -> Result<Vec<VectorId>, GroupError> {
+        let bind = self.binds;
+        self.binds += 1;
+        let mine = self.prepare(vectors)?;
+        let others = || (0..self.size()).filter(|member| *member != self.me);
+        for member in others() {
+            self.tell(member, &self.told(bind, vectors, &mine, member), deadline)?;
+        }
+        let ours = self.told(bind, vectors, &mine, self.me);
+        let mut heard: Vec<Option<Told>> = (0..self.size()).map(|_| None).collect();
+        for member in others().collect::<Vec<_>>() {
+            let told = self.hear(member, bind, deadline)?;
+            self.compare(member, &told, &ours)?;
+            self.open_regions(member, &told, deadline)?;
+            heard[member] = Some(told);
+        }
+        // fits: vectors of a model; so below
+        let first = self.vectors.len() as u32;
+        for (index, (buffer, mine)) in vectors.iter().zip(mine).enumerate() {
+            let remote = |(member, told): (usize, &Option<Told>)| {
+                let told = told.as_ref()?;
+                let vector = &told.vectors[index];
+                let opened = |region: usize| self.opened_at[&(member, told.regions[region].0)];
+                Some(Remote {
+                    vector: opened(vector.region),
+                    offset: vector.offset,
+                    landing: vector.landing.map(|(region, offset)| (opened(region), offset)),
+                    theirs: vector.slots.iter().map(|slot| ArrivalSlot(*slot)).collect(),
+                    ours: mine.slots[member].clone(),
+                })
+            };
+            let remotes = heard.iter().enumerate().map(remote).collect();
+            let counts = vec![vec![0; self.size()]; MAX_LANES];
+            self.vectors.push(Vector {
+                buffer: buffer.clone(),
+                algorithm: mine.algorithm,
+                region: mine.region,
+                landing: mine.landing,
+                remotes,
+                sent: counts.clone(),
+                awaited: counts,
+                epoch: 0,
+                is_settled: true,
+                busy: false,
+            });
+        }
+        Ok((first..self.vectors.len() as u32).map(VectorId).collect())
+    }
+
+    /// Memory for addends, and slots.
+    fn prepare(&mut self, vectors: &[Buffer]) -> Result<Vec<Mine>, GroupError> {
+        let size = self.size();
+        let (mut mine, mut landing_bytes) = (Vec::new(), 0);
+        for (index, buffer) in vectors.iter().enumerate() {
+            let region = self.regions.get(&buffer.slab().address()).cloned();
+            let region = region.ok_or_else(|| GroupError::Vector {
+                // fits: vectors of a model
+                vector: (self.vectors.len() + index) as u32,
+                what:
+                    "it lies in memory that the group did not give; take it from Collectives::alloc"
+                        .to_string(),
+            })?;
+            let algorithm = self.algorithm(buffer.bytes());
+            if algorithm == Algorithm::Shared && !self.shares_memory() {
+                return Err(GroupError::Failed(
+                    "the algorithm `shared` is for members that share memory; take another, or shm"
+                        .to_string(),
+                ));
+            }
+            let bytes =
+                if size > 1 { landing_bytes_max(algorithm, size, buffer.bytes()) } else { 0 };
+            let (window, offset) = (self.landings.len(), landing_bytes);
+            landing_bytes += bytes.next_multiple_of(ALIGN);
+            let mut slots = Vec::new();
+            for member in 0..size {
+                let lanes = if member == self.me { 0 } else { MAX_LANES };
+                let alloc = |_| self.fabric.alloc_arrival().map_err(|error| failed(&error));
+                slots.push((0..lanes).map(alloc).collect::<Result<Vec<_>, _>>()?);
+            }
+            let landing = (bytes > 0).then_some(Landing { window, offset });
+            mine.push(Mine { algorithm, region, landing, slots });
+        }
+        if landing_bytes > 0 {
+            let slab = self.alloc(landing_bytes)?;
+            self.landings.push(Window::new(&slab).map_err(|error| failed(&error))?);
+            self.landing_regions.push(self.regions[&slab.address()].clone());
+        }
+        Ok(mine)
+    }
+
+    /// What `member` is to know.
+    fn told(&self, bind: u32, vectors: &[Buffer], mine: &[Mine], member: usize) -> Told {
+        let mut regions: Vec<(u64, u64)> = Vec::new();
+        let mut region = |descriptor: RegionDescriptor| {
+            let wire = descriptor.to_bytes();
+            let word =
+                |half: usize| u64::from_le_bytes(std::array::from_fn(|i| wire[8 * half + i]));
+            let named = (word(0), word(1));
+            regions.iter().position(|known| *known == named).unwrap_or_else(|| {
+                regions.push(named);
+                regions.len() - 1
+            })
+        };
+        let mut told = Vec::new();
+        for (buffer, mine) in vectors.iter().zip(mine) {
+            let landing = mine.landing.map(|landing| {
+                let descriptor = self.landing_regions[landing.window].descriptor();
+                // fits: an offset into memory; so below
+                (region(descriptor), landing.offset as u64)
+            });
+            told.push(ToldVector {
+                bytes: buffer.bytes(),
+                algorithm: mine.algorithm,
+                region: region(mine.region.descriptor()),
+                offset: buffer.place().offset as u64,
+                landing,
+                slots: mine.slots[member].iter().map(|slot| slot.0).collect(),
+            });
+        }
+        let GroupOptions { deterministic, segment_bytes, rings, .. } = self.options;
+        Told { bind, deterministic, segment_bytes, rings, regions, vectors: told }
+    }
+
+    fn tell(&self, member: usize, told: &Told, deadline: Deadline) -> Result<(), GroupError> {
+        let body = postcard::to_stdvec(told).map_err(|error| failed(&error))?;
+        let sent = self.channels[member][0].send_message(&body, deadline);
+        sent.map_err(|error| match error {
+            MessageError::PeerLost { cause, .. } => self.lost(member, cause),
+            error => failed(&error),
+        })
+    }
+
+    /// What a member said of this bind; what others say meanwhile is kept.
+    fn hear(&mut self, member: usize, bind: u32, deadline: Deadline) -> Result<Told, GroupError> {
+        let rank = self.ranks[member];
+        let garbled = || {
+            GroupError::Failed(format!(
+                "member {member} (rank {rank}) binds in another order or form; do all run the same version?"
+            ))
+        };
+        loop {
+            let moment = self.fabric.ticket();
+            let gone = self.fabric.gone(rank);
+            while let Some(message) = self.fabric.try_receive_message() {
+                if let Some(from) = self.ranks.iter().position(|rank| *rank == message.from) {
+                    self.inbox[from].push_back(message.body);
+                }
+            }
+            if let Some(body) = self.inbox[member].pop_front() {
+                let told: Told = postcard::from_bytes(&body).map_err(|_| garbled())?;
+                return if told.bind == bind { Ok(told) } else { Err(garbled()) };
+            }
+            if let Some(gone) = gone {
+                return Err(self.lost(member, gone.to_string()));
+            }
+            if deadline.passed() || self.fabric.wait(moment, deadline) == Wake::TimedOut {
+                let waiting_for = format!("what member {member} (rank {rank}) binds");
+                return Err(GroupError::TimedOut { waiting_for });
+            }
+        }
+    }
+
+    /// Everything that schedules are made from is the same, and what is named is there.
+    fn compare(&self, member: usize, theirs: &Told, ours: &Told) -> Result<(), GroupError> {
+        let common = |told: &Told| {
+            let vector = |v: &ToldVector| (v.bytes, v.algorithm.name());
+            let vectors: Vec<_> = told.vectors.iter().map(vector).collect();
+            (vectors, told.deterministic, told.segment_bytes, told.rings)
+        };
+        let is_sound = theirs.vectors.iter().all(|vector| {
+            let known = |region: usize| region < theirs.regions.len();
+            vector.slots.len() == MAX_LANES
+                && known(vector.region)
+                && vector.landing.is_none_or(|(region, _)| known(region))
+        });
+        if common(theirs) == common(ours) && is_sound {
+            return Ok(());
+        }
+        let text = |told: &Told| {
+            let (vectors, deterministic, segment, rings) = common(told);
+            let order = if deterministic { ", folded in order" } else { "" };
+            format!("{vectors:?} in segments of {segment} bytes and {rings} rings{order}")
+        };
+        let rank = self.ranks[member];
+        Err(GroupError::Differs { member, rank, theirs: text(theirs), ours: text(ours) })
+    }
+
+    fn open_regions(
+        &mut self,
+        member: usize,
+        told: &Told,
+        deadline: Deadline,
+    ) -> Result<(), GroupError> {
+        for (key, bytes) in &told.regions {
+            if self.opened_at.contains_key(&(member, *key)) {
+                continue;
+            }
+            let wire = [key.to_le_bytes(), bytes.to_le_bytes()].concat();
+            let descriptor = RegionDescriptor::from_bytes(&wire).map_err(|error| failed(&error))?;
+            let opened = self.channels[member][0].open_region(&descriptor, deadline);
+            let region = opened.map_err(|error| match error {
+                OpenRegionError::PeerLost { cause, .. } => self.lost(member, cause),
+                error => failed(&error),
+            })?;
+            // a mapping of its own: nobody else has cut it
+            let window = region.slab().and_then(|slab| Window::new(&slab).ok());
+            self.opened_at.insert((member, *key), self.opened.len());
+            self.opened.push(Opened { region, window });
+        }
+        Ok(())
+    }
+
+    pub(super) fn lost(&self, member: usize, reason: String) -> GroupError {
+        GroupError::Lost { member, rank: self.ranks[member], reason }
+    }
+}
+
+/// What the operations of an algorithm need at most, with elements of any size.
+fn landing_bytes_max(algorithm: Algorithm, size: usize, bytes: usize) -> usize {
+    // pieces and their slices are rounded up to elements, of 8 bytes at most
+    let spare = 8 * (size + 1) * (MAX_LANES + 1) + 8 * usize::BITS as usize;
+    match algorithm {
+        Algorithm::Shared => 0,
+        // of two operations
+        Algorithm::Exchange => 2 * (size - 1) * bytes + spare,
+        Algorithm::Direct | Algorithm::Ring | Algorithm::MultiRing => bytes + spare,
+        Algorithm::HalvingDoubling => 2 * bytes + spare,
+    }
+}

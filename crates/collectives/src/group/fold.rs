@@ -1,0 +1,153 @@
+//! What a member does with bytes: its own, what landed, and those of members whose memory it shares.
+
+use std::ops::Range;
+
+use tensorwire_memory::{LoanError, Place};
+
+use super::run::Running;
+use super::{Group, failed};
+use crate::error::GroupError;
+use crate::ports::{Collectives, Fold};
+use crate::schedule::{Addend, Owners};
+
+/// Bytes that are folded at a time: with an addend of each of several members, they stay in the L1 cache.
+const BLOCK_BYTES: usize = 8 << 10;
+
+impl Group {
+    /// bytes ← the fold of addends that lie here.
+    pub(super) fn fold(
+        &mut self,
+        running: &Running,
+        bytes: Range<usize>,
+        addends: &[Addend],
+        is_whole: bool,
+    ) -> Result<(), GroupError> {
+        let fold = fold_of(running)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let whole = is_whole.then_some(self.size());
+        let Group { vectors, landings, scratch, .. } = self;
+        let known = &vectors[running.vector];
+        let landed = |at: usize, skipped: usize, bytes: usize| {
+            let landing = known.landing?;
+            let from = running.landing_offset + at * running.element_bytes + skipped;
+            landings[landing.window].read(Place { offset: landing.offset + from, bytes })
+        };
+        let nowhere = || failed(&"an addend that was to land has no place here");
+        if let [Addend::Landed(at), Addend::Own] | [Addend::Own, Addend::Landed(at)] = addends {
+            let from = landed(*at, 0, bytes.len()).ok_or_else(nowhere)?;
+            fold.fold_into(&mut known.buffer.write().map_err(lent)?[bytes], from, whole);
+            return Ok(());
+        }
+        scratch.resize(BLOCK_BYTES, 0);
+        for block in blocks(running, &bytes) {
+            let sum = &mut scratch[..block.len()];
+            {
+                let own = known.buffer.read().map_err(lent)?;
+                let part = |addend: &Addend| match addend {
+                    Addend::Own => Some(&own[block.clone()]),
+                    Addend::Landed(at) => landed(*at, block.start - bytes.start, block.len()),
+                };
+                let parts: Option<Vec<&[u8]>> = addends.iter().map(part).collect();
+                fold.fold(&parts.ok_or_else(nowhere)?, sum, whole);
+            }
+            known.buffer.write().map_err(lent)?[block].copy_from_slice(sum);
+        }
+        Ok(())
+    }
+
+    /// bytes ← the fold of all members' vectors, where they lie.
+    pub(super) fn fold_shared(
+        &mut self,
+        running: &Running,
+        bytes: Range<usize>,
+        to: Owners,
+    ) -> Result<(), GroupError> {
+        let fold = fold_of(running)?;
+        let size = self.size();
+        let Group { vectors, opened, scratch, me, .. } = self;
+        let known = &vectors[running.vector];
+        scratch.resize(BLOCK_BYTES, 0);
+        for block in blocks(running, &bytes) {
+            let sum = &mut scratch[..block.len()];
+            {
+                let own = known.buffer.read().map_err(lent)?;
+                let part = |member: usize| match &known.remotes[member] {
+                    None => Some(&own[block.clone()]),
+                    Some(remote) => {
+                        let window = opened[remote.vector].window.as_ref()?;
+                        window.read(place(remote.offset, &block)?)
+                    }
+                };
+                let parts: Option<Vec<&[u8]>> = (0..size).map(part).collect();
+                fold.fold(&parts.ok_or_else(unshared)?, sum, Some(size));
+            }
+            for member in (0..size).filter(|at| to == Owners::All || to == Owners::One(*at)) {
+                if member == *me {
+                    known.buffer.write().map_err(lent)?[block.clone()].copy_from_slice(sum);
+                } else if let Some(remote) = &known.remotes[member] {
+                    let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
+                    let place = place(remote.offset, &block).ok_or_else(unshared)?;
+                    window.write(place).ok_or_else(unshared)?.copy_from_slice(sum);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// bytes ← the same of a member's vector, where it lies.
+    pub(super) fn pull(
+        &mut self,
+        running: &Running,
+        from: usize,
+        bytes: Range<usize>,
+    ) -> Result<(), GroupError> {
+        let known = &self.vectors[running.vector];
+        let theirs = || {
+            let remote = known.remotes[from].as_ref()?;
+            let window = self.opened[remote.vector].window.as_ref()?;
+            window.read(place(remote.offset, &bytes)?)
+        };
+        let theirs = theirs().ok_or_else(unshared)?;
+        known.buffer.write().map_err(lent)?[bytes].copy_from_slice(theirs);
+        Ok(())
+    }
+
+    /// In a group of one, what is folded is the one vector.
+    pub(super) fn alone(&self, vector: usize, fold: Option<&dyn Fold>) -> Result<(), GroupError> {
+        let Some(fold) = fold else { return Ok(()) };
+        let known = &self.vectors[vector];
+        let own = known.buffer.read().map_err(lent)?.to_vec();
+        fold.fold(&[&own], &mut known.buffer.write().map_err(lent)?, Some(1));
+        Ok(())
+    }
+}
+
+/// Whole elements at a time.
+fn blocks(running: &Running, bytes: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+    let block = BLOCK_BYTES / running.element_bytes * running.element_bytes;
+    let end = bytes.end;
+    bytes
+        .clone()
+        .step_by(block.max(running.element_bytes))
+        .map(move |start| start..(start + block).min(end))
+}
+
+/// Bytes of a vector that begins at `offset` of its region.
+fn place(offset: u64, bytes: &Range<usize>) -> Option<Place> {
+    let offset = usize::try_from(offset).ok()?.checked_add(bytes.start)?;
+    Some(Place { offset, bytes: bytes.len() })
+}
+
+fn fold_of(running: &Running) -> Result<&dyn Fold, GroupError> {
+    running.fold.as_deref().ok_or_else(|| failed(&"a fold was scheduled, and none was given"))
+}
+
+fn unshared() -> GroupError {
+    failed(&"a member's memory is not shared here")
+}
+
+fn lent(error: LoanError) -> GroupError {
+    failed(&format!("a vector of an operation that is under way: {error}"))
+}

@@ -1,0 +1,254 @@
+//! Running schedules: each lane goes as far as it can, and nothing waits here.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, RemoteSlice, Signal};
+
+use super::{Group, MAX_LANES, failed};
+use crate::error::GroupError;
+use crate::ports::{Call, Collectives, Fold, Ticket, VectorId};
+use crate::schedule::{Into, Kind, Schedule, Shape, Step, schedule};
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) ticket: Ticket,
+    pub(super) vector: usize,
+    pub(super) fold: Option<Arc<dyn Fold>>,
+    pub(super) element_bytes: usize,
+    schedule: Schedule,
+    /// Where each lane is.
+    at: Vec<usize>,
+    /// Writes that were posted and are not over.
+    pub(super) in_flight: usize,
+    /// Bytes from the landing's start on where this one's addends land.
+    pub(super) landing_offset: usize,
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy)]
+enum Target {
+    /// To the same bytes of the member's vector.
+    Vector,
+    /// From this byte of its landing on.
+    Landing(usize),
+}
+
+impl Running {
+    /// Whom lanes wait for.
+    pub(super) fn awaits(&self) -> impl Iterator<Item = usize> + '_ {
+        let lanes = self.at.iter().zip(&self.schedule.lanes);
+        lanes.filter_map(|(at, lane)| match lane.get(*at) {
+            Some(Step::Receive { from }) => Some(*from),
+            _ => None,
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        let mut lanes = self.at.iter().zip(&self.schedule.lanes);
+        self.in_flight == 0 && lanes.all(|(at, lane)| *at == lane.len())
+    }
+
+    /// Bytes of a range of elements.
+    pub(super) fn bytes(&self, range: &Range<usize>) -> Range<usize> {
+        range.start * self.element_bytes..range.end * self.element_bytes
+    }
+}
+
+impl Group {
+    pub(super) fn begin(&mut self, id: VectorId, call: Call) -> Result<Ticket, GroupError> {
+        let wrong = |what: String| GroupError::Vector { vector: id.0, what };
+        let index = id.0 as usize;
+        let known = self.vectors.get(index).ok_or_else(|| wrong("nobody bound it".to_string()))?;
+        if known.busy {
+            return Err(wrong("an operation on it is under way; wait for that first".to_string()));
+        }
+        if known.buffer.write().is_err() {
+            return Err(wrong("it is lent; give the loan back first".to_string()));
+        }
+        let (kind, fold) = parts(call);
+        let (size, bytes) = (self.size(), known.buffer.bytes());
+        if let Kind::Broadcast { root } | Kind::Reduce { root } = kind
+            && root >= size
+        {
+            return Err(wrong(format!("there is no root {root} among members 0 to {}", size - 1)));
+        }
+        let element_bytes = fold.as_ref().map_or(1, |fold| fold.element_bytes()).max(1);
+        if !bytes.is_multiple_of(element_bytes) {
+            return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
+        }
+        let made = self.schedule(index, kind, element_bytes);
+        if size == 1 {
+            self.alone(index, fold.as_deref())?;
+        }
+        let vector = &mut self.vectors[index];
+        // two operations at most are not over everywhere
+        let turn = if made.alternates { vector.epoch as usize % 2 } else { 0 };
+        vector.epoch += 1;
+        vector.busy = true;
+        vector.is_settled = kind == Kind::AllReduce;
+        let ticket = Ticket(self.started);
+        self.started += 1;
+        self.running.push(Running {
+            ticket,
+            vector: index,
+            fold,
+            element_bytes,
+            at: vec![0; made.lanes.len()],
+            landing_offset: turn * made.landing * element_bytes,
+            schedule: made,
+            in_flight: 0,
+        });
+        Ok(ticket)
+    }
+
+    fn schedule(&self, vector: usize, kind: Kind, element_bytes: usize) -> Schedule {
+        let known = &self.vectors[vector];
+        let shape = Shape {
+            size: self.size(),
+            me: self.me,
+            len: known.buffer.bytes() / element_bytes,
+            segment: (self.options.segment_bytes / element_bytes).max(1),
+            rings: self.options.rings.clamp(1, MAX_LANES),
+            deterministic: self.options.deterministic,
+        };
+        let mut made = schedule(known.algorithm, kind, shape);
+        // whoever is done with an all-reduce knows that all have come, and what they folded; else what is
+        // written might meet what others have not left or folded yet
+        if !(known.is_settled && kind == Kind::AllReduce) {
+            for lane in &mut made.lanes {
+                let mut steps = shape.meet();
+                steps.append(lane);
+                *lane = steps;
+            }
+        }
+        made
+    }
+
+    /// Lets everything go as far as it can; true if anything has moved.
+    pub(super) fn run(&mut self) -> Result<bool, GroupError> {
+        let mut moved = false;
+        let mut index = 0;
+        while index < self.running.len() {
+            // taken out while it runs: its steps need the rest of the group
+            let mut running = self.running.remove(index);
+            let ran = self.run_one(&mut running);
+            if running.is_over() {
+                self.vectors[running.vector].busy = false;
+                moved = true;
+            } else {
+                self.running.insert(index, running);
+                index += 1;
+            }
+            moved |= ran?;
+        }
+        Ok(moved)
+    }
+
+    fn run_one(&mut self, running: &mut Running) -> Result<bool, GroupError> {
+        let mut moved = false;
+        for lane in 0..running.at.len() {
+            while running.at[lane] < running.schedule.lanes[lane].len() {
+                if !self.step(running, lane)? {
+                    break;
+                }
+                running.at[lane] += 1;
+                moved = true;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Does a lane's next step; false if it must wait.
+    fn step(&mut self, running: &mut Running, lane: usize) -> Result<bool, GroupError> {
+        match &running.schedule.lanes[lane][running.at[lane]] {
+            Step::Send { to, range, into } => {
+                let target = match into {
+                    Into::Vector => Target::Vector,
+                    Into::Landing(at) => {
+                        Target::Landing(running.landing_offset + at * running.element_bytes)
+                    }
+                };
+                let sent = self.post(running, lane, *to, running.bytes(range), target)?;
+                running.in_flight += usize::from(sent);
+                return Ok(sent);
+            }
+            Step::Signal { to } => {
+                let sent = self.post(running, lane, *to, 0..0, Target::Vector)?;
+                running.in_flight += usize::from(sent);
+                return Ok(sent);
+            }
+            Step::Receive { from } => {
+                let known = &mut self.vectors[running.vector];
+                let Some(remote) = &known.remotes[*from] else { return Ok(true) };
+                let next = known.awaited[lane][*from] + 1;
+                let has_come = self.fabric.arrived(remote.ours[lane]) >= next;
+                if has_come {
+                    known.awaited[lane][*from] = next;
+                }
+                return Ok(has_come);
+            }
+            Step::Fold { range, addends, is_whole } => {
+                self.fold(running, running.bytes(range), addends, *is_whole)?;
+            }
+            Step::FoldShared { range, to } => {
+                self.fold_shared(running, running.bytes(range), *to)?
+            }
+            Step::Pull { from, range } => self.pull(running, *from, running.bytes(range))?,
+        }
+        Ok(true)
+    }
+
+    /// Writes bytes of a vector to a member, and signals; false if there is no room for it now.
+    fn post(
+        &mut self,
+        running: &Running,
+        lane: usize,
+        to: usize,
+        bytes: Range<usize>,
+        target: Target,
+    ) -> Result<bool, GroupError> {
+        let known = &mut self.vectors[running.vector];
+        let Some(remote) = &known.remotes[to] else { return Ok(true) };
+        // fits: offsets into memory, and bytes of it; so below
+        let (region, offset) = match (target, remote.landing) {
+            (Target::Vector, _) => (remote.vector, remote.offset + bytes.start as u64),
+            (Target::Landing(at), Some((region, offset))) => (region, offset + at as u64),
+            (Target::Landing(_), None) => return Err(failed(&"a member has no place for addends")),
+        };
+        let epoch = known.sent[lane][to] + 1;
+        let channels = &self.channels[to];
+        let posted = channels[lane % channels.len()].memcpy(Memcpy {
+            local: LocalSlice {
+                region: &known.region,
+                offset: (known.buffer.place().offset + bytes.start) as u64,
+            },
+            remote: RemoteSlice { region: &self.opened[region].region, offset },
+            bytes: bytes.len() as u64,
+            direction: Direction::Write,
+            signal: Some(Signal { slot: remote.theirs[lane], epoch }),
+            token: running.ticket.0,
+        });
+        match posted {
+            Ok(()) => {
+                known.sent[lane][to] = epoch;
+                self.bytes_sent += bytes.len() as u64;
+                Ok(true)
+            }
+            Err(PostError::Full { .. }) => Ok(false),
+            Err(PostError::PeerLost { cause, .. }) => Err(self.lost(to, cause)),
+            Err(error) => Err(failed(&error)),
+        }
+    }
+}
+
+fn parts(call: Call) -> (Kind, Option<Arc<dyn Fold>>) {
+    match call {
+        Call::AllReduce(fold) => (Kind::AllReduce, Some(fold)),
+        Call::ReduceScatter(fold) => (Kind::ReduceScatter, Some(fold)),
+        Call::AllGather => (Kind::AllGather, None),
+        Call::Broadcast { root } => (Kind::Broadcast { root }, None),
+        Call::Reduce { root, fold } => (Kind::Reduce { root }, Some(fold)),
+    }
+}

@@ -1,0 +1,217 @@
+//! Collective operations as data: what each member sends, awaits and folds, in which order. Pure: no memory, no
+//! peers, no clock. `tests/schedules.rs` runs every schedule in a machine of its own and counts steps and bytes.
+//!
+//! | algorithm | rounds | elements that a member sends (all-reduce of L) |
+//! |---|---|---|
+//! | `exchange` | 1 | (n−1)·L |
+//! | `direct` | 2 | 2(n−1)/n·L |
+//! | `ring` (bucket), `multi-ring` | 2(n−1) | 2(n−1)/n·L |
+//! | `halving-doubling` | 2·log₂ n | 2(n−1)/n·L; where n is no power of two, up to 2·L more |
+//! | `shared` | 2 | 0: members read and write each other's memory |
+
+mod direct;
+mod halving;
+mod ring;
+mod shared;
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// How an operation is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Algorithm {
+    /// Where members share memory: each folds its piece of all vectors where they lie, and writes the result there.
+    Shared,
+    /// Everybody sends all to everybody: for vectors so short that only rounds count.
+    Exchange,
+    /// Everybody sends each piece to its owner, who folds it and sends the result to everybody.
+    Direct,
+    /// Pieces go around, and grow; then results go around (bucket algorithm; Patarasuk and Yuan; Mamidala et al. §6.2).
+    Ring,
+    /// Several rings, each of a slice: one folds while another is on the wire (Mamidala et al. §6.3.2, Figure 9).
+    MultiRing,
+    /// Recursive halving, then doubling (Rabenseifner): fewer rounds than a ring.
+    HalvingDoubling,
+}
+
+impl Algorithm {
+    pub const ALL: [Algorithm; 6] = [
+        Algorithm::Shared,
+        Algorithm::Exchange,
+        Algorithm::Direct,
+        Algorithm::Ring,
+        Algorithm::MultiRing,
+        Algorithm::HalvingDoubling,
+    ];
+
+    /// As `--algorithm` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Shared => "shared",
+            Algorithm::Exchange => "exchange",
+            Algorithm::Direct => "direct",
+            Algorithm::Ring => "ring",
+            Algorithm::MultiRing => "multi-ring",
+            Algorithm::HalvingDoubling => "halving-doubling",
+        }
+    }
+
+    /// The algorithm of that name.
+    pub fn named(name: &str) -> Option<Algorithm> {
+        Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+}
+
+/// What is done; [`crate::Call`] without its fold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    Broadcast { root: usize },
+    Reduce { root: usize },
+}
+
+/// One thing that a member does. Ranges are of elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Writes a range of its vector to a member, and lets it know.
+    Send { to: usize, range: Range<usize>, into: Into },
+    /// Lets a member know that it has come here.
+    Signal { to: usize },
+    /// Waits for the next write or signal of a member that it has not awaited yet.
+    Receive { from: usize },
+    /// range ← the fold of `addends`, in this order. `is_whole`: they hold what all members have.
+    Fold { range: Range<usize>, addends: Vec<Addend>, is_whole: bool },
+    /// range ← the fold of this range of all members' vectors, in the order of members, written to some of them.
+    FoldShared { range: Range<usize>, to: Owners },
+    /// range ← the same of a member's vector.
+    Pull { from: usize, range: Range<usize> },
+}
+
+/// Where a write goes at its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Into {
+    /// To the same range of its vector.
+    Vector,
+    /// To memory where addends wait, from this element on.
+    Landing(usize),
+}
+
+/// What a fold takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addend {
+    /// The range of its own vector.
+    Own,
+    /// What landed, from this element on.
+    Landed(usize),
+}
+
+/// Whose vectors get a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owners {
+    All,
+    One(usize),
+}
+
+/// What one member does. Lanes go on side by side, each in its own order, and the writes of a lane to a member
+/// arrive in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Schedule {
+    pub lanes: Vec<Vec<Step>>,
+    /// Elements that land.
+    pub landing: usize,
+    /// Whoever is done may begin the next one while others still fold: every other operation lands elsewhere.
+    pub alternates: bool,
+}
+
+/// What schedules are made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Members, and which of them this is for.
+    pub size: usize,
+    pub me: usize,
+    /// Elements of the vector.
+    pub len: usize,
+    /// Elements that are sent at a time: what comes is folded while the rest is on the wire.
+    pub segment: usize,
+    /// Of [`Algorithm::MultiRing`].
+    pub rings: usize,
+    /// Addends are folded in the order of members, whatever the algorithm.
+    pub deterministic: bool,
+}
+
+/// The schedule of one member. Members that give the same shape (but for `me`) agree.
+///
+/// What an algorithm has no way of its own for is done directly: `exchange` only folds, `halving-doubling`
+/// scatters and gathers only where the size is a power of two.
+pub fn schedule(algorithm: Algorithm, kind: Kind, shape: Shape) -> Schedule {
+    if shape.size < 2 {
+        return Schedule::default();
+    }
+    match algorithm {
+        Algorithm::Shared => shared::schedule(kind, shape),
+        Algorithm::Exchange => direct::exchange(kind, shape),
+        Algorithm::Direct => direct::schedule(kind, shape),
+        Algorithm::Ring => ring::schedule(kind, shape, 1),
+        Algorithm::MultiRing => ring::schedule(kind, shape, shape.rings.max(1)),
+        Algorithm::HalvingDoubling => halving::schedule(kind, shape),
+    }
+}
+
+impl Shape {
+    /// The piece of member `i`.
+    pub fn piece(self, i: usize) -> Range<usize> {
+        slice(0..self.len, i, self.size)
+    }
+
+    /// The longest piece.
+    fn piece_max(self) -> usize {
+        self.len.div_ceil(self.size)
+    }
+
+    /// The members after this one, in a ring.
+    fn others(self) -> impl Iterator<Item = usize> + Clone {
+        (1..self.size).map(move |step| (self.me + step) % self.size)
+    }
+
+    /// Everybody waits for everybody.
+    pub fn meet(self) -> Vec<Step> {
+        let signals = self.others().map(|to| Step::Signal { to });
+        signals.chain(self.others().map(|from| Step::Receive { from })).collect()
+    }
+
+    /// Which of `to`'s places for other members is that of `from`.
+    fn seat(from: usize, to: usize) -> usize {
+        if from < to { from } else { from - 1 }
+    }
+
+    /// A range in segments; one at least.
+    fn segments(self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + Clone {
+        let segment = self.segment.max(1);
+        let count = range.len().div_ceil(segment).max(1);
+        (0..count).map(move |i| {
+            let start = range.start + i * segment;
+            start..(start + segment).min(range.end)
+        })
+    }
+
+    /// How many segments a piece has: as many as the longest, so that all members count alike.
+    fn segment_count(self) -> usize {
+        self.piece_max().div_ceil(self.segment.max(1)).max(1)
+    }
+
+    /// Segment `i` of a piece; empty behind its end.
+    fn segment_of(self, piece: Range<usize>, i: usize) -> Range<usize> {
+        let at = |i: usize| (piece.start + i * self.segment.max(1)).min(piece.end);
+        at(i)..at(i + 1)
+    }
+}
+
+/// The `i`th of `count` nearly equal parts of a range.
+fn slice(range: Range<usize>, i: usize, count: usize) -> Range<usize> {
+    let at = |i: usize| range.start + i * range.len() / count;
+    at(i)..at(i + 1)
+}

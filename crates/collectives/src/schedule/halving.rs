@@ -1,0 +1,121 @@
+//! Recursive halving and doubling (Rabenseifner): members at distance 1, 2, 4, … exchange halves of what they hold,
+//! then results. Where the size is no power of two, the first members pair up and one of each pair stands for both.
+
+use std::ops::Range;
+
+use super::{Addend, Into, Kind, Schedule, Shape, Step, direct};
+
+pub(super) fn schedule(kind: Kind, shape: Shape) -> Schedule {
+    let Shape { size, deterministic, .. } = shape;
+    match kind {
+        Kind::Broadcast { root } => broadcast(shape, root),
+        Kind::AllReduce if deterministic && size.is_power_of_two() => {
+            let mut steps = Vec::new();
+            direct::scatter(&mut steps, shape, |_, _| {});
+            // pieces of the fold, in the order of members: doubling has them side by side
+            double(&mut steps, shape, shape.me, size, |at| shape.piece(at), &|at| at);
+            Schedule { lanes: vec![steps], landing: direct::landing(shape), alternates: false }
+        }
+        Kind::AllReduce if !deterministic => all_reduce(shape),
+        _ => direct::schedule(kind, shape),
+    }
+}
+
+fn all_reduce(shape: Shape) -> Schedule {
+    let Shape { size, me, len, .. } = shape;
+    let half = if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 };
+    let extra = size - half;
+    let whole = 0..len;
+    let mut steps = Vec::new();
+    if me < 2 * extra && me % 2 == 0 {
+        steps.push(Step::Send { to: me + 1, range: whole, into: Into::Landing(0) });
+        steps.push(Step::Receive { from: me + 1 });
+        return Schedule {
+            lanes: vec![steps],
+            landing: landing(len, half, extra),
+            alternates: false,
+        };
+    }
+    if me < 2 * extra {
+        steps.push(Step::Receive { from: me - 1 });
+        let addends = vec![Addend::Landed(0), Addend::Own];
+        steps.push(Step::Fold { range: whole.clone(), addends, is_whole: half == 1 });
+    }
+    // those who stand for two come first
+    let place = if me < 2 * extra { me / 2 } else { me - extra };
+    let member = move |place: usize| if place < extra { 2 * place + 1 } else { place + extra };
+    let mut at = if extra > 0 { len } else { 0 };
+    let mut held = 0..half;
+    let range = |held: &Range<usize>| held.start * len / half..held.end * len / half;
+    let mut distance = half / 2;
+    while distance > 0 {
+        let (low, high) = (held.start..held.start + distance, held.start + distance..held.end);
+        let (kept, given) = if place & distance == 0 { (low, high) } else { (high, low) };
+        let to = member(place ^ distance);
+        steps.push(Step::Send { to, range: range(&given), into: Into::Landing(at) });
+        steps.push(Step::Receive { from: to });
+        let addends = match place & distance {
+            0 => vec![Addend::Own, Addend::Landed(at)],
+            _ => vec![Addend::Landed(at), Addend::Own],
+        };
+        steps.push(Step::Fold { range: range(&kept), addends, is_whole: distance == 1 });
+        // both of a pair count alike
+        at += range(&kept).len().max(range(&given).len());
+        held = kept;
+        distance /= 2;
+    }
+    let pieces = |at: usize| at * len / half..(at + 1) * len / half;
+    double(&mut steps, shape, place, half, pieces, &member);
+    if me < 2 * extra {
+        steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector });
+    }
+    Schedule { lanes: vec![steps], landing: landing(len, half, extra), alternates: false }
+}
+
+/// What a pair gives, and what halving brings: less than the vector and an element a round.
+fn landing(len: usize, half: usize, extra: usize) -> usize {
+    let rounds = half.ilog2() as usize;
+    len + rounds + if extra > 0 { len } else { 0 }
+}
+
+/// Whoever holds the result of a piece ends with all: members at distance 1, 2, 4, … exchange what they hold.
+fn double(
+    steps: &mut Vec<Step>,
+    shape: Shape,
+    place: usize,
+    places: usize,
+    piece: impl Fn(usize) -> Range<usize>,
+    member: &dyn Fn(usize) -> usize,
+) {
+    let mut distance = 1;
+    while distance < places {
+        let first = place / distance * distance;
+        let range = piece(first).start..piece(first + distance - 1).end;
+        let to = member(place ^ distance);
+        steps.push(Step::Send { to, range, into: Into::Vector });
+        steps.push(Step::Receive { from: to });
+        distance *= 2;
+    }
+    debug_assert!(places <= shape.size);
+}
+
+/// A binomial tree.
+fn broadcast(shape: Shape, root: usize) -> Schedule {
+    let Shape { size, me, len, .. } = shape;
+    let distance = (me + size - root) % size;
+    let member = |distance: usize| (root + distance) % size;
+    let mut steps = Vec::new();
+    // the highest power of two in the distance says from whom it comes
+    let mut next = 1;
+    if distance > 0 {
+        let reach = 1 << distance.ilog2();
+        steps.push(Step::Receive { from: member(distance - reach) });
+        next = 2 * reach;
+    }
+    while distance + next < size {
+        let to = member(distance + next);
+        steps.push(Step::Send { to, range: 0..len, into: Into::Vector });
+        next *= 2;
+    }
+    Schedule { lanes: vec![steps], ..Schedule::default() }
+}
