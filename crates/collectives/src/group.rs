@@ -232,11 +232,17 @@ impl Group {
         Ok(())
     }
 
+    /// Fails if a member is gone, with the first that went: others may have followed it.
     fn check(&self, member: usize) -> Result<(), GroupError> {
         let rank = self.ranks[member];
+        if let Some(fault) = self.fabric.fault()
+            && let Some(first) = self.ranks.iter().position(|rank| *rank == fault.rank)
+        {
+            return Err(self.lost(first, fault.cause.to_string()));
+        }
         match self.fabric.gone(rank) {
             None => Ok(()),
-            Some(gone) => Err(GroupError::Lost { member, rank, reason: gone.to_string() }),
+            Some(gone) => Err(self.lost(member, gone.to_string())),
         }
     }
 }
@@ -308,7 +314,7 @@ impl Collectives for Group {
 
     fn barrier(&mut self, deadline: Deadline) -> Result<(), GroupError> {
         // the barrier's vector is the first
-        let ticket = self.start(VectorId(0), Call::AllGather)?;
+        let ticket = self.start(VectorId(0), Call::AllGather { element_bytes: 1 })?;
         self.wait(ticket, deadline)
     }
 

@@ -31,7 +31,7 @@ pub enum Call {
     /// Everybody has the fold of his piece; what else is in his vector is undefined.
     ReduceScatter(Arc<dyn Fold>),
     /// Everybody has everybody's piece.
-    AllGather,
+    AllGather { element_bytes: usize },
     /// Everybody has the root's vector.
     Broadcast { root: usize },
     /// The root has the fold of all; what the others have is undefined.

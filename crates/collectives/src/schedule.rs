@@ -83,6 +83,8 @@ pub enum Step {
     Signal { to: usize },
     /// Waits for the next write or signal of a member that it has not awaited yet.
     Receive { from: usize },
+    /// Waits until what it wrote so far has left its vector.
+    Flush,
     /// range ← the fold of `addends`, in this order. `is_whole`: they hold what all members have.
     Fold { range: Range<usize>, addends: Vec<Addend>, is_whole: bool },
     /// range ← the fold of this range of all members' vectors, in the order of members, written to some of them.

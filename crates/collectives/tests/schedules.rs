@@ -16,8 +16,10 @@ type Element = Vec<usize>;
 
 /// A write on its way.
 struct Write {
-    /// Where to, and what; none for a signal.
-    payload: Option<(Into, Range<usize>, Vec<Element>)>,
+    /// Where to, and what: a range of the sender's vector. None for a signal.
+    payload: Option<(Into, Range<usize>)>,
+    /// What was there when it left; none while it has not.
+    left: Option<Vec<Element>>,
     /// The longest chain of writes that led to it, itself included.
     round: usize,
 }
@@ -29,10 +31,19 @@ struct Machine {
     at: Vec<Vec<usize>>,
     rounds: Vec<Vec<usize>>,
     sent: Vec<usize>,
+    /// Writes leave when they are posted; else as late as they may: when they are awaited.
+    is_eager: bool,
+}
+
+/// Takes what is on its way from the sender's vector.
+fn leave(writes: &mut VecDeque<Write>, vector: &[Element]) {
+    for write in writes.iter_mut().filter(|write| write.left.is_none()) {
+        write.left = write.payload.as_ref().map(|(_, range)| vector[range.clone()].to_vec());
+    }
 }
 
 impl Machine {
-    fn new(shape: Shape, schedules: &[Schedule]) -> Machine {
+    fn new(shape: Shape, schedules: &[Schedule], is_eager: bool) -> Machine {
         let member = |i| (0..shape.len).map(|_| vec![i]).collect();
         Machine {
             vectors: (0..shape.size).map(member).collect(),
@@ -41,6 +52,7 @@ impl Machine {
             at: schedules.iter().map(|s| vec![0; s.lanes.len()]).collect(),
             rounds: schedules.iter().map(|s| vec![0; s.lanes.len()]).collect(),
             sent: vec![0; shape.size],
+            is_eager,
         }
     }
 
@@ -49,21 +61,28 @@ impl Machine {
         match step {
             Step::Send { to, range, into } => {
                 self.sent[me] += range.len();
-                let elements = self.vectors[me][range.clone()].to_vec();
-                self.write(me, *to, lane, Some((*into, range.clone(), elements)));
+                self.write(me, *to, lane, Some((*into, range.clone())));
             }
             Step::Signal { to } => self.write(me, *to, lane, None),
             Step::Receive { from } => {
-                let Some(write) = self.wire.entry((*from, me, lane)).or_default().pop_front() else {
+                let Some(write) = self.wire.entry((*from, me, lane)).or_default().pop_front()
+                else {
                     return false;
                 };
                 self.rounds[me][lane] = self.rounds[me][lane].max(write.round);
-                if let Some((into, range, elements)) = write.payload {
+                if let Some((into, range)) = write.payload {
+                    let now = || self.vectors[*from][range.clone()].to_vec();
+                    let elements = write.left.unwrap_or_else(now);
                     let target = match into {
                         Into::Vector => &mut self.vectors[me][range],
                         Into::Landing(at) => &mut self.landings[me][at..at + range.len()],
                     };
                     target.clone_from_slice(&elements);
+                }
+            }
+            Step::Flush => {
+                for write in self.wire.iter_mut().filter(|((from, ..), _)| *from == me) {
+                    leave(write.1, &self.vectors[me]);
                 }
             }
             Step::Fold { range, addends, is_whole } => {
@@ -95,15 +114,13 @@ impl Machine {
         true
     }
 
-    fn write(
-        &mut self,
-        me: usize,
-        to: usize,
-        lane: usize,
-        payload: Option<(Into, Range<usize>, Vec<Element>)>,
-    ) {
+    fn write(&mut self, me: usize, to: usize, lane: usize, payload: Option<(Into, Range<usize>)>) {
         let round = self.rounds[me][lane] + 1;
-        self.wire.entry((me, to, lane)).or_default().push_back(Write { payload, round });
+        let on_its_way = self.wire.entry((me, to, lane)).or_default();
+        on_its_way.push_back(Write { payload, left: None, round });
+        if self.is_eager {
+            leave(on_its_way, &self.vectors[me]);
+        }
     }
 
     /// Runs everything, whoever is next by `pick`.
@@ -152,9 +169,10 @@ fn wanted(kind: Kind, shape: Shape, me: usize, i: usize) -> Option<Element> {
     }
 }
 
-fn check(algorithm: Algorithm, kind: Kind, shape: Shape, pick: impl FnMut(usize) -> usize) {
+fn check(algorithm: Algorithm, kind: Kind, shape: Shape, mut pick: impl FnMut(usize) -> usize) {
     let schedules = schedules(algorithm, kind, shape);
-    let mut machine = Machine::new(shape, &schedules);
+    let is_eager = pick(2) == 0;
+    let mut machine = Machine::new(shape, &schedules, is_eager);
     machine.run(&schedules, pick);
     for me in 0..shape.size {
         for i in 0..shape.len {
@@ -190,11 +208,13 @@ fn every_member_has_what_it_must_for_every_size_and_length() {
             {
                 for kind in kinds(size) {
                     let shape = Shape { deterministic, ..shape(size, len) };
-                    let mut next = 0;
-                    check(algorithm, kind, shape, |lanes| {
-                        next += 1;
-                        next % lanes
-                    });
+                    for first in [0, 1] {
+                        let mut next = first;
+                        check(algorithm, kind, shape, |lanes| {
+                            next += 1;
+                            next % lanes
+                        });
+                    }
                 }
             }
         }
@@ -227,7 +247,7 @@ proptest! {
 /// Elements that each member sends, and the longest chain of writes.
 fn cost(algorithm: Algorithm, shape: Shape) -> (Vec<usize>, usize) {
     let schedules = schedules(algorithm, Kind::AllReduce, shape);
-    let mut machine = Machine::new(shape, &schedules);
+    let mut machine = Machine::new(shape, &schedules, true);
     let mut next = 0;
     machine.run(&schedules, |lanes| {
         next += 1;

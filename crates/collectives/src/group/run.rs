@@ -67,15 +67,14 @@ impl Group {
         if known.buffer.write().is_err() {
             return Err(wrong("it is lent; give the loan back first".to_string()));
         }
-        let (kind, fold) = parts(call);
+        let (kind, fold, element_bytes) = parts(call);
         let (size, bytes) = (self.size(), known.buffer.bytes());
         if let Kind::Broadcast { root } | Kind::Reduce { root } = kind
             && root >= size
         {
             return Err(wrong(format!("there is no root {root} among members 0 to {}", size - 1)));
         }
-        let element_bytes = fold.as_ref().map_or(1, |fold| fold.element_bytes()).max(1);
-        if !bytes.is_multiple_of(element_bytes) {
+        if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
         }
         let made = self.schedule(index, kind, element_bytes);
@@ -189,6 +188,7 @@ impl Group {
                 }
                 return Ok(has_come);
             }
+            Step::Flush => return Ok(running.in_flight == 0),
             Step::Fold { range, addends, is_whole } => {
                 self.fold(running, running.bytes(range), addends, *is_whole)?;
             }
@@ -243,12 +243,17 @@ impl Group {
     }
 }
 
-fn parts(call: Call) -> (Kind, Option<Arc<dyn Fold>>) {
+/// What is done, with what, on elements of how many bytes.
+fn parts(call: Call) -> (Kind, Option<Arc<dyn Fold>>, usize) {
+    let folding = |kind, fold: Arc<dyn Fold>| {
+        let element_bytes = fold.element_bytes();
+        (kind, Some(fold), element_bytes)
+    };
     match call {
-        Call::AllReduce(fold) => (Kind::AllReduce, Some(fold)),
-        Call::ReduceScatter(fold) => (Kind::ReduceScatter, Some(fold)),
-        Call::AllGather => (Kind::AllGather, None),
-        Call::Broadcast { root } => (Kind::Broadcast { root }, None),
-        Call::Reduce { root, fold } => (Kind::Reduce { root }, Some(fold)),
+        Call::AllReduce(fold) => folding(Kind::AllReduce, fold),
+        Call::ReduceScatter(fold) => folding(Kind::ReduceScatter, fold),
+        Call::Reduce { root, fold } => folding(Kind::Reduce { root }, fold),
+        Call::AllGather { element_bytes } => (Kind::AllGather, None, element_bytes),
+        Call::Broadcast { root } => (Kind::Broadcast { root }, None, 1),
     }
 }

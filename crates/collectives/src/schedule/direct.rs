@@ -20,6 +20,8 @@ pub(super) fn exchange(kind: Kind, shape: Shape) -> Schedule {
     }
     if is_folded_by(me) {
         steps.extend(shape.others().map(|from| Step::Receive { from }));
+        // the result takes the place of what is sent
+        steps.push(Step::Flush);
         let addends = addends(shape, len, 0);
         steps.push(Step::Fold { range: 0..len, addends, is_whole: true });
     }
