@@ -9,6 +9,7 @@ mod config;
 mod control;
 pub mod doctor;
 mod exit;
+mod group;
 mod hosts;
 mod launch;
 mod member;
@@ -26,9 +27,10 @@ mod whole_file;
 pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, StoreConfig, Strategy,
-    TraceConfig, TrainConfig, Transport,
+    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
+    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
 };
+pub use group::{ClientError, FoldError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError, Peers, Scheduling, WireOptions};
@@ -39,6 +41,7 @@ pub use store::{
     Arithmetic, BarrierError, OpenStoreError, SnapshotFiles, StoreEnd, StoreEvent, StoreJob,
     StoreOptions, StorePlace, StoreRule, StoreRules, StoreWire,
 };
+pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::ServerLoad;
