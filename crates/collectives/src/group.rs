@@ -78,7 +78,8 @@ pub struct Group {
     moment: Moment,
     /// Kept for its memory.
     completions: Vec<Completion>,
-    scratch: Vec<u8>,
+    /// A block of a fold.
+    scratch: Window,
     bytes_sent: u64,
 }
 
@@ -158,6 +159,7 @@ impl Group {
             channels.push(to);
         }
         let moment = fabric.ticket();
+        let scratch = Slab::anonymous(fold::BLOCK_BYTES).map_err(|error| failed(&error))?;
         let mut group = Group {
             fabric,
             table: Table::default(),
@@ -176,7 +178,7 @@ impl Group {
             binds: 0,
             moment,
             completions: Vec::new(),
-            scratch: Vec::new(),
+            scratch: Window::new(&scratch).map_err(|error| failed(&error))?,
             bytes_sent: 0,
             options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
         };

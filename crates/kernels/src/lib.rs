@@ -9,6 +9,7 @@
 
 mod cpu;
 mod error;
+mod folding;
 mod functions;
 mod lanes;
 mod launch;
@@ -23,6 +24,7 @@ use tensorwire_memory::{TensorMut, TensorRef};
 
 pub use cpu::SimdLevel;
 pub use error::{KernelError, Operand};
+pub use folding::{FoldKind, Folding, NoFold};
 pub use onednn::OpenError;
 
 /// Which back end to run on.

@@ -11,12 +11,13 @@ use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{Call, Collectives, Group, GroupError, GroupOptions, VectorId};
 use tensorwire_fabric::Fabric;
-use tensorwire_graph::{NodeId, Op, Part, Reduction};
+use tensorwire_graph::{NodeId, Op, Part};
+use tensorwire_kernels::{FoldKind, NoFold};
 use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_runtime::Storage;
 
 pub(crate) use exchange::GroupExchange;
-pub use fold::{FoldError, VectorFold};
+pub use fold::VectorFold;
 
 /// A group that a session and its trainer share.
 pub(crate) type SharedGroup = Arc<Mutex<Box<dyn Collectives>>>;
@@ -27,7 +28,7 @@ pub enum ClientError {
     #[error(transparent)]
     Group(#[from] GroupError),
     #[error(transparent)]
-    Fold(#[from] FoldError),
+    Fold(#[from] NoFold),
     #[error("vector {vector} of the group: {source}")]
     Lent { vector: u32, source: LoanError },
     #[error("this worker has neither a client nor a store; do all members run the same version?")]
@@ -94,7 +95,7 @@ pub(crate) fn bind_part(
             Op::Broadcast { .. } => Call::Broadcast { root: 0 },
             _ => {
                 let dtype = part.graph.fact((*id).into()).dtype;
-                Call::AllReduce(Arc::new(VectorFold::new(dtype, Reduction::Mean)?))
+                Call::AllReduce(Arc::new(VectorFold::new(dtype, FoldKind::Mean)?))
             }
         });
     }

@@ -30,7 +30,7 @@ pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
     Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
 };
-pub use group::{ClientError, FoldError, VectorFold};
+pub use group::{ClientError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{Ending, JoinError, Member, MemberError, Peers, Scheduling, WireOptions};

@@ -11,7 +11,7 @@ use crate::ports::{Collectives, Fold};
 use crate::schedule::{Addend, Owners};
 
 /// Bytes that are folded at a time: with an addend of each of several members, they stay in the L1 cache.
-const BLOCK_BYTES: usize = 8 << 10;
+pub(super) const BLOCK_BYTES: usize = 8 << 10;
 
 impl Group {
     /// bytes ← the fold of addends that lie here.
@@ -40,9 +40,9 @@ impl Group {
             fold.fold_into(&mut known.buffer.write().map_err(lent)?[bytes], from, whole);
             return Ok(());
         }
-        scratch.resize(BLOCK_BYTES, 0);
         for block in blocks(running, &bytes) {
-            let sum = &mut scratch[..block.len()];
+            let here = Place { offset: 0, bytes: block.len() };
+            let sum = scratch.write(here).ok_or_else(too_large)?;
             {
                 let own = known.buffer.read().map_err(lent)?;
                 let part = |addend: &Addend| match addend {
@@ -68,9 +68,9 @@ impl Group {
         let size = self.size();
         let Group { vectors, opened, scratch, me, .. } = self;
         let known = &vectors[running.vector];
-        scratch.resize(BLOCK_BYTES, 0);
         for block in blocks(running, &bytes) {
-            let sum = &mut scratch[..block.len()];
+            let here = Place { offset: 0, bytes: block.len() };
+            let sum = scratch.write(here).ok_or_else(too_large)?;
             {
                 let own = known.buffer.read().map_err(lent)?;
                 let part = |member: usize| match &known.remotes[member] {
@@ -142,6 +142,10 @@ fn place(offset: u64, bytes: &Range<usize>) -> Option<Place> {
 
 fn fold_of(running: &Running) -> Result<&dyn Fold, GroupError> {
     running.fold.as_deref().ok_or_else(|| failed(&"a fold was scheduled, and none was given"))
+}
+
+fn too_large() -> GroupError {
+    failed(&format!("elements of more than {BLOCK_BYTES} bytes cannot be folded"))
 }
 
 fn unshared() -> GroupError {

@@ -30,7 +30,7 @@ mod windows;
 use crate::launch::{Backend, Product, Products};
 use crate::real::Real;
 use pool::Pool;
-use simd::SimdProof;
+pub(crate) use simd::SimdProof;
 
 pub use simd::SimdLevel;
 
