@@ -83,7 +83,10 @@ fn asynchronous_training_without_what_it_needs() {
     let found = message("train --async --strategy local");
     assert!(found.contains("give it with --strategy ps"), "{found}");
     let found = message("train --async --trace t.json");
-    assert!(found.contains("leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"), "{found}");
+    assert!(
+        found.contains("leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -99,7 +102,10 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
         ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
         ("--strategy dist-sgd --checkpoint none/s", "cannot write snapshots to none/s"),
         ("--strategy dist-sgd --checkpoint s/", "it names a folder"),
-        ("--strategy dist-asgd --trace t.json", "leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"),
+        (
+            "--strategy dist-asgd --trace t.json",
+            "leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce",
+        ),
         ("--strategy dist-sgd --async", "give it with --strategy ps"),
     ] {
         let found = message(&format!("train {arguments}"));

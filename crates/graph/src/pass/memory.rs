@@ -192,13 +192,14 @@ fn has_vector(graph: &Graph, class: &Class) -> bool {
 
 /// Is it written from outside of a run, or read there?
 fn is_state(needs: &MemoryNeeds<'_>, class: &Class) -> bool {
-    has_vector(needs.graph, class) || class.members.iter().any(|output| {
-        let op = &needs.graph.node(output.node).op;
-        is_fed(op)
-            || matches!(op, Op::Recv { .. })
-            || needs.kept.contains(&output.node)
-            || needs.read_by_peers.contains(output)
-    })
+    has_vector(needs.graph, class)
+        || class.members.iter().any(|output| {
+            let op = &needs.graph.node(output.node).op;
+            is_fed(op)
+                || matches!(op, Op::Recv { .. })
+                || needs.kept.contains(&output.node)
+                || needs.read_by_peers.contains(output)
+        })
 }
 
 /// The classes that a Send writes from where they are.

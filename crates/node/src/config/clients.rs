@@ -209,7 +209,8 @@ mod tests {
         assert!(config.check().is_ok());
         assert_eq!((config.world(), config.sharing()), (3, Sharing::Own { clients: 1 }));
         // servers are for others
-        let config = TrainConfig { strategy: Strategy::AllReduce, workers: 3, ..super::tests::config() };
+        let config =
+            TrainConfig { strategy: Strategy::AllReduce, workers: 3, ..super::tests::config() };
         assert_eq!((config.world(), config.sharing()), (3, Sharing::Own { clients: 1 }));
         assert_eq!(config.client_of(2), [0, 1, 2].map(Rank));
     }

@@ -207,7 +207,8 @@ mod tests {
         assert!(exchange.announced(EdgeId(3), 1).is_err());
         let slab = exchange.alloc(64).unwrap();
         let places = [tensorwire_memory::Place { offset: 0, bytes: 64 }];
-        let buffer = tensorwire_memory::Arena::new(&slab, &places).unwrap().into_buffers().remove(0);
+        let buffer =
+            tensorwire_memory::Arena::new(&slab, &places).unwrap().into_buffers().remove(0);
         assert!(exchange.send(EdgeId(3), 2, Some(&buffer)).is_err());
         let error = exchange.collect(NodeId(7), &buffer).unwrap_err();
         assert!(error.to_string().contains("node 7"), "{error}");

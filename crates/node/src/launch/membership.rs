@@ -37,7 +37,10 @@ impl Membership {
         let roles = spec.roles.len();
         let nodes = workers as usize + servers as usize;
         assert!(roles >= nodes, "a role per node of the store");
-        assert!(roles == nodes || !replace_servers, "who comes later comes behind the store's nodes");
+        assert!(
+            roles == nodes || !replace_servers,
+            "who comes later comes behind the store's nodes"
+        );
         let scheduler = Scheduler::new(SchedulerOptions {
             elastic,
             replace_servers,

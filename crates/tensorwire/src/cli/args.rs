@@ -1,5 +1,6 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
+mod clients;
 mod kvstore;
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,6 +16,7 @@ use tensorwire_node::{
     VerbsOptions,
 };
 
+use clients::ClientArgs;
 pub(crate) use kvstore::KvstoreArgs;
 
 const TRAIN_EXAMPLES: &str = "\
@@ -24,6 +26,9 @@ Examples:
   tensorwire train --strategy local            the same bits in one process
   tensorwire train --strategy dist-sgd         the same bits over a key-value store
   tensorwire train --strategy dist-asgd --max-delay 4
+  tensorwire train --strategy allreduce        the same bits without servers
+  tensorwire train --strategy mpi-sgd --workers 4 --clients 2
+  tensorwire train --strategy mpi-esgd --workers 4 --clients 2 --interval 64
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
@@ -119,15 +124,19 @@ pub(crate) struct JobArgs {
     data: Option<String>,
     /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
     /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
-    /// `local`: the same replicas in one process
+    /// `allreduce`: variables on every worker, gradients folded among all. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by
+    /// groups of workers (--clients). `dist-esgd`, `mpi-esgd`: workers (groups) train weights of their own, which
+    /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
     /// Worker processes (with `local`: replicas, folded in the same order)
     #[arg(long, value_name = "N", default_value_t = 2)]
     workers: u32,
-    /// Server processes; variables go to them round-robin
+    /// Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may have 0
     #[arg(long, value_name = "K", default_value_t = 2)]
     servers: u32,
+    #[command(flatten)]
+    clients: ClientArgs,
     /// How bytes travel
     #[arg(long, value_enum, default_value = "auto")]
     transport: TransportArg,
@@ -231,7 +240,8 @@ pub(crate) struct TrainArgs {
 /// What only a key-value store can do.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArgs {
-    /// dist-asgd: the fastest worker is at most so many steps ahead of the slowest [default: any number]
+    /// dist-asgd, mpi-asgd: the fastest worker (or client) is at most so many steps ahead of the slowest [default:
+    /// any number]
     #[arg(long, value_name = "STEPS")]
     max_delay: Option<u64>,
     /// dist-sgd, dist-asgd: if a worker dies, the others go on
@@ -417,6 +427,12 @@ enum StrategyArg {
     Ps,
     DistSgd,
     DistAsgd,
+    DistEsgd,
+    #[value(name = "allreduce")]
+    AllReduce,
+    MpiSgd,
+    MpiAsgd,
+    MpiEsgd,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -498,11 +514,17 @@ impl JobArgs {
                 StrategyArg::Ps => Strategy::Ps,
                 StrategyArg::DistSgd => Strategy::DistSgd,
                 StrategyArg::DistAsgd => Strategy::DistAsgd,
+                StrategyArg::DistEsgd => Strategy::DistEsgd,
+                StrategyArg::AllReduce => Strategy::AllReduce,
+                StrategyArg::MpiSgd => Strategy::MpiSgd,
+                StrategyArg::MpiAsgd => Strategy::MpiAsgd,
+                StrategyArg::MpiEsgd => Strategy::MpiEsgd,
             },
             workers: self.workers,
             servers: self.servers,
             asynchronous: false,
             store: StoreConfig::default(),
+            clients: self.clients.config(),
             transport: self.transport.into(),
             verbs,
             arrival,
