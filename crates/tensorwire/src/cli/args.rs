@@ -12,11 +12,10 @@ use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
     ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
-    OptimizerChoice, RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
-    VerbsOptions,
+    OptimizerChoice, RSH, Schedule, StoreConfig, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
-use clients::ClientArgs;
+use clients::{ClientArgs, StrategyArg};
 pub(crate) use kvstore::KvstoreArgs;
 
 const TRAIN_EXAMPLES: &str = "\
@@ -422,20 +421,6 @@ pub(crate) enum AgainstArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum StrategyArg {
-    Local,
-    Ps,
-    DistSgd,
-    DistAsgd,
-    DistEsgd,
-    #[value(name = "allreduce")]
-    AllReduce,
-    MpiSgd,
-    MpiAsgd,
-    MpiEsgd,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
     /// Shared memory on one host; on several, verbs if every one can, else tcp
     Auto,
@@ -509,17 +494,7 @@ impl JobArgs {
         let mut config = TrainConfig {
             model: self.model,
             data,
-            strategy: match self.strategy {
-                StrategyArg::Local => Strategy::Local,
-                StrategyArg::Ps => Strategy::Ps,
-                StrategyArg::DistSgd => Strategy::DistSgd,
-                StrategyArg::DistAsgd => Strategy::DistAsgd,
-                StrategyArg::DistEsgd => Strategy::DistEsgd,
-                StrategyArg::AllReduce => Strategy::AllReduce,
-                StrategyArg::MpiSgd => Strategy::MpiSgd,
-                StrategyArg::MpiAsgd => Strategy::MpiAsgd,
-                StrategyArg::MpiEsgd => Strategy::MpiEsgd,
-            },
+            strategy: self.strategy.into(),
             workers: self.workers,
             servers: self.servers,
             asynchronous: false,

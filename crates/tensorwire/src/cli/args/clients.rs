@@ -1,7 +1,37 @@
-//! How workers are grouped, and how they come together, as given on the command line.
+//! Ways of training, as given on the command line: how workers are grouped, and how they come together.
 
 use clap::{Args, ValueEnum};
-use tensorwire_node::{Algorithm, ClientConfig};
+use tensorwire_node::{Algorithm, ClientConfig, Strategy};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum StrategyArg {
+    Local,
+    Ps,
+    DistSgd,
+    DistAsgd,
+    DistEsgd,
+    #[value(name = "allreduce")]
+    AllReduce,
+    MpiSgd,
+    MpiAsgd,
+    MpiEsgd,
+}
+
+impl From<StrategyArg> for Strategy {
+    fn from(arg: StrategyArg) -> Strategy {
+        match arg {
+            StrategyArg::Local => Strategy::Local,
+            StrategyArg::Ps => Strategy::Ps,
+            StrategyArg::DistSgd => Strategy::DistSgd,
+            StrategyArg::DistAsgd => Strategy::DistAsgd,
+            StrategyArg::DistEsgd => Strategy::DistEsgd,
+            StrategyArg::AllReduce => Strategy::AllReduce,
+            StrategyArg::MpiSgd => Strategy::MpiSgd,
+            StrategyArg::MpiAsgd => Strategy::MpiAsgd,
+            StrategyArg::MpiEsgd => Strategy::MpiEsgd,
+        }
+    }
+}
 
 /// What only groups of workers, and weights that are averaged, can do.
 #[derive(Args, Clone, Debug)]
