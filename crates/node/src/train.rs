@@ -298,12 +298,12 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
 }
 
 impl Prepared {
-    /// The part of the plan that a member runs, as the rank of a member who runs its own. One that is not in the
-    /// plan, a store's server, has a part behind the workers'.
-    fn part_of(&self, rank: Rank) -> Rank {
+    /// The part of the plan that a member runs; a store's servers are in the plan's place for one.
+    fn part_of(&self, rank: Rank) -> usize {
+        // fits: members are few
         match self.config.seat(rank) {
-            Seat::Worker(worker) => Rank(worker),
-            Seat::Server(server) => Rank(self.config.workers + server),
+            Seat::Worker(worker) => worker as usize,
+            Seat::Server(server) => self.config.workers as usize + server as usize,
         }
     }
 
@@ -345,7 +345,7 @@ pub fn launch_train(
     let outcome = launch(spec, &mut |update| {
         match (&mut collector, &update) {
             (Some(trace), Update::Started { rank, pid }) => {
-                trace.started(prepared.part_of(*rank), *pid);
+                trace.started(prepared.part_of(*rank), *rank, *pid);
             }
             (Some(trace), Update::Trace { rank, events }) => {
                 trace.add(prepared.part_of(*rank), events);
@@ -388,7 +388,7 @@ pub fn train_local(
 ) -> Result<TrainReport, TrainError> {
     let mut trace = prepared.collector();
     if let Some(trace) = &mut trace {
-        trace.started(Rank(0), std::process::id());
+        trace.started(0, Rank(0), std::process::id());
     }
     let mut caller = Caller { interrupt, on_progress, trace };
     let done = train_alone(prepared, &mut caller);

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tensorwire_base::Rank;
 use tensorwire_graph::{Edge, EdgeId, NodeId, Op, Part, Plan};
 
 use super::{Did, Process, TraceEvent};
@@ -19,16 +20,16 @@ const KERNELS: u32 = 2;
 const RECEIVES: u32 = 3;
 const SENDS: u32 = 4;
 
-/// Writes the events of all processes, by rank. What makes no sense in this plan is left out.
+/// Writes the events of all processes, by part. What makes no sense in this plan is left out.
 pub(super) fn write(out: &mut impl Write, plan: &Plan, processes: &[Process]) -> io::Result<()> {
     let all = || processes.iter().flat_map(|process| &process.events);
     let zero_ns = all().map(|event| event.start_ns).min().unwrap_or_default();
     let crossings = crossings(plan, processes);
     let mut list = List { out, first: true };
     list.open()?;
-    for (rank, (process, part)) in processes.iter().zip(&plan.parts).enumerate() {
+    for (index, (process, part)) in processes.iter().zip(&plan.parts).enumerate() {
         let Some(pid) = process.pid else { continue };
-        let view = View { plan, part, rank, pid, zero_ns, crossings: &crossings };
+        let view = View { plan, part, index, processes, pid, zero_ns, crossings: &crossings };
         view.write(&mut list, &process.events)?;
     }
     list.close()
@@ -87,7 +88,9 @@ fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
 struct View<'a> {
     plan: &'a Plan,
     part: &'a Part,
-    rank: usize,
+    /// Of the part.
+    index: usize,
+    processes: &'a [Process],
     pid: u32,
     zero_ns: u64,
     crossings: &'a HashMap<Crossing, u64>,
@@ -121,11 +124,11 @@ impl View<'_> {
         sends: u32,
         collectives: u32,
     ) -> io::Result<()> {
-        let (pid, rank) = (self.pid, self.rank);
+        let (pid, rank) = (self.pid, self.processes[self.index].rank);
         let mut tell = |tid, name, args| list.push(&Metadata { ph: "M", name, pid, tid, args });
         let name = format!("{} (rank {rank}, pid {pid})", self.part.task);
         tell(0, "process_name", Named::Name(name))?;
-        tell(0, "process_sort_index", Named::SortIndex(rank as u64))?;
+        tell(0, "process_sort_index", Named::SortIndex(u64::from(rank.0)))?;
         let fixed = [(STEPS, "steps"), (KERNELS, "kernels"), (RECEIVES, "receives and waits")];
         let fixed = fixed.into_iter().map(|(tid, name)| (tid, name.to_string()));
         let first = SENDS + sends;
@@ -206,8 +209,9 @@ impl View<'_> {
     }
 
     fn peer(&self, edge: &Edge) -> String {
-        let other = if edge.from == self.rank { edge.to } else { edge.from };
-        format!("{} (rank {other})", self.plan.parts[other].task)
+        let other = if edge.from == self.index { edge.to } else { edge.from };
+        let rank = self.processes.get(other).map_or(Rank(0), |process| process.rank);
+        format!("{} (rank {rank})", self.plan.parts[other].task)
     }
 
     fn us(&self, ns: u64) -> f64 {
@@ -379,8 +383,8 @@ mod tests {
 
     /// What is written of a worker and a server.
     fn written(plan: &Plan, worker: Vec<TraceEvent>, server: Vec<TraceEvent>) -> Vec<Value> {
-        let worker = Process { pid: Some(70), events: worker };
-        let server = Process { pid: Some(80), events: server };
+        let worker = Process { rank: Rank(0), pid: Some(70), events: worker };
+        let server = Process { rank: Rank(1), pid: Some(80), events: server };
         let mut text = Vec::new();
         write(&mut text, plan, &[worker, server]).unwrap();
         let file: Value = serde_json::from_slice(&text).unwrap();
