@@ -233,7 +233,9 @@ fn check_memory(program: &Program, plan: &Plan, config: &TrainConfig) -> Result<
     });
     let tensors = parts.map(|part| &plan.parts[part].memory);
     // fits: each is checked against the address space; the sum saturates
-    let needed = tensors.fold(dist::server_bytes(program, config), |sum, memory| {
+    let beside =
+        dist::server_bytes(program, config).saturating_add(dist::centre_bytes(program, config));
+    let needed = tensors.fold(beside, |sum, memory| {
         sum.saturating_add(memory.registered_bytes as u64)
             .saturating_add(memory.private_bytes as u64)
     });

@@ -147,6 +147,18 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig) -> u64 {
     all / u64::from(config.servers.max(1)) * here.count() as u64
 }
 
+/// What workers here take for a centre beside their weights: room for it, and for what a master pushes.
+pub(super) fn centre_bytes(program: &Program, config: &TrainConfig) -> u64 {
+    if config.averaging().is_none() {
+        return 0;
+    }
+    // fits: sizes in memory
+    let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
+    let here = (0..config.workers).filter(|worker| config.hosts.is_here(config.rank_of(*worker)));
+    let copies = here.map(|worker| if worker < config.masters() { 2 } else { 1 }).sum::<u64>();
+    weights.saturating_mul(copies)
+}
+
 /// A variable's key is its place in the order of declaration.
 fn values(config: &TrainConfig, program: &Program) -> Vec<(Key, ValueSpec)> {
     let by_rows = |variable: &Variable| {
