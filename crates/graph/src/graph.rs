@@ -131,9 +131,23 @@ impl Graph {
         spec: TensorSpec,
         init: Init,
     ) -> Result<Output, GraphError> {
+        self.variable_at(name, Hint::Shared, spec, init)
+    }
+
+    /// As [`Graph::variable`], of whoever `hint` says.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn variable_at(
+        &mut self,
+        name: &str,
+        hint: Hint,
+        spec: TensorSpec,
+        init: Init,
+    ) -> Result<Output, GraphError> {
         let op = Op::Variable { spec, init };
         match self.find(name) {
-            None => self.add(name, Hint::Shared, op, &[]).map(Output::from),
+            None => self.add(name, hint, op, &[]).map(Output::from),
             Some(id) if self.node(id).op == op => Ok(id.into()),
             Some(id) => Err(GraphError::VariableRedeclared {
                 name: name.to_string(),

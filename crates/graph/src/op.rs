@@ -224,6 +224,11 @@ pub enum Op {
     /// (variable, value of rank 0, …, of rank W−1) → nothing. v ← v + rate·(mean of the values − v), in place:
     /// a moving average.
     ApplyAverage { rate: f64 },
+    /// (x: f[…] of known size) → the mean of what the members of a group of processes give, each in its own
+    /// part; over x's bytes where nobody else uses them. `vector` is the same number at all of them.
+    AllReduce { vector: u32 },
+    /// (x) at a group's first member, () at the others → the first one's x. `vector` as above.
+    Broadcast { vector: u32, spec: TensorSpec },
     /// Computes nothing; gives other nodes something to wait for.
     NoOp,
     /// (x) → nothing. Writes x into the receiver's buffer of `edge`. Put in by the partitioner.
@@ -292,6 +297,8 @@ impl Op {
             Op::Apply { rule } => rule.name(),
             Op::ApplyRows { rule } => rule.name_for_rows(),
             Op::ApplyAverage { .. } => "ApplyAverage",
+            Op::AllReduce { .. } => "AllReduce",
+            Op::Broadcast { .. } => "Broadcast",
             Op::NoOp => "NoOp",
             Op::Send { .. } => "RdmaSend",
             Op::Recv { .. } => "RdmaRecv",
@@ -329,12 +336,21 @@ impl Op {
                 | Op::ScaleBy
                 | Op::BiasAdd
                 | Op::Dropout { .. }
+                | Op::AllReduce { .. }
         )
     }
 
     /// Does it send along an edge?
     pub fn is_send(&self) -> bool {
         matches!(self, Op::Send { .. } | Op::SendDyn { .. })
+    }
+
+    /// The vector that it folds or spreads together with other processes.
+    pub fn vector(&self) -> Option<u32> {
+        match self {
+            Op::AllReduce { vector } | Op::Broadcast { vector, .. } => Some(*vector),
+            _ => None,
+        }
     }
 
     /// The edge that it sends to or receives from.

@@ -473,3 +473,73 @@ fn what_a_caller_feeds_is_not_ordered_by_what_the_inputs_node_waits_for() {
     let error = planned(SHARED).unwrap_err().to_string();
     assert!(error.contains("worker 0 may still read it after run 'r'"), "{error}");
 }
+
+/// What a group folds lies where peers reach it, in memory of its own: over its input's bytes where nobody else
+/// uses them. What waits for it is in no order with what is computed beside it.
+#[test]
+fn a_groups_vectors_are_where_they_were_made_and_alone_there() {
+    let mut graph = Graph::new();
+    let here = Hint::Replica(0);
+    let fact = Fact::known(DType::F32, &[4]);
+    let x: Output = graph.add("x", here, Op::Input { fact }, &[]).unwrap().into();
+    let mut roots = Vec::new();
+    let mut waits = Vec::new();
+    for vector in 0..2 {
+        let name = |what: &str| format!("{what}{vector}");
+        let w = graph.variable_at(&name("w"), here, spec(&[4]), Init::Zeros).unwrap();
+        let sole: Output = graph.add(&name("sole"), here, Op::Relu, &[x]).unwrap().into();
+        let both: Output = graph.add(&name("both"), here, Op::Relu, &[sole]).unwrap().into();
+        // the second one is used by somebody else too
+        if vector == 1 {
+            roots.push(graph.add("other", here, Op::Tanh, &[both]).unwrap());
+        }
+        let mean = graph.add(&name("mean"), here, Op::AllReduce { vector }, &[both]).unwrap();
+        let rule = Rule::Sgd { rate: 0.1 };
+        let update = Op::Apply { rule };
+        let update =
+            graph.add(&name("update"), Hint::With(w.node), update, &[w, mean.into()]).unwrap();
+        roots.push(update);
+        waits.push(update);
+    }
+    let spread = Op::Broadcast { vector: 2, spec: spec(&[4]) };
+    roots.push(graph.add("spread", here, spread, &[]).unwrap());
+    let cluster = Cluster::Workers { workers: 1 };
+    let placed = place(&graph, cluster).unwrap();
+    let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+    let part = &plan.parts[0];
+    let spot = |name: &str| part.memory.spot(part.graph.find(name).unwrap().into()).unwrap();
+    assert_eq!(spot("mean0"), spot("both0"), "nothing is copied");
+    assert_ne!(spot("mean1"), spot("both1"), "its input is another's, too");
+    let vectors = ["mean0", "mean1", "spread"].map(spot);
+    assert!(vectors.iter().all(|spot| spot.lane == Lane::Registered));
+    let offsets: HashSet<usize> = vectors.iter().map(|spot| spot.offset).collect();
+    assert_eq!((offsets.len(), part.memory.registered_bytes), (3, 3 * 64));
+    for update in waits {
+        let is_ordered = |(first, then): &(NodeId, NodeId)| *first == update || *then == update;
+        assert!(!part.order.iter().any(is_ordered), "{:?}", part.order);
+    }
+    assert!(plan.edges.is_empty());
+}
+
+#[test]
+fn what_a_group_cannot_fold_or_spread_is_refused() {
+    let mut graph = Graph::new();
+    let here = Hint::Replica(0);
+    let rows = Dim::Dynamic(graph.symbol());
+    let open = Fact { dtype: DType::F32, dims: vec![rows] };
+    let open = graph.add("open", here, Op::Input { fact: open }, &[]).unwrap();
+    let whole = Fact::known(DType::I32, &[4]);
+    let whole = graph.add("whole", here, Op::Input { fact: whole }, &[]).unwrap();
+    for (name, input) in [("a", open), ("b", whole)] {
+        let refused = graph.add(name, here, Op::AllReduce { vector: 0 }, &[input.into()]);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("a floating tensor of known size is needed"), "{text}");
+    }
+    let spread = Op::Broadcast { vector: 0, spec: spec(&[4]) };
+    assert!(graph.add("c", here, spread, &[whole.into()]).is_err());
+    // whose is it, where there are no servers?
+    graph.variable("w", spec(&[2]), Init::Zeros).unwrap();
+    let refused = place(&graph, Cluster::Workers { workers: 2 }).unwrap_err().to_string();
+    assert_eq!(refused, "a cluster needs at least one server");
+}

@@ -116,7 +116,7 @@ fn launch<B: Backend>(
 
 fn has_kernel(op: &Op) -> bool {
     let is_data = matches!(op, Op::Input { .. } | Op::Variable { .. } | Op::Reshape { .. });
-    !is_data && *op != Op::NoOp && op.edge().is_none()
+    !is_data && *op != Op::NoOp && op.edge().is_none() && op.vector().is_none()
 }
 
 fn float<T: Real, B: Backend>(
@@ -175,6 +175,8 @@ fn float<T: Real, B: Backend>(
         | Op::Recv { .. }
         | Op::SendDyn { .. }
         | Op::RecvDyn { .. }
+        | Op::AllReduce { .. }
+        | Op::Broadcast { .. }
         | Op::Reshape { .. } => Err(KernelError::NoKernel { op: operands.op }),
         Op::Conv2d { .. }
         | Op::Conv2dGradInput { .. }

@@ -9,6 +9,6 @@ mod scope;
 mod zoo;
 
 pub use init::initialise;
-pub use program::{ModelCopy, Program, ProgramSpec, Variable};
+pub use program::{ModelCopy, Program, ProgramSpec, Sharing, Variable};
 pub use scope::{Mode, Scope};
 pub use zoo::{MismatchError, Model};

@@ -1,15 +1,18 @@
 //! A model made trainable: replicas, loss, gradients, updates, and the runs that a training job does.
 //! Still only a graph: nothing here knows which process does what.
 
+mod updates;
+
 use tensorwire_graph::{
-    Cluster, Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule, RunId, RunSpec,
-    Task, gradients, simplify, verify,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule, RunId, RunSpec, Task,
+    gradients, simplify, verify,
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::data::Shape;
-use crate::scope::{AVERAGE_RATE, Mode, Scope};
+use crate::scope::{Learned, Mode, Scope, Weights};
 use crate::zoo::{Model, Outcome};
+use updates::Updates;
 
 /// What to build.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,12 +23,49 @@ pub struct ProgramSpec {
     /// Samples of one replica in one step.
     pub batch: usize,
     pub replicas: u32,
-    /// How the servers change a variable, given the mean gradient of a step.
+    pub sharing: Sharing,
+    /// How a variable is changed, given the mean gradient of a step.
     pub rule: Rule,
     /// Of variables and activations: f32, f64 or bf16.
     pub dtype: DType,
     /// Of what dropout drops.
     pub seed: u64,
+}
+
+/// Whose the variables are, and how the replicas come to one gradient. Replicas are in `clients`: groups of
+/// processes that fold their gradients before anybody else sees them (Mamidala et al. §4). Replica r is in client
+/// r mod `clients`, whose first member, its master, is the replica of that number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// All replicas': each gets them and gives its gradient.
+    #[default]
+    All,
+    /// All clients': a client's master gets them, spreads them, and gives the client's mean gradient.
+    Clients { clients: u32 },
+    /// Each replica's own, changed by its client's mean gradient.
+    Own { clients: u32 },
+}
+
+impl Sharing {
+    fn weights(self, replica: u32) -> Weights {
+        match self {
+            Sharing::All => Weights::Shared,
+            Sharing::Clients { clients } => Weights::Spread { is_first: replica < clients },
+            Sharing::Own { .. } => Weights::Own { is_first: replica == 0 },
+        }
+    }
+
+    /// What `variable` of the model is called at a replica.
+    pub fn name(self, variable: &str, replica: u32) -> String {
+        match self {
+            Sharing::Own { .. } if replica > 0 => format!("replica{replica}/{variable}"),
+            _ => variable.to_string(),
+        }
+    }
+
+    fn spreads(self) -> bool {
+        matches!(self, Sharing::Clients { .. })
+    }
 }
 
 /// A training graph and the names by which its nodes are found again in every partition.
@@ -88,41 +128,38 @@ impl Program {
     /// When the spec makes no sense for the model.
     pub fn new(spec: &ProgramSpec) -> Result<Program, GraphError> {
         let mut graph = Graph::new();
-        let replica = |replica| (format!("replica{replica}"), Hint::Replica(replica));
         let mut built = Vec::new();
-        for (prefix, hint) in (0..spec.replicas).map(replica) {
-            built.push(build(&mut graph, spec, prefix, hint, Mode::Train)?);
+        for replica in 0..spec.replicas {
+            let (prefix, hint) = (format!("replica{replica}"), Hint::Replica(replica));
+            let weights = spec.sharing.weights(replica);
+            built.push(build(&mut graph, spec, prefix, hint, (Mode::Train, weights))?);
         }
-        let averaged: Vec<String> = built
-            .iter()
-            .take(1)
-            .flat_map(|b| b.averages.iter().map(|(name, _)| name.clone()))
-            .collect();
-        let (averages, variables): (Vec<Variable>, Vec<Variable>) =
-            declared(&graph).into_iter().partition(|v| averaged.contains(&v.name));
-        let learned: Vec<Output> =
-            variables.iter().filter_map(|v| graph.find(&v.name)).map(Output::from).collect();
-        let mut folded: Vec<Vec<Gradient>> = vec![Vec::new(); learned.len()];
+        let of_first = |of: fn(&Built) -> Vec<Output>| {
+            let outputs = built.first().map(of).unwrap_or_default();
+            outputs.into_iter().filter_map(|at| declared(&graph, at)).collect::<Vec<Variable>>()
+        };
+        let variables = of_first(|copy| copy.learned.iter().map(|l| l.variable).collect());
+        let averages = of_first(|copy| copy.averages.iter().map(|(at, _)| *at).collect());
+        let mut found = Vec::new();
         for (replica, copy) in (0..spec.replicas).zip(&built) {
             let prefix = format!("replica{replica}/gradient");
+            let learned: Vec<Output> = copy.learned.iter().map(|l| l.read_as).collect();
             let hint = Hint::Replica(replica);
-            let found = gradients(&mut graph, &prefix, hint, copy.loss, &learned)?;
-            folded.iter_mut().zip(found).for_each(|(parts, gradient)| parts.push(gradient));
+            found.push(gradients(&mut graph, &prefix, hint, copy.loss, &learned)?);
         }
-        let (mut updates, mut slots) = (Vec::new(), Vec::new());
-        for ((variable, at), parts) in variables.iter().zip(&learned).zip(&folded) {
-            updates.push(add_update(&mut graph, spec.rule, variable, *at, parts, &mut slots)?);
-        }
-        for (index, name) in averaged.iter().enumerate() {
-            let latest = built.iter().map(|copy| copy.averages[index].1);
-            updates.push(add_average(&mut graph, name, latest)?);
-        }
+        let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
+        updates.add(&built, found)?;
+        let Updates { slots, roots: updates, .. } = updates;
         // an own copy behind all updates: what trains is not in its way
         let evaluated = match built.first() {
-            Some(first) if !first.has_modes => first.clone(),
+            Some(first) if !first.has_modes && !spec.sharing.spreads() => first.clone(),
             _ => {
-                let hint = Hint::Replica(0);
-                build(&mut graph, spec, "evaluation".to_string(), hint, Mode::Evaluate)?
+                let (name, hint) = ("evaluation".to_string(), Hint::Replica(0));
+                let weights = match spec.sharing {
+                    Sharing::Own { .. } => Weights::Own { is_first: true },
+                    _ => Weights::Shared,
+                };
+                build(&mut graph, spec, name, hint, (Mode::Evaluate, weights))?
             }
         };
         // what evaluation has no use for is fetched all the same: it is part of what is saved
@@ -195,7 +232,9 @@ struct Built {
     outcome: Outcome,
     loss: Output,
     loss_name: String,
-    averages: Vec<(String, Output)>,
+    learned: Vec<Learned>,
+    /// Moving averages, each with the value that it takes up.
+    averages: Vec<(Output, Output)>,
     has_modes: bool,
 }
 
@@ -212,11 +251,23 @@ fn build(
     spec: &ProgramSpec,
     prefix: String,
     hint: Hint,
-    mode: Mode,
+    (mode, weights): (Mode, Weights),
 ) -> Result<Built, GraphError> {
     let ProgramSpec { model, shape, batch, dtype, seed, .. } = *spec;
-    let (averages, has_modes) = (Vec::new(), false);
-    let mut scope = Scope { graph, prefix, hint, mode, batch, dtype, seed, averages, has_modes };
+    let (averages, learned, has_modes) = (Vec::new(), Vec::new(), false);
+    let mut scope = Scope {
+        graph,
+        prefix,
+        hint,
+        mode,
+        batch,
+        dtype,
+        seed,
+        averages,
+        weights,
+        learned,
+        has_modes,
+    };
     let mut outcome = model.build(&mut scope, &shape)?;
     if dtype != DType::F32 {
         // a loss of 8 bits says little
@@ -233,91 +284,26 @@ fn build(
         let weighed = scope.add("auxiliary/weighed", Op::Scale { by: weight }, &[other])?;
         loss = scope.add("loss/total", Op::Add, &[loss, weighed])?;
     }
-    let Scope { prefix, averages, has_modes, .. } = scope;
+    let Scope { prefix, averages, learned, has_modes, .. } = scope;
     let loss_name = graph.node(loss.node).name.clone();
-    Ok(Built { prefix, outcome, loss, loss_name, averages, has_modes })
+    Ok(Built { prefix, outcome, loss, loss_name, learned, averages, has_modes })
 }
 
-fn declared(graph: &Graph) -> Vec<Variable> {
-    graph
-        .nodes()
-        .filter_map(|(_, node)| match &node.op {
-            Op::Variable { spec, init } => {
-                Some(Variable { name: node.name.clone(), spec: spec.clone(), init: *init })
-            }
-            _ => None,
-        })
-        .collect()
-}
-
-fn add_update(
-    graph: &mut Graph,
-    rule: Rule,
-    variable: &Variable,
-    at: Output,
-    parts: &[Gradient],
-    slots: &mut Vec<String>,
-) -> Result<NodeId, GraphError> {
-    let hint = Hint::With(at.node);
-    let mut inputs = vec![at];
-    let names: &[&str] = match rule {
-        Rule::Sgd { .. } => &[],
-        Rule::Momentum { .. } => &["velocity"],
-        Rule::AdaGrad { .. } => &["accumulator"],
-        Rule::Adam { .. } => &["first_moment", "second_moment", "steps"],
-    };
-    for name in names {
-        let spec = match *name {
-            "steps" => TensorSpec::new(DType::I64, &[]),
-            // where a variable is bf16, what is summed up over steps is not: a small change would be lost
-            _ if variable.spec.dtype == DType::BF16 => {
-                TensorSpec::new(DType::F32, variable.spec.dims())
-            }
-            _ => Ok(variable.spec.clone()),
-        };
-        let name = format!("{}/{name}", variable.name);
-        let spec = spec.map_err(|source| GraphError::Shape { node: name.clone(), source })?;
-        let op = Op::Variable { spec, init: Init::Zeros };
-        inputs.push(graph.add(&name, hint, op, &[])?.into());
-        slots.push(name);
+/// The variable at an output, if it is one.
+fn declared(graph: &Graph, at: Output) -> Option<Variable> {
+    let node = graph.node(at.node);
+    match &node.op {
+        Op::Variable { spec, init } => {
+            Some(Variable { name: node.name.clone(), spec: spec.clone(), init: *init })
+        }
+        _ => None,
     }
-    let all_rows: Option<Vec<[Output; 2]>> = parts
-        .iter()
-        .map(|part| match *part {
-            Gradient::Rows { indices, rows } => Some([indices, rows]),
-            Gradient::Dense(_) => None,
-        })
-        .collect();
-    let op = match all_rows {
-        Some(pairs) => {
-            inputs.extend(pairs.into_iter().flatten());
-            Op::ApplyRows { rule }
-        }
-        // every replica is built alike: none is of rows
-        None => {
-            inputs.extend(parts.iter().copied().filter_map(Gradient::dense));
-            Op::Apply { rule }
-        }
-    };
-    graph.add(&format!("{}/update", variable.name), hint, op, &inputs)
-}
-
-fn add_average(
-    graph: &mut Graph,
-    name: &str,
-    latest: impl Iterator<Item = Output>,
-) -> Result<NodeId, GraphError> {
-    let unknown = || GraphError::UnknownOutput { node: name.to_string() };
-    let average = graph.find(name).ok_or_else(unknown)?;
-    let inputs: Vec<Output> = std::iter::once(average.into()).chain(latest).collect();
-    let op = Op::ApplyAverage { rate: AVERAGE_RATE };
-    graph.add(&format!("{name}/update"), Hint::With(average), op, &inputs)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_graph::{PlanOptions, place, plan};
+    use tensorwire_graph::{Part, Plan, PlanOptions, place, plan};
 
     fn spec(replicas: u32) -> ProgramSpec {
         ProgramSpec {
@@ -325,6 +311,7 @@ mod tests {
             shape: Shape::Images { dims: [8, 8, 1], classes: 10 },
             batch: 8,
             replicas,
+            sharing: Sharing::All,
             rule: Rule::Momentum { rate: 0.05, momentum: 0.9 },
             dtype: DType::F32,
             seed: 0,
@@ -415,6 +402,88 @@ mod tests {
                 let varies = matches!(model, Model::Seq2Seq) && cluster != Cluster::Local;
                 assert_eq!(dynamic > 0, varies, "{}: {dynamic}", model.name());
             }
+        }
+    }
+
+    fn planned(spec: &ProgramSpec) -> (Program, Plan) {
+        let program = Program::new(spec).unwrap();
+        let workers = spec.replicas;
+        let cluster = match spec.sharing {
+            Sharing::Own { .. } => Cluster::Workers { workers },
+            _ => Cluster::ParameterServers { workers, servers: 1 },
+        };
+        let placed = place(&program.graph, cluster).unwrap();
+        let runs = program.runs(&placed, cluster);
+        let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
+        (program, plan)
+    }
+
+    /// By part: what it folds and spreads in a step, and how large that is.
+    fn vectors(plan: &Plan) -> Vec<Vec<(u32, TensorSpec)>> {
+        let of_part = |(part, nodes): (&Part, &Vec<NodeId>)| {
+            let spec = |id: &NodeId| Some(part.memory.spot((*id).into())?.spec.clone());
+            let vector = |id: &NodeId| Some((part.graph.node(*id).op.vector()?, spec(id)?));
+            let mut all: Vec<(u32, TensorSpec)> = nodes.iter().filter_map(vector).collect();
+            all.sort_unstable_by_key(|(vector, _)| *vector);
+            all
+        };
+        plan.parts.iter().zip(&plan.runs[Program::TRAIN.0].nodes).map(of_part).collect()
+    }
+
+    #[test]
+    fn all_members_of_a_client_fold_and_spread_the_same() {
+        for model in Model::ALL {
+            for (sharing, spread) in
+                [(Sharing::Own { clients: 2 }, 0), (Sharing::Clients { clients: 2 }, 1)]
+            {
+                let (program, plan) = planned(&ProgramSpec { sharing, ..of(model, 4) });
+                let (learned, averages) = (program.variables.len(), program.averages.len());
+                let all = vectors(&plan);
+                assert_eq!(all[0].len(), (1 + spread) * learned + averages, "{}", model.name());
+                assert!(all[..4].iter().all(|other| *other == all[0]), "{}", model.name());
+                let bytes = |variables: &[Variable]| -> usize {
+                    variables.iter().map(|v| v.spec.bytes()).sum()
+                };
+                let found: usize = all[0].iter().map(|(_, spec)| spec.bytes()).sum();
+                let wanted = (1 + spread) * bytes(&program.variables) + bytes(&program.averages);
+                assert_eq!(found, wanted, "{}", model.name());
+            }
+        }
+    }
+
+    #[test]
+    fn only_masters_have_to_do_with_servers_and_nobody_where_each_has_variables_of_its_own() {
+        let (program, plan) =
+            planned(&ProgramSpec { sharing: Sharing::Clients { clients: 2 }, ..spec(4) });
+        let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
+        // fits: sizes in memory
+        assert_eq!(plan.traffic(Program::TRAIN).written, 4 * bytes as u64);
+        let carries = |e: &&tensorwire_graph::Edge| e.bytes() > Some(0);
+        let ends = plan.edges.iter().filter(carries).map(|e| e.from.min(e.to));
+        assert!(ends.into_iter().all(|worker| worker < 2));
+        for clients in [1, 2, 4] {
+            let sharing = Sharing::Own { clients };
+            let (_, plan) = planned(&ProgramSpec { sharing, ..spec(4) });
+            assert!(plan.edges.is_empty());
+            let folds = vectors(&plan).iter().all(|vectors| vectors.len() == 6);
+            assert_eq!(folds, clients < 4, "one alone has nobody to fold with");
+        }
+    }
+
+    /// Besides its gradients, which lie where the others reach them, a worker has what one alone has.
+    #[test]
+    fn a_gradient_is_folded_where_it_was_made() {
+        let of_one =
+            planned(&ProgramSpec { sharing: Sharing::Own { clients: 1 }, ..of(Model::Fcn5, 1) });
+        let sharing = Sharing::Own { clients: 1 };
+        let (program, plan) = planned(&ProgramSpec { sharing, ..of(Model::Fcn5, 2) });
+        let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
+        for part in &plan.parts {
+            let reduced = part.graph.nodes().filter(|(_, node)| node.op.vector().is_some());
+            assert!(reduced.into_iter().all(|(id, _)| part.memory.is_in_place(id)));
+            let slack = 64 * part.graph.len();
+            assert!(part.memory.registered_bytes <= bytes + slack);
+            assert!(part.memory.private_bytes <= of_one.1.parts[0].memory.private_bytes + slack);
         }
     }
 

@@ -30,9 +30,32 @@ pub struct Scope<'a> {
     /// Of what is dropped.
     pub seed: u64,
     /// Variables that are moving averages, with the value that each takes up in this step.
-    pub(crate) averages: Vec<(String, Output)>,
+    pub(crate) averages: Vec<(Output, Output)>,
+    /// How this copy of the model has its variables.
+    pub(crate) weights: Weights,
+    /// What is learned, in the order of declaration: the tensors that the copy computes with.
+    pub(crate) learned: Vec<Learned>,
     /// Does evaluation compute anything else than training?
     pub(crate) has_modes: bool,
+}
+
+/// How a copy of the model has its variables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// They are shared by all copies, and each comes from where it lives.
+    Shared,
+    /// They are shared, and spread in a group: from its first member, who gets them, to the others. A variable's
+    /// vector is its place in the order of declaration.
+    Spread { is_first: bool },
+    /// The copy has its own, which `prefix` tells from the others'; those of the first have none.
+    Own { is_first: bool },
+}
+
+/// A variable, and the tensor that a copy of the model reads it as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Learned {
+    pub(crate) variable: Output,
+    pub(crate) read_as: Output,
 }
 
 /// Padding of a convolution or a pooling.
@@ -106,7 +129,39 @@ impl Scope<'_> {
         init: Init,
     ) -> Result<Output, GraphError> {
         let spec = self.spec(name, dims)?;
-        self.graph.variable(name, spec, init)
+        let variable = self.state(name, spec.clone(), init)?;
+        if let Some(known) = self.learned.iter().find(|learned| learned.variable == variable) {
+            return Ok(known.read_as);
+        }
+        let read_as = match self.weights {
+            Weights::Shared | Weights::Own { .. } => variable,
+            Weights::Spread { is_first } => {
+                // fits: variables are few
+                let op = Op::Broadcast { vector: self.learned.len() as u32, spec };
+                let from: &[Output] = if is_first { &[variable] } else { &[] };
+                self.add(&format!("spread/{name}"), op, from)?
+            }
+        };
+        self.learned.push(Learned { variable, read_as });
+        Ok(read_as)
+    }
+
+    /// A variable itself, where this copy has it.
+    fn state(&mut self, name: &str, spec: TensorSpec, init: Init) -> Result<Output, GraphError> {
+        match self.weights {
+            Weights::Shared | Weights::Spread { .. } => self.graph.variable(name, spec, init),
+            Weights::Own { is_first: true } => self.graph.variable_at(name, self.hint, spec, init),
+            Weights::Own { is_first: false } => {
+                let name = self.name(name);
+                self.graph.variable_at(&name, self.hint, spec, init)
+            }
+        }
+    }
+
+    /// A moving average.
+    fn average(&mut self, name: &str, channels: usize, init: Init) -> Result<Output, GraphError> {
+        let spec = self.spec(name, &[channels])?;
+        self.state(name, spec, init)
     }
 
     fn spec(&self, name: &str, dims: &[usize]) -> Result<TensorSpec, GraphError> {
@@ -286,22 +341,19 @@ impl Scope<'_> {
             inputs.push(self.variable(&format!("{name}/scale"), &[channels], one)?);
         }
         inputs.push(self.variable(&format!("{name}/shift"), &[channels], Init::Zeros)?);
-        let averages = [("mean", Init::Zeros), ("variance", one)];
-        let averages = averages.map(|(of, init)| (format!("{name}/{of}"), init));
-        let [mean, variance] = &averages;
-        let mean = (mean.0.clone(), self.variable(&mean.0, &[channels], mean.1)?);
-        let variance = (variance.0.clone(), self.variable(&variance.0, &[channels], variance.1)?);
+        let mean = self.average(&format!("{name}/mean"), channels, Init::Zeros)?;
+        let variance = self.average(&format!("{name}/variance"), channels, one)?;
         let node = format!("{name}/norm");
         match self.mode {
             Mode::Train => {
                 let y = self.add(&node, Op::BatchNorm { epsilon, scaled }, &inputs)?;
                 let statistic = |index| Output { node: y.node, index };
-                self.averages.push((mean.0, statistic(1)));
-                self.averages.push((variance.0, statistic(2)));
+                self.averages.push((mean, statistic(1)));
+                self.averages.push((variance, statistic(2)));
                 Ok(y)
             }
             Mode::Evaluate => {
-                inputs.extend([mean.1, variance.1]);
+                inputs.extend([mean, variance]);
                 self.add(&node, Op::Normalize { epsilon, scaled }, &inputs)
             }
         }

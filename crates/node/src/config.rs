@@ -1,6 +1,8 @@
 //! What a training job is told, and whether it makes sense. Made once by the front door; the same
 //! value reaches every member.
 
+mod clients;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,6 +18,8 @@ use tensorwire_tensor::DType;
 use crate::hosts::{Hosts, HostsError};
 use crate::weights::WeightsError;
 
+pub use clients::{Averaging, ClientConfig, Seat};
+
 /// A way of training (`--strategy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -29,6 +33,19 @@ pub enum Strategy {
     DistSgd,
     /// The same, where servers update with every gradient that comes.
     DistAsgd,
+    /// Each worker trains weights of its own, and every so many steps they and a centre in the store move
+    /// towards each other (elastic averaging: Zhang et al. 2015).
+    DistEsgd,
+    /// Each worker has the weights; gradients are folded among all, and everybody updates alike.
+    #[serde(rename = "allreduce")]
+    AllReduce,
+    /// As [`Strategy::DistSgd`], where a worker of the store is a client, a group of workers that fold their
+    /// gradients among themselves (Mamidala et al.).
+    MpiSgd,
+    /// As [`Strategy::DistAsgd`], so.
+    MpiAsgd,
+    /// As [`Strategy::DistEsgd`], so.
+    MpiEsgd,
 }
 
 impl Strategy {
@@ -39,12 +56,28 @@ impl Strategy {
             Strategy::Ps => "ps",
             Strategy::DistSgd => "dist-sgd",
             Strategy::DistAsgd => "dist-asgd",
+            Strategy::DistEsgd => "dist-esgd",
+            Strategy::AllReduce => "allreduce",
+            Strategy::MpiSgd => "mpi-sgd",
+            Strategy::MpiAsgd => "mpi-asgd",
+            Strategy::MpiEsgd => "mpi-esgd",
         }
     }
 
-    /// Do variables live in a key-value store?
-    pub fn is_store(self) -> bool {
-        matches!(self, Strategy::DistSgd | Strategy::DistAsgd)
+    /// Are workers grouped into clients?
+    pub fn has_clients(self) -> bool {
+        use Strategy::{AllReduce, MpiAsgd, MpiEsgd, MpiSgd};
+        matches!(self, AllReduce | MpiSgd | MpiAsgd | MpiEsgd)
+    }
+
+    /// Are weights averaged, not gradients?
+    pub fn is_averaging(self) -> bool {
+        matches!(self, Strategy::DistEsgd | Strategy::MpiEsgd)
+    }
+
+    /// Do servers of the store change weights as soon as a gradient comes?
+    pub(crate) fn is_asynchronous_store(self) -> bool {
+        matches!(self, Strategy::DistAsgd | Strategy::MpiAsgd)
     }
 }
 
@@ -163,7 +196,7 @@ pub enum Schedule {
     Steps(u64),
 }
 
-/// What only a key-value store can do ([`Strategy::is_store`]).
+/// What only a key-value store can do.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreConfig {
     /// How many steps the fastest worker may be ahead of the slowest ([`Strategy::DistAsgd`]); none: any.
@@ -184,12 +217,14 @@ pub struct TrainConfig {
     pub data: String,
     pub strategy: Strategy,
     pub workers: u32,
-    /// Ignored by [`Strategy::Local`].
+    /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`].
     pub servers: u32,
     /// Each worker trains at its own pace ([`Strategy::Ps`]; [`Strategy::DistAsgd`] says so by itself).
     pub asynchronous: bool,
     #[serde(default)]
     pub store: StoreConfig,
+    #[serde(default)]
+    pub clients: ClientConfig,
     pub transport: Transport,
     /// Which NIC, and how ([`Transport::Verbs`], or [`Transport::Auto`] on several hosts).
     pub verbs: VerbsOptions,
@@ -260,6 +295,20 @@ pub enum ConfigError {
     AsyncWithoutServers,
     #[error("{option} is of a key-value store; give it with --strategy {with}")]
     StoreOption { option: &'static str, with: &'static str },
+    #[error("{option} is of groups of workers; give it with --strategy {with}")]
+    GroupOption { option: &'static str, with: &'static str },
+    #[error(
+        "--clients {clients} does not divide --workers {workers}; all clients are of one size, so that every \
+         sample counts alike"
+    )]
+    UnevenClients { clients: u32, workers: u32 },
+    #[error(
+        "--strategy {strategy} with --servers 0 has nobody to keep the weights; give --servers 1 or more, or \
+         mpi-sgd with one client (allreduce)"
+    )]
+    NoServers { strategy: &'static str },
+    #[error("--exchange {} is no way of a group of workers; leave it out", .found.name())]
+    GroupExchange { found: Exchange },
     #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
     StoreExchange { found: Exchange },
     #[error("--exchange zmq {what}")]
@@ -269,7 +318,7 @@ pub enum ConfigError {
     )]
     Checkpoint { path: PathBuf, source: std::io::Error },
     #[error(
-        "--trace shows steps that all processes make together; leave --async, dist-asgd or --trace out"
+        "--trace shows steps that all processes make together; leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"
     )]
     AsyncTrace,
     #[error("--strategy local is one process on this machine; leave --hosts out")]
@@ -348,7 +397,8 @@ impl TrainConfig {
             },
         ];
         let servers = [("--servers", u64::from(self.servers))];
-        let servers = servers.iter().filter(|_| self.strategy != Strategy::Local);
+        let has_none = self.strategy == Strategy::Local || self.strategy.has_clients();
+        let servers = servers.iter().filter(|_| !has_none);
         for (option, count) in counts.iter().chain(servers) {
             if *count == 0 {
                 return Err(ConfigError::Zero { option });
@@ -381,11 +431,12 @@ impl TrainConfig {
             // fits: shown to a person
             return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
-        let processes = u64::from(self.workers) + u64::from(self.servers);
+        let processes = u64::from(self.workers) + u64::from(self.servers_started());
         if self.strategy != Strategy::Local && processes > PROCESSES_MAX {
             return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
         }
         self.check_store()?;
+        self.check_clients()?;
         self.check_hosts()
     }
 
@@ -393,17 +444,20 @@ impl TrainConfig {
     fn check_store(&self) -> Result<(), ConfigError> {
         let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
         let any = "dist-sgd or dist-asgd";
+        let may_lose = matches!(self.strategy, Strategy::DistSgd | Strategy::DistAsgd);
+        let delays = self.strategy.is_asynchronous_store();
+        let zmq = (self.exchange == Exchange::Zmq, may_lose || self.strategy == Strategy::DistEsgd);
         let options = [
-            ("--max-delay", max_delay.is_some(), self.strategy == Strategy::DistAsgd, "dist-asgd"),
-            ("--elastic", *elastic, self.strategy.is_store(), any),
-            ("--checkpoint", checkpoint.is_some(), self.strategy.is_store(), any),
-            ("--exchange zmq", self.exchange == Exchange::Zmq, self.strategy.is_store(), any),
+            ("--max-delay", max_delay.is_some(), delays, "dist-asgd or mpi-asgd"),
+            ("--elastic", *elastic, may_lose, any),
+            ("--checkpoint", checkpoint.is_some(), may_lose, any),
+            ("--exchange zmq", zmq.0, zmq.1, "dist-sgd, dist-asgd or dist-esgd"),
         ];
         let wrong = options.into_iter().find(|(_, given, fits, _)| *given && !fits);
         if let Some((option, _, _, with)) = wrong {
             return Err(ConfigError::StoreOption { option, with });
         }
-        if !self.strategy.is_store() {
+        if !self.has_store() {
             return Ok(());
         }
         match self.exchange {
@@ -417,7 +471,9 @@ impl TrainConfig {
                 what: "knows no server that comes later; leave --checkpoint out",
             }),
             Exchange::Zmq => Ok(()),
-            found => Err(ConfigError::StoreExchange { found }),
+            found if !self.strategy.has_clients() => Err(ConfigError::StoreExchange { found }),
+            // refused by the groups
+            _ => Ok(()),
         }
     }
 
@@ -449,7 +505,7 @@ impl TrainConfig {
         }
     }
 
-    /// How the servers change a variable.
+    /// How a variable is changed.
     pub fn rule(&self) -> Rule {
         let TrainConfig { rate, momentum, .. } = *self;
         match self.optimizer {
@@ -463,18 +519,17 @@ impl TrainConfig {
         }
     }
 
-    /// Does each worker train at its own pace?
+    /// Does each worker, or client, train at its own pace?
     pub fn at_own_pace(&self) -> bool {
-        self.asynchronous || self.strategy == Strategy::DistAsgd
+        let is_alone = self.strategy.is_averaging() && self.clients() > 1;
+        self.asynchronous || self.strategy.is_asynchronous_store() || is_alone
     }
 
     /// Processes of the job.
     pub fn world(&self) -> u32 {
         match self.strategy {
             Strategy::Local => 1,
-            Strategy::Ps | Strategy::DistSgd | Strategy::DistAsgd => {
-                self.workers.saturating_add(self.servers)
-            }
+            _ => self.workers.saturating_add(self.servers_started()),
         }
     }
 
@@ -500,5 +555,24 @@ impl TrainConfig {
     /// enough to end the job within the deadline.
     pub fn liveness_ms(&self) -> u64 {
         self.deadline_ms * 6 / 10
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A job of two workers and two servers.
+    pub(super) fn config() -> TrainConfig {
+        let config = serde_json::json!({
+            "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 2,
+            "asynchronous": false, "transport": "auto", "exchange": "zero-copy", "batch": 8,
+            "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": Hosts::default(),
+            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "dtype": "f32",
+            "seed": 1,
+            "threads": null, "kernels": "auto", "load": null, "save": null, "trace": null,
+            "listen": "127.0.0.1:0", "deadline_ms": 10000,
+        });
+        serde_json::from_value(config).unwrap()
     }
 }

@@ -20,8 +20,8 @@ pub(crate) const TRACE_EVENTS_MAX: usize = 16 << 10;
 pub(crate) enum FromMember {
     /// What it can, before anything is opened, where the transport is left open.
     Offer(Offer),
-    /// Its fabric is open, and this is its plan.
-    Ready { endpoint: String, plan_digest: String },
+    /// Its fabrics are open, so many at every member, and this is its plan.
+    Ready { endpoints: Vec<String>, plan_digest: String },
     /// It has connected to its peers; said in the job of a store.
     Connected,
     /// It waits at its barrier of this number, from 1.
@@ -45,9 +45,9 @@ pub(crate) enum FromMember {
 pub(crate) enum ToMember {
     /// What was chosen for all, once all had said what they can.
     Transport(Transport),
-    /// Everybody's endpoint, by rank; none of those whom the member needs not know, or who are gone.
+    /// Everybody's endpoints, by rank; none of those whom the member needs not know, or who are gone.
     Peers {
-        endpoints: Vec<Option<String>>,
+        endpoints: Vec<Option<Vec<String>>>,
     },
     /// All are at this barrier.
     Released {

@@ -142,6 +142,11 @@ impl Hosts {
         (0..count as u32).filter(|other| self.host(Rank(*other)).is(host)).count()
     }
 
+    /// Do two members run on one host?
+    pub fn together(&self, rank: Rank, other: Rank) -> bool {
+        self.host(rank).is(self.host(other))
+    }
+
     /// The command that starts others' processes, in words.
     pub(crate) fn rsh(&self) -> &[String] {
         &self.rsh

@@ -69,7 +69,8 @@ pub struct JobSpec {
     /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
     /// other hosts reach this one.
     pub listen: Option<SocketAddr>,
-    /// The launcher is the scheduler of a store of workers and servers, in this order of ranks.
+    /// The launcher is the scheduler of a store of workers and servers, in this order of ranks. Whoever comes
+    /// behind them has no part in the store, and the job cannot do without.
     pub store: Option<StoreJob>,
     /// How long a silent member is believed to be alive.
     pub liveness: Duration,
@@ -219,7 +220,7 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
         store: spec.store.map(|store| Membership::new(store, spec)),
     };
     for rank in (0..world as u32).map(Rank) {
-        let place = spec.store.map(|store| store.place(rank));
+        let place = spec.store.and_then(|store| store.place(rank));
         launcher.start(rank, rank, place, on_update)?;
     }
     launcher.watch(&mut door, &inbox, on_update)
@@ -287,7 +288,7 @@ struct MemberState {
     last_heard: Instant,
     step: u64,
     offer: Option<Offer>,
-    ready: Option<(String, String)>,
+    ready: Option<(Vec<String>, String)>,
     report: Option<serde_json::Value>,
     end: End,
     order: u32,
@@ -449,8 +450,8 @@ impl Launcher<'_> {
                     self.tell(&[rank], &ToMember::Transport(transport));
                 }
             }
-            FromMember::Ready { endpoint, plan_digest } => {
-                member.ready = Some((endpoint, plan_digest));
+            FromMember::Ready { endpoints, plan_digest } => {
+                member.ready = Some((endpoints, plan_digest));
                 self.is_ready(rank);
             }
             FromMember::ToldToEnd => member.told_to_end = true,
@@ -573,7 +574,7 @@ impl Launcher<'_> {
 
     /// Once every member has said where it is, tells everyone.
     fn introduce(&mut self, on_update: &mut dyn FnMut(Update)) -> Result<(), JobError> {
-        let ready: Option<Vec<&(String, String)>> =
+        let ready: Option<Vec<&(Vec<String>, String)>> =
             self.members.iter().map(|member| member.ready.as_ref()).collect();
         let Some(ready) = ready.filter(|_| !self.introduced) else {
             return Ok(());
@@ -583,7 +584,7 @@ impl Launcher<'_> {
             let (role, first) = (self.members[index].role.clone(), self.members[0].role.clone());
             return Err(JobError::PlansDiffer { rank: Rank(index as u32), role, first });
         }
-        let endpoints = ready.iter().map(|(endpoint, _)| Some(endpoint.clone())).collect();
+        let endpoints = ready.iter().map(|(endpoints, _)| Some(endpoints.clone())).collect();
         self.tell_all(&ToMember::Peers { endpoints });
         self.introduced = true;
         on_update(Update::Introduced);
@@ -612,7 +613,10 @@ impl Launcher<'_> {
     fn seen(&self) -> Vec<Seen> {
         let furthest = self.members.iter().map(|member| member.step).max().unwrap_or_default();
         // a store's server has no steps of its own: it is where the workers are
-        let is_server = |rank: Rank| self.spec.store.is_some_and(|store| rank.0 >= store.workers);
+        let is_server = |rank: Rank| {
+            let is_worker = |store: StoreJob| rank.0 < store.workers || self.is_beside(rank);
+            self.spec.store.is_some_and(|store| !is_worker(store))
+        };
         let seen = |(rank, member): (Rank, &MemberState)| Seen {
             rank,
             role: member.role.clone(),

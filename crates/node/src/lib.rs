@@ -28,10 +28,10 @@ mod whole_file;
 pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, StoreConfig, Strategy,
-    TraceConfig, TrainConfig, Transport,
+    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
+    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
 };
-pub use group::VectorFold;
+pub use group::{ClientError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
 pub use member::{
@@ -44,6 +44,7 @@ pub use store::{
     Arithmetic, BarrierError, OpenStoreError, SnapshotFiles, StoreEnd, StoreEvent, StoreJob,
     StoreOptions, StorePlace, StoreRule, StoreRules, StoreWire,
 };
+pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::proto::Role;

@@ -61,20 +61,23 @@ pub struct WireOptions {
 }
 
 /// With whom a member connects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peers {
     /// Everybody.
     All,
     /// The ranks below `workers` with the others, and nobody with his like (ps-lite's workers and servers).
     Across { workers: u32 },
+    /// These, each of whom names this one; may be nobody.
+    These(Vec<Rank>),
 }
 
 impl Peers {
-    fn connects(self, rank: Rank, other: Rank) -> bool {
+    fn connects(&self, rank: Rank, other: Rank) -> bool {
         rank != other
             && match self {
                 Peers::All => true,
-                Peers::Across { workers } => (rank.0 < workers) != (other.0 < workers),
+                Peers::Across { workers } => (rank.0 < *workers) != (other.0 < *workers),
+                Peers::These(ranks) => ranks.contains(&other),
             }
     }
 }
@@ -83,7 +86,7 @@ impl Peers {
 #[derive(Debug)]
 enum Told {
     Transport(Transport),
-    Peers(Vec<Option<String>>),
+    Peers(Vec<Option<Vec<String>>>),
 }
 
 /// Why a member's process must end though its part is not done.
@@ -207,6 +210,51 @@ impl Member {
     /// # Errors
     /// When this host cannot use the transport, or a peer cannot be reached in time.
     pub fn connect(&self, options: &WireOptions, plan_digest: &str) -> Result<Fabric, MemberError> {
+        let [fabric] = self.connect_all([options], plan_digest)?;
+        Ok(fabric)
+    }
+
+    /// As [`Member::connect`], several fabrics at once, each with peers of its own. All members open as many, in
+    /// the same order, and all over the transport of the first.
+    ///
+    /// # Errors
+    /// As [`Member::connect`].
+    pub fn connect_all<const N: usize>(
+        &self,
+        options: [&WireOptions; N],
+        plan_digest: &str,
+    ) -> Result<[Fabric; N], MemberError> {
+        let transport = match options.first() {
+            Some(first) => self.transport(first)?,
+            None => Transport::Auto,
+        };
+        let mut fabrics = Vec::with_capacity(N);
+        for options in options {
+            fabrics.push(self.open_fabric(options, transport)?);
+        }
+        let endpoints = fabrics.iter().map(|fabric| fabric.endpoint().to_string()).collect();
+        let endpoints = self.introduce(endpoints, plan_digest)?;
+        let deadline = Deadline::after(self.setup_patience());
+        for (index, (fabric, options)) in fabrics.iter().zip(options).enumerate() {
+            let peers = self.peers(&endpoints, index, &options.peers)?;
+            match self.store() {
+                Some(store) if store.replaces().is_some() => {
+                    self.call_workers(fabric, peers, deadline)?;
+                }
+                _ => fabric.connect(&peers, deadline)?,
+            }
+        }
+        if self.store().is_some_and(|store| store.replaces().is_none()) {
+            self.tell(&FromMember::Connected)?;
+        }
+        Ok(fabrics.try_into().unwrap_or_else(|_| unreachable!("as many as options")))
+    }
+
+    fn open_fabric(
+        &self,
+        options: &WireOptions,
+        transport: Transport,
+    ) -> Result<Fabric, MemberError> {
         let me = self.identity.member(self.rank());
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
         config.spin = options.spin;
@@ -217,44 +265,44 @@ impl Member {
         // each has a thread: no more than there can be completions for
         config.completion_queues = config.completion_queues.min(options.queue_pairs * peers).max(1);
         config.endpoint = self.reached_at;
-        let fabric = Fabric::open(self.backend(options, &mut config)?, config).map_err(
+        Fabric::open(backend(options, transport, &mut config), config).map_err(
             |error| match error {
                 OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
                 error => MemberError::Open(error),
             },
-        )?;
-        let endpoints = self.introduce(fabric.endpoint().to_string(), plan_digest)?;
+        )
+    }
+
+    /// Whom a member's fabric of this number connects with, and where they are.
+    fn peers(
+        &self,
+        endpoints: &[Option<Vec<String>>],
+        index: usize,
+        wanted: &Peers,
+    ) -> Result<Vec<PeerAddress>, MemberError> {
         let mut peers = Vec::new();
-        for (rank, endpoint) in (0u32..).map(Rank).zip(endpoints) {
-            if let Some(endpoint) = endpoint.filter(|_| options.peers.connects(self.rank(), rank)) {
+        for (rank, endpoints) in (0u32..).map(Rank).zip(endpoints) {
+            if let Some(endpoints) =
+                endpoints.as_ref().filter(|_| wanted.connects(self.rank(), rank))
+            {
                 let Identity { incarnation, .. } = self.identity.member(rank);
+                let endpoint = endpoints.get(index).cloned().unwrap_or_default();
                 let parsed: Result<Endpoint, _> = endpoint.parse();
                 let endpoint = parsed.map_err(|_| MemberError::BadEndpoint { endpoint })?;
                 peers.push(PeerAddress { rank, incarnation, endpoint });
             }
         }
-        let deadline = Deadline::after(self.setup_patience());
-        match self.store() {
-            Some(store) if store.replaces().is_some() => {
-                self.call_workers(&fabric, peers, deadline)?;
-            }
-            Some(_) => {
-                fabric.connect(&peers, deadline)?;
-                self.tell(&FromMember::Connected)?;
-            }
-            None => fabric.connect(&peers, deadline)?,
-        }
-        Ok(fabric)
+        Ok(peers)
     }
 
-    /// Says where this member is found, and hears where the others are, by rank.
+    /// Says where this member's fabrics are found, and hears where the others' are, by rank.
     pub(crate) fn introduce(
         &self,
-        endpoint: String,
+        endpoints: Vec<String>,
         plan_digest: &str,
-    ) -> Result<Vec<Option<String>>, MemberError> {
+    ) -> Result<Vec<Option<Vec<String>>>, MemberError> {
         let plan_digest = plan_digest.to_string();
-        self.tell(&FromMember::Ready { endpoint, plan_digest })?;
+        self.tell(&FromMember::Ready { endpoints, plan_digest })?;
         match self.told.recv_timeout(self.others_patience()) {
             Ok(Told::Peers(endpoints)) => Ok(endpoints),
             _ => {
@@ -340,25 +388,13 @@ impl Member {
         passed.then_some(()).ok_or(BarrierError::TimedOut { number })
     }
 
-    /// What the transport means for the fabric.
-    fn backend(
-        &self,
-        options: &WireOptions,
-        config: &mut FabricConfig,
-    ) -> Result<Backend, MemberError> {
+    /// The transport, as it was given or is agreed on.
+    fn transport(&self, options: &WireOptions) -> Result<Transport, MemberError> {
         let spread = self.members_here() < self.world();
-        let transport = match options.transport.settled(spread) {
-            Some(transport) => transport,
-            None => self.negotiate(&options.verbs)?,
-        };
-        Ok(match transport {
-            Transport::Auto | Transport::Shm => Backend::Shm,
-            Transport::Tcp => Backend::Tcp,
-            Transport::Verbs => {
-                config.arrival = options.arrival;
-                Backend::Verbs(options.verbs.clone())
-            }
-        })
+        match options.transport.settled(spread) {
+            Some(transport) => Ok(transport),
+            None => self.negotiate(&options.verbs),
+        }
     }
 
     /// Says whether this host can use RDMA, and hears what all will take.
@@ -434,6 +470,18 @@ impl Farewell {
     /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
     pub fn told_to_end(&self) {
         let _ = tell(&self.control, &FromMember::ToldToEnd);
+    }
+}
+
+/// What a transport means for a fabric.
+fn backend(options: &WireOptions, transport: Transport, config: &mut FabricConfig) -> Backend {
+    match transport {
+        Transport::Auto | Transport::Shm => Backend::Shm,
+        Transport::Tcp => Backend::Tcp,
+        Transport::Verbs => {
+            config.arrival = options.arrival;
+            Backend::Verbs(options.verbs.clone())
+        }
     }
 }
 

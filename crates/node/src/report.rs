@@ -53,6 +53,9 @@ pub struct TrainReport {
     /// Memory that peers of a store may read or write, in bytes.
     #[serde(default)]
     pub registered_bytes: u64,
+    /// What was pushed to a store and pulled from it, in bytes.
+    #[serde(default)]
+    pub store_bytes: u64,
 }
 
 impl From<Counters> for Polling {

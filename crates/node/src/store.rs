@@ -21,7 +21,8 @@ pub use files::SnapshotFiles;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire};
 pub use rules::{Arithmetic, StoreRule, StoreRules};
 
-/// What a store's job wants of its launcher. Ranks `0..workers` are the workers, the servers come behind them.
+/// What a store's job wants of its launcher. Ranks `0..workers` are the workers, the servers come behind them, and
+/// members that have no part in the store behind these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreJob {
     pub workers: u32,
@@ -48,14 +49,15 @@ impl StoreJob {
         workers.chain((0..self.servers).map(|server| format!("server {server}"))).collect()
     }
 
-    /// What the member `rank` is at the job's beginning.
-    pub(crate) fn place(&self, rank: Rank) -> StorePlace {
+    /// What the member `rank` is at the job's beginning, if it has a part in the store.
+    pub(crate) fn place(&self, rank: Rank) -> Option<StorePlace> {
         let StoreJob { workers, servers, .. } = *self;
         let role = match rank.0.checked_sub(workers) {
             None => Role::Worker(rank.0),
-            Some(server) => Role::Server(server),
+            Some(server) if server < servers => Role::Server(server),
+            Some(_) => return None,
         };
-        StorePlace { workers, servers, role, replaces: None }
+        Some(StorePlace { workers, servers, role, replaces: None })
     }
 
     /// What a member is that takes the place of `was` as `server`.
@@ -169,8 +171,9 @@ mod tests {
     fn workers_come_first() {
         let job = StoreJob { workers: 2, servers: 1, elastic: false, replace_servers: true };
         assert_eq!(job.roles(), ["worker 0", "worker 1", "server 0"]);
-        let roles = [0, 1, 2].map(|rank| job.place(Rank(rank)).role);
-        assert_eq!(roles, [Role::Worker(0), Role::Worker(1), Role::Server(0)]);
+        let roles = [0, 1, 2, 3].map(|rank| job.place(Rank(rank)).map(|place| place.role));
+        let [first, second, third] = [Role::Worker(0), Role::Worker(1), Role::Server(0)].map(Some);
+        assert_eq!(roles, [first, second, third, None]);
         let place = job.replacement(0, Rank(2));
         assert_eq!((place.role, place.replaces()), (Role::Server(0), Some(Rank(2))));
     }

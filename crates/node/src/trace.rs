@@ -46,6 +46,10 @@ pub(crate) enum Did {
         node: u32,
         epoch: u64,
     },
+    /// What a group did with a vector.
+    Collective {
+        node: u32,
+    },
     Wait,
 }
 
@@ -64,6 +68,7 @@ impl From<&Event> for TraceEvent {
             What::Kernel(NodeId(node)) => Did::Kernel { node },
             What::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
             What::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
+            What::Collective(NodeId(node)) => Did::Collective { node },
             What::Wait => Did::Wait,
         };
         TraceEvent { step, did, start_ns, end_ns }
@@ -86,7 +91,7 @@ pub(crate) fn take_step(session: &mut Session, step: u64, start_ns: u64) -> Vec<
 pub(crate) struct Collector<'a> {
     config: &'a TraceConfig,
     plan: &'a Plan,
-    /// By rank.
+    /// By part.
     processes: Vec<Process>,
     /// How many more events are kept.
     room: usize,
@@ -94,8 +99,9 @@ pub(crate) struct Collector<'a> {
     overflowed: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Process {
+    rank: Rank,
     /// None: it has not started.
     pid: Option<u32>,
     events: Vec<TraceEvent>,
@@ -103,22 +109,25 @@ struct Process {
 
 impl<'a> Collector<'a> {
     pub(crate) fn new(config: &'a TraceConfig, plan: &'a Plan) -> Collector<'a> {
-        let processes = plan.parts.iter().map(|_| Process::default()).collect();
+        let process = |rank| Process { rank: Rank(rank), pid: None, events: Vec::new() };
+        // fits: tasks are counted in u32
+        let processes = (0..plan.parts.len() as u32).map(process).collect();
         Collector { config, plan, processes, room: EVENTS_MAX, overflowed: false }
     }
 
-    pub(crate) fn started(&mut self, rank: Rank, pid: u32) {
-        if let Some(process) = self.processes.get_mut(rank.index()) {
-            process.pid = Some(pid);
+    /// The process `rank` runs this part of the plan, if any.
+    pub(crate) fn started(&mut self, part: usize, rank: Rank, pid: u32) {
+        if let Some(process) = self.processes.get_mut(part) {
+            (process.rank, process.pid) = (rank, Some(pid));
         }
     }
 
-    pub(crate) fn add(&mut self, rank: Rank, events: &[TraceEvent]) {
+    pub(crate) fn add(&mut self, part: usize, events: &[TraceEvent]) {
         let taken = events.len().min(self.room);
         if taken < events.len() && !std::mem::replace(&mut self.overflowed, true) {
             tracing::warn!("the trace ends after {EVENTS_MAX} events; lower --trace-steps");
         }
-        if let Some(process) = self.processes.get_mut(rank.index()) {
+        if let Some(process) = self.processes.get_mut(part) {
             process.events.extend(&events[..taken]);
             self.room -= taken;
         }
@@ -151,18 +160,18 @@ mod tests {
         let plan =
             plan(&Graph::new(), &Cluster::Local.tasks(), &[], PlanOptions::default()).unwrap();
         let mut collector = Collector::new(&config, &plan);
-        collector.started(Rank(0), 7);
+        collector.started(0, Rank(0), 7);
         std::fs::write(&config.path, "precious").unwrap();
         collector.write().unwrap();
         assert_eq!(std::fs::read_to_string(&config.path).unwrap(), "precious");
 
         let event = TraceEvent { step: 1, did: Did::Step, start_ns: 1, end_ns: 2 };
         collector.room = 5;
-        collector.add(Rank(0), &[event; 4]);
-        // there is no such rank
-        collector.add(Rank(1), &[event]);
-        collector.add(Rank(0), &[event; 3]);
-        collector.add(Rank(0), &[event]);
+        collector.add(0, &[event; 4]);
+        // there is no such part
+        collector.add(1, &[event]);
+        collector.add(0, &[event; 3]);
+        collector.add(0, &[event]);
         assert!(collector.overflowed);
         collector.write().unwrap();
         let written = std::fs::read(&config.path).unwrap();

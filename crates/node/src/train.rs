@@ -1,10 +1,12 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod averaging;
 mod dist;
 mod lanes;
 mod listener;
 mod loader;
+mod replicas;
 mod trainer;
 
 use std::sync::Arc;
@@ -21,7 +23,8 @@ use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
 use tensorwire_models::{Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
 
-use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
+use crate::config::{self, ConfigError, Schedule, Seat, Strategy, TrainConfig};
+use crate::group::ClientError;
 use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
 use crate::member::{JoinError, Member};
 use crate::open_part::{OpenLanes, PartError, PartOptions};
@@ -92,6 +95,8 @@ pub enum TrainError {
     OpenStore(#[from] OpenStoreError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
     #[error("interrupted")]
@@ -121,6 +126,7 @@ impl TrainError {
             TrainError::Part(error) => error.lost_peer(),
             TrainError::OpenStore(error) => error.lost_peer(),
             TrainError::Store(error) => error.lost_peer(),
+            TrainError::Client(error) => error.lost_peer(),
             _ => None,
         }
     }
@@ -215,19 +221,21 @@ impl Prepared {
 fn check_memory(program: &Program, plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
     let here = (0..config.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
     // a part once for each lane
-    let parts = here.flat_map(|rank| match config.strategy {
-        Strategy::Local => vec![0],
-        // what its servers hold is known when they are told
-        Strategy::DistSgd | Strategy::DistAsgd if rank.0 >= config.workers => vec![],
-        Strategy::DistSgd | Strategy::DistAsgd => vec![config.part(rank)],
-        Strategy::Ps => {
+    let parts = here.flat_map(|rank| match (config.strategy, config.seat(rank)) {
+        (Strategy::Local, _) => vec![0],
+        (Strategy::Ps, _) => {
             let lanes = config.lanes(rank);
             vec![lanes.part; lanes.ranks.len()]
         }
+        (_, Seat::Worker(worker)) => vec![config.part(worker)],
+        // what its servers hold is known when they are told
+        (_, Seat::Server(_)) => vec![],
     });
     let tensors = parts.map(|part| &plan.parts[part].memory);
     // fits: each is checked against the address space; the sum saturates
-    let needed = tensors.fold(dist::server_bytes(program, config), |sum, memory| {
+    let beside =
+        dist::server_bytes(program, config).saturating_add(dist::centre_bytes(program, config));
+    let needed = tensors.fold(beside, |sum, memory| {
         sum.saturating_add(memory.registered_bytes as u64)
             .saturating_add(memory.private_bytes as u64)
     });
@@ -264,6 +272,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         shape: shape.samples,
         batch: config.batch,
         replicas: config.replicas(),
+        sharing: config.sharing(),
         rule: config.rule(),
         dtype: config.dtype.into(),
         seed: config.seed,
@@ -280,8 +289,9 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         variables_shared: config.at_own_pace(),
         ..config.exchange.plan_options(config.transport, config.spread())
     };
-    let options = match config.strategy.is_store() && !config.shows_weights() {
-        // what is pulled lies in the worker's own memory
+    let reads_own = (config.has_store() || config.has_own_weights()) && !config.shows_weights();
+    let options = match reads_own {
+        // what is pulled, or folded, lies in the worker's own memory
         true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
         false => options,
     };
@@ -290,6 +300,23 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
 }
 
 impl Prepared {
+    /// The part of the plan that a member runs; a store's servers are in the plan's place for one.
+    fn part_of(&self, rank: Rank) -> usize {
+        // fits: members are few
+        match self.config.seat(rank) {
+            Seat::Worker(worker) => worker as usize,
+            Seat::Server(server) => self.config.workers as usize + server as usize,
+        }
+    }
+
+    /// Which worker a member is, if it is one.
+    pub fn worker(&self, rank: Rank) -> Option<u32> {
+        match self.config.seat(rank) {
+            Seat::Worker(worker) => Some(worker),
+            Seat::Server(_) => None,
+        }
+    }
+
     fn collector(&self) -> Option<Collector<'_>> {
         self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
     }
@@ -298,10 +325,11 @@ impl Prepared {
 impl Prepared {
     /// What the launcher has to do for a store, if variables live in one.
     pub fn store_job(&self) -> Option<StoreJob> {
-        let TrainConfig { workers, servers, store, strategy, .. } = &self.config;
-        let (workers, servers, elastic) = (*workers, *servers, store.elastic);
+        let TrainConfig { servers, store, .. } = &self.config;
+        let (workers, servers, elastic) = (self.config.masters(), *servers, store.elastic);
         let replace_servers = store.checkpoint.is_some();
-        strategy.is_store().then_some(StoreJob { workers, servers, elastic, replace_servers })
+        let job = StoreJob { workers, servers, elastic, replace_servers };
+        self.config.has_store().then_some(job)
     }
 }
 
@@ -318,8 +346,12 @@ pub fn launch_train(
     let mut collector = prepared.collector();
     let outcome = launch(spec, &mut |update| {
         match (&mut collector, &update) {
-            (Some(trace), Update::Started { rank, pid }) => trace.started(*rank, *pid),
-            (Some(trace), Update::Trace { rank, events }) => trace.add(*rank, events),
+            (Some(trace), Update::Started { rank, pid }) => {
+                trace.started(prepared.part_of(*rank), *rank, *pid);
+            }
+            (Some(trace), Update::Trace { rank, events }) => {
+                trace.add(prepared.part_of(*rank), events);
+            }
             _ => {}
         }
         on_update(update);
@@ -358,7 +390,7 @@ pub fn train_local(
 ) -> Result<TrainReport, TrainError> {
     let mut trace = prepared.collector();
     if let Some(trace) = &mut trace {
-        trace.started(Rank(0), std::process::id());
+        trace.started(0, Rank(0), std::process::id());
     }
     let mut caller = Caller { interrupt, on_progress, trace };
     let done = train_alone(prepared, &mut caller);
@@ -383,7 +415,9 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
     let (shape, shard, concludes) = (*shape, 0, true);
-    let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
+    let averaging = None;
+    let mut trainer =
+        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
     trainer.initialise()?;
     let mut report = trainer.train(Some(data), caller)?;
     trainer.conclude(Some(data), &mut report)?;
@@ -418,7 +452,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let Payload { config, shape } = member.payload()?;
     let (program, _, plan) = build(&config, shape)?;
     let part = member.rank().index();
-    let is_worker = part < config.workers as usize;
+    let is_worker = matches!(config.seat(member.rank()), Seat::Worker(_));
     let data = if is_worker {
         let source: Source = config.data.parse().map_err(ConfigError::from)?;
         let wanted = model(&config)?.sample_shape();
@@ -430,7 +464,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     } else {
         None
     };
-    if config.strategy.is_store() {
+    if config.has_store() || config.has_own_weights() {
         return dist::member_part(member, &Part { config, program, plan, shape, data });
     }
     let crowded = member.members_here() > cores();
@@ -459,8 +493,9 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let shard = if config.asynchronous { part } else { 0 };
     let (program, plan, config) = (&program, &plan, &config);
     let session = &mut open.sessions[0];
-    let concludes = is_worker && part == 0;
-    let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
+    let (concludes, averaging) = (is_worker && part == 0, None);
+    let mut trainer =
+        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
     trainer.initialise()?;
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     trainer.conclude(data.as_ref(), &mut report)?;
@@ -478,7 +513,9 @@ fn serve_lanes(
 ) -> Result<TrainReport, TrainError> {
     let (replicas, shard, concludes) = (0..0, 0, false);
     let session = &mut open.sessions[0];
-    let first = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
+    let averaging = None;
+    let first =
+        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
     first.initialise()?;
     let mut told = Ok(());
     lanes::serve(&mut open.sessions, shape.steps, &mut |step| {
@@ -526,10 +563,11 @@ fn kernel_choice(config: &TrainConfig) -> KernelChoice {
 /// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
 /// server has work, the workers wait for it. Results do not depend on it, but those of oneDNN's convolutions.
 fn default_threads(config: &TrainConfig, rank: Rank) -> usize {
-    if rank.0 >= config.workers {
+    if matches!(config.seat(rank), Seat::Server(_)) {
         return cores();
     }
-    let workers_here = config.hosts.neighbours(rank, config.workers as usize);
+    let workers = (0..config.workers).map(|worker| config.rank_of(worker));
+    let workers_here = workers.filter(|other| config.hosts.together(rank, *other)).count();
     (cores() / workers_here.max(1)).max(1)
 }
 

@@ -84,7 +84,9 @@ pub enum SessionError {
     Slab(#[from] SlabError),
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    #[error("part {part} has {edges} crossing edges, and no exchange was given")]
+    #[error(
+        "part {part} has {edges} edges that cross or tensors of a group, and no exchange was given"
+    )]
     NoExchange { part: usize, edges: usize },
     #[error("there is no node '{name}' in {task}'s part")]
     NoSuchNode { name: String, task: String },

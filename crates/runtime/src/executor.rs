@@ -79,10 +79,13 @@ pub(crate) struct Executor {
     epochs: Vec<u64>,
     edge_names: Vec<String>,
     ready: VecDeque<NodeId>,
-    /// By node: is it a Send, or does a Send wait for it?
+    /// By node: is it a Send or a group's, or does such a one wait for it?
     urgent: Vec<bool>,
     flights: HashMap<EdgeId, Flight>,
     finished: Vec<EdgeId>,
+    /// What a group does, and since when.
+    collecting: HashMap<NodeId, u64>,
+    collected: Vec<NodeId>,
     /// What is to be sent or fetched as soon as the queue has room.
     prepared: HashMap<EdgeId, Tensor>,
     /// When the wait began that nothing has ended yet.
@@ -103,7 +106,10 @@ impl Executor {
         let name =
             |e: &tensorwire_graph::Edge| format!("'{}' from {}", e.name, plan.parts[e.from].task);
         let graph = &plan.parts[part].graph;
-        let is_send = |id: &NodeId| graph.node(*id).op.is_send();
+        let is_send = |id: &NodeId| {
+            let op = &graph.node(*id).op;
+            op.is_send() || op.vector().is_some()
+        };
         let successors = graph.successors();
         let urgent =
             graph.ids().map(|id| is_send(&id) || successors[id.index()].iter().any(is_send));
@@ -118,6 +124,8 @@ impl Executor {
             urgent: urgent.collect(),
             flights: HashMap::new(),
             finished: Vec::new(),
+            collecting: HashMap::new(),
+            collected: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
             counters: Counters::default(),
@@ -196,6 +204,7 @@ impl Executor {
             Op::Send { edge } | Op::SendDyn { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => Ok(self.poll(node, *edge)),
             Op::RecvDyn { edge, .. } => self.receive(node, *edge),
+            Op::AllReduce { .. } | Op::Broadcast { .. } => self.collect(part, node),
             _ => self.kernel(part, node),
         }
     }
@@ -325,18 +334,53 @@ impl Executor {
         }
     }
 
+    /// Hands a tensor to the group, in the vector that it is known by there.
+    fn collect(&mut self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
+        let step = self.counters.steps;
+        let start_ns = Clock::now_ns();
+        let tensor = self.workspace.vector(part, id, step)?;
+        let Some(exchange) = &mut self.exchange else {
+            return Ok(Turn::NotYet);
+        };
+        let started = exchange.collect(id, &tensor.buffer);
+        started.map_err(|source| RunError::Exchange { step, source })?;
+        self.collecting.insert(id, start_ns);
+        Ok(Turn::Started)
+    }
+
+    /// Completes what a group has done; true if there was any.
+    fn take_collected(&mut self, part: &Part, frontier: &mut Frontier) -> Result<bool, RunError> {
+        let step = self.counters.steps;
+        let Some(exchange) = self.exchange.as_mut().filter(|_| !self.collecting.is_empty()) else {
+            return Ok(false);
+        };
+        let collected = exchange.collected(&mut self.collected);
+        collected.map_err(|source| RunError::Exchange { step, source })?;
+        let mut any = false;
+        while let Some(node) = self.collected.pop() {
+            let Some(start_ns) = self.collecting.remove(&node) else { continue };
+            if self.timeline.is_some() {
+                self.record(What::Collective(node), start_ns, Clock::now_ns());
+            }
+            self.complete(part, frontier, node);
+            any = true;
+        }
+        Ok(any)
+    }
+
     /// Completes the sends and fetches that are over; true if there were any.
     fn collect_finished(&mut self, part: &Part, frontier: &mut Frontier) -> Result<bool, RunError> {
         let step = self.counters.steps;
+        let collected = self.take_collected(part, frontier)?;
         if self.flights.is_empty() {
-            return Ok(false);
+            return Ok(collected);
         }
         let Some(exchange) = &mut self.exchange else {
-            return Ok(false);
+            return Ok(collected);
         };
         let finished = exchange.finished(&mut self.finished);
         finished.map_err(|source| RunError::Exchange { step, source })?;
-        let mut any = false;
+        let mut any = collected;
         while let Some(edge) = self.finished.pop() {
             let Some(Flight { node, start_ns, tensor }) = self.flights.remove(&edge) else {
                 continue;
@@ -405,7 +449,8 @@ impl Executor {
         });
         let sends =
             self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
-        let mut missing: Vec<String> = waiting.chain(sends).collect();
+        let group = self.collecting.keys().map(|node| format!("the group's '{}'", name(*node)));
+        let mut missing: Vec<String> = waiting.chain(sends).chain(group).collect();
         let more = missing.len().saturating_sub(4);
         missing.truncate(4);
         let list = missing.join(", ");

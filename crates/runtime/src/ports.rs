@@ -2,7 +2,7 @@
 //! so that how tensors are exchanged is one field of a configuration.
 
 use tensorwire_base::Deadline;
-use tensorwire_graph::EdgeId;
+use tensorwire_graph::{EdgeId, NodeId};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_tensor::TensorSpec;
 
@@ -57,6 +57,19 @@ pub trait Exchange: Send {
 
     /// In this run nothing reads any more what came over an edge.
     fn released(&mut self, _edge: EdgeId) {}
+
+    /// Starts what the members of a group do together with one vector each, in place: an all-reduce's or a
+    /// broadcast's, which is node `node` of this part. It is over when [`Exchange::collected`] names the node;
+    /// until then the tensor is the group's.
+    fn collect(&mut self, node: NodeId, _tensor: &Buffer) -> Result<(), ExchangeError> {
+        let what = format!("node {} is a group's, and there is no group here", node.0);
+        Err(ExchangeError::Other { peer: None, what })
+    }
+
+    /// Appends the nodes that were started by [`Exchange::collect`] and are over to `collected`.
+    fn collected(&mut self, _collected: &mut Vec<NodeId>) -> Result<(), ExchangeError> {
+        Ok(())
+    }
 
     /// Appends the edges whose send or fetch is over to `finished`.
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
-use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
+use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::Kernels;
 use tensorwire_memory::{CopyCounter, ReadGuard, WriteGuard};
 use tensorwire_tensor::{Dim, TensorSpec};
@@ -52,7 +52,9 @@ impl Session {
         exchange: Option<Box<dyn Exchange>>,
         options: SessionOptions,
     ) -> Result<Session, SessionError> {
-        let edges = plan.edges.iter().filter(|e| e.from == part || e.to == part).count();
+        let crossing = plan.edges.iter().filter(|e| e.from == part || e.to == part).count();
+        let of_group = |(_, node): &(NodeId, &Node)| node.op.vector().is_some();
+        let edges = crossing + plan.parts[part].graph.nodes().filter(of_group).count();
         if edges > 0 && exchange.is_none() {
             return Err(SessionError::NoExchange { part, edges });
         }

@@ -12,6 +12,9 @@ pub enum What {
     Send { node: NodeId, epoch: u64 },
     /// Asked for a tensor and found it: the end is the moment it was found.
     Recv { node: NodeId, epoch: u64 },
+    /// Had a tensor in a group's hands: from when it was there to when the group's other members had
+    /// done theirs, as far as it was noticed. Other things happen meanwhile.
+    Collective(NodeId),
     /// Was blocked, since nothing could run until something arrived or was sent.
     Wait,
 }
@@ -20,7 +23,8 @@ impl What {
     /// The node that it did; none for a wait, which is for many.
     pub fn node(self) -> Option<NodeId> {
         match self {
-            What::Kernel(node) | What::Send { node, .. } | What::Recv { node, .. } => Some(node),
+            What::Kernel(node) | What::Collective(node) => Some(node),
+            What::Send { node, .. } | What::Recv { node, .. } => Some(node),
             What::Wait => None,
         }
     }

@@ -190,6 +190,24 @@ impl Workspace {
         Ok(Some(copy))
     }
 
+    /// The vector of a group's node, with what it is to fold or spread: where the plan has the input's bytes
+    /// elsewhere, since others use them too, they are copied, once.
+    pub(crate) fn vector(&self, part: &Part, id: NodeId, step: u64) -> Result<Tensor, RunError> {
+        let node = part.graph.node(id);
+        let name = || node.name.clone();
+        let unfed = || RunError::NotFed { step, node: name() };
+        let vector = self.storage.tensor(id.into()).ok_or_else(unfed)?.clone();
+        let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
+        if let Some(input) = node.inputs.first() {
+            let input = self.storage.tensor(*input).ok_or_else(unfed)?;
+            if input.buffer.address() != vector.buffer.address() {
+                let source = input.buffer.read().map_err(lent)?;
+                self.copies.copy(&source, &mut vector.buffer.write().map_err(lent)?);
+            }
+        }
+        Ok(vector)
+    }
+
     /// Gives an output that the plan has no place for its tensor; it goes with its last user.
     pub(crate) fn hold(&mut self, part: &Part, output: Output, tensor: Tensor) {
         if self.users.contains_key(&output) || part.memory.is_kept(output) {

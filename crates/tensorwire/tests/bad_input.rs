@@ -83,7 +83,10 @@ fn asynchronous_training_without_what_it_needs() {
     let found = message("train --async --strategy local");
     assert!(found.contains("give it with --strategy ps"), "{found}");
     let found = message("train --async --trace t.json");
-    assert!(found.contains("leave --async, dist-asgd or --trace out"), "{found}");
+    assert!(
+        found.contains("leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -93,13 +96,16 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
         ("--strategy dist-sgd --max-delay 2", "give it with --strategy dist-asgd"),
         ("--elastic", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy local --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
-        ("--exchange zmq", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--exchange zmq", "give it with --strategy dist-sgd, dist-asgd or dist-esgd"),
         ("--strategy dist-sgd --exchange copy", "is no way of a key-value store"),
         ("--strategy dist-sgd --exchange zmq --transport shm", "goes over TCP; give --transport"),
         ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
         ("--strategy dist-sgd --checkpoint none/s", "cannot write snapshots to none/s"),
         ("--strategy dist-sgd --checkpoint s/", "it names a folder"),
-        ("--strategy dist-asgd --trace t.json", "leave --async, dist-asgd or --trace out"),
+        (
+            "--strategy dist-asgd --trace t.json",
+            "leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce",
+        ),
         ("--strategy dist-sgd --async", "give it with --strategy ps"),
     ] {
         let found = message(&format!("train {arguments}"));
@@ -107,6 +113,42 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
     }
     refused("train --strategy dist-sgd --checkpoint-every 5");
     refused("train --strategy dist-sgd --checkpoint s --checkpoint-every 0");
+}
+
+#[test]
+fn options_of_groups_without_any_or_that_do_not_go_together() {
+    for (arguments, says) in [
+        ("--clients 2", "--clients is of groups of workers; give it with --strategy mpi-sgd,"),
+        (
+            "--strategy allreduce --clients 2",
+            "give it with --strategy mpi-sgd, mpi-asgd or mpi-esgd",
+        ),
+        ("--interval 5", "give it with --strategy dist-esgd or mpi-esgd"),
+        ("--strategy mpi-sgd --alpha 0.5", "give it with --strategy dist-esgd or mpi-esgd"),
+        ("--strategy dist-sgd --algorithm ring", "give it with --strategy allreduce, mpi-sgd,"),
+        ("--strategy dist-asgd --deterministic", "give it with --strategy allreduce or mpi-sgd"),
+        ("--strategy dist-esgd --interval 0", "--interval must be at least 1"),
+        ("--strategy mpi-sgd --clients 0", "--clients must be at least 1"),
+        ("--strategy mpi-esgd --alpha 0", "--alpha must be above 0 and at most 1, not 0"),
+        ("--strategy mpi-esgd --alpha 1.5", "--alpha must be above 0 and at most 1, not 1.5"),
+        ("--strategy mpi-sgd --workers 4 --clients 3", "--clients 3 does not divide --workers 4"),
+        (
+            "--strategy mpi-sgd --workers 4 --clients 2 --servers 0",
+            "nobody to keep the weights; give --servers 1 or more, or mpi-sgd with one client",
+        ),
+        ("--strategy mpi-esgd --servers 0", "give --servers 1 or more"),
+        ("--strategy dist-esgd --servers 0", "--servers must be at least 1"),
+        ("--strategy allreduce --exchange write", "is no way of a group of workers; leave it out"),
+        ("--strategy mpi-sgd --exchange zmq", "give it with --strategy dist-sgd, dist-asgd or"),
+        ("--strategy mpi-sgd --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--strategy dist-esgd --elastic", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--strategy allreduce --max-delay 2", "give it with --strategy dist-asgd or mpi-asgd"),
+        ("--strategy allreduce --async", "give it with --strategy ps"),
+    ] {
+        let found = message(&format!("train {arguments}"));
+        assert!(found.contains(says), "{arguments}: {found}");
+    }
+    refused("train --strategy allreduce --algorithm snake");
 }
 
 #[test]

@@ -180,6 +180,41 @@ fn gradients_leave_while_others_are_computed(trace: &Trace) {
     }
 }
 
+/// Without servers: a gradient is in the group's hands while the gradients of earlier layers are computed.
+#[test]
+fn gradients_are_folded_while_others_are_computed() {
+    for how in ["allreduce --transport shm", "allreduce --transport tcp"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.json");
+        let job = format!("train --strategy {how} --steps 4 --trace {}", path.display());
+        let ended = Job::start(&job).end(LIMIT);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let trace = Trace::read(&path);
+        trace.check_rows();
+        assert_eq!((trace.processes.len(), trace.count("send")), (2, 0));
+        for role in &ROLES[..2] {
+            let pid = trace.pid(role);
+            for step in 1..=4 {
+                let of_step = |kind| {
+                    let all = trace.of(kind, pid).into_iter();
+                    all.filter(|slice| slice.step == step).collect::<Vec<&Slice>>()
+                };
+                let folds = of_step("collective");
+                // 4,349,962 numbers of 4 bytes
+                assert_eq!(folds.len(), 6, "{folds:?}");
+                assert_eq!(folds.iter().map(|fold| fold.bytes).sum::<u64>(), 4_349_962 * 4);
+                let gradients = of_step("kernel");
+                let gradients =
+                    gradients.iter().filter(|kernel| kernel.name.contains("/gradient/"));
+                let last = gradients.max_by_key(|kernel| kernel.end_ns).unwrap();
+                let first = folds.iter().min_by_key(|fold| fold.place.ns).unwrap();
+                assert!(first.name.contains("/mean/"), "{first:?}");
+                assert!(first.place.ns < last.place.ns, "{role}, step {step}: {first:?} {last:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn one_process_computes_and_sends_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use crate::graph::{Graph, NodeId, Output};
+use crate::graph::{Graph, Node, NodeId, Output};
 use crate::op::Op;
 
 /// The outputs of a part by the memory that they share.
@@ -58,9 +58,11 @@ impl Classes {
                     let alike = is_static(input) == is_static(output);
                     match node.op {
                         Op::Reshape { .. } => Some((class, is_owned)),
+                        // spread from where it is
+                        Op::Broadcast { .. } => Some((class, false)),
                         _ if node.op.works_in_place() && is_owned && alike => {
                             all.in_place.insert(id);
-                            Some((class, true))
+                            Some((class, node.op.vector().is_none()))
                         }
                         _ => None,
                     }
@@ -95,10 +97,7 @@ impl Classes {
     /// changes a variable.
     pub(crate) fn writers(&self, graph: &Graph, class: &Class) -> Vec<NodeId> {
         let members = class.members.iter().map(|output| output.node);
-        let computes = |id: &NodeId| {
-            let op = &graph.node(*id).op;
-            !is_fed(op) && !matches!(op, Op::Reshape { .. })
-        };
+        let computes = |id: &NodeId| !is_fed(&graph.node(*id).op) && !is_view(graph.node(*id));
         let mut writers: Vec<NodeId> = members.filter(computes).collect();
         if let Op::Variable { .. } = graph.node(class.root().node).op {
             let changes = graph.nodes().filter(|(_, node)| {
@@ -115,8 +114,17 @@ pub(crate) fn is_fed(op: &Op) -> bool {
     matches!(op, Op::Input { .. } | Op::Variable { .. })
 }
 
+/// Has it its input's bytes, and changes none of them?
+pub(crate) fn is_view(node: &Node) -> bool {
+    match node.op {
+        Op::Reshape { .. } => true,
+        Op::Broadcast { .. } => !node.inputs.is_empty(),
+        _ => false,
+    }
+}
+
 fn is_state(op: &Op) -> bool {
-    is_fed(op) || matches!(op, Op::Recv { .. } | Op::RecvDyn { .. })
+    is_fed(op) || matches!(op, Op::Recv { .. } | Op::RecvDyn { .. }) || op.vector().is_some()
 }
 
 #[cfg(test)]

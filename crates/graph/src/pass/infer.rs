@@ -120,6 +120,14 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         Op::RecurrentGrad { cell, sequence, finals } => {
             row.recurrent_grad(*cell, *sequence, *finals)
         }
+        Op::AllReduce { .. } if float(&inputs[0]) && inputs[0].spec().is_some() => {
+            row.one(inputs[0].dtype, &inputs[0].dims)
+        }
+        Op::AllReduce { .. } => row.mismatch("a floating tensor of known size is needed"),
+        Op::Broadcast { spec, .. } => match inputs.iter().all(|x| *x == Fact::from(spec)) {
+            true => Ok(vec![Fact::from(spec)]),
+            false => row.mismatch("a tensor of the size that all members know is needed"),
+        },
         Op::NoOp | Op::Send { .. } | Op::SendDyn { .. } => Ok(Vec::new()),
     }
 }
@@ -140,6 +148,9 @@ fn check_count(node: &str, op: &Op, found: usize) -> Result<(), GraphError> {
         Op::LocalResponseNorm { .. } | Op::SendDyn { .. } => (1, 1),
         // a control edge crosses as a send of nothing
         Op::Send { .. } => (0, 1),
+        Op::AllReduce { .. } => (1, 1),
+        // the first member has what the others get
+        Op::Broadcast { .. } => (0, 1),
         Op::MatMul { .. } | Op::BiasAdd | Op::ScaleBy | Op::Dropout { .. } => (2, 2),
         Op::Add | Op::Sub | Op::Mul | Op::Div => (2, 2),
         Op::ReluGrad | Op::SigmoidGrad | Op::TanhGrad | Op::SoftmaxGrad => (2, 2),

@@ -9,7 +9,7 @@ use tensorwire_tensor::TensorSpec;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Output};
 use crate::op::Op;
-use crate::pass::in_place::{Class, Classes, is_fed};
+use crate::pass::in_place::{Class, Classes, is_fed, is_view};
 use crate::pass::infer::known_spec;
 
 /// Offsets are multiples of this, in bytes: a cache line, and an AVX-512 vector.
@@ -131,7 +131,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
             continue;
         }
         let is_received = matches!(graph.node(root.node).op, Op::Recv { .. });
-        let is_registered = is_received || sent.contains(&index);
+        let is_registered = is_received || sent.contains(&index) || has_vector(graph, class);
         let lane = if is_registered { Lane::Registered } else { Lane::Private };
         pieces.push((lane, Piece { class: index, bytes: spec.bytes(), is_exclusive }));
     }
@@ -148,8 +148,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
         for &output in members {
             let name = &graph.node(output.node).name;
             if let Some(spec) = known_spec(name, graph.fact(output))? {
-                let is_view = matches!(graph.node(output.node).op, Op::Reshape { .. });
-                let own = if is_view { 0 } else { spec.bytes() };
+                let own = if is_view(graph.node(output.node)) { 0 } else { spec.bytes() };
                 plan.unshared_bytes = advance(plan.unshared_bytes, own).ok_or_else(too_large)?;
                 plan.spots.insert(output, Spot { lane, offset, spec });
             }
@@ -186,15 +185,21 @@ impl MemoryPlan {
     }
 }
 
+/// Do other processes fold or spread it, where it lies?
+fn has_vector(graph: &Graph, class: &Class) -> bool {
+    class.members.iter().any(|output| graph.node(output.node).op.vector().is_some())
+}
+
 /// Is it written from outside of a run, or read there?
 fn is_state(needs: &MemoryNeeds<'_>, class: &Class) -> bool {
-    class.members.iter().any(|output| {
-        let op = &needs.graph.node(output.node).op;
-        is_fed(op)
-            || matches!(op, Op::Recv { .. })
-            || needs.kept.contains(&output.node)
-            || needs.read_by_peers.contains(output)
-    })
+    has_vector(needs.graph, class)
+        || class.members.iter().any(|output| {
+            let op = &needs.graph.node(output.node).op;
+            is_fed(op)
+                || matches!(op, Op::Recv { .. })
+                || needs.kept.contains(&output.node)
+                || needs.read_by_peers.contains(output)
+        })
 }
 
 /// The classes that a Send writes from where they are.

@@ -12,6 +12,8 @@ pub enum Cluster {
     Local,
     /// Each worker a replica, the variables on the servers.
     ParameterServers { workers: u32, servers: u32 },
+    /// Each worker a replica and variables of its own.
+    Workers { workers: u32 },
 }
 
 impl Cluster {
@@ -20,6 +22,7 @@ impl Cluster {
         let (workers, servers) = match self {
             Cluster::Local => (1, 0),
             Cluster::ParameterServers { workers, servers } => (workers, servers),
+            Cluster::Workers { workers } => (workers, 0),
         };
         let workers = (0..workers).map(|index| Task { job: Job::Worker, index });
         workers.chain((0..servers).map(|index| Task { job: Job::Server, index })).collect()
@@ -31,12 +34,17 @@ impl Cluster {
 /// # Errors
 /// When the cluster lacks what the graph needs, or has more servers than there are variables.
 pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
-    if let Cluster::ParameterServers { workers, servers } = cluster {
+    let sizes = match cluster {
+        Cluster::Local => None,
+        Cluster::ParameterServers { workers, servers } => Some((workers, Some(servers))),
+        Cluster::Workers { workers } => Some((workers, None)),
+    };
+    if let Some((0, _)) = sizes {
+        return Err(GraphError::EmptyCluster { what: "worker" });
+    }
+    if let Some((_, Some(servers))) = sizes {
         let shared = |hint| matches!(hint, Hint::Shared);
         let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && shared(n.hint)).count();
-        if workers == 0 {
-            return Err(GraphError::EmptyCluster { what: "worker" });
-        }
         if servers == 0 {
             return Err(GraphError::EmptyCluster { what: "server" });
         }
@@ -47,10 +55,11 @@ pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
     let mut placed = graph.clone();
     let mut next_server = 0;
     for id in graph.ids() {
-        let task = match cluster {
-            Cluster::Local => Task { job: Job::Worker, index: 0 },
-            Cluster::ParameterServers { workers, servers } => match graph.node(id).hint {
+        let task = match sizes {
+            None => Task { job: Job::Worker, index: 0 },
+            Some((workers, servers)) => match graph.node(id).hint {
                 Hint::Shared => {
+                    let servers = servers.ok_or(GraphError::EmptyCluster { what: "server" })?;
                     next_server += 1;
                     Task { job: Job::Server, index: (next_server - 1) % servers }
                 }

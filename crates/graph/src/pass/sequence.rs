@@ -41,7 +41,8 @@ pub(crate) fn in_sequence(
                 members.iter().copied().filter(|id| computes(&graph.node(*id).op)).collect();
             kernels.sort_unstable_by_key(|id| place(*id));
             let received = behind_all_receives(graph, &schedule.of_part(part));
-            kernels.retain(|id| received.contains(id));
+            let reduced = behind_reductions(graph, &schedule.of_part(part));
+            kernels.retain(|id| received.contains(id) && !reduced.contains(id));
             pairs.extend(kernels.windows(2).map(|pair| (pair[0], pair[1])));
         }
         pairs.sort_unstable();
@@ -63,7 +64,8 @@ fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<
     }
     let is_recv = |id: NodeId| {
         let op = &graph.node(id).op;
-        awaited[id.index()] && matches!(op, Op::Recv { .. } | Op::RecvDyn { .. })
+        awaited[id.index()]
+            && matches!(op, Op::Recv { .. } | Op::RecvDyn { .. } | Op::Broadcast { .. })
     };
     let recvs = run.iter().filter(|(id, _)| is_recv(*id)).count();
     let words = recvs.div_ceil(64);
@@ -83,6 +85,19 @@ fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<
         let waits_for: u32 = sets[own..own + words].iter().map(|word| word.count_ones()).sum();
         // fits: a part has fewer nodes than that
         if waits_for as usize == recvs {
+            behind.insert(*id);
+        }
+    }
+    behind
+}
+
+/// What waits for an all-reduce comes when that is over, beside what is computed then: a place in the order
+/// would make either wait for the other.
+fn behind_reductions(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
+    let mut behind = HashSet::new();
+    for (id, before) in run {
+        let reduces = |id: &NodeId| matches!(graph.node(*id).op, Op::AllReduce { .. });
+        if before.iter().any(|earlier| reduces(earlier) || behind.contains(earlier)) {
             behind.insert(*id);
         }
     }
@@ -116,5 +131,6 @@ fn updates(
 
 fn computes(op: &Op) -> bool {
     let is_state = matches!(op, Op::Input { .. } | Op::Variable { .. });
-    !is_state && !matches!(op, Op::NoOp | Op::Reshape { .. }) && op.edge().is_none()
+    let is_elsewhere = op.edge().is_some() || op.vector().is_some();
+    !is_state && !matches!(op, Op::NoOp | Op::Reshape { .. }) && !is_elsewhere
 }

@@ -60,6 +60,8 @@ pub fn share_out(
         };
         world.checked_sub(count).filter(|left| *left > 0).ok_or_else(none)
     };
+    // which has none, and minds no number of them
+    let servers = if strategy == Strategy::AllReduce { Some(0) } else { servers };
     match (workers, servers) {
         (None, None) => Ok((world.div_ceil(2), world / 2)),
         (Some(workers), None) => Ok((workers, left("workers", workers, "servers")?)),
@@ -99,6 +101,8 @@ mod tests {
         assert_eq!(shared(Some(3), None, 4), Ok((3, 1)));
         assert_eq!(shared(None, Some(3), 4), Ok((1, 3)));
         assert_eq!(shared(Some(3), Some(1), 4), Ok((3, 1)));
+        let all = share_out(Strategy::AllReduce, None, None, &of(4));
+        assert!(matches!(all, Ok((4, 0))), "{all:?}");
     }
 
     #[test]

@@ -35,7 +35,12 @@ impl Membership {
     pub(super) fn new(job: StoreJob, spec: &JobSpec) -> Membership {
         let StoreJob { workers, servers, elastic, replace_servers } = job;
         let roles = spec.roles.len();
-        assert_eq!(roles, workers as usize + servers as usize, "a role per node of the store");
+        let nodes = workers as usize + servers as usize;
+        assert!(roles >= nodes, "a role per node of the store");
+        assert!(
+            roles == nodes || !replace_servers,
+            "who comes later comes behind the store's nodes"
+        );
         let scheduler = Scheduler::new(SchedulerOptions {
             elastic,
             replace_servers,
@@ -49,6 +54,13 @@ impl Membership {
 }
 
 impl Launcher<'_> {
+    /// Is there a store that this member has no part in?
+    pub(super) fn is_beside(&self, rank: Rank) -> bool {
+        let roles = self.spec.roles.len();
+        let is_beside = |job: StoreJob| job.place(rank).is_none() && rank.index() < roles;
+        self.spec.store.is_some_and(is_beside)
+    }
+
     /// Lets time pass for the store's scheduler and does what it asked for.
     pub(super) fn manage_store(
         &mut self,
@@ -77,7 +89,7 @@ impl Launcher<'_> {
 
     /// A member's fabric is open. One that replaces another is introduced by itself.
     pub(super) fn is_ready(&mut self, rank: Rank) {
-        if !self.introduced || self.store.is_none() {
+        if !self.introduced || self.store.is_none() || self.is_beside(rank) {
             return;
         }
         let digest =
@@ -93,7 +105,8 @@ impl Launcher<'_> {
 
     /// A member can be reached: it is a node of the store from now on.
     pub(super) fn is_connected(&mut self, rank: Rank) {
-        self.members[rank.index()].joined = self.store.is_some();
+        let is_node = self.store.is_some() && !self.is_beside(rank);
+        self.members[rank.index()].joined = is_node;
         self.schedule(SchedulerEvent::Joined { node: self.node(rank) });
     }
 
@@ -113,7 +126,7 @@ impl Launcher<'_> {
     pub(super) fn judge_end(&mut self, rank: Rank) {
         let end = &self.members[rank.index()].end;
         // what the user has to mend would end the others, too
-        if self.store.is_none() || end.is_user_error() {
+        if self.store.is_none() || self.is_beside(rank) || end.is_user_error() {
             self.fatal = true;
         } else {
             let why = end.cause().unwrap_or_default();
@@ -127,6 +140,17 @@ impl Launcher<'_> {
     }
 
     fn schedule(&mut self, event: SchedulerEvent) {
+        let of = match &event {
+            SchedulerEvent::Joined { node }
+            | SchedulerEvent::Heard { node }
+            | SchedulerEvent::Entered { node, .. }
+            | SchedulerEvent::Left { node } => Some(node.rank),
+            SchedulerEvent::Died { rank, .. } => Some(*rank),
+            SchedulerEvent::Tick => None,
+        };
+        if of.is_some_and(|rank| self.is_beside(rank)) {
+            return;
+        }
         // a job that ends survives nothing any more
         let Some(store) = self.store.as_mut().filter(|_| !self.fatal) else {
             return;
@@ -197,18 +221,20 @@ impl Launcher<'_> {
 
     /// Workers hear of a new server first: it calls them, and they turn away whom they do not expect.
     fn introduce_replacement(&mut self, server: u32, was: Rank, node: Node, workers: &[Rank]) {
-        let endpoint = |rank: Rank| {
+        let endpoints = |rank: Rank| {
             let ready = self.members[rank.index()].ready.as_ref();
-            ready.map(|(endpoint, _)| endpoint.clone())
+            ready.map(|(endpoints, _)| endpoints.clone())
         };
-        let known = |rank| if workers.contains(&rank) { endpoint(rank) } else { None };
-        let endpoints = (0..self.members.len() as u32).map(|rank| known(Rank(rank))).collect();
+        let known = |rank| if workers.contains(&rank) { endpoints(rank) } else { None };
+        let callers = (0..self.members.len() as u32).map(|rank| known(Rank(rank))).collect();
         let (rank, incarnation) = (node.rank.0, node.incarnation.0);
-        let endpoint = endpoint(node.rank).unwrap_or_default();
+        // whoever can be replaced has one fabric
+        let endpoint = endpoints(node.rank).unwrap_or_default().into_iter().next();
+        let endpoint = endpoint.unwrap_or_default();
         let was = was.0;
         let told = ToMember::ServerReplaced { server, was, rank, incarnation, endpoint };
         self.tell(workers, &told);
-        self.tell(&[node.rank], &ToMember::Peers { endpoints });
+        self.tell(&[node.rank], &ToMember::Peers { endpoints: callers });
         let replaced = Update::Replaced { server, by: node.rank };
         self.store.iter_mut().for_each(|store| store.updates.push(replaced.clone()));
     }

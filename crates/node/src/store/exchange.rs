@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
@@ -75,12 +76,15 @@ pub(crate) struct StoreExchange {
     over: Vec<EdgeId>,
     failed: Option<StoreError>,
     news: Vec<Progress>,
+    /// Bytes that were pushed and pulled so far, for whoever reports them.
+    carried: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Inbound {
     name: String,
     key: Key,
+    bytes: usize,
     /// None: it is read where its server has it.
     into: Option<Vec<Buffer>>,
 }
@@ -101,6 +105,7 @@ impl StoreExchange {
         part: usize,
         storage: &Storage,
         keys: &StoreKeys,
+        carried: Arc<AtomicU64>,
     ) -> StoreExchange {
         let (mut outbound, mut inbound) = (HashMap::new(), HashMap::new());
         for edge in &plan.edges {
@@ -117,7 +122,8 @@ impl StoreExchange {
                     Transfer::Reference => None,
                     _ => storage.buffer(edge.recv.into()).map(|buffer| vec![buffer]),
                 };
-                inbound.insert(edge.id, Inbound { name, key, into });
+                let bytes = edge.bytes().unwrap_or_default();
+                inbound.insert(edge.id, Inbound { name, key, bytes, into });
             }
         }
         StoreExchange {
@@ -131,6 +137,7 @@ impl StoreExchange {
             over: Vec::new(),
             failed: None,
             news: Vec::new(),
+            carried,
         }
     }
 
@@ -150,6 +157,11 @@ impl StoreExchange {
         self.failed.take().map_or(Ok(()), |error| Err(store_error(error)))
     }
 
+    fn count(&self, bytes: usize) {
+        // fits: sizes in memory
+        self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// What the next forward pass needs first goes first.
     fn priority(key: Key) -> i32 {
         // fits: variables are few
@@ -157,6 +169,7 @@ impl StoreExchange {
     }
 
     fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
+        self.count(tensor.bytes());
         let priority = StoreExchange::priority(key);
         let ticket = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
         self.pushes.insert(ticket.map_err(store_error)?, edge);
@@ -172,7 +185,8 @@ impl StoreExchange {
 impl StoreExchange {
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
-        let Some(Inbound { key, into, .. }) = self.inbound.get(&edge) else { return };
+        let Some(Inbound { key, bytes, into, .. }) = self.inbound.get(&edge) else { return };
+        self.count(*bytes);
         let priority = StoreExchange::priority(*key);
         let mut worker = self.worker.lock();
         let ticket = match into {
@@ -257,6 +271,7 @@ impl Exchange for StoreExchange {
         let pushed =
             self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));
         pushed.map_err(store_error)?;
+        self.count(rows.bytes() + size_of_val(indices.as_slice()));
         // what is pushed is a copy, in the order of rows
         self.over.extend(edges);
         self.progress();

@@ -91,6 +91,15 @@ impl Member {
     /// # Errors
     /// When memory does not suffice, or a peer is lost, late or of another mind.
     pub fn open_store(&self, options: StoreOptions) -> Result<StoreEnd, OpenStoreError> {
+        self.open_store_on(options, None)
+    }
+
+    /// As [`Member::open_store`]; over a fabric that is connected to its peers, if one is given.
+    pub(crate) fn open_store_on(
+        &self,
+        options: StoreOptions,
+        fabric: Option<Fabric>,
+    ) -> Result<StoreEnd, OpenStoreError> {
         let place = self.store().ok_or(OpenStoreError::NoStore)?;
         let (workers, servers) = (place.workers, place.servers);
         let all_servers: Vec<Rank> = (workers..workers + servers).map(Rank).collect();
@@ -99,7 +108,7 @@ impl Member {
             Role::Server(_) => (0..workers).map(Rank).collect(),
         };
         let patience = self.setup_patience();
-        let (wire, fabric) = self.open_wire(&options, &peers)?;
+        let (wire, fabric) = self.open_wire(&options, &peers, fabric)?;
         let scheduler = StoreScheduler {
             scheduling: self.scheduling(),
             fabric,
@@ -140,13 +149,13 @@ impl Member {
         &self,
         options: &StoreOptions,
         peers: &[Rank],
+        fabric: Option<Fabric>,
     ) -> Result<(Box<dyn Wire>, Option<Fabric>), OpenStoreError> {
-        let workers = self.store().map_or(0, |place| place.workers);
         match options.over {
             StoreWire::ZeroCopy => {
-                let across =
-                    WireOptions { peers: Peers::Across { workers }, ..options.transport.clone() };
-                let fabric = self.connect(&across, &options.digest)?;
+                let these = Peers::These(peers.to_vec());
+                let wire = WireOptions { peers: these, ..options.transport.clone() };
+                let fabric = fabric.map_or_else(|| self.connect(&wire, &options.digest), Ok)?;
                 let deadline = Deadline::after(self.setup_patience());
                 let lives = |rank: &&Rank| self.lives_still(**rank);
                 let peers: Vec<Rank> = peers.iter().filter(lives).copied().collect();
@@ -164,9 +173,11 @@ impl Member {
                     std::net::IpAddr::V6(address) => format!("tcp://[{address}]:*"),
                 };
                 let mut node = ZmqNode::bind(identity, &at)?;
-                let endpoints = self.introduce(node.endpoint().to_string(), &options.digest)?;
+                let endpoint = vec![node.endpoint().to_string()];
+                let endpoints = self.introduce(endpoint, &options.digest)?;
                 for rank in peers {
                     let endpoint = endpoints.get(rank.index()).cloned().flatten();
+                    let endpoint = endpoint.and_then(|endpoints| endpoints.into_iter().next());
                     let endpoint = endpoint.ok_or(WireError::NoPeer { rank: *rank })?;
                     node.connect(*rank, self.life(*rank).incarnation, &endpoint)?;
                 }

@@ -2,33 +2,34 @@
 //! events in, JSON out.
 //!
 //! Each process has a row for its steps, one for its kernels, one for what it found and waited for, and
-//! as many for its sends as were under way at once: slices of one row may not overlap. An arrow goes
-//! from a Send to the Recv that found its tensor.
+//! as many for its sends, and for what it did in a group, as were under way at once: slices of one row may not
+//! overlap. An arrow goes from a Send to the Recv that found its tensor.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
+use tensorwire_base::Rank;
 use tensorwire_graph::{Edge, EdgeId, NodeId, Op, Part, Plan};
 
 use super::{Did, Process, TraceEvent};
 
-/// Rows of a process; sends have this one and the next ones.
+/// Rows of a process; sends have this one and the next ones, collectives those behind them.
 const STEPS: u32 = 1;
 const KERNELS: u32 = 2;
 const RECEIVES: u32 = 3;
 const SENDS: u32 = 4;
 
-/// Writes the events of all processes, by rank. What makes no sense in this plan is left out.
+/// Writes the events of all processes, by part. What makes no sense in this plan is left out.
 pub(super) fn write(out: &mut impl Write, plan: &Plan, processes: &[Process]) -> io::Result<()> {
     let all = || processes.iter().flat_map(|process| &process.events);
     let zero_ns = all().map(|event| event.start_ns).min().unwrap_or_default();
     let crossings = crossings(plan, processes);
     let mut list = List { out, first: true };
     list.open()?;
-    for (rank, (process, part)) in processes.iter().zip(&plan.parts).enumerate() {
+    for (index, (process, part)) in processes.iter().zip(&plan.parts).enumerate() {
         let Some(pid) = process.pid else { continue };
-        let view = View { plan, part, rank, pid, zero_ns, crossings: &crossings };
+        let view = View { plan, part, index, processes, pid, zero_ns, crossings: &crossings };
         view.write(&mut list, &process.events)?;
     }
     list.close()
@@ -73,7 +74,11 @@ fn receives(part: &Part, event: &TraceEvent) -> Option<Crossing> {
 }
 
 fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
-    let (Did::Kernel { node } | Did::Send { node, .. } | Did::Recv { node, .. }) = event.did else {
+    let (Did::Kernel { node }
+    | Did::Send { node, .. }
+    | Did::Recv { node, .. }
+    | Did::Collective { node }) = event.did
+    else {
         return None;
     };
     ((node as usize) < part.graph.len()).then(|| &part.graph.node(NodeId(node)).op)
@@ -83,7 +88,9 @@ fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
 struct View<'a> {
     plan: &'a Plan,
     part: &'a Part,
-    rank: usize,
+    /// Of the part.
+    index: usize,
+    processes: &'a [Process],
     pid: u32,
     zero_ns: u64,
     crossings: &'a HashMap<Crossing, u64>,
@@ -91,13 +98,11 @@ struct View<'a> {
 
 impl View<'_> {
     fn write(&self, list: &mut List<'_, impl Write>, events: &[TraceEvent]) -> io::Result<()> {
-        let mut sends: Vec<&TraceEvent> =
-            events.iter().filter(|event| matches!(event.did, Did::Send { .. })).collect();
-        sends.sort_by_key(|event| event.start_ns);
-        let mut rows = Rows::default();
-        let placed: Vec<u32> = sends.iter().map(|event| SENDS + rows.place(event)).collect();
-        self.name(list, rows.count())?;
-        for (event, row) in sends.into_iter().zip(placed) {
+        let sends = Placed::new(events, SENDS, |did| matches!(did, Did::Send { .. }));
+        let first = SENDS + sends.rows;
+        let collectives = Placed::new(events, first, |did| matches!(did, Did::Collective { .. }));
+        self.name(list, sends.rows, collectives.rows)?;
+        for (event, row) in sends.events.into_iter().chain(collectives.events) {
             self.event(list, event, row)?;
         }
         for event in events {
@@ -105,7 +110,7 @@ impl View<'_> {
                 Did::Step => STEPS,
                 Did::Kernel { .. } => KERNELS,
                 Did::Recv { .. } | Did::Wait => RECEIVES,
-                Did::Send { .. } => continue,
+                Did::Send { .. } | Did::Collective { .. } => continue,
             };
             self.event(list, event, row)?;
         }
@@ -113,16 +118,24 @@ impl View<'_> {
     }
 
     /// What the process and its rows are called, in which order.
-    fn name(&self, list: &mut List<'_, impl Write>, sends: u32) -> io::Result<()> {
-        let (pid, rank) = (self.pid, self.rank);
+    fn name(
+        &self,
+        list: &mut List<'_, impl Write>,
+        sends: u32,
+        collectives: u32,
+    ) -> io::Result<()> {
+        let (pid, rank) = (self.pid, self.processes[self.index].rank);
         let mut tell = |tid, name, args| list.push(&Metadata { ph: "M", name, pid, tid, args });
         let name = format!("{} (rank {rank}, pid {pid})", self.part.task);
         tell(0, "process_name", Named::Name(name))?;
-        tell(0, "process_sort_index", Named::SortIndex(rank as u64))?;
+        tell(0, "process_sort_index", Named::SortIndex(u64::from(rank.0)))?;
         let fixed = [(STEPS, "steps"), (KERNELS, "kernels"), (RECEIVES, "receives and waits")];
         let fixed = fixed.into_iter().map(|(tid, name)| (tid, name.to_string()));
+        let first = SENDS + sends;
         let sends = (0..sends).map(|row| (SENDS + row, format!("sends {}", row + 1)));
-        for (tid, name) in fixed.chain(sends) {
+        let collectives =
+            (0..collectives).map(|row| (first + row, format!("collectives {}", row + 1)));
+        for (tid, name) in fixed.chain(sends).chain(collectives) {
             tell(tid, "thread_name", Named::Name(name))?;
             tell(tid, "thread_sort_index", Named::SortIndex(u64::from(tid)))?;
         }
@@ -142,6 +155,7 @@ impl View<'_> {
             Did::Kernel { node } => ("kernel", Some(node)),
             Did::Send { node, .. } => ("send", Some(node)),
             Did::Recv { node, .. } => ("recv", Some(node)),
+            Did::Collective { node } => ("collective", Some(node)),
         };
         let op = op(self.part, event);
         let name = match (cat, node, op) {
@@ -152,10 +166,17 @@ impl View<'_> {
             (_, Some(_), None) => return Ok(()),
         };
         let edge = op.and_then(Op::edge).and_then(|edge| self.plan.edges.get(edge.index()));
+        let bytes = match (event.did, node) {
+            (Did::Collective { .. }, Some(node)) => {
+                let spot = self.part.memory.spot(NodeId(node).into());
+                spot.map(|spot| spot.spec.bytes())
+            }
+            _ => edge.and_then(|edge| edge.bytes()),
+        };
         let args = Args {
             step,
             op: op.map(Op::name),
-            bytes: edge.and_then(|edge| edge.bytes()),
+            bytes,
             transfer: edge.map(|edge| edge.transfer.to_string()),
             peer: edge.map(|edge| self.peer(edge)),
         };
@@ -188,8 +209,9 @@ impl View<'_> {
     }
 
     fn peer(&self, edge: &Edge) -> String {
-        let other = if edge.from == self.rank { edge.to } else { edge.from };
-        format!("{} (rank {other})", self.plan.parts[other].task)
+        let other = if edge.from == self.index { edge.to } else { edge.from };
+        let rank = self.processes.get(other).map_or(Rank(0), |process| process.rank);
+        format!("{} (rank {rank})", self.plan.parts[other].task)
     }
 
     fn us(&self, ns: u64) -> f64 {
@@ -207,6 +229,22 @@ fn us(ns: u64) -> f64 {
 struct Rows {
     /// By row.
     busy_until_ns: Vec<u64>,
+}
+
+/// What lasts while other such lasts, by its beginning, each in its row: the first one free from `first` on.
+struct Placed<'a> {
+    events: Vec<(&'a TraceEvent, u32)>,
+    rows: u32,
+}
+
+impl<'a> Placed<'a> {
+    fn new(events: &'a [TraceEvent], first: u32, is_such: fn(Did) -> bool) -> Placed<'a> {
+        let mut all: Vec<&TraceEvent> = events.iter().filter(|event| is_such(event.did)).collect();
+        all.sort_by_key(|event| event.start_ns);
+        let mut rows = Rows::default();
+        let events = all.into_iter().map(|event| (event, first + rows.place(event))).collect();
+        Placed { events, rows: rows.count() }
+    }
 }
 
 impl Rows {
@@ -345,8 +383,8 @@ mod tests {
 
     /// What is written of a worker and a server.
     fn written(plan: &Plan, worker: Vec<TraceEvent>, server: Vec<TraceEvent>) -> Vec<Value> {
-        let worker = Process { pid: Some(70), events: worker };
-        let server = Process { pid: Some(80), events: server };
+        let worker = Process { rank: Rank(0), pid: Some(70), events: worker };
+        let server = Process { rank: Rank(1), pid: Some(80), events: server };
         let mut text = Vec::new();
         write(&mut text, plan, &[worker, server]).unwrap();
         let file: Value = serde_json::from_slice(&text).unwrap();

@@ -2,10 +2,13 @@
 //! appear and pull weights as they are needed; servers fold and update (Li et al.; ps-lite).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
+use tensorwire_collectives::GroupStats;
+use tensorwire_fabric::Fabric;
 use tensorwire_graph::{Edge, Op, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
@@ -19,10 +22,14 @@ use tensorwire_models::{Program, Variable};
 use tensorwire_runtime::{Session, SessionOptions, Storage};
 
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
-use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError};
+use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError, replicas};
 use super::{cores, default_threads, kernel_choice, peak_bytes};
-use crate::config::{ConfigError, Exchange, StoreConfig, Strategy, TrainConfig, Transport};
-use crate::member::{Member, Peers, WireOptions};
+use crate::config::{
+    Averaging, ConfigError, Exchange, Seat, StoreConfig, Strategy, TrainConfig, Transport,
+};
+use crate::group::{ClientError, GroupExchange, SharedGroup, bind_part, open_group};
+use crate::member::{Member, Peers, QUEUE_PAIRS, WireOptions};
+use crate::open_part::PartError;
 use crate::report::TrainReport;
 use crate::store::{
     StoreEnd, StoreExchange, StoreKeys, StoreOptions, StoreRule, StoreRules, StoreWire,
@@ -30,9 +37,10 @@ use crate::store::{
 use crate::weights::{self, Weights};
 
 impl TrainConfig {
-    /// Which part of the plan a worker of a store runs.
-    pub(super) fn part(&self, rank: Rank) -> usize {
-        if self.is_of_one() { 0 } else { rank.index() }
+    /// Which part of the plan a worker runs, where servers are no part of it.
+    pub(super) fn part(&self, worker: u32) -> usize {
+        // fits: usize is 64 bits wide
+        if self.is_of_one() { 0 } else { worker as usize }
     }
 
     /// Do workers read weights where the servers have them? Where both share memory, every worker is done with
@@ -65,7 +73,11 @@ impl TrainConfig {
 
     fn store_mode(&self) -> Mode {
         match self.strategy {
-            Strategy::DistAsgd => Mode::Async { max_delay: self.store.max_delay },
+            Strategy::DistAsgd | Strategy::MpiAsgd => {
+                Mode::Async { max_delay: self.store.max_delay }
+            }
+            // a centre moves whenever a client comes
+            _ if self.averaging().is_some() => Mode::Async { max_delay: None },
             _ => Mode::Sync,
         }
     }
@@ -98,7 +110,7 @@ impl Prepared {
             let travels = sizes.travels(least.unwrap_or_default(), spec.columns > 1);
             Ok(StoreValue { name, key, spec, parts, travels })
         };
-        names.zip(values(&self.program)).map(value).collect()
+        names.zip(values(&self.config, &self.program)).map(value).collect()
     }
 
     /// What each server of the store will hold.
@@ -107,36 +119,50 @@ impl Prepared {
     /// Never: a model has far fewer variables than there are keys.
     pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
         let partition = Partition::new(self.config.servers, self.config.big_elements());
-        Ok(partition.table(&values(&self.program))?)
+        Ok(partition.table(&values(&self.config, &self.program))?)
     }
 }
 
 /// What the servers of a store take here: weights, slots of the optimizer, and a slot for what each worker
 /// pushes where it does not show it.
 pub(super) fn server_bytes(program: &Program, config: &TrainConfig) -> u64 {
-    if !config.strategy.is_store() {
+    if !config.has_store() {
         return 0;
     }
     let partition = Partition::new(config.servers.max(1), config.big_elements());
-    let parts = values(program).into_iter().flat_map(|(key, spec)| {
+    let parts = values(config, program).into_iter().flat_map(|(key, spec)| {
         // a key that has no place is said where the store is made
         let parts = partition.parts(key, &spec).unwrap_or_default().into_iter();
         parts.map(move |part| (part.server, ValueSpec { rows: part.rows.len(), ..spec }))
     });
+    // a centre has no optimizer
+    let kept = if config.averaging().is_some() { 1 } else { 1 + config.rule().slots() };
     // fits: servers are few
-    let is_here = |server: usize| config.hosts.is_here(Rank(config.workers + server as u32));
+    let is_here = |server: usize| config.hosts.is_here(Rank(config.masters() + server as u32));
     let sizes = config.store_sizes();
     let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
-        let slots = if sizes.needs_slot(&part) { config.workers as usize } else { 0 };
-        let kept = part.bytes().saturating_mul(1 + config.rule().slots());
+        let slots = if sizes.needs_slot(&part) { config.clients() as usize } else { 0 };
         // fits: usize is 64 bits wide
-        kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
+        part.bytes().saturating_mul(kept).saturating_add(part.slot_bytes().saturating_mul(slots))
+            as u64
     });
     bytes.fold(0, u64::saturating_add)
 }
 
+/// What workers here take for a centre beside their weights: room for it, and for what a master pushes.
+pub(super) fn centre_bytes(program: &Program, config: &TrainConfig) -> u64 {
+    if config.averaging().is_none() {
+        return 0;
+    }
+    // fits: sizes in memory
+    let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
+    let here = (0..config.workers).filter(|worker| config.hosts.is_here(config.rank_of(*worker)));
+    let copies = here.map(|worker| if worker < config.masters() { 2 } else { 1 }).sum::<u64>();
+    weights.saturating_mul(copies)
+}
+
 /// A variable's key is its place in the order of declaration.
-fn values(program: &Program) -> Vec<(Key, ValueSpec)> {
+fn values(config: &TrainConfig, program: &Program) -> Vec<(Key, ValueSpec)> {
     let by_rows = |variable: &Variable| {
         let at = program.graph.find(&variable.name);
         program.graph.nodes().any(|(_, node)| {
@@ -148,7 +174,8 @@ fn values(program: &Program) -> Vec<(Key, ValueSpec)> {
         let spec = &variable.spec;
         let dense = ValueSpec::dense(spec.dtype, spec.elements());
         match spec.dims() {
-            [rows, columns] if by_rows(variable) => {
+            // a centre is of whole values
+            [rows, columns] if config.averaging().is_none() && by_rows(variable) => {
                 ValueSpec { rows: *rows, columns: *columns, ..dense }
             }
             _ => dense,
@@ -159,6 +186,9 @@ fn values(program: &Program) -> Vec<(Key, ValueSpec)> {
 
 /// What each variable's update is: the optimizer's, or a moving average's.
 fn rules(config: &TrainConfig, program: &Program) -> StoreRules {
+    if let Some(Averaging { alpha, .. }) = config.averaging() {
+        return StoreRules::all(StoreRule::Elastic { alpha });
+    }
     let mut rules = StoreRules::all(StoreRule::from(config.rule()));
     let averages = (0u64..).zip(program.weights()).skip(program.variables.len());
     for (key, variable) in averages {
@@ -174,18 +204,65 @@ fn rules(config: &TrainConfig, program: &Program) -> StoreRules {
     rules
 }
 
-/// A member's part, from its end of the store to its report.
-pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError> {
-    let config = &part.config;
+/// How a member's two fabrics travel: to the store's other end, and to its client's other workers.
+fn wires(member: &Member, config: &TrainConfig) -> [WireOptions; 2] {
     let crowded = member.members_here() > cores();
-    let transport = WireOptions {
+    let (masters, servers) = (config.masters(), config.servers_started());
+    let ranks = |range: std::ops::Range<u32>| range.map(Rank).collect::<Vec<Rank>>();
+    let (across, client) = match config.seat(member.rank()) {
+        Seat::Server(_) => (ranks(0..masters), Vec::new()),
+        Seat::Worker(worker) if worker < masters => {
+            (ranks(masters..masters + servers), config.client_of(worker))
+        }
+        Seat::Worker(worker) => (Vec::new(), config.client_of(worker)),
+    };
+    let to = |peers: Vec<Rank>, queue_pairs| WireOptions {
         transport: config.transport,
         verbs: config.verbs.clone(),
         arrival: config.arrival,
         spin: if crowded { Duration::ZERO } else { SPIN },
-        queue_pairs: 1,
-        peers: Peers::Across { workers: config.workers },
+        queue_pairs,
+        peers: Peers::These(peers.into_iter().filter(|rank| *rank != member.rank()).collect()),
     };
+    [to(across, 1), to(client, QUEUE_PAIRS)]
+}
+
+/// What a member's part meets others by: the fabric to the store, if it is connected already, and its client.
+fn connect(
+    member: &Member,
+    part: &Part,
+    wires: &[WireOptions; 2],
+) -> Result<(Option<Fabric>, Option<SharedGroup>), TrainError> {
+    let config = &part.config;
+    let digest = crate::open_part::digest(&part.plan);
+    let [to_store, to_client] = wires;
+    let joined = |error| TrainError::Part(PartError::Member(error));
+    let (across, client) = match (config.has_store(), config.is_grouped()) {
+        // whoever opens the store connects it
+        (true, false) => return Ok((None, None)),
+        (true, true) => {
+            let [across, client] =
+                member.connect_all([to_store, to_client], &digest).map_err(joined)?;
+            (Some(across), client)
+        }
+        (false, _) => (None, member.connect(to_client, &digest).map_err(joined)?),
+    };
+    let worker = match config.seat(member.rank()) {
+        Seat::Worker(worker) if config.is_grouped() => worker,
+        _ => return Ok((across, None)),
+    };
+    let deadline = Deadline::after(member.setup_patience());
+    let (ranks, options) = (config.client_of(worker), config.group_options());
+    let group = open_group(client, &ranks, member.rank(), options, deadline)?;
+    Ok((across, Some(group)))
+}
+
+/// A member's part, from its end of the store, or of its client, to its report.
+pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError> {
+    let config = &part.config;
+    let wires = wires(member, config);
+    let (fabric, group) = connect(member, part, &wires)?;
+    let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
     let kernels = Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
@@ -205,29 +282,53 @@ pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError
         kernels: kernels.clone(),
         digest: crate::open_part::digest(&part.plan),
     };
-    match member.open_store(options)? {
-        StoreEnd::Worker(worker) => work(member, part, kernels, *worker),
-        StoreEnd::Server(server) => serve(member, &kernels, *server),
+    let store = match member.store() {
+        Some(_) => Some(member.open_store_on(options, fabric)?),
+        None => None,
+    };
+    let worker = match config.seat(member.rank()) {
+        Seat::Worker(worker) => worker,
+        Seat::Server(server) => server,
+    };
+    let store = match store {
+        Some(StoreEnd::Server(server)) => return serve(member, &kernels, *server),
+        Some(StoreEnd::Worker(worker)) => Some(*worker),
+        None => None,
+    };
+    match (store, group) {
+        ends if config.has_own_weights() => replicas::work(member, part, worker, kernels, ends),
+        (Some(store), group) => work(member, part, kernels, store, group),
+        (None, group) => follow(member, part, worker, kernels, group),
     }
 }
 
 fn serve(member: &Member, kernels: &Kernels, mut server: KvServer) -> Result<(), TrainError> {
     server.serve()?;
-    let stats = server.stats();
+    let mut report = TrainReport::default();
+    add_store(&mut report, &server.stats());
     server.close(Deadline::after(member.setup_patience()))?;
-    finish(member, kernels, stats, TrainReport::default())
+    finish(member, kernels, report)
 }
 
-fn finish(
+/// What went to and from the store.
+pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats) {
+    report.bytes_copied += stats.bytes_copied;
+    report.bytes_written += stats.bytes_direct;
+    report.registered_bytes += stats.registered_bytes;
+}
+
+/// What went to the others of a client.
+pub(super) fn add_group(report: &mut TrainReport, stats: &GroupStats) {
+    report.bytes_written += stats.bytes_sent;
+    report.registered_bytes += stats.registered_bytes;
+}
+
+pub(super) fn finish(
     member: &Member,
     kernels: &Kernels,
-    stats: WireStats,
     mut report: TrainReport,
 ) -> Result<(), TrainError> {
     report.kernels = kernels.description();
-    report.bytes_copied += stats.bytes_copied;
-    report.bytes_written = stats.bytes_direct;
-    report.registered_bytes = stats.registered_bytes;
     report.peak_bytes = peak_bytes();
     Ok(member.finish(serde_json::to_value(&report).unwrap_or_default())?)
 }
@@ -237,31 +338,41 @@ fn work(
     part: &Part,
     kernels: Arc<Kernels>,
     mut worker: KvWorker,
+    group: Option<SharedGroup>,
 ) -> Result<(), TrainError> {
     let Part { config, program, plan, shape, data } = part;
     let rank = member.rank();
-    let here = config.part(rank);
-    let registered = worker.alloc_slab(plan.parts[here].memory.registered_bytes)?;
+    let here = config.part(rank.0);
+    let bytes = plan.parts[here].memory.registered_bytes;
+    let registered = match &group {
+        // what the client folds lies where the others reach it; the store takes a copy
+        Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
+        None => worker.alloc_slab(bytes)?,
+    };
     let mut storage = Storage::new(&plan.parts[here], &registered)?;
     let patience = Deadline::after(member.setup_patience());
-    begin(&mut worker, part, &storage, member, patience)?;
+    let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
+    let bound = bound.transpose()?;
+    begin(&mut worker, part, first_place(part, here, &storage), member, patience)?;
     refer(&mut worker, part, here, &mut storage, patience)?;
     let worker = Arc::new(Mutex::new(worker));
+    let carried = Arc::<AtomicU64>::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
-    let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys);
-    let options = SessionOptions {
-        step_deadline: STEP_DEADLINE,
-        timeline: config.trace.is_some(),
-        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
-        variables_shared: false,
+    let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys, carried.clone());
+    let exchange = Box::new(exchange) as Box<dyn tensorwire_runtime::Exchange>;
+    let exchange = match group.clone().zip(bound) {
+        Some((group, bound)) => Box::new(GroupExchange::new(group, bound, Some(exchange))),
+        None => exchange,
     };
-    let exchange = Some(Box::new(exchange) as Box<dyn tensorwire_runtime::Exchange>);
-    let mut session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
+    let options = session_options(config);
+    let mut session = Session::new(plan, here, storage, kernels.clone(), Some(exchange), options)?;
     let of_one = config.is_of_one();
     let replicas = if of_one { 0..1 } else { rank.0..rank.0 + 1 };
     let shard = if of_one { rank.index() } else { 0 };
     let (session, shape, concludes) = (&mut session, *shape, rank.0 == 0);
-    let mut trainer = Trainer { config, program, plan, shape, session, replicas, shard, concludes };
+    let averaging = None;
+    let mut trainer =
+        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     // whoever evaluates has what all have pushed
     meet(&mut worker.lock())?;
@@ -277,14 +388,69 @@ fn work(
             trainer.conclude(data.as_ref(), &mut report)?;
         }
     }
+    report.store_bytes = carried.load(Ordering::Relaxed);
     let mut worker = worker.lock();
-    let stats = worker.stats();
+    add_store(&mut report, &worker.stats());
     worker.close(Deadline::after(member.setup_patience()))?;
-    finish(member, &kernels, stats, report)
+    leave_group(member, group.as_ref(), &mut report)?;
+    finish(member, &kernels, report)
+}
+
+/// The part of a worker who is no master: it gets weights from its client's, and gives its gradients there.
+fn follow(
+    member: &Member,
+    part: &Part,
+    worker: u32,
+    kernels: Arc<Kernels>,
+    group: Option<SharedGroup>,
+) -> Result<(), TrainError> {
+    let Part { config, program, plan, shape, data } = part;
+    let here = config.part(worker);
+    let Some(group) = group else {
+        return Err(ClientError::Alone.into());
+    };
+    let bytes = plan.parts[here].memory.registered_bytes;
+    let registered = group.lock().alloc(bytes).map_err(ClientError::from)?;
+    let storage = Storage::new(&plan.parts[here], &registered)?;
+    let patience = Deadline::after(member.setup_patience());
+    let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
+    let exchange = Box::new(GroupExchange::new(group.clone(), bound, None));
+    let options = session_options(config);
+    let mut session = Session::new(plan, here, storage, kernels.clone(), Some(exchange), options)?;
+    let (session, replicas, shard) = (&mut session, worker..worker + 1, 0);
+    let (shape, concludes, averaging) = (*shape, false, None);
+    let mut trainer =
+        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
+    let mut report = trainer.train(data.as_ref(), &mut &*member)?;
+    trainer.conclude(None, &mut report)?;
+    leave_group(member, Some(&group), &mut report)?;
+    finish(member, &kernels, report)
+}
+
+pub(super) fn session_options(config: &TrainConfig) -> SessionOptions {
+    SessionOptions {
+        step_deadline: STEP_DEADLINE,
+        timeline: config.trace.is_some(),
+        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        variables_shared: false,
+    }
+}
+
+/// Leaves a client with everything done.
+pub(super) fn leave_group(
+    member: &Member,
+    group: Option<&SharedGroup>,
+    report: &mut TrainReport,
+) -> Result<(), TrainError> {
+    let Some(group) = group else { return Ok(()) };
+    let mut group = group.lock();
+    add_group(report, &group.stats());
+    let closed = group.close(Deadline::after(member.setup_patience()));
+    Ok(closed.map_err(ClientError::from)?)
 }
 
 /// Waits until all that this worker asked for is done, and every other has come as far.
-fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
+pub(super) fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
     let deadline = Deadline::after(LAST_WORKER_DEADLINE);
     worker.wait_all(deadline)?;
     worker.barrier(deadline)
@@ -312,27 +478,34 @@ fn refer(
     Ok(())
 }
 
+/// A variable's first value lies where it will be pulled to, if it ever is.
+fn first_place(
+    part: &Part,
+    here: usize,
+    storage: &Storage,
+) -> impl Fn(&Variable) -> Option<Buffer> {
+    move |variable: &Variable| {
+        let here = |edge: &&Edge| edge.to == here && edge.name == variable.name;
+        let edge = part.plan.edges.iter().find(here)?;
+        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == variable.spec.bytes())
+    }
+}
+
 /// Makes all variables known to the servers. Worker 0 says how they are updated, and what they are at first; if it
 /// is lost before that is done, the first that lives does.
-fn begin(
+pub(super) fn begin(
     worker: &mut KvWorker,
     part: &Part,
-    storage: &Storage,
+    pulled: impl Fn(&Variable) -> Option<Buffer>,
     member: &Member,
     patience: Deadline,
 ) -> Result<(), TrainError> {
-    let Part { config, program, plan, .. } = part;
+    let Part { config, program, .. } = part;
     let rank = member.rank();
-    // a variable's first value lies where it will be pulled to, if it ever is
-    let pulled = |variable: &Variable| {
-        let here = |edge: &&Edge| edge.to == config.part(rank) && edge.name == variable.name;
-        let edge = plan.edges.iter().find(here)?;
-        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == variable.spec.bytes())
-    };
     if rank.0 == 0 {
         return give_first(worker, part, pulled, patience);
     }
-    let values = values(program);
+    let values = values(config, program);
     let ticket = worker.init(&values, None)?;
     worker.wait(ticket, patience)?;
     if !config.store.elastic {
@@ -375,7 +548,7 @@ fn give_first(
     worker.wait(ticket, patience)?;
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
-    let values = values(program);
+    let values = values(config, program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
         let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;

@@ -7,7 +7,7 @@ use tensorwire_graph::Cluster;
 use tensorwire_models::Program;
 use tensorwire_runtime::{RunError, Session, run_lanes};
 
-use crate::config::{Strategy, TrainConfig};
+use crate::config::{Seat, Strategy, TrainConfig};
 use crate::open_part::Lanes;
 
 impl TrainConfig {
@@ -17,10 +17,9 @@ impl TrainConfig {
         match self.strategy {
             Strategy::Local => Cluster::Local,
             Strategy::Ps => Cluster::ParameterServers { workers, servers },
+            _ if self.has_own_weights() => Cluster::Workers { workers },
             // what the servers of the graph would do, those of the store do
-            Strategy::DistSgd | Strategy::DistAsgd => {
-                Cluster::ParameterServers { workers, servers: 1 }
-            }
+            _ => Cluster::ParameterServers { workers, servers: 1 },
         }
     }
 
@@ -32,14 +31,19 @@ impl TrainConfig {
     /// Is the plan that of one worker, which each of them runs? In an elastic job anyone may have to
     /// evaluate in the end.
     pub(super) fn is_of_one(&self) -> bool {
-        self.at_own_pace() || self.store.elastic
+        let of_store = self.strategy.is_asynchronous_store() && !self.is_grouped();
+        self.asynchronous || of_store || self.store.elastic
     }
 
     /// What each member is, by rank.
     pub(super) fn roles(&self) -> Vec<String> {
-        let servers = if self.strategy == Strategy::Local { 0 } else { self.servers };
-        let workers = (0..self.workers).map(|worker| format!("worker {worker}"));
-        workers.chain((0..servers).map(|server| format!("server {server}"))).collect()
+        // replicas of one process have a role each
+        let count = self.workers.saturating_add(self.servers_started());
+        let role = |rank| match self.seat(Rank(rank)) {
+            Seat::Worker(worker) => format!("worker {worker}"),
+            Seat::Server(server) => format!("server {server}"),
+        };
+        (0..count).map(role).collect()
     }
 
     pub(super) fn lanes(&self, rank: Rank) -> Lanes {

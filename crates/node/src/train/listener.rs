@@ -3,8 +3,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tensorwire_base::Rank;
-
 use super::TrainError;
 use crate::member::Member;
 use crate::report::Progress;
@@ -52,7 +50,7 @@ impl Listener for Caller<'_> {
 
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError> {
         if let Some(trace) = &mut self.trace {
-            trace.add(Rank(0), events);
+            trace.add(0, events);
         }
         Ok(())
     }

@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::Clock;
-use tensorwire_graph::{Op, Output, Plan};
+use tensorwire_graph::{Node, Op, Output, Plan};
 use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
 use tensorwire_models::data::{Data, Fed, FedValues, counted};
 use tensorwire_models::{ModelCopy, Program, Variable};
 use tensorwire_runtime::Session;
 use tensorwire_tensor::Element;
 
+use super::averaging::Averaging;
 use super::listener::Listener;
 use super::loader::Loader;
 use super::{JobShape, TrainError, batches};
@@ -37,12 +38,16 @@ pub(super) struct Trainer<'a> {
     pub(super) shard: usize,
     /// It evaluates, hashes and saves the variables in the end.
     pub(super) concludes: bool,
+    /// Its weights and a centre are drawn to each other now and then.
+    pub(super) averaging: Option<Averaging>,
 }
 
 impl Trainer<'_> {
     /// Gives the variables that live here their first values: from a file or from the seed.
     pub(super) fn initialise(&self) -> Result<(), TrainError> {
-        let load = self.config.load.as_deref();
+        let is_kept = |node: &Node| self.program.weights().any(|v| v.name == node.name);
+        let keeps_any = self.session.part().graph.nodes().any(|(_, node)| is_kept(node));
+        let load = self.config.load.as_deref().filter(|_| keeps_any);
         let file = load.map(|path| Weights::open(path, self.program.weights())).transpose()?;
         let graph = &self.session.part().graph;
         for (id, node) in graph.nodes() {
@@ -50,9 +55,8 @@ impl Trainer<'_> {
                 continue;
             };
             let (spec, mut bytes) = self.session.write(id.into())?;
-            let is_kept = self.program.weights().any(|v| v.name == node.name);
             match &file {
-                Some(file) if is_kept => bytes.copy_from_slice(&file.tensor(&node.name)?),
+                Some(file) if is_kept(node) => bytes.copy_from_slice(&file.tensor(&node.name)?),
                 _ => {
                     let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
                     let tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
@@ -78,6 +82,9 @@ impl Trainer<'_> {
         let traced = self.config.trace.as_ref().map_or(0, |trace| trace.steps.min(steps));
         for step in 1..=steps {
             listener.begin_step(step)?;
+            if let Some(averaging) = &mut self.averaging {
+                averaging.before(step, self.session)?;
+            }
             let start_ns = Clock::now_ns();
             if let Some(loader) = &loader {
                 self.feed_step(step, &loader.next(step)?)?;

@@ -1,6 +1,7 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
 mod allreduce;
+mod clients;
 mod kvstore;
 mod launch;
 
@@ -12,11 +13,13 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, BatchesSpec, ConfigError, Exchange, GidChoice, Hosts, Kernels, OptimizerChoice,
-    RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
+    OptimizerChoice, RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
+    VerbsOptions,
 };
 
 pub(crate) use allreduce::AllreduceArgs;
+use clients::{ClientArgs, StrategyArg};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 
@@ -27,6 +30,9 @@ Examples:
   tensorwire train --strategy local            the same bits in one process
   tensorwire train --strategy dist-sgd         the same bits over a key-value store
   tensorwire train --strategy dist-asgd --max-delay 4
+  tensorwire train --strategy allreduce        the same bits without servers
+  tensorwire train --strategy mpi-sgd --workers 4 --clients 2
+  tensorwire train --strategy mpi-esgd --workers 4 --clients 2 --interval 64
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
@@ -126,16 +132,20 @@ pub(crate) struct JobArgs {
     data: Option<String>,
     /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
     /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
-    /// `local`: the same replicas in one process
+    /// `allreduce`: variables on every worker, gradients folded among all. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by
+    /// groups of workers (--clients). `dist-esgd`, `mpi-esgd`: workers (groups) train weights of their own, which
+    /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
     /// Worker processes (with `local`: replicas, folded in the same order) [default: 2, or half of the processes
     /// that mpirun, srun or torchrun started]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<u32>,
-    /// Server processes; variables go to them round-robin [default: 2, or the rest of those processes]
+    /// Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may have 0 [default: 2, or the rest of those processes]
     #[arg(long, value_name = "K")]
     pub(crate) servers: Option<u32>,
+    #[command(flatten)]
+    clients: ClientArgs,
     /// How bytes travel
     #[arg(long, value_enum, default_value = "auto")]
     transport: TransportArg,
@@ -245,7 +255,8 @@ pub(crate) struct TrainArgs {
 /// What only a key-value store can do.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArgs {
-    /// dist-asgd: the fastest worker is at most so many steps ahead of the slowest [default: any number]
+    /// dist-asgd, mpi-asgd: the fastest worker (or client) is at most so many steps ahead of the slowest [default:
+    /// any number]
     #[arg(long, value_name = "STEPS")]
     max_delay: Option<u64>,
     /// dist-sgd, dist-asgd: if a worker dies, the others go on
@@ -428,14 +439,6 @@ pub(crate) enum AgainstArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum StrategyArg {
-    Local,
-    Ps,
-    DistSgd,
-    DistAsgd,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum TransportArg {
     /// Shared memory on one host; on several, verbs if every one can, else tcp
     Auto,
@@ -503,12 +506,7 @@ enum KernelsArg {
 
 impl JobArgs {
     pub(crate) fn strategy(&self) -> Strategy {
-        match self.strategy {
-            StrategyArg::Local => Strategy::Local,
-            StrategyArg::Ps => Strategy::Ps,
-            StrategyArg::DistSgd => Strategy::DistSgd,
-            StrategyArg::DistAsgd => Strategy::DistAsgd,
-        }
+        self.strategy.into()
     }
 
     fn config(self, schedule: Schedule) -> Result<TrainConfig, ConfigError> {
@@ -527,6 +525,7 @@ impl JobArgs {
             servers: self.servers.unwrap_or(2),
             asynchronous: false,
             store: StoreConfig::default(),
+            clients: self.clients.config(),
             transport: self.transport.into(),
             verbs,
             arrival,

@@ -1,7 +1,7 @@
 //! `tensorwire graph`: what crosses, how many bytes, where it lives, and why its buffer is safe.
 
 use tensorwire_base::human_bytes;
-use tensorwire_graph::{Edge, Plan, SendFrom, Traffic, Transfer};
+use tensorwire_graph::{Edge, Op, Plan, SendFrom, Traffic, Transfer};
 use tensorwire_models::Program;
 use tensorwire_node::{Exchange, Prepared, StoreValue, Travels};
 
@@ -17,7 +17,10 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         print(plan.to_dot().trim_end())?;
         return Ok(());
     }
-    if prepared.config.strategy.is_store() {
+    if prepared.config.is_grouped() {
+        show_vectors(&prepared)?;
+    }
+    if prepared.config.has_store() {
         return show_store(&prepared);
     }
     let mut rows = Vec::new();
@@ -36,7 +39,9 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             edge.reuse.to_string(),
         ]);
     }
-    if rows.is_empty() {
+    if prepared.config.is_grouped() {
+        print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
+    } else if rows.is_empty() {
         print("nothing crosses: one process computes everything")?;
     } else {
         let header =
@@ -61,7 +66,8 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         "{}\n",
         table(&["task", "nodes", "registered", "private", "peak", "sum"], &rows, &[1, 2, 3, 4, 5])
     ))?;
-    for (name, run) in [("training step", Program::TRAIN), ("fetch", Program::FETCH)] {
+    let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
+    for (name, run) in runs.into_iter().filter(|_| !prepared.config.has_own_weights()) {
         let Traffic { written, by_reference, dynamic, sends } = plan.traffic(run);
         print(format_args!(
             "a {name}: {sends} sends; {} written, {} by reference, {dynamic} tensors of dynamic size",
@@ -82,6 +88,53 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What the workers of a client fold and spread in a step, and where it lies: the same in each.
+fn show_vectors(prepared: &Prepared) -> Result<(), Failure> {
+    let Prepared { config, plan, .. } = prepared;
+    let part = &plan.parts[0];
+    let mut vectors: Vec<(u32, Vec<String>)> = Vec::new();
+    let (mut folded, mut spread) = (0, 0);
+    for (id, node) in part.graph.nodes() {
+        let (Some(vector), Some(spot)) = (node.op.vector(), part.memory.spot(id.into())) else {
+            continue;
+        };
+        let made = node.inputs.first().map(|input| part.graph.node(input.node).name.clone());
+        let is_folded = matches!(node.op, Op::AllReduce { .. });
+        *(if is_folded { &mut folded } else { &mut spread }) += spot.spec.bytes();
+        let how = match node.op {
+            Op::AllReduce { .. } if part.memory.is_in_place(id) => "all-reduced where it was made",
+            Op::AllReduce { .. } => "copied, then all-reduced",
+            _ => "broadcast from the client's master",
+        };
+        vectors.push((
+            vector,
+            vec![
+                made.unwrap_or_default(),
+                vector.to_string(),
+                spot.spec.to_string(),
+                spot.spec.bytes().to_string(),
+                how.to_string(),
+                format!("registered+{}", spot.offset),
+            ],
+        ));
+    }
+    vectors.sort_by_key(|(vector, _)| *vector);
+    let rows: Vec<Vec<String>> = vectors.into_iter().map(|(_, row)| row).collect();
+    let header = ["tensor", "vector", "type", "bytes", "how", "at"];
+    print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
+    let spread = match spread {
+        0 => String::new(),
+        // fits: sizes in memory
+        spread => format!(", {} are broadcast", human_bytes(spread as u64)),
+    };
+    print(format_args!(
+        "a training step: in each of {} clients of {} workers {} are all-reduced to their mean, as they are made{spread}\n",
+        config.clients(),
+        config.workers / config.clients().max(1),
+        human_bytes(folded as u64),
+    ))
+}
+
 /// What a key-value store holds, where, and how it travels: what crosses are pushes and pulls, whatever the
 /// graph's edges are.
 fn show_store(prepared: &Prepared) -> Result<(), Failure> {
@@ -100,9 +153,13 @@ fn show_store(prepared: &Prepared) -> Result<(), Failure> {
     };
     // fits: sizes in memory
     let bytes = human_bytes(bytes as u64);
+    let who = if config.is_grouped() { "clients" } else { "workers" };
+    let when = config.averaging().map(|averaging| averaging.interval);
+    let when =
+        when.map_or("a training step".into(), |steps| format!("every {steps} training steps"));
     print(format_args!(
-        "a training step: each of {} workers pulls {bytes} and pushes {bytes}{sparse}",
-        config.workers
+        "{when}: each of {} {who} pulls {bytes} and pushes {bytes}{sparse}",
+        config.clients()
     ))?;
     match config.exchange {
         Exchange::Zmq => print("in messages: copied into a frame of ZeroMQ, and out of it"),

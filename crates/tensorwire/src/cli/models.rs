@@ -1,7 +1,7 @@
 //! `tensorwire models`: what there is to train, to the byte.
 
 use tensorwire_graph::Rule;
-use tensorwire_models::{Model, Program, ProgramSpec};
+use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
 use tensorwire_tensor::DType;
 
 use super::{Failure, output::print, table::table};
@@ -12,7 +12,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         let shape = model.sample_shape();
         let rule = Rule::Sgd { rate: 1.0 };
         let (batch, replicas, dtype, seed) = (1, 1, DType::F32, 0);
-        let spec = ProgramSpec { model, shape, batch, replicas, rule, dtype, seed };
+        let sharing = Sharing::All;
+        let spec = ProgramSpec { model, shape, batch, replicas, sharing, rule, dtype, seed };
         let program = Program::new(&spec).map_err(Failure::other)?;
         let parameters: usize = program.variables.iter().map(|v| v.spec.elements()).sum();
         let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();

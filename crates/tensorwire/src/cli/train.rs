@@ -6,12 +6,12 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tensorwire_base::human_bytes;
+use tensorwire_base::{Rank, human_bytes};
 use tensorwire_models::Program;
 use tensorwire_models::data::{Data, SENTENCE_WORDS_MAX, Shape};
 use tensorwire_node::{
-    Exchange, JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainReport, Transport,
-    Update, launch_train, train_local,
+    Averaging, Exchange, JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainConfig,
+    TrainReport, Transport, Update, launch_train, train_local,
 };
 
 use super::Failure;
@@ -160,8 +160,11 @@ fn announce(prepared: &Prepared) {
         (Transport::Auto, None) => "auto (several hosts: verbs if every one can, else tcp)",
         (given, _) => given.name(),
     };
-    if config.strategy.is_store() {
+    if config.has_store() {
         return announce_store(prepared, transport);
+    }
+    if config.has_own_weights() {
+        return note(announcement_of_group(prepared, transport));
     }
     let traffic = plan.traffic(Program::TRAIN);
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
@@ -175,18 +178,52 @@ fn announce(prepared: &Prepared) {
     ));
 }
 
+/// Says what workers without servers fold in a step.
+fn announcement_of_group(prepared: &Prepared, transport: &str) -> String {
+    let Prepared { config, program, .. } = prepared;
+    let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
+    format!(
+        "{}: {} workers with weights of their own; transport {transport}; per step {} folded among all{}",
+        config.strategy.name(),
+        config.workers,
+        // fits: sizes in memory
+        human_bytes(bytes as u64),
+        if config.clients.deterministic { ", in the order of ranks" } else { "" },
+    )
+}
+
+/// Who pushes and pulls how much, and how often.
+fn traffic_of_store(config: &TrainConfig, bytes: u64) -> String {
+    let (workers, clients) = (config.workers, config.clients());
+    let who = match clients == workers {
+        true => "worker".to_string(),
+        false => format!("client (of {} workers)", workers / clients.max(1)),
+    };
+    let size = human_bytes(bytes);
+    match config.averaging() {
+        None => format!("per step and {who} {size} pushed, {size} pulled"),
+        Some(Averaging { interval, alpha }) => {
+            let step = human_bytes(2 * bytes / interval);
+            format!(
+                "every {interval} steps per {who} {size} pushed, {size} pulled: {step} a step, a {interval}th of \
+                 dist-sgd's; alpha {alpha}"
+            )
+        }
+    }
+}
+
 /// Says what is in the store, and where.
 fn announce_store(prepared: &Prepared, transport: &str) {
     let Prepared { config, program, .. } = prepared;
     let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
     // fits: sizes in memory
-    let bytes = human_bytes(bytes as u64);
+    let traffic = traffic_of_store(config, bytes as u64);
     let store = &config.store;
     let checkpoint = store.checkpoint.as_ref().map(|path| {
         format!("; snapshots every {} steps at {}", store.checkpoint_every, path.display())
     });
     note(format_args!(
-        "{}: {} workers, {} servers; transport {transport}; per step and worker {bytes} pushed, {bytes} pulled{}{}",
+        "{}: {} workers, {} servers; transport {transport}; {traffic}{}{}",
         config.strategy.name(),
         config.workers,
         config.servers,
@@ -200,6 +237,8 @@ fn announce_store(prepared: &Prepared, transport: &str) {
 struct Watcher {
     bar: Bar,
     roles: Vec<String>,
+    /// By worker: which member it is.
+    workers: Vec<Rank>,
     metrics: Metrics,
     failure: Option<Failure>,
     steps_per_epoch: u64,
@@ -223,6 +262,7 @@ impl Watcher {
         Watcher {
             bar: Bar::new(prepared.steps(), prepared.steps_per_epoch()),
             roles: prepared.roles(),
+            workers: (0..config.workers).map(|worker| config.rank_of(worker)).collect(),
             metrics,
             failure: None,
             steps_per_epoch: prepared.steps_per_epoch(),
@@ -270,8 +310,9 @@ impl Watcher {
             }
             Update::Introduced => self.bar.begin(),
             Update::Progress { rank, value, .. } => {
-                if let Ok(progress) = serde_json::from_value(value) {
-                    self.one_did(rank.index(), progress);
+                let worker = self.workers.iter().position(|member| *member == rank);
+                if let (Some(worker), Ok(progress)) = (worker, serde_json::from_value(value)) {
+                    self.one_did(worker, progress);
                 }
             }
         }
@@ -378,7 +419,8 @@ fn summarise(
         "workers": config.workers,
         "workers_finished": finished,
         "servers_replaced": watcher.servers_replaced,
-        "servers": if local { 0 } else { config.servers },
+        "servers": config.servers_started(),
+        "clients": config.clients(),
         "batch": config.batch,
         "steps": prepared.steps(),
         "seed": config.seed,
@@ -391,6 +433,7 @@ fn summarise(
         "bytes_copied": sum(|report| report.bytes_copied),
         "bytes_written": sum(|report| report.bytes_written),
         "registered_bytes": sum(|report| report.registered_bytes),
+        "store_bytes": sum(|report| report.store_bytes),
         "peak_bytes": reports.iter().map(|report| report.peak_bytes).max(),
         "polls": polling.polls,
         "poll_misses": polling.poll_misses,
@@ -412,6 +455,18 @@ fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure>
         number("final_loss"),
         summary["bytes_copied"]
     ))?;
+    if let Some(Averaging { interval, .. }) = prepared.config.averaging() {
+        let bytes = summary["store_bytes"].as_u64().unwrap_or_default();
+        let clients = u64::from(prepared.config.clients());
+        let weights: usize = prepared.program.weights().map(|variable| variable.spec.bytes()).sum();
+        // fits: sizes in memory
+        let all_steps = 2 * weights as u64 * prepared.config.workers as u64 * prepared.steps();
+        print(format_args!(
+            "{} pushed and pulled by {clients} clients, every {interval} steps; dist-sgd: {} in as many steps",
+            human_bytes(bytes),
+            human_bytes(all_steps),
+        ))?;
+    }
     if summary["workers_finished"] != summary["workers"] {
         let (finished, workers) = (&summary["workers_finished"], &summary["workers"]);
         print(format_args!("{finished} of {workers} workers finished"))?;

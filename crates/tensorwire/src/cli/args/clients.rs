@@ -1,0 +1,88 @@
+//! Ways of training, as given on the command line: how workers are grouped, and how they come together.
+
+use clap::{Args, ValueEnum};
+use tensorwire_node::{Algorithm, ClientConfig, Strategy};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum StrategyArg {
+    Local,
+    Ps,
+    DistSgd,
+    DistAsgd,
+    DistEsgd,
+    #[value(name = "allreduce")]
+    AllReduce,
+    MpiSgd,
+    MpiAsgd,
+    MpiEsgd,
+}
+
+impl From<StrategyArg> for Strategy {
+    fn from(arg: StrategyArg) -> Strategy {
+        match arg {
+            StrategyArg::Local => Strategy::Local,
+            StrategyArg::Ps => Strategy::Ps,
+            StrategyArg::DistSgd => Strategy::DistSgd,
+            StrategyArg::DistAsgd => Strategy::DistAsgd,
+            StrategyArg::DistEsgd => Strategy::DistEsgd,
+            StrategyArg::AllReduce => Strategy::AllReduce,
+            StrategyArg::MpiSgd => Strategy::MpiSgd,
+            StrategyArg::MpiAsgd => Strategy::MpiAsgd,
+            StrategyArg::MpiEsgd => Strategy::MpiEsgd,
+        }
+    }
+}
+
+/// What only groups of workers, and weights that are averaged, can do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientArgs {
+    /// mpi-sgd, mpi-asgd, mpi-esgd: groups of workers that fold their gradients among themselves; worker 0 of each
+    /// pushes and pulls, and spreads what it gets [default: 1, all workers]
+    #[arg(long, value_name = "C")]
+    clients: Option<u32>,
+    /// dist-esgd, mpi-esgd: steps between two exchanges with the centre [default: 64]
+    #[arg(long, value_name = "STEPS")]
+    interval: Option<u64>,
+    /// dist-esgd, mpi-esgd: how far a client and the centre go towards each other then, above 0 and at most 1
+    /// [default: 0.9 / clients, as Zhang et al. 2015 have it]
+    #[arg(long, value_name = "A")]
+    alpha: Option<f64>,
+    /// allreduce, mpi-sgd: fold gradients in the order of ranks, so that every algorithm, transport and run has the
+    /// same bits (ps, dist-sgd and local always do)
+    #[arg(long)]
+    deterministic: bool,
+    /// allreduce, mpi-...: how gradients are folded [default: what was measured to be fastest for their size]
+    #[arg(long, value_enum)]
+    algorithm: Option<AlgorithmArg>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AlgorithmArg {
+    /// Each folds its share where all have theirs, and puts it there (shared memory alone)
+    Shared,
+    /// Everybody sends all to everybody
+    Exchange,
+    /// Each share to one who folds it, and back
+    Direct,
+    /// Around a ring, twice
+    Ring,
+    /// Several rings, each with a part
+    MultiRing,
+    /// Halves, quarters and so on, and back
+    HalvingDoubling,
+}
+
+impl ClientArgs {
+    pub(crate) fn config(self) -> ClientConfig {
+        let ClientArgs { clients, interval, alpha, deterministic, algorithm } = self;
+        let algorithm = algorithm.map(|algorithm| match algorithm {
+            AlgorithmArg::Shared => Algorithm::Shared,
+            AlgorithmArg::Exchange => Algorithm::Exchange,
+            AlgorithmArg::Direct => Algorithm::Direct,
+            AlgorithmArg::Ring => Algorithm::Ring,
+            AlgorithmArg::MultiRing => Algorithm::MultiRing,
+            AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+        });
+        ClientConfig { clients, interval, alpha, deterministic, algorithm }
+    }
+}
