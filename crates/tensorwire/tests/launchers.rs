@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use slurm::Slurm;
-use support::{Ended, Job, on_path, process_with, processes_in, send};
+use support::{Ended, Job, on_path, process_with, processes_in, processes_of, send};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
 /// A job ends within this when one of its processes is killed.

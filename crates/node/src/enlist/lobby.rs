@@ -31,6 +31,8 @@ pub(super) const GATHER_PATIENCE: Duration = Duration::from_secs(60);
 const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
 /// How long a caller may take to say who it is, and to take an answer.
 const CALLER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long one that has proven itself may take to say what it is: its host may be busy starting others.
+const ENLISTING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a lobby without a job stays to tell those who call late.
 const DISMISS_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a launcher that was told to end looks for the reason among its processes: who starts them tells all
@@ -448,7 +450,7 @@ fn ask(
     let deadline = Deadline::after(CALLER_PATIENCE);
     handshake::accept(&mut stream, job, me, admit, deadline).map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(failed)?;
-    stream.set_read_timeout(Some(CALLER_PATIENCE)).map_err(failed)?;
+    stream.set_read_timeout(Some(ENLISTING_PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(CALLER_PATIENCE)).map_err(failed)?;
     let said: Enlistment = read_frame(&mut stream).map_err(failed)?;
     let mut state = shared.state.lock();

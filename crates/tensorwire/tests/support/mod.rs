@@ -239,6 +239,17 @@ pub(crate) fn process_with(folder: &Path, word: &str, variables: &str) -> Pid {
     }
 }
 
+/// Processes that have this variable in their environment.
+pub(crate) fn processes_of(variable: &str) -> Vec<Pid> {
+    let has = |process: &Process| {
+        let environment = std::fs::read(format!("/proc/{}/environ", process.pid));
+        environment
+            .is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == variable.as_bytes()))
+    };
+    let found = processes().into_iter().filter(has);
+    found.filter_map(|process| Pid::from_raw(process.pid as i32)).collect()
+}
+
 /// Processes in this folder, however they came there.
 pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
     let here = |process: &Process| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::{on_path, send};
+use super::{on_path, processes_of, send};
 
 pub(crate) struct Slurm {
     folder: tempfile::TempDir,
@@ -117,6 +117,9 @@ impl Drop for Slurm {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
+        // what the daemons started for a step outlives them where a test has failed in it
+        let ours = format!("SLURM_CONF={}", self.configuration().display());
+        processes_of(&ours).into_iter().for_each(|pid| send(pid, Signal::KILL));
     }
 }
 
