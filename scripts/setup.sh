@@ -6,8 +6,9 @@
 # With --onednn it also installs oneDNN, with which convolutions are computed where it is there: the
 # package libdnnl3, or where the distribution has none, the library of PyPI's onednn-cpu-gomp.
 #
-# With --tests it does that too, and sees to what the tests of RDMA need, which run in small virtual
-# machines. What cannot be had, it says why, those tests skip, and all else is as before.
+# With --tests it does that too, and sees to the launchers that jobs are tested under (Open MPI, Slurm) and to
+# what the tests of RDMA need, which run in small virtual machines. What cannot be had, it says why, those
+# tests skip, and all else is as before. No service is left running.
 #
 # Exit status: 0 all is there, 1 an installation failed, 2 something that you have to do first.
 set -euo pipefail
@@ -181,6 +182,27 @@ if $onednn && ! has_onednn; then
 fi
 
 $tests || exit 0
+
+# Packages start their services when they are installed; the tests start their own, where nobody else looks.
+install_launchers() {
+  local policy=/usr/sbin/policy-rc.d status=0
+  [ ! -e "$policy" ] && as_root sh -c "printf '#!/bin/sh\nexit 101\n' > $policy && chmod +x $policy" ||
+    policy=
+  install "$@" || status=1
+  [ -z "$policy" ] || as_root rm -f "$policy"
+  return "$status"
+}
+launchers=()
+has mpirun || launchers+=(openmpi-bin)
+has srun && has slurmctld && has slurmd || launchers+=(slurm-wlm)
+has munged || launchers+=(munge)
+if [ "${#launchers[@]}" -gt 0 ]; then
+  say "jobs are tested under other launchers; missing: ${launchers[*]}"
+  # in a shell of its own: what ends the set-up there is a reason to skip here
+  (install_launchers "${launchers[@]}") ||
+    say "the tests under those launchers will be skipped: the installation failed; its messages are above"
+fi
+
 # Nothing below fails the set-up: a machine without RDMA tests is still one to build and test on.
 skip() { say "the tests of RDMA will be skipped: $*"; exit 0; }
 

@@ -14,6 +14,12 @@ if PATH="$PATH:/usr/sbin:/sbin" ldconfig -p | grep 'libdnnl\.so\.3 ' >/dev/null;
   export TENSORWIRE_ONEDNN=1
 fi
 
+# So with the launchers that jobs are tested under. Slurm's daemon must be root.
+has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
+if has mpirun && has srun && has slurmctld && has slurmd && has munged && [ "$(id -u)" -eq 0 ]; then
+  export TENSORWIRE_LAUNCHERS=1
+fi
+
 status=0
 # Runs a part, and remembers the first failure without stopping: the count is worth having anyway.
 part() {

@@ -22,6 +22,14 @@ pub enum BenchError {
     Stamps(#[from] StampError),
     #[error("{what} must be at least 1")]
     Zero { what: &'static str },
+    #[error(
+        "a vector of {bytes} bytes is no whole number of elements of {element_bytes}; give a multiple"
+    )]
+    Uneven { bytes: usize, element_bytes: usize },
+    #[error(
+        "{contributors} vectors are more than have exact sums (at most {most}); give fewer ranks or devices"
+    )]
+    Contributors { contributors: u64, most: u32 },
     #[error("no process reported the weights of the {kind} run")]
     NoWeights { kind: &'static str },
     #[error(
@@ -34,7 +42,10 @@ impl BenchError {
     /// Would another command line mend it?
     pub fn is_user_error(&self) -> bool {
         match self {
-            BenchError::Config(_) | BenchError::Zero { .. } => true,
+            BenchError::Config(_)
+            | BenchError::Zero { .. }
+            | BenchError::Uneven { .. }
+            | BenchError::Contributors { .. } => true,
             BenchError::Train(error) => error.is_user_error(),
             BenchError::Job(error) => error.is_user_error(),
             _ => false,

@@ -7,8 +7,8 @@ mod payload;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_kvstore::BIG_ELEMENTS;
 use tensorwire_kvstore::wire::SHOWN_FROM;
+use tensorwire_kvstore::{BIG_ELEMENTS, Sizes, Travels};
 use tensorwire_node::{
     ArrivalMode, Hosts, JobSpec, StoreJob, StoreWire, Transport, VerbsOptions, launch,
 };
@@ -121,7 +121,9 @@ impl KvstoreSpec {
     pub fn can_show(&self) -> bool {
         let is_whole = self.servers == 1 || self.bytes / DType::F32.bytes() <= BIG_ELEMENTS;
         let shares = matches!(self.transport, Transport::Shm | Transport::Auto);
-        shares && self.exchange == StoreWire::ZeroCopy && is_whole && self.bytes >= SHOWN_FROM
+        let shares = shares && self.exchange == StoreWire::ZeroCopy;
+        let sizes = Sizes { direct_from: None, shown_from: shares.then_some(SHOWN_FROM) };
+        is_whole && sizes.travels(self.bytes, false) == Travels::Shown
     }
 
     /// So many in all rounds together.

@@ -2,6 +2,7 @@
 //! measured in the same run. Knows no arguments and prints nothing.
 #![forbid(unsafe_code)]
 
+mod allreduce;
 mod error;
 mod kvstore;
 mod limit;
@@ -12,6 +13,10 @@ mod step;
 mod transfer;
 mod write;
 
+pub use allreduce::{
+    ALLREDUCE, AllreduceError, AllreduceResult, AllreduceSpec, CONTRIBUTORS_MAX, CollectiveKind,
+    DeviceThreads, Tensor, TunedRow, Way, allreduce, allreduce_member, read_table, tuned_rows,
+};
 pub use error::BenchError;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,

@@ -32,6 +32,8 @@ pub struct GroupOptions {
     pub deterministic: bool,
     /// Bytes that are sent at a time, so that what has come is folded while the rest is on the wire.
     pub segment_bytes: usize,
+    /// So many segments of a member land before the first of them is folded, at most.
+    pub window: usize,
     /// Of [`Algorithm::MultiRing`].
     pub rings: usize,
 }
@@ -43,6 +45,7 @@ impl Default for GroupOptions {
             table: None,
             deterministic: false,
             segment_bytes: 512 << 10,
+            window: 4,
             rings: 2,
         }
     }
@@ -57,7 +60,7 @@ pub struct Group {
     me: usize,
     /// By member.
     ranks: Vec<Rank>,
-    /// By member, and by lane; none of this one.
+    /// By member, the queue pairs; none of this one.
     channels: Vec<Vec<Channel>>,
     /// Memory of this one, by the address of its first byte.
     regions: HashMap<usize, Region>,
@@ -100,7 +103,7 @@ struct Vector {
     landing: Option<Landing>,
     /// By member; none of this one.
     remotes: Vec<Option<Remote>>,
-    /// By lane and member: signals sent, and signals awaited.
+    /// By counter and member: signals sent, and signals awaited.
     sent: Vec<Vec<u64>>,
     awaited: Vec<Vec<u64>>,
     /// Operations so far.
@@ -126,7 +129,7 @@ struct Remote {
     vector: usize,
     offset: u64,
     landing: Option<(usize, u64)>,
-    /// By lane: what it looks at for our signals, and what we look at for its.
+    /// By counter: what it looks at for our signals, and what we look at for its.
     theirs: Vec<ArrivalSlot>,
     ours: Vec<ArrivalSlot>,
 }
@@ -149,7 +152,7 @@ impl Group {
             let mut to = Vec::new();
             if member != me {
                 let pairs = (0..).map_while(|pair| fabric.channel(*rank, pair).ok());
-                to.extend(pairs.take(MAX_LANES));
+                to.extend(pairs.take(COUNTERS));
                 if to.is_empty() {
                     return Err(GroupError::Failed(format!(
                         "the fabric is not connected to rank {rank}; connect it to all members first"
@@ -251,6 +254,10 @@ impl Group {
 
 /// Lanes that may go side by side.
 const MAX_LANES: usize = 4;
+/// Of each lane.
+const STREAMS: usize = 2;
+/// What counts writes, and is signalled.
+const COUNTERS: usize = MAX_LANES * STREAMS;
 
 impl Collectives for Group {
     fn size(&self) -> usize {

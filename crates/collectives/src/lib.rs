@@ -47,9 +47,11 @@ mod group;
 mod ports;
 pub mod schedule;
 mod table;
+mod tensor;
 
 pub use error::GroupError;
 pub use group::{Group, GroupOptions};
-pub use ports::{Call, Collectives, Fold, GroupStats, Ticket, VectorId};
+pub use ports::{Call, Collectives, Element, Fold, GroupStats, Op, Plain, Ticket, VectorId};
 pub use schedule::Algorithm;
 pub use table::{Row, Table};
+pub use tensor::{Design, Devices, TensorGroup, TensorId, Work};

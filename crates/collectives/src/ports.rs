@@ -20,6 +20,36 @@ pub trait Fold: Debug + Send + Sync {
 
     /// into ← from ∘ into; `whole` as in [`Fold::fold`].
     fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>);
+
+    /// What it is, if it is nothing but this: for a group that can do better than to call it, since whoever
+    /// moves the bytes knows such elements.
+    fn plain(&self) -> Option<Plain> {
+        None
+    }
+}
+
+/// A fold that others know, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    pub element: Element,
+    pub op: Op,
+}
+
+/// Elements of a [`Plain`] fold, in this machine's order of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    F32,
+    F64,
+}
+
+/// What a [`Plain`] fold makes of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    Sum,
+    /// The sum, which [`Fold::fold`] with it alone and the count of members makes the mean.
+    Mean,
+    /// Where any is not a number, the result is one of the others or not a number.
+    Max,
 }
 
 /// What is done with a vector of all members, which is as long at each. Member i's *piece* of a vector of

@@ -78,11 +78,11 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Writes a range of its vector to a member, and lets it know.
-    Send { to: usize, range: Range<usize>, into: Into },
+    Send { to: usize, range: Range<usize>, into: Into, stream: Stream },
     /// Lets a member know that it has come here.
-    Signal { to: usize },
-    /// Waits for the next write or signal of a member that it has not awaited yet.
-    Receive { from: usize },
+    Signal { to: usize, stream: Stream },
+    /// Waits for the next write or signal of a member's stream that it has not awaited yet.
+    Receive { from: usize, stream: Stream },
     /// Waits until what it wrote so far has left its vector.
     Flush,
     /// range ← the fold of `addends`, in this order. `is_whole`: they hold what all members have.
@@ -91,6 +91,15 @@ pub enum Step {
     FoldShared { range: Range<usize>, to: Owners },
     /// range ← the same of a member's vector.
     Pull { from: usize, range: Range<usize> },
+}
+
+/// Writes of a lane to a member that are awaited in the order in which they are sent, whatever else is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Addends, and all that needs no other stream.
+    First,
+    /// Results, and the news that an addend was folded and its place is free.
+    Second,
 }
 
 /// Where a write goes at its receiver.
@@ -118,8 +127,8 @@ pub enum Owners {
     One(usize),
 }
 
-/// What one member does. Lanes go on side by side, each in its own order, and the writes of a lane to a member
-/// arrive in order.
+/// What one member does. Lanes go on side by side, each in its own order, and what a lane sends to a member in one
+/// stream arrives in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
     pub lanes: Vec<Vec<Step>>,
@@ -139,6 +148,8 @@ pub struct Shape {
     pub len: usize,
     /// Elements that are sent at a time: what comes is folded while the rest is on the wire.
     pub segment: usize,
+    /// Segments of a member that land before the first of them is folded, at most.
+    pub window: usize,
     /// Of [`Algorithm::MultiRing`].
     pub rings: usize,
     /// Addends are folded in the order of members, whatever the algorithm.
@@ -181,8 +192,9 @@ impl Shape {
 
     /// Everybody waits for everybody.
     pub fn meet(self) -> Vec<Step> {
-        let signals = self.others().map(|to| Step::Signal { to });
-        signals.chain(self.others().map(|from| Step::Receive { from })).collect()
+        let stream = Stream::First;
+        let signals = self.others().map(|to| Step::Signal { to, stream });
+        signals.chain(self.others().map(|from| Step::Receive { from, stream })).collect()
     }
 
     /// Which of `to`'s places for other members is that of `from`.

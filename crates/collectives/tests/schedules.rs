@@ -8,7 +8,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use tensorwire_collectives::Algorithm;
 use tensorwire_collectives::schedule::{
-    Addend, Into, Kind, Owners, Schedule, Shape, Step, schedule,
+    Addend, Into, Kind, Owners, Schedule, Shape, Step, Stream, schedule,
 };
 
 /// An element remembers who was folded into it, in which order.
@@ -27,7 +27,7 @@ struct Write {
 struct Machine {
     vectors: Vec<Vec<Element>>,
     landings: Vec<Vec<Element>>,
-    wire: HashMap<(usize, usize, usize), VecDeque<Write>>,
+    wire: HashMap<(usize, usize, (usize, Stream)), VecDeque<Write>>,
     at: Vec<Vec<usize>>,
     rounds: Vec<Vec<usize>>,
     sent: Vec<usize>,
@@ -59,13 +59,14 @@ impl Machine {
     /// Does the next step of a lane; false if it must wait.
     fn step(&mut self, me: usize, lane: usize, step: &Step) -> bool {
         match step {
-            Step::Send { to, range, into } => {
+            Step::Send { to, range, into, stream } => {
                 self.sent[me] += range.len();
-                self.write(me, *to, lane, Some((*into, range.clone())));
+                self.write(me, *to, (lane, *stream), Some((*into, range.clone())));
             }
-            Step::Signal { to } => self.write(me, *to, lane, None),
-            Step::Receive { from } => {
-                let Some(write) = self.wire.entry((*from, me, lane)).or_default().pop_front()
+            Step::Signal { to, stream } => self.write(me, *to, (lane, *stream), None),
+            Step::Receive { from, stream } => {
+                let Some(write) =
+                    self.wire.entry((*from, me, (lane, *stream))).or_default().pop_front()
                 else {
                     return false;
                 };
@@ -114,9 +115,15 @@ impl Machine {
         true
     }
 
-    fn write(&mut self, me: usize, to: usize, lane: usize, payload: Option<(Into, Range<usize>)>) {
+    fn write(
+        &mut self,
+        me: usize,
+        to: usize,
+        (lane, stream): (usize, Stream),
+        payload: Option<(Into, Range<usize>)>,
+    ) {
         let round = self.rounds[me][lane] + 1;
-        let on_its_way = self.wire.entry((me, to, lane)).or_default();
+        let on_its_way = self.wire.entry((me, to, (lane, stream))).or_default();
         on_its_way.push_back(Write { payload, left: None, round });
         if self.is_eager {
             leave(on_its_way, &self.vectors[me]);
@@ -150,7 +157,7 @@ impl Machine {
 }
 
 fn shape(size: usize, len: usize) -> Shape {
-    Shape { size, me: 0, len, segment: 7, rings: 2, deterministic: false }
+    Shape { size, me: 0, len, segment: 7, window: 2, rings: 2, deterministic: false }
 }
 
 fn schedules(algorithm: Algorithm, kind: Kind, shape: Shape) -> Vec<Schedule> {
@@ -226,13 +233,13 @@ proptest! {
     fn any_order_of_members_gives_the_same(
         size in 2usize..10,
         len in 0usize..70,
-        (segment, rings) in (1usize..20, 1usize..5),
+        (segment, window, rings) in (1usize..20, 1usize..5, 1usize..5),
         deterministic: bool,
         algorithm in proptest::sample::select(Algorithm::ALL.to_vec()),
         at in 0usize..6,
         seed: u64,
     ) {
-        let shape = Shape { size, me: 0, len, segment, rings, deterministic };
+        let shape = Shape { size, me: 0, len, segment, window, rings, deterministic };
         let mut state = seed | 1;
         check(algorithm, kinds(size)[at], shape, |lanes| {
             state ^= state << 13;

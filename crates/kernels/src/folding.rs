@@ -153,29 +153,60 @@ impl<S: Stored<T>, T: Real> NullaryFnOnce for Fold<'_, S, T> {
     #[inline(always)]
     fn call(self) {
         let Fold { kind, parts, into, share } = self;
-        let Some((first, rest)) = parts.split_first() else { return };
-        let mut sums = [T::zero(); BLOCK];
-        for (index, into) in into.chunks_mut(BLOCK).enumerate() {
-            let block = index * BLOCK..index * BLOCK + into.len();
-            let sums = &mut sums[..into.len()];
-            for (sum, x) in sums.iter_mut().zip(&first[block.clone()]) {
-                *sum = x.widen();
+        let share = share.unwrap_or(T::one());
+        match kind {
+            FoldKind::Max => fold(parts, into, T::one(), larger),
+            FoldKind::Sum | FoldKind::Mean => fold(parts, into, share, |a, b| a + b),
+        }
+    }
+}
+
+/// One pass over memory for up to four parts, which is what groups mostly are; more go through a block of the L1
+/// cache.
+#[inline(always)]
+fn fold<S: Stored<T>, T: Real>(
+    parts: &[&[S]],
+    into: &mut [S],
+    share: T,
+    by: impl Fn(T, T) -> T + Copy,
+) {
+    let len = into.len();
+    match *parts {
+        [] => {}
+        [a, b] => {
+            for ((into, a), b) in into.iter_mut().zip(&a[..len]).zip(&b[..len]) {
+                *into = S::narrow(by(a.widen(), b.widen()) * share);
             }
-            for part in rest {
-                let part = &part[block.clone()];
-                if kind == FoldKind::Max {
-                    for (sum, x) in sums.iter_mut().zip(part) {
-                        *sum = larger(*sum, x.widen());
-                    }
-                } else {
-                    for (sum, x) in sums.iter_mut().zip(part) {
-                        *sum += x.widen();
+        }
+        [a, b, c] => {
+            let rest = a[..len].iter().zip(&b[..len]).zip(&c[..len]);
+            for (into, ((a, b), c)) in into.iter_mut().zip(rest) {
+                *into = S::narrow(by(by(a.widen(), b.widen()), c.widen()) * share);
+            }
+        }
+        [a, b, c, d] => {
+            let rest = a[..len].iter().zip(&b[..len]).zip(&c[..len]).zip(&d[..len]);
+            for (into, (((a, b), c), d)) in into.iter_mut().zip(rest) {
+                let three = by(by(a.widen(), b.widen()), c.widen());
+                *into = S::narrow(by(three, d.widen()) * share);
+            }
+        }
+        [first, ref rest @ ..] => {
+            let mut sums = [T::zero(); BLOCK];
+            for (index, into) in into.chunks_mut(BLOCK).enumerate() {
+                let block = index * BLOCK..index * BLOCK + into.len();
+                let sums = &mut sums[..into.len()];
+                for (sum, x) in sums.iter_mut().zip(&first[block.clone()]) {
+                    *sum = x.widen();
+                }
+                for part in rest {
+                    for (sum, x) in sums.iter_mut().zip(&part[block.clone()]) {
+                        *sum = by(*sum, x.widen());
                     }
                 }
-            }
-            let share = share.unwrap_or(T::one());
-            for (into, sum) in into.iter_mut().zip(sums) {
-                *into = S::narrow(*sum * share);
+                for (into, sum) in into.iter_mut().zip(sums) {
+                    *into = S::narrow(*sum * share);
+                }
             }
         }
     }
@@ -223,28 +254,39 @@ mod tests {
 
     #[test]
     fn three_kinds_of_f32_in_order() {
+        for members in 1..7 {
+            fold_of(members);
+        }
+    }
+
+    fn fold_of(members: usize) {
         let count = 2500;
-        let parts: Vec<Vec<f32>> = (0..3)
+        let parts: Vec<Vec<f32>> = (0..members)
             .map(|j| (0..count).map(|i| ((i * 31 + j * 17) % 101) as f32 * 0.37 - 9.0).collect())
             .collect();
-        let sum = |i: usize| (parts[0][i] + parts[1][i]) + parts[2][i];
-        let share = 1.0 / 3.0_f32;
+        let folded = |i: usize, by: fn(f32, f32) -> f32| {
+            parts[1..].iter().fold(parts[0][i], |sum, part| by(sum, part[i]))
+        };
+        let sum = |i: usize| folded(i, |a, b| a + b);
+        let share = 1.0 / members as f32;
         let cases: [(FoldKind, &dyn Fn(usize) -> f32); 3] = [
             (FoldKind::Sum, &sum),
             (FoldKind::Mean, &|i| sum(i) * share),
-            (FoldKind::Max, &|i| parts[0][i].max(parts[1][i]).max(parts[2][i])),
+            (FoldKind::Max, &|i| folded(i, f32::max)),
         ];
         let views: Vec<&[u8]> = parts.iter().map(|part| bytes(part)).collect();
         for (kind, wanted) in cases {
             let folding = Folding::new(DType::F32, kind).unwrap();
             let wanted: Vec<f32> = (0..count).map(wanted).collect();
             let mut all = vec![0.0f32; count];
-            folding.fold(&views, bytemuck::cast_slice_mut(&mut all), Some(3));
+            folding.fold(&views, bytemuck::cast_slice_mut(&mut all), Some(members));
             assert_eq!(all, wanted, "{kind:?}");
             // one after the other
             let mut steps = parts[0].clone();
-            folding.fold_into(bytemuck::cast_slice_mut(&mut steps), views[1], None);
-            folding.fold_into(bytemuck::cast_slice_mut(&mut steps), views[2], Some(3));
+            for (at, view) in views.iter().enumerate().skip(1) {
+                let whole = (at + 1 == members).then_some(members);
+                folding.fold_into(bytemuck::cast_slice_mut(&mut steps), view, whole);
+            }
             assert_eq!(steps, wanted, "{kind:?}");
         }
     }

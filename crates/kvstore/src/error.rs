@@ -20,6 +20,8 @@ pub enum StoreError {
     NotInitialised { key: Key },
     #[error("{key} is {here}, not {told}")]
     OtherSpec { key: Key, here: ValueSpec, told: ValueSpec },
+    #[error("{spec} is more than any memory holds")]
+    Absurd { spec: ValueSpec },
     #[error("{key} of {bytes} bytes was given a tensor of {found} bytes")]
     Size { key: Key, bytes: usize, found: usize },
     #[error("{key} cannot be read where its server has it; pull it")]

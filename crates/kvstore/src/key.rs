@@ -63,8 +63,18 @@ impl ValueSpec {
     pub fn told(dtype: u8, rows: u64, columns: u64) -> Option<ValueSpec> {
         let dtype = DType::from_code(dtype)?;
         let (rows, columns) = (usize::try_from(rows).ok()?, usize::try_from(columns).ok()?);
-        let bytes = rows.checked_mul(columns)?.checked_mul(dtype.bytes())?;
-        isize::try_from(bytes).ok().map(|_| ValueSpec { dtype, rows, columns })
+        let spec = ValueSpec { dtype, rows, columns };
+        spec.fits_memory().then_some(spec)
+    }
+
+    /// Can an address space hold a push of all its rows with their indices? Of those that it can, no size
+    /// overflows.
+    pub fn fits_memory(&self) -> bool {
+        let ValueSpec { dtype, rows, columns } = self;
+        let indices = rows.checked_mul(size_of::<i32>());
+        let bytes = columns.checked_mul(dtype.bytes()).and_then(|row| row.checked_mul(*rows));
+        let slot = bytes.and_then(|bytes| bytes.checked_add(ALIGNMENT)?.checked_add(indices?));
+        slot.is_some_and(|slot| isize::try_from(slot).is_ok())
     }
 }
 

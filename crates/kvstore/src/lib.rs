@@ -60,6 +60,7 @@ mod pool;
 mod ports;
 pub mod proto;
 mod server;
+mod travels;
 pub mod wire;
 mod worker;
 
@@ -70,4 +71,5 @@ pub use ports::{
     Keep, Membership, PartSnapshot, PushedRows, Reduce, Snapshot, StateTensor, StoreEvent, Update,
 };
 pub use server::{Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts};
+pub use travels::{Sizes, Travels};
 pub use worker::{KvWorker, KvWorkerOptions, Progress, Ticket};

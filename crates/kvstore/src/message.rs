@@ -134,6 +134,10 @@ pub enum Refusal {
     OtherSpec { part: PartKey, here: String, told: String },
     #[error("part {} waits for this worker's push {expected}, not {found}", .part.0)]
     OutOfTurn { part: PartKey, expected: u64, found: u64 },
+    #[error("part {}: what this worker asked of it before is not done yet; one thing at a time", .part.0)]
+    TooSoon { part: PartKey },
+    #[error("part {}: in one round, all workers push rows of it or all push the whole; others began otherwise", .part.0)]
+    Mixed { part: PartKey },
     #[error("{0}")]
     Failed(String),
 }

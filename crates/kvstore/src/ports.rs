@@ -40,7 +40,7 @@ pub trait Update: Send {
     /// When the part cannot be updated as it was asked for. So everywhere below; the text reaches the worker.
     fn create(&mut self, part: PartKey, key: Key, spec: &ValueSpec) -> Result<(), String>;
 
-    /// weights ← what the pushes, in rank order, make of them.
+    /// weights ← what the pushes, in rank order, make of them. Where it fails, the round is over all the same.
     fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String>;
 
     /// As [`Update::fold`], where each push is some rows.

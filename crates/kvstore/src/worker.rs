@@ -105,6 +105,9 @@ impl KvWorker {
     /// # Errors
     /// When there is not enough memory.
     pub fn alloc(&mut self, spec: &ValueSpec) -> Result<Buffer, StoreError> {
+        if !spec.fits_memory() {
+            return Err(StoreError::Absurd { spec: *spec });
+        }
         self.core.pool.alloc(self.wire.as_mut(), spec.bytes())
     }
 
@@ -161,7 +164,8 @@ impl KvWorker {
     }
 
     /// Pulls the values of keys, with all that this worker pushed before, into the tensors of each local
-    /// device.
+    /// device. Until the ticket is done a tensor may be written by its server at any time, which no loan shows:
+    /// reading it meanwhile gives a mixture of old and new.
     ///
     /// # Errors
     /// As [`KvWorker::push`].

@@ -125,6 +125,25 @@ mod tests {
     }
 
     #[test]
+    fn a_loan_for_writing_excludes_all_others_wherever_it_is() {
+        let buffers = buffers(&[(0, 64), (64, 64)]);
+        let mut loan = buffers[0].lend_for_writing().unwrap();
+        assert_eq!(buffers[0].lend_for_writing().unwrap_err(), LoanError::BeingWritten);
+        assert_eq!(buffers[0].read().unwrap_err(), LoanError::BeingWritten);
+        assert!(buffers[1].write().is_ok());
+        let at = loan.start();
+        let mut moved = Box::new(loan);
+        moved.fill(7);
+        assert_eq!((moved.start(), moved.len(), moved[63]), (at, 64, 7));
+        drop(moved);
+        assert_eq!(*buffers[0].read().unwrap(), [7; 64]);
+        let reading = buffers[0].lend().unwrap();
+        assert_eq!(buffers[0].lend_for_writing().unwrap_err(), LoanError::Lent);
+        drop(reading);
+        assert!(buffers[0].lend_for_writing().is_ok());
+    }
+
+    #[test]
     fn a_slab_has_one_arena_at_a_time() {
         let slab = Slab::anonymous(256).unwrap();
         let places = [Place { offset: 0, bytes: 64 }];

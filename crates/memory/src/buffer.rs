@@ -2,7 +2,9 @@
 //! readers add one, a writer takes it from 0 to -1. The flags stay in release builds: they are what makes the slices sound.
 //!
 //! What loans cannot see is a *remote* writer. The owner of a plan promises that nobody reads a
-//! receive buffer between the moment its sender may write again and the arrival of that write.
+//! receive buffer between the moment its sender may write again and the arrival of that write; of a store, whoever
+//! pulls promises it of what is pulled into. No exclusive loan stands for such a writer: one buffer may be
+//! pulled into by parts, from several servers at once, while other parts of it are still lent to their pushes.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -74,6 +76,12 @@ pub struct Loan {
     buffer: Buffer,
 }
 
+/// An exclusive loan that owns its buffer: what a library of others holds while it writes.
+#[derive(Debug)]
+pub struct WriteLoan {
+    buffer: Buffer,
+}
+
 impl Buffer {
     pub(crate) fn new(
         slab: Slab,
@@ -100,6 +108,12 @@ impl Buffer {
     pub fn lend(&self) -> Result<Loan, LoanError> {
         self.acquire_shared()?;
         Ok(Loan { buffer: self.clone() })
+    }
+
+    /// Lends the bytes for writing, alone, until the loan is dropped, wherever it has gone.
+    pub fn lend_for_writing(&self) -> Result<WriteLoan, LoanError> {
+        self.acquire_exclusive()?;
+        Ok(WriteLoan { buffer: self.clone() })
     }
 
     pub fn bytes(&self) -> usize {
@@ -188,6 +202,36 @@ impl DerefMut for WriteGuard<'_> {
         // SAFETY: the place is valid memory of the slab held by the buffer, and the exclusive loan
         // makes this the only slice over any of its segments; `&mut self` makes it unique here.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), self.buffer.place.bytes) }
+    }
+}
+
+impl WriteLoan {
+    /// First byte. Valid for the buffer's bytes while this loan lives, wherever it is moved to; whoever writes
+    /// there keeps no slice of it at the same time.
+    pub fn start(&mut self) -> *mut u8 {
+        self.buffer.start()
+    }
+}
+
+impl Deref for WriteLoan {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as in `deref_mut`, for reading.
+        unsafe { std::slice::from_raw_parts(self.buffer.start(), self.buffer.place.bytes) }
+    }
+}
+
+impl DerefMut for WriteLoan {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `WriteGuard`: the loan, which owns its buffer, makes this the only slice.
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), self.buffer.place.bytes) }
+    }
+}
+
+impl Drop for WriteLoan {
+    fn drop(&mut self) {
+        self.buffer.release_exclusive(self.buffer.segments.len());
     }
 }
 

@@ -13,7 +13,7 @@ mod tensor;
 mod window;
 
 pub use arena::{Arena, ArenaError, Place};
-pub use buffer::{Buffer, Loan, LoanError, ReadGuard, WriteGuard};
+pub use buffer::{Buffer, Loan, LoanError, ReadGuard, WriteGuard, WriteLoan};
 pub use copies::CopyCounter;
 pub use heap::Heap;
 pub use shown::Shown;

@@ -28,6 +28,8 @@ pub struct Assignment {
     pub members_here: u32,
     /// What it is in a store, if the job is one.
     pub store: Option<StorePlace>,
+    /// The job's processes were started by somebody who may tell all of them to end when one does.
+    pub enlisted: bool,
     /// How long a silent launcher is believed to be alive, in milliseconds.
     pub liveness_ms: u64,
     /// Which job it is, for whoever starts members of several kinds.
@@ -88,6 +90,7 @@ impl JobIdentity {
             // fits: a job has far fewer than 2^32 members
             members_here: spec.hosts.neighbours(home, self.world) as u32,
             store: None,
+            enlisted: spec.lobby.is_some(),
             // fits: a deadline is at most an hour
             liveness_ms: spec.liveness.as_millis() as u64,
             kind: spec.kind.clone(),
@@ -104,6 +107,16 @@ impl Assignment {
     /// Number of members, where a replacement and whom it replaces are one.
     pub fn world(&self) -> usize {
         self.world as usize
+    }
+
+    /// The same for a way on which others may listen.
+    pub(crate) fn without_secret(self) -> Assignment {
+        Assignment { secret: String::new(), ..self }
+    }
+
+    /// The same where the receiver knows the secret.
+    pub(crate) fn with_secret(self, secret: &Secret) -> Assignment {
+        Assignment { secret: hex::encode(secret.0), ..self }
     }
 
     /// The job's identity, none where the assignment is garbled.

@@ -34,6 +34,8 @@ pub(crate) enum FromMember {
     Trace { events: Vec<TraceEvent> },
     /// It gave up. `lost_peer`: the rank whose loss made it, if that was the cause.
     Failed { step: u64, error: String, user_error: bool, lost_peer: Option<u32> },
+    /// A signal told it to end, and it will.
+    ToldToEnd,
     /// It has done its part.
     Finished { report: serde_json::Value },
 }

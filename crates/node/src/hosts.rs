@@ -108,6 +108,13 @@ impl Hosts {
         if rsh.is_empty() { Err(HostsError::NoRsh) } else { Ok(Hosts { rsh, ..self }) }
     }
 
+    /// The hosts of members that somebody else started, by rank: the name of each, and whether it is the
+    /// launcher's.
+    pub(crate) fn of_members(members: Vec<(String, bool)>) -> Hosts {
+        let list = members.into_iter().map(|(name, here)| Host { name, slots: 1, here }).collect();
+        Hosts { list, ..Hosts::default() }
+    }
+
     /// Is any of them another host than the launcher's?
     pub fn any_remote(&self) -> bool {
         self.list.iter().any(|host| !host.here)

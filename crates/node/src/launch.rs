@@ -4,11 +4,11 @@
 
 mod door;
 mod membership;
+mod process;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -20,7 +20,7 @@ use tensorwire_fabric::{Member as Identity, VerbsOptions, VerbsUnusable, verbs_u
 use crate::assignment::JobIdentity;
 use crate::config::Transport;
 use crate::control::{FromMember, ToMember, write_frame};
-use crate::exit::{Remote, describe, describe_remote};
+use crate::enlist::{EnlistError, Enlistee, Lobby};
 use crate::hosts::{Hosts, HostsError};
 use crate::negotiate::{Choice, Offer, choose};
 use crate::start::start;
@@ -29,11 +29,15 @@ use crate::trace::{TraceError, TraceEvent};
 use crate::verdict::{End, FirstFailure, Seen, first_failure};
 use door::{Door, Event};
 use membership::Membership;
+use process::{Ended, Exit, Process};
 
 /// How often the launcher looks around.
 const TICK: Duration = Duration::from_millis(20);
 /// How long, after the first failure, the other members may say what they saw.
 const SETTLE: Duration = Duration::from_millis(700);
+/// How long a launcher that is told to end looks for the reason, where who started all processes may have told
+/// them so because one died.
+const REASON: Duration = Duration::from_millis(300);
 /// A gap between two looks that means that the launcher itself did not run.
 const SUSPENDED: Duration = Duration::from_secs(2);
 /// What the launcher takes in between two looks.
@@ -55,6 +59,8 @@ pub struct JobSpec {
     pub payload: serde_json::Value,
     /// Where the members run.
     pub hosts: Hosts,
+    /// Where members wait that somebody else started; those who are not there are started by the launcher.
+    pub lobby: Option<Arc<Lobby>>,
     /// Arguments with which `program` becomes the command in the arguments behind them, and ends when its
     /// parent does: what starts the members of other hosts is run so.
     pub tether: Vec<String>,
@@ -136,6 +142,8 @@ pub enum JobError {
     #[error("{0}")]
     Hosts(#[from] HostsError),
     #[error("{0}")]
+    Enlist(#[from] EnlistError),
+    #[error("{0}")]
     Verbs(#[from] VerbsUnusable),
     #[error("cannot start {role}: {program}: {source}")]
     Spawn { role: String, program: PathBuf, source: std::io::Error },
@@ -174,24 +182,20 @@ impl JobError {
 /// If there is a store whose nodes are others than the roles.
 pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOutcome, JobError> {
     let world = spec.roles.len();
-    let front = spec.hosts.front(spec.listen, world)?;
     let here = (0..world as u32).map(Rank).find(|rank| spec.hosts.is_here(*rank));
     if let (Some(options), Some(_)) = (&spec.verbs, here) {
         let why = verbs_usable(options)?;
         let choice = Choice { transport: Transport::Verbs, why, fallback: false };
         on_update(Update::Transport(choice));
     }
-    let listen = |source| JobError::Listen { at: front.listen, source };
-    let listener = TcpListener::bind(front.listen).map_err(listen)?;
-    listener.set_nonblocking(true).map_err(listen)?;
-    let mut at = listener.local_addr().map_err(listen)?;
-    if let Some(address) = front.reached_at {
-        at.set_ip(address);
-    }
-    if spec.hosts.any_remote() {
+    let Entrance { listener, at, waiting } = Entrance::open(spec)?;
+    if spec.hosts.any_remote() && spec.lobby.is_none() {
         on_update(Update::Listening { at });
     }
-    let identity = JobIdentity::random(world);
+    let mut identity = JobIdentity::random(world);
+    if let Some(lobby) = &spec.lobby {
+        identity.credentials.secret = lobby.job_secret();
+    }
     let (events, inbox) = channel();
     let mut door = Door {
         listener,
@@ -204,6 +208,7 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
     let mut launcher = Launcher {
         spec,
         at,
+        waiting,
         identity,
         members: Vec::new(),
         ends: 0,
@@ -211,6 +216,7 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
         negotiated: None,
         introduced: false,
         suspended: None,
+        interrupted: None,
         store: spec.store.map(|store| Membership::new(store, spec)),
     };
     for rank in (0..world as u32).map(Rank) {
@@ -221,10 +227,39 @@ pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOu
     // dropping the launcher kills and reaps whoever is left
 }
 
+/// Where members come in.
+struct Entrance {
+    listener: TcpListener,
+    /// Where they find it.
+    at: SocketAddr,
+    /// Who is there already, by rank.
+    waiting: VecDeque<Option<Enlistee>>,
+}
+
+impl Entrance {
+    fn open(spec: &JobSpec) -> Result<Entrance, JobError> {
+        if let Some(lobby) = &spec.lobby {
+            let (listener, waiting) = lobby.take_over()?;
+            return Ok(Entrance { listener, at: lobby.reached_at(&waiting), waiting });
+        }
+        let front = spec.hosts.front(spec.listen, spec.roles.len())?;
+        let listen = |source| JobError::Listen { at: front.listen, source };
+        let listener = TcpListener::bind(front.listen).map_err(listen)?;
+        listener.set_nonblocking(true).map_err(listen)?;
+        let mut at = listener.local_addr().map_err(listen)?;
+        if let Some(address) = front.reached_at {
+            at.set_ip(address);
+        }
+        Ok(Entrance { listener, at, waiting: VecDeque::new() })
+    }
+}
+
 struct Launcher<'a> {
     spec: &'a JobSpec,
     /// Where members find this launcher.
     at: SocketAddr,
+    /// Who has enlisted and is not told yet what it is, from the next rank on.
+    waiting: VecDeque<Option<Enlistee>>,
     identity: JobIdentity,
     /// By rank.
     members: Vec<MemberState>,
@@ -236,17 +271,18 @@ struct Launcher<'a> {
     introduced: bool,
     /// How long this process did not run, if the members ended in that time.
     suspended: Option<Duration>,
+    /// When it was told to end.
+    interrupted: Option<Instant>,
     /// Who of a store lives, and what follows from that.
     store: Option<Membership>,
 }
 
 struct MemberState {
     role: String,
-    /// The member, or what started it on another host.
-    child: Child,
-    /// That other host.
+    process: Process,
+    /// Its host, where that is not the launcher's.
     host: Option<String>,
-    exit: Option<ExitStatus>,
+    exit: Option<Exit>,
     control: Option<TcpStream>,
     hung_up: bool,
     last_heard: Instant,
@@ -260,6 +296,8 @@ struct MemberState {
     joined: bool,
     /// It ended too early, and the job goes on without it.
     survived: bool,
+    /// It said that a signal told it to end.
+    told_to_end: bool,
 }
 
 impl Launcher<'_> {
@@ -277,13 +315,24 @@ impl Launcher<'_> {
         let failed = |source| JobError::Spawn { role: role.clone(), program: program(), source };
         let mut assignment = self.identity.assignment(rank, home, self.at, spec);
         assignment.store = store;
-        let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
-        let host = (!spec.hosts.is_here(home)).then(|| spec.hosts.name(home).to_string());
-        let child = start(spec, home, &line).map_err(failed)?;
-        on_update(Update::Started { rank, pid: child.id() });
+        let mut host = (!spec.hosts.is_here(home)).then(|| spec.hosts.name(home).to_string());
+        let process = match (self.waiting.pop_front().flatten(), &spec.lobby) {
+            (Some(mut enlistee), Some(lobby)) => {
+                // one that is gone is found by its end
+                let _ = lobby.assign(&mut enlistee, assignment);
+                Process::Enlisted(enlistee)
+            }
+            (_, lobby) => {
+                // nobody else starts one more
+                host = host.filter(|_| lobby.is_none());
+                let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
+                Process::Child(start(spec, home, &line).map_err(failed)?)
+            }
+        };
+        on_update(Update::Started { rank, pid: process.pid() });
         self.members.push(MemberState {
             role,
-            child,
+            process,
             host,
             exit: None,
             control: None,
@@ -297,6 +346,7 @@ impl Launcher<'_> {
             order: 0,
             joined: false,
             survived: false,
+            told_to_end: false,
         });
         Ok(())
     }
@@ -310,7 +360,7 @@ impl Launcher<'_> {
         let (mut last_beat, mut last_look) = (Instant::now(), Instant::now());
         let mut failing: Option<Instant> = None;
         loop {
-            if self.spec.interrupt.load(Ordering::Relaxed) {
+            if self.is_to_end() {
                 self.stop("interrupted");
                 return Err(JobError::Interrupted);
             }
@@ -332,7 +382,9 @@ impl Launcher<'_> {
             if self.fatal {
                 let since = *failing.get_or_insert_with(Instant::now);
                 let all_over = self.members.iter().all(|m| m.end != End::None || m.done());
-                if all_over || since.elapsed() >= SETTLE {
+                // who was told to end is killed soon
+                let settle = if self.interrupted.is_some() { SETTLE / 3 } else { SETTLE };
+                if all_over || since.elapsed() >= settle {
                     let failure = first_failure(&self.seen());
                     self.stop("another member failed");
                     return Err(match (failure, self.suspended) {
@@ -343,6 +395,15 @@ impl Launcher<'_> {
                 }
             }
         }
+    }
+
+    /// Was it told to end, and has found no better reason to?
+    fn is_to_end(&mut self) -> bool {
+        if !self.spec.interrupt.load(Ordering::Relaxed) {
+            return false;
+        }
+        let since = *self.interrupted.get_or_insert_with(Instant::now);
+        self.spec.lobby.is_none() || !self.fatal && since.elapsed() >= REASON
     }
 
     fn outcome(&mut self) -> JobOutcome {
@@ -393,6 +454,7 @@ impl Launcher<'_> {
                 member.ready = Some((endpoints, plan_digest));
                 self.is_ready(rank);
             }
+            FromMember::ToldToEnd => member.told_to_end = true,
             FromMember::Connected => self.is_connected(rank),
             FromMember::EnterBarrier { number } => self.enter_barrier(rank, number),
             FromMember::Heartbeat { step } => member.step = member.step.max(step),
@@ -433,29 +495,21 @@ impl Launcher<'_> {
         for index in 0..self.members.len() {
             let member = &mut self.members[index];
             if member.exit.is_none() {
-                member.exit = member.child.try_wait().ok().flatten();
+                member.exit = member.process.try_wait();
             }
-            let Some(status) = member.exit else { continue };
+            let Some(exit) = member.exit else { continue };
             let heard_out = member.hung_up || member.control.is_none();
             if heard_out && member.done() {
                 // fits: the world is a u32
                 self.has_left(Rank(index as u32));
             } else if heard_out {
-                let how = self.how_ended(index, status);
+                let (host, called) = (member.host.as_deref(), member.control.is_some());
+                let ended = Ended { host, called, told_to_end: member.told_to_end };
+                let how = exit.describe(self.spec, &ended);
                 // fits: the world is a u32
                 self.end(Rank(index as u32), End::Died { how });
             }
         }
-    }
-
-    fn how_ended(&self, index: usize, status: ExitStatus) -> String {
-        let member = &self.members[index];
-        let Some(host) = &member.host else {
-            return describe(status);
-        };
-        let (rsh, program) = (self.spec.hosts.rsh().join(" "), self.spec.program.to_string_lossy());
-        let (rsh, program, called) = (&rsh, &program, member.control.is_some());
-        describe_remote(status, Remote { host, rsh, program, called })
     }
 
     fn notice_silence(&mut self) {
@@ -474,13 +528,10 @@ impl Launcher<'_> {
             let for_s = silent.as_secs_f64();
             let end = match unreached {
                 None => End::Silent { for_s },
-                Some(host) => End::Unreached {
-                    why: format!(
-                        "nothing was heard of it for {for_s:.1} s; does `{} {host} true` work at once, and does {host} reach {} (--listen, firewall)?",
-                        self.spec.hosts.rsh().join(" "),
-                        self.at,
-                    ),
-                },
+                Some(host) => {
+                    let why = member.process.why_unreached(self.spec, host, self.at, for_s);
+                    End::Unreached { why }
+                }
             };
             self.end(Rank(index as u32), end);
         }
@@ -494,10 +545,10 @@ impl Launcher<'_> {
             tracing::warn!("the launcher did not run for {:.1} s", gap.as_secs_f64());
             for member in &mut self.members {
                 member.last_heard = Instant::now();
-                member.exit = member.child.try_wait().ok().flatten();
+                member.exit = member.process.try_wait();
             }
             // a member gives its launcher up after half the liveness at the earliest, with status 1
-            let gave_up = |m: &MemberState| m.exit.is_some_and(|status| status.code() == Some(1));
+            let gave_up = |m: &MemberState| m.exit.is_some_and(Exit::gave_up);
             let own_fault = gap >= self.spec.liveness / 2 && self.members.iter().any(gave_up);
             self.suspended = own_fault.then_some(gap);
             for rank in (0..self.members.len() as u32).map(Rank) {
@@ -569,7 +620,7 @@ impl Launcher<'_> {
         let seen = |(rank, member): (Rank, &MemberState)| Seen {
             rank,
             role: member.role.clone(),
-            pid: member.child.id(),
+            pid: member.process.pid(),
             host: member.host.clone(),
             step: if is_server(rank) { furthest } else { member.step },
             end: member.end.clone(),
@@ -579,14 +630,20 @@ impl Launcher<'_> {
         members.filter(|(_, member)| !member.survived).map(seen).collect()
     }
 
-    /// Ends all members: first by word, then, after a moment, by force.
+    /// Ends all members: first by word, then, after a moment, by force. Those that somebody else started
+    /// are told by the lobby, later: when they end, this process may be ended, too.
     fn stop(&mut self, reason: &str) {
+        if let Some(lobby) = &self.spec.lobby {
+            let enlisted = self.members.iter_mut().filter(|m| m.process.is_enlisted());
+            enlisted.filter_map(|m| m.control.take()).for_each(|control| lobby.stop_later(control));
+        }
         self.tell_all(&ToMember::Stop { reason: reason.to_string() });
         let deadline = Deadline::after(SETTLE / 2);
-        while !deadline.passed() && self.members.iter().any(|m| m.exit.is_none()) {
+        let lives = |m: &MemberState| m.exit.is_none() && !m.process.is_enlisted();
+        while !deadline.passed() && self.members.iter().any(lives) {
             std::thread::sleep(Duration::from_millis(5));
             for member in self.members.iter_mut().filter(|m| m.exit.is_none()) {
-                member.exit = member.child.try_wait().ok().flatten();
+                member.exit = member.process.try_wait();
             }
         }
     }
@@ -600,8 +657,7 @@ impl Drop for Launcher<'_> {
                 let _ = control.shutdown(Shutdown::Both);
             }
             // SIGKILL ends stopped processes too
-            let _ = member.child.kill();
-            let _ = member.child.wait();
+            member.process.kill_and_reap();
         }
     }
 }
@@ -609,7 +665,7 @@ impl Drop for Launcher<'_> {
 impl MemberState {
     /// It has reported and ended well.
     fn done(&self) -> bool {
-        self.report.is_some() && self.exit.is_some_and(|status| status.success())
+        self.report.is_some() && self.exit.is_some_and(Exit::is_good)
     }
 }
 
@@ -624,6 +680,7 @@ impl JobSpec {
             roles: Vec::new(),
             payload: serde_json::Value::Null,
             hosts: Hosts::default(),
+            lobby: None,
             tether: Vec::new(),
             verbs: None,
             listen: None,

@@ -8,6 +8,7 @@ mod batches;
 mod config;
 mod control;
 pub mod doctor;
+pub mod enlist;
 mod exit;
 mod group;
 mod hosts;
@@ -33,7 +34,9 @@ pub use config::{
 pub use group::{ClientError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};
 pub use launch::{JobError, JobOutcome, JobSpec, Update, launch};
-pub use member::{Ending, JoinError, Member, MemberError, Peers, Scheduling, WireOptions};
+pub use member::{
+    Ending, Farewell, JoinError, Member, MemberError, Peers, Scheduling, WireOptions,
+};
 pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
 pub use report::{Polling, Progress, TrainReport};
@@ -44,11 +47,11 @@ pub use store::{
 pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kernels::KernelChoice;
-pub use tensorwire_kvstore::ServerLoad;
 pub use tensorwire_kvstore::proto::Role;
+pub use tensorwire_kvstore::{ServerLoad, Travels};
 pub use trace::{TraceError, TraceEvent};
 pub use train::{
-    Prepared, StoreValue, TrainError, Travels, launch_train, model_named, train_local, train_member,
+    Prepared, StoreValue, TrainError, launch_train, model_named, train_local, train_member,
 };
 pub use verdict::{FirstFailure, Remark};
 pub use weights::WeightsError;

@@ -450,6 +450,11 @@ impl Member {
         let _ = self.tell(&FromMember::Failed { step, error, user_error, lost_peer });
     }
 
+    /// What another thread may tell the launcher when this process is about to end.
+    pub fn farewell(&self) -> Farewell {
+        Farewell { control: self.control.clone() }
+    }
+
     fn tell(&self, message: &FromMember) -> std::io::Result<()> {
         tell(&self.control, message)
     }
@@ -464,6 +469,19 @@ fn backend(options: &WireOptions, transport: Transport, config: &mut FabricConfi
             config.arrival = options.arrival;
             Backend::Verbs(options.verbs.clone())
         }
+    }
+}
+
+/// A member's last word.
+#[derive(Clone, Debug)]
+pub struct Farewell {
+    control: Arc<Mutex<TcpStream>>,
+}
+
+impl Farewell {
+    /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
+    pub fn told_to_end(&self) {
+        let _ = tell(&self.control, &FromMember::ToldToEnd);
     }
 }
 

@@ -12,7 +12,7 @@ use crate::launch::JobSpec;
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
     let mut command = Command::new(&spec.program);
-    if spec.hosts.is_here(rank) {
+    if spec.hosts.is_here(rank) || spec.lobby.is_some() {
         command.args(&spec.arguments);
     } else {
         // what starts it there is a child of this program first, that ends when the launcher does

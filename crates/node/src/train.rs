@@ -37,7 +37,7 @@ use crate::whole_file;
 use listener::Caller;
 use trainer::Trainer;
 
-pub use dist::{StoreValue, Travels};
+pub use dist::StoreValue;
 
 /// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
 const STEP_DEADLINE: Duration = Duration::from_secs(600);

@@ -211,6 +211,7 @@ fn run(
         roles: store.roles(),
         payload: serde_json::to_value(script).unwrap(),
         hosts: Hosts::default(),
+        lobby: None,
         tether: Vec::new(),
         verbs: None,
         listen: None,

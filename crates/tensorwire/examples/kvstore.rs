@@ -47,6 +47,7 @@ fn main() -> Outcome {
         roles: JOB.roles(),
         payload: path.to_string_lossy().into(),
         hosts: Hosts::default(),
+        lobby: None,
         tether: Vec::new(),
         verbs: None,
         listen: None,

@@ -13,6 +13,8 @@ pub use tensorwire_kernels as kernels;
 pub use tensorwire_kvstore as kvstore;
 pub use tensorwire_memory as memory;
 pub use tensorwire_models as models;
+#[cfg(feature = "mpi")]
+pub use tensorwire_mpi as mpi;
 pub use tensorwire_node as node;
 pub use tensorwire_runtime as runtime;
 pub use tensorwire_tensor as tensor;

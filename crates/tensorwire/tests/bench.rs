@@ -167,6 +167,96 @@ fn the_store_is_verified_and_its_copies_counted() {
 }
 
 #[test]
+fn every_algorithm_is_verified_and_what_it_sends_counted() {
+    let algorithms = "auto,shared,exchange,direct,ring,multi-ring,halving-doubling";
+    let lines = bench(&format!(
+        "allreduce --quick --ranks 2 --sizes 1MB --times 4 --dtype bf16 --algorithm {algorithms}"
+    ));
+    // no shared memory over TCP
+    assert_eq!(lines.len(), 13, "2 transports, 7 algorithms");
+    for line in &lines {
+        let number = |field: &str| line[field].as_f64().unwrap();
+        assert_eq!(
+            (&line["bench"], &line["verified"]),
+            (&"allreduce".into(), &true.into()),
+            "{line}"
+        );
+        // three for warming up, and four, at each of two
+        assert_eq!((&line["repetitions"], number("vectors_verified")), (&4.into(), 14.0), "{line}");
+        assert!(0.0 < number("p10_s") && number("p10_s") <= number("median_s"), "{line}");
+        assert!(number("median_s") <= number("p90_s"), "{line}");
+        // 2(n-1)/n is 1 of two
+        assert_eq!(number("bus_bytes_per_s"), number("algorithm_bytes_per_s"), "{line}");
+        let sent = if line["algorithm"] == "shared" { 0.0 } else { number("bytes") };
+        assert_eq!(number("bytes_sent"), sent, "{line}");
+        assert!(number("registered_bytes") >= number("bytes"), "{line}");
+    }
+    let by_table = lines.iter().filter(|line| line["by_table"] == true).count();
+    assert_eq!(by_table, 2);
+}
+
+#[test]
+fn every_collective_is_verified_and_what_it_sends_counted() {
+    let collectives = "all-reduce,reduce-scatter,all-gather,broadcast,reduce";
+    let lines = bench(&format!(
+        "allreduce --quick --ranks 3 --sizes 1200kB --times 2 --algorithm ring --deterministic \
+         --collective {collectives}"
+    ));
+    assert_eq!(lines.len(), 10, "2 transports, 5 collectives");
+    let shares = [4.0 / 3.0, 2.0 / 3.0, 2.0 / 3.0, 1.0, 1.0];
+    for (line, share) in lines.iter().zip(shares.iter().cycle()) {
+        let number = |field: &str| line[field].as_f64().unwrap();
+        let bus = number("algorithm_bytes_per_s") * share;
+        assert!((number("bus_bytes_per_s") / bus - 1.0).abs() < 1e-9, "{line}");
+        // the vector of the root alone is defined after a reduce
+        let verified = if line["collective"] == "reduce" { 5.0 } else { 15.0 };
+        assert_eq!(number("vectors_verified"), verified, "{line}");
+        assert_eq!(number("bytes_sent"), (number("bytes") * share).round(), "{line}");
+    }
+}
+
+#[test]
+fn tensors_are_verified_and_one_vector_of_them_goes_over_the_wire() {
+    let lines =
+        bench("allreduce --quick --ranks 2 --devices 3 --sizes 1200kB --times 2 --transport shm");
+    let designs: Vec<&str> = lines.iter().map(|line| line["design"].as_str().unwrap()).collect();
+    assert_eq!(designs, ["multi-ring", "single-ring", "omp-ring", "reg", "flat-ring"]);
+    for line in &lines {
+        let number = |field: &str| line[field].as_f64().unwrap();
+        assert_eq!((number("vectors_verified"), number("devices")), (30.0, 3.0), "{line}");
+        // in the flat ring six processes have a vector each
+        let share = match line["design"].as_str().unwrap() {
+            "flat-ring" => 10.0 / 6.0,
+            "reg" => 0.0,
+            _ => 1.0,
+        };
+        assert_eq!(number("bytes_sent"), (number("bytes") * share).round(), "{line}");
+    }
+}
+
+#[test]
+fn a_table_is_measured_and_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.jsonl");
+    let common = "allreduce --quick --ranks 2 --sizes 4KiB --times 3 --transport tcp";
+    let lines = bench(&format!("{common} --tune {}", table.display()));
+    let named = |line: &Value| line["algorithm"].as_str().unwrap().to_string();
+    let measured: Vec<String> = lines.iter().map(named).collect();
+    assert_eq!(measured, ["exchange", "direct", "ring", "multi-ring", "halving-doubling"]);
+    let least = |a: &&Value, b: &&Value| {
+        a["median_s"].as_f64().unwrap().total_cmp(&b["median_s"].as_f64().unwrap())
+    };
+    let fastest = named(lines.iter().min_by(least).unwrap());
+    let written = std::fs::read_to_string(&table).unwrap();
+    let row = format!(r#"{{"transport":"tcp","world":2,"from_bytes":0,"algorithm":"{fastest}"}}"#);
+    assert_eq!(written, row + "\n");
+    // another than the built-in table would say
+    std::fs::write(&table, written.replace(&fastest, "multi-ring")).unwrap();
+    let lines = bench(&format!("{common} --table {}", table.display()));
+    assert_eq!((named(&lines[0]), &lines[0]["by_table"]), ("multi-ring".to_string(), &true.into()));
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_before_anything_is_measured() {
     for (arguments, says) in [
         ("transfer --sizes 4K", "4096, 4KiB, 1MiB"),
@@ -184,6 +274,16 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("kvstore --times 0", "invalid value '0'"),
         ("kvstore --exchange grpc", "possible values: zero-copy, zmq"),
         ("kvstore --sizes 6", "positive multiple of 4"),
+        ("allreduce --ranks 65", "65 is not in 1..=64"),
+        ("allreduce --times 0", "invalid value '0'"),
+        ("allreduce --sizes 4B --dtype f64", "4 bytes is no whole number of elements of 8"),
+        ("allreduce --transport tcp --algorithm shared", "processes that share memory"),
+        ("allreduce --algorithm rings", "possible values: auto, shared"),
+        ("allreduce --design reg", "--devices <D>"),
+        ("allreduce --ranks 2 --devices 40", "80 vectors are more than have exact sums"),
+        ("allreduce --table none", "cannot read the table none"),
+        ("allreduce --tune none/table", "cannot write the table to none/table"),
+        ("allreduce --tune table --devices 2", "cannot be used with"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
     ] {

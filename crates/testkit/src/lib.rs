@@ -7,5 +7,6 @@
 
 pub mod cpu;
 pub mod mesh;
+pub mod program;
 pub mod random;
 pub mod suite;

@@ -27,7 +27,7 @@ enum Where {
 }
 
 /// Rooms in which `unsafe` lives.
-const UNSAFE: &[&str] = &["memory", "fabric", "kernels"];
+const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi"];
 const THREADS: &[&str] = &["fabric", "runtime", "node", "testkit", "bench", "tensorwire"];
 const CLOCKS: &[&str] = &["base", "bench", "node", "fabric", "testkit", "tensorwire"];
 /// `println!` and its like panic when nobody reads; nobody needs them.

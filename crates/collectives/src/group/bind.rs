@@ -7,7 +7,7 @@ use tensorwire_fabric::{
 };
 use tensorwire_memory::{Buffer, Window};
 
-use super::{Group, GroupOptions, Landing, MAX_LANES, Opened, Remote, Vector, failed};
+use super::{COUNTERS, Group, GroupOptions, Landing, MAX_LANES, Opened, Remote, Vector, failed};
 use crate::error::GroupError;
 use crate::ports::{Collectives, VectorId};
 use crate::schedule::Algorithm;
@@ -21,6 +21,7 @@ struct Told {
     bind: u32,
     deterministic: bool,
     segment_bytes: usize,
+    window: usize,
     rings: usize,
     /// Key and bytes of the regions that the vectors and the landing are in.
     regions: Vec<(u64, u64)>,
@@ -35,7 +36,7 @@ struct ToldVector {
     region: usize,
     offset: u64,
     landing: Option<(usize, u64)>,
-    /// That the other is to signal, by lane.
+    /// That the other is to signal, by counter.
     slots: Vec<u32>,
 }
 
@@ -44,7 +45,7 @@ struct Mine {
     algorithm: Algorithm,
     region: Region,
     landing: Option<Landing>,
-    /// By member and lane.
+    /// By member and counter.
     slots: Vec<Vec<ArrivalSlot>>,
 }
 
@@ -85,7 +86,7 @@ impl Group {
                 })
             };
             let remotes = heard.iter().enumerate().map(remote).collect();
-            let counts = vec![vec![0; self.size()]; MAX_LANES];
+            let counts = vec![vec![0; self.size()]; COUNTERS];
             self.vectors.push(Vector {
                 buffer: buffer.clone(),
                 algorithm: mine.algorithm,
@@ -123,14 +124,14 @@ impl Group {
                 ));
             }
             let bytes =
-                if size > 1 { landing_bytes_max(algorithm, size, buffer.bytes()) } else { 0 };
+                if size > 1 { self.landing_bytes_max(algorithm, buffer.bytes()) } else { 0 };
             let (window, offset) = (self.landings.len(), landing_bytes);
             landing_bytes += bytes.next_multiple_of(ALIGN);
             let mut slots = Vec::new();
             for member in 0..size {
-                let lanes = if member == self.me { 0 } else { MAX_LANES };
+                let counters = if member == self.me { 0 } else { COUNTERS };
                 let alloc = |_| self.fabric.alloc_arrival().map_err(|error| failed(&error));
-                slots.push((0..lanes).map(alloc).collect::<Result<Vec<_>, _>>()?);
+                slots.push((0..counters).map(alloc).collect::<Result<Vec<_>, _>>()?);
             }
             let landing = (bytes > 0).then_some(Landing { window, offset });
             mine.push(Mine { algorithm, region, landing, slots });
@@ -172,8 +173,8 @@ impl Group {
                 slots: mine.slots[member].iter().map(|slot| slot.0).collect(),
             });
         }
-        let GroupOptions { deterministic, segment_bytes, rings, .. } = self.options;
-        Told { bind, deterministic, segment_bytes, rings, regions, vectors: told }
+        let GroupOptions { deterministic, segment_bytes, window, rings, .. } = self.options;
+        Told { bind, deterministic, segment_bytes, window, rings, regions, vectors: told }
     }
 
     fn tell(&self, member: usize, told: &Told, deadline: Deadline) -> Result<(), GroupError> {
@@ -220,11 +221,11 @@ impl Group {
         let common = |told: &Told| {
             let vector = |v: &ToldVector| (v.bytes, v.algorithm.name());
             let vectors: Vec<_> = told.vectors.iter().map(vector).collect();
-            (vectors, told.deterministic, told.segment_bytes, told.rings)
+            (vectors, told.deterministic, (told.segment_bytes, told.window), told.rings)
         };
         let is_sound = theirs.vectors.iter().all(|vector| {
             let known = |region: usize| region < theirs.regions.len();
-            vector.slots.len() == MAX_LANES
+            vector.slots.len() == COUNTERS
                 && known(vector.region)
                 && vector.landing.is_none_or(|(region, _)| known(region))
         });
@@ -234,7 +235,8 @@ impl Group {
         let text = |told: &Told| {
             let (vectors, deterministic, segment, rings) = common(told);
             let order = if deterministic { ", folded in order" } else { "" };
-            format!("{vectors:?} in segments of {segment} bytes and {rings} rings{order}")
+            let (segment, window) = segment;
+            format!("{vectors:?} in {window} segments of {segment} bytes and {rings} rings{order}")
         };
         let rank = self.ranks[member];
         Err(GroupError::Differs { member, rank, theirs: text(theirs), ours: text(ours) })
@@ -268,17 +270,21 @@ impl Group {
     pub(super) fn lost(&self, member: usize, reason: String) -> GroupError {
         GroupError::Lost { member, rank: self.ranks[member], reason }
     }
-}
 
-/// What the operations of an algorithm need at most, with elements of any size.
-fn landing_bytes_max(algorithm: Algorithm, size: usize, bytes: usize) -> usize {
-    // pieces and their slices are rounded up to elements, of 8 bytes at most
-    let spare = 8 * (size + 1) * (MAX_LANES + 1) + 8 * usize::BITS as usize;
-    match algorithm {
-        Algorithm::Shared => 0,
-        // of two operations
-        Algorithm::Exchange => 2 * (size - 1) * bytes + spare,
-        Algorithm::Direct | Algorithm::Ring | Algorithm::MultiRing => bytes + spare,
-        Algorithm::HalvingDoubling => 2 * bytes + spare,
+    /// What the operations of an algorithm need at most, with elements of any size.
+    fn landing_bytes_max(&self, algorithm: Algorithm, bytes: usize) -> usize {
+        let GroupOptions { segment_bytes, window, .. } = self.options;
+        let size = self.size();
+        // pieces and their slices are rounded up to elements, of 8 bytes at most
+        let spare = 8 * (size + 1) * (MAX_LANES + 1) + 8 * usize::BITS as usize;
+        let direct = (size - 1) * (window * segment_bytes).min(bytes / size + 16);
+        match algorithm {
+            Algorithm::Shared => 0,
+            // of two operations; what it has no way for is done directly
+            Algorithm::Exchange => direct.max(2 * (size - 1) * bytes) + spare,
+            Algorithm::Direct => direct + spare,
+            Algorithm::Ring | Algorithm::MultiRing => bytes + spare,
+            Algorithm::HalvingDoubling => 2 * bytes + spare,
+        }
     }
 }

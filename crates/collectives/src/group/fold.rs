@@ -68,6 +68,19 @@ impl Group {
         let size = self.size();
         let Group { vectors, opened, scratch, me, .. } = self;
         let known = &vectors[running.vector];
+        // of two, one is folded in place: the order of two does not matter
+        let mut remotes = known.remotes.iter().flatten();
+        if let (Some(remote), None, Owners::All) = (remotes.next(), remotes.next(), to) {
+            let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
+            for block in blocks(running, &bytes) {
+                let place = place(remote.offset, &block).ok_or_else(unshared)?;
+                let mut own = known.buffer.write().map_err(lent)?;
+                let own = &mut own[block];
+                fold.fold_into(own, window.read(place).ok_or_else(unshared)?, Some(size));
+                window.write(place).ok_or_else(unshared)?.copy_from_slice(own);
+            }
+            return Ok(());
+        }
         for block in blocks(running, &bytes) {
             let here = Place { offset: 0, bytes: block.len() };
             let sum = scratch.write(here).ok_or_else(too_large)?;

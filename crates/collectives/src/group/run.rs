@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, RemoteSlice, Signal};
 
-use super::{Group, MAX_LANES, failed};
+use super::{Group, MAX_LANES, STREAMS, failed};
 use crate::error::GroupError;
 use crate::ports::{Call, Collectives, Fold, Ticket, VectorId};
-use crate::schedule::{Into, Kind, Schedule, Shape, Step, schedule};
+use crate::schedule::{Into, Kind, Schedule, Shape, Step, Stream, schedule};
 
 /// An operation under way.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Running {
     pub(super) fn awaits(&self) -> impl Iterator<Item = usize> + '_ {
         let lanes = self.at.iter().zip(&self.schedule.lanes);
         lanes.filter_map(|(at, lane)| match lane.get(*at) {
-            Some(Step::Receive { from }) => Some(*from),
+            Some(Step::Receive { from, .. }) => Some(*from),
             _ => None,
         })
     }
@@ -109,6 +109,7 @@ impl Group {
             me: self.me,
             len: known.buffer.bytes() / element_bytes,
             segment: (self.options.segment_bytes / element_bytes).max(1),
+            window: self.options.window,
             rings: self.options.rings.clamp(1, MAX_LANES),
             deterministic: self.options.deterministic,
         };
@@ -162,29 +163,32 @@ impl Group {
     /// Does a lane's next step; false if it must wait.
     fn step(&mut self, running: &mut Running, lane: usize) -> Result<bool, GroupError> {
         match &running.schedule.lanes[lane][running.at[lane]] {
-            Step::Send { to, range, into } => {
+            Step::Send { to, range, into, stream } => {
                 let target = match into {
                     Into::Vector => Target::Vector,
                     Into::Landing(at) => {
                         Target::Landing(running.landing_offset + at * running.element_bytes)
                     }
                 };
-                let sent = self.post(running, lane, *to, running.bytes(range), target)?;
+                let sent =
+                    self.post(running, counter(lane, *stream), *to, running.bytes(range), target)?;
                 running.in_flight += usize::from(sent);
                 return Ok(sent);
             }
-            Step::Signal { to } => {
-                let sent = self.post(running, lane, *to, 0..0, Target::Vector)?;
+            Step::Signal { to, stream } => {
+                let counter = counter(lane, *stream);
+                let sent = self.post(running, counter, *to, 0..0, Target::Vector)?;
                 running.in_flight += usize::from(sent);
                 return Ok(sent);
             }
-            Step::Receive { from } => {
+            Step::Receive { from, stream } => {
+                let counter = counter(lane, *stream);
                 let known = &mut self.vectors[running.vector];
                 let Some(remote) = &known.remotes[*from] else { return Ok(true) };
-                let next = known.awaited[lane][*from] + 1;
-                let has_come = self.fabric.arrived(remote.ours[lane]) >= next;
+                let next = known.awaited[counter][*from] + 1;
+                let has_come = self.fabric.arrived(remote.ours[counter]) >= next;
                 if has_come {
-                    known.awaited[lane][*from] = next;
+                    known.awaited[counter][*from] = next;
                 }
                 return Ok(has_come);
             }
@@ -204,7 +208,7 @@ impl Group {
     fn post(
         &mut self,
         running: &Running,
-        lane: usize,
+        counter: usize,
         to: usize,
         bytes: Range<usize>,
         target: Target,
@@ -217,9 +221,9 @@ impl Group {
             (Target::Landing(at), Some((region, offset))) => (region, offset + at as u64),
             (Target::Landing(_), None) => return Err(failed(&"a member has no place for addends")),
         };
-        let epoch = known.sent[lane][to] + 1;
+        let epoch = known.sent[counter][to] + 1;
         let channels = &self.channels[to];
-        let posted = channels[lane % channels.len()].memcpy(Memcpy {
+        let posted = channels[counter % channels.len()].memcpy(Memcpy {
             local: LocalSlice {
                 region: &known.region,
                 offset: (known.buffer.place().offset + bytes.start) as u64,
@@ -227,12 +231,12 @@ impl Group {
             remote: RemoteSlice { region: &self.opened[region].region, offset },
             bytes: bytes.len() as u64,
             direction: Direction::Write,
-            signal: Some(Signal { slot: remote.theirs[lane], epoch }),
+            signal: Some(Signal { slot: remote.theirs[counter], epoch }),
             token: running.ticket.0,
         });
         match posted {
             Ok(()) => {
-                known.sent[lane][to] = epoch;
+                known.sent[counter][to] = epoch;
                 self.bytes_sent += bytes.len() as u64;
                 Ok(true)
             }
@@ -241,6 +245,11 @@ impl Group {
             Err(error) => Err(failed(&error)),
         }
     }
+}
+
+/// What counts the writes of a lane's stream.
+fn counter(lane: usize, stream: Stream) -> usize {
+    STREAMS * lane + usize::from(stream == Stream::Second)
 }
 
 /// What is done, with what, on elements of how many bytes.

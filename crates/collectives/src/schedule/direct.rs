@@ -1,8 +1,6 @@
 //! Everybody talks with everybody.
 
-use std::ops::Range;
-
-use super::{Addend, Into, Kind, Schedule, Shape, Step};
+use super::{Addend, Into, Kind, Schedule, Shape, Step, Stream};
 
 /// One round: whole vectors.
 pub(super) fn exchange(kind: Kind, shape: Shape) -> Schedule {
@@ -12,17 +10,18 @@ pub(super) fn exchange(kind: Kind, shape: Shape) -> Schedule {
         Kind::Reduce { root } => Some(root),
         _ => return schedule(kind, shape),
     };
+    let stream = Stream::First;
     let lands = |to| Into::Landing(Shape::seat(me, to) * len);
     let is_folded_by = |member| root.is_none_or(|root| root == member);
     let mut steps = Vec::new();
     for to in shape.others().filter(|to| is_folded_by(*to)) {
-        steps.push(Step::Send { to, range: 0..len, into: lands(to) });
+        steps.push(Step::Send { to, range: 0..len, into: lands(to), stream });
     }
     if is_folded_by(me) {
-        steps.extend(shape.others().map(|from| Step::Receive { from }));
+        steps.extend(shape.others().map(|from| Step::Receive { from, stream }));
         // the result takes the place of what is sent
         steps.push(Step::Flush);
-        let addends = addends(shape, len, 0);
+        let addends = addends(shape, |seat| seat * len);
         steps.push(Step::Fold { range: 0..len, addends, is_whole: true });
     }
     Schedule { lanes: vec![steps], landing: (size - 1) * len, alternates: true }
@@ -31,102 +30,96 @@ pub(super) fn exchange(kind: Kind, shape: Shape) -> Schedule {
 /// Pieces to their owners, results to all.
 pub(super) fn schedule(kind: Kind, shape: Shape) -> Schedule {
     let mut steps = Vec::new();
-    let landing = match kind {
-        Kind::AllReduce => {
-            scatter(&mut steps, shape, |steps, range| tell_all(steps, shape, range));
-            await_pieces(&mut steps, shape);
-            landing(shape)
-        }
-        Kind::ReduceScatter => {
-            scatter(&mut steps, shape, |_, _| {});
-            landing(shape)
-        }
-        Kind::Reduce { root } => {
-            gather_folds(&mut steps, shape, root);
-            landing(shape)
-        }
+    let mut landing = landing(shape);
+    match kind {
+        Kind::AllReduce => scatter(&mut steps, shape, |_| true),
+        Kind::ReduceScatter => scatter(&mut steps, shape, |_| false),
+        Kind::Reduce { root } => scatter(&mut steps, shape, |to| to == root),
         Kind::AllGather => {
-            gather(&mut steps, shape);
-            0
-        }
-        Kind::Broadcast { root } if root == shape.me => {
-            tell_all(&mut steps, shape, 0..shape.len);
-            0
+            landing = 0;
+            let stream = Stream::First;
+            let send =
+                |to| Step::Send { to, range: shape.piece(shape.me), into: Into::Vector, stream };
+            steps.extend(shape.others().map(send));
+            steps.extend(shape.others().map(|from| Step::Receive { from, stream }));
         }
         Kind::Broadcast { root } => {
-            steps.push(Step::Receive { from: root });
-            0
+            landing = 0;
+            let (stream, range) = (Stream::First, 0..shape.len);
+            let send = |to| Step::Send { to, range: range.clone(), into: Into::Vector, stream };
+            if root == shape.me {
+                steps.extend(shape.others().map(send));
+            } else {
+                steps.push(Step::Receive { from: root, stream });
+            }
         }
-    };
+    }
     Schedule { lanes: vec![steps], landing, alternates: false }
 }
 
-/// Every member's addends of a piece, but the owner's.
+/// Elements of the segments of all others that are on their way to be folded.
 pub(super) fn landing(shape: Shape) -> usize {
-    (shape.size - 1) * shape.piece_max()
+    (shape.size - 1) * seats(shape) * stride(shape)
 }
 
-/// Everybody folds his piece, in the order of members, segment by segment; `then` is what follows each.
-pub(super) fn scatter(
-    steps: &mut Vec<Step>,
-    shape: Shape,
-    mut then: impl FnMut(&mut Vec<Step>, Range<usize>),
-) {
+/// Segments of one member that have a place.
+fn seats(shape: Shape) -> usize {
+    shape.window.clamp(1, shape.segment_count())
+}
+
+/// Elements of a segment's place.
+fn stride(shape: Shape) -> usize {
+    shape.segment.clamp(1, shape.piece_max().max(1))
+}
+
+/// Everybody folds his piece, in the order of members, segment by segment. A result goes to those who are to have
+/// it; the others hear that their addend was folded. A segment is sent when an earlier one has left its place, so
+/// that what lands stays in a cache.
+pub(super) fn scatter(steps: &mut Vec<Step>, shape: Shape, gets_result: impl Fn(usize) -> bool) {
     let Shape { me, .. } = shape;
-    for i in 0..shape.segment_count() {
+    let (count, seats, stride) = (shape.segment_count(), seats(shape), stride(shape));
+    let place = |seat: usize, i: usize| (seat * seats + i % seats) * stride;
+    let give = |steps: &mut Vec<Step>, i: usize| {
         for to in shape.others() {
             let range = shape.segment_of(shape.piece(to), i);
-            let at =
-                Shape::seat(me, to) * shape.piece_max() + (range.start - shape.piece(to).start);
-            steps.push(Step::Send { to, range, into: Into::Landing(at) });
+            let into = Into::Landing(place(Shape::seat(me, to), i));
+            steps.push(Step::Send { to, range, into, stream: Stream::First });
         }
-    }
-    for i in 0..shape.segment_count() {
-        steps.extend(shape.others().map(|from| Step::Receive { from }));
+    };
+    let await_all = |steps: &mut Vec<Step>, stream| {
+        steps.extend(shape.others().map(|from| Step::Receive { from, stream }));
+    };
+    (0..seats).for_each(|i| give(steps, i));
+    let mut answered = 0;
+    for i in 0..count {
+        // one behind: what is awaited here has had the time of a segment to come
+        if i > 0 && i - 1 + seats < count {
+            await_all(steps, Stream::Second);
+            answered += 1;
+            give(steps, i - 1 + seats);
+        }
+        await_all(steps, Stream::First);
         let range = shape.segment_of(shape.piece(me), i);
-        let offset = range.start - shape.piece(me).start;
-        let addends = addends(shape, shape.piece_max(), offset);
+        let addends = addends(shape, |seat| place(seat, i));
         steps.push(Step::Fold { range: range.clone(), addends, is_whole: true });
-        then(steps, range);
-    }
-}
-
-/// Everybody has folded his piece, and the root gets it.
-fn gather_folds(steps: &mut Vec<Step>, shape: Shape, root: usize) {
-    scatter(steps, shape, |steps, range| {
-        if root != shape.me {
-            steps.push(Step::Send { to: root, range, into: Into::Vector });
+        for to in shape.others() {
+            let (range, stream) = (range.clone(), Stream::Second);
+            steps.push(match gets_result(to) {
+                true => Step::Send { to, range, into: Into::Vector, stream },
+                false => Step::Signal { to, stream },
+            });
         }
-    });
-    if root == shape.me {
-        await_pieces(steps, shape);
+    }
+    for _ in answered..count {
+        await_all(steps, Stream::Second);
     }
 }
 
-/// Everybody sends his piece to everybody.
-pub(super) fn gather(steps: &mut Vec<Step>, shape: Shape) {
-    for i in 0..shape.segment_count() {
-        tell_all(steps, shape, shape.segment_of(shape.piece(shape.me), i));
-    }
-    await_pieces(steps, shape);
-}
-
-fn tell_all(steps: &mut Vec<Step>, shape: Shape, range: Range<usize>) {
-    let send = |to| Step::Send { to, range: range.clone(), into: Into::Vector };
-    steps.extend(shape.others().map(send));
-}
-
-fn await_pieces(steps: &mut Vec<Step>, shape: Shape) {
-    for _ in 0..shape.segment_count() {
-        steps.extend(shape.others().map(|from| Step::Receive { from }));
-    }
-}
-
-/// All members', in their order; each other's place is `stride` elements.
-fn addends(shape: Shape, stride: usize, offset: usize) -> Vec<Addend> {
+/// All members', in their order.
+fn addends(shape: Shape, place: impl Fn(usize) -> usize) -> Vec<Addend> {
     let of = |member| match member {
         member if member == shape.me => Addend::Own,
-        member => Addend::Landed(Shape::seat(member, shape.me) * stride + offset),
+        member => Addend::Landed(place(Shape::seat(member, shape.me))),
     };
     (0..shape.size).map(of).collect()
 }

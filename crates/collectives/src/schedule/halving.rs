@@ -3,7 +3,9 @@
 
 use std::ops::Range;
 
-use super::{Addend, Into, Kind, Schedule, Shape, Step, direct};
+use super::{Addend, Into, Kind, Schedule, Shape, Step, Stream, direct};
+
+const STREAM: Stream = Stream::First;
 
 pub(super) fn schedule(kind: Kind, shape: Shape) -> Schedule {
     let Shape { size, deterministic, .. } = shape;
@@ -11,7 +13,7 @@ pub(super) fn schedule(kind: Kind, shape: Shape) -> Schedule {
         Kind::Broadcast { root } => broadcast(shape, root),
         Kind::AllReduce if deterministic && size.is_power_of_two() => {
             let mut steps = Vec::new();
-            direct::scatter(&mut steps, shape, |_, _| {});
+            direct::scatter(&mut steps, shape, |_| false);
             // pieces of the fold, in the order of members: doubling has them side by side
             double(&mut steps, shape, shape.me, size, |at| shape.piece(at), &|at| at);
             Schedule { lanes: vec![steps], landing: direct::landing(shape), alternates: false }
@@ -28,8 +30,8 @@ fn all_reduce(shape: Shape) -> Schedule {
     let whole = 0..len;
     let mut steps = Vec::new();
     if me < 2 * extra && me % 2 == 0 {
-        steps.push(Step::Send { to: me + 1, range: whole, into: Into::Landing(0) });
-        steps.push(Step::Receive { from: me + 1 });
+        steps.push(Step::Send { to: me + 1, range: whole, into: Into::Landing(0), stream: STREAM });
+        steps.push(Step::Receive { from: me + 1, stream: STREAM });
         return Schedule {
             lanes: vec![steps],
             landing: landing(len, half, extra),
@@ -37,7 +39,7 @@ fn all_reduce(shape: Shape) -> Schedule {
         };
     }
     if me < 2 * extra {
-        steps.push(Step::Receive { from: me - 1 });
+        steps.push(Step::Receive { from: me - 1, stream: STREAM });
         let addends = vec![Addend::Landed(0), Addend::Own];
         steps.push(Step::Fold { range: whole.clone(), addends, is_whole: half == 1 });
     }
@@ -52,8 +54,13 @@ fn all_reduce(shape: Shape) -> Schedule {
         let (low, high) = (held.start..held.start + distance, held.start + distance..held.end);
         let (kept, given) = if place & distance == 0 { (low, high) } else { (high, low) };
         let to = member(place ^ distance);
-        steps.push(Step::Send { to, range: range(&given), into: Into::Landing(at) });
-        steps.push(Step::Receive { from: to });
+        steps.push(Step::Send {
+            to,
+            range: range(&given),
+            into: Into::Landing(at),
+            stream: STREAM,
+        });
+        steps.push(Step::Receive { from: to, stream: STREAM });
         let addends = match place & distance {
             0 => vec![Addend::Own, Addend::Landed(at)],
             _ => vec![Addend::Landed(at), Addend::Own],
@@ -67,7 +74,7 @@ fn all_reduce(shape: Shape) -> Schedule {
     let pieces = |at: usize| at * len / half..(at + 1) * len / half;
     double(&mut steps, shape, place, half, pieces, &member);
     if me < 2 * extra {
-        steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector });
+        steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector, stream: STREAM });
     }
     Schedule { lanes: vec![steps], landing: landing(len, half, extra), alternates: false }
 }
@@ -92,8 +99,8 @@ fn double(
         let first = place / distance * distance;
         let range = piece(first).start..piece(first + distance - 1).end;
         let to = member(place ^ distance);
-        steps.push(Step::Send { to, range, into: Into::Vector });
-        steps.push(Step::Receive { from: to });
+        steps.push(Step::Send { to, range, into: Into::Vector, stream: STREAM });
+        steps.push(Step::Receive { from: to, stream: STREAM });
         distance *= 2;
     }
     debug_assert!(places <= shape.size);
@@ -109,12 +116,12 @@ fn broadcast(shape: Shape, root: usize) -> Schedule {
     let mut next = 1;
     if distance > 0 {
         let reach = 1 << distance.ilog2();
-        steps.push(Step::Receive { from: member(distance - reach) });
+        steps.push(Step::Receive { from: member(distance - reach), stream: STREAM });
         next = 2 * reach;
     }
     while distance + next < size {
         let to = member(distance + next);
-        steps.push(Step::Send { to, range: 0..len, into: Into::Vector });
+        steps.push(Step::Send { to, range: 0..len, into: Into::Vector, stream: STREAM });
         next *= 2;
     }
     Schedule { lanes: vec![steps], ..Schedule::default() }

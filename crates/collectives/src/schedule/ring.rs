@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::direct;
-use super::{Addend, Into, Kind, Schedule, Shape, Step, slice};
+use super::{Addend, Into, Kind, Schedule, Shape, Step, Stream, slice};
+
+const STREAM: Stream = Stream::First;
 
 /// A ring's share of the vector.
 #[derive(Clone, Copy)]
@@ -18,7 +19,7 @@ pub(super) fn schedule(kind: Kind, shape: Shape, rings: usize) -> Schedule {
     let lanes = (0..rings).map(of_ring).map(|ring| ring.steps(kind)).collect();
     let folds = !matches!(kind, Kind::AllGather | Kind::Broadcast { .. });
     // in a fixed order, owners must see every addend; else each step of a ring has its place
-    let landing = if folds { direct::landing(shape) } else { 0 };
+    let landing = if folds { (shape.size - 1) * shape.piece_max() } else { 0 };
     let landing =
         if folds && !shape.deterministic { landing + rings * shape.size } else { landing };
     Schedule { lanes, landing, alternates: false }
@@ -68,8 +69,13 @@ impl Ring {
         for step in 0..size - 1 {
             let (out, back) =
                 (self.piece(me + 2 * size - step - 1), self.piece(me + 2 * size - step - 2));
-            steps.push(Step::Send { to: self.next(), range: out, into: Into::Landing(at(step)) });
-            steps.push(Step::Receive { from: self.previous() });
+            steps.push(Step::Send {
+                to: self.next(),
+                range: out,
+                into: Into::Landing(at(step)),
+                stream: STREAM,
+            });
+            steps.push(Step::Receive { from: self.previous(), stream: STREAM });
             let addends = vec![Addend::Landed(at(step)), Addend::Own];
             steps.push(Step::Fold { range: back, addends, is_whole: step + 2 == size });
         }
@@ -83,9 +89,14 @@ impl Ring {
         let within = |owner: usize| self.piece(owner).start - self.shape.piece(owner).start;
         for to in self.shape.others() {
             let at = Shape::seat(me, to) * stride + within(to);
-            steps.push(Step::Send { to, range: self.piece(to), into: Into::Landing(at) });
+            steps.push(Step::Send {
+                to,
+                range: self.piece(to),
+                into: Into::Landing(at),
+                stream: STREAM,
+            });
         }
-        steps.extend(self.shape.others().map(|from| Step::Receive { from }));
+        steps.extend(self.shape.others().map(|from| Step::Receive { from, stream: STREAM }));
         let of = |member: usize| match member {
             member if member == me => Addend::Own,
             member => Addend::Landed(Shape::seat(member, me) * stride + within(me)),
@@ -99,18 +110,18 @@ impl Ring {
         let Shape { me, size, .. } = self.shape;
         for step in 0..size - 1 {
             let range = self.piece(me + size - step);
-            steps.push(Step::Send { to: self.next(), range, into: Into::Vector });
-            steps.push(Step::Receive { from: self.previous() });
+            steps.push(Step::Send { to: self.next(), range, into: Into::Vector, stream: STREAM });
+            steps.push(Step::Receive { from: self.previous(), stream: STREAM });
         }
     }
 
     /// The root gets everybody's slice.
     fn collect(self, steps: &mut Vec<Step>, root: usize) {
         if root == self.shape.me {
-            steps.extend(self.shape.others().map(|from| Step::Receive { from }));
+            steps.extend(self.shape.others().map(|from| Step::Receive { from, stream: STREAM }));
         } else {
             let range = self.piece(self.shape.me);
-            steps.push(Step::Send { to: root, range, into: Into::Vector });
+            steps.push(Step::Send { to: root, range, into: Into::Vector, stream: STREAM });
         }
     }
 
@@ -120,10 +131,15 @@ impl Ring {
         let distance = (me + size - root) % size;
         for range in self.shape.segments(slice(0..len, self.index, self.count)) {
             if distance > 0 {
-                steps.push(Step::Receive { from: self.previous() });
+                steps.push(Step::Receive { from: self.previous(), stream: STREAM });
             }
             if distance + 1 < size {
-                steps.push(Step::Send { to: self.next(), range, into: Into::Vector });
+                steps.push(Step::Send {
+                    to: self.next(),
+                    range,
+                    into: Into::Vector,
+                    stream: STREAM,
+                });
             }
         }
     }

@@ -12,7 +12,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use tensorwire_fabric::Member;
 
-use self::part::{Part, Pull, Push};
+use self::part::{Part, Pull, Pulled, Push};
 use super::{Control, Mode};
 use crate::key::{PartKey, ValueSpec};
 use crate::message::{Answer, Ask, Refusal, Reply, Request, RequestId};
@@ -71,13 +71,14 @@ pub enum Taken {
 /// What the driver does next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerAction {
-    /// Weights, and a slot for every worker, of a new part.
+    /// Weights, and a slot for every worker, of a new part; [`Server::on_not_created`] where there is no memory.
     Create { part: PartKey, spec: ValueSpec },
     /// Answers [`Answer::Placed`] with this worker's slot and `rounds`.
     Place { to: Member, id: RequestId, part: PartKey, rounds: u64 },
     /// The worker's slot is the first value of the weights.
     Seed { part: PartKey, worker: usize },
-    /// One update with the slots of these workers, in this order, makes `version`.
+    /// One update with the slots of these workers, in this order, makes `version`; [`Server::on_not_folded`]
+    /// where it fails.
     Fold { part: PartKey, workers: Vec<usize>, version: u64 },
     /// An answer without a value.
     Reply { to: Member, reply: Reply },
@@ -109,6 +110,9 @@ pub struct Server {
     /// Loads that wait until no value is being sent; at most one of each worker.
     loads: VecDeque<(Member, RequestId, Control)>,
     actions: VecDeque<ServerAction>,
+    /// How many answers stand behind each fold among the actions, and behind the one that was polled last.
+    answers: VecDeque<usize>,
+    answers_last: usize,
 }
 
 /// A worker as a server sees it.
@@ -141,6 +145,8 @@ impl Server {
             sending: 0,
             loads: VecDeque::new(),
             actions: VecDeque::new(),
+            answers: VecDeque::new(),
+            answers_last: 0,
         }
     }
 
@@ -157,6 +163,7 @@ impl Server {
         for saved in state.parts.iter().filter(|saved| server.range.contains(&saved.part.0)) {
             let mut part = Part::new(saved.spec, same.len());
             (part.seeded, part.version) = (saved.seeded, saved.version.min(COUNT_MAX));
+            part.created = true;
             for (worker, _) in same.iter().enumerate().filter(|(_, same)| **same) {
                 let rounds = saved.rounds.get(worker).copied().unwrap_or(0).min(COUNT_MAX);
                 (part.slots[worker].rounds, part.slots[worker].durable) = (rounds, rounds);
@@ -213,7 +220,9 @@ impl Server {
                 self.on_init(worker, id, *part, told);
                 Taken::Drop
             }
-            Ask::Push { part, round, .. } => self.on_push(worker, id, *part, *round),
+            Ask::Push { part, round, rows, .. } => {
+                self.on_push(worker, id, *part, (*round, rows.is_some()))
+            }
             Ask::Pull { part, round, into, rows } => {
                 let pull = Pull { id, round: *round, into: *into, sparse: rows.is_some() };
                 self.on_pull(worker, *part, pull)
@@ -242,6 +251,30 @@ impl Server {
         }
         self.settle(part);
         self.start_loads();
+    }
+
+    /// A part of [`ServerAction::Create`] cannot be held: whoever asked for it is told why, and it is as if
+    /// nobody had.
+    pub fn on_not_created(&mut self, part: PartKey, why: &str) {
+        self.parts.remove(&part);
+        for action in &mut self.actions {
+            if let ServerAction::Place { to, id, part: of, .. } = action
+                && *of == part
+            {
+                let what = Answer::Refused { why: Refusal::Failed(why.to_string()) };
+                *action = ServerAction::Reply { to: *to, reply: Reply { id: *id, what } };
+            }
+        }
+    }
+
+    /// The update of the [`ServerAction::Fold`] that was polled last failed: whoever pushed is told why. The
+    /// round is over.
+    pub fn on_not_folded(&mut self, why: &str) {
+        for action in self.actions.iter_mut().take(std::mem::take(&mut self.answers_last)) {
+            if let ServerAction::Reply { reply, .. } = action {
+                reply.what = Answer::Refused { why: Refusal::Failed(why.to_string()) };
+            }
+        }
     }
 
     /// A [`ServerAction::Control`] was done: [`Answer::Done`], [`Answer::Returned`] or a refusal. Whoever
@@ -286,7 +319,31 @@ impl Server {
 
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<ServerAction> {
-        self.actions.pop_front()
+        let action = self.actions.pop_front()?;
+        let of_part = match &action {
+            ServerAction::Create { part, .. }
+            | ServerAction::Seed { part, .. }
+            | ServerAction::Fold { part, .. }
+            | ServerAction::Send { part, sparse: true, .. } => self.parts.get_mut(part),
+            _ => None,
+        };
+        let Some(of_part) = of_part else { return Some(action) };
+        // what the driver has done before it takes another request may be written over by that
+        match &action {
+            ServerAction::Seed { worker, .. } => of_part.slots[*worker].is_due = false,
+            ServerAction::Fold { workers, .. } => {
+                workers.iter().for_each(|worker| of_part.slots[*worker].is_due = false);
+                self.answers_last = self.answers.pop_front().unwrap_or_default();
+            }
+            ServerAction::Send { to, .. } => {
+                let seats = self.workers.iter().zip(&mut of_part.slots);
+                for (_, slot) in seats.filter(|(seat, _)| seat.member == *to) {
+                    slot.is_pull_due = false;
+                }
+            }
+            _ => of_part.created = true,
+        }
+        Some(action)
     }
 
     fn worker_of(&self, from: Member) -> Option<usize> {
@@ -319,13 +376,19 @@ impl Server {
         self.actions.push_back(ServerAction::Place { to, id, part: key, rounds });
     }
 
-    fn on_push(&mut self, worker: usize, id: RequestId, key: PartKey, round: u64) -> Taken {
-        let to = self.workers[worker].member;
+    fn on_push(
+        &mut self,
+        worker: usize,
+        id: RequestId,
+        key: PartKey,
+        (round, is_rows): (u64, bool),
+    ) -> Taken {
+        let (to, mode) = (self.workers[worker].member, self.mode);
         let part = match self.part(key) {
             Ok(part) => part,
             Err(why) => return self.refuse(to, id, why),
         };
-        let verdict = part.on_push(worker, id, round);
+        let verdict = part.on_push(mode, worker, id, (round, is_rows));
         match verdict {
             Push::Taken => {
                 self.settle(key);
@@ -345,6 +408,8 @@ impl Server {
             Push::OutOfTurn { expected } => {
                 self.refuse(to, id, Refusal::OutOfTurn { part: key, expected, found: round })
             }
+            Push::TooSoon => self.refuse(to, id, Refusal::TooSoon { part: key }),
+            Push::Mixed => self.refuse(to, id, Refusal::Mixed { part: key }),
         }
     }
 
@@ -354,9 +419,11 @@ impl Server {
             Ok(part) => part,
             Err(why) => return self.refuse(to, pull.id, why),
         };
-        let sparse = pull.sparse;
-        if !part.on_pull(worker, pull) {
-            return Taken::Drop;
+        let Pull { id, sparse, .. } = pull;
+        match part.on_pull(worker, pull) {
+            Pulled::Taken => {}
+            Pulled::Known => return Taken::Drop,
+            Pulled::TooSoon => return self.refuse(to, id, Refusal::TooSoon { part: key }),
         }
         self.settle(key);
         if sparse { Taken::Store } else { Taken::Drop }
@@ -395,7 +462,8 @@ impl Server {
         if !self.range.contains(&key.0) {
             return Err(Refusal::NotMine { part: key });
         }
-        self.parts.get_mut(&key).ok_or(Refusal::Unknown { part: key })
+        let part = self.parts.get_mut(&key).ok_or(Refusal::Unknown { part: key })?;
+        if part.created { Ok(part) } else { Err(Refusal::TooSoon { part: key }) }
     }
 
     /// Loads replace weights, so they wait for readers, and new readers wait for them.
@@ -429,6 +497,7 @@ impl Server {
                 },
             );
             let answers: Vec<_> = answers.collect();
+            self.answers.push_back(answers.len());
             self.actions.push_back(ServerAction::Fold { part: key, workers, version });
             self.actions.extend(answers);
         }

@@ -10,6 +10,7 @@ use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::PartKey;
 use crate::message::{Answer, Carried, Refusal, Reply, RequestId};
+use crate::travels::Travels;
 use crate::wire::{RemotePlace, Sending, Wire, WireError};
 
 /// Most bytes of direct values to one worker that are under way.
@@ -118,8 +119,8 @@ impl Core {
             is_known && is_large && end.is_some_and(|end| end <= region_bytes)
         };
         // it is read where it is; nobody changes it until the worker says that it has it
-        let from = wire.shown_from(rank).filter(|_| !sparse && into.is_none());
-        let is_shown = from.is_some_and(|from| bytes.len() >= from);
+        let travels = wire.sizes(rank).travels(bytes.len(), sparse);
+        let is_shown = travels == Travels::Shown && into.is_none();
         // without direct writes, messages are of any size
         let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
         let is_small = || is_shown || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);

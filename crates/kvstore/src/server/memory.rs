@@ -13,6 +13,9 @@ use crate::ports::{PartSnapshot, PushedRows, Update};
 use crate::proto::ServerState;
 use crate::wire::{RemotePlace, Wire};
 
+/// Parts of at least so many bytes are held against what the host has left before they are made.
+const LOOKED_AT_BYTES: usize = 1 << 20;
+
 /// All parts here.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
@@ -87,6 +90,13 @@ impl Parts {
         spec: ValueSpec,
         has_slot: &[bool],
     ) -> Result<(), StoreError> {
+        let slots = has_slot.iter().filter(|has_slot| **has_slot).count();
+        let bytes = spec.bytes().saturating_add(spec.slot_bytes().saturating_mul(slots));
+        // a wire that is asked for more than there is may have taken all before it says so
+        if bytes >= LOOKED_AT_BYTES && bytes as u64 > tensorwire_fabric::available_bytes() {
+            let what = "this server's host has less; start more servers, or use a smaller model";
+            return Err(StoreError::Memory { bytes, what: what.to_string() });
+        }
         let weights = pool.alloc(wire, spec.bytes())?;
         let mut slots = Vec::with_capacity(has_slot.len());
         for has_slot in has_slot {
@@ -95,6 +105,11 @@ impl Parts {
         }
         self.parts.insert(part, PartMemory { spec, weights, slots });
         Ok(())
+    }
+
+    /// Forgets a part that nobody has pushed to.
+    pub(super) fn remove(&mut self, part: PartKey) {
+        self.parts.remove(&part);
     }
 
     /// The first value of a part.
@@ -114,15 +129,15 @@ impl Parts {
         Ok(bytes as u64)
     }
 
-    /// One update with the slots of these workers, in this order.
+    /// One update with the slots of these workers, in this order; why, where the rule refuses it.
     pub(super) fn fold(
         &self,
         part: PartKey,
         workers: &[usize],
         views: &[View<'_>],
         update: &mut dyn Update,
-    ) -> Result<(), StoreError> {
-        let Some(memory) = self.parts.get(&part) else { return Ok(()) };
+    ) -> Result<Result<(), String>, StoreError> {
+        let Some(memory) = self.parts.get(&part) else { return Ok(Ok(())) };
         let spec = &memory.spec;
         let slots: Vec<&Slot> = workers.iter().map(|worker| &memory.slots[*worker]).collect();
         let mut guards = Vec::with_capacity(slots.len());
@@ -134,25 +149,20 @@ impl Parts {
             pushed.push(slot.pushed(guard.as_deref(), &views[*worker])?);
         }
         let mut weights = memory.weights.write().map_err(lent)?;
+        // the protocol lets no round mix rows and whole values
         let sparse: Option<Vec<PushedRows<'_>>> = slots
             .iter()
             .zip(&pushed)
             .map(|(slot, bytes)| slot.rows.map(|count| pushed_rows(spec, bytes, count)))
             .collect();
-        let is_mixed = sparse.is_none() && slots.iter().any(|slot| slot.rows.is_some());
-        if is_mixed {
-            let what = "some workers pushed rows and others the whole value in one round";
-            return Err(StoreError::Update(what.to_string()));
-        }
-        let done = match sparse {
+        Ok(match sparse {
             Some(rows) => update.fold_rows(part, &mut weights, &rows),
             None => {
                 let pushes: Vec<&[u8]> =
                     pushed.iter().map(|bytes| &bytes[..spec.bytes()]).collect();
                 update.fold(part, &mut weights, &pushes)
             }
-        };
-        done.map_err(StoreError::Update)
+        })
     }
 
     /// The rows of a part that were asked for, one behind the other.

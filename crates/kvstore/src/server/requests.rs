@@ -208,11 +208,8 @@ impl Core {
 
     /// Which workers' pushes of a part come to a slot here: all but those that show them where they are.
     pub(super) fn slots(&self, wire: &dyn Wire, spec: &ValueSpec) -> Vec<bool> {
-        let is_shown = |rank| {
-            let is_large = wire.shown_from(rank).is_some_and(|from| spec.bytes() >= from);
-            is_large && spec.columns == 1
-        };
-        self.options.workers.iter().map(|worker| !is_shown(worker.rank)).collect()
+        let workers = self.options.workers.iter();
+        workers.map(|worker| wire.sizes(worker.rank).needs_slot(spec)).collect()
     }
 
     /// Does what the protocol wants; true if it wanted something.
@@ -247,7 +244,12 @@ impl Core {
 
     fn act_on(&mut self, wire: &mut dyn Wire, action: ServerAction) -> Result<(), StoreError> {
         match action {
-            ServerAction::Create { part, spec } => self.create(wire, part, spec)?,
+            ServerAction::Create { part, spec } => {
+                if let Err(error) = self.create(wire, part, spec) {
+                    self.parts.remove(part);
+                    self.proto.on_not_created(part, &error.to_string());
+                }
+            }
             ServerAction::Place { to, id, part, rounds } => {
                 if let Some(worker) = self.worker(to.rank) {
                     let memory = self.parts.get(part);
@@ -266,7 +268,10 @@ impl Core {
             ServerAction::Fold { part, workers, .. } => {
                 let ranks = self.options.workers.iter().map(|worker| worker.rank);
                 let views: Vec<View<'_>> = ranks.map(|rank| View { wire, rank }).collect();
-                self.parts.fold(part, &workers, &views, self.update.as_mut())?;
+                let folded = self.parts.fold(part, &workers, &views, self.update.as_mut())?;
+                if let Err(why) = folded {
+                    self.proto.on_not_folded(&why);
+                }
                 self.counters.folds += 1;
                 self.folds_since_snapshot += 1;
             }

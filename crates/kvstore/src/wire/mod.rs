@@ -10,6 +10,8 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Slab};
 
+use crate::travels::Sizes;
+
 pub use loopback::Loopback;
 pub use rings::{RingOptions, Rings, SHOWN_FROM};
 
@@ -149,6 +151,11 @@ pub trait Wire: Send {
     /// ([`Wire::view`]); none: they share no memory.
     fn shown_from(&self, _peer: Rank) -> Option<usize> {
         None
+    }
+
+    /// What decides how values travel to and from this peer.
+    fn sizes(&self, peer: Rank) -> Sizes {
+        Sizes { direct_from: self.direct_from(), shown_from: self.shown_from(peer) }
     }
 
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.

@@ -18,6 +18,7 @@ use crate::partition::Part;
 use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
+use crate::travels::Travels;
 use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 use super::link::Link;
@@ -91,6 +92,8 @@ pub(super) struct Pushed {
 /// The bytes that a pull of one part fills.
 #[derive(Debug)]
 pub(super) struct Pulled {
+    /// Not lent while a server writes there: of a value on several servers one part may be on its way in while
+    /// another, in the same loan, is still being pushed from here. So whoever pulls keeps readers out.
     pub(super) into: Buffer,
     pub(super) bytes: Range<usize>,
     /// Registered memory to stand in for `into`, which is none.
@@ -254,6 +257,9 @@ impl Core {
         key: Key,
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
+        if !spec.fits_memory() {
+            return Err(StoreError::Absurd { spec });
+        }
         if let Some(value) = self.values.get(&key) {
             let here = value.spec;
             return match here == spec {
@@ -341,12 +347,10 @@ impl Core {
         for part in parts {
             let (range, indices) = share(&part, &spec, pulling.rows);
             for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
-                let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
+                let sizes = wire.sizes(self.links[part.server].rank);
                 // what a server shows is read by this process, into any memory
-                let shown_from = wire.shown_from(self.links[part.server].rank);
-                let is_shown =
-                    indices.is_none() && shown_from.is_some_and(|from| bytes.len() >= from);
-                let staging = match is_direct && !is_shown && !self.pool.has(into) {
+                let is_written = sizes.travels(bytes.len(), indices.is_some()) == Travels::Written;
+                let staging = match is_written && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
                 };
@@ -365,8 +369,8 @@ impl Core {
     pub(super) fn can_show(&self, wire: &dyn Wire, key: Key) -> Result<bool, StoreError> {
         let (spec, parts) = self.value(key)?;
         let [part] = parts.as_slice() else { return Ok(false) };
-        let shown_from = wire.shown_from(self.links[part.server].rank);
-        let is_shown = shown_from.is_some_and(|from| spec.bytes() >= from);
+        let sizes = wire.sizes(self.links[part.server].rank);
+        let is_shown = sizes.travels(spec.bytes(), false) == Travels::Shown;
         Ok(is_shown && !self.options.servers_come_back)
     }
 
@@ -627,10 +631,6 @@ impl Core {
     fn value(&self, key: Key) -> Result<(ValueSpec, Vec<Part>), StoreError> {
         let value = self.values.get(&key).ok_or(StoreError::NotInitialised { key })?;
         Ok((value.spec, value.parts.clone()))
-    }
-
-    pub(super) fn is_shown_to_any(&self, wire: &dyn Wire) -> bool {
-        self.links.iter().any(|link| wire.shown_from(link.rank).is_some())
     }
 
     pub(super) fn now_ms() -> u64 {

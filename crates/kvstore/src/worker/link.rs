@@ -9,6 +9,7 @@ use crate::error::StoreError;
 use crate::key::PartKey;
 use crate::message::{Ask, Carried, Request, RequestId, Rows};
 use crate::proto::{ToSend, What};
+use crate::travels::{Sizes, Travels};
 use crate::wire::{RemotePlace, Sending, Wire, WireError};
 
 /// Most bytes of direct values to one server that are under way: what has more priority overtakes the rest.
@@ -171,18 +172,18 @@ impl Core {
         let Push { part, round, op, again, bytes, indices } = push;
         let here = &self.parts[&part];
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
-        let is_direct = |bytes: &Bytes| wire.direct_from().is_some_and(|from| bytes.len() >= from);
+        let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        let shown_from = wire.shown_from(self.links[server].rank);
-        if indices.is_none() && shown_from.is_some_and(|from| bytes.len() >= from) {
+        if sizes.travels(bytes.len(), by_rows) == Travels::Shown {
             // the server reads it where it is: it leaves when it is folded
             if let Some(place) = self.place_of(&bytes) {
                 return Ask::Push { part, round, value: Carried::There(place), rows: None };
             }
         }
+        let sent = Sizes { shown_from: None, ..sizes };
         let mut carried = |this: &mut Core, bytes: Bytes, offset: u64| match (slot, bytes) {
             (Some(slot), Bytes::Of { buffer, offset: start, bytes })
-                if is_direct(&Bytes::Of { buffer: buffer.clone(), offset: start, bytes }) =>
+                if sent.travels(bytes, by_rows) == Travels::Written =>
             {
                 if again {
                     return Carried::InPlace;
@@ -227,10 +228,8 @@ impl Core {
             return Ask::Pull { part, round, into: None, rows: None };
         };
         let Pulled { into, bytes, staging, indices, .. } = pulled;
-        let is_direct = wire.direct_from().is_some_and(|from| bytes.len() >= from);
         // what both share is read where the server has it
-        let is_shown = wire.shown_from(rank).is_some_and(|from| bytes.len() >= from);
-        let is_direct = is_direct && (indices.is_some() || !is_shown);
+        let travels = wire.sizes(rank).travels(bytes.len(), indices.is_some());
         let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
             let place = self.pool.place(buffer)?;
             // fits: inside the buffer
@@ -238,7 +237,7 @@ impl Core {
             Some(RemotePlace { offset, bytes, ..place })
         };
         let into = match staging {
-            _ if !is_direct => None,
+            _ if travels != Travels::Written => None,
             Some(staging) => place(staging, 0),
             None => place(into, bytes.start),
         };

@@ -7,6 +7,7 @@ use crate::batch::Bytes;
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::message::Carried;
+use crate::travels::{Sizes, Travels};
 use crate::wire::{Incoming, Wire};
 
 impl Core {
@@ -23,10 +24,9 @@ impl Core {
         let [first, rest @ ..] = devices else {
             return Err(StoreError::Count { keys: 1, found: 0 });
         };
-        // where servers share memory a smaller one is shown
-        let written_from = if self.is_shown_to_any(wire) { Some(0) } else { wire.direct_from() };
-        let is_direct = written_from.is_some_and(|from| bytes >= from);
-        if rest.is_empty() && (!is_direct || self.pool.has(first)) {
+        let mut sizes = self.links.iter().map(|link| wire.sizes(link.rank));
+        let is_reached = sizes.any(|sizes| sizes.travels(bytes, false) != Travels::InMessages);
+        if rest.is_empty() && (!is_reached || self.pool.has(first)) {
             return Ok(first.clone());
         }
         let lent = |source: LoanError| StoreError::Lent { key, what: source.to_string() };
@@ -80,7 +80,8 @@ impl Core {
         indices: Vec<u8>,
     ) -> Result<Bytes, StoreError> {
         let bytes = indices.len();
-        if wire.direct_from().is_none_or(|from| bytes < from) {
+        let sizes = Sizes { direct_from: wire.direct_from(), shown_from: None };
+        if sizes.travels(bytes, true) != Travels::Written {
             return Ok(Bytes::Own(indices));
         }
         let buffer = self.pool.alloc(wire, bytes)?;

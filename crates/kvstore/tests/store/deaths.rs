@@ -4,15 +4,15 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use tensorwire_base::Rank;
-use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId};
+use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{Outgoing, RemotePlace, Rings, Wire};
-use tensorwire_kvstore::{Key, KvServer, KvWorker, PartKey, StoreError, ValueSpec};
+use tensorwire_kvstore::{Key, KvServer, KvWorker, PartKey, StoreError, Ticket, ValueSpec};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
 use super::rule::{f32s, tensor};
-use super::support::{Job, soon};
+use super::support::{ECHO, Job, soon};
 
 /// In messages, direct, and split.
 const SIZES: [usize; 3] = [7, 30_000, 150_000];
@@ -181,30 +181,55 @@ impl Liar {
         self.wire.flush().unwrap();
     }
 
-    /// Asks and waits for the answer.
-    fn ask(&mut self, what: Ask, blocks: &[&[u8]]) -> Answer {
-        self.asked += 1;
-        let request = Request { id: RequestId(self.asked), what };
-        self.say(&postcard::to_stdvec(&request).unwrap(), blocks);
-        let mut answer = None;
-        while answer.is_none() {
+    /// Asks all in one message, and waits for the answers.
+    fn ask_at_once(&mut self, what: &[Ask], blocks: &[&[u8]]) -> Vec<Answer> {
+        let first = self.asked + 1;
+        let mut meta = Vec::new();
+        for what in what {
+            self.asked += 1;
+            let request = Request { id: RequestId(self.asked), what: what.clone() };
+            meta.extend(postcard::to_stdvec(&request).unwrap());
+        }
+        self.say(&meta, blocks);
+        let mut answers = vec![None; what.len()];
+        while answers.iter().any(Option::is_none) {
             self.wire.observe();
             let take = &mut |message: tensorwire_kvstore::wire::Incoming<'_>| {
-                let reply: Reply = postcard::from_bytes(message.meta).unwrap();
-                assert_eq!(reply.id, request.id);
-                answer = Some(reply.what);
+                let mut meta = message.meta;
+                while !meta.is_empty() {
+                    let (mut reply, rest): (Reply, _) = postcard::take_from_bytes(meta).unwrap();
+                    meta = rest;
+                    if let Answer::Value { value: Carried::Block(block), .. } = &reply.what {
+                        // the bytes themselves, for whoever asked
+                        let body = message.blocks[*block as usize].to_vec();
+                        reply.what = Answer::Returned { body };
+                    }
+                    answers[(reply.id.0 - first) as usize] = Some(reply.what);
+                }
             };
             if self.wire.receive(take).unwrap() == 0 {
                 self.wire.wait(soon());
             }
         }
-        answer.unwrap()
+        answers.into_iter().flatten().collect()
+    }
+
+    fn ask(&mut self, what: Ask, blocks: &[&[u8]]) -> Answer {
+        self.ask_at_once(&[what], blocks).remove(0)
     }
 
     fn init(&mut self, part: u64) -> Answer {
-        let dtype = DType::F32 as u8;
-        self.ask(Ask::Init { part: PartKey(part), dtype, rows: 7, columns: 1 }, &[])
+        self.ask(init(part, 7, 1), &[])
     }
+}
+
+fn init(part: u64, rows: u64, columns: u64) -> Ask {
+    Ask::Init { part: PartKey(part), dtype: DType::F32 as u8, rows, columns }
+}
+
+fn is_refused(answer: &Answer, text: &str) {
+    let Answer::Refused { why } = answer else { panic!("{answer:?}") };
+    assert!(why.to_string().contains(text), "{why}");
 }
 
 #[test]
@@ -219,10 +244,7 @@ fn nonsense_ends_who_says_it() {
 
 #[test]
 fn requests_that_cannot_be_done_are_refused_and_hurt_nobody() {
-    let is_refused = |answer: Answer, text: &str| {
-        let Answer::Refused { why } = answer else { panic!("{answer:?}") };
-        assert!(why.to_string().contains(text), "{why}");
-    };
+    let is_refused = |answer: Answer, text: &str| is_refused(&answer, text);
     let part = PartKey(77);
     let push = |round: u64, value: Carried| Ask::Push { part, round, value, rows: None };
     let pull = |into: Option<RemotePlace>| Ask::Pull { part, round: 0, into, rows: None };
@@ -252,6 +274,136 @@ fn requests_that_cannot_be_done_are_refused_and_hurt_nobody() {
                 why: Refusal::Failed("no function 1234 is registered on server 0".to_string())
             }
         );
+    })
+    .unwrap();
+}
+
+#[test]
+fn values_that_no_memory_holds_are_refused_and_hurt_nobody() {
+    // as slots these overflow 64 bits, an address space, and any machine's memory
+    let sizes = [(1 << 62, 2), (u64::MAX, 0), (1, u64::MAX), (1 << 60, 1), (1 << 44, 1)];
+    beside_a_liar(true, |liar| {
+        for (rows, columns) in sizes {
+            let answers =
+                liar.ask_at_once(&[init(77, rows, columns), init(77, rows, columns)], &[]);
+            for answer in answers {
+                is_refused(&answer, if rows == 1 << 44 { "host has less" } else { "is no value" });
+            }
+        }
+        // it is as if nobody had asked
+        assert!(matches!(liar.init(77), Answer::Placed { rounds: 0, .. }));
+    })
+    .unwrap();
+}
+
+#[test]
+fn two_things_at_once_of_one_part_do_not_mix() {
+    let part = PartKey(77);
+    let push = |round: u64, block: u32| {
+        let value = Carried::Block(block);
+        Ask::Push { part, round, value, rows: None }
+    };
+    let rows = |block: u32| Some(Rows { count: 1, indices: Carried::Block(block) });
+    let pull_rows = |block: u32| Ask::Pull { part, round: 0, into: None, rows: rows(block) };
+    let [ones, twos] = [1f32, 2.0].map(|value| value.to_le_bytes().repeat(14));
+    beside_a_liar(true, |liar| {
+        let answers = liar.ask_at_once(&[init(77, 7, 2), push(0, 0)], &[&ones]);
+        assert!(matches!(answers[0], Answer::Placed { .. }), "{answers:?}");
+        is_refused(&answers[1], "one thing at a time");
+        let answers = liar.ask_at_once(&[push(0, 0), push(1, 1)], &[&ones, &twos]);
+        assert!(matches!(answers[0], Answer::Folded { version: 0, .. }), "{answers:?}");
+        is_refused(&answers[1], "one thing at a time");
+        let weights =
+            |liar: &mut Liar| liar.ask(Ask::Pull { part, round: 0, into: None, rows: None }, &[]);
+        assert_eq!(weights(liar), Answer::Returned { body: ones.clone() });
+        // the second would be written over the first
+        let answers = liar.ask_at_once(&[push(1, 1), push(2, 0)], &[&ones, &twos]);
+        assert!(matches!(answers[0], Answer::Folded { version: 1, .. }), "{answers:?}");
+        is_refused(&answers[1], "one thing at a time");
+        assert_eq!(weights(liar), Answer::Returned { body: twos.clone() });
+        let indices = [1i32, 3].map(i32::to_le_bytes);
+        let answers = liar.ask_at_once(&[pull_rows(0), pull_rows(1)], &[&indices[0], &indices[1]]);
+        assert_eq!(answers[0], Answer::Returned { body: twos[..8].to_vec() });
+        is_refused(&answers[1], "one thing at a time");
+    })
+    .unwrap();
+}
+
+/// Runs an elastic job of two workers in step, of which the second does something that is refused once the first has pushed,
+/// and dies of it; returns what it was told.
+fn refused_beside_a_push(
+    spec: ValueSpec,
+    wrong: impl Fn(&mut KvWorker) -> Ticket + Sync,
+) -> String {
+    let job = Job { elastic: true, ..Job::shm(2, 1, Mode::Sync) };
+    let (mut workers, mut servers) = job.ends();
+    let [second, first] = [workers.pop().unwrap(), workers.pop().unwrap()];
+    let server = servers.pop().unwrap();
+    let (pushed, is_pushed) = channel::<()>();
+    let init = |store: &mut KvWorker, is_first: bool| {
+        let zeros = [tensor(store, &spec, |_| 0.0)];
+        let ticket = store.init(&[(Key(0), spec)], is_first.then_some(&zeros)).unwrap();
+        store.wait(ticket, soon()).unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut server: KvServer = server.server();
+            server.serve().unwrap();
+            server.close(soon()).unwrap();
+        });
+        scope.spawn(|| {
+            let mut store = first.worker();
+            init(&mut store, true);
+            store.barrier(soon()).unwrap();
+            let ones = tensor(&mut store, &spec, |_| 1.0);
+            let push = store.push(&[Key(0)], &[vec![ones]], 0).unwrap();
+            // answered behind the push
+            let call = store.call(0, ECHO, b"?");
+            store.wait(call, soon()).unwrap();
+            drop(pushed);
+            store.wait(push, soon()).unwrap();
+            let into = tensor(&mut store, &spec, |_| f32::NAN);
+            let pull = store.pull(&[Key(0)], &[vec![into.clone()]], 0).unwrap();
+            store.wait(pull, soon()).unwrap();
+            assert!(f32s(&into).iter().all(|sum| *sum == 1.0), "{:?}", f32s(&into));
+            store.close(soon()).unwrap();
+        });
+        let scheduler = second.scheduler.clone();
+        let mut store = second.worker();
+        init(&mut store, false);
+        store.barrier(soon()).unwrap();
+        is_pushed.recv_timeout(soon().remaining()).unwrap_err();
+        let ticket = wrong(&mut store);
+        let error = store.wait(ticket, soon()).unwrap_err();
+        drop(store);
+        scheduler.lose(1);
+        assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+        error.to_string()
+    })
+}
+
+#[test]
+fn rows_among_whole_values_are_refused_and_the_others_go_on() {
+    let spec = ValueSpec { dtype: DType::F32, rows: 5, columns: 3 };
+    let text = refused_beside_a_push(spec, |store| {
+        let row = tensor(store, &ValueSpec { rows: 1, ..spec }, |_| 1.0);
+        store.push_rows(Key(0), &[2], &row, 0).unwrap()
+    });
+    assert!(text.contains("others began otherwise"), "{text}");
+}
+
+#[test]
+fn what_a_rule_refuses_reaches_the_worker_and_the_server_goes_on() {
+    let part = PartKey(77);
+    let push = |round: u64| Ask::Push { part, round, value: Carried::Block(0), rows: None };
+    let [ones, none] = [1f32, f32::NAN].map(|value| value.to_le_bytes().repeat(7));
+    beside_a_liar(true, |liar| {
+        liar.init(77);
+        liar.ask(push(0), &[&ones]);
+        is_refused(&liar.ask(push(1), &[&none]), "adds numbers only");
+        // that round is over
+        let pushed = liar.ask(push(2), &[&ones]);
+        assert!(matches!(pushed, Answer::Folded { version: 2, .. }), "{pushed:?}");
     })
     .unwrap();
 }

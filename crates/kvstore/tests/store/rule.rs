@@ -109,6 +109,9 @@ impl Update for Sum {
     fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String> {
         self.note(part, "fold");
         let dtype = self.parts[&part].1.dtype;
+        if pushes.iter().any(|push| numbers(dtype, push).first().is_some_and(|n| n.is_nan())) {
+            return Err("this rule adds numbers only".to_string());
+        }
         if !self.adds {
             weights.fill(0);
         }

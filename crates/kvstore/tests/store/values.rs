@@ -265,6 +265,10 @@ fn what_cannot_be_is_refused_and_nothing_is_left_of_it() {
         assert_eq!(spec.to_string(), "key 0 is f32[8×1], not f32[9×1]");
         let key = store.init(&[(Key(u64::MAX), dense(1))], None).unwrap_err();
         assert!(key.to_string().contains("keys are below"), "{key}");
+        let absurd = ValueSpec { rows: 1 << 62, columns: 2, ..dense(1) };
+        let error = store.init(&[(Key(7), absurd)], None).unwrap_err();
+        assert!(matches!(error, StoreError::Absurd { .. }), "{error}");
+        assert!(matches!(store.alloc(&absurd), Err(StoreError::Absurd { .. })));
         let writing = good.write().unwrap();
         let lent = store.push(&[Key(0)], std::slice::from_ref(&one), 0).unwrap_err();
         assert!(matches!(lent, StoreError::Lent { key: Key(0), .. }), "{lent}");

@@ -214,8 +214,7 @@ impl Launcher<'_> {
             let _ = control.shutdown(Shutdown::Both);
         }
         if member.exit.is_none() {
-            // fails if it has just ended by itself
-            let _ = member.child.kill();
+            member.process.kill();
         }
         member.end.cause().unwrap_or_default()
     }

@@ -15,7 +15,7 @@ use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM, WireStats};
 use tensorwire_kvstore::{
     BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Part as StorePart, Partition, ServerLoad,
-    StoreError, ValueSpec,
+    Sizes, StoreError, Travels, ValueSpec,
 };
 use tensorwire_memory::{Buffer, TensorMut};
 use tensorwire_models::{Program, Variable};
@@ -59,6 +59,18 @@ impl TrainConfig {
         if self.shows_weights() { usize::MAX } else { BIG_ELEMENTS }
     }
 
+    /// What decides how values travel between workers and servers.
+    fn store_sizes(&self) -> Sizes {
+        if self.exchange == Exchange::Zmq {
+            return Sizes { direct_from: None, shown_from: None };
+        }
+        let shares_memory = self.settled_transport() == Some(Transport::Shm);
+        Sizes {
+            direct_from: Some(RingOptions::default().direct_from),
+            shown_from: shares_memory.then_some(SHOWN_FROM),
+        }
+    }
+
     fn store_mode(&self) -> Mode {
         match self.strategy {
             Strategy::DistAsgd | Strategy::MpiAsgd => {
@@ -83,17 +95,6 @@ pub struct StoreValue {
     pub travels: Travels,
 }
 
-/// How a value is pushed and pulled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Travels {
-    /// Not at all: whoever wants it reads it where it lies.
-    Shown,
-    /// By one one-sided write, to where it belongs.
-    Written,
-    /// As a block of a message.
-    InMessages,
-}
-
 impl Prepared {
     /// What is in the store, in the order of keys.
     ///
@@ -101,20 +102,12 @@ impl Prepared {
     /// As [`Prepared::store_table`].
     pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
         let partition = Partition::new(self.config.servers, self.config.big_elements());
-        let shares_memory = self.config.settled_transport() == Some(Transport::Shm);
-        let written_from = RingOptions::default().direct_from;
-        let travels = |spec: &ValueSpec, bytes: usize| match self.config.exchange {
-            Exchange::Zmq => Travels::InMessages,
-            // what is pushed by rows is written row by row
-            _ if shares_memory && spec.columns == 1 && bytes >= SHOWN_FROM => Travels::Shown,
-            _ if bytes >= written_from => Travels::Written,
-            _ => Travels::InMessages,
-        };
+        let sizes = self.config.store_sizes();
         let names = self.program.weights().map(|variable| variable.name.clone());
         let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
             let parts = partition.parts(key, &spec)?;
             let least = parts.iter().map(|part| part.rows.len() * spec.row_bytes()).min();
-            let travels = travels(&spec, least.unwrap_or_default());
+            let travels = sizes.travels(least.unwrap_or_default(), spec.columns > 1);
             Ok(StoreValue { name, key, spec, parts, travels })
         };
         names.zip(values(&self.config, &self.program)).map(value).collect()
@@ -131,20 +124,28 @@ impl Prepared {
 }
 
 /// What the servers of a store take here: weights, slots of the optimizer, and a slot for what each worker
-/// pushes.
+/// pushes where it does not show it.
 pub(super) fn server_bytes(program: &Program, config: &TrainConfig) -> u64 {
     if !config.has_store() {
         return 0;
     }
-    let first = config.masters();
-    let servers = (first..first.saturating_add(config.servers)).map(Rank);
-    let here = servers.filter(|rank| config.hosts.is_here(*rank));
-    // fits: sizes in memory
-    let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
-    let slots = if config.averaging().is_some() { 0 } else { config.rule().slots() as u64 };
-    let all = weights.saturating_mul(1 + u64::from(config.clients()) + slots);
+    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    let parts = values(config, program).into_iter().flat_map(|(key, spec)| {
+        // a key that has no place is said where the store is made
+        let parts = partition.parts(key, &spec).unwrap_or_default().into_iter();
+        parts.map(move |part| (part.server, ValueSpec { rows: part.rows.len(), ..spec }))
+    });
     // fits: servers are few
-    all / u64::from(config.servers.max(1)) * here.count() as u64
+    let is_here = |server: usize| config.hosts.is_here(Rank(config.masters() + server as u32));
+    let sizes = config.store_sizes();
+    let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
+        let slots = if sizes.needs_slot(&part) { config.clients() as usize } else { 0 };
+        let state = if config.averaging().is_some() { 0 } else { config.rule().slots() };
+        let kept = part.bytes().saturating_mul(1 + state);
+        // fits: usize is 64 bits wide
+        kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
+    });
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// What workers here take for a centre beside their weights: room for it, and for what a master pushes.
@@ -566,4 +567,38 @@ fn give_first(
     }
     let ticket = worker.init(&values, Some(&first))?;
     Ok(worker.wait(ticket, patience)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(transport: &str, exchange: &str) -> Prepared {
+        let config = serde_json::json!({
+            "model": "mlp", "data": "digits", "strategy": "dist-sgd", "workers": 3, "servers": 2,
+            "asynchronous": false, "transport": transport, "exchange": exchange, "batch": 8,
+            "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": crate::Hosts::default(),
+            "schedule": {"steps": 1}, "optimizer": "momentum", "rate": 0.1, "momentum": 0.9,
+            "dtype": "f32", "seed": 1, "threads": null, "kernels": "cpu", "load": null, "save": null,
+            "trace": null, "listen": "127.0.0.1:0", "deadline_ms": 10000,
+        });
+        Prepared::new(serde_json::from_value(config).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn servers_take_slots_for_what_is_not_shown_alone() {
+        for (transport, exchange, shown_from) in [
+            ("tcp", "zero-copy", usize::MAX),
+            ("tcp", "zmq", usize::MAX),
+            ("shm", "zero-copy", SHOWN_FROM),
+        ] {
+            let Prepared { config, program, .. } = prepared(transport, exchange);
+            let sizes: Vec<usize> = program.weights().map(|v| v.spec.bytes()).collect();
+            let sent: usize = sizes.iter().filter(|bytes| **bytes < shown_from).sum();
+            // weights and velocity, and the pushes of three workers
+            let expected = 2 * sizes.iter().sum::<usize>() + 3 * sent;
+            assert_eq!(server_bytes(&program, &config), expected as u64, "{transport} {exchange}");
+            assert!(sizes.iter().any(|bytes| *bytes >= SHOWN_FROM), "else it says nothing");
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! The command line as clap parses it: dumb structs, turned into configurations once.
 
+mod allreduce;
 mod clients;
 mod kvstore;
+mod launch;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
@@ -11,12 +13,14 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, BatchesSpec, ConfigError, Exchange, FloatType, GidChoice, Hosts, Kernels,
-    OptimizerChoice, RSH, Schedule, StoreConfig, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, BatchesSpec, ConfigError, Exchange, GidChoice, Hosts, Kernels, OptimizerChoice,
+    RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
+pub(crate) use allreduce::AllreduceArgs;
 use clients::{ClientArgs, StrategyArg};
 pub(crate) use kvstore::KvstoreArgs;
+pub(crate) use launch::LaunchArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
@@ -32,6 +36,7 @@ Examples:
   tensorwire train --save w.safetensors --metrics m.jsonl --json
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
   tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
+  mpirun -np 4 tensorwire train                with processes that mpirun started (see `launch --help`)
   tensorwire train --hosts @FILE --workers 8 --servers 4 --transport verbs
 
 Several machines: --hosts names them. The processes go to the hosts round-robin, workers first, then
@@ -87,6 +92,9 @@ pub(crate) enum Command {
     /// Train a model; starts its own processes, on this machine or on several
     #[command(after_help = TRAIN_EXAMPLES)]
     Train(TrainArgs),
+    /// Run a subcommand on several machines, or say what this process is under mpirun, srun or torchrun
+    #[command(after_help = launch::EXAMPLES)]
+    Launch(LaunchArgs),
     /// Show what crosses between processes, how many bytes, and where it lives
     Graph(GraphArgs),
     /// List the models: variables, parameters, size
@@ -128,12 +136,14 @@ pub(crate) struct JobArgs {
     /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
     #[arg(long, value_enum, default_value = "ps")]
     strategy: StrategyArg,
-    /// Worker processes (with `local`: replicas, folded in the same order)
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    workers: u32,
-    /// Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may have 0
-    #[arg(long, value_name = "K", default_value_t = 2)]
-    servers: u32,
+    /// Worker processes (with `local`: replicas, folded in the same order) [default: 2, or half of the processes
+    /// that mpirun, srun or torchrun started]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<u32>,
+    /// Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may
+    /// have 0 [default: 2, or the rest of those processes]
+    #[arg(long, value_name = "K")]
+    pub(crate) servers: Option<u32>,
     #[command(flatten)]
     clients: ClientArgs,
     /// How bytes travel
@@ -144,7 +154,10 @@ pub(crate) struct JobArgs {
     /// Where the processes run: `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line
     /// [default: this machine]
     #[arg(long, value_name = "LIST")]
-    hosts: Option<String>,
+    pub(crate) hosts: Option<String>,
+    /// Where they run that somebody else started
+    #[arg(skip)]
+    pub(crate) placed: Option<Hosts>,
     /// What starts a process on another host: it is given the host and a command line
     #[arg(long, value_name = "COMMAND", default_value = RSH)]
     rsh: String,
@@ -182,7 +195,7 @@ pub(crate) struct JobArgs {
     /// Where the launcher listens for its processes; port 0: the system chooses [default: loopback, or this
     /// machine's address towards the other hosts]
     #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<SocketAddr>,
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// Which NIC carries RDMA, and how.
@@ -234,6 +247,9 @@ pub(crate) struct TrainArgs {
     /// End with one line of JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
+    /// Start the job's processes here, whatever mpirun, srun or torchrun has set in the environment
+    #[arg(long)]
+    pub(crate) no_detect: bool,
 }
 
 /// What only a key-value store can do.
@@ -344,6 +360,8 @@ pub(crate) enum Scenario {
     Write(WriteArgs),
     /// Push and pull of one key by several workers, in step; over ZeroMQ too (Mamidala et al.)
     Kvstore(KvstoreArgs),
+    /// Collective operations by every algorithm, and of tensors that devices hold (Mamidala et al., section 6)
+    Allreduce(AllreduceArgs),
 }
 
 #[derive(Args, Debug)]
@@ -471,7 +489,7 @@ enum OptimizerArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum FloatArg {
+pub(crate) enum FloatArg {
     F32,
     F64,
     Bf16,
@@ -487,16 +505,24 @@ enum KernelsArg {
 }
 
 impl JobArgs {
+    pub(crate) fn strategy(&self) -> Strategy {
+        self.strategy.into()
+    }
+
     fn config(self, schedule: Schedule) -> Result<TrainConfig, ConfigError> {
-        let hosts: Option<Hosts> = self.hosts.map(|hosts| hosts.parse()).transpose()?;
+        let strategy = self.strategy();
+        let hosts = match (self.placed, self.hosts) {
+            (Some(placed), _) => Some(placed),
+            (None, given) => given.map(|given| given.parse()).transpose()?,
+        };
         let (verbs, arrival) = self.wire.options();
         let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
         let mut config = TrainConfig {
             model: self.model,
             data,
-            strategy: self.strategy.into(),
-            workers: self.workers,
-            servers: self.servers,
+            strategy,
+            workers: self.workers.unwrap_or(2),
+            servers: self.servers.unwrap_or(2),
             asynchronous: false,
             store: StoreConfig::default(),
             clients: self.clients.config(),
@@ -513,11 +539,7 @@ impl JobArgs {
                 OptimizerArg::AdaGrad => OptimizerChoice::AdaGrad,
                 OptimizerArg::Adam => OptimizerChoice::Adam,
             },
-            dtype: match self.dtype {
-                FloatArg::F32 => FloatType::F32,
-                FloatArg::F64 => FloatType::F64,
-                FloatArg::Bf16 => FloatType::Bf16,
-            },
+            dtype: self.dtype.into(),
             rate: self.lr,
             momentum: self.momentum,
             seed: self.seed,

@@ -1,5 +1,6 @@
 //! `tensorwire bench`: tables for people, lines of JSON for programs.
 
+mod allreduce;
 mod kvstore;
 mod write;
 
@@ -31,6 +32,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
         Scenario::Step(args) => run_step(args),
         Scenario::Write(args) => write::run(&args),
         Scenario::Kvstore(args) => kvstore::run(&args),
+        Scenario::Allreduce(args) => allreduce::run(&args),
     }
 }
 

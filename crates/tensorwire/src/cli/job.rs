@@ -11,7 +11,8 @@ use tensorwire_node::{Hosts, JobSpec};
 
 use super::Failure;
 
-/// A job on this machine whose members are this program. The first Ctrl-C ends it in good order.
+/// A job on this machine whose members are this program. The first Ctrl-C ends it in good order; the second one
+/// does not wait: members end when they see their launcher gone.
 pub(crate) fn job_spec(
     listen: Option<SocketAddr>,
     liveness_ms: u64,
@@ -19,8 +20,18 @@ pub(crate) fn job_spec(
     roles: Vec<String>,
     payload: serde_json::Value,
 ) -> Result<JobSpec, Failure> {
-    // the second one does not wait: members end when they see their launcher gone
-    let interrupt = interrupt()?;
+    job_spec_until(interrupt()?, listen, liveness_ms, kind, roles, payload)
+}
+
+/// The same, ended by `interrupt`.
+pub(crate) fn job_spec_until(
+    interrupt: Arc<AtomicBool>,
+    listen: Option<SocketAddr>,
+    liveness_ms: u64,
+    kind: &str,
+    roles: Vec<String>,
+    payload: serde_json::Value,
+) -> Result<JobSpec, Failure> {
     Ok(JobSpec {
         program: std::env::current_exe().map_err(Failure::other)?,
         arguments: vec!["member".to_string()],
@@ -28,6 +39,7 @@ pub(crate) fn job_spec(
         roles,
         payload,
         hosts: Hosts::default(),
+        lobby: None,
         tether: vec!["tether".to_string(), "--".to_string()],
         verbs: None,
         listen,
@@ -45,6 +57,16 @@ pub(crate) fn interrupt() -> Result<Arc<AtomicBool>, Failure> {
         signal_hook::flag::register(signal, interrupt.clone()).map_err(Failure::other)?;
     }
     Ok(interrupt)
+}
+
+/// Set by Ctrl-C, and when whoever started this process tells it to end, which they may say twice: what ended the
+/// job is to be said first. They end it by force soon.
+pub(crate) fn told_to_end() -> Result<Arc<AtomicBool>, Failure> {
+    let told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, told.clone()).map_err(Failure::other)?;
+    }
+    Ok(told)
 }
 
 /// Ctrl-C ends this process at once, with status 1, whenever `condition` is true: there is nothing to

@@ -4,9 +4,11 @@ mod args;
 mod batches;
 mod bench;
 mod doctor;
+mod enlist;
 mod failure;
 mod graph;
 mod job;
+mod launch;
 mod member;
 mod metrics;
 mod models;
@@ -28,8 +30,13 @@ use args::{Arguments, Command};
 pub(crate) fn run() -> Result<(), Failure> {
     let arguments = Arguments::parse();
     start_log();
-    match arguments.command {
+    dispatch(arguments.command)
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Train(train) => train::run(train),
+        Command::Launch(launch) => launch::run(launch),
         Command::Graph(graph) => graph::run(graph),
         Command::Models => models::run(),
         Command::Batches(args) => batches::run(args),

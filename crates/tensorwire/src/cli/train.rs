@@ -16,7 +16,8 @@ use tensorwire_node::{
 
 use super::Failure;
 use super::args::TrainArgs;
-use super::job::{end_at_once_while, interrupt, job_spec};
+use super::enlist::{self, Lead};
+use super::job::{end_at_once_while, interrupt, job_spec_until};
 use super::metrics::Metrics;
 use super::output::{note, print};
 use super::progress::Bar;
@@ -26,6 +27,14 @@ use super::table::partition_table;
 const CATCH_UP: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
+    match enlist::found(&args)? {
+        Some(found) => enlist::run(&found, args),
+        None => prepare_and_run(args, None),
+    }
+}
+
+/// Trains with processes of its own, or with those of `lead`.
+pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(), Failure> {
     let (json, metrics) = (args.json, args.metrics.clone());
     let prepared = Prepared::new(args.config()?)?;
     let trace = prepared.config.trace.as_ref().map(|trace| &trace.path);
@@ -43,7 +52,7 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     let watcher = Watcher::new(&prepared, metrics);
     let (reports, mut watcher) = match prepared.config.strategy {
         Strategy::Local => run_local(&prepared, watcher)?,
-        _ => run_job(&prepared, watcher)?,
+        _ => run_job(&prepared, watcher, lead)?,
     };
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
@@ -71,12 +80,17 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
 
 /// Launches the job here and shows it on another thread: a terminal that takes nothing for a while
 /// must not keep the launcher from looking after its members, or from hearing Ctrl-C.
-fn run_job(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
+fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Result<Done, Failure> {
     let config = &prepared.config;
     let (roles, payload) = (prepared.roles(), prepared.payload());
-    let spec = job_spec(config.listen, config.liveness_ms(), "train", roles, payload)?;
+    let (told_to_end, lobby) = match lead {
+        None => (interrupt()?, None),
+        Some(Lead { lobby, interrupt }) => (interrupt, Some(lobby)),
+    };
+    let (listen, liveness_ms) = (config.listen, config.liveness_ms());
+    let spec = job_spec_until(told_to_end, listen, liveness_ms, "train", roles, payload)?;
     let (hosts, verbs, store) = (config.hosts.clone(), config.verbs_wanted(), prepared.store_job());
-    let spec = JobSpec { hosts, verbs, store, ..spec };
+    let spec = JobSpec { hosts, verbs, store, lobby, ..spec };
     let (updates, inbox) = channel();
     let show = move || {
         inbox.into_iter().for_each(|update| watcher.update(update));

@@ -32,9 +32,15 @@ impl Job {
 
     /// Starts `tensorwire` with these arguments, which may hold blanks.
     pub(crate) fn start_with<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Job {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.args(arguments);
+        Job::start_command(command)
+    }
+
+    /// Starts any command.
+    pub(crate) fn start_command(mut command: Command) -> Job {
         let folder = tempfile::tempdir().unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
-            .args(arguments)
+        let child = command
             .current_dir(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -198,4 +204,46 @@ fn processes() -> Vec<Process> {
 
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
+}
+
+/// The program of this name, also among those of administrators, which are not on the PATH of everybody.
+pub(crate) fn on_path(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let folders = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin"]);
+    folders.map(|folder| Path::new(folder).join(name)).find(|file| file.exists())
+}
+
+/// The process that `variables` of the environment name, of the command `word` of this program in this folder;
+/// waits for it.
+pub(crate) fn process_with(folder: &Path, word: &str, variables: &str) -> Pid {
+    let start = Instant::now();
+    loop {
+        let found = processes().into_iter().find(|process| {
+            let read = |name: &str| std::fs::read(format!("/proc/{}/{name}", process.pid));
+            let is_one_of = |bytes: Vec<u8>, wanted: &str| {
+                bytes.split(|byte| *byte == 0).any(|one| one == wanted.as_bytes())
+            };
+            let here = std::fs::read_link(format!("/proc/{}/cwd", process.pid));
+            here.is_ok_and(|at| at == folder)
+                && read("cmdline").is_ok_and(|line| {
+                    line.starts_with(env!("CARGO_BIN_EXE_tensorwire").as_bytes())
+                        && is_one_of(line, word)
+                })
+                && read("environ").is_ok_and(|environment| is_one_of(environment, variables))
+        });
+        if let Some(pid) = found.and_then(|process| Pid::from_raw(process.pid as i32)) {
+            return pid;
+        }
+        assert!(start.elapsed().as_secs() < 20, "no process with {variables}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Processes in this folder, however they came there.
+pub(crate) fn processes_in(folder: &Path) -> Vec<u32> {
+    let here = |process: &Process| {
+        std::fs::read_link(format!("/proc/{}/cwd", process.pid)).is_ok_and(|at| at == folder)
+    };
+    let found = processes().into_iter().filter(|process| process.state != 'Z' && here(process));
+    found.map(|process| process.pid).collect()
 }

@@ -10,6 +10,8 @@ use crate::wire::RemotePlace;
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) spec: ValueSpec,
+    /// The driver has memory for it.
+    pub(super) created: bool,
     pub(super) seeded: bool,
     pub(super) version: u64,
     /// Answers whose value is leaving the weights; nothing is folded meanwhile.
@@ -29,6 +31,12 @@ pub(super) struct Slot {
     pub(super) durable: u64,
     /// The request whose value is in the slot.
     push: Option<RequestId>,
+    /// What is in the slot is some rows.
+    is_rows: bool,
+    /// An action that the driver has not seen yet reads the slot.
+    pub(super) is_due: bool,
+    /// The same of the rows that are kept for a pull.
+    pub(super) is_pull_due: bool,
     pub(super) pull: Option<Pull>,
     /// The last pull that was answered.
     pulled: Option<RequestId>,
@@ -60,20 +68,44 @@ pub(super) enum Push {
     OutOfTurn {
         expected: u64,
     },
+    /// Its slot is yet to be read.
+    TooSoon,
+    /// Others pushed rows in this round, and this worker all, or the other way round.
+    Mixed,
+}
+
+/// What a pull is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pulled {
+    /// It waits now.
+    Taken,
+    /// Nobody waits for its answer.
+    Known,
+    /// The rows of the one before are yet to be read.
+    TooSoon,
 }
 
 impl Part {
     pub(super) fn new(spec: ValueSpec, workers: usize) -> Part {
         let slots = std::iter::repeat_with(Slot::default).take(workers).collect();
-        Part { spec, seeded: false, version: 0, readers: 0, pending: Vec::new(), slots }
+        let (seeded, created) = (false, false);
+        Part { spec, created, seeded, version: 0, readers: 0, pending: Vec::new(), slots }
     }
 
-    pub(super) fn on_push(&mut self, worker: usize, id: RequestId, round: u64) -> Push {
+    pub(super) fn on_push(
+        &mut self,
+        mode: Mode,
+        worker: usize,
+        id: RequestId,
+        (round, is_rows): (u64, bool),
+    ) -> Push {
         let (seeded, version) = (self.seeded, self.version);
+        let others = self.pending.first().map(|other| self.slots[*other].is_rows);
         let slot = &mut self.slots[worker];
         let expected = slot.rounds + 1;
         if round == 0 && !seeded && slot.push.is_none() {
             self.seeded = true;
+            slot.is_due = true;
             Push::First
         } else if round <= slot.rounds && (round > 0 || seeded) {
             Push::Known { version, durable: slot.durable }
@@ -81,15 +113,18 @@ impl Part {
             Push::OutOfTurn { expected }
         } else if slot.push.is_some() {
             Push::Waits
+        } else if slot.is_due {
+            Push::TooSoon
+        } else if mode == Mode::Sync && others.is_some_and(|others| others != is_rows) {
+            Push::Mixed
         } else {
-            slot.push = Some(id);
+            (slot.push, slot.is_rows) = (Some(id), is_rows);
             self.pending.push(worker);
             Push::Taken
         }
     }
 
-    /// Whether the pull waits now; else nobody waits for its answer.
-    pub(super) fn on_pull(&mut self, worker: usize, pull: Pull) -> bool {
+    pub(super) fn on_pull(&mut self, worker: usize, pull: Pull) -> Pulled {
         let slot = &mut self.slots[worker];
         let waits = slot.pull.as_ref().is_some_and(|waiting| pull.id <= waiting.id);
         // What is written in place goes over a wire that loses nothing: the answer is there or on its way,
@@ -97,11 +132,14 @@ impl Part {
         let answered = slot
             .pulled
             .is_some_and(|last| pull.id < last || (pull.id == last && pull.into.is_some()));
-        let is_new = !waits && !answered;
-        if is_new {
-            slot.pull = Some(pull);
+        if waits || answered {
+            return Pulled::Known;
         }
-        is_new
+        if pull.sparse && slot.is_pull_due {
+            return Pulled::TooSoon;
+        }
+        slot.pull = Some(pull);
+        Pulled::Taken
     }
 
     /// Makes the next version, if one is due and nobody reads: whose slots it takes in which order, and its
@@ -118,7 +156,10 @@ impl Part {
             Mode::Async { .. } => vec![self.pending.remove(0)],
         };
         self.version += 1;
-        folded.iter().for_each(|worker| self.slots[*worker].rounds += 1);
+        for worker in &folded {
+            self.slots[*worker].rounds += 1;
+            self.slots[*worker].is_due = true;
+        }
         Some((folded, self.version))
     }
 
@@ -152,6 +193,7 @@ impl Part {
         let (worker, pull) = found.filter_map(|(w, slot)| Some((w, may_go(slot)?))).next()?;
         self.slots[worker].pull = None;
         self.slots[worker].pulled = Some(pull.id);
+        self.slots[worker].is_pull_due |= pull.sparse;
         self.readers += 1;
         Some((worker, pull))
     }

@@ -1,0 +1,152 @@
+//! Calls of a group of any kind, with their results in closed form.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use tensorwire_collectives::{Call, Collectives, VectorId};
+use tensorwire_memory::{Arena, Buffer, Place, Slab};
+
+use crate::folds::{Folds, Type};
+use crate::members::soon;
+
+/// Elements: none, fewer than members, no multiple of anything, more than goes at a time.
+const LENGTHS: [usize; 5] = [0, 1, 7, 1000, 20_011];
+
+/// Vectors that all members have bound.
+pub(crate) struct Vectors {
+    of: Type,
+    bound: Vec<(VectorId, Buffer)>,
+}
+
+pub(crate) fn cut(slab: &Slab, bytes: usize) -> Buffer {
+    Arena::new(slab, &[Place { offset: 0, bytes }]).unwrap().into_buffers().remove(0)
+}
+
+impl Vectors {
+    pub(crate) fn new(group: &mut dyn Collectives, of: Type) -> Vectors {
+        let buffer = |len: usize| {
+            let bytes = len * of.bytes();
+            cut(&group.alloc(bytes.max(1)).unwrap(), bytes)
+        };
+        let buffers: Vec<Buffer> = LENGTHS.map(buffer).to_vec();
+        let ids = group.bind(&buffers, soon()).unwrap();
+        Vectors { of, bound: ids.into_iter().zip(buffers).collect() }
+    }
+
+    pub(crate) fn longest(&self) -> (VectorId, &Buffer) {
+        let (id, buffer) = self.bound.last().unwrap();
+        (*id, buffer)
+    }
+
+    /// Gives every element of a vector a number.
+    fn fill(&self, buffer: &Buffer, by: impl Fn(usize) -> f64) {
+        let mut bytes = buffer.write().unwrap();
+        for (at, into) in bytes.chunks_exact_mut(self.of.bytes()).enumerate() {
+            self.of.write(by(at), into);
+        }
+    }
+
+    fn check(&self, buffer: &Buffer, range: Range<usize>, by: impl Fn(usize) -> f64, what: &str) {
+        let bytes = buffer.read().unwrap();
+        for at in range {
+            let found = self.of.read(&bytes[at * self.of.bytes()..][..self.of.bytes()]);
+            assert_eq!(found, by(at), "{what}: element {at} of {}", bytes.len() / self.of.bytes());
+        }
+    }
+}
+
+/// What member `member` has: small whole numbers, exact in any order of adding; who has the most changes.
+fn number(member: usize, at: usize) -> f64 {
+    ((member * 7 + at) % 11) as f64 - 3.0
+}
+
+fn piece(len: usize, member: usize, size: usize) -> Range<usize> {
+    member * len / size..(member + 1) * len / size
+}
+
+fn run(group: &mut dyn Collectives, vector: VectorId, call: Call) {
+    let ticket = group.start(vector, call).unwrap();
+    group.wait(ticket, soon()).unwrap();
+}
+
+/// All-reduce, reduce-scatter and reduce, twice each.
+pub(crate) fn folds(group: &mut dyn Collectives, vectors: &mut Vectors, fold: Folds) {
+    let (size, me) = (group.size(), group.me());
+    let shared = || Arc::new(fold);
+    let folded = |at: usize| {
+        let all = (0..size).map(|member| number(member, at));
+        let mut stored = vec![0; fold.of.bytes()];
+        fold.of.write(fold.of(all, Some(size)), &mut stored);
+        fold.of.read(&stored)
+    };
+    for (vector, buffer) in &vectors.bound {
+        let len = buffer.bytes() / fold.of.bytes();
+        for _ in 0..2 {
+            let what = |call: &str| format!("{call} of {fold:?} by {size}");
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, Call::AllReduce(shared()));
+            vectors.check(buffer, 0..len, folded, &what("all-reduce"));
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, Call::ReduceScatter(shared()));
+            vectors.check(buffer, piece(len, me, size), folded, &what("reduce-scatter"));
+            for root in [0, size - 1] {
+                vectors.fill(buffer, |at| number(me, at));
+                run(group, *vector, Call::Reduce { root, fold: shared() });
+                let range = if me == root { 0..len } else { 0..0 };
+                vectors.check(buffer, range, folded, &what("reduce"));
+            }
+        }
+    }
+}
+
+/// All-gather and broadcast.
+pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
+    let (size, me) = (group.size(), group.me());
+    let element_bytes = vectors.of.bytes();
+    for (vector, buffer) in &vectors.bound {
+        let len = buffer.bytes() / element_bytes;
+        vectors.fill(buffer, |at| number(me, at));
+        run(group, *vector, Call::AllGather { element_bytes });
+        for member in 0..size {
+            let range = piece(len, member, size);
+            vectors.check(buffer, range, |at| number(member, at), "all-gather");
+        }
+        for root in 0..size {
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, Call::Broadcast { root });
+            vectors.check(buffer, 0..len, |at| number(root, at), "broadcast");
+        }
+    }
+}
+
+/// Members start what is on different vectors in different orders, all at once.
+pub(crate) fn in_any_order(group: &mut dyn Collectives) {
+    let vectors = Vectors::new(group, Type::F64);
+    let (size, me) = (group.size(), group.me());
+    vectors.bound.iter().for_each(|(_, buffer)| vectors.fill(buffer, |at| number(me, at)));
+    let fold = Folds { of: Type::F64, op: tensorwire_collectives::Op::Sum };
+    let count = vectors.bound.len();
+    let start = |turn: usize| {
+        let (vector, _) = vectors.bound[(turn + me) % count];
+        group.start(vector, Call::AllReduce(Arc::new(fold))).unwrap()
+    };
+    let tickets: Vec<_> = (0..count).map(start).collect();
+    tickets.into_iter().for_each(|ticket| group.wait(ticket, soon()).unwrap());
+    for (_, buffer) in &vectors.bound {
+        let sum = |at| (0..size).map(|member| number(member, at)).sum();
+        vectors.check(buffer, 0..buffer.bytes() / 8, sum, "in any order");
+    }
+}
+
+/// What is made of numbers whose sums depend on the order: the bytes of all vectors.
+pub(crate) fn bits(group: &mut dyn Collectives, vectors: &mut Vectors, fold: Folds) -> Vec<u8> {
+    let me = group.me();
+    let mut all = Vec::new();
+    for (vector, buffer) in &vectors.bound {
+        let uneven = |at: usize| ((at * 31 + me * 1009) as f64).sin() * 10f64.powi(me as i32 % 5);
+        vectors.fill(buffer, uneven);
+        run(group, *vector, Call::AllReduce(Arc::new(fold)));
+        all.extend_from_slice(&buffer.read().unwrap());
+    }
+    all
+}

@@ -1,0 +1,70 @@
+//! Processes that somebody else started: mpirun, srun, torchrun, a ps-lite tracker, Kubernetes. Each finds its
+//! place in what it was given; all but one then call that one, the launcher, and become what it says.
+//!
+//! ```text
+//! process of rank 0                               every other process
+//!   detect, open a lobby                            detect, call the lobby until it answers
+//!   gather all                               <-     who and where it is
+//!   prepare the job, launch                  ->     its assignment, and it is a member like any
+//! ```
+//!
+//! Knows nothing of what the job is. The environment is passed in.
+
+mod counts;
+mod detect;
+mod door_key;
+mod enter;
+mod lobby;
+mod node_list;
+
+use serde::{Deserialize, Serialize};
+
+use crate::assignment::Assignment;
+
+pub use counts::{CountError, share_out};
+pub use detect::{DetectError, Detected, Outer, Rendezvous, Seat, detect};
+pub use enter::{Enlisted, enlist};
+pub(crate) use lobby::Enlistee;
+pub use lobby::{EnlistError, Lobby};
+
+/// What a process says of itself when it enlists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Enlistment {
+    seat: Seat,
+    /// How many processes it was told that there are.
+    world: u32,
+    machine: Machine,
+    pid: u32,
+}
+
+/// What it is told.
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    /// The others are still coming, or the job is being prepared.
+    Wait,
+    /// The assignment, which holds no secret, and what that is made with.
+    Assigned { assignment: Box<Assignment>, salt: [u8; 32] },
+    /// It is one too many, or belongs elsewhere.
+    Refused { reason: String },
+    /// There will be no job; the launcher shows why.
+    NoJob,
+}
+
+/// Where a process runs. Two that run on the same machine share memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Machine {
+    name: String,
+    /// Differs wherever memory cannot be shared: between kernels, and between networks of containers, as
+    /// descriptors of memory are handed over by sockets.
+    id: String,
+}
+
+impl Machine {
+    fn here() -> Machine {
+        let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        let id = format!("{} {}", boot.trim(), network.display());
+        Machine { name, id }
+    }
+}
