@@ -460,6 +460,18 @@ impl Member {
     }
 }
 
+/// What a transport means for a fabric.
+fn backend(options: &WireOptions, transport: Transport, config: &mut FabricConfig) -> Backend {
+    match transport {
+        Transport::Auto | Transport::Shm => Backend::Shm,
+        Transport::Tcp => Backend::Tcp,
+        Transport::Verbs => {
+            config.arrival = options.arrival;
+            Backend::Verbs(options.verbs.clone())
+        }
+    }
+}
+
 /// A member's last word.
 #[derive(Clone, Debug)]
 pub struct Farewell {
@@ -470,18 +482,6 @@ impl Farewell {
     /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
     pub fn told_to_end(&self) {
         let _ = tell(&self.control, &FromMember::ToldToEnd);
-    }
-}
-
-/// What a transport means for a fabric.
-fn backend(options: &WireOptions, transport: Transport, config: &mut FabricConfig) -> Backend {
-    match transport {
-        Transport::Auto | Transport::Shm => Backend::Shm,
-        Transport::Tcp => Backend::Tcp,
-        Transport::Verbs => {
-            config.arrival = options.arrival;
-            Backend::Verbs(options.verbs.clone())
-        }
     }
 }
 

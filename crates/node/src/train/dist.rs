@@ -135,16 +135,15 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig) -> u64 {
         let parts = partition.parts(key, &spec).unwrap_or_default().into_iter();
         parts.map(move |part| (part.server, ValueSpec { rows: part.rows.len(), ..spec }))
     });
-    // a centre has no optimizer
-    let kept = if config.averaging().is_some() { 1 } else { 1 + config.rule().slots() };
     // fits: servers are few
     let is_here = |server: usize| config.hosts.is_here(Rank(config.masters() + server as u32));
     let sizes = config.store_sizes();
     let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
         let slots = if sizes.needs_slot(&part) { config.clients() as usize } else { 0 };
+        let state = if config.averaging().is_some() { 0 } else { config.rule().slots() };
+        let kept = part.bytes().saturating_mul(1 + state);
         // fits: usize is 64 bits wide
-        part.bytes().saturating_mul(kept).saturating_add(part.slot_bytes().saturating_mul(slots))
-            as u64
+        kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
     });
     bytes.fold(0, u64::saturating_add)
 }

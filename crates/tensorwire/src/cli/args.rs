@@ -140,7 +140,8 @@ pub(crate) struct JobArgs {
     /// that mpirun, srun or torchrun started]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<u32>,
-    /// Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may have 0 [default: 2, or the rest of those processes]
+    /// Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may
+    /// have 0 [default: 2, or the rest of those processes]
     #[arg(long, value_name = "K")]
     pub(crate) servers: Option<u32>,
     #[command(flatten)]
