@@ -3,10 +3,12 @@
 //! This facade re-exports the rooms of the project. A user of the fabric alone starts at
 //! [`fabric::Fabric`]; a user of the runtime builds a [`graph::Graph`], has it placed and planned, and
 //! runs it in a [`runtime::Session`]; a job of several processes is launched by [`node::launch`]; a store of
-//! tensors that they share is [`kvstore`], and `examples/kvstore.rs` a program that uses it.
+//! tensors that they share is [`kvstore`], and `examples/kvstore.rs` a program that uses it; what they fold and spread among
+//! themselves is [`collectives`].
 #![forbid(unsafe_code)]
 
 pub use tensorwire_base as base;
+pub use tensorwire_collectives as collectives;
 pub use tensorwire_fabric as fabric;
 pub use tensorwire_graph as graph;
 pub use tensorwire_kernels as kernels;
