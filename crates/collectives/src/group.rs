@@ -228,9 +228,6 @@ impl Group {
 
     /// A member that something is awaited of, and that is gone.
     fn check_awaited(&self) -> Result<(), GroupError> {
-        if self.fabric.fault().is_none() && self.running.is_empty() {
-            return Ok(());
-        }
         for member in self.running.iter().flat_map(Running::awaits) {
             self.check(member)?;
         }
@@ -293,8 +290,10 @@ impl Collectives for Group {
     fn progress(&mut self) -> Result<bool, GroupError> {
         self.land()?;
         let moved = self.run()?;
-        if !moved {
-            self.check_awaited()?;
+        if !moved && let Err(lost) = self.check_awaited() {
+            // whoever leaves in good order has written all before: what came since we looked counts
+            self.land()?;
+            return if self.run()? { Ok(true) } else { Err(lost) };
         }
         Ok(moved)
     }

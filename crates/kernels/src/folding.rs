@@ -238,10 +238,11 @@ impl<S: Stored<T>, T: Real> NullaryFnOnce for FoldInto<'_, S, T> {
     }
 }
 
-/// The larger of two; not a number if one is not.
+/// The larger of two, whatever their order: of two zeros that without a sign. Not a number if one is not.
 #[inline(always)]
 fn larger<T: Real>(a: T, b: T) -> T {
-    if a >= b || a.is_nan() { a } else { b }
+    let is_first = a > b || a.is_nan() || (a == b && !a.is_sign_negative());
+    if is_first { a } else { b }
 }
 
 #[cfg(test)]

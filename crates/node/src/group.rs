@@ -114,26 +114,37 @@ impl Bound {
 }
 
 impl Widest {
-    /// Gives all members the first one's `value`, through this vector, before anything else uses it. All have a value
-    /// of this size.
+    /// Gives all members the first one's `values`, through this vector, before anything else uses it. All have values
+    /// of these sizes.
     pub(crate) fn spread(
         &self,
         group: &SharedGroup,
-        value: &mut [u8],
+        values: &mut [&mut [u8]],
         deadline: Deadline,
     ) -> Result<(), ClientError> {
         let Widest { vector, buffer } = self;
         let mut group = group.lock();
         let is_first = group.me() == 0;
         let lent = |source| ClientError::Lent { vector: vector.0, source };
-        for piece in value.chunks_mut(buffer.bytes()) {
+        let pieces = values.iter_mut().flat_map(|value| value.chunks_mut(buffer.bytes()));
+        let mut pieces = pieces.peekable();
+        while pieces.peek().is_some() {
+            // the vector goes as a whole: as many at once as have room
+            let (mut round, mut end) = (Vec::new(), 0);
+            while let Some(piece) = pieces.next_if(|piece| end + piece.len() <= buffer.bytes()) {
+                let range = end..end + piece.len();
+                end = range.end;
+                round.push((range, piece));
+            }
             if is_first {
-                buffer.write().map_err(lent)?[..piece.len()].copy_from_slice(piece);
+                let mut all = buffer.write().map_err(lent)?;
+                round.iter().for_each(|(range, piece)| all[range.clone()].copy_from_slice(piece));
             }
             let ticket = group.start(*vector, Call::Broadcast { root: 0 })?;
             group.wait(ticket, deadline)?;
             if !is_first {
-                piece.copy_from_slice(&buffer.read().map_err(lent)?[..piece.len()]);
+                let all = buffer.read().map_err(lent)?;
+                round.into_iter().for_each(|(range, piece)| piece.copy_from_slice(&all[range]));
             }
         }
         Ok(())

@@ -7,7 +7,9 @@ use tensorwire_fabric::{
 };
 use tensorwire_memory::{Buffer, Window};
 
-use super::{COUNTERS, Group, GroupOptions, Landing, MAX_LANES, Opened, Remote, Vector, failed};
+use super::{
+    COUNTERS, Group, GroupOptions, Landing, MAX_LANES, Opened, Remote, STREAMS, Vector, failed,
+};
 use crate::error::GroupError;
 use crate::ports::{Collectives, VectorId};
 use crate::schedule::Algorithm;
@@ -129,7 +131,7 @@ impl Group {
             landing_bytes += bytes.next_multiple_of(ALIGN);
             let mut slots = Vec::new();
             for member in 0..size {
-                let counters = if member == self.me { 0 } else { COUNTERS };
+                let counters = if member == self.me { 0 } else { self.counters(algorithm) };
                 let alloc = |_| self.fabric.alloc_arrival().map_err(|error| failed(&error));
                 slots.push((0..counters).map(alloc).collect::<Result<Vec<_>, _>>()?);
             }
@@ -189,11 +191,6 @@ impl Group {
     /// What a member said of this bind; what others say meanwhile is kept.
     fn hear(&mut self, member: usize, bind: u32, deadline: Deadline) -> Result<Told, GroupError> {
         let rank = self.ranks[member];
-        let garbled = || {
-            GroupError::Failed(format!(
-                "member {member} (rank {rank}) binds in another order or form; do all run the same version?"
-            ))
-        };
         loop {
             let moment = self.fabric.ticket();
             let gone = self.fabric.gone(rank);
@@ -203,10 +200,16 @@ impl Group {
                 }
             }
             if let Some(body) = self.inbox[member].pop_front() {
-                let told: Told = postcard::from_bytes(&body).map_err(|_| garbled())?;
-                return if told.bind == bind { Ok(told) } else { Err(garbled()) };
+                let told: Told = postcard::from_bytes(&body).map_err(|_| self.garbled(member))?;
+                // of a bind that failed here before this member was heard
+                if told.bind < bind {
+                    continue;
+                }
+                return if told.bind == bind { Ok(told) } else { Err(self.garbled(member)) };
             }
             if let Some(gone) = gone {
+                // who went first is the cause
+                self.check(member)?;
                 return Err(self.lost(member, gone.to_string()));
             }
             if deadline.passed() || self.fabric.wait(moment, deadline) == Wake::TimedOut {
@@ -223,14 +226,26 @@ impl Group {
             let vectors: Vec<_> = told.vectors.iter().map(vector).collect();
             (vectors, told.deterministic, (told.segment_bytes, told.window), told.rings)
         };
-        let is_sound = theirs.vectors.iter().all(|vector| {
-            let known = |region: usize| region < theirs.regions.len();
-            vector.slots.len() == COUNTERS
-                && known(vector.region)
-                && vector.landing.is_none_or(|(region, _)| known(region))
-        });
-        if common(theirs) == common(ours) && is_sound {
-            return Ok(());
+        let is_sound = |vector: &ToldVector| {
+            let landing_bytes = self.landing_bytes_max(vector.algorithm, vector.bytes);
+            let holds = |region: usize, offset: u64, bytes: usize| {
+                let end = offset.checked_add(bytes as u64);
+                let region = theirs.regions.get(region).zip(end);
+                // fits: ALIGN is small
+                offset.is_multiple_of(ALIGN as u64) && region.is_some_and(|(at, end)| end <= at.1)
+            };
+            vector.slots.len() == self.counters(vector.algorithm)
+                && holds(vector.region, vector.offset, vector.bytes)
+                && vector
+                    .landing
+                    .is_none_or(|(region, offset)| holds(region, offset, landing_bytes))
+        };
+        if common(theirs) == common(ours) {
+            // equal from here on: what a sound vector is follows from what both know
+            return match theirs.vectors.iter().all(is_sound) {
+                true => Ok(()),
+                false => Err(self.garbled(member)),
+            };
         }
         let text = |told: &Told| {
             let (vectors, deterministic, segment, rings) = common(told);
@@ -267,17 +282,35 @@ impl Group {
         Ok(())
     }
 
+    fn garbled(&self, member: usize) -> GroupError {
+        let rank = self.ranks[member];
+        GroupError::Failed(format!(
+            "member {member} (rank {rank}) binds in another order or form; do all run the same version?"
+        ))
+    }
+
+    /// What a vector's lanes are signalled by, at most.
+    fn counters(&self, algorithm: Algorithm) -> usize {
+        match algorithm {
+            Algorithm::MultiRing => STREAMS * self.options.rings.clamp(1, MAX_LANES),
+            _ => STREAMS,
+        }
+    }
+
     pub(super) fn lost(&self, member: usize, reason: String) -> GroupError {
         GroupError::Lost { member, rank: self.ranks[member], reason }
     }
 
     /// What the operations of an algorithm need at most, with elements of any size.
-    fn landing_bytes_max(&self, algorithm: Algorithm, bytes: usize) -> usize {
+    pub(super) fn landing_bytes_max(&self, algorithm: Algorithm, bytes: usize) -> usize {
         let GroupOptions { segment_bytes, window, .. } = self.options;
         let size = self.size();
         // pieces and their slices are rounded up to elements, of 8 bytes at most
         let spare = 8 * (size + 1) * (MAX_LANES + 1) + 8 * usize::BITS as usize;
-        let direct = (size - 1) * (window * segment_bytes).min(bytes / size + 16);
+        // the last of a piece's segments has a whole place, however short it is
+        let piece = bytes / size + 16;
+        let segment = segment_bytes.max(8).min(piece);
+        let direct = (size - 1) * window.max(1).saturating_mul(segment).min(piece + segment);
         match algorithm {
             Algorithm::Shared => 0,
             // of two operations; what it has no way for is done directly

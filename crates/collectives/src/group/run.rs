@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, RemoteSlice, Signal};
 
+use super::fold::BLOCK_BYTES;
 use super::{Group, MAX_LANES, STREAMS, failed};
 use crate::error::GroupError;
 use crate::ports::{Call, Collectives, Fold, Ticket, VectorId};
@@ -77,7 +78,18 @@ impl Group {
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
         }
+        if fold.is_some() && element_bytes > BLOCK_BYTES {
+            return Err(wrong(format!(
+                "elements of more than {BLOCK_BYTES} bytes cannot be folded"
+            )));
+        }
         let made = self.schedule(index, kind, element_bytes);
+        let turns = if made.alternates { 2 } else { 1 };
+        let needed = turns * made.landing * element_bytes;
+        let room = self.landing_bytes_max(self.vectors[index].algorithm, bytes);
+        if needed > room {
+            return Err(wrong(format!("{needed} bytes would land where there is room for {room}")));
+        }
         if size == 1 {
             self.alone(index, fold.as_deref())?;
         }

@@ -119,9 +119,8 @@ fn spread(
     nodes: impl Iterator<Item = NodeId>,
     deadline: Deadline,
 ) -> Result<(), TrainError> {
-    for node in nodes {
-        let (_, mut bytes) = session.write(node.into())?;
-        widest.spread(group, &mut bytes, deadline)?;
-    }
-    Ok(())
+    let values = nodes.map(|node| session.write(node.into()).map(|(_, bytes)| bytes));
+    let mut values = values.collect::<Result<Vec<_>, SessionError>>()?;
+    let mut values: Vec<&mut [u8]> = values.iter_mut().map(|bytes| &mut **bytes).collect();
+    Ok(widest.spread(group, &mut values, deadline)?)
 }
