@@ -178,6 +178,7 @@ impl TensorGroup {
         element_bytes: usize,
     ) -> Result<Vec<Range<usize>>, GroupError> {
         let slices = &self.bound(tensor)?.slices;
+        check_elements(element_bytes)?;
         let size = self.group.size();
         Ok((0..slices.count()).map(|at| slices.piece(at, member, size, element_bytes)).collect())
     }
@@ -203,6 +204,9 @@ impl TensorGroup {
         deadline: Deadline,
     ) -> Result<(), GroupError> {
         let bound = self.tensors.get(tensor.0).ok_or_else(|| no_such(tensor))?;
+        if let Call::AllGather { element_bytes } = call {
+            check_elements(*element_bytes)?;
+        }
         let (me, overlaps) = (self.group.me(), self.design.overlaps());
         let call = of_all_vectors(call, self.devices.count());
         let mut operation = Operation::new(bound, self.devices.as_ref(), &call, me, overlaps);
@@ -271,6 +275,12 @@ impl Fold for TensorFold {
     fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
         self.fold.fold_into(into, from, whole.map(|members| members * self.devices));
     }
+}
+
+/// Pieces are of whole elements.
+fn check_elements(element_bytes: usize) -> Result<(), GroupError> {
+    let none = || GroupError::Failed("elements have at least one byte".to_string());
+    if element_bytes == 0 { Err(none()) } else { Ok(()) }
 }
 
 fn no_such(TensorId(tensor): TensorId) -> GroupError {

@@ -139,6 +139,11 @@ impl Lobby {
         let failed = |source| EnlistError::Listen { at: detected.rendezvous.to_string(), source };
         listener.set_nonblocking(true).map_err(failed)?;
         let at = listener.local_addr().map_err(failed)?;
+        if secret.is_none() && !at.ip().is_loopback() {
+            tracing::warn!(
+                "whoever reaches {at} and knows the launcher's name of this job can take part in it; set TENSORWIRE_SECRET to the same random text for all processes"
+            );
+        }
         let job = door_key::credentials(&detected.key, secret);
         let seats = (0..detected.world).map(|_| None).collect();
         let state = State { seats, lost: None, left: 0, dismissed: false };
@@ -463,6 +468,8 @@ fn ask(
         }
         Err(reason) => {
             let answer = Answer::Refused { reason: reason.clone() };
+            // whoever does not read holds up nobody
+            drop(state);
             write_frame(&mut stream, &answer).map_err(failed)?;
             Err(reason)
         }
