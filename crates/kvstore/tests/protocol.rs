@@ -382,6 +382,31 @@ fn a_replacement_gets_the_log_and_then_what_was_not_answered() {
 }
 
 #[test]
+fn a_value_that_was_shown_and_not_read_is_asked_for_again() {
+    let mut worker = worker();
+    worker.pull(1, PART, 0);
+    worker.pull(2, PART, 0);
+    let (id, ..) = next(&mut worker).unwrap();
+    let shown = |id| Reply { id, what: Answer::Value { version: 0, value: Carried::There(PLACE) } };
+    assert!(matches!(worker.on_reply(0, &shown(id)), Some(WorkerEvent::Value { op: 1, .. })));
+    // it dies before that is read
+    worker.on_replaced(0);
+    for _ in 0..2 {
+        let (id, ..) = next(&mut worker).unwrap();
+        worker.on_reply(0, &Reply { id, what: Answer::Placed { place: None, rounds: 0 } });
+    }
+    worker.on_read(0, id);
+    let (again, op, what) = next(&mut worker).unwrap();
+    assert_eq!((op, what), (Some(1), What::Pull { part: PART, round: 0 }));
+    assert_eq!(next(&mut worker), None);
+    assert!(worker.on_reply(0, &shown(again)).is_some());
+    assert_eq!(next(&mut worker), None, "it is not read yet");
+    worker.on_read(0, again);
+    assert_eq!(next(&mut worker).unwrap().1, Some(2));
+    assert_eq!(worker.on_reply(0, &shown(again)), None);
+}
+
+#[test]
 fn a_replacement_from_nothing_gets_the_first_value_too() {
     let mut worker = worker();
     worker.seed(1, PART, 0);

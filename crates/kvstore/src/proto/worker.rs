@@ -187,11 +187,18 @@ impl Worker {
         Some(self.start(server, id, UnderWay { server, op, priority, what }, now_ms))
     }
 
-    /// Takes an answer; none: nobody waits for it.
+    /// Takes an answer; none: nobody waits for it. A value that its server shows counts as answered only with
+    /// [`Worker::on_read`]: until then it can be lost with the server.
     pub fn on_reply(&mut self, server: usize, reply: &Reply) -> Option<WorkerEvent> {
         let asked = self.under_way.get(&reply.id)?;
         if asked.server != server {
             return None;
+        }
+        if let (What::Pull { part, .. }, Answer::Value { version, value: Carried::There(place) }) =
+            (&asked.what, &reply.what)
+        {
+            let (op, value) = (asked.op?, Carried::There(*place));
+            return Some(WorkerEvent::Value { op, part: *part, version: *version, value });
         }
         let UnderWay { op, what, .. } = self.under_way.remove(&reply.id)?;
         self.links[server].waiting -= 1;
@@ -221,6 +228,22 @@ impl Worker {
                 })
             }
         }
+    }
+
+    /// The value that the answer to a pull showed has been read.
+    pub fn on_read(&mut self, server: usize, id: RequestId) {
+        let part = match self.under_way.get(&id) {
+            Some(UnderWay { server: of, what: What::Pull { part, .. }, .. }) if *of == server => {
+                *part
+            }
+            _ => return,
+        };
+        self.under_way.remove(&id);
+        self.links[server].waiting -= 1;
+        if let Some(part) = self.parts.get_mut(&part) {
+            part.pulling = false;
+        }
+        self.wake(part);
     }
 
     /// Another process took over from this server's last snapshot: it is told of every part again, gets what

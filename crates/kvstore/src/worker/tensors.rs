@@ -144,7 +144,7 @@ impl Core {
     pub(super) fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
         for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
             if self.links[server].lost.is_some() {
-                // whoever takes over is asked again
+                // not read: it is unanswered, and whoever takes over is asked again
                 continue;
             }
             let rank = self.links[server].rank;
@@ -158,6 +158,7 @@ impl Core {
                     // asked for twice: it is held once
                     self.links[before.server].taken.push(before.id);
                 }
+                self.proto.on_read(server, id);
                 self.done(Some(op));
                 continue;
             }
@@ -174,6 +175,7 @@ impl Core {
                 self.bytes_copied += spread(pulled)?;
             }
             self.links[server].taken.push(id);
+            self.proto.on_read(server, id);
             self.done(Some(op));
         }
         Ok(())

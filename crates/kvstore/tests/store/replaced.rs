@@ -1,6 +1,7 @@
 //! Servers that die, and others that take over from what they kept: no push is lost, none counted twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::{Key, KvServer, KvWorker, Progress, Ticket, ValueSpec};
@@ -256,6 +257,53 @@ fn calls_and_pushes_go_on_with_the_server_that_takes_over() {
         assert_eq!(store.returned(ticket).unwrap(), b"\0two");
         push_all(&mut store, 0, 2);
         assert_eq!(pull(&mut store), [1001.0; 4]);
+        store.close(soon()).unwrap();
+    });
+}
+
+/// It answered and died before the worker looked: both come to the worker at once.
+#[test]
+fn a_value_that_died_with_its_server_is_pulled_from_the_one_that_takes_over() {
+    let [is_asked, is_dead, has_looked] = [(); 3].map(|()| AtomicBool::new(false));
+    let job = Job { checkpoint: Some(1), ..Job::shm(1, 1, Mode::Sync) };
+    let first = |end: End| {
+        let mut server = end.server();
+        while !is_asked.load(Ordering::SeqCst) {
+            server.progress().unwrap();
+        }
+        // it answers, and ends without a goodbye
+        let enough = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < enough {
+            server.progress().unwrap();
+        }
+        drop(server);
+        is_dead.store(true, Ordering::SeqCst);
+        // nobody takes over before the worker has seen both
+        while !has_looked.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    replaced(&job, first, |end| {
+        let mut store = end.worker();
+        begin(&mut store, 0);
+        push_all(&mut store, 0, 2);
+        // its memory is known from here on
+        assert_eq!(pull(&mut store), [1001.0; 4]);
+        let into = specs().map(|spec| vec![tensor(&mut store, &spec, |_| f32::NAN)]);
+        let ticket = store.pull(&keys(), &into, 0).unwrap();
+        store.progress().unwrap();
+        is_asked.store(true, Ordering::SeqCst);
+        while !is_dead.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // the fabric's own thread has seen the end by now
+        std::thread::sleep(Duration::from_millis(100));
+        store.progress().unwrap();
+        has_looked.store(true, Ordering::SeqCst);
+        store.wait(ticket, soon()).unwrap();
+        for into in &into {
+            assert!(f32s(&into[0]).iter().all(|value| *value == 1001.0));
+        }
         store.close(soon()).unwrap();
     });
 }
