@@ -30,11 +30,12 @@ pub struct GroupOptions {
     pub table: Option<Table>,
     /// Every fold is in the order of members, so that all algorithms have the same bits.
     pub deterministic: bool,
-    /// Bytes that are sent at a time, so that what has come is folded while the rest is on the wire.
+    /// Bytes that are sent at a time, so that what has come is folded while the rest is on the wire; one element at
+    /// least.
     pub segment_bytes: usize,
-    /// So many segments of a member land before the first of them is folded, at most.
+    /// So many segments of a member land before the first of them is folded, at most; 0 counts as 1.
     pub window: usize,
-    /// Of [`Algorithm::MultiRing`].
+    /// Of [`Algorithm::MultiRing`], from 1 to 4: others count as the nearest.
     pub rings: usize,
 }
 

@@ -97,13 +97,13 @@ pub trait Collectives: Debug + Send {
     /// Which of them this one is.
     fn me(&self) -> usize;
 
-    /// Memory in which vectors may lie.
+    /// Memory in which vectors may lie, for the life of the group.
     ///
     /// # Errors
     /// When there is none left.
     fn alloc(&mut self, bytes: usize) -> Result<Slab, GroupError>;
 
-    /// Makes vectors known to the group; each member binds as many, of the same lengths, in the same order. They
+    /// Makes vectors known to the group, for its life; each member binds as many, of the same lengths, in the same order. They
     /// lie in memory of [`Collectives::alloc`]. Waits for the others.
     ///
     /// # Errors
