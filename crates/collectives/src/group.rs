@@ -6,6 +6,7 @@ mod fold;
 mod run;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalSlot, Channel, Completion, Fabric, Ticket as Moment, Wake};
@@ -14,9 +15,9 @@ use tensorwire_memory::{Arena, Buffer, Place, Slab, Window};
 
 use crate::error::GroupError;
 use crate::ports::{Call, Collectives, GroupStats, Ticket, VectorId};
-use crate::schedule::Algorithm;
+use crate::schedule::{Algorithm, Schedule};
 use crate::table::Table;
-use run::Running;
+use run::{Running, ScheduleKey};
 
 /// Bytes of the vector that barriers use, whose content does not matter.
 const BARRIER_BYTES: usize = 64;
@@ -112,6 +113,8 @@ struct Vector {
     /// All members are known to be done with the last one whoever starts the next.
     is_settled: bool,
     busy: bool,
+    /// That were made so far.
+    schedules: Vec<(ScheduleKey, Arc<Schedule>)>,
 }
 
 /// Where addends of a vector land here.

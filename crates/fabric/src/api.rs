@@ -117,6 +117,15 @@ pub struct Memcpy<'a> {
     pub token: u64,
 }
 
+/// What became of a memcpy that [`Channel::memcpy_now`] took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is over, and has no completion.
+    Done,
+    /// Its completion will come.
+    Queued,
+}
+
 /// The end of one posted memcpy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -300,6 +309,18 @@ impl Channel {
     /// Posts one copy. Never waits for the peer; its completion comes through [`Fabric::poll`], and
     /// the local region stays alive until then.
     pub fn memcpy(&self, memcpy: Memcpy<'_>) -> Result<(), PostError> {
+        let work = self.work(memcpy)?;
+        self.fabric.device.post(self.peer, self.queue_pair, work)
+    }
+
+    /// As [`Channel::memcpy`], but what this transport can do at once is over when this returns, and has no completion:
+    /// a small copy to memory that is shared.
+    pub fn memcpy_now(&self, memcpy: Memcpy<'_>) -> Result<Posted, PostError> {
+        let work = self.work(memcpy)?;
+        self.fabric.device.post_now(self.peer, self.queue_pair, work)
+    }
+
+    fn work(&self, memcpy: Memcpy<'_>) -> Result<Work, PostError> {
         let Memcpy { local, remote, bytes, direction, signal, token } = memcpy;
         check(Side::Local, local.offset, bytes, local.region.bytes())?;
         check(Side::Remote, remote.offset, bytes, remote.region.bytes())?;
@@ -307,20 +328,16 @@ impl Channel {
             let (channel, region) = (self.peer, remote.region.peer());
             return Err(PostError::WrongPeer { channel, region });
         }
-        self.fabric.device.post(
-            self.peer,
-            self.queue_pair,
-            Work {
-                local: local.region.memory().clone(),
-                local_offset: local.offset,
-                remote: remote.region.clone(),
-                remote_offset: remote.offset,
-                bytes,
-                direction,
-                signal,
-                token,
-            },
-        )
+        Ok(Work {
+            local: local.region.memory().clone(),
+            local_offset: local.offset,
+            remote: remote.region.clone(),
+            remote_offset: remote.offset,
+            bytes,
+            direction,
+            signal,
+            token,
+        })
     }
 
     /// Sends at most [`MESSAGE_BYTES_MAX`] bytes; messages of one peer arrive in order. Waits until

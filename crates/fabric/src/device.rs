@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
 
-use crate::api::{ArrivalSlot, Direction, Signal};
+use crate::api::{ArrivalSlot, Direction, Posted, Signal};
 use crate::config::{Endpoint, PeerAddress};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
@@ -57,6 +57,11 @@ pub(crate) trait Device: Debug + Send + Sync {
 
     /// Accepts the work or refuses it whole. What is accepted completes exactly once.
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError>;
+
+    /// As [`Device::post`], but what can be done at once is over when this returns.
+    fn post_now(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
+        self.post(peer, queue_pair, work).map(|()| Posted::Queued)
+    }
 
     /// Moves what only moves when somebody looks. Bounded.
     fn progress(&self) {}

@@ -56,24 +56,36 @@ impl Doorbell {
 
     /// Spins for at most `spin`, then sleeps until rung or until the deadline.
     pub(crate) fn wait(&self, ticket: Ticket, spin: Duration, deadline: Deadline) -> Waited {
+        let rung = || Waited { wake: Wake::Event, blocked: false };
         if self.ticket() != ticket {
-            return Waited { wake: Wake::Event, blocked: false };
+            return rung();
         }
-        let spin_until = Instant::now() + spin.min(deadline.remaining());
-        while Instant::now() < spin_until {
-            for _ in 0..64 {
-                if self.ticket() != ticket {
-                    return Waited { wake: Wake::Event, blocked: false };
-                }
-                std::hint::spin_loop();
+        if !spin.is_zero() {
+            // before the clock is read: what comes at once is not to wait for that
+            if self.rings_soon(ticket) {
+                return rung();
             }
-            // whoever is to ring may wait for this very core
-            std::thread::yield_now();
+            let spin_until = Instant::now() + spin.min(deadline.remaining());
+            while Instant::now() < spin_until {
+                // whoever is to ring may wait for this very core
+                std::thread::yield_now();
+                if self.rings_soon(ticket) {
+                    return rung();
+                }
+            }
         }
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let wake = self.sleep(ticket, deadline);
         self.waiters.fetch_sub(1, Ordering::SeqCst);
         Waited { wake, blocked: true }
+    }
+
+    /// Looks a few times.
+    fn rings_soon(&self, ticket: Ticket) -> bool {
+        (0..64).any(|_| {
+            std::hint::spin_loop();
+            self.ticket() != ticket
+        })
     }
 
     fn sleep(&self, ticket: Ticket, deadline: Deadline) -> Wake {

@@ -41,7 +41,7 @@ mod verbs;
 
 pub use api::{
     ArrivalSlot, Channel, Completion, Direction, Fabric, LocalSlice, MESSAGE_BYTES_MAX, Memcpy,
-    Message, RemoteSlice, Signal,
+    Message, Posted, RemoteSlice, Signal,
 };
 pub use arrival::ArrivalMode;
 pub use common::{FabricStats, Gone};

@@ -19,10 +19,10 @@ use tensorwire_tensor::DType;
 use super::devices::DeviceThreads;
 use super::payload::Payload;
 use super::{ALLREDUCE, CollectiveKind, SLICES, Tensor, Told, Way};
-use crate::machine::cores;
 
-/// How long a wait spins before it sleeps, if every member has a core.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a wait looks and yields before it sleeps: as long as others need for short vectors where several share a
+/// core.
+const SPIN: Duration = Duration::from_micros(200);
 /// Longest that an operation may take: others may be comparing a large vector meanwhile.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// To each peer, as in training.
@@ -136,13 +136,12 @@ enum SubjectKind {
 impl Subject {
     fn open(member: &Member, told: &Told) -> Result<Subject, AllreduceError> {
         let Told { spec, way } = told;
-        let is_crowded = member.world() > cores();
         let fabric = member.connect(
             &WireOptions {
                 transport: spec.transport,
                 verbs: spec.verbs.clone(),
                 arrival: spec.arrival,
-                spin: if is_crowded { Duration::ZERO } else { SPIN },
+                spin: SPIN,
                 queue_pairs: QUEUE_PAIRS,
                 peers: Peers::All,
             },

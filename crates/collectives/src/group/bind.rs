@@ -100,6 +100,7 @@ impl Group {
                 epoch: 0,
                 is_settled: true,
                 busy: false,
+                schedules: Vec::new(),
             });
         }
         Ok((first..self.vectors.len() as u32).map(VectorId).collect())

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, RemoteSlice, Signal};
+use tensorwire_fabric::{
+    Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal,
+};
 
 use super::fold::BLOCK_BYTES;
 use super::{Group, MAX_LANES, STREAMS, failed};
@@ -18,13 +20,22 @@ pub(super) struct Running {
     pub(super) vector: usize,
     pub(super) fold: Option<Arc<dyn Fold>>,
     pub(super) element_bytes: usize,
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     /// Where each lane is.
     at: Vec<usize>,
     /// Writes that were posted and are not over.
     pub(super) in_flight: usize,
     /// Bytes from the landing's start on where this one's addends land.
     pub(super) landing_offset: usize,
+}
+
+/// What the schedule of a vector was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ScheduleKey {
+    kind: Kind,
+    element_bytes: usize,
+    /// All wait for all before anything else.
+    meets: bool,
 }
 
 /// Where a write goes.
@@ -114,7 +125,24 @@ impl Group {
         Ok(ticket)
     }
 
-    fn schedule(&self, vector: usize, kind: Kind, element_bytes: usize) -> Schedule {
+    /// As it was made for the same before: short vectors would take longer to be scheduled than to be folded.
+    fn schedule(&mut self, vector: usize, kind: Kind, element_bytes: usize) -> Arc<Schedule> {
+        let known = &self.vectors[vector];
+        // whoever is done with an all-reduce knows that all have come, and what they folded; else what is written
+        // might meet what others have not left or folded yet
+        let is_settled = known.is_settled && kind == Kind::AllReduce;
+        let meets = !is_settled && known.buffer.bytes() > 0;
+        let key = ScheduleKey { kind, element_bytes, meets };
+        if let Some((_, made)) = known.schedules.iter().find(|(of, _)| *of == key) {
+            return made.clone();
+        }
+        let made = Arc::new(self.make_schedule(vector, key));
+        self.vectors[vector].schedules.push((key, made.clone()));
+        made
+    }
+
+    fn make_schedule(&self, vector: usize, key: ScheduleKey) -> Schedule {
+        let ScheduleKey { kind, element_bytes, meets } = key;
         let known = &self.vectors[vector];
         let shape = Shape {
             size: self.size(),
@@ -126,9 +154,7 @@ impl Group {
             deterministic: self.options.deterministic,
         };
         let mut made = schedule(known.algorithm, kind, shape);
-        // whoever is done with an all-reduce knows that all have come, and what they folded; else what is
-        // written might meet what others have not left or folded yet
-        if !(known.is_settled && kind == Kind::AllReduce) {
+        if meets {
             for lane in &mut made.lanes {
                 let mut steps = shape.meet();
                 steps.append(lane);
@@ -182,16 +208,12 @@ impl Group {
                         Target::Landing(running.landing_offset + at * running.element_bytes)
                     }
                 };
-                let sent =
-                    self.post(running, counter(lane, *stream), *to, running.bytes(range), target)?;
-                running.in_flight += usize::from(sent);
-                return Ok(sent);
+                let (counter, bytes) = (counter(lane, *stream), running.bytes(range));
+                return self.send(running, counter, *to, bytes, target);
             }
             Step::Signal { to, stream } => {
                 let counter = counter(lane, *stream);
-                let sent = self.post(running, counter, *to, 0..0, Target::Vector)?;
-                running.in_flight += usize::from(sent);
-                return Ok(sent);
+                return self.send(running, counter, *to, 0..0, Target::Vector);
             }
             Step::Receive { from, stream } => {
                 let counter = counter(lane, *stream);
@@ -217,6 +239,19 @@ impl Group {
     }
 
     /// Writes bytes of a vector to a member, and signals; false if there is no room for it now.
+    fn send(
+        &mut self,
+        running: &mut Running,
+        counter: usize,
+        to: usize,
+        bytes: Range<usize>,
+        target: Target,
+    ) -> Result<bool, GroupError> {
+        let posted = self.post(running, counter, to, bytes, target)?;
+        running.in_flight += usize::from(posted == Some(Posted::Queued));
+        Ok(posted.is_some())
+    }
+
     fn post(
         &mut self,
         running: &Running,
@@ -224,9 +259,9 @@ impl Group {
         to: usize,
         bytes: Range<usize>,
         target: Target,
-    ) -> Result<bool, GroupError> {
+    ) -> Result<Option<Posted>, GroupError> {
         let known = &mut self.vectors[running.vector];
-        let Some(remote) = &known.remotes[to] else { return Ok(true) };
+        let Some(remote) = &known.remotes[to] else { return Ok(Some(Posted::Done)) };
         // fits: offsets into memory, and bytes of it; so below
         let (region, offset) = match (target, remote.landing) {
             (Target::Vector, _) => (remote.vector, remote.offset + bytes.start as u64),
@@ -235,7 +270,7 @@ impl Group {
         };
         let epoch = known.sent[counter][to] + 1;
         let channels = &self.channels[to];
-        let posted = channels[counter % channels.len()].memcpy(Memcpy {
+        let posted = channels[counter % channels.len()].memcpy_now(Memcpy {
             local: LocalSlice {
                 region: &known.region,
                 offset: (known.buffer.place().offset + bytes.start) as u64,
@@ -247,12 +282,12 @@ impl Group {
             token: running.ticket.0,
         });
         match posted {
-            Ok(()) => {
+            Ok(posted) => {
                 known.sent[counter][to] = epoch;
                 self.bytes_sent += bytes.len() as u64;
-                Ok(true)
+                Ok(Some(posted))
             }
-            Err(PostError::Full { .. }) => Ok(false),
+            Err(PostError::Full { .. }) => Ok(None),
             Err(PostError::PeerLost { cause, .. }) => Err(self.lost(to, cause)),
             Err(error) => Err(failed(&error)),
         }

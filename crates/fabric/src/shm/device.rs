@@ -14,6 +14,7 @@ use super::copier::Copiers;
 use super::progress::Owner;
 use super::queue_pair::QueuePairs;
 use super::region;
+use crate::api::Posted;
 use crate::board::Board;
 use crate::common::{self, Core, Peer};
 use crate::config::{Endpoint, FabricConfig, PeerAddress};
@@ -166,6 +167,10 @@ impl Device for ShmDevice {
 
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {
         self.pairs(peer).post(queue_pair, work)
+    }
+
+    fn post_now(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
+        self.pairs(peer).post_now(queue_pair, work)
     }
 
     fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {

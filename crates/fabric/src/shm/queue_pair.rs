@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tensorwire_base::{Deadline, Rank};
 
 use super::copier::Copiers;
-use crate::api::{Completion, Direction};
+use crate::api::{Completion, Direction, Posted};
 use crate::board::Board;
 use crate::common::{Core, Credits, Peer};
 use crate::device::Work;
@@ -53,17 +53,35 @@ impl QueuePairs {
         QueuePairs { core, peer, board: Arc::new(board), copiers, pairs }
     }
 
-    pub(super) fn post(&self, queue_pair: usize, work: Work) -> Result<(), PostError> {
+    /// A small one is over at once, if no other is in its way.
+    pub(super) fn post_now(&self, queue_pair: usize, work: Work) -> Result<Posted, PostError> {
+        self.check(&work)?;
+        let pair = &self.pairs[queue_pair];
+        let ordered = pair.order.lock();
+        if work.bytes >= COPIER_BYTES_MIN || pair.queued.load(Ordering::Acquire) != 0 {
+            drop(ordered);
+            return self.post(queue_pair, work).map(|()| Posted::Queued);
+        }
+        self.core.counters().posted(work.direction, work.bytes);
+        carry_out(&work, &self.board);
+        Ok(Posted::Done)
+    }
+
+    fn check(&self, work: &Work) -> Result<(), PostError> {
         self.peer.check()?;
-        let peer = self.peer.member.rank;
         // fits: usize is 64 bits wide
-        work.check_slot(peer, self.board.slots() as u64)?;
+        work.check_slot(self.peer.member.rank, self.board.slots() as u64)
+    }
+
+    pub(super) fn post(&self, queue_pair: usize, work: Work) -> Result<(), PostError> {
+        self.check(&work)?;
+        let peer = self.peer.member.rank;
         let pair = &self.pairs[queue_pair];
         pair.credits.take()?;
         self.core.counters().posted(work.direction, work.bytes);
         let ordered = pair.order.lock();
         let memcpy =
-            Posted { core: self.core.clone(), board: self.board.clone(), pair: pair.clone(), work };
+            Accepted { core: self.core.clone(), board: self.board.clone(), pair: pair.clone(), work };
         if memcpy.work.bytes < COPIER_BYTES_MIN && pair.queued.load(Ordering::Acquire) == 0 {
             memcpy.run(peer, ordered);
             return Ok(());
@@ -97,24 +115,28 @@ impl QueuePairs {
 }
 
 /// An accepted memcpy.
-struct Posted {
+struct Accepted {
     core: Arc<Core>,
     board: Arc<Board>,
     pair: Arc<QueuePair>,
     work: Work,
 }
 
-impl Posted {
+impl Accepted {
     fn run(&self, peer: Rank, ordered: MutexGuard<'_, ()>) {
-        let work = &self.work;
-        let remote = work.remote.mapping().expect("shm maps every region that it opens");
-        copy(work, remote);
-        if let Some(signal) = work.signal {
-            self.board.raise(signal.slot.index(), signal.epoch);
-        }
+        carry_out(&self.work, &self.board);
         drop(ordered);
-        let completion = Completion { token: work.token, peer, result: Ok(()) };
+        let completion = Completion { token: self.work.token, peer, result: Ok(()) };
         self.core.complete(completion, &self.pair.credits);
+    }
+}
+
+/// Copies, and then signals.
+fn carry_out(work: &Work, board: &Board) {
+    let remote = work.remote.mapping().expect("shm maps every region that it opens");
+    copy(work, remote);
+    if let Some(signal) = work.signal {
+        board.raise(signal.slot.index(), signal.epoch);
     }
 }
 
