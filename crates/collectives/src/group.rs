@@ -34,8 +34,9 @@ pub struct GroupOptions {
     /// Bytes that are sent at a time, so that what has come is folded while the rest is on the wire; one element at
     /// least.
     pub segment_bytes: usize,
-    /// So many segments of a member land before the first of them is folded, at most; 0 counts as 1.
-    pub window: usize,
+    /// So many bytes of all members together land before the first of them is folded, at most, but a segment of each
+    /// at least: what is in flight is to stay in the caches of those that share them.
+    pub in_flight_bytes: usize,
     /// Of [`Algorithm::MultiRing`], from 1 to 4: others count as the nearest.
     pub rings: usize,
 }
@@ -47,7 +48,7 @@ impl Default for GroupOptions {
             table: None,
             deterministic: false,
             segment_bytes: 512 << 10,
-            window: 4,
+            in_flight_bytes: 1 << 20,
             rings: 2,
         }
     }

@@ -124,7 +124,7 @@ pub trait Collectives: Debug + Send {
     /// When a member is lost. So everywhere below.
     fn progress(&mut self) -> Result<bool, GroupError>;
 
-    /// Is it over? Once it has said so, it knows the ticket no more, and says so always.
+    /// Is it over? Once it has said so, it knows the ticket no more, and says so always; of what failed, never.
     fn is_done(&mut self, ticket: Ticket) -> bool;
 
     /// Takes note of this moment, for [`Collectives::wait_for_news`].

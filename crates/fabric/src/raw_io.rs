@@ -30,6 +30,22 @@ impl<'a> Span<'a> {
     }
 }
 
+/// Has epoll say that there is something only when there are so many bytes, or the end.
+pub(crate) fn set_receive_low_water(socket: &OwnedFd, bytes: usize) {
+    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: `value` is a c_int that lives through the call, and its size is given. A refusal leaves the socket as
+    // it was, which wakes earlier.
+    let _ = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
+        )
+    };
+}
+
 /// Sends `head`, then `payload`, as much as the socket takes.
 pub(crate) fn send(
     socket: &OwnedFd,

@@ -40,6 +40,8 @@ pub struct MpiGroup {
     own: Option<Communicator>,
     vectors: Vec<Vector>,
     running: Vec<Running>,
+    /// Operations that ended without what they were to do.
+    failed: Vec<Ticket>,
     started: u64,
     /// Waits in a row in which nothing moved.
     waited: u32,
@@ -102,6 +104,7 @@ impl MpiGroup {
             own: Some(own),
             vectors: Vec::new(),
             running: Vec::new(),
+            failed: Vec::new(),
             started: 0,
             waited: 0,
             groups,
@@ -341,11 +344,15 @@ impl Collectives for MpiGroup {
             moved = true;
             let Running { ticket, vector, operation, then } = self.running.swap_remove(at);
             let Some(lent) = operation.into_held() else { continue };
-            match self.end(vector, lent, then)? {
-                Some(operation) => {
+            match self.end(vector, lent, then) {
+                Ok(Some(operation)) => {
                     self.running.push(Running { ticket, vector, operation, then: Then::Nothing });
                 }
-                None => self.vectors[vector].is_busy = false,
+                Ok(None) => self.vectors[vector].is_busy = false,
+                Err(error) => {
+                    self.failed.push(ticket);
+                    return Err(error);
+                }
             }
         }
         if moved {
@@ -356,6 +363,7 @@ impl Collectives for MpiGroup {
 
     fn is_done(&mut self, ticket: Ticket) -> bool {
         !self.running.iter().any(|running| running.ticket == ticket)
+            && !self.failed.contains(&ticket)
     }
 
     fn observe(&mut self) {}

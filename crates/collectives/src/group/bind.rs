@@ -23,7 +23,7 @@ struct Told {
     bind: u32,
     deterministic: bool,
     segment_bytes: usize,
-    window: usize,
+    in_flight_bytes: usize,
     rings: usize,
     /// Key and bytes of the regions that the vectors and the landing are in.
     regions: Vec<(u64, u64)>,
@@ -176,8 +176,10 @@ impl Group {
                 slots: mine.slots[member].iter().map(|slot| slot.0).collect(),
             });
         }
-        let GroupOptions { deterministic, segment_bytes, window, rings, .. } = self.options;
-        Told { bind, deterministic, segment_bytes, window, rings, regions, vectors: told }
+        let GroupOptions { deterministic, segment_bytes, in_flight_bytes, rings, .. } =
+            self.options;
+        let vectors = told;
+        Told { bind, deterministic, segment_bytes, in_flight_bytes, rings, regions, vectors }
     }
 
     fn tell(&self, member: usize, told: &Told, deadline: Deadline) -> Result<(), GroupError> {
@@ -225,7 +227,7 @@ impl Group {
         let common = |told: &Told| {
             let vector = |v: &ToldVector| (v.bytes, v.algorithm.name());
             let vectors: Vec<_> = told.vectors.iter().map(vector).collect();
-            (vectors, told.deterministic, (told.segment_bytes, told.window), told.rings)
+            (vectors, told.deterministic, (told.segment_bytes, told.in_flight_bytes), told.rings)
         };
         let is_sound = |vector: &ToldVector| {
             let landing_bytes = self.landing_bytes_max(vector.algorithm, vector.bytes);
@@ -251,8 +253,10 @@ impl Group {
         let text = |told: &Told| {
             let (vectors, deterministic, segment, rings) = common(told);
             let order = if deterministic { ", folded in order" } else { "" };
-            let (segment, window) = segment;
-            format!("{vectors:?} in {window} segments of {segment} bytes and {rings} rings{order}")
+            let (segment, in_flight) = segment;
+            format!(
+                "{vectors:?} in segments of {segment} bytes, {in_flight} in flight, and {rings} rings{order}"
+            )
         };
         let rank = self.ranks[member];
         Err(GroupError::Differs { member, rank, theirs: text(theirs), ours: text(ours) })
@@ -298,20 +302,27 @@ impl Group {
         }
     }
 
+    /// Segments of a member that land before the first of them is folded.
+    pub(super) fn window(&self) -> usize {
+        let GroupOptions { segment_bytes, in_flight_bytes, .. } = self.options;
+        let of_all = segment_bytes.saturating_mul(self.size() - 1);
+        (in_flight_bytes / of_all.max(1)).max(1)
+    }
+
     pub(super) fn lost(&self, member: usize, reason: String) -> GroupError {
         GroupError::Lost { member, rank: self.ranks[member], reason }
     }
 
     /// What the operations of an algorithm need at most, with elements of any size.
     pub(super) fn landing_bytes_max(&self, algorithm: Algorithm, bytes: usize) -> usize {
-        let GroupOptions { segment_bytes, window, .. } = self.options;
+        let GroupOptions { segment_bytes, .. } = self.options;
         let size = self.size();
         // pieces and their slices are rounded up to elements, of 8 bytes at most
         let spare = 8 * (size + 1) * (MAX_LANES + 1) + 8 * usize::BITS as usize;
         // the last of a piece's segments has a whole place, however short it is
         let piece = bytes / size + 16;
         let segment = segment_bytes.max(8).min(piece);
-        let direct = (size - 1) * window.max(1).saturating_mul(segment).min(piece + segment);
+        let direct = (size - 1) * self.window().saturating_mul(segment).min(piece + segment);
         match algorithm {
             Algorithm::Shared => 0,
             // of two operations; what it has no way for is done directly

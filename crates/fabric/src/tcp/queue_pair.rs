@@ -21,6 +21,8 @@ use crate::region::RegionMemory;
 
 /// Bytes moved for one socket before the next one has its turn.
 const TURN_BYTES: usize = 4 << 20;
+/// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
+const WAKE_BYTES: u64 = 256 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
 const RESPONSES_MAX: usize = 1 << 20;
 
@@ -92,6 +94,8 @@ struct Receiving {
     header: [u8; HEADER_BYTES],
     have: usize,
     payload: Option<(Bytes, Received)>,
+    /// Bytes that are to be there before the poller is woken.
+    wakes_at: usize,
 }
 
 /// What the last byte of a payload means.
@@ -120,7 +124,7 @@ impl QueuePair {
         suspicion: Suspicion,
     ) -> QueuePair {
         let credits = Credits::new(core.config().queue_depth);
-        let receiving = Receiving { header: [0; HEADER_BYTES], have: 0, payload: None };
+        let receiving = Receiving { header: [0; HEADER_BYTES], have: 0, payload: None, wakes_at: 1 };
         QueuePair {
             core,
             link,
@@ -183,7 +187,10 @@ impl QueuePair {
             let count = match raw_io::receive(&self.socket, payload, tail) {
                 Ok(0) => return Err(Broken::HungUp),
                 Ok(count) => count,
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => {
+                    self.await_enough(receiving);
+                    return Ok(());
+                }
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
             };
@@ -191,10 +198,22 @@ impl QueuePair {
             turn += count;
             if count < wanted {
                 // the socket is empty; epoll says when it is not
+                self.await_enough(receiving);
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// What is left of a payload comes for certain: waking for each of its packets would take longer than copying it.
+    fn await_enough(&self, receiving: &mut Receiving) {
+        let left = receiving.payload.as_ref().map_or(0, |(bytes, _)| bytes.bytes);
+        // fits: at most WAKE_BYTES
+        let wakes_at = left.clamp(1, WAKE_BYTES) as usize;
+        if wakes_at != receiving.wakes_at {
+            receiving.wakes_at = wakes_at;
+            raw_io::set_receive_low_water(&self.socket, wakes_at);
+        }
     }
 
     /// Ends the connection: everything in flight completes with an error.
