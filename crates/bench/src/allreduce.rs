@@ -20,7 +20,7 @@ use member::MemberReport;
 pub use devices::DeviceThreads;
 pub use member::{AllreduceError, allreduce_member};
 pub use payload::CONTRIBUTORS_MAX;
-pub use tune::{TunedRow, read_table, tuned_rows};
+pub use tune::tuned_rows;
 
 /// The kind of job that [`allreduce_member`] takes part in.
 pub const ALLREDUCE: &str = "allreduce";

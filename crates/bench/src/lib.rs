@@ -15,7 +15,7 @@ mod write;
 
 pub use allreduce::{
     ALLREDUCE, AllreduceError, AllreduceResult, AllreduceSpec, CONTRIBUTORS_MAX, CollectiveKind,
-    DeviceThreads, Tensor, TunedRow, Way, allreduce, allreduce_member, read_table, tuned_rows,
+    DeviceThreads, Tensor, Way, allreduce, allreduce_member, tuned_rows,
 };
 pub use error::BenchError;
 pub use kvstore::{

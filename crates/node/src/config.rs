@@ -2,6 +2,7 @@
 //! value reaches every member.
 
 mod clients;
+mod tuned;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::hosts::{Hosts, HostsError};
 use crate::weights::WeightsError;
 
 pub use clients::{Averaging, ClientConfig, Seat};
+pub use tuned::TunedRow;
 
 /// A way of training (`--strategy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -295,6 +297,10 @@ pub enum ConfigError {
     AsyncWithoutServers,
     #[error("{option} is of a key-value store; give it with --strategy {with}")]
     StoreOption { option: &'static str, with: &'static str },
+    #[error(
+        "cannot read the table {path}: {reason}; `tensorwire bench allreduce --tune FILE` writes one"
+    )]
+    Table { path: String, reason: String },
     #[error("{option} is of groups of workers; give it with --strategy {with}")]
     GroupOption { option: &'static str, with: &'static str },
     #[error(

@@ -29,7 +29,7 @@ pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
+    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, TunedRow,
 };
 pub use group::{ClientError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};

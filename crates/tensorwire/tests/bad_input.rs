@@ -149,6 +149,9 @@ fn options_of_groups_without_any_or_that_do_not_go_together() {
         assert!(found.contains(says), "{arguments}: {found}");
     }
     refused("train --strategy allreduce --algorithm snake");
+    refused("train --strategy allreduce --algorithm ring --table t");
+    let found = message("train --strategy allreduce --table none");
+    assert!(found.contains("cannot read the table none") && found.contains("--tune"), "{found}");
 }
 
 #[test]

@@ -73,6 +73,21 @@ fn every_kind_of_gradient_is_folded() {
 }
 
 #[test]
+fn a_table_that_was_measured_is_taken_where_it_has_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = folder.path().join("table.jsonl");
+    // which tcp cannot do, and says
+    let row = r#"{"transport":"tcp","world":2,"from_bytes":0,"algorithm":"shared"}"#;
+    std::fs::write(&table, row).unwrap();
+    let job = format!("--strategy allreduce --batch 8 --steps 3 --table {}", table.display());
+    let ended = train(&format!("{job} --transport tcp"));
+    assert_eq!(ended.status.code(), Some(1));
+    let says = "the algorithm `shared` is for members that share memory";
+    assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    assert!(train(&format!("{job} --transport shm")).status.success());
+}
+
+#[test]
 fn clients_repeat_their_bits_and_clients_of_one_are_workers_of_a_store() {
     let job = "--workers 4 --batch 8 --steps 5 --deterministic";
     let two = hash(&format!("--strategy mpi-sgd --clients 2 {job}"));

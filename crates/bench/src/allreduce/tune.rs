@@ -1,21 +1,12 @@
-//! Which algorithm is fastest, as a table: lines of JSON that [`read_table`] makes a [`Table`] of.
+//! Which algorithm is fastest, as rows of a table.
 
-use serde::{Deserialize, Serialize};
-use tensorwire_collectives::{Row, Table};
-use tensorwire_node::Transport;
+use tensorwire_collectives::Row;
+use tensorwire_node::TunedRow;
 
 use super::AllreduceResult;
 
 /// An algorithm stays the choice until another takes less than this share of its time: what is nearer is noise.
 const BETTER: f64 = 0.97;
-
-/// A line of the file: from so many processes and bytes on, over this transport, this is fastest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TunedRow {
-    pub transport: Transport,
-    #[serde(flatten)]
-    pub row: Row,
-}
 
 /// The fastest of what was measured, smallest first; the smallest size of each stands for all below.
 pub fn tuned_rows(results: &[AllreduceResult]) -> Vec<TunedRow> {
@@ -44,27 +35,13 @@ pub fn tuned_rows(results: &[AllreduceResult]) -> Vec<TunedRow> {
     rows
 }
 
-/// The table of one transport, out of lines of [`TunedRow`].
-///
-/// # Errors
-/// Which line is none.
-pub fn read_table(lines: &str, transport: Transport) -> Result<Table, String> {
-    let read = |(number, line): (usize, &str)| {
-        serde_json::from_str::<TunedRow>(line)
-            .map_err(|error| format!("line {}: {error}", number + 1))
-    };
-    let lines = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let rows = lines.map(read).collect::<Result<Vec<_>, _>>()?;
-    let rows = rows.into_iter().filter(|row| row.transport == transport);
-    Ok(Table { rows: rows.map(|row| row.row).collect() })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{AllreduceSpec, Way, summarise};
     use super::*;
     use crate::allreduce::member::MemberReport;
     use tensorwire_collectives::Algorithm::{self, Direct, HalvingDoubling, Ring};
+    use tensorwire_node::Transport;
 
     fn result(
         transport: Transport,
@@ -106,26 +83,5 @@ mod tests {
         ];
         let rows: Vec<Row> = tuned_rows(&results.concat()).into_iter().map(|row| row.row).collect();
         assert_eq!(rows, [row(2, 0, Direct), row(4, 0, HalvingDoubling), row(4, 65536, Ring)]);
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let tcp = result(Transport::Tcp, 4, 4096, Ring, 1.0);
-        let shm = result(Transport::Shm, 2, 4096, Direct, 1.0);
-        let rows = tuned_rows(&[tcp, shm]);
-        let lines: Vec<String> =
-            rows.iter().map(|row| serde_json::to_string(row).unwrap()).collect();
-        assert_eq!(lines[1], r#"{"transport":"tcp","world":4,"from_bytes":0,"algorithm":"ring"}"#);
-        let text = format!("{}\n\n{}\n", lines[0], lines[1]);
-        let read = |transport| read_table(&text, transport).unwrap().rows;
-        assert_eq!(read(Transport::Tcp), [row(4, 0, Ring)]);
-        assert_eq!(read(Transport::Shm), [row(2, 0, Direct)]);
-        assert_eq!(read(Transport::Verbs), []);
-    }
-
-    #[test]
-    fn a_line_that_is_no_row_is_named() {
-        let error = read_table("\n{\"transport\": \"tcp\"}", Transport::Tcp).unwrap_err();
-        assert!(error.starts_with("line 2: missing field"), "{error}");
     }
 }

@@ -124,7 +124,8 @@ impl QueuePair {
         suspicion: Suspicion,
     ) -> QueuePair {
         let credits = Credits::new(core.config().queue_depth);
-        let receiving = Receiving { header: [0; HEADER_BYTES], have: 0, payload: None, wakes_at: 1 };
+        let receiving =
+            Receiving { header: [0; HEADER_BYTES], have: 0, payload: None, wakes_at: 1 };
         QueuePair {
             core,
             link,

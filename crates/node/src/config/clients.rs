@@ -5,7 +5,7 @@ use tensorwire_base::Rank;
 use tensorwire_collectives::{Algorithm, GroupOptions};
 use tensorwire_models::Sharing;
 
-use super::{ConfigError, Exchange, Strategy, TrainConfig};
+use super::{ConfigError, Exchange, Strategy, TrainConfig, Transport, TunedRow};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
 const INTERVAL: u64 = 64;
@@ -26,6 +26,8 @@ pub struct ClientConfig {
     pub deterministic: bool,
     /// How gradients are folded; none: what was measured to be fastest.
     pub algorithm: Option<Algorithm>,
+    /// What was measured, where no algorithm is named; for a transport without a row, what comes with the program.
+    pub table: Vec<TunedRow>,
 }
 
 /// What a process of a job is.
@@ -127,15 +129,17 @@ impl TrainConfig {
             .collect()
     }
 
-    /// What a group is told.
-    pub(crate) fn group_options(&self) -> GroupOptions {
-        let ClientConfig { algorithm, deterministic, .. } = self.clients;
-        GroupOptions { algorithm, deterministic, ..GroupOptions::default() }
+    /// What a group is told that travels so.
+    pub(crate) fn group_options(&self, transport: Transport) -> GroupOptions {
+        let ClientConfig { algorithm, deterministic, ref table, .. } = self.clients;
+        let table = TunedRow::table(table, transport);
+        GroupOptions { algorithm, table, deterministic, ..GroupOptions::default() }
     }
 
     /// Checks what is of groups and averages alone.
     pub(super) fn check_clients(&self) -> Result<(), ConfigError> {
-        let ClientConfig { clients, interval, alpha, deterministic, algorithm } = &self.clients;
+        let ClientConfig { clients, interval, alpha, deterministic, algorithm, table } =
+            &self.clients;
         let strategy = self.strategy;
         let (mpi, averaging) = ("mpi-sgd, mpi-asgd or mpi-esgd", "dist-esgd or mpi-esgd");
         let any = "allreduce, mpi-sgd, mpi-asgd or mpi-esgd";
@@ -146,6 +150,7 @@ impl TrainConfig {
             ("--interval", interval.is_some(), strategy.is_averaging(), averaging),
             ("--alpha", alpha.is_some(), strategy.is_averaging(), averaging),
             ("--algorithm", algorithm.is_some(), strategy.has_clients(), any),
+            ("--table", !table.is_empty(), strategy.has_clients(), any),
             // what else is folded at once is folded in order
             ("--deterministic", *deterministic, !is_alone, "allreduce or mpi-sgd"),
         ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
-use tensorwire_fabric::Fabric;
+use tensorwire_fabric::{Endpoint, Fabric};
 use tensorwire_graph::{Edge, Op, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::Mode;
@@ -251,7 +251,12 @@ fn connect(
         _ => return Ok((across, None)),
     };
     let deadline = Deadline::after(member.setup_patience());
-    let (ranks, options) = (config.client_of(worker), config.group_options());
+    let transport = match client.endpoint() {
+        Endpoint::Shm(_) | Endpoint::Sim => Transport::Shm,
+        Endpoint::Tcp(_) => Transport::Tcp,
+        Endpoint::Verbs(_) => Transport::Verbs,
+    };
+    let (ranks, options) = (config.client_of(worker), config.group_options(transport));
     let group = open_group(client, &ranks, member.rank(), options, deadline)?;
     Ok((across, Some(group)))
 }

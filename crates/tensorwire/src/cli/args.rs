@@ -18,6 +18,7 @@ use tensorwire_node::{
 };
 
 pub(crate) use allreduce::AllreduceArgs;
+pub(crate) use clients::read_table;
 use clients::{ClientArgs, StrategyArg};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
@@ -525,7 +526,7 @@ impl JobArgs {
             servers: self.servers.unwrap_or(2),
             asynchronous: false,
             store: StoreConfig::default(),
-            clients: self.clients.config(),
+            clients: self.clients.config()?,
             transport: self.transport.into(),
             verbs,
             arrival,

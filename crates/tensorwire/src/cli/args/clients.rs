@@ -1,7 +1,9 @@
 //! Ways of training, as given on the command line: how workers are grouped, and how they come together.
 
+use std::path::{Path, PathBuf};
+
 use clap::{Args, ValueEnum};
-use tensorwire_node::{Algorithm, ClientConfig, Strategy};
+use tensorwire_node::{Algorithm, ClientConfig, ConfigError, Strategy, TunedRow};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum StrategyArg {
@@ -54,6 +56,10 @@ pub(crate) struct ClientArgs {
     /// allreduce, mpi-...: how gradients are folded [default: what was measured to be fastest for their size]
     #[arg(long, value_enum)]
     algorithm: Option<AlgorithmArg>,
+    /// allreduce, mpi-...: what is fastest here, as `bench allreduce --tune FILE` wrote it [default: a table that
+    /// comes with the program]
+    #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
+    table: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -73,8 +79,8 @@ enum AlgorithmArg {
 }
 
 impl ClientArgs {
-    pub(crate) fn config(self) -> ClientConfig {
-        let ClientArgs { clients, interval, alpha, deterministic, algorithm } = self;
+    pub(crate) fn config(self) -> Result<ClientConfig, ConfigError> {
+        let ClientArgs { clients, interval, alpha, deterministic, algorithm, table } = self;
         let algorithm = algorithm.map(|algorithm| match algorithm {
             AlgorithmArg::Shared => Algorithm::Shared,
             AlgorithmArg::Exchange => Algorithm::Exchange,
@@ -83,6 +89,15 @@ impl ClientArgs {
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
         });
-        ClientConfig { clients, interval, alpha, deterministic, algorithm }
+        let table = table.map_or(Ok(Vec::new()), |path| read_table(&path))?;
+        Ok(ClientConfig { clients, interval, alpha, deterministic, algorithm, table })
     }
+}
+
+/// What was measured of all transports.
+pub(crate) fn read_table(path: &Path) -> Result<Vec<TunedRow>, ConfigError> {
+    let wrong = |reason: String| ConfigError::Table { path: path.display().to_string(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let rows = TunedRow::read(&text).map_err(wrong)?;
+    if rows.is_empty() { Err(wrong("it has no row".to_string())) } else { Ok(rows) }
 }

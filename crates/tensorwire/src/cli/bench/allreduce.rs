@@ -4,13 +4,13 @@ use std::path::Path;
 
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    AllreduceResult, AllreduceSpec, CollectiveKind, Machine, allreduce, read_table, tuned_rows,
+    AllreduceResult, AllreduceSpec, CollectiveKind, Machine, allreduce, tuned_rows,
 };
 use tensorwire_collectives::{Algorithm, Table};
-use tensorwire_node::{JobSpec, Transport};
+use tensorwire_node::{JobSpec, Transport, TunedRow};
 
 use super::{LIVENESS_MS, Lines, announce, transports};
-use crate::cli::args::AllreduceArgs;
+use crate::cli::args::{AllreduceArgs, read_table};
 use crate::cli::job::job_spec;
 use crate::cli::output::{note, print};
 use crate::cli::{Failure, table::table};
@@ -104,18 +104,11 @@ fn possible(transport: Transport) -> Vec<Algorithm> {
 }
 
 fn read(path: &Path, transport: Transport) -> Result<Table, Failure> {
-    let wrong = |error: &dyn std::fmt::Display| {
-        Failure::user(format!(
-            "cannot read the table {}: {error}; --tune writes one",
-            path.display()
-        ))
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
-    let table = read_table(&text, transport).map_err(|error| wrong(&error))?;
-    match table.rows.is_empty() {
-        true => Err(wrong(&format_args!("it has no row for {}", transport.name()))),
-        false => Ok(table),
-    }
+    let rows = read_table(path).map_err(|error| Failure::user(error.to_string()))?;
+    TunedRow::table(&rows, transport).ok_or_else(|| {
+        let (path, transport) = (path.display(), transport.name());
+        Failure::user(format!("the table {path} has no row for {transport}; --tune writes some"))
+    })
 }
 
 /// Fails if `--tune FILE` cannot be written, and leaves what is in it.

@@ -1,0 +1,66 @@
+//! Which algorithm of a group is fastest, as `tensorwire bench allreduce --tune FILE` writes it: a line of JSON a row.
+
+use serde::{Deserialize, Serialize};
+use tensorwire_collectives::{Row, Table};
+
+use super::Transport;
+
+/// From so many processes and bytes on, over this transport, this is fastest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunedRow {
+    pub transport: Transport,
+    #[serde(flatten)]
+    pub row: Row,
+}
+
+impl TunedRow {
+    /// The rows of a file.
+    ///
+    /// # Errors
+    /// Which line is none.
+    pub fn read(text: &str) -> Result<Vec<TunedRow>, String> {
+        let read = |(number, line): (usize, &str)| {
+            serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))
+        };
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        lines.map(read).collect()
+    }
+
+    /// The table of one transport; none if there is no row for it.
+    pub fn table(rows: &[TunedRow], transport: Transport) -> Option<Table> {
+        let rows = rows.iter().filter(|row| row.transport == transport);
+        let rows: Vec<Row> = rows.map(|row| row.row).collect();
+        (!rows.is_empty()).then_some(Table { rows })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorwire_collectives::Algorithm;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let of = |transport, world, algorithm| TunedRow {
+            transport,
+            row: Row { world, from_bytes: 0, algorithm },
+        };
+        let rows =
+            [of(Transport::Shm, 2, Algorithm::Direct), of(Transport::Tcp, 4, Algorithm::Ring)];
+        let lines = rows.clone().map(|row| serde_json::to_string(&row).unwrap());
+        assert_eq!(lines[1], r#"{"transport":"tcp","world":4,"from_bytes":0,"algorithm":"ring"}"#);
+        let read = TunedRow::read(&format!("{}\n\n{}\n", lines[0], lines[1])).unwrap();
+        assert_eq!(read, rows);
+        let chosen =
+            |transport| TunedRow::table(&read, transport).map(|table| table.rows[0].algorithm);
+        assert_eq!(chosen(Transport::Tcp), Some(Algorithm::Ring));
+        assert_eq!(chosen(Transport::Shm), Some(Algorithm::Direct));
+        assert_eq!(chosen(Transport::Verbs), None);
+    }
+
+    #[test]
+    fn a_line_that_is_no_row_is_named() {
+        let error = TunedRow::read("\n{\"transport\": \"tcp\"}").unwrap_err();
+        assert!(error.starts_with("line 2: missing field"), "{error}");
+    }
+}
