@@ -2,7 +2,7 @@
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
-    ArrivalError, ArrivalMode, Direction, LocalSlice, Memcpy, OpenRegionError, PostError,
+    ArrivalError, ArrivalMode, Direction, LocalSlice, Memcpy, OpenRegionError, PostError, Posted,
     RegionDescriptor, RemoteSlice, Side,
 };
 
@@ -19,7 +19,7 @@ macro_rules! fabric_suite {
     };
     ($make:expr, $arrival:expr) => {
         $crate::fabric_cases!($make, $arrival, fabric:
-            a_write_lands, zero_bytes_still_signal, a_write_without_a_signal_lands,
+            a_write_lands, what_is_over_at_once_has_no_completion, zero_bytes_still_signal, a_write_without_a_signal_lands,
             offsets_are_respected, the_order_of_a_queue_pair_is_kept,
             an_arrival_never_precedes_its_payload, a_read_brings_the_bytes_here,
             a_read_signals_the_owner, zero_byte_reads_still_signal,
@@ -80,6 +80,38 @@ pub fn a_write_lands(setup: Setup) {
         assert_eq!(done[0].result, Ok(()));
     }
     close(&fabrics);
+}
+
+pub fn what_is_over_at_once_has_no_completion(setup: Setup) {
+    const LARGE: u64 = 16 << 20;
+    let fabrics = setup.mesh(2);
+    let way = route(&fabrics[0], &fabrics[1], 1, 0, LARGE);
+    let mut queued = Vec::new();
+    let mut write = |bytes: u64, epoch: u64| {
+        let memcpy = way.memcpy(Direction::Write, bytes, epoch, epoch);
+        if way.channel.memcpy_now(memcpy).unwrap() == Posted::Queued {
+            queued.push(epoch);
+        }
+    };
+    for (epoch, bytes) in (1..).zip(SIZES) {
+        fill(&way.source, epoch);
+        write(bytes, epoch);
+        await_arrival(&fabrics[1], way.slot, epoch);
+        assert_eq!(mismatch(&way.target, 0, bytes, epoch), None, "{bytes} bytes");
+    }
+    // one that is behind a large one stays behind it
+    fill(&way.source, 50);
+    write(LARGE, 0);
+    write(8, 50);
+    await_arrival(&fabrics[1], way.slot, 50);
+    assert_eq!(mismatch(&way.target, 0, LARGE, 50), None);
+    let done = completions(&fabrics[0], queued.len());
+    let mut tokens: Vec<u64> = done.iter().map(|completion| completion.token).collect();
+    tokens.sort_unstable();
+    queued.sort_unstable();
+    assert_eq!(tokens, queued, "each once");
+    close(&fabrics);
+    assert_eq!(fabrics[0].poll(&mut Vec::new()), 0, "and no other");
 }
 
 pub fn zero_bytes_still_signal(setup: Setup) {
