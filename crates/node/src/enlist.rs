@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::assignment::Assignment;
 
 pub use counts::{CountError, share_out};
-pub use detect::{DetectError, Detected, Outer, Rendezvous, Seat, detect};
+pub use detect::{DetectError, Detected, LaunchedAs, Outer, Rendezvous, detect};
 pub use enter::{Enlisted, enlist};
 pub(crate) use lobby::Enlistee;
 pub use lobby::{EnlistError, Lobby};
@@ -30,7 +30,7 @@ pub use lobby::{EnlistError, Lobby};
 /// What a process says of itself when it enlists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Enlistment {
-    seat: Seat,
+    seat: LaunchedAs,
     /// How many processes it was told that there are.
     world: u32,
     machine: Machine,

@@ -37,7 +37,7 @@ const TICK: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(700);
 /// How long a launcher that is told to end looks for the reason, where who started all processes may have told
 /// them so because one died.
-const REASON: Duration = Duration::from_millis(300);
+pub(crate) const REASON_PATIENCE: Duration = Duration::from_millis(300);
 /// A gap between two looks that means that the launcher itself did not run.
 const SUSPENDED: Duration = Duration::from_secs(2);
 /// What the launcher takes in between two looks.
@@ -403,7 +403,7 @@ impl Launcher<'_> {
             return false;
         }
         let since = *self.interrupted.get_or_insert_with(Instant::now);
-        self.spec.lobby.is_none() || !self.fatal && since.elapsed() >= REASON
+        self.spec.lobby.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
     }
 
     fn outcome(&mut self) -> JobOutcome {

@@ -77,11 +77,11 @@ pub fn share_out(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::enlist::{Outer, Rendezvous, Seat};
+    use crate::enlist::{LaunchedAs, Outer, Rendezvous};
 
     fn of(world: u32) -> Detected {
         let rendezvous = Rendezvous { host: None, ports: vec![20_000] };
-        let (by, seat, key) = (Outer::OpenMpi, Seat::Rank(0), String::new());
+        let (by, seat, key) = (Outer::OpenMpi, LaunchedAs::Rank(0), String::new());
         Detected { by, seat, world, local_rank: None, rendezvous, key, counts: None }
     }
 

@@ -83,7 +83,7 @@ impl fmt::Display for Outer {
 
 /// What a process is among the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Seat {
+pub enum LaunchedAs {
     /// The member of this rank; that of rank 0 is the launcher, too.
     Rank(u32),
     /// The launcher, and no member.
@@ -94,20 +94,20 @@ pub enum Seat {
     Server,
 }
 
-impl Seat {
+impl LaunchedAs {
     /// Do the others call this process?
     pub fn is_launcher(self) -> bool {
-        matches!(self, Seat::Rank(0) | Seat::Scheduler)
+        matches!(self, LaunchedAs::Rank(0) | LaunchedAs::Scheduler)
     }
 }
 
-impl fmt::Display for Seat {
+impl fmt::Display for LaunchedAs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Seat::Rank(rank) => write!(f, "rank {rank}"),
-            Seat::Scheduler => f.write_str("the scheduler"),
-            Seat::Worker => f.write_str("a worker"),
-            Seat::Server => f.write_str("a server"),
+            LaunchedAs::Rank(rank) => write!(f, "rank {rank}"),
+            LaunchedAs::Scheduler => f.write_str("the scheduler"),
+            LaunchedAs::Worker => f.write_str("a worker"),
+            LaunchedAs::Server => f.write_str("a server"),
         }
     }
 }
@@ -135,7 +135,7 @@ impl fmt::Display for Rendezvous {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Detected {
     pub by: Outer,
-    pub seat: Seat,
+    pub seat: LaunchedAs,
     /// Members of the job.
     pub world: u32,
     /// Which of its host's processes it is, where that is said.
@@ -305,9 +305,9 @@ fn ps_lite(env: Environment<'_>) -> Result<Detected, DetectError> {
     let by = Outer::PsLite;
     let role = env.get("DMLC_ROLE").unwrap_or_default();
     let seat = match role {
-        "scheduler" => Seat::Scheduler,
-        "worker" => Seat::Worker,
-        "server" => Seat::Server,
+        "scheduler" => LaunchedAs::Scheduler,
+        "worker" => LaunchedAs::Worker,
+        "server" => LaunchedAs::Server,
         _ => {
             let (found, wanted) = (role.to_string(), "scheduler, worker or server");
             return Err(DetectError::Invalid { variable: "DMLC_ROLE", found, wanted });
@@ -335,7 +335,7 @@ fn torchrun(env: Environment<'_>) -> Result<Detected, DetectError> {
     let key = format!("torchrun {host}:{port} {run} {restart}");
     let rendezvous = env.rendezvous(|| Ok(None), &key)?;
     let local_rank = env.number("LOCAL_RANK")?;
-    let seat = Seat::Rank(rank);
+    let seat = LaunchedAs::Rank(rank);
     Ok(Detected { by, seat, world, local_rank, rendezvous, key, counts: None })
 }
 
@@ -354,7 +354,7 @@ fn open_mpi(env: Environment<'_>) -> Result<Detected, DetectError> {
     };
     let rendezvous = env.rendezvous(host, &key)?;
     let local_rank = env.number("OMPI_COMM_WORLD_LOCAL_RANK")?;
-    let seat = Seat::Rank(rank);
+    let seat = LaunchedAs::Rank(rank);
     Ok(Detected { by, seat, world, local_rank, rendezvous, key, counts: None })
 }
 
@@ -379,7 +379,7 @@ fn slurm(env: Environment<'_>) -> Result<Detected, DetectError> {
         first.map(Some).ok_or(DetectError::Invalid { variable, found, wanted })
     };
     let rendezvous = env.rendezvous(host, &key)?;
-    let (seat, local_rank) = (Seat::Rank(rank), env.number("SLURM_LOCALID")?);
+    let (seat, local_rank) = (LaunchedAs::Rank(rank), env.number("SLURM_LOCALID")?);
     Ok(Detected { by, seat, world, local_rank, rendezvous, key, counts: None })
 }
 
@@ -401,7 +401,7 @@ fn hydra(env: Environment<'_>, parent: u32) -> Result<Detected, DetectError> {
         false => Err(DetectError::NoHost { by, world, mend: "-genv MASTER_ADDR HOST to mpiexec" }),
     };
     let rendezvous = env.rendezvous(host, &key)?;
-    let (seat, local_rank) = (Seat::Rank(rank), env.number("MPI_LOCALRANKID")?);
+    let (seat, local_rank) = (LaunchedAs::Rank(rank), env.number("MPI_LOCALRANKID")?);
     Ok(Detected { by, seat, world, local_rank, rendezvous, key, counts: None })
 }
 
@@ -411,7 +411,7 @@ fn kubernetes(env: Environment<'_>) -> Result<Detected, DetectError> {
     let port = env.get("MASTER_PORT").unwrap_or_default();
     let key = format!("kubernetes {} {port}", env.get("MASTER_ADDR").unwrap_or_default());
     let rendezvous = env.rendezvous(|| Ok(None), &key)?;
-    let seat = Seat::Rank(rank);
+    let seat = LaunchedAs::Rank(rank);
     Ok(Detected { by, seat, world, local_rank: None, rendezvous, key, counts: None })
 }
 

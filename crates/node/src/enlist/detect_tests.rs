@@ -54,7 +54,7 @@ const INDEXED: &str =
 #[test]
 fn mpirun_on_one_host() {
     let got = one(MPIRUN);
-    assert_eq!((got.by, got.seat, got.world), (Outer::OpenMpi, Seat::Rank(1), 4));
+    assert_eq!((got.by, got.seat, got.world), (Outer::OpenMpi, LaunchedAs::Rank(1), 4));
     assert_eq!((got.local_rank, got.rendezvous.host), (Some(1), None));
     assert_eq!(got.rendezvous.ports.len(), 8);
     let other = one(&MPIRUN.replace("PMIX_NAMESPACE=1126957057", "PMIX_NAMESPACE=2"));
@@ -72,7 +72,7 @@ fn mpirun_on_several_hosts_is_told_where_rank_0_is() {
 #[test]
 fn srun_meets_on_the_first_node_of_the_step() {
     let got = one(SRUN);
-    assert_eq!((got.by, got.seat, got.world), (Outer::Slurm, Seat::Rank(2), 4));
+    assert_eq!((got.by, got.seat, got.world), (Outer::Slurm, LaunchedAs::Rank(2), 4));
     assert_eq!(got.rendezvous.host.as_deref(), Some("node1"));
     assert_eq!(got.key, "srun t 12.3 ");
     let alone = one(&SRUN.replace("NUM_NODES=2", "NUM_NODES=1"));
@@ -97,7 +97,7 @@ fn a_batch_script_and_a_shell_of_salloc_start_their_own() {
 #[test]
 fn torchrun_keeps_its_port_for_its_store() {
     let got = one(TORCHRUN);
-    assert_eq!((got.by, got.seat, got.world), (Outer::Torchrun, Seat::Rank(3), 4));
+    assert_eq!((got.by, got.seat, got.world), (Outer::Torchrun, LaunchedAs::Rank(3), 4));
     assert_eq!((got.local_rank, got.rendezvous.ports[0]), (Some(3), 41968));
     assert_eq!(got.rendezvous.host.as_deref(), Some("localhost"));
     let again = one(&TORCHRUN.replace("RESTART_COUNT=0", "RESTART_COUNT=1"));
@@ -110,7 +110,7 @@ fn torchrun_keeps_its_port_for_its_store() {
 #[test]
 fn mpiexec_of_mpich() {
     let got = one(MPIEXEC);
-    assert_eq!((got.by, got.seat, got.world), (Outer::Hydra, Seat::Rank(1), 2));
+    assert_eq!((got.by, got.seat, got.world), (Outer::Hydra, LaunchedAs::Rank(1), 2));
     assert_eq!((got.local_rank, got.rendezvous.host), (Some(1), None));
     let several = MPIEXEC.replace("PMI_SIZE=2", "PMI_SIZE=4");
     assert!(says(&several).contains("-genv MASTER_ADDR HOST"), "{}", says(&several));
@@ -121,7 +121,7 @@ fn mpiexec_of_mpich() {
 #[test]
 fn a_tracker_of_ps_lite_counts_and_names_the_roles() {
     let got = one(TRACKER);
-    assert_eq!((got.by, got.seat, got.world), (Outer::PsLite, Seat::Worker, 4));
+    assert_eq!((got.by, got.seat, got.world), (Outer::PsLite, LaunchedAs::Worker, 4));
     assert_eq!(
         (got.counts, got.rendezvous.to_string()),
         (Some((3, 1)), "10.0.0.5, port 9091".into())
@@ -136,7 +136,7 @@ fn a_tracker_of_ps_lite_counts_and_names_the_roles() {
 #[test]
 fn a_pod_of_an_indexed_job() {
     let got = one(INDEXED);
-    assert_eq!((got.by, got.seat, got.world), (Outer::Kubernetes, Seat::Rank(2), 4));
+    assert_eq!((got.by, got.seat, got.world), (Outer::Kubernetes, LaunchedAs::Rank(2), 4));
     assert_eq!(got.rendezvous.host.as_deref(), Some("digits-0.digits"));
     assert_eq!(got.rendezvous.ports[0], 23456);
 }

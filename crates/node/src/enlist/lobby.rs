@@ -15,11 +15,12 @@ use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, Purpose, Refusal};
 use tensorwire_fabric::{JobCredentials, Member as Identity, Secret};
 
-use super::detect::{Detected, Rendezvous, Seat};
+use super::detect::{Detected, LaunchedAs, Rendezvous};
 use super::{Answer, Enlistment, Machine, door_key};
 use crate::assignment::Assignment;
 use crate::control::{ToMember, read_frame, write_frame};
 use crate::hosts::Hosts;
+use crate::launch::REASON_PATIENCE;
 
 /// How often the lobby looks around.
 const TICK: Duration = Duration::from_millis(20);
@@ -35,9 +36,6 @@ const CALLER_PATIENCE: Duration = Duration::from_secs(1);
 const ENLISTING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a lobby without a job stays to tell those who call late.
 const DISMISS_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a launcher that was told to end looks for the reason among its processes: who starts them tells all
-/// to end when one has died.
-const REASON_PATIENCE: Duration = Duration::from_millis(300);
 /// Callers that are asked who they are at the same time; more wait.
 const CALLERS_MAX: usize = 64;
 
@@ -269,7 +267,7 @@ impl Lobby {
     /// Who has not come, in words.
     fn missing(&self, state: &State) -> Vec<String> {
         let own = match self.detected.seat {
-            Seat::Rank(rank) => Some(rank),
+            LaunchedAs::Rank(rank) => Some(rank),
             _ => None,
         };
         let empty = (0u32..).zip(&state.seats).filter(|(_, seat)| seat.is_none());
@@ -391,7 +389,8 @@ impl Keeper {
             if state.dismissed {
                 dismiss_all(&mut state);
                 // the launcher itself is none of the others
-                let others = self.detected.world - u32::from(self.detected.seat == Seat::Rank(0));
+                let others =
+                    self.detected.world - u32::from(self.detected.seat == LaunchedAs::Rank(0));
                 if state.left >= others {
                     self.shared.closed.store(true, Ordering::Relaxed);
                 }
@@ -490,13 +489,13 @@ fn free_seat(state: &State, said: &Enlistment, detected: &Detected) -> Result<us
         free.ok_or_else(|| format!("there are enough already: {} is one too many", said.seat))
     };
     match said.seat {
-        Seat::Worker => first_free(0, workers),
-        Seat::Server => first_free(workers, state.seats.len()),
-        Seat::Rank(rank) => match state.seats.get(rank as usize) {
+        LaunchedAs::Worker => first_free(0, workers),
+        LaunchedAs::Server => first_free(workers, state.seats.len()),
+        LaunchedAs::Rank(rank) => match state.seats.get(rank as usize) {
             Some(None) if !said.seat.is_launcher() => Ok(rank as usize),
             _ => Err(format!("there is a process of rank {rank} already")),
         },
-        Seat::Scheduler => Err("there is a scheduler already".to_string()),
+        LaunchedAs::Scheduler => Err("there is a scheduler already".to_string()),
     }
 }
 
