@@ -4,9 +4,11 @@
 
 mod allreduce;
 mod error;
+mod job;
 mod kvstore;
 mod limit;
 mod machine;
+mod modes;
 mod size;
 mod statistics;
 mod step;
@@ -18,12 +20,14 @@ pub use allreduce::{
     DeviceThreads, Tensor, TunedRow, Way, allreduce, allreduce_member, read_table, tuned_rows,
 };
 pub use error::BenchError;
+pub use job::train_config;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,
     kvstore_member,
 };
 pub use limit::LimitKind;
 pub use machine::Machine;
+pub use modes::{Curve, ModePoint, PAPER_MODES, curve, in_mode};
 pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
 pub use step::{StepEvent, StepOptions, StepResult, step};

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tensorwire_node::{
-    Choice, Hosts, JobOutcome, JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport,
+    Choice, Hosts, JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport,
     Update, VerbsOptions, launch, train_local,
 };
 
 use crate::error::BenchError;
+use crate::job::{Job, reports};
 use crate::machine::Machine;
 use crate::statistics::Summary;
 
@@ -151,38 +152,11 @@ pub fn step(
     })
 }
 
-/// The job of workers and servers.
-struct Job {
-    prepared: Prepared,
-    spec: JobSpec,
-}
-
-impl Job {
-    fn new(config: &TrainConfig, job: &JobSpec) -> Result<Job, BenchError> {
-        let prepared = Prepared::new(config.clone())?;
-        let spec = JobSpec {
-            kind: "train".to_string(),
-            roles: prepared.roles(),
-            payload: prepared.payload(),
-            hosts: config.hosts.clone(),
-            verbs: config.verbs_wanted(),
-            store: prepared.store_job(),
-            ..job.clone()
-        };
-        Ok(Job { prepared, spec })
-    }
-}
-
 fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {
     alone.store(true, Ordering::SeqCst);
     let done = train_local(prepared, &AtomicBool::new(false), &mut |_| {});
     alone.store(false, Ordering::SeqCst);
     Ok(done?)
-}
-
-fn reports(outcome: JobOutcome) -> Result<Vec<TrainReport>, BenchError> {
-    let reports = outcome.reports.into_values().map(serde_json::from_value);
-    Ok(reports.collect::<Result<_, _>>()?)
 }
 
 /// The slowest member's, as the others wait for it; the first step is the warm-up.

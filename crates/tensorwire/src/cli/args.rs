@@ -4,6 +4,8 @@ mod allreduce;
 mod clients;
 mod kvstore;
 mod launch;
+mod modes;
+mod step;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
@@ -21,6 +23,8 @@ pub(crate) use allreduce::AllreduceArgs;
 use clients::{ClientArgs, StrategyArg};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
+pub(crate) use modes::ModesArgs;
+pub(crate) use step::StepArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
@@ -362,6 +366,8 @@ pub(crate) enum Scenario {
     Kvstore(KvstoreArgs),
     /// Collective operations by every algorithm, and of tensors that devices hold (Mamidala et al., section 6)
     Allreduce(AllreduceArgs),
+    /// Learning curves of ways of training: accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14)
+    Modes(ModesArgs),
 }
 
 #[derive(Args, Debug)]
@@ -384,21 +390,6 @@ pub(crate) struct TransferArgs {
     /// Fewer repetitions, and sizes only up to 64 MiB
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct StepArgs {
-    #[command(flatten)]
-    job: JobArgs,
-    /// Steps of each measurement
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    steps: u64,
-    /// Measurements of each kind; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) repetitions: usize,
     /// Append one line of JSON a result to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -533,6 +524,7 @@ impl JobArgs {
             exchange: self.exchange.into(),
             batch: self.batch,
             schedule,
+            evaluate_each_epoch: false,
             optimizer: match self.optimizer {
                 OptimizerArg::Sgd => OptimizerChoice::Sgd,
                 OptimizerArg::Momentum => OptimizerChoice::Momentum,
@@ -623,12 +615,6 @@ impl GraphArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let config = self.job.config(Schedule::Steps(1))?;
         Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
-    }
-}
-
-impl StepArgs {
-    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
-        self.job.config(Schedule::Steps(self.steps))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod allreduce;
 mod kvstore;
+mod modes;
 mod write;
 
 use std::fs::{File, OpenOptions};
@@ -33,6 +34,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
         Scenario::Write(args) => write::run(&args),
         Scenario::Kvstore(args) => kvstore::run(&args),
         Scenario::Allreduce(args) => allreduce::run(&args),
+        Scenario::Modes(args) => modes::run(&args),
     }
 }
 
