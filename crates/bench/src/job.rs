@@ -35,6 +35,7 @@ pub fn train_config(
         batch: 64,
         schedule,
         evaluate_each_epoch: false,
+        leave_out_kernels: false,
         optimizer: OptimizerChoice::Momentum,
         rate: 0.05,
         momentum: 0.9,

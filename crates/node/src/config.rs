@@ -238,6 +238,9 @@ pub struct TrainConfig {
     /// Worker 0 evaluates at the end of each epoch, too, and workers say how far they are then.
     #[serde(default)]
     pub evaluate_each_epoch: bool,
+    /// Workers do everything but arithmetic, to measure what is left; servers do all.
+    #[serde(default)]
+    pub leave_out_kernels: bool,
     pub optimizer: OptimizerChoice,
     pub rate: f64,
     pub momentum: f64,

@@ -91,6 +91,9 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
     ) -> Result<TrainReport, TrainError> {
         let loader = data.map(|data| self.loader(data)).transpose()?;
+        if self.config.leave_out_kernels && !self.replicas.is_empty() {
+            self.session.leave_out_kernels();
+        }
         let mut begun = Begun::now();
         let mut warm = begun.at;
         let mut final_loss = None;

@@ -2,6 +2,7 @@
 
 mod allreduce;
 mod clients;
+mod evaluation;
 mod kvstore;
 mod launch;
 mod modes;
@@ -21,6 +22,7 @@ use tensorwire_node::{
 
 pub(crate) use allreduce::AllreduceArgs;
 use clients::{ClientArgs, StrategyArg};
+pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use modes::ModesArgs;
@@ -368,6 +370,9 @@ pub(crate) enum Scenario {
     Allreduce(AllreduceArgs),
     /// Learning curves of ways of training: accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14)
     Modes(ModesArgs),
+    /// Everything that the three papers measured, by figure
+    #[command(after_help = evaluation::EXAMPLES)]
+    Evaluation(EvaluationArgs),
 }
 
 #[derive(Args, Debug)]
@@ -525,6 +530,7 @@ impl JobArgs {
             batch: self.batch,
             schedule,
             evaluate_each_epoch: false,
+            leave_out_kernels: false,
             optimizer: match self.optimizer {
                 OptimizerArg::Sgd => OptimizerChoice::Sgd,
                 OptimizerArg::Momentum => OptimizerChoice::Momentum,
