@@ -44,19 +44,19 @@ impl Case {
             Case::Transfer(spec) => {
                 let TransferSpec { transport, exchange, sizes, bytes, .. } = spec;
                 let (transport, exchange) = (transport.name(), exchange.name());
-                format!("transfer {transport} {exchange} {} {bytes} bytes", sizes.name())
+                format!("{transport} {exchange} {} {bytes} bytes", sizes.name())
             }
-            Case::Throughput(config) => format!("throughput {}", job_name(config)),
-            Case::Scaling(config) => format!("scaling {}", job_name(config)),
-            Case::Convergence(config, _) => format!("convergence {}", job_name(config)),
-            Case::Modes(config) => format!("modes {}", job_name(config)),
+            Case::Throughput(config)
+            | Case::Scaling(config)
+            | Case::Convergence(config, _)
+            | Case::Modes(config) => job_name(config),
             Case::Kvstore(spec, _) => {
                 let KvstoreSpec { transport, workers, servers, .. } = spec;
-                format!("kvstore {} {workers} workers, {servers} servers", transport.name())
+                format!("{} {workers} workers, {servers} servers", transport.name())
             }
             Case::Allreduce(spec, _) => {
                 let AllreduceSpec { transport, ranks, bytes, .. } = spec;
-                format!("all-reduce {} {ranks} ranks {bytes} bytes", transport.name())
+                format!("{} {ranks} ranks {bytes} bytes", transport.name())
             }
         }
     }

@@ -187,7 +187,7 @@ pub fn step(
         model: config.model.clone(),
         data: config.data.clone(),
         workers: config.workers,
-        servers: if ps.is_some() { config.servers } else { 0 },
+        servers: if ps.is_some() { config.servers_started() } else { 0 },
         batch: config.batch,
         steps: local.steps(),
         threads: config.threads,
@@ -250,9 +250,8 @@ fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, Ben
 pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
     let config = &prepared.config;
     // two gradients are folded in one order, more in that of an algorithm
-    let has_order = config.workers <= 2
-        || config.clients.deterministic
-        || !config.strategy.has_clients();
+    let has_order =
+        config.workers <= 2 || config.clients.deterministic || !config.strategy.has_clients();
     let in_step = !config.at_own_pace() && config.averaging().is_none();
     prepared.has_bits_of_one() && has_order && in_step
 }

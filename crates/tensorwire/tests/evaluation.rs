@@ -40,8 +40,8 @@ fn each_mode_has_its_curve_and_its_traffic() {
         let curve = of_mode(&lines, mode);
         assert_eq!(curve.len(), 2, "{mode}");
         // 1438 samples, 4 workers, 32 each
-        let steps = 11;
-        for (epoch, line) in (1..).zip(curve) {
+        let steps = 11u64;
+        for (epoch, line) in (1u64..).zip(curve) {
             assert_eq!((&line["epoch"], &line["workers"]), (&epoch.into(), &4.into()), "{line}");
             let number = |field: &str| line[field].as_u64().unwrap();
             let grouped = mode.starts_with("mpi");

@@ -174,7 +174,7 @@ fn convergence(scope: &Scope) -> Vec<Case> {
     let mut all = Vec::new();
     let (steps, every) = if scope.quick { (30, 3) } else { (600, 10) };
     for (model, data) in
-        [("cifar", "synthetic:512"), ("seq2seq", "reverse"), ("sentence-embedding", "grammar")]
+        [("cifar", "synthetic:512"), ("seq2seq", "reverse"), ("sentence-embedding", "synthetic")]
     {
         let config = train_config(model, data, Strategy::Ps, Schedule::Steps(steps));
         let jobs = by_exchange(scope, &TrainConfig { batch: 32, ..config });
@@ -223,7 +223,8 @@ fn store(scope: &Scope) -> Vec<Case> {
         for transport in WIRES {
             let spec = KvstoreSpec::new(workers, workers, PAPER_BYTES, scope.quick);
             let spec = KvstoreSpec { transport, ..spec };
-            let mut ways = vec![(StoreWire::ZeroCopy, Pull::Filled), (StoreWire::Zmq, Pull::Filled)];
+            let mut ways =
+                vec![(StoreWire::ZeroCopy, Pull::Filled), (StoreWire::Zmq, Pull::Filled)];
             if spec.can_show() {
                 ways.push((StoreWire::ZeroCopy, Pull::Shown));
             }
@@ -273,9 +274,7 @@ mod tests {
     #[test]
     fn every_figure_has_something_to_run_and_quick_is_less() {
         for figure in FIGURES {
-            let count = |quick| {
-                figure.cases(&Scope { quick, exchanges: EXCHANGES.to_vec() }).len()
-            };
+            let count = |quick| figure.cases(&Scope { quick, exchanges: EXCHANGES.to_vec() }).len();
             assert!(0 < count(true) && count(true) <= count(false), "{}", figure.name);
             assert!(figure.quick_minutes > 0);
         }

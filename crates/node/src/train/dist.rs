@@ -366,7 +366,9 @@ fn work(
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys, carried.clone());
     let exchange = Box::new(exchange) as Box<dyn tensorwire_runtime::Exchange>;
     let exchange = match group.clone().zip(bound) {
-        Some((group, bound)) => Box::new(GroupExchange::new(group, bound, Some(exchange), carried.clone())),
+        Some((group, bound)) => {
+            Box::new(GroupExchange::new(group, bound, Some(exchange), carried.clone()))
+        }
         None => exchange,
     };
     let options = session_options(config);

@@ -41,9 +41,8 @@ pub(super) fn work(
     let widest = bound.as_ref().and_then(|bound| bound.widest());
     let carried = Carried::default();
     let exchange = group.clone().zip(bound);
-    let exchange = exchange.map(|(group, bound)| {
-        GroupExchange::new(group, bound, None, carried.clone())
-    });
+    let exchange =
+        exchange.map(|(group, bound)| GroupExchange::new(group, bound, None, carried.clone()));
     let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
     let options = session_options(config);
     let mut session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;

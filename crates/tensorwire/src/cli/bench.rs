@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult, TransferSpec, step,
-    transfer, transfer_sizes,
+    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult,
+    TransferSpec, step, transfer, transfer_sizes,
 };
 use tensorwire_node::{ConfigError, Transport, verbs_usable};
 
