@@ -30,6 +30,13 @@ pub enum BenchError {
         "{contributors} vectors are more than have exact sums (at most {most}); give fewer ranks or devices"
     )]
     Contributors { contributors: u64, most: u32 },
+    #[error("a worker ended and had not said how far it was after epoch {epoch}")]
+    NoEpoch { epoch: u64 },
+    #[error(
+        "test accuracy {last} after the last epoch, {in_the_end} in the end, and nothing came between; same bits are \
+         promised"
+    )]
+    AccuracyDiffers { last: f64, in_the_end: f64 },
     #[error("no process reported the weights of the {kind} run")]
     NoWeights { kind: &'static str },
     #[error(

@@ -4,9 +4,12 @@
 
 mod allreduce;
 mod error;
+mod evaluation;
+mod job;
 mod kvstore;
 mod limit;
 mod machine;
+mod modes;
 mod size;
 mod statistics;
 mod step;
@@ -18,15 +21,18 @@ pub use allreduce::{
     DeviceThreads, Tensor, Way, allreduce, allreduce_member, tuned_rows,
 };
 pub use error::BenchError;
+pub use evaluation::{Case, FIGURES, Figure, Runner, Scope};
+pub use job::train_config;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,
     kvstore_member,
 };
 pub use limit::LimitKind;
 pub use machine::Machine;
+pub use modes::{Curve, ModePoint, PAPER_MODES, curve, in_mode};
 pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
-pub use step::{StepEvent, StepOptions, StepResult, step};
+pub use step::{Overlap, StepEvent, StepOptions, StepResult, step};
 pub use transfer::{
     Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer,
     transfer_member, transfer_sizes,

@@ -9,13 +9,16 @@ pub struct Machine {
     pub cores: usize,
     /// The processor's own name.
     pub cpu: String,
+    /// What this program was built from, as far as it was known then.
+    pub commit: &'static str,
 }
 
 impl Machine {
     /// This machine.
     pub fn here() -> Machine {
         let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        Machine { cores: cores(), cpu: cpu_name(&text) }
+        let commit = env!("TENSORWIRE_COMMIT");
+        Machine { cores: cores(), cpu: cpu_name(&text), commit }
     }
 }
 

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use tensorwire_node::{
-    Choice, Hosts, JobOutcome, JobSpec, Prepared, Strategy, TrainConfig, TrainReport, Transport,
-    Update, VerbsOptions, launch, train_local,
+    Choice, ClientConfig, Exchange, Hosts, JobSpec, Prepared, Schedule, StoreConfig, Strategy,
+    TrainConfig, TrainReport, Transport, Update, VerbsOptions, launch, launch_train, train_local,
 };
 
 use crate::error::BenchError;
+use crate::job::{Job, reports};
 use crate::machine::Machine;
 use crate::statistics::Summary;
 
@@ -20,6 +21,8 @@ use crate::statistics::Summary;
 pub struct StepOptions {
     /// Measurements of each kind, which alternate.
     pub repetitions: usize,
+    /// Measure what the job computes and what it exchanges by themselves, too.
+    pub overlap: bool,
     /// Kept true while this process works alone, so that it may simply be ended then.
     pub alone: Arc<AtomicBool>,
 }
@@ -53,7 +56,7 @@ pub struct StepResult {
     pub local_peak_bytes: u64,
     #[serde(flatten)]
     pub ps: Option<PsResult>,
-    /// The same of every measurement; of the job's only where [`Prepared::has_bits_of_one`].
+    /// The same of every measurement; of the job's where that is promised ([`promises_bits`]).
     pub weights_sha256: String,
     pub machine: Machine,
 }
@@ -71,6 +74,23 @@ pub struct PsResult {
     /// nothing to do but wait, a step.
     pub poll_misses_per_step: f64,
     pub waits_per_step: f64,
+    #[serde(flatten)]
+    pub overlap: Option<Overlap>,
+}
+
+/// What of a step goes on at the same time. Two processes that share all cores have but one of them each to compute
+/// and to move bytes with.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Overlap {
+    /// The same workers at the same time, who have weights of their own and nobody to talk to; they do the
+    /// updates that elsewhere are the servers'.
+    pub compute_ms: Summary,
+    /// The same job but for its workers' arithmetic ([`TrainConfig::leave_out_kernels`]).
+    pub communication_ms: Summary,
+    /// A step of the job over the longer of the two: 1 where the other is wholly hidden.
+    pub step_over_longer: f64,
+    /// And over both together: 1 where one follows the other.
+    pub step_over_sum: f64,
 }
 
 /// Measures. `config` says what the job computes, and with [`Strategy::Local`] that one process is all that is
@@ -88,15 +108,22 @@ pub fn step(
     if options.repetitions == 0 {
         return Err(BenchError::Zero { what: "--repetitions" });
     }
-    // one process uses no transport
-    let (hosts, verbs, arrival) = (Hosts::default(), VerbsOptions::default(), None);
-    let alone = TrainConfig { strategy: Strategy::Local, hosts, verbs, arrival, ..config.clone() };
-    let local = Prepared::new(alone)?;
+    let local = Prepared::new(alone(config))?;
+    let untraced = TrainConfig { trace: None, ..config.clone() };
     let ps = match config.strategy {
         Strategy::Local => None,
-        _ => Some(Job::new(config, job)?),
+        _ => Some(Job::new(&untraced, job)?),
     };
+    let halves = match options.overlap && ps.is_some() {
+        true => Some([compute(&untraced), communication(&untraced)]),
+        false => None,
+    };
+    let halves = halves.map(|[compute, communication]| {
+        Ok::<_, BenchError>([Job::new(&compute, job)?, Job::new(&communication, job)?])
+    });
+    let halves = halves.transpose()?;
     let (mut local_ms, mut ps_ms) = (Vec::new(), Vec::new());
+    let mut halves_ms = [Vec::new(), Vec::new()];
     let mut weights = Weights::default();
     let (mut last, mut members) = (TrainReport::default(), Vec::new());
     let mut transport = ps.as_ref().and_then(|ps| ps.prepared.config.settled_transport());
@@ -114,10 +141,31 @@ pub fn step(
         members = reports(outcome)?;
         ps_ms.push(step_ms(&members, &ps.prepared));
         on_event(StepEvent::Measured { kind: config.strategy.name(), ms: ps_ms[ps_ms.len() - 1] });
-        if ps.prepared.has_bits_of_one() {
+        if promises_bits(&ps.prepared) {
             weights.ps(&members)?;
         }
+        let kinds = ["compute", "communication"];
+        for ((half, ms), kind) in halves.iter().flatten().zip(&mut halves_ms).zip(kinds) {
+            let members = reports(launch(&half.spec, &mut |_| {})?)?;
+            ms.push(step_ms(&members, &half.prepared));
+            on_event(StepEvent::Measured { kind, ms: ms[ms.len() - 1] });
+        }
     }
+    if config.trace.is_some() && ps.is_some() {
+        let Job { prepared, spec } = Job::new(&traced(config), job)?;
+        launch_train(&prepared, &spec, &mut |_| {})?;
+    }
+    let [compute_ms, communication_ms] = halves_ms.map(Summary::of);
+    let overlap = |step_ms: f64| {
+        let (compute_ms, communication_ms) = (compute_ms?, communication_ms?);
+        let (compute, communication) = (compute_ms.median, communication_ms.median);
+        Some(Overlap {
+            compute_ms,
+            communication_ms,
+            step_over_longer: step_ms / compute.max(communication),
+            step_over_sum: step_ms / (compute + communication),
+        })
+    };
     let none = || BenchError::Zero { what: "--repetitions" };
     let local_ms = Summary::of(local_ms).ok_or_else(none)?;
     let sum = |of: fn(&TrainReport) -> u64| members.iter().map(of).sum::<u64>();
@@ -131,6 +179,7 @@ pub fn step(
         bytes_copied: sum(|report| report.bytes_copied),
         poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
         waits_per_step: per_step(sum(|report| report.polling.waits)),
+        overlap: overlap(ps_ms.median),
     });
     Ok(StepResult {
         bench: "step",
@@ -138,7 +187,7 @@ pub fn step(
         model: config.model.clone(),
         data: config.data.clone(),
         workers: config.workers,
-        servers: if ps.is_some() { config.servers } else { 0 },
+        servers: if ps.is_some() { config.servers_started() } else { 0 },
         batch: config.batch,
         steps: local.steps(),
         threads: config.threads,
@@ -151,26 +200,43 @@ pub fn step(
     })
 }
 
-/// The job of workers and servers.
-struct Job {
-    prepared: Prepared,
-    spec: JobSpec,
+/// The same replicas in one process, which uses no transport, and groups nobody.
+fn alone(config: &TrainConfig) -> TrainConfig {
+    TrainConfig {
+        strategy: Strategy::Local,
+        hosts: Hosts::default(),
+        verbs: VerbsOptions::default(),
+        arrival: None,
+        transport: Transport::Auto,
+        exchange: Exchange::ZeroCopy,
+        store: StoreConfig::default(),
+        clients: ClientConfig::default(),
+        trace: None,
+        ..config.clone()
+    }
 }
 
-impl Job {
-    fn new(config: &TrainConfig, job: &JobSpec) -> Result<Job, BenchError> {
-        let prepared = Prepared::new(config.clone())?;
-        let spec = JobSpec {
-            kind: "train".to_string(),
-            roles: prepared.roles(),
-            payload: prepared.payload(),
-            hosts: config.hosts.clone(),
-            verbs: config.verbs_wanted(),
-            store: prepared.store_job(),
-            ..job.clone()
-        };
-        Ok(Job { prepared, spec })
+/// The same workers, each with weights of its own and a centre that it meets once, before the steps that count.
+fn compute(config: &TrainConfig) -> TrainConfig {
+    let clients = ClientConfig { interval: Some(u64::MAX), ..ClientConfig::default() };
+    TrainConfig {
+        strategy: Strategy::DistEsgd,
+        servers: 1,
+        clients,
+        exchange: Exchange::ZeroCopy,
+        store: StoreConfig::default(),
+        ..config.clone()
     }
+}
+
+fn communication(config: &TrainConfig) -> TrainConfig {
+    TrainConfig { leave_out_kernels: true, ..config.clone() }
+}
+
+/// The steps that are to be seen, and no more.
+fn traced(config: &TrainConfig) -> TrainConfig {
+    let steps = config.trace.as_ref().map_or(1, |trace| trace.steps);
+    TrainConfig { schedule: Schedule::Steps(steps), ..config.clone() }
 }
 
 fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {
@@ -180,13 +246,18 @@ fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, Ben
     Ok(done?)
 }
 
-fn reports(outcome: JobOutcome) -> Result<Vec<TrainReport>, BenchError> {
-    let reports = outcome.reports.into_values().map(serde_json::from_value);
-    Ok(reports.collect::<Result<_, _>>()?)
+/// Does a job end with the weights that one process ends with that does the same steps?
+pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
+    let config = &prepared.config;
+    // two gradients are folded in one order, more in that of an algorithm
+    let has_order =
+        config.workers <= 2 || config.clients.deterministic || !config.strategy.has_clients();
+    let in_step = !config.at_own_pace() && config.averaging().is_none();
+    prepared.has_bits_of_one() && has_order && in_step
 }
 
 /// The slowest member's, as the others wait for it; the first step is the warm-up.
-fn step_ms(reports: &[TrainReport], prepared: &Prepared) -> f64 {
+pub(crate) fn step_ms(reports: &[TrainReport], prepared: &Prepared) -> f64 {
     let slowest = |of: fn(&TrainReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
     let (seconds, steps) = match prepared.steps() {
         1 => (slowest(|report| report.train_seconds), 1),

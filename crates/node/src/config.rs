@@ -237,6 +237,12 @@ pub struct TrainConfig {
     /// Samples per worker and step.
     pub batch: usize,
     pub schedule: Schedule,
+    /// Worker 0 evaluates at the end of each epoch, too, and workers say how far they are then.
+    #[serde(default)]
+    pub evaluate_each_epoch: bool,
+    /// Workers do everything but arithmetic, to measure what is left; servers do all.
+    #[serde(default)]
+    pub leave_out_kernels: bool,
     pub optimizer: OptimizerChoice,
     pub rate: f64,
     pub momentum: f64,
@@ -327,6 +333,10 @@ pub enum ConfigError {
         "--trace shows steps that all processes make together; leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"
     )]
     AsyncTrace,
+    #[error(
+        "with --strategy ps servers bring weights to worker 0 only in the end; take dist-sgd or mpi-sgd to see each epoch"
+    )]
+    EpochsOfServers,
     #[error("--strategy local is one process on this machine; leave --hosts out")]
     HostsOfOneProcess,
     #[error(
@@ -415,6 +425,9 @@ impl TrainConfig {
         }
         if self.at_own_pace() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
+        }
+        if self.evaluate_each_epoch && self.strategy == Strategy::Ps {
+            return Err(ConfigError::EpochsOfServers);
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
         if !(self.rate.is_finite() && self.rate > 0.0) {

@@ -5,6 +5,7 @@
 
 mod assignment;
 mod batches;
+mod carried;
 mod config;
 mod control;
 pub mod doctor;
@@ -39,7 +40,7 @@ pub use member::{
 };
 pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
-pub use report::{Polling, Progress, TrainReport};
+pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
 pub use store::{
     Arithmetic, BarrierError, OpenStoreError, SnapshotFiles, StoreEnd, StoreEvent, StoreJob,
     StoreOptions, StorePlace, StoreRule, StoreRules, StoreWire,

@@ -14,6 +14,39 @@ pub struct Progress {
     pub loss: f32,
     /// How this process waited for tensors in this step.
     pub polling: Polling,
+    /// Of the last step of an epoch ([`crate::TrainConfig::evaluate_each_epoch`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<EpochEnd>,
+}
+
+/// How far a worker is at the end of an epoch.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct EpochEnd {
+    /// Since its first step began, without its own evaluations.
+    pub seconds: f64,
+    /// Tensors that it exchanged so far.
+    pub traffic: Traffic,
+    /// Of worker 0.
+    pub evaluation: Option<Evaluation>,
+}
+
+/// Bytes of tensors that a worker exchanged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Pushed to a store and pulled from it.
+    pub store_bytes: u64,
+    /// Inside its client: 2(n - 1)/n of a vector that n members fold, which is the least that each must send, and
+    /// a vector that is spread, at each who gets it. How many of them move, its transport and algorithm decide.
+    pub client_bytes: u64,
+}
+
+/// What weights do with the test's samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// The share of the labels that are found.
+    pub accuracy: f64,
+    /// The mean over them.
+    pub loss: f64,
 }
 
 /// How a process waited for tensors (Xue et al. §4), in one step or in several.
@@ -56,6 +89,30 @@ pub struct TrainReport {
     /// What was pushed to a store and pulled from it, in bytes.
     #[serde(default)]
     pub store_bytes: u64,
+}
+
+impl Sub for Traffic {
+    type Output = Traffic;
+
+    /// What was added since `earlier`.
+    fn sub(self, earlier: Traffic) -> Traffic {
+        Traffic {
+            store_bytes: self.store_bytes.saturating_sub(earlier.store_bytes),
+            client_bytes: self.client_bytes.saturating_sub(earlier.client_bytes),
+        }
+    }
+}
+
+impl Add for Traffic {
+    type Output = Traffic;
+
+    fn add(self, other: Traffic) -> Traffic {
+        // what a member says never panics here
+        Traffic {
+            store_bytes: self.store_bytes.saturating_add(other.store_bytes),
+            client_bytes: self.client_bytes.saturating_add(other.client_bytes),
+        }
+    }
 }
 
 impl From<Counters> for Polling {

@@ -23,6 +23,7 @@ use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
 use tensorwire_models::{Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
 
+use crate::carried::Carried;
 use crate::config::{self, ConfigError, Schedule, Seat, Strategy, TrainConfig};
 use crate::group::ClientError;
 use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
@@ -415,9 +416,19 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
     let (shape, shard, concludes) = (*shape, 0, true);
-    let averaging = None;
-    let mut trainer =
-        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
+    let (averaging, carried) = (None, Carried::default());
+    let mut trainer = Trainer {
+        config,
+        program,
+        plan,
+        shape,
+        session,
+        replicas,
+        shard,
+        concludes,
+        averaging,
+        carried,
+    };
     trainer.initialise()?;
     let mut report = trainer.train(Some(data), caller)?;
     trainer.conclude(Some(data), &mut report)?;
@@ -493,9 +504,19 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let shard = if config.asynchronous { part } else { 0 };
     let (program, plan, config) = (&program, &plan, &config);
     let session = &mut open.sessions[0];
-    let (concludes, averaging) = (is_worker && part == 0, None);
-    let mut trainer =
-        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
+    let (concludes, averaging, carried) = (is_worker && part == 0, None, Carried::default());
+    let mut trainer = Trainer {
+        config,
+        program,
+        plan,
+        shape,
+        session,
+        replicas,
+        shard,
+        concludes,
+        averaging,
+        carried,
+    };
     trainer.initialise()?;
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     trainer.conclude(data.as_ref(), &mut report)?;
@@ -513,9 +534,19 @@ fn serve_lanes(
 ) -> Result<TrainReport, TrainError> {
     let (replicas, shard, concludes) = (0..0, 0, false);
     let session = &mut open.sessions[0];
-    let averaging = None;
-    let first =
-        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
+    let (averaging, carried) = (None, Carried::default());
+    let first = Trainer {
+        config,
+        program,
+        plan,
+        shape,
+        session,
+        replicas,
+        shard,
+        concludes,
+        averaging,
+        carried,
+    };
     first.initialise()?;
     let mut told = Ok(());
     lanes::serve(&mut open.sessions, shape.steps, &mut |step| {

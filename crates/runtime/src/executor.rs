@@ -74,6 +74,8 @@ pub(crate) struct Executor {
     kernels: Arc<Kernels>,
     exchange: Option<Box<dyn Exchange>>,
     options: SessionOptions,
+    /// Kernels are as good as done when their turn comes.
+    pub(crate) leaves_out_kernels: bool,
     pub(crate) workspace: Workspace,
     /// By edge: how often it was sent or received here.
     epochs: Vec<u64>,
@@ -117,6 +119,7 @@ impl Executor {
             kernels,
             exchange,
             options,
+            leaves_out_kernels: false,
             workspace: Workspace::new(storage, plan.send_from, options.dynamic_bytes_max),
             epochs: vec![0; plan.edges.len()],
             edge_names: plan.edges.iter().map(name).collect(),

@@ -284,6 +284,10 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("allreduce --table none", "cannot read the table none"),
         ("allreduce --tune none/table", "cannot write the table to none/table"),
         ("allreduce --tune table --devices 2", "cannot be used with"),
+        ("modes --modes ps", "--strategy ps servers bring weights to worker 0 only in the end"),
+        ("modes --modes mpi-sgd --clients 3", "--clients 3 does not divide --workers 4"),
+        ("modes --interval 0", "--interval must be at least 1"),
+        ("evaluation --only fig8", "possible values: transfer, throughput"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
     ] {

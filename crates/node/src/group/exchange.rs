@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{GroupError, Ticket};
+use tensorwire_collectives::{Call, GroupError, Ticket};
 use tensorwire_graph::{EdgeId, NodeId};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_runtime::{Exchange, ExchangeError, Sending};
 use tensorwire_tensor::TensorSpec;
 
 use super::{Bound, SharedGroup};
+use crate::carried::Carried;
 
 /// How long one of two is waited for while the other may have news too.
 const TURN: Duration = Duration::from_micros(100);
@@ -24,6 +25,7 @@ pub(crate) struct GroupExchange {
     under_way: Vec<(Ticket, NodeId)>,
     /// Sends to servers that this worker has nothing to do with.
     over: Vec<EdgeId>,
+    carried: Carried,
 }
 
 impl GroupExchange {
@@ -32,8 +34,9 @@ impl GroupExchange {
         group: SharedGroup,
         bound: Bound,
         store: Option<Box<dyn Exchange>>,
+        carried: Carried,
     ) -> GroupExchange {
-        GroupExchange { group, bound, store, under_way: Vec::new(), over: Vec::new() }
+        GroupExchange { group, bound, store, under_way: Vec::new(), over: Vec::new(), carried }
     }
 
     fn progress(&mut self) -> Result<bool, ExchangeError> {
@@ -103,12 +106,19 @@ impl Exchange for GroupExchange {
         }
     }
 
-    fn collect(&mut self, node: NodeId, _tensor: &Buffer) -> Result<(), ExchangeError> {
+    fn collect(&mut self, node: NodeId, tensor: &Buffer) -> Result<(), ExchangeError> {
         let Some((vector, call)) = self.bound.calls.get(&node) else {
             let what = format!("node {} is none that the group knows", node.0);
             return Err(ExchangeError::Other { peer: None, what });
         };
-        let ticket = self.group.lock().start(*vector, call.clone()).map_err(group_error)?;
+        let mut group = self.group.lock();
+        match call {
+            Call::Broadcast { root } if *root == group.me() => {}
+            Call::Broadcast { .. } => self.carried.spread(tensor.bytes()),
+            _ => self.carried.folded(tensor.bytes(), group.size()),
+        }
+        let ticket = group.start(*vector, call.clone()).map_err(group_error)?;
+        drop(group);
         self.under_way.push((ticket, node));
         Ok(())
     }
@@ -199,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_only_orders_nodes_is_over_at_once_and_a_tensor_goes_nowhere() {
-        let mut exchange = GroupExchange::new(alone(), Bound::default(), None);
+        let mut exchange = GroupExchange::new(alone(), Bound::default(), None, Carried::default());
         assert_eq!(exchange.send(EdgeId(3), 1, None).unwrap(), Sending::Started);
         let mut finished = Vec::new();
         exchange.finished(&mut finished).unwrap();

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
@@ -15,6 +14,7 @@ use tensorwire_runtime::{Exchange, ExchangeError, Sending, Storage};
 use tensorwire_tensor::TensorSpec;
 
 use super::rows::sorted_rows;
+use crate::carried::Carried;
 
 /// The tensors of a job by the names of its variables: a variable's key is its place in this list.
 #[derive(Clone, Debug)]
@@ -76,8 +76,7 @@ pub(crate) struct StoreExchange {
     over: Vec<EdgeId>,
     failed: Option<StoreError>,
     news: Vec<Progress>,
-    /// Bytes that were pushed and pulled so far, for whoever reports them.
-    carried: Arc<AtomicU64>,
+    carried: Carried,
 }
 
 #[derive(Debug)]
@@ -105,7 +104,7 @@ impl StoreExchange {
         part: usize,
         storage: &Storage,
         keys: &StoreKeys,
-        carried: Arc<AtomicU64>,
+        carried: Carried,
     ) -> StoreExchange {
         let (mut outbound, mut inbound) = (HashMap::new(), HashMap::new());
         for edge in &plan.edges {
@@ -157,11 +156,6 @@ impl StoreExchange {
         self.failed.take().map_or(Ok(()), |error| Err(store_error(error)))
     }
 
-    fn count(&self, bytes: usize) {
-        // fits: sizes in memory
-        self.carried.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-
     /// What the next forward pass needs first goes first.
     fn priority(key: Key) -> i32 {
         // fits: variables are few
@@ -169,7 +163,7 @@ impl StoreExchange {
     }
 
     fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
-        self.count(tensor.bytes());
+        self.carried.to_store(tensor.bytes());
         let priority = StoreExchange::priority(key);
         let ticket = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
         self.pushes.insert(ticket.map_err(store_error)?, edge);
@@ -186,7 +180,7 @@ impl StoreExchange {
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
         let Some(Inbound { key, bytes, into, .. }) = self.inbound.get(&edge) else { return };
-        self.count(*bytes);
+        self.carried.to_store(*bytes);
         let priority = StoreExchange::priority(*key);
         let mut worker = self.worker.lock();
         let ticket = match into {
@@ -271,7 +265,7 @@ impl Exchange for StoreExchange {
         let pushed =
             self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));
         pushed.map_err(store_error)?;
-        self.count(rows.bytes() + size_of_val(indices.as_slice()));
+        self.carried.to_store(rows.bytes() + size_of_val(indices.as_slice()));
         // what is pushed is a copy, in the order of rows
         self.over.extend(edges);
         self.progress();

@@ -14,6 +14,7 @@ use tensorwire_runtime::{Session, SessionError};
 use tensorwire_tensor::TensorSpec;
 
 use super::{STEP_DEADLINE, TrainError};
+use crate::carried::Carried;
 use crate::config;
 use crate::group::{ClientError, SharedGroup};
 
@@ -42,8 +43,7 @@ pub(super) struct Averaging {
     vectors: Vec<VectorId>,
     /// By weight, at a master: what is pushed from.
     pushed: Vec<Buffer>,
-    /// Pushed and pulled so far.
-    pub(super) bytes: u64,
+    carried: Carried,
 }
 
 impl Weight {
@@ -63,7 +63,7 @@ impl Averaging {
         kernels: Arc<Kernels>,
         (mut store, group): (Option<KvWorker>, Option<SharedGroup>),
         weights: Vec<Weight>,
-        deadline: Deadline,
+        (carried, deadline): (Carried, Deadline),
     ) -> Result<Averaging, TrainError> {
         let (mut pushed, mut centres, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
         if let Some(store) = &mut store {
@@ -87,8 +87,7 @@ impl Averaging {
             centres = arena.into_buffers();
             vectors = group.bind(&centres, deadline).map_err(ClientError::from)?;
         }
-        let bytes = 0;
-        Ok(Averaging { how, kernels, store, group, weights, centres, vectors, pushed, bytes })
+        Ok(Averaging { how, kernels, store, group, weights, centres, vectors, pushed, carried })
     }
 
     /// Before `step`, from 1: in the first, and in every `interval`th from there.
@@ -104,8 +103,7 @@ impl Averaging {
             if let (Some(store), Some(from)) = (&mut self.store, self.pushed.get(index)) {
                 from.write().map_err(|error| weight.lent(&error))?.copy_from_slice(&here);
                 pushes.push(store.push(&[weight.key], &[vec![from.clone()]], 0)?);
-                // fits: sizes in memory
-                self.bytes += here.len() as u64;
+                self.carried.to_store(here.len());
             }
             let bad = |source| TrainError::Tensor { name: weight.name.clone(), source };
             let centre = self.centres[index].read().map_err(|error| weight.lent(&error))?;
@@ -137,14 +135,36 @@ impl Averaging {
         Ok(())
     }
 
+    /// The weights here become what the centre is for a while; gives what they were, for
+    /// [`Averaging::restore`]. Of a master.
+    pub(super) fn look_at_centre(
+        &mut self,
+        session: &mut Session,
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, TrainError> {
+        let mut own = Vec::with_capacity(self.weights.len());
+        for weight in &self.weights {
+            own.push(session.read(weight.node.into())?.1.to_vec());
+        }
+        self.adopt(session, true, deadline)?;
+        Ok(own)
+    }
+
+    /// The weights here become what they were.
+    pub(super) fn restore(&self, session: &Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
+        for (weight, own) in self.weights.iter().zip(own) {
+            session.write(weight.node.into())?.1.copy_from_slice(own);
+        }
+        Ok(())
+    }
+
     /// Brings the centre here: from the store, and to the others of the client if it is to be spread.
     fn fetch(&mut self, deadline: Deadline, spread: bool) -> Result<(), TrainError> {
         let mut pulls = Vec::new();
         if let Some(store) = &mut self.store {
             for (weight, centre) in self.weights.iter().zip(&self.centres) {
                 pulls.push(store.pull(&[weight.key], &[vec![centre.clone()]], 0)?);
-                // fits: sizes in memory
-                self.bytes += weight.spec.bytes() as u64;
+                self.carried.to_store(weight.spec.bytes());
             }
         }
         let mut spreads = Vec::new();
@@ -153,6 +173,9 @@ impl Averaging {
                 store.wait(*pull, deadline)?;
             }
             if let (Some(group), true) = (&self.group, spread) {
+                if self.store.is_none() {
+                    self.carried.spread(self.weights[index].spec.bytes());
+                }
                 let started = group.lock().start(self.vectors[index], Call::Broadcast { root: 0 });
                 spreads.push(started.map_err(ClientError::from)?);
             }
@@ -254,7 +277,8 @@ mod tests {
         let how = config::Averaging { interval, alpha: ALPHA };
         let store = store(centre, &kernels);
         let ends = (Some(store), None);
-        (Averaging::open(how, kernels, ends, vec![weight], soon()).unwrap(), session)
+        let ends_at = (Carried::default(), soon());
+        (Averaging::open(how, kernels, ends, vec![weight], ends_at).unwrap(), session)
     }
 
     fn numbers(session: &Session) -> Vec<f64> {
@@ -297,10 +321,11 @@ mod tests {
         let mut weight = 1.0;
         let mut centre = 1.0;
         for step in 1..=8u64 {
-            let before = averaging.bytes;
+            let before = averaging.carried.traffic().store_bytes;
             averaging.before(step, &mut session).unwrap();
             let meets = [1, 4, 7].contains(&step);
-            assert_eq!(averaging.bytes - before, if meets { 16 } else { 0 }, "step {step}");
+            let carried = averaging.carried.traffic().store_bytes - before;
+            assert_eq!(carried, if meets { 16 } else { 0 }, "step {step}");
             if meets {
                 (weight, centre) =
                     (weight - ALPHA * (weight - centre), centre + ALPHA * (weight - centre));

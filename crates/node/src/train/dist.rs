@@ -2,7 +2,6 @@
 //! appear and pull weights as they are needed; servers fold and update (Li et al.; ps-lite).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -24,6 +23,7 @@ use tensorwire_runtime::{Session, SessionOptions, Storage};
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
 use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError, replicas};
 use super::{cores, default_threads, kernel_choice, peak_bytes};
+use crate::carried::Carried;
 use crate::config::{
     Averaging, ConfigError, Exchange, Seat, StoreConfig, Strategy, TrainConfig, Transport,
 };
@@ -156,7 +156,13 @@ pub(super) fn centre_bytes(program: &Program, config: &TrainConfig) -> u64 {
     // fits: sizes in memory
     let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
     let here = (0..config.workers).filter(|worker| config.hosts.is_here(config.rank_of(*worker)));
-    let copies = here.map(|worker| if worker < config.masters() { 2 } else { 1 }).sum::<u64>();
+    let copies = here.map(|worker| match worker {
+        // its own stand aside while it evaluates the centre
+        0 if config.evaluate_each_epoch => 3,
+        worker if worker < config.masters() => 2,
+        _ => 1,
+    });
+    let copies = copies.sum::<u64>();
     weights.saturating_mul(copies)
 }
 
@@ -360,12 +366,14 @@ fn work(
     begin(&mut worker, part, first_place(part, here, &storage), member, patience)?;
     refer(&mut worker, part, here, &mut storage, patience)?;
     let worker = Arc::new(Mutex::new(worker));
-    let carried = Arc::<AtomicU64>::default();
+    let carried = Carried::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys, carried.clone());
     let exchange = Box::new(exchange) as Box<dyn tensorwire_runtime::Exchange>;
     let exchange = match group.clone().zip(bound) {
-        Some((group, bound)) => Box::new(GroupExchange::new(group, bound, Some(exchange))),
+        Some((group, bound)) => {
+            Box::new(GroupExchange::new(group, bound, Some(exchange), carried.clone()))
+        }
         None => exchange,
     };
     let options = session_options(config);
@@ -375,8 +383,18 @@ fn work(
     let shard = if of_one { rank.index() } else { 0 };
     let (session, shape, concludes) = (&mut session, *shape, rank.0 == 0);
     let averaging = None;
-    let mut trainer =
-        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
+    let mut trainer = Trainer {
+        config,
+        program,
+        plan,
+        shape,
+        session,
+        replicas,
+        shard,
+        concludes,
+        averaging,
+        carried,
+    };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     // whoever evaluates has what all have pushed
     meet(&mut worker.lock())?;
@@ -392,7 +410,7 @@ fn work(
             trainer.conclude(data.as_ref(), &mut report)?;
         }
     }
-    report.store_bytes = carried.load(Ordering::Relaxed);
+    report.store_bytes = trainer.carried.traffic().store_bytes;
     let mut worker = worker.lock();
     add_store(&mut report, &worker.stats());
     worker.close(Deadline::after(member.setup_patience()))?;
@@ -418,13 +436,24 @@ fn follow(
     let storage = Storage::new(&plan.parts[here], &registered)?;
     let patience = Deadline::after(member.setup_patience());
     let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
-    let exchange = Box::new(GroupExchange::new(group.clone(), bound, None));
+    let carried = Carried::default();
+    let exchange = Box::new(GroupExchange::new(group.clone(), bound, None, carried.clone()));
     let options = session_options(config);
     let mut session = Session::new(plan, here, storage, kernels.clone(), Some(exchange), options)?;
     let (session, replicas, shard) = (&mut session, worker..worker + 1, 0);
     let (shape, concludes, averaging) = (*shape, false, None);
-    let mut trainer =
-        Trainer { config, program, plan, shape, session, replicas, shard, concludes, averaging };
+    let mut trainer = Trainer {
+        config,
+        program,
+        plan,
+        shape,
+        session,
+        replicas,
+        shard,
+        concludes,
+        averaging,
+        carried,
+    };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     trainer.conclude(None, &mut report)?;
     leave_group(member, Some(&group), &mut report)?;

@@ -14,6 +14,7 @@ use super::averaging::{Averaging, Weight};
 use super::dist::{add_store, begin, finish, leave_group, meet, session_options};
 use super::trainer::Trainer;
 use super::{Part, STEP_DEADLINE, TrainError};
+use crate::carried::Carried;
 use crate::group::{ClientError, GroupExchange, SharedGroup, bind_part};
 use crate::member::Member;
 
@@ -38,14 +39,16 @@ pub(super) fn work(
     let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
     let bound = bound.transpose()?;
     let widest = bound.as_ref().and_then(|bound| bound.widest());
+    let carried = Carried::default();
     let exchange = group.clone().zip(bound);
-    let exchange = exchange.map(|(group, bound)| GroupExchange::new(group, bound, None));
+    let exchange =
+        exchange.map(|(group, bound)| GroupExchange::new(group, bound, None, carried.clone()));
     let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
     let options = session_options(config);
     let mut session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
     let weights = weights(part, worker, &session)?;
     let session = &mut session;
-    let (shape, replicas, concludes) = (*shape, worker..worker + 1, false);
+    let (shape, replicas, concludes) = (*shape, worker..worker + 1, worker == 0);
     let averaging = config.averaging();
     let mut trainer = Trainer {
         config,
@@ -57,6 +60,7 @@ pub(super) fn work(
         shard: 0,
         concludes,
         averaging: None,
+        carried,
     };
     trainer.initialise()?;
     if let Some(store) = &mut store {
@@ -65,7 +69,9 @@ pub(super) fn work(
     match (averaging, &group, widest) {
         (Some(how), ..) => {
             let ends = (store.take(), group.clone());
-            let mut averaging = Averaging::open(how, kernels.clone(), ends, weights, patience)?;
+            let carried = trainer.carried.clone();
+            let mut averaging =
+                Averaging::open(how, kernels.clone(), ends, weights, (carried, patience))?;
             averaging.adopt(trainer.session, false, Deadline::after(STEP_DEADLINE))?;
             trainer.averaging = Some(averaging);
         }
@@ -85,10 +91,9 @@ pub(super) fn work(
             averaging.adopt(trainer.session, true, Deadline::after(STEP_DEADLINE))?;
         }
     }
-    trainer.concludes = worker == 0;
     trainer.conclude(data.as_ref(), &mut report)?;
     if let Some(averaging) = trainer.averaging.take() {
-        report.store_bytes = averaging.bytes;
+        report.store_bytes = trainer.carried.traffic().store_bytes;
         store = averaging.store;
     }
     let patience = Deadline::after(member.setup_patience());

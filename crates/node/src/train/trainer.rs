@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tensorwire_base::Clock;
+use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Node, Op, Output, Plan};
 use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
 use tensorwire_models::data::{Data, Fed, FedValues, counted};
@@ -16,8 +16,9 @@ use super::averaging::Averaging;
 use super::listener::Listener;
 use super::loader::Loader;
 use super::{JobShape, TrainError, batches};
+use crate::carried::Carried;
 use crate::config::{ConfigError, TrainConfig};
-use crate::report::{Polling, Progress, TrainReport};
+use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
 use crate::trace;
 use crate::weights::{self, Weights};
 
@@ -40,6 +41,22 @@ pub(super) struct Trainer<'a> {
     pub(super) concludes: bool,
     /// Its weights and a centre are drawn to each other now and then.
     pub(super) averaging: Option<Averaging>,
+    /// What it exchanged so far.
+    pub(super) carried: Carried,
+}
+
+/// When training began, and what evaluations took of it: they are none of it.
+struct Begun {
+    at: Instant,
+    evaluating: Duration,
+    looked_at: Traffic,
+}
+
+impl Begun {
+    fn now() -> Begun {
+        let (evaluating, looked_at) = (Duration::ZERO, Traffic::default());
+        Begun { at: Instant::now(), evaluating, looked_at }
+    }
 }
 
 impl Trainer<'_> {
@@ -74,8 +91,11 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
     ) -> Result<TrainReport, TrainError> {
         let loader = data.map(|data| self.loader(data)).transpose()?;
-        let start = Instant::now();
-        let mut warm = start;
+        if self.config.leave_out_kernels && !self.replicas.is_empty() {
+            self.session.leave_out_kernels();
+        }
+        let mut begun = Begun::now();
+        let mut warm = begun.at;
         let mut final_loss = None;
         let mut polling = Polling::default();
         let steps = self.shape.steps;
@@ -110,14 +130,53 @@ impl Trainer<'_> {
                     return Err(TrainError::Diverged { step, loss });
                 }
                 final_loss = Some(f64::from(loss));
-                listener.progress(Progress { step, loss, polling: now - polling })?;
+                let epoch = self.end_of_epoch(step, data, &mut begun)?;
+                listener.progress(Progress { step, loss, polling: now - polling, epoch })?;
             }
-            polling = now;
+            polling = Polling::from(self.session.counters());
         }
-        let train_seconds = start.elapsed().as_secs_f64();
+        let train_seconds = begun.at.elapsed().as_secs_f64();
         let warm_seconds = warm.elapsed().as_secs_f64();
         let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
         Ok(TrainReport { polling, ..report })
+    }
+
+    /// What there is to say if an epoch ends with `step`, and anybody asked for it.
+    fn end_of_epoch(
+        &mut self,
+        step: u64,
+        data: Option<&Data>,
+        begun: &mut Begun,
+    ) -> Result<Option<EpochEnd>, TrainError> {
+        if !self.config.evaluate_each_epoch || !step.is_multiple_of(self.shape.steps_per_epoch) {
+            return Ok(None);
+        }
+        let (now, carried) = (Instant::now(), self.carried.traffic());
+        let seconds = (now - begun.at).saturating_sub(begun.evaluating).as_secs_f64();
+        let traffic = carried - begun.looked_at;
+        let evaluation = match data.filter(|_| self.concludes) {
+            Some(data) => Some(self.look(data)?),
+            None => None,
+        };
+        begun.evaluating += now.elapsed();
+        begun.looked_at = begun.looked_at + (self.carried.traffic() - carried);
+        Ok(Some(EpochEnd { seconds, traffic, evaluation }))
+    }
+
+    /// Evaluates between two steps. Whoever may overwrite what is evaluated waits for this process's next step, or
+    /// is asked by it: servers that are a part of the graph would not, so there it cannot be done.
+    fn look(&mut self, data: &Data) -> Result<Evaluation, TrainError> {
+        let deadline = Deadline::after(super::STEP_DEADLINE);
+        let own = match &mut self.averaging {
+            Some(averaging) => Some(averaging.look_at_centre(self.session, deadline)?),
+            None => None,
+        };
+        self.session.run(Program::FETCH)?;
+        let evaluation = self.evaluate(data)?;
+        if let (Some(averaging), Some(own)) = (&self.averaging, own) {
+            averaging.restore(self.session, &own)?;
+        }
+        Ok(evaluation)
     }
 
     fn loader(&self, data: &Data) -> Result<Loader, TrainError> {
@@ -201,7 +260,7 @@ impl Trainer<'_> {
             self.session.run(Program::FETCH)?;
         }
         if let Some(data) = data.filter(|_| self.concludes) {
-            let (accuracy, loss) = self.evaluate(data)?;
+            let Evaluation { accuracy, loss } = self.evaluate(data)?;
             (report.test_accuracy, report.test_loss) = (Some(accuracy), Some(loss));
             let weights = self.weights()?;
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
@@ -215,7 +274,7 @@ impl Trainer<'_> {
     }
 
     /// The share of the test's labels that are found, and the mean loss over them.
-    fn evaluate(&mut self, data: &Data) -> Result<(f64, f64), TrainError> {
+    fn evaluate(&mut self, data: &Data) -> Result<Evaluation, TrainError> {
         let batch = self.config.batch;
         let (mut correct, mut loss, mut labels) = (0, 0.0, 0);
         let program = self.program;
@@ -231,7 +290,7 @@ impl Trainer<'_> {
         }
         // fits: as above
         let labels = labels as f64;
-        Ok((correct as f64 / labels, loss / labels))
+        Ok(Evaluation { accuracy: correct as f64 / labels, loss: loss / labels })
     }
 
     /// The variables as they are here: their own, or what the last fetch brought.

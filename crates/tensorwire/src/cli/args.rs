@@ -2,8 +2,11 @@
 
 mod allreduce;
 mod clients;
+mod evaluation;
 mod kvstore;
 mod launch;
+mod modes;
+mod step;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
@@ -20,8 +23,11 @@ use tensorwire_node::{
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use clients::read_table;
 use clients::{ClientArgs, StrategyArg};
+pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
+pub(crate) use modes::ModesArgs;
+pub(crate) use step::StepArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
@@ -363,6 +369,11 @@ pub(crate) enum Scenario {
     Kvstore(KvstoreArgs),
     /// Collective operations by every algorithm, and of tensors that devices hold (Mamidala et al., section 6)
     Allreduce(AllreduceArgs),
+    /// Learning curves of ways of training: accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14)
+    Modes(ModesArgs),
+    /// Everything that the three papers measured, by figure
+    #[command(after_help = evaluation::EXAMPLES)]
+    Evaluation(EvaluationArgs),
 }
 
 #[derive(Args, Debug)]
@@ -385,21 +396,6 @@ pub(crate) struct TransferArgs {
     /// Fewer repetitions, and sizes only up to 64 MiB
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Append one line of JSON a result to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct StepArgs {
-    #[command(flatten)]
-    job: JobArgs,
-    /// Steps of each measurement
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    steps: u64,
-    /// Measurements of each kind; the median counts
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) repetitions: usize,
     /// Append one line of JSON a result to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -534,6 +530,8 @@ impl JobArgs {
             exchange: self.exchange.into(),
             batch: self.batch,
             schedule,
+            evaluate_each_epoch: false,
+            leave_out_kernels: false,
             optimizer: match self.optimizer {
                 OptimizerArg::Sgd => OptimizerChoice::Sgd,
                 OptimizerArg::Momentum => OptimizerChoice::Momentum,
@@ -624,12 +622,6 @@ impl GraphArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let config = self.job.config(Schedule::Steps(1))?;
         Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
-    }
-}
-
-impl StepArgs {
-    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
-        self.job.config(Schedule::Steps(self.steps))
     }
 }
 

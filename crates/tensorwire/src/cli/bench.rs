@@ -1,7 +1,9 @@
 //! `tensorwire bench`: tables for people, lines of JSON for programs.
 
 mod allreduce;
+mod evaluation;
 mod kvstore;
+mod modes;
 mod write;
 
 use std::fs::{File, OpenOptions};
@@ -13,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    BenchError, Machine, StepEvent, StepOptions, StepResult, TransferResult, TransferSpec, step,
-    transfer, transfer_sizes,
+    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult,
+    TransferSpec, step, transfer, transfer_sizes,
 };
 use tensorwire_node::{ConfigError, Transport, verbs_usable};
 
@@ -33,6 +35,8 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
         Scenario::Write(args) => write::run(&args),
         Scenario::Kvstore(args) => kvstore::run(&args),
         Scenario::Allreduce(args) => allreduce::run(&args),
+        Scenario::Modes(args) => modes::run(&args),
+        Scenario::Evaluation(args) => evaluation::run(&args),
     }
 }
 
@@ -134,12 +138,12 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
 }
 
 fn run_step(args: StepArgs) -> Result<(), Failure> {
-    let (repetitions, json) = (args.repetitions, args.json.clone());
+    let (repetitions, overlap, json) = (args.repetitions, args.overlap, args.json.clone());
     let config = args.config()?;
     let mut lines = Lines::open(json.as_deref())?;
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
-    let options = StepOptions { repetitions, alone };
+    let options = StepOptions { repetitions, overlap, alone };
     let liveness_ms = config.liveness_ms();
     // its kind, roles and payload are filled in
     let job = job_spec(config.listen, liveness_ms, "", vec![], serde_json::Value::Null)?;
@@ -173,11 +177,21 @@ fn show_step(result: &StepResult) -> Result<(), Failure> {
             format!("{:.2}", ps.ratio),
         ]);
     }
+    for (what, of) in result.ps.iter().filter_map(|ps| ps.overlap.as_ref()).flat_map(halves) {
+        let shown = format!("{:.2}", of.median / result.local_ms.median);
+        rows.push(vec![what.to_string(), ms(of.median), ms(of.p90), shown]);
+    }
     print(format_args!(
         "{} on {}, batch {} per worker, {} steps; {}",
         result.model, result.data, result.batch, result.steps, result.kernels
     ))?;
     print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
+    if let Some(overlap) = result.ps.as_ref().and_then(|ps| ps.overlap.as_ref()) {
+        print(format_args!(
+            "a step is {:.2} of the longer of computing and communicating, {:.2} of both",
+            overlap.step_over_longer, overlap.step_over_sum
+        ))?;
+    }
     let copied =
         result.ps.as_ref().map(|ps| format!("; {} bytes copied by the runtime", ps.bytes_copied));
     print(format_args!(
@@ -186,6 +200,14 @@ fn show_step(result: &StepResult) -> Result<(), Failure> {
         result.weights_sha256,
         copied.unwrap_or_default()
     ))
+}
+
+/// What a step does, each by itself.
+fn halves(overlap: &Overlap) -> [(&'static str, &Summary); 2] {
+    [
+        ("computing alone: as many workers at once, nobody talks", &overlap.compute_ms),
+        ("communicating alone: the same job without kernels", &overlap.communication_ms),
+    ]
 }
 
 fn announce(machine: &Machine) {

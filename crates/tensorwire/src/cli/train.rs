@@ -344,7 +344,7 @@ impl Watcher {
             // fits: workers are few
             let loss = all.iter().map(|one| one.loss).sum::<f32>() / all.len() as f32;
             let polling = all.iter().map(|one| one.polling).sum();
-            self.step_done(Progress { step: self.first, loss, polling });
+            self.step_done(Progress { step: self.first, loss, polling, epoch: None });
             self.open.pop_front();
         }
     }
@@ -356,7 +356,7 @@ impl Watcher {
         self.step_done(progress);
     }
 
-    fn step_done(&mut self, Progress { step, loss, polling }: Progress) {
+    fn step_done(&mut self, Progress { step, loss, polling, .. }: Progress) {
         self.first = step + 1;
         let rate = self.bar.step(step, loss, self.samples);
         let epoch = step.div_ceil(self.steps_per_epoch);

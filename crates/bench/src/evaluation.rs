@@ -1,0 +1,133 @@
+//! The papers' evaluation: which figures there are and what is run for each is data (`figures.rs`); one runner does any
+//! of it. A case that fails is an error of its own, and others go on.
+
+mod figures;
+mod training;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use tensorwire_node::{JobSpec, StoreWire, TrainConfig};
+
+use crate::allreduce::{AllreduceSpec, Way, allreduce};
+use crate::error::BenchError;
+use crate::kvstore::{KvstoreSpec, Pull, kvstore};
+use crate::modes::curve;
+use crate::transfer::{TransferSpec, transfer};
+
+pub use figures::{FIGURES, Figure, Scope};
+
+/// Something to measure.
+#[derive(Clone, Debug)]
+pub enum Case {
+    /// A tensor to another process.
+    Transfer(TransferSpec),
+    /// Steps of a job.
+    Throughput(TrainConfig),
+    /// The same, and one worker alone.
+    Scaling(TrainConfig),
+    /// The loss by time; this many steps a point.
+    Convergence(TrainConfig, u64),
+    /// Push and pull, in several ways in turns.
+    Kvstore(KvstoreSpec, Vec<(StoreWire, Pull)>),
+    /// Accuracy by epoch.
+    Modes(TrainConfig),
+    /// A collective operation, in several ways in turns.
+    Allreduce(AllreduceSpec, Vec<Way>),
+}
+
+impl Case {
+    /// What it is, in a few words.
+    pub fn name(&self) -> String {
+        match self {
+            Case::Transfer(spec) => {
+                let TransferSpec { transport, exchange, sizes, bytes, .. } = spec;
+                let (transport, exchange) = (transport.name(), exchange.name());
+                format!("{transport} {exchange} {} {bytes} bytes", sizes.name())
+            }
+            Case::Throughput(config)
+            | Case::Scaling(config)
+            | Case::Convergence(config, _)
+            | Case::Modes(config) => job_name(config),
+            Case::Kvstore(spec, _) => {
+                let KvstoreSpec { transport, workers, servers, .. } = spec;
+                format!("{} {workers} workers, {servers} servers", transport.name())
+            }
+            Case::Allreduce(spec, _) => {
+                let AllreduceSpec { transport, ranks, bytes, .. } = spec;
+                format!("{} {ranks} ranks {bytes} bytes", transport.name())
+            }
+        }
+    }
+}
+
+fn job_name(config: &TrainConfig) -> String {
+    let TrainConfig { model, strategy, workers, batch, transport, exchange, .. } = config;
+    format!(
+        "{model} {} {} {} {workers} workers, batch {batch}",
+        strategy.name(),
+        transport.name(),
+        exchange.name()
+    )
+}
+
+/// Does one case after the other, and holds those that should end with the same weights against each other.
+#[derive(Debug)]
+pub struct Runner<'a> {
+    job: &'a JobSpec,
+    /// Kept true while this process works alone, so that it may simply be ended then.
+    alone: &'a AtomicBool,
+    repetitions: usize,
+    /// By what decides them: the weights that a job ended with.
+    weights: HashMap<String, String>,
+    /// By job, in milliseconds a step of one worker alone.
+    local_ms: HashMap<String, f64>,
+}
+
+impl<'a> Runner<'a> {
+    /// `job` says how to start members; its kind, roles, hosts and payload are filled in.
+    pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
+        let repetitions = if quick { 1 } else { 3 };
+        let (weights, local_ms) = (HashMap::new(), HashMap::new());
+        Runner { job, alone, repetitions, weights, local_ms }
+    }
+
+    /// Does a case, and tells of each line that it gives.
+    ///
+    /// # Errors
+    /// When it cannot be done, fails, or gives wrong data.
+    pub fn run(
+        &mut self,
+        case: &Case,
+        on_line: &mut dyn FnMut(serde_json::Value),
+    ) -> Result<(), BenchError> {
+        match case {
+            Case::Transfer(spec) => tell(on_line, &transfer(spec, self.job)?),
+            Case::Throughput(config) => tell(on_line, &self.throughput(config)?),
+            Case::Scaling(config) => tell(on_line, &self.scaling(config)?),
+            Case::Convergence(config, every) => self.convergence(config, *every, on_line),
+            Case::Kvstore(spec, ways) => {
+                kvstore(spec, ways, self.job)?.iter().try_for_each(|result| tell(on_line, result))
+            }
+            Case::Modes(config) => {
+                curve(config, self.job, &mut |point| {
+                    // a point is numbers and names
+                    on_line(serde_json::to_value(point).unwrap_or_default());
+                })?;
+                Ok(())
+            }
+            Case::Allreduce(spec, ways) => {
+                allreduce(spec, ways, self.job)?.iter().try_for_each(|result| tell(on_line, result))
+            }
+        }
+    }
+}
+
+fn tell(
+    on_line: &mut dyn FnMut(serde_json::Value),
+    result: &impl Serialize,
+) -> Result<(), BenchError> {
+    on_line(serde_json::to_value(result)?);
+    Ok(())
+}

@@ -1,0 +1,306 @@
+//! The papers' figures as data: which, and what is run for each.
+
+use std::time::Duration;
+
+use tensorwire_node::{Exchange, Schedule, StoreWire, Strategy, TrainConfig, Transport};
+
+use super::Case;
+use crate::allreduce::{AllreduceSpec, Way};
+use crate::job::train_config;
+use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
+use crate::modes::{PAPER_MODES, in_mode};
+use crate::transfer::{Sizes, TransferSpec, transfer_sizes};
+
+/// A figure of a paper.
+#[derive(Clone, Copy, Debug)]
+pub struct Figure {
+    /// As `--only` spells it.
+    pub name: &'static str,
+    pub paper: &'static str,
+    pub what: &'static str,
+    /// With `quick`, no case is begun after this long, in minutes.
+    pub quick_minutes: u64,
+    cases: fn(&Scope) -> Vec<Case>,
+}
+
+/// How much is measured, and of what.
+#[derive(Clone, Debug)]
+pub struct Scope {
+    pub quick: bool,
+    /// All that there are; those that a job refuses are left out.
+    pub exchanges: Vec<Exchange>,
+}
+
+/// All of them. The quick minutes are 22 in all: with what the last case of each takes, less than 25.
+pub const FIGURES: &[Figure] = &[
+    Figure {
+        name: "transfer",
+        paper: "Xue et al., figure 8",
+        what: "one tensor to a reduce_max in another process, by size and exchange",
+        quick_minutes: 3,
+        cases: transfers,
+    },
+    Figure {
+        name: "throughput",
+        paper: "Xue et al., figure 9",
+        what: "training by batch, for six models and each exchange",
+        quick_minutes: 7,
+        cases: throughput,
+    },
+    Figure {
+        name: "convergence",
+        paper: "Xue et al., figure 10",
+        what: "the loss of three applications by time, for each exchange",
+        quick_minutes: 3,
+        cases: convergence,
+    },
+    Figure {
+        name: "scaling",
+        paper: "Xue et al., figure 11",
+        what: "training by workers, and one process alone",
+        quick_minutes: 2,
+        cases: scaling,
+    },
+    Figure {
+        name: "copies",
+        paper: "Xue et al., figure 12",
+        what: "training with and without the sender's copy, all tensors written",
+        quick_minutes: 1,
+        cases: copies,
+    },
+    Figure {
+        name: "store",
+        paper: "Li et al., figure 7",
+        what: "push and pull of a key by workers and servers, against ZeroMQ",
+        quick_minutes: 1,
+        cases: store,
+    },
+    Figure {
+        name: "store-training",
+        paper: "Li et al., figure 8",
+        what: "training over a key-value store, against ZeroMQ",
+        quick_minutes: 1,
+        cases: store_training,
+    },
+    Figure {
+        name: "modes",
+        paper: "Mamidala et al., figures 11 to 14",
+        what: "learning curves of six ways of training",
+        quick_minutes: 2,
+        cases: modes,
+    },
+    Figure {
+        name: "allreduce",
+        paper: "Mamidala et al., figures 17 to 20",
+        what: "all-reduce by size and processes",
+        quick_minutes: 2,
+        cases: all_reduces,
+    },
+];
+
+impl Figure {
+    /// What is run for it, most telling first; nothing that a job would refuse.
+    pub fn cases(&self, scope: &Scope) -> Vec<Case> {
+        let is_possible = |case: &Case| match case {
+            Case::Throughput(config)
+            | Case::Scaling(config)
+            | Case::Convergence(config, _)
+            | Case::Modes(config) => config.check().is_ok(),
+            _ => true,
+        };
+        (self.cases)(scope).into_iter().filter(is_possible).collect()
+    }
+
+    pub fn quick_limit(&self) -> Duration {
+        Duration::from_secs(60 * self.quick_minutes)
+    }
+}
+
+const WIRES: [Transport; 2] = [Transport::Shm, Transport::Tcp];
+
+/// The models of Xue et al.'s table 2, smallest step first.
+const MODELS: [&str; 6] = ["fcn5", "gru", "lstm", "alexnet", "inception-v3", "vgg16"];
+
+/// A model on made-up data, with two workers and two servers.
+fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
+    let steps = Schedule::Steps(if quick { 4 } else { 12 });
+    TrainConfig { batch, ..train_config(model, "synthetic:256", Strategy::Ps, steps) }
+}
+
+/// A job over each transport, in each way of exchanging.
+fn by_exchange(scope: &Scope, config: &TrainConfig) -> Vec<TrainConfig> {
+    let mut all = Vec::new();
+    for transport in WIRES {
+        for &exchange in &scope.exchanges {
+            all.push(TrainConfig { transport, exchange, ..config.clone() });
+        }
+    }
+    all
+}
+
+fn transfers(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    for bytes in transfer_sizes(scope.quick) {
+        for transport in WIRES {
+            // of a store alone
+            for &exchange in scope.exchanges.iter().filter(|of| **of != Exchange::Zmq) {
+                let spec =
+                    TransferSpec::new(transport, exchange, Sizes::Static, bytes, scope.quick);
+                all.push(Case::Transfer(spec));
+            }
+        }
+    }
+    all
+}
+
+fn throughput(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    let batches: &[usize] = if scope.quick { &[8, 1] } else { &[1, 2, 4, 8, 16, 32, 64] };
+    for &batch in batches {
+        for model in MODELS {
+            // with quick, a step of the large ones is to take seconds, not minutes
+            let is_long = model == "inception-v3" || model == "vgg16";
+            if scope.quick && is_long && batch > 1 {
+                continue;
+            }
+            let jobs = by_exchange(scope, &made_up(model, batch, scope.quick));
+            all.extend(jobs.into_iter().map(Case::Throughput));
+        }
+    }
+    all
+}
+
+fn convergence(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    let (steps, every) = if scope.quick { (30, 3) } else { (600, 10) };
+    for (model, data) in
+        [("cifar", "synthetic:512"), ("seq2seq", "reverse"), ("sentence-embedding", "synthetic")]
+    {
+        let config = train_config(model, data, Strategy::Ps, Schedule::Steps(steps));
+        let jobs = by_exchange(scope, &TrainConfig { batch: 32, ..config });
+        // where processes share memory there is no wire to compare on
+        let jobs = jobs.into_iter().filter(|job| job.transport == Transport::Tcp);
+        all.extend(jobs.map(|job| Case::Convergence(job, every)));
+    }
+    all
+}
+
+fn scaling(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    let (models, counts): (&[&str], &[u32]) = match scope.quick {
+        true => (&["fcn5", "lstm"], &[1, 2]),
+        false => (&["fcn5", "lstm", "inception-v3", "vgg16"], &[1, 2, 4, 8]),
+    };
+    for model in models {
+        for &workers in counts {
+            let servers = workers;
+            for transport in WIRES {
+                let config = made_up(model, 8, scope.quick);
+                all.push(Case::Scaling(TrainConfig { workers, servers, transport, ..config }));
+            }
+        }
+    }
+    all
+}
+
+fn copies(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    for model in MODELS {
+        let is_long = model == "inception-v3" || model == "vgg16";
+        for exchange in [Exchange::Write, Exchange::Copy] {
+            let config = made_up(model, if scope.quick && is_long { 1 } else { 8 }, scope.quick);
+            let transport = Transport::Shm;
+            all.push(Case::Throughput(TrainConfig { exchange, transport, ..config }));
+        }
+    }
+    all
+}
+
+fn store(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    let counts: &[u32] = if scope.quick { &[1, 2, 4] } else { &[1, 2, 4, 8, 16, 32] };
+    for &workers in counts {
+        for transport in WIRES {
+            let spec = KvstoreSpec::new(workers, workers, PAPER_BYTES, scope.quick);
+            let spec = KvstoreSpec { transport, ..spec };
+            let mut ways =
+                vec![(StoreWire::ZeroCopy, Pull::Filled), (StoreWire::Zmq, Pull::Filled)];
+            if spec.can_show() {
+                ways.push((StoreWire::ZeroCopy, Pull::Shown));
+            }
+            all.push(Case::Kvstore(spec, ways));
+        }
+    }
+    all
+}
+
+fn store_training(scope: &Scope) -> Vec<Case> {
+    let steps = Schedule::Steps(if scope.quick { 20 } else { 200 });
+    let config = train_config("mlp", "digits", Strategy::DistSgd, steps);
+    by_exchange(scope, &config).into_iter().map(Case::Throughput).collect()
+}
+
+fn modes(scope: &Scope) -> Vec<Case> {
+    let epochs = Schedule::Epochs(if scope.quick { 4 } else { 20 });
+    let config = train_config("mlp", "digits", Strategy::DistSgd, epochs);
+    let mut config = TrainConfig { workers: 4, servers: 1, batch: 16, ..config };
+    config.clients.clients = Some(2);
+    PAPER_MODES.map(|mode| Case::Modes(in_mode(&config, mode))).into()
+}
+
+fn all_reduces(scope: &Scope) -> Vec<Case> {
+    let mut all = Vec::new();
+    let (counts, powers): (&[u32], _) = if scope.quick { (&[2, 4], 7) } else { (&[2, 4, 8], 9) };
+    for &ranks in counts {
+        for transport in WIRES {
+            // 4 KiB and on, by fours
+            for bytes in (0..powers).map(|power| (4 << 10) << (2 * power)) {
+                let spec = AllreduceSpec::new(ranks, bytes, scope.quick);
+                let by_table = Way { algorithm: None, tensor: None };
+                all.push(Case::Allreduce(AllreduceSpec { transport, ..spec }, vec![by_table]));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXCHANGES: [Exchange; 4] =
+        [Exchange::ZeroCopy, Exchange::Write, Exchange::Copy, Exchange::Zmq];
+
+    #[test]
+    fn every_figure_has_something_to_run_and_quick_is_less() {
+        for figure in FIGURES {
+            let count = |quick| figure.cases(&Scope { quick, exchanges: EXCHANGES.to_vec() }).len();
+            assert!(0 < count(true) && count(true) <= count(false), "{}", figure.name);
+            assert!(figure.quick_minutes > 0);
+        }
+        let minutes: u64 = FIGURES.iter().map(|figure| figure.quick_minutes).sum();
+        assert!(minutes <= 22, "{minutes}");
+    }
+
+    #[test]
+    fn what_a_job_refuses_is_left_out() {
+        let scope = Scope { quick: true, exchanges: EXCHANGES.to_vec() };
+        let exchanges = |name: &str| -> Vec<(Exchange, Transport)> {
+            let figure = FIGURES.iter().find(|figure| figure.name == name);
+            let cases = figure.map(|figure| figure.cases(&scope)).unwrap_or_default();
+            let of = |case: &Case| match case {
+                Case::Throughput(config) => Some((config.exchange, config.transport)),
+                _ => None,
+            };
+            cases.iter().filter_map(of).collect()
+        };
+        assert!(exchanges("throughput").iter().all(|(exchange, _)| *exchange != Exchange::Zmq));
+        let store = exchanges("store-training");
+        let all = [
+            (Exchange::ZeroCopy, Transport::Shm),
+            (Exchange::ZeroCopy, Transport::Tcp),
+            (Exchange::Zmq, Transport::Tcp),
+        ];
+        assert_eq!(store, all);
+    }
+}

@@ -1,0 +1,249 @@
+//! Cases that train: how long steps take, and how the loss falls.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use serde::Serialize;
+use tensorwire_node::{
+    Exchange, Prepared, Progress, Strategy, TrainConfig, Transport, Update, launch, train_local,
+};
+
+use super::Runner;
+use crate::error::BenchError;
+use crate::job::{Job, reports};
+use crate::machine::Machine;
+use crate::statistics::Summary;
+use crate::step::{promises_bits, step_ms};
+
+/// What was measured of a job.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Throughput {
+    bench: &'static str,
+    model: String,
+    data: String,
+    exchange: Exchange,
+    transport: Transport,
+    strategy: &'static str,
+    workers: u32,
+    servers: u32,
+    /// Samples of a worker in a step.
+    batch: usize,
+    steps: u64,
+    repetitions: usize,
+    /// The median; the slowest worker's, without the first step.
+    step_s: f64,
+    p10_s: f64,
+    p90_s: f64,
+    /// Of all workers.
+    samples_per_second: f64,
+    weights_sha256: String,
+    machine: Machine,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Scaling {
+    #[serde(flatten)]
+    job: Throughput,
+    /// Of one worker's batch in one process that has all cores and exchanges nothing.
+    local_step_s: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct LossPoint<'a> {
+    bench: &'static str,
+    model: &'a str,
+    data: &'a str,
+    exchange: Exchange,
+    transport: Transport,
+    strategy: &'static str,
+    workers: u32,
+    servers: u32,
+    batch: usize,
+    /// Since all processes know each other.
+    seconds: f64,
+    step: u64,
+    /// The mean over the steps since the point before, and over all workers.
+    loss: f64,
+    machine: &'a Machine,
+}
+
+impl Runner<'_> {
+    pub(super) fn throughput(&mut self, config: &TrainConfig) -> Result<Throughput, BenchError> {
+        let Job { prepared, spec } = Job::new(config, self.job)?;
+        let (mut all_ms, mut sha256) = (Vec::new(), None);
+        let mut transport = config.settled_transport();
+        for _ in 0..self.repetitions {
+            let outcome = launch(&spec, &mut |_| {})?;
+            transport = outcome.negotiated.or(transport);
+            let members = reports(outcome)?;
+            all_ms.push(step_ms(&members, &prepared));
+            let found = members.iter().find_map(|report| report.weights_sha256.clone());
+            let found = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
+            self.same_bits(&prepared, &found)?;
+            sha256 = Some(found);
+        }
+        let none = || BenchError::Zero { what: "repetitions" };
+        let summary = Summary::of(all_ms.iter().map(|ms| ms * 1e-3)).ok_or_else(none)?;
+        // fits: batches are in memory
+        let samples = config.batch as f64 * f64::from(config.workers);
+        Ok(Throughput {
+            bench: "throughput",
+            model: config.model.clone(),
+            data: config.data.clone(),
+            exchange: config.exchange,
+            transport: transport.unwrap_or(config.transport),
+            strategy: config.strategy.name(),
+            workers: config.workers,
+            servers: config.servers_started(),
+            batch: config.batch,
+            steps: prepared.steps(),
+            repetitions: self.repetitions,
+            step_s: summary.median,
+            p10_s: summary.p10,
+            p90_s: summary.p90,
+            samples_per_second: samples / summary.median,
+            weights_sha256: sha256.ok_or_else(none)?,
+            machine: Machine::here(),
+        })
+    }
+
+    pub(super) fn scaling(&mut self, config: &TrainConfig) -> Result<Scaling, BenchError> {
+        let local_step_s = self.local_ms(config)? * 1e-3;
+        let job = Throughput { bench: "scaling", ..self.throughput(config)? };
+        Ok(Scaling { job, local_step_s })
+    }
+
+    /// A step of one worker alone; measured once for each model and batch.
+    fn local_ms(&mut self, config: &TrainConfig) -> Result<f64, BenchError> {
+        let key = format!("{} {} {}", config.model, config.data, config.batch);
+        if let Some(ms) = self.local_ms.get(&key) {
+            return Ok(*ms);
+        }
+        let alone = TrainConfig {
+            strategy: Strategy::Local,
+            workers: 1,
+            transport: Transport::Auto,
+            exchange: Exchange::ZeroCopy,
+            ..config.clone()
+        };
+        let prepared = Prepared::new(alone)?;
+        let mut all_ms = Vec::new();
+        for _ in 0..self.repetitions {
+            self.alone.store(true, Ordering::SeqCst);
+            let report = train_local(&prepared, &self.job.interrupt, &mut |_| {});
+            self.alone.store(false, Ordering::SeqCst);
+            all_ms.push(step_ms(&[report?], &prepared));
+        }
+        let median = Summary::of(all_ms).map(|summary| summary.median);
+        let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;
+        self.local_ms.insert(key, median);
+        Ok(median)
+    }
+
+    /// The same job ends with the same weights however its bytes travel.
+    fn same_bits(&mut self, prepared: &Prepared, found: &str) -> Result<(), BenchError> {
+        if !promises_bits(prepared) {
+            return Ok(());
+        }
+        let TrainConfig { model, data, batch, workers, .. } = &prepared.config;
+        let key = format!("{model} {data} {batch} {workers} {}", prepared.steps());
+        match self.weights.get(&key) {
+            Some(first) if first != found => {
+                let (local, ps) = (first.clone(), found.to_string());
+                Err(BenchError::WeightsDiffer { local, ps })
+            }
+            Some(_) => Ok(()),
+            None => {
+                self.weights.insert(key, found.to_string());
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn convergence(
+        &mut self,
+        config: &TrainConfig,
+        every: u64,
+        on_line: &mut dyn FnMut(serde_json::Value),
+    ) -> Result<(), BenchError> {
+        let Job { prepared, spec } = Job::new(config, self.job)?;
+        let machine = Machine::here();
+        let mut begun = Instant::now();
+        let mut losses = Losses::default();
+        let outcome = launch(&spec, &mut |update| match update {
+            Update::Introduced => begun = Instant::now(),
+            Update::Progress { value, .. } => {
+                let Ok(Progress { step, loss, .. }) = serde_json::from_value(value) else { return };
+                let Some(loss) = losses.add(step, loss, config.workers, every) else { return };
+                let point = LossPoint {
+                    bench: "convergence",
+                    model: &config.model,
+                    data: &config.data,
+                    exchange: config.exchange,
+                    transport: config.settled_transport().unwrap_or(config.transport),
+                    strategy: config.strategy.name(),
+                    workers: config.workers,
+                    servers: config.servers_started(),
+                    batch: config.batch,
+                    seconds: begun.elapsed().as_secs_f64(),
+                    step,
+                    loss,
+                    machine: &machine,
+                };
+                // a point is numbers and names
+                on_line(serde_json::to_value(point).unwrap_or_default());
+            }
+            _ => {}
+        })?;
+        let members = reports(outcome)?;
+        let found = members.iter().find_map(|report| report.weights_sha256.clone());
+        let found = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
+        self.same_bits(&prepared, &found)
+    }
+}
+
+/// Losses since the last point. Workers are in step: none is more than one step ahead.
+#[derive(Debug, Default)]
+struct Losses {
+    sum: f64,
+    count: u32,
+    /// How many workers are done with the point's last step.
+    done: u32,
+}
+
+impl Losses {
+    /// The mean, when all workers have said the last of `every` steps.
+    fn add(&mut self, step: u64, loss: f32, workers: u32, every: u64) -> Option<f64> {
+        self.sum += f64::from(loss);
+        self.count += 1;
+        if !step.is_multiple_of(every) {
+            return None;
+        }
+        self.done += 1;
+        if self.done < workers {
+            return None;
+        }
+        let mean = self.sum / f64::from(self.count);
+        *self = Losses::default();
+        Some(mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_is_the_mean_of_its_steps_and_workers() {
+        let mut losses = Losses::default();
+        assert_eq!(losses.add(1, 4.0, 2, 2), None);
+        assert_eq!(losses.add(1, 2.0, 2, 2), None);
+        assert_eq!(losses.add(2, 1.0, 2, 2), None);
+        assert_eq!(losses.add(2, 1.0, 2, 2), Some(2.0));
+        // the next one begins anew
+        assert_eq!(losses.add(3, 1.0, 2, 2), None);
+        assert_eq!(losses.add(3, 1.0, 2, 2), None);
+        assert_eq!(losses.add(4, 0.0, 2, 2), None);
+        assert_eq!(losses.add(4, 0.0, 2, 2), Some(0.5));
+    }
+}
