@@ -14,6 +14,7 @@ mod group;
 mod hosts;
 mod launch;
 mod member;
+mod messages;
 mod negotiate;
 mod open_part;
 mod report;
@@ -29,7 +30,7 @@ pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport,
+    Seat, StoreConfig, Strategy, TensorLimit, TraceConfig, TrainConfig, Transport,
 };
 pub use group::{ClientError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};

@@ -153,6 +153,7 @@ fn announce(prepared: &Prepared) {
     }
     let transport = match (config.transport, config.settled_transport()) {
         _ if config.exchange == Exchange::Zmq => "tcp (ZeroMQ)",
+        _ if config.exchange.is_over_tcp() => "tcp (gRPC)",
         (Transport::Auto, Some(_)) if hosts.any_remote() => {
             "shm (auto: all processes are on one host)"
         }
