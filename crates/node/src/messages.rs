@@ -3,7 +3,7 @@
 //! the plan wants it as it comes; the rest waits in memory of its own until there is a place for it.
 //!
 //! A write at the moment of arrival is what the plan proves safe for one-sided writes, so nothing is added
-//! here. Tensors of unknown size are not acknowledged: they do not lie at the sender once they are sent.
+//! here. A tensor of unknown size is acknowledged once it is taken, so that no sender runs ahead of its receiver.
 
 mod desk;
 mod head;
@@ -38,6 +38,10 @@ pub(crate) struct MessageExchange {
     /// Largest tensor that a message can have.
     limit: Option<TensorLimit>,
     outbound: HashMap<EdgeId, Outbound>,
+    /// Edges of unknown size that this part receives, and from whom.
+    announcers: HashMap<EdgeId, Rank>,
+    /// Tensors of unknown size that are not taken yet.
+    flights: HashMap<EdgeId, Flight>,
     /// By edge: what was announced, and not yet fetched.
     announced: HashMap<EdgeId, Unplaced>,
     /// What was over at once.
@@ -54,6 +58,14 @@ struct Outbound {
     name: String,
     to: Rank,
     transfer: Transfer,
+}
+
+/// A tensor that was announced.
+#[derive(Debug)]
+struct Flight {
+    epoch: u64,
+    /// Its memory may be written again.
+    is_sent: bool,
 }
 
 impl MessageExchange {
@@ -78,7 +90,9 @@ impl MessageExchange {
                 Bytes::new()
             }
             Some(tensor) => {
-                if let Some(what) = self.limit.and_then(|limit| limit.exceeded(name, tensor.bytes())) {
+                if let Some(what) =
+                    self.limit.and_then(|limit| limit.exceeded(name, tensor.bytes()))
+                {
                     return Err(ExchangeError::Other { peer: None, what });
                 }
                 let loan = tensor.lend();
@@ -114,7 +128,9 @@ impl Exchange for MessageExchange {
         spec: &TensorSpec,
         tensor: &Buffer,
     ) -> Result<Sending, ExchangeError> {
-        self.push(edge, epoch, Some(spec), Some(tensor))
+        let sending = self.push(edge, epoch, Some(spec), Some(tensor))?;
+        self.flights.insert(edge, Flight { epoch, is_sent: false });
+        Ok(sending)
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
@@ -123,7 +139,8 @@ impl Exchange for MessageExchange {
 
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
         let taken = self.desk.take(self.lane, edge, epoch);
-        let gone = || "a tensor that has arrived is not there: a defect of this program".to_string();
+        let gone =
+            || "a tensor that has arrived is not there: a defect of this program".to_string();
         let taken = taken.ok_or_else(|| ExchangeError::Other { peer: None, what: gone() })?;
         let spec = taken.spec.clone();
         self.announced.insert(edge, taken);
@@ -133,13 +150,15 @@ impl Exchange for MessageExchange {
     fn fetch(
         &mut self,
         edge: EdgeId,
-        _epoch: u64,
+        epoch: u64,
         into: &Buffer,
         _deadline: Deadline,
     ) -> Result<Sending, ExchangeError> {
         let tensor = self.announced.remove(&edge).expect("announced before it is fetched");
         let lent = |source| ExchangeError::Lent { edge: format!("edge {}", edge.0), source };
         self.desk.place(&tensor, &mut into.write().map_err(lent)?);
+        let taken = head::encode(self.lane, edge, epoch, None);
+        self.carrier.lock().send(self.announcers[&edge], &taken, Bytes::new()).map_err(failed)?;
         self.over.push(edge);
         Ok(Sending::Started)
     }
@@ -147,7 +166,20 @@ impl Exchange for MessageExchange {
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
         self.check()?;
         finished.append(&mut self.over);
-        self.desk.take_over(self.lane, finished);
+        let MessageExchange { desk, flights, lane, .. } = self;
+        for edge in desk.take_over(*lane) {
+            match flights.get_mut(&edge) {
+                Some(flight) => flight.is_sent = true,
+                None => finished.push(edge),
+            }
+        }
+        flights.retain(|edge, flight| {
+            let is_over = flight.is_sent && desk.arrived(*lane, *edge, flight.epoch);
+            if is_over {
+                finished.push(*edge);
+            }
+            !is_over
+        });
         Ok(())
     }
 

@@ -170,9 +170,7 @@ impl Member {
     }
 }
 
-fn boxed(
-    (exchange, storage): (impl Exchange + 'static, Storage),
-) -> (Box<dyn Exchange>, Storage) {
+fn boxed((exchange, storage): (impl Exchange + 'static, Storage)) -> (Box<dyn Exchange>, Storage) {
     (Box::new(exchange), storage)
 }
 

@@ -68,7 +68,7 @@ impl Exchange {
     }
 
     /// Do tensors cross as messages?
-    pub(crate) fn is_by_message(self) -> bool {
+    pub fn is_by_message(self) -> bool {
         self.is_over_tcp() || self == Exchange::GrpcRdma
     }
 

@@ -39,7 +39,7 @@ struct State {
     fault: Option<CarrierError>,
 }
 
-/// An edge that a lane receives.
+/// An edge that a lane receives, or one that it sends and is told of when its tensor is taken.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) from: Rank,
@@ -110,11 +110,9 @@ impl MessageDesk {
         Lent { loan: Some(loan), desk: self.clone(), key: (lane, edge) }
     }
 
-    /// Appends the lane's edges that are over.
-    pub(super) fn take_over(&self, lane: u32, finished: &mut Vec<EdgeId>) {
-        if let Some(over) = self.0.state.lock().over.get_mut(&lane) {
-            finished.append(over);
-        }
+    /// The lane's edges whose tensors may be written again since the last call.
+    pub(super) fn take_over(&self, lane: u32) -> Vec<EdgeId> {
+        self.0.state.lock().over.remove(&lane).unwrap_or_default()
     }
 
     pub(super) fn fault(&self) -> Option<CarrierError> {

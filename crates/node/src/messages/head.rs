@@ -55,7 +55,8 @@ fn decode_spec(dtype: u8, dims: &[u8]) -> Result<TensorSpec, String> {
 pub(super) fn check(spec: &TensorSpec, fact: &Fact) -> Result<(), String> {
     let fits = |(dim, size): (&Dim, &usize)| !matches!(dim, Dim::Known(known) if known != size);
     let (dims, sizes) = (&fact.dims, spec.dims());
-    match spec.dtype == fact.dtype && dims.len() == sizes.len() && dims.iter().zip(sizes).all(fits) {
+    match spec.dtype == fact.dtype && dims.len() == sizes.len() && dims.iter().zip(sizes).all(fits)
+    {
         true => Ok(()),
         false => Err(format!("it is {spec}, the plan says {fact}")),
     }
@@ -85,10 +86,8 @@ mod tests {
         }
         let endless = [&whole[..17], &[0xff; 16]].concat();
         assert!(decode(&endless).is_err());
-        let fact = |dtype, second| Fact {
-            dtype,
-            dims: vec![Dim::Dynamic(Symbol(0)), Dim::Known(second)],
-        };
+        let fact =
+            |dtype, second| Fact { dtype, dims: vec![Dim::Dynamic(Symbol(0)), Dim::Known(second)] };
         assert_eq!(check(&spec, &fact(DType::F32, 3)), Ok(()));
         assert!(check(&spec, &fact(DType::F32, 4)).is_err());
         assert!(check(&spec, &fact(DType::I32, 3)).is_err());

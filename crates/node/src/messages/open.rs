@@ -56,44 +56,50 @@ impl Member {
     ) -> Result<(Vec<(MessageExchange, Storage)>, MessageEnd), PartError> {
         let memory = || Slab::anonymous(plan.parts[lanes.part].memory.registered_bytes);
         let storage = |_| Storage::new(&plan.parts[lanes.part], &memory()?);
-        let storages: Result<Vec<Storage>, SessionError> = lanes.ranks.iter().map(storage).collect();
+        let storages: Result<Vec<Storage>, SessionError> =
+            lanes.ranks.iter().map(storage).collect();
         let mut storages = storages?;
         share_memory(&plan.parts[lanes.part], storages.iter_mut());
-        let (mut inbound, mut outbound, mut peers) = (HashMap::new(), Vec::new(), BTreeSet::new());
+        let (mut inbound, mut edges, mut peers) = (HashMap::new(), Vec::new(), BTreeSet::new());
         for (ranks, storage) in lanes.ranks.iter().zip(&storages) {
-            let mut sent = HashMap::new();
-            for edge in &plan.edges {
-                let name = edge.name.clone();
-                if edge.from == lanes.part {
-                    let (to, transfer) = (ranks[edge.to], edge.transfer);
-                    sent.insert(edge.id, Outbound { name, to, transfer });
-                    peers.insert(to);
-                } else if edge.to == lanes.part {
-                    let from = ranks[edge.from];
-                    let known = Inbound::new(from, name, placing(edge, storage));
+            let (mut sent, mut announcers) = (HashMap::new(), HashMap::new());
+            for edge in plan.edges.iter().filter(|e| e.from == lanes.part || e.to == lanes.part) {
+                let is_sent = edge.from == lanes.part;
+                let peer = ranks[if is_sent { edge.to } else { edge.from }];
+                let (name, transfer) = (edge.name.clone(), edge.transfer);
+                peers.insert(peer);
+                let place = if is_sent { Placing::Nowhere } else { placing(edge, storage) };
+                if !is_sent || transfer == Transfer::Dynamic {
+                    let known = Inbound::new(peer, name.clone(), place);
                     inbound.insert((lane(ranks), edge.id), known);
-                    peers.insert(from);
+                }
+                if is_sent {
+                    sent.insert(edge.id, Outbound { name, to: peer, transfer });
+                } else if transfer == Transfer::Dynamic {
+                    announcers.insert(edge.id, peer);
                 }
             }
-            outbound.push((lane(ranks), sent));
+            edges.push((lane(ranks), sent, announcers));
         }
         let desk = MessageDesk::new(inbound, options.dynamic_bytes_max);
         let peers: Vec<Rank> = peers.into_iter().collect();
         let carrier = self.open_carrier(&peers, options, &digest(plan), Arc::new(desk.clone()))?;
         let carrier = Arc::new(Mutex::new(carrier));
         let limit = options.exchange.limit();
-        let exchange = |(lane, outbound)| MessageExchange {
+        let exchange = |(lane, outbound, announcers)| MessageExchange {
             carrier: carrier.clone(),
             desk: desk.clone(),
             lane,
             limit,
             outbound,
+            announcers,
+            flights: HashMap::new(),
             announced: HashMap::new(),
             over: Vec::new(),
             fault: None,
             seen: 0,
         };
-        let exchanges = outbound.into_iter().map(exchange).zip(storages).collect();
+        let exchanges = edges.into_iter().map(exchange).zip(storages).collect();
         Ok((exchanges, MessageEnd { carrier, desk }))
     }
 
@@ -105,7 +111,9 @@ impl Member {
         desk: Arc<dyn Desk>,
     ) -> Result<Box<dyn Carrier>, PartError> {
         Ok(match options.exchange {
-            Exchange::GrpcTcp => Box::new(self.open_grpc(GrpcStyle::Codec, peers, options, digest, desk)?),
+            Exchange::GrpcTcp => {
+                Box::new(self.open_grpc(GrpcStyle::Codec, peers, options, digest, desk)?)
+            }
             Exchange::GrpcTcpTuned => {
                 Box::new(self.open_grpc(GrpcStyle::Bare, peers, options, digest, desk)?)
             }

@@ -62,7 +62,8 @@ pub(super) async fn push(
     *request.uri_mut() = http::Uri::from_static(PUSH);
     request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
     request.headers_mut().insert(header::CONTENT_TYPE, GRPC);
-    let response = channel.oneshot(request).await.map_err(|error| Status::from_error(error.into()))?;
+    let response =
+        channel.oneshot(request).await.map_err(|error| Status::from_error(error.into()))?;
     let (parts, mut body) = response.into_parts();
     let mut status = Status::from_header_map(&parts.headers);
     while let Some(frame) = body.frame().await {
@@ -201,7 +202,9 @@ mod tests {
 
     #[test]
     fn an_opening_and_its_content_are_a_message_of_protobuf() {
-        for (head, content) in [(&b""[..], &b""[..]), (b"head", b"content"), (&[7; 300], &[9; 70_000])] {
+        for (head, content) in
+            [(&b""[..], &b""[..]), (b"head", b"content"), (&[7; 300], &[9; 70_000])]
+        {
             let mut bytes = opening(head, content.len()).unwrap();
             bytes.extend_from_slice(content);
             let length = u32::from_be_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);

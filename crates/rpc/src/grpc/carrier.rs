@@ -100,7 +100,12 @@ impl GrpcCarrier {
     ///
     /// # Errors
     /// When nobody serves there, or does not answer before the deadline.
-    pub fn connect(&mut self, rank: Rank, at: SocketAddr, deadline: Deadline) -> Result<(), RpcError> {
+    pub fn connect(
+        &mut self,
+        rank: Rank,
+        at: SocketAddr,
+        deadline: Deadline,
+    ) -> Result<(), RpcError> {
         let channel = self.runtime.handle().block_on(dial(at, deadline))?;
         self.peers.insert(rank, (at, channel));
         Ok(())
@@ -117,7 +122,9 @@ impl GrpcCarrier {
             let error = match timeout(patience, call).await {
                 Ok(Ok(())) => None,
                 Ok(Err(status)) => Some(failure(at, &status)),
-                Err(_) => Some(RpcError::TimedOut { doing: "waiting for the answer to a call", at }),
+                Err(_) => {
+                    Some(RpcError::TimedOut { doing: "waiting for the answer to a call", at })
+                }
             };
             if let Some(error) = error.filter(|_| !shared.left.lock().contains(&to)) {
                 shared.desk.fail(CarrierError::with(to, error));

@@ -105,9 +105,7 @@ pub(super) async fn dial(at: SocketAddr, deadline: Deadline) -> Result<Channel, 
 
 /// A client of messages of any size.
 pub(super) fn unlimited(channel: Channel) -> Grpc<Channel> {
-    Grpc::new(channel)
-        .max_decoding_message_size(usize::MAX)
-        .max_encoding_message_size(usize::MAX)
+    Grpc::new(channel).max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
 }
 
 async fn push(

@@ -90,14 +90,19 @@ impl Introduction {
         if ring.bytes != (SLOTS * SLOT_BYTES) as u64 {
             return Err(format!("its ring has {} bytes; do all run one version?", ring.bytes));
         }
-        let slot = |at: usize| ArrivalSlot(u32::from_le_bytes(std::array::from_fn(|i| slots[at + i])));
+        let slot =
+            |at: usize| ArrivalSlot(u32::from_le_bytes(std::array::from_fn(|i| slots[at + i])));
         Ok(Introduction { ring, arrival: slot(0), credit: slot(4) })
     }
 }
 
 impl Opening {
     /// Registers both rings' memory here, and tells the peer.
-    pub(super) fn new(fabric: &Fabric, rank: Rank, deadline: Deadline) -> Result<Opening, CarrierError> {
+    pub(super) fn new(
+        fabric: &Fabric,
+        rank: Rank,
+        deadline: Deadline,
+    ) -> Result<Opening, CarrierError> {
         let failed = |error: &dyn std::fmt::Display| CarrierError::with(rank, error);
         let region = || fabric.alloc_region((SLOTS * SLOT_BYTES) as u64).map_err(|e| failed(&e));
         let slot = || fabric.alloc_arrival().map_err(|error| failed(&error));
@@ -109,7 +114,11 @@ impl Opening {
     }
 
     /// The peer has told us.
-    pub(super) fn complete(self, theirs: Introduction, deadline: Deadline) -> Result<Peer, CarrierError> {
+    pub(super) fn complete(
+        self,
+        theirs: Introduction,
+        deadline: Deadline,
+    ) -> Result<Peer, CarrierError> {
         let Opening { channel, ring, mirror, mine } = self;
         let rank = channel.peer();
         let remote = channel.open_region(&theirs.ring, deadline);
@@ -151,7 +160,9 @@ impl Peer {
 
     /// A posted write is over.
     pub(super) fn complete(&mut self, token: u64) {
-        if let Some(is_posted) = usize::try_from(token).ok().and_then(|at| self.is_posted.get_mut(at)) {
+        if let Some(is_posted) =
+            usize::try_from(token).ok().and_then(|at| self.is_posted.get_mut(at))
+        {
             *is_posted = false;
         }
     }
@@ -248,7 +259,9 @@ impl Peer {
         // fits: inside the ring
         let (offset, bytes) = (place.offset as u64, place.bytes as u64);
         let signal = Signal { slot: self.theirs.arrival, epoch: self.written + 1 };
-        let Some(posted) = self.post(offset, bytes, signal, index as u64)? else { return Ok(false) };
+        let Some(posted) = self.post(offset, bytes, signal, index as u64)? else {
+            return Ok(false);
+        };
         self.is_posted[index] = posted == Posted::Queued;
         self.written += 1;
         self.bytes_copied += fragment.bytes as u64;
@@ -263,7 +276,13 @@ impl Peer {
     }
 
     /// None: there is no room in the queue now.
-    fn post(&self, offset: u64, bytes: u64, signal: Signal, token: u64) -> Result<Option<Posted>, String> {
+    fn post(
+        &self,
+        offset: u64,
+        bytes: u64,
+        signal: Signal,
+        token: u64,
+    ) -> Result<Option<Posted>, String> {
         let posted = self.channel.memcpy_now(Memcpy {
             local: LocalSlice { region: &self.mirror, offset },
             remote: RemoteSlice { region: &self.remote, offset },

@@ -14,8 +14,8 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, BatchesSpec, ConfigError, GidChoice, Hosts, Kernels, OptimizerChoice,
-    RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, BatchesSpec, ConfigError, GidChoice, Hosts, Kernels, OptimizerChoice, RSH,
+    Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
 pub(crate) use allreduce::AllreduceArgs;
