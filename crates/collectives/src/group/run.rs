@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal};
+use tensorwire_fabric::{
+    Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal,
+};
 
 use super::fold::BLOCK_BYTES;
 use super::{Group, MAX_LANES, STREAMS, failed};

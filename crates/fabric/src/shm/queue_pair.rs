@@ -80,12 +80,8 @@ impl QueuePairs {
         pair.credits.take()?;
         self.core.counters().posted(work.direction, work.bytes);
         let ordered = pair.order.lock();
-        let memcpy = Accepted {
-            core: self.core.clone(),
-            board: self.board.clone(),
-            pair: pair.clone(),
-            work,
-        };
+        let memcpy =
+            Accepted { core: self.core.clone(), board: self.board.clone(), pair: pair.clone(), work };
         if memcpy.work.bytes < COPIER_BYTES_MIN && pair.queued.load(Ordering::Acquire) == 0 {
             memcpy.run(peer, ordered);
             return Ok(());
