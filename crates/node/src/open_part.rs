@@ -100,6 +100,8 @@ pub enum PartError {
     Zmq(#[from] ZmqError),
     #[error(transparent)]
     Messages(#[from] CarrierError),
+    #[error("the thread that moves messages cannot be started: {0}; see ulimit -u")]
+    Thread(std::io::Error),
 }
 
 impl Member {

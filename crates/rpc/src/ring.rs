@@ -6,7 +6,8 @@
 //! * The order: everything of one direction goes over one queue pair.
 //! * Who may overwrite: the sender a slot of its mirror once the slot's write is over; a slot of the ring once
 //!   the receiver's count says that it was copied out.
-//! * Who does it: the caller, whenever it sends, looks or waits; and while it computes, a thread.
+//! * Who does it: the caller, whenever it sends, looks or waits; and while it computes, whoever runs the
+//!   [`RingTender`], on a thread of its own.
 //!
 //! | file | what |
 //! |---|---|
@@ -19,7 +20,6 @@ mod peer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,15 +39,17 @@ const SLOT_BYTES: usize = 256 << 10;
 /// Largest content of a message: what the paper's gRPC over RDMA could take (§5.1).
 pub const CONTENT_BYTES_MAX: usize = 1 << 30;
 
-/// How often the thread looks whether the caller does. As long may a message stand still while it computes.
+/// How often a tender looks whether the caller does. As long may a message stand still while it computes.
 const TICK: Duration = Duration::from_millis(1);
 
 /// A [`Carrier`] over a fabric, whose completions and messages it takes for itself.
 pub struct RingCarrier {
     shared: Arc<Shared>,
     ticket: Ticket,
-    thread: Option<JoinHandle<()>>,
 }
+
+/// Moves what there is while the carrier's owner does not look.
+pub struct RingTender(Arc<Shared>);
 
 struct Shared {
     fabric: Fabric,
@@ -102,22 +104,17 @@ impl RingCarrier {
             ends: AtomicBool::new(false),
             ended: (Mutex::new(()), Condvar::new()),
         });
-        let tended = shared.clone();
-        let thread = std::thread::Builder::new().name("rings".to_string());
-        let thread = thread.spawn(move || tended.tend()).map_err(|error| CarrierError {
-            peer: None,
-            what: format!("the thread of the rings cannot be started: {error}; see ulimit -u"),
-        })?;
-        Ok(RingCarrier { shared, ticket, thread: Some(thread) })
+        Ok(RingCarrier { shared, ticket })
     }
 
-    fn end_thread(&mut self) {
+    /// Whoever has a thread for it lets it tend the rings.
+    pub fn tender(&self) -> RingTender {
+        RingTender(self.shared.clone())
+    }
+
+    fn end_tending(&self) {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.ended.1.notify_all();
-        if let Some(thread) = self.thread.take() {
-            // it panics with nothing that we could mend
-            let _ = thread.join();
-        }
     }
 }
 
@@ -160,7 +157,7 @@ impl Carrier for RingCarrier {
             }
             self.wait(deadline.min(Deadline::after(TICK)))?;
         }
-        self.end_thread();
+        self.end_tending();
         let closed = self.shared.fabric.close(deadline);
         closed.map_err(|error| CarrierError { peer: None, what: error.to_string() })
     }
@@ -174,7 +171,7 @@ impl std::fmt::Debug for RingCarrier {
 
 impl Drop for RingCarrier {
     fn drop(&mut self) {
-        self.end_thread();
+        self.end_tending();
     }
 }
 
@@ -207,22 +204,31 @@ impl Shared {
             None => CarrierError::with(rank, what),
         });
     }
+}
 
-    /// The thread: moves what there is while the caller does not look.
-    fn tend(&self) {
+impl RingTender {
+    /// Until the carrier is closed or dropped.
+    pub fn tend(&self) {
+        let RingTender(shared) = self;
         let mut looks = 0;
-        while !self.ends.load(Ordering::SeqCst) {
-            let now = self.looks.load(Ordering::Relaxed);
+        while !shared.ends.load(Ordering::SeqCst) {
+            let now = shared.looks.load(Ordering::Relaxed);
             let is_attended = now != looks || now % 2 == 1;
             looks = now;
             if is_attended {
-                let (lock, ended) = &self.ended;
+                let (lock, ended) = &shared.ended;
                 ended.wait_for(&mut lock.lock(), TICK);
                 continue;
             }
-            let ticket = self.fabric.ticket();
-            self.progress(&mut self.rings.lock());
-            self.fabric.wait(ticket, Deadline::after(TICK));
+            let ticket = shared.fabric.ticket();
+            shared.progress(&mut shared.rings.lock());
+            shared.fabric.wait(ticket, Deadline::after(TICK));
         }
+    }
+}
+
+impl std::fmt::Debug for RingTender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RingTender").finish_non_exhaustive()
     }
 }

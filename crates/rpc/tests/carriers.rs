@@ -150,7 +150,11 @@ fn ring_pair(backend: fn() -> Backend) -> [End; 2] {
     let [zero, one] = fabrics;
     let open = |fabric: Fabric, peer: u32| {
         let desk = Arc::<Kept>::default();
-        end(RingCarrier::open(fabric, &[Rank(peer)], desk.clone(), soon()).unwrap(), desk)
+        let carrier = RingCarrier::open(fabric, &[Rank(peer)], desk.clone(), soon()).unwrap();
+        let tender = carrier.tender();
+        // it ends with the carrier
+        std::thread::spawn(move || tender.tend());
+        end(carrier, desk)
     };
     std::thread::scope(|scope| {
         let zero = scope.spawn(|| open(zero, 1));

@@ -130,7 +130,12 @@ impl Member {
                 };
                 let fabric = self.connect(&wire, digest)?;
                 let deadline = Deadline::after(self.setup_patience());
-                Box::new(RingCarrier::open(fabric, peers, desk, deadline)?)
+                let carrier = RingCarrier::open(fabric, peers, desk, deadline)?;
+                let tender = carrier.tender();
+                // it ends with the carrier
+                let thread = std::thread::Builder::new().name("rings".to_string());
+                thread.spawn(move || tender.tend()).map_err(PartError::Thread)?;
+                Box::new(carrier)
             }
         })
     }
