@@ -9,7 +9,9 @@ mod stamps;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_node::{ArrivalMode, Exchange, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_node::{
+    ArrivalMode, ConfigError, Exchange, Hosts, JobSpec, Transport, VerbsOptions, launch,
+};
 
 use crate::error::BenchError;
 use crate::limit::LimitKind;
@@ -90,8 +92,7 @@ pub struct TransferResult {
     pub ratio_to_limit: f64,
     /// Of the tensors that crossed once the first warm-up was over.
     pub bytes_sent: u64,
-    /// Written and read through the fabric by both members in that time: what crossed by reference was
-    /// not moved.
+    /// Written, read and sent by both members in that time: what crossed by reference was not moved.
     pub bytes_moved: u64,
     /// By the runtime of both members in that time.
     pub bytes_copied: u64,
@@ -136,14 +137,27 @@ impl TransferSpec {
             repetitions,
         }
     }
+
+    /// Checks that the exchange can carry the tensor, over this transport.
+    ///
+    /// # Errors
+    /// When it cannot, with how to mend it.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let found = self.exchange;
+        if found.is_over_tcp() && !matches!(self.transport, Transport::Auto | Transport::Tcp) {
+            return Err(ConfigError::ExchangeOverTcp { found });
+        }
+        found.check_tensor(program::PAYLOAD, self.bytes)
+    }
 }
 
 /// Measures one transfer. `job` says how to start members; its kind, roles and payload are filled in. They
 /// are both on this host: the stamps of the two are compared, and that takes one clock.
 ///
 /// # Errors
-/// When the job fails: a received value or byte that is wrong fails it.
+/// When the exchange cannot carry so much, or the job fails: a received value or byte that is wrong fails it.
 pub fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, BenchError> {
+    spec.check()?;
     for (what, count) in
         [("bytes", spec.bytes), ("rounds", spec.rounds), ("repetitions", spec.repetitions)]
     {

@@ -70,7 +70,7 @@ pub struct WriteGuard<'a> {
     buffer: &'a Buffer,
 }
 
-/// A shared loan that owns its buffer: what a NIC or a socket holds while it reads.
+/// A shared loan that owns its buffer: what a NIC, a socket or another thread holds while it reads.
 #[derive(Debug)]
 pub struct Loan {
     buffer: Buffer,
@@ -202,6 +202,14 @@ impl DerefMut for WriteGuard<'_> {
         // SAFETY: the place is valid memory of the slab held by the buffer, and the exclusive loan
         // makes this the only slice over any of its segments; `&mut self` makes it unique here.
         unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), self.buffer.place.bytes) }
+    }
+}
+
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as for `ReadGuard`: the place is valid memory of the slab that the loan's buffer holds, and
+        // the shared loan keeps local writers out while this lives; remote ones the plan keeps out (see //!).
+        unsafe { std::slice::from_raw_parts(self.buffer.start(), self.buffer.place.bytes) }
     }
 }
 

@@ -2,6 +2,7 @@
 //! value reaches every member.
 
 mod clients;
+mod exchange;
 mod tuned;
 
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::GraphError;
-use tensorwire_graph::{PlanOptions, Rule, SendFrom, SharedMemory};
+use tensorwire_graph::Rule;
 use tensorwire_models::MismatchError;
 use tensorwire_models::data::DataError;
 use tensorwire_tensor::DType;
@@ -20,6 +21,7 @@ use crate::hosts::{Hosts, HostsError};
 use crate::weights::WeightsError;
 
 pub use clients::{Averaging, ClientConfig, Seat};
+pub use exchange::{Exchange, TensorLimit};
 pub use tuned::TunedRow;
 
 /// A way of training (`--strategy`).
@@ -93,48 +95,6 @@ pub enum Transport {
     Tcp,
     /// RDMA, by libibverbs.
     Verbs,
-}
-
-/// How a tensor crosses (`--exchange`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Exchange {
-    /// By reference where both ends share memory and the plan proves it safe; else one one-sided write
-    /// from where the tensor was made.
-    ZeroCopy,
-    /// One write for every tensor, shared memory or not, as between hosts (Xue et al.'s RDMA.zerocp).
-    Write,
-    /// A copy into registered memory first, then the write: their RDMA.cp, to compare with.
-    Copy,
-    /// Messages over ZeroMQ, as ps-lite sends them: what a store is compared with.
-    Zmq,
-}
-
-impl Exchange {
-    /// As `--exchange` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Exchange::ZeroCopy => "zero-copy",
-            Exchange::Write => "write",
-            Exchange::Copy => "copy",
-            Exchange::Zmq => "zmq",
-        }
-    }
-
-    /// What it means for the plan. `spread`: the members are on several hosts.
-    pub fn plan_options(self, transport: Transport, spread: bool) -> PlanOptions {
-        let shared_memory = match (self, transport.settled(spread)) {
-            // what members of several hosts will agree on is neither here nor there
-            (_, None | Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
-            (Exchange::ZeroCopy, _) => SharedMemory::Used,
-            (Exchange::Write | Exchange::Copy | Exchange::Zmq, _) => SharedMemory::Unused,
-        };
-        let send_from = match self {
-            Exchange::ZeroCopy | Exchange::Write | Exchange::Zmq => SendFrom::Origin,
-            Exchange::Copy => SendFrom::Staging,
-        };
-        PlanOptions { send_from, shared_memory, ..PlanOptions::default() }
-    }
 }
 
 impl Transport {
@@ -323,8 +283,14 @@ pub enum ConfigError {
     GroupExchange { found: Exchange },
     #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
     StoreExchange { found: Exchange },
-    #[error("--exchange zmq {what}")]
-    Zmq { what: &'static str },
+    #[error(
+        "--exchange {} goes over TCP of its own; give --transport tcp or leave it out", .found.name()
+    )]
+    ExchangeOverTcp { found: Exchange },
+    #[error("--exchange zmq knows no server that comes later; leave --checkpoint out")]
+    ZmqCheckpoint,
+    #[error("{0}")]
+    TensorLimit(String),
     #[error(
         "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
     )]
@@ -465,30 +431,30 @@ impl TrainConfig {
         let any = "dist-sgd or dist-asgd";
         let may_lose = matches!(self.strategy, Strategy::DistSgd | Strategy::DistAsgd);
         let delays = self.strategy.is_asynchronous_store();
-        let zmq = (self.exchange == Exchange::Zmq, may_lose || self.strategy == Strategy::DistEsgd);
+        let is_zmq = self.exchange == Exchange::Zmq;
+        let has_zmq = may_lose
+            || matches!(self.strategy, Strategy::Local | Strategy::Ps | Strategy::DistEsgd);
         let options = [
             ("--max-delay", max_delay.is_some(), delays, "dist-asgd or mpi-asgd"),
             ("--elastic", *elastic, may_lose, any),
             ("--checkpoint", checkpoint.is_some(), may_lose, any),
-            ("--exchange zmq", zmq.0, zmq.1, "dist-sgd, dist-asgd or dist-esgd"),
+            ("--exchange zmq", is_zmq, has_zmq, "ps, dist-sgd, dist-asgd or dist-esgd"),
         ];
         let wrong = options.into_iter().find(|(_, given, fits, _)| *given && !fits);
         if let Some((option, _, _, with)) = wrong {
             return Err(ConfigError::StoreOption { option, with });
         }
+        let found = self.exchange;
+        let is_tcp = matches!(self.transport, Transport::Auto | Transport::Tcp);
+        if self.strategy != Strategy::Local && found.is_over_tcp() && !is_tcp {
+            return Err(ConfigError::ExchangeOverTcp { found });
+        }
         if !self.has_store() {
             return Ok(());
         }
-        match self.exchange {
+        match found {
             Exchange::ZeroCopy => Ok(()),
-            Exchange::Zmq if !matches!(self.transport, Transport::Auto | Transport::Tcp) => {
-                Err(ConfigError::Zmq {
-                    what: "goes over TCP; give --transport tcp or leave it out",
-                })
-            }
-            Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::Zmq {
-                what: "knows no server that comes later; leave --checkpoint out",
-            }),
+            Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::ZmqCheckpoint),
             Exchange::Zmq => Ok(()),
             found if !self.strategy.has_clients() => Err(ConfigError::StoreExchange { found }),
             // refused by the groups
@@ -559,9 +525,9 @@ impl TrainConfig {
 
     /// The transport, as far as it is known before the members have been asked.
     pub fn settled_transport(&self) -> Option<Transport> {
-        match self.exchange {
-            Exchange::Zmq => Some(Transport::Tcp),
-            _ => self.transport.settled(self.spread()),
+        match self.exchange.is_over_tcp() {
+            true => Some(Transport::Tcp),
+            false => self.transport.settled(self.spread()),
         }
     }
 

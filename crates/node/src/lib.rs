@@ -15,6 +15,7 @@ mod group;
 mod hosts;
 mod launch;
 mod member;
+mod messages;
 mod negotiate;
 mod open_part;
 mod report;
@@ -30,7 +31,7 @@ pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, TunedRow,
+    Seat, StoreConfig, Strategy, TensorLimit, TraceConfig, TrainConfig, Transport, TunedRow,
 };
 pub use group::{ClientError, VectorFold};
 pub use hosts::{Hosts, HostsError, Placement, RSH};

@@ -9,19 +9,23 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalMode, CloseError, Fabric, RegionError, VerbsOptions};
 use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels};
-use tensorwire_memory::{Arena, ArenaError, Buffer, Place};
+use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
+use tensorwire_rpc::zmq::ZmqError;
+use tensorwire_rpc::{CarrierError, RpcError};
 use tensorwire_runtime::{
     ConnectError, Exchange, OneSided, OneSidedOptions, Opening, Session, SessionError,
     SessionOptions, Storage, share_variables,
 };
 
-use crate::config::Transport;
+use crate::config::{Exchange as Crossing, Transport};
 use crate::member::{Member, MemberError, Peers, QUEUE_PAIRS, WireOptions};
+use crate::messages::MessageEnd;
 
 /// How to open a part.
 #[derive(Clone, Debug)]
 pub struct PartOptions {
     pub transport: Transport,
+    pub exchange: Crossing,
     /// Which NIC, if it comes to verbs.
     pub verbs: VerbsOptions,
     pub arrival: Option<ArrivalMode>,
@@ -44,7 +48,14 @@ pub struct OpenPart {
     pub session: Session,
     /// What computes, and why that was chosen.
     pub kernels: String,
-    fabric: Fabric,
+    end: End,
+}
+
+/// What the sessions' tensors cross by.
+#[derive(Debug)]
+enum End {
+    OneSided(Fabric),
+    Messages(MessageEnd),
 }
 
 /// Which part of a plan a member runs, and with whom: once, or once for each of its lanes.
@@ -61,7 +72,7 @@ pub struct OpenLanes {
     pub sessions: Vec<Session>,
     /// What computes, and why that was chosen.
     pub kernels: String,
-    fabric: Fabric,
+    end: End,
 }
 
 /// Why a part could not be opened or closed.
@@ -81,6 +92,16 @@ pub enum PartError {
     Kernels(#[from] tensorwire_kernels::OpenError),
     #[error("leaving the job: {0}")]
     Close(#[from] CloseError),
+    #[error(transparent)]
+    Rpc(#[from] RpcError),
+    #[error("calling rank {peer}: {source}")]
+    Call { peer: Rank, source: RpcError },
+    #[error(transparent)]
+    Zmq(#[from] ZmqError),
+    #[error(transparent)]
+    Messages(#[from] CarrierError),
+    #[error("the thread that moves messages cannot be started: {0}; see ulimit -u")]
+    Thread(std::io::Error),
 }
 
 impl Member {
@@ -92,8 +113,8 @@ impl Member {
         // fits: a job has far fewer than 2^32 processes
         let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
         let lanes = Lanes { part: self.rank().index(), ranks: vec![ranks] };
-        let OpenLanes { mut sessions, kernels, fabric } = self.open_lanes(plan, &lanes, options)?;
-        Ok(OpenPart { session: sessions.remove(0), kernels, fabric })
+        let OpenLanes { mut sessions, kernels, end } = self.open_lanes(plan, &lanes, options)?;
+        Ok(OpenPart { session: sessions.remove(0), kernels, end })
     }
 
     /// Opens one session for each of `lanes`, all over the same variables. All members must open theirs.
@@ -106,35 +127,90 @@ impl Member {
         lanes: &Lanes,
         options: PartOptions,
     ) -> Result<OpenLanes, PartError> {
+        let (opened, end) = match options.exchange.is_by_message() {
+            true => {
+                let (opened, end) = self.open_messages(plan, lanes, &options)?;
+                (opened.into_iter().map(boxed).collect(), End::Messages(end))
+            }
+            false => {
+                let (opened, fabric) = self.open_one_sided(plan, lanes, &options)?;
+                (opened.into_iter().map(boxed).collect::<Vec<_>>(), End::OneSided(fabric))
+            }
+        };
+        let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
+        let variables_shared = lanes.ranks.len() > 1;
+        let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
+        let options =
+            SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
+        let session = |(exchange, storage): (Box<dyn Exchange>, Storage)| {
+            Session::new(plan, lanes.part, storage, kernels.clone(), Some(exchange), options)
+        };
+        let sessions: Result<Vec<Session>, SessionError> =
+            opened.into_iter().map(session).collect();
+        Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), end })
+    }
+
+    fn open_one_sided(
+        &self,
+        plan: &Plan,
+        lanes: &Lanes,
+        options: &PartOptions,
+    ) -> Result<(Vec<(OneSided, Storage)>, Fabric), PartError> {
         let fabric = self.connect(&options.wire(), &digest(plan))?;
         let deadline = Deadline::after(self.setup_patience());
-        let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
         let open = |ranks: &Vec<Rank>| {
             let told = OneSidedOptions {
                 ranks: ranks.clone(),
-                ..OneSidedOptions::new(plan, QUEUE_PAIRS, dynamic_bytes_max)
+                ..OneSidedOptions::new(plan, QUEUE_PAIRS, options.dynamic_bytes_max)
             };
             Opening::new(&fabric, plan, lanes.part, told, deadline)
         };
         let openings: Result<Vec<Opening>, ConnectError> = lanes.ranks.iter().map(open).collect();
         let mut opened = Opening::complete_all(openings?, deadline)?;
         share_variables(&plan.parts[lanes.part], &mut opened);
-        let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
-        let variables_shared = lanes.ranks.len() > 1;
-        let options =
-            SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
-        let session = |(exchange, storage): (OneSided, Storage)| {
-            let exchange = Some(Box::new(exchange) as Box<dyn Exchange>);
-            Session::new(plan, lanes.part, storage, kernels.clone(), exchange, options)
-        };
-        let sessions: Result<Vec<Session>, SessionError> =
-            opened.into_iter().map(session).collect();
-        Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), fabric })
+        Ok((opened, fabric))
+    }
+}
+
+fn boxed((exchange, storage): (impl Exchange + 'static, Storage)) -> (Box<dyn Exchange>, Storage) {
+    (Box::new(exchange), storage)
+}
+
+impl End {
+    /// Bytes written into others' memory, or sent to them.
+    fn bytes_written(&self) -> u64 {
+        match self {
+            End::OneSided(fabric) => fabric.stats().bytes_written,
+            End::Messages(end) => end.bytes_sent(),
+        }
+    }
+
+    fn bytes_read(&self) -> u64 {
+        match self {
+            End::OneSided(fabric) => fabric.stats().bytes_read,
+            End::Messages(_) => 0,
+        }
+    }
+
+    /// Beside what the sessions copy.
+    fn bytes_copied(&self) -> u64 {
+        match self {
+            End::OneSided(_) => 0,
+            End::Messages(end) => end.bytes_copied(),
+        }
+    }
+
+    /// The sessions' memory outlives this: a peer's last write may still be on its way.
+    fn close(&self, deadline: Deadline) -> Result<(), PartError> {
+        match self {
+            End::OneSided(fabric) => Ok(fabric.close(deadline)?),
+            End::Messages(end) => Ok(end.close(deadline)?),
+        }
     }
 }
 
 impl PartOptions {
-    fn wire(&self) -> WireOptions {
+    pub(crate) fn wire(&self) -> WireOptions {
         let PartOptions { transport, arrival, spin, .. } = *self;
         let verbs = self.verbs.clone();
         WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS, peers: Peers::All }
@@ -142,9 +218,14 @@ impl PartOptions {
 }
 
 impl OpenLanes {
-    /// Bytes that this member wrote into others' memory so far.
+    /// Bytes that this member wrote into others' memory, or sent to them, so far.
     pub fn bytes_written(&self) -> u64 {
-        self.fabric.stats().bytes_written
+        self.end.bytes_written()
+    }
+
+    /// Bytes of tensors that were copied on their way to others and from them, beside what the sessions copied.
+    pub fn bytes_copied(&self) -> u64 {
+        self.end.bytes_copied()
     }
 
     /// Says goodbye to all other members and ends the sessions.
@@ -152,16 +233,19 @@ impl OpenLanes {
     /// # Errors
     /// When a peer is lost, or does not confirm in time that our last writes have landed.
     pub fn close(self, deadline: Deadline) -> Result<(), PartError> {
-        // the sessions' memory outlives the goodbyes: a peer's last write may still be on its way
-        Ok(self.fabric.close(deadline)?)
+        self.end.close(deadline)
     }
 }
 
 impl OpenPart {
-    /// Bytes that this member wrote into others' memory or read from it so far.
+    /// Bytes that this member wrote into others' memory, read from it, or sent so far.
     pub fn bytes_moved(&self) -> u64 {
-        let stats = self.fabric.stats();
-        stats.bytes_written + stats.bytes_read
+        self.end.bytes_written() + self.end.bytes_read()
+    }
+
+    /// Bytes of tensors that the runtime copied so far.
+    pub fn bytes_copied(&self) -> u64 {
+        self.session.copies().bytes() + self.end.bytes_copied()
     }
 
     /// More memory of the kind that tensors cross in. Benchmarks measure the machine with it.
@@ -169,9 +253,12 @@ impl OpenPart {
     /// # Errors
     /// When there is not enough memory.
     pub fn alloc_buffer(&self, bytes: usize) -> Result<Buffer, PartError> {
-        // fits: usize is 64 bits wide
-        let region = self.fabric.alloc_region(bytes as u64)?;
-        let mut buffers = Arena::new(&region.slab(), &[Place { offset: 0, bytes }])?.into_buffers();
+        let slab = match &self.end {
+            // fits: usize is 64 bits wide
+            End::OneSided(fabric) => fabric.alloc_region(bytes as u64)?.slab(),
+            End::Messages(_) => Slab::anonymous(bytes).map_err(SessionError::from)?,
+        };
+        let mut buffers = Arena::new(&slab, &[Place { offset: 0, bytes }])?.into_buffers();
         Ok(buffers.remove(0))
     }
 
@@ -180,8 +267,7 @@ impl OpenPart {
     /// # Errors
     /// When a peer is lost, or does not confirm in time that our last writes have landed.
     pub fn close(self, deadline: Deadline) -> Result<(), PartError> {
-        // the session's memory outlives the goodbyes: a peer's last write may still be on its way
-        Ok(self.fabric.close(deadline)?)
+        self.end.close(deadline)
     }
 }
 
@@ -203,6 +289,8 @@ impl PartError {
             PartError::Edges(ConnectError::Tell { peer, .. } | ConnectError::Open { peer, .. }) => {
                 Some(*peer)
             }
+            PartError::Call { peer, .. } => Some(*peer),
+            PartError::Messages(error) => error.peer,
             _ => None,
         }
     }

@@ -155,6 +155,9 @@ impl Prepared {
         };
         let shape = JobShape { samples, steps, steps_per_epoch };
         let (program, cluster, plan) = build(&config, shape)?;
+        if config.strategy == Strategy::Ps {
+            config.exchange.check_plan(&plan)?;
+        }
         check_memory(&program, &plan, &config)?;
         if let Some(path) = &config.load {
             Weights::open(path, program.weights())?;
@@ -481,6 +484,7 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let crowded = member.members_here() > cores();
     let options = PartOptions {
         transport: config.transport,
+        exchange: config.exchange,
         verbs: config.verbs.clone(),
         arrival: config.arrival,
         spin: if crowded { Duration::ZERO } else { SPIN },
@@ -564,6 +568,7 @@ fn serve_lanes(
 /// Leaves the job with everything done.
 fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<(), TrainError> {
     (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
+    report.bytes_copied += open.bytes_copied();
     report.peak_bytes = peak_bytes();
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;

@@ -12,18 +12,20 @@
 //!   it, and the job's token. A message of anybody else is dropped and counted.
 //! * ZeroMQ says nothing of a peer that is gone: it connects again and again. Somebody else watches.
 
+mod carrier;
 mod error;
 mod message;
-mod peer;
 
 use std::collections::HashMap;
 
 use ::zmq::{Context, DONTWAIT, Message, POLLIN, SNDMORE, Socket, SocketType};
 use tensorwire_base::{Deadline, Incarnation, Rank};
 
+pub use carrier::ZmqCarrier;
 pub use error::ZmqError;
 pub use message::ZmqMessage;
-pub use peer::{ZmqIdentity, ZmqToken};
+
+use crate::PeerIdentity;
 
 /// Of ZeroMQ, for all sockets of a process.
 const IO_THREADS: i32 = 1;
@@ -32,7 +34,7 @@ const HIGH_WATER_MARK: i32 = 0;
 
 /// One process among those that send each other messages.
 pub struct ZmqNode {
-    identity: ZmqIdentity,
+    identity: PeerIdentity,
     endpoint: String,
     receiver: Socket,
     peers: HashMap<Rank, Peer>,
@@ -65,7 +67,7 @@ impl ZmqNode {
     ///
     /// # Errors
     /// When it cannot listen there, or there are no sockets left.
-    pub fn bind(identity: ZmqIdentity, at: &str) -> Result<ZmqNode, ZmqError> {
+    pub fn bind(identity: PeerIdentity, at: &str) -> Result<ZmqNode, ZmqError> {
         let setup = |source| ZmqError::Setup { source };
         let context = Context::new();
         context.set_io_threads(IO_THREADS).map_err(setup)?;

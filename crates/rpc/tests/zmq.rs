@@ -5,13 +5,14 @@
 use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Incarnation, Rank};
-use tensorwire_rpc::zmq::{ZmqError, ZmqIdentity, ZmqMessage, ZmqNode, ZmqToken};
+use tensorwire_rpc::zmq::{ZmqError, ZmqMessage, ZmqNode};
+use tensorwire_rpc::{PeerIdentity, PeerToken};
 
 const LIFE: Incarnation = Incarnation(1);
-const TOKEN: ZmqToken = ZmqToken([7; 32]);
+const TOKEN: PeerToken = PeerToken([7; 32]);
 
-fn identity(rank: u32) -> ZmqIdentity {
-    ZmqIdentity { rank: Rank(rank), life: LIFE, token: TOKEN }
+fn identity(rank: u32) -> PeerIdentity {
+    PeerIdentity { rank: Rank(rank), life: LIFE, token: TOKEN }
 }
 
 fn soon() -> Deadline {
@@ -115,9 +116,9 @@ fn what_was_sent_is_handed_over_before_a_node_closes() {
 fn a_stranger_is_not_heard() {
     let [mut zero, mut one] = pair(["tcp://127.0.0.1:*"; 2]);
     let strangers = [
-        ZmqIdentity { token: ZmqToken([8; 32]), ..identity(0) },
-        ZmqIdentity { rank: Rank(2), ..identity(0) },
-        ZmqIdentity { life: Incarnation(2), ..identity(0) },
+        PeerIdentity { token: PeerToken([8; 32]), ..identity(0) },
+        PeerIdentity { rank: Rank(2), ..identity(0) },
+        PeerIdentity { life: Incarnation(2), ..identity(0) },
     ];
     for (index, identity) in strangers.into_iter().enumerate() {
         let mut stranger = ZmqNode::bind(identity, "tcp://127.0.0.1:*").unwrap();
@@ -154,7 +155,7 @@ fn a_new_life_takes_the_place_of_the_old_one() {
     // goes nowhere
     one.send(Rank(0), b"are you there", &[]).unwrap();
     let reborn = Incarnation(2);
-    let identity = ZmqIdentity { life: reborn, ..identity(0) };
+    let identity = PeerIdentity { life: reborn, ..identity(0) };
     let mut zero = ZmqNode::bind(identity, "tcp://127.0.0.1:*").unwrap();
     zero.connect(Rank(1), LIFE, one.endpoint()).unwrap();
     one.connect(Rank(0), reborn, zero.endpoint()).unwrap();

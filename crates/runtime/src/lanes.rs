@@ -13,9 +13,15 @@ use crate::storage::Storage;
 
 /// Makes the variables of `part`, and views of them, the same memory in all lanes: the first one's.
 pub fn share_variables(part: &Part, lanes: &mut [(OneSided, Storage)]) {
-    let Some(((exchange, storage), rest)) = lanes.split_first_mut() else {
-        return;
-    };
+    if let Some(((exchange, _), rest)) = lanes.split_first_mut() {
+        rest.iter_mut().for_each(|(other, _)| other.send_from_too(exchange));
+    }
+    share_memory(part, lanes.iter_mut().map(|(_, storage)| storage));
+}
+
+/// As [`share_variables`], where whatever is sent may lie anywhere.
+pub fn share_memory<'a>(part: &Part, mut lanes: impl Iterator<Item = &'a mut Storage>) {
+    let Some(first) = lanes.next() else { return };
     let mut shared: Vec<NodeId> = Vec::new();
     for (id, node) in part.graph.nodes() {
         let is_view =
@@ -24,11 +30,10 @@ pub fn share_variables(part: &Part, lanes: &mut [(OneSided, Storage)]) {
             shared.push(id);
         }
     }
-    for (other, others) in rest {
-        other.send_from_too(exchange);
+    for other in lanes {
         for &output in &shared {
-            if let Some(tensor) = storage.tensor(output.into()) {
-                others.set(output.into(), tensor.clone());
+            if let Some(tensor) = first.tensor(output.into()) {
+                other.set(output.into(), tensor.clone());
             }
         }
     }

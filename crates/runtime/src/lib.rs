@@ -18,7 +18,7 @@ mod workspace;
 pub use dynamic::LaneUse;
 pub use error::{AllocError, ConnectError, ExchangeError, RunError, SessionError};
 pub use executor::{Advance, Counters};
-pub use lanes::{run_lanes, share_variables};
+pub use lanes::{run_lanes, share_memory, share_variables};
 pub use one_sided::{OneSided, OneSidedOptions, Opening};
 pub use ports::{Exchange, Sending};
 pub use session::{Session, SessionOptions};

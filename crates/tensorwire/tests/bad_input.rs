@@ -96,7 +96,10 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
         ("--strategy dist-sgd --max-delay 2", "give it with --strategy dist-asgd"),
         ("--elastic", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy local --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
-        ("--exchange zmq", "give it with --strategy dist-sgd, dist-asgd or dist-esgd"),
+        (
+            "--strategy allreduce --exchange zmq",
+            "with --strategy ps, dist-sgd, dist-asgd or dist-esgd",
+        ),
         ("--strategy dist-sgd --exchange copy", "is no way of a key-value store"),
         ("--strategy dist-sgd --exchange zmq --transport shm", "goes over TCP; give --transport"),
         ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
@@ -139,7 +142,10 @@ fn options_of_groups_without_any_or_that_do_not_go_together() {
         ("--strategy mpi-esgd --servers 0", "give --servers 1 or more"),
         ("--strategy dist-esgd --servers 0", "--servers must be at least 1"),
         ("--strategy allreduce --exchange write", "is no way of a group of workers; leave it out"),
-        ("--strategy mpi-sgd --exchange zmq", "give it with --strategy dist-sgd, dist-asgd or"),
+        (
+            "--strategy mpi-sgd --exchange zmq",
+            "with --strategy ps, dist-sgd, dist-asgd or dist-esgd",
+        ),
         ("--strategy mpi-sgd --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy dist-esgd --elastic", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy allreduce --max-delay 2", "give it with --strategy dist-asgd or mpi-asgd"),

@@ -68,7 +68,32 @@ fn transfers_are_verified_and_their_copies_counted() {
 }
 
 #[test]
+fn transfers_by_message_are_verified_and_their_copies_counted() {
+    let exchanges = "grpc-tcp,grpc-tcp-tuned,grpc-rdma,zmq";
+    let lines = bench(&format!("transfer --quick --sizes 4KiB,2MiB --exchange {exchanges}"));
+    assert_eq!(lines.len(), 20, "2 sizes, 2 kinds; 4 ways over TCP, and rings over shm, too");
+    for line in &lines {
+        let number = |field: &str| line[field].as_u64().unwrap();
+        assert!(number("values_verified") > 0 && number("tensors_verified") > 0, "{line}");
+        // each byte from where it came to its place, once more where that is not known when it comes;
+        // once more by each end's codec, into a ring, or into a frame
+        let (exchange, sizes) = (&line["exchange"], &line["sizes"]);
+        let ways = [("grpc-tcp", 2), ("grpc-tcp-tuned", 0), ("grpc-rdma", 1), ("zmq", 1)];
+        let on_the_way = ways.iter().find(|(name, _)| exchange == name).unwrap().1;
+        let copies = 1 + on_the_way + u64::from(sizes == "dynamic");
+        let (sent, copied) = (number("bytes_sent"), number("bytes_copied"));
+        assert!((sent..sent + sent / 8 + 4096).contains(&number("bytes_moved")), "{line}");
+        let least = copies * sent;
+        assert!((least..=least + least / 100 + 4096).contains(&copied), "{line}");
+    }
+    let of = |transport: &str| lines.iter().filter(|line| line["transport"] == transport).count();
+    assert_eq!((of("shm"), of("tcp")), (4, 16));
+}
+
+#[test]
 fn a_step_gives_the_same_weights_with_and_without_communication() {
+    let lines = bench("step --steps 3 --repetitions 1 --batch 8 --exchange grpc-rdma");
+    assert_eq!(lines[0]["exchange"], "grpc-rdma");
     let lines = bench("step --steps 3 --repetitions 1 --batch 8");
     assert_eq!(lines.len(), 1);
     let line = &lines[0];

@@ -113,6 +113,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
     let spin = if member.world() > cores() { Duration::ZERO } else { SPIN };
     let options = PartOptions {
         transport: spec.transport,
+        exchange: spec.exchange,
         verbs: spec.verbs.clone(),
         arrival: spec.arrival,
         spin,
@@ -293,7 +294,7 @@ impl End<'_> {
         Traffic {
             steps: self.step - self.cold.steps,
             bytes_moved: self.part.bytes_moved() - self.cold.bytes_moved,
-            bytes_copied: self.part.session.copies().bytes() - self.cold.bytes_copied,
+            bytes_copied: self.part.bytes_copied() - self.cold.bytes_copied,
         }
     }
 }

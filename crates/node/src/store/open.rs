@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Fabric, JobCredentials, PeerAddress, Secret};
+use tensorwire_fabric::{Fabric, PeerAddress};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
@@ -15,7 +14,7 @@ use tensorwire_kvstore::{
     Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, Partition,
     ServerPorts, StoreError, StoreEvent as Event,
 };
-use tensorwire_rpc::zmq::{ZmqError, ZmqIdentity, ZmqNode, ZmqToken};
+use tensorwire_rpc::zmq::{ZmqError, ZmqNode};
 
 use super::zmq_wire::ZmqWire;
 use super::{Arithmetic, SnapshotFiles, StoreEvent};
@@ -163,36 +162,13 @@ impl Member {
                 Ok((Box::new(rings), Some(fabric)))
             }
             StoreWire::Zmq => {
-                let JobCredentials { secret, .. } = self.credentials();
-                let me = self.life(self.rank());
-                let identity =
-                    ZmqIdentity { rank: self.rank(), life: me.incarnation, token: token(secret) };
-                let address = self.address();
-                let at = match address {
-                    std::net::IpAddr::V4(address) => format!("tcp://{address}:*"),
-                    std::net::IpAddr::V6(address) => format!("tcp://[{address}]:*"),
-                };
-                let mut node = ZmqNode::bind(identity, &at)?;
-                let endpoint = vec![node.endpoint().to_string()];
-                let endpoints = self.introduce(endpoint, &options.digest)?;
-                for rank in peers {
-                    let endpoint = endpoints.get(rank.index()).cloned().flatten();
-                    let endpoint = endpoint.and_then(|endpoints| endpoints.into_iter().next());
-                    let endpoint = endpoint.ok_or(WireError::NoPeer { rank: *rank })?;
-                    node.connect(*rank, self.life(*rank).incarnation, &endpoint)?;
-                }
+                let node: Result<ZmqNode, OpenStoreError> = self.open_zmq(peers, &options.digest);
+                let node = node?;
                 self.say_connected()?;
                 Ok((Box::new(ZmqWire::new(node)), None))
             }
         }
     }
-}
-
-/// What members show each other over ZeroMQ, in clear text: made from the job's secret, which it does not
-/// tell.
-fn token(secret: &Secret) -> ZmqToken {
-    let digest = Sha256::new().chain_update(b"tensorwire over ZeroMQ").chain_update(secret.0);
-    ZmqToken(digest.finalize().into())
 }
 
 /// The launcher as the store sees it.

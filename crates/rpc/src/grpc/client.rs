@@ -43,23 +43,7 @@ impl GrpcClient {
             .enable_all()
             .build()
             .map_err(|source| RpcError::Runtime { source })?;
-        let unreachable =
-            |error: &dyn Error| RpcError::Unreachable { at, reason: innermost(error) };
-        let endpoint = Endpoint::from_shared(format!("http://{at}"))
-            .map_err(|error| unreachable(&error))?
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .max_frame_size(FRAME_BYTES);
-        let connected = async { timeout(deadline.remaining(), endpoint.connect()).await };
-        let channel = match runtime.block_on(connected) {
-            Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Err(unreachable(&error)),
-            Err(_) => return Err(RpcError::TimedOut { doing: "connecting to an RPC server", at }),
-        };
-        let grpc = Grpc::new(channel)
-            .max_decoding_message_size(usize::MAX)
-            .max_encoding_message_size(usize::MAX);
+        let grpc = unlimited(runtime.block_on(dial(at, deadline))?);
         Ok(GrpcClient { at, grpc, runtime })
     }
 
@@ -103,6 +87,27 @@ impl GrpcCalls<'_> {
     }
 }
 
+/// A connection with large windows.
+pub(super) async fn dial(at: SocketAddr, deadline: Deadline) -> Result<Channel, RpcError> {
+    let unreachable = |error: &dyn Error| RpcError::Unreachable { at, reason: innermost(error) };
+    let endpoint = Endpoint::from_shared(format!("http://{at}"))
+        .map_err(|error| unreachable(&error))?
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES);
+    match timeout(deadline.remaining(), endpoint.connect()).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(error)) => Err(unreachable(&error)),
+        Err(_) => Err(RpcError::TimedOut { doing: "connecting to an RPC server", at }),
+    }
+}
+
+/// A client of messages of any size.
+pub(super) fn unlimited(channel: Channel) -> Grpc<Channel> {
+    Grpc::new(channel).max_decoding_message_size(usize::MAX).max_encoding_message_size(usize::MAX)
+}
+
 async fn push(
     mut grpc: Grpc<Channel>,
     at: SocketAddr,
@@ -114,7 +119,7 @@ async fn push(
             |error: tonic::transport::Error| RpcError::Lost { at, reason: innermost(&error) };
         grpc.ready().await.map_err(lost)?;
         let codec = ProstCodec::<Tensor, Done>::default();
-        let request = Request::new(Tensor { content });
+        let request = Request::new(Tensor { content, head: Bytes::new() });
         let answer = grpc.unary(request, PathAndQuery::from_static(PUSH), codec).await;
         answer.map(drop).map_err(|status| failure(at, &status))
     };
@@ -125,7 +130,7 @@ async fn push(
 }
 
 /// A status that has a source was made here, of a connection that failed; any other came as an answer.
-fn failure(at: SocketAddr, status: &Status) -> RpcError {
+pub(super) fn failure(at: SocketAddr, status: &Status) -> RpcError {
     match status.source() {
         Some(source) => RpcError::Lost { at, reason: innermost(source) },
         None => RpcError::Refused {
@@ -137,7 +142,7 @@ fn failure(at: SocketAddr, status: &Status) -> RpcError {
 }
 
 /// The first cause: what is around it says only where it passed.
-fn innermost(error: &dyn Error) -> String {
+pub(super) fn innermost(error: &dyn Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {
         innermost = source;

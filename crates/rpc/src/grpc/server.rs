@@ -9,6 +9,7 @@ use tensorwire_base::Deadline;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tonic::body::Body;
 use tonic::server::Grpc;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
@@ -30,13 +31,18 @@ const LAST_TURN: Duration = Duration::from_secs(1);
 pub struct GrpcServer {
     at: SocketAddr,
     stop: oneshot::Sender<()>,
-    serving: JoinHandle<Result<(), tonic::transport::Error>>,
+    serving: Serving,
     runtime: OwnRuntime,
 }
 
 /// A runtime that may be dropped anywhere, and never keeps its owner waiting for long.
 #[derive(Debug)]
-struct OwnRuntime(Option<Runtime>);
+pub(super) struct OwnRuntime(Option<Runtime>);
+
+type Serving = JoinHandle<Result<(), tonic::transport::Error>>;
+
+/// An HTTP answer, whatever came of the call.
+pub(super) type Answer = Result<http::Response<Body>, Infallible>;
 
 type OnTensor = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
@@ -50,33 +56,14 @@ impl GrpcServer {
         at: SocketAddr,
         on_tensor: impl Fn(&[u8]) + Send + Sync + 'static,
     ) -> Result<GrpcServer, RpcError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("grpc-server")
-            .enable_all()
-            .build()
-            .map_err(|source| RpcError::Runtime { source })?;
-        let runtime = OwnRuntime(Some(runtime));
-        let handle = runtime.handle();
-        let listen = |reason: String| RpcError::Listen { at, reason };
-        let incoming = {
-            let _inside = handle.enter();
-            TcpIncoming::bind(at).map_err(|error| listen(error.to_string()))?
-        };
-        let incoming = incoming.with_nodelay(Some(true));
-        let at = incoming.local_addr().map_err(|error| listen(error.to_string()))?;
+        let runtime = OwnRuntime::start("grpc-server")?;
         let (stop, stopped) = oneshot::channel::<()>();
         let on_tensor: OnTensor = Arc::new(on_tensor);
-        let service = service_fn(move |request| serve(request, on_tensor.clone()));
-        let serving = Server::builder()
-            .initial_stream_window_size(WINDOW_BYTES)
-            .initial_connection_window_size(WINDOW_BYTES)
-            .max_frame_size(FRAME_BYTES)
-            .serve_with_incoming_shutdown(service, incoming, async {
-                // a server that was dropped stops too
-                let _ = stopped.await;
-            });
-        let serving = handle.spawn(serving);
+        let answer = move |request| serve(request, on_tensor.clone());
+        let (at, serving) = listen(&runtime, at, answer, async {
+            // a server that was dropped stops too
+            let _ = stopped.await;
+        })?;
         Ok(GrpcServer { at, stop, serving, runtime })
     }
 
@@ -105,8 +92,42 @@ impl GrpcServer {
     }
 }
 
+/// Listens at `at` (port 0: the system chooses), and answers every request until `stopped`.
+pub(super) fn listen<A: Future<Output = Answer> + Send + 'static>(
+    runtime: &OwnRuntime,
+    at: SocketAddr,
+    answer: impl Fn(http::Request<Body>) -> A + Clone + Send + Sync + 'static,
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> Result<(SocketAddr, Serving), RpcError> {
+    let handle = runtime.handle();
+    let refused = |reason: String| RpcError::Listen { at, reason };
+    let incoming = {
+        let _inside = handle.enter();
+        TcpIncoming::bind(at).map_err(|error| refused(error.to_string()))?
+    };
+    let incoming = incoming.with_nodelay(Some(true));
+    let at = incoming.local_addr().map_err(|error| refused(error.to_string()))?;
+    let serving = Server::builder()
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES)
+        .serve_with_incoming_shutdown(service_fn(answer), incoming, stopped);
+    Ok((at, handle.spawn(serving)))
+}
+
 impl OwnRuntime {
-    fn handle(&self) -> tokio::runtime::Handle {
+    /// A few threads of this name.
+    pub(super) fn start(name: &'static str) -> Result<OwnRuntime, RpcError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name(name)
+            .enable_all()
+            .build()
+            .map_err(|source| RpcError::Runtime { source })?;
+        Ok(OwnRuntime(Some(runtime)))
+    }
+
+    pub(super) fn handle(&self) -> tokio::runtime::Handle {
         // taken out by `drop` alone
         self.0.as_ref().expect("a runtime until it is dropped").handle().clone()
     }
@@ -121,10 +142,7 @@ impl Drop for OwnRuntime {
 }
 
 /// Answers one HTTP request.
-async fn serve(
-    request: http::Request<tonic::body::Body>,
-    on_tensor: OnTensor,
-) -> Result<http::Response<tonic::body::Body>, Infallible> {
+async fn serve(request: http::Request<Body>, on_tensor: OnTensor) -> Answer {
     if request.uri().path() != PUSH {
         return Ok(Status::unimplemented("there is Push, and nothing else").into_http());
     }
@@ -132,8 +150,12 @@ async fn serve(
         on_tensor(&request.get_ref().content);
         async { Ok::<_, Status>(Response::new(Done {})) }
     });
-    let mut grpc = Grpc::new(ProstCodec::<Done, Tensor>::default())
+    Ok(unlimited().unary(push, request).await)
+}
+
+/// The server's codec, for messages of any size.
+pub(super) fn unlimited() -> Grpc<ProstCodec<Done, Tensor>> {
+    Grpc::new(ProstCodec::default())
         .max_decoding_message_size(usize::MAX)
-        .max_encoding_message_size(usize::MAX);
-    Ok(grpc.unary(push, request).await)
+        .max_encoding_message_size(usize::MAX)
 }

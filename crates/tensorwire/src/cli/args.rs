@@ -3,6 +3,7 @@
 mod allreduce;
 mod clients;
 mod evaluation;
+mod exchange;
 mod kvstore;
 mod launch;
 mod modes;
@@ -16,14 +17,15 @@ use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_models::Model;
 use tensorwire_models::data::Shape;
 use tensorwire_node::{
-    ArrivalMode, BatchesSpec, ConfigError, Exchange, GidChoice, Hosts, Kernels, OptimizerChoice,
-    RSH, Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
+    ArrivalMode, BatchesSpec, ConfigError, GidChoice, Hosts, Kernels, OptimizerChoice, RSH,
+    Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
 
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use clients::read_table;
 use clients::{ClientArgs, StrategyArg};
 pub(crate) use evaluation::EvaluationArgs;
+pub(crate) use exchange::ExchangeArg;
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use modes::ModesArgs;
@@ -457,18 +459,6 @@ enum ArrivalArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub(crate) enum ExchangeArg {
-    /// No byte is copied; on one host, none is moved that need not be
-    ZeroCopy,
-    /// One write for every tensor, as between hosts
-    Write,
-    /// A copy into registered memory first, to compare with
-    Copy,
-    /// Messages over ZeroMQ, as ps-lite sends them, to compare with (dist-sgd, dist-asgd)
-    Zmq,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum KindArg {
     /// It does: one write, or none
     Static,
@@ -610,14 +600,6 @@ fn parse_gid(given: &str) -> Result<GidChoice, String> {
     choice.map_err(|_| "give the index of an entry, or its address, as in 10.0.0.1".to_string())
 }
 
-impl TransferArgs {
-    /// A dynamic tensor is announced and read, whether others are written or stay where they are.
-    pub(crate) fn measures_twice(&self, exchange: ExchangeArg, kind: KindArg) -> bool {
-        let also = self.exchange.contains(&ExchangeArg::ZeroCopy);
-        (exchange, kind) == (ExchangeArg::Write, KindArg::Dynamic) && also
-    }
-}
-
 impl GraphArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let config = self.job.config(Schedule::Steps(1))?;
@@ -641,17 +623,6 @@ impl From<KindArg> for Sizes {
         match arg {
             KindArg::Static => Sizes::Static,
             KindArg::Dynamic => Sizes::Dynamic,
-        }
-    }
-}
-
-impl From<ExchangeArg> for Exchange {
-    fn from(arg: ExchangeArg) -> Exchange {
-        match arg {
-            ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
-            ExchangeArg::Write => Exchange::Write,
-            ExchangeArg::Copy => Exchange::Copy,
-            ExchangeArg::Zmq => Exchange::Zmq,
         }
     }
 }

@@ -49,28 +49,26 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let transports = transports(&args.transport, &args.wire)?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
-    let mut rows = Vec::new();
-    for &transport in &transports {
-        for &exchange in &args.exchange {
-            for &kind in &args.kind {
-                if args.measures_twice(exchange, kind) {
-                    continue;
-                }
-                for &bytes in sizes {
-                    let (exchange, kind, quick) = (exchange.into(), kind.into(), args.quick);
-                    let spec = TransferSpec::new(transport, exchange, kind, bytes, quick);
-                    let spec = match transport {
-                        Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
-                        _ => spec,
-                    };
-                    let result = transfer(&spec, &job)?;
-                    lines.append(&result)?;
-                    let row = transfer_row(&result);
-                    note(format_args!("{}", row[..5].join("  ")));
-                    rows.push(row);
-                }
-            }
+    let mut specs = Vec::new();
+    for (transport, exchange, kind) in args.ways(&transports) {
+        for &bytes in sizes {
+            let spec = TransferSpec::new(transport, exchange, kind, bytes, args.quick);
+            let spec = match transport {
+                Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
+                _ => spec,
+            };
+            // before anything is measured
+            spec.check()?;
+            specs.push(spec);
         }
+    }
+    let mut rows = Vec::new();
+    for spec in &specs {
+        let result = transfer(spec, &job)?;
+        lines.append(&result)?;
+        let row = transfer_row(&result);
+        note(format_args!("{}", row[..5].join("  ")));
+        rows.push(row);
     }
     let header = [
         "transport",

@@ -153,6 +153,7 @@ fn announce(prepared: &Prepared) {
     }
     let transport = match (config.transport, config.settled_transport()) {
         _ if config.exchange == Exchange::Zmq => "tcp (ZeroMQ)",
+        _ if config.exchange.is_over_tcp() => "tcp (gRPC)",
         (Transport::Auto, Some(_)) if hosts.any_remote() => {
             "shm (auto: all processes are on one host)"
         }
@@ -167,9 +168,10 @@ fn announce(prepared: &Prepared) {
         return note(announcement_of_group(prepared, transport));
     }
     let traffic = plan.traffic(Program::TRAIN);
+    let written = if config.exchange.is_by_message() { "in messages" } else { "written" };
     let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
     note(format_args!(
-        "ps: {} workers{asynchronous}, {} servers; transport {transport}; per step {} by reference, {} written, {} sends",
+        "ps: {} workers{asynchronous}, {} servers; transport {transport}; per step {} by reference, {} {written}, {} sends",
         config.workers,
         config.servers,
         human_bytes(traffic.by_reference),

@@ -1,4 +1,4 @@
-//! Who a sender says to be, in the bytes that ZeroMQ hands over with each of its messages.
+//! Who a sender says to be, in bytes that come with each of its messages.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use tensorwire_base::{Incarnation, Rank};
 
 /// Who this process is among its peers.
 #[derive(Clone, Copy, Debug)]
-pub struct ZmqIdentity {
+pub struct PeerIdentity {
     pub rank: Rank,
     pub life: Incarnation,
-    pub token: ZmqToken,
+    pub token: PeerToken,
 }
 
 /// What all processes of a job know, and nobody else. It travels as it is: derive it from the job's secret,
 /// it must not be the secret itself. Never printed.
 #[derive(Clone, Copy)]
-pub struct ZmqToken(pub [u8; 32]);
+pub struct PeerToken(pub [u8; 32]);
 
 /// ZeroMQ takes identities that begin with 0 for its own.
 const VERSION: u8 = 1;
 
-impl ZmqIdentity {
+impl PeerIdentity {
     /// Version, rank and life in little endian, token: 45 of the 255 bytes that there may be.
-    pub(super) fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
         let mut bytes = vec![VERSION];
         bytes.extend(self.rank.0.to_le_bytes());
         bytes.extend(self.life.0.to_le_bytes());
@@ -31,9 +31,9 @@ impl ZmqIdentity {
     }
 }
 
-impl ZmqToken {
+impl PeerToken {
     /// The rank and life that are in `identity`, if it has this token.
-    pub(super) fn verify(&self, identity: &[u8]) -> Option<(Rank, Incarnation)> {
+    pub(crate) fn verify(&self, identity: &[u8]) -> Option<(Rank, Incarnation)> {
         let (&[VERSION], rest) = identity.split_first_chunk()? else {
             return None;
         };
@@ -47,9 +47,9 @@ impl ZmqToken {
     }
 }
 
-impl fmt::Debug for ZmqToken {
+impl fmt::Debug for PeerToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ZmqToken(..)")
+        f.write_str("PeerToken(..)")
     }
 }
 
@@ -57,14 +57,14 @@ impl fmt::Debug for ZmqToken {
 mod tests {
     use super::*;
 
-    fn identity(token: u8) -> ZmqIdentity {
+    fn identity(token: u8) -> PeerIdentity {
         let (rank, life) = (Rank(7), Incarnation(u64::MAX - 1));
-        ZmqIdentity { rank, life, token: ZmqToken([token; 32]) }
+        PeerIdentity { rank, life, token: PeerToken([token; 32]) }
     }
 
     #[test]
     fn who_has_the_token_is_known() {
-        let ZmqIdentity { rank, life, token } = identity(9);
+        let PeerIdentity { rank, life, token } = identity(9);
         assert_eq!(token.verify(&identity(9).to_bytes()), Some((rank, life)));
     }
 

@@ -1,0 +1,76 @@
+//! ZeroMQ under the seam: a content is a block. The caller's thread takes what comes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tensorwire_base::{Deadline, Rank};
+
+use super::{ZmqError, ZmqNode};
+use crate::carrier::{Carrier, CarrierError, Desk};
+
+/// How long what was sent last may take to leave: peers took note of all that they wait for.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// A [`Carrier`] over a node that is connected to all peers.
+pub struct ZmqCarrier {
+    node: Option<ZmqNode>,
+    desk: Arc<dyn Desk>,
+    bytes_copied: u64,
+}
+
+impl ZmqCarrier {
+    pub fn new(node: ZmqNode, desk: Arc<dyn Desk>) -> ZmqCarrier {
+        ZmqCarrier { node: Some(node), desk, bytes_copied: 0 }
+    }
+
+    fn node(&mut self) -> Result<&mut ZmqNode, CarrierError> {
+        let closed = || CarrierError { peer: None, what: "this end is closed".to_string() };
+        self.node.as_mut().ok_or_else(closed)
+    }
+}
+
+impl Carrier for ZmqCarrier {
+    fn send(&mut self, to: Rank, head: &[u8], content: Bytes) -> Result<(), CarrierError> {
+        self.node()?.send(to, head, &[&content]).map_err(failed)?;
+        self.bytes_copied += content.len() as u64;
+        Ok(())
+    }
+
+    fn observe(&mut self) -> Result<(), CarrierError> {
+        let desk = self.desk.clone();
+        let node = self.node()?;
+        while let Some(message) = node.try_receive().map_err(failed)? {
+            let from = message.from();
+            let bytes = message.blocks().map(<[u8]>::len).sum();
+            let sink = desk.open(from, message.meta(), bytes);
+            let mut sink = sink.map_err(|what| CarrierError::with(from, what))?;
+            message.blocks().for_each(|block| sink.write(block));
+            sink.done();
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, deadline: Deadline) -> Result<(), CarrierError> {
+        self.node()?.wait(deadline).map(drop).map_err(failed)
+    }
+
+    fn bytes_copied(&self) -> u64 {
+        self.bytes_copied
+    }
+
+    fn close(&mut self, deadline: Deadline) -> Result<(), CarrierError> {
+        let soon = deadline.min(Deadline::after(LAST_WORDS));
+        self.node.take().map_or(Ok(()), |node| node.close(soon).map_err(failed))
+    }
+}
+
+impl std::fmt::Debug for ZmqCarrier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZmqCarrier").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+fn failed(error: ZmqError) -> CarrierError {
+    CarrierError { peer: None, what: error.to_string() }
+}
