@@ -7,6 +7,7 @@ mod error;
 mod kvstore;
 mod limit;
 mod machine;
+mod simulate;
 mod size;
 mod statistics;
 mod step;
@@ -24,6 +25,9 @@ pub use kvstore::{
 };
 pub use limit::LimitKind;
 pub use machine::Machine;
+pub use simulate::{
+    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
+};
 pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
 pub use step::{StepEvent, StepOptions, StepResult, step};

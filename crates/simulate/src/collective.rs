@@ -35,12 +35,11 @@ enum Item {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Messages {
     rounds: usize,
-    /// Of each round.
+    /// Of all rounds: how many, and their bytes.
     count: usize,
-    /// Of all rounds.
     bytes: f64,
-    /// As many of the bytes as go to another machine.
-    far_bytes: f64,
+    /// As many of the messages as go to another machine.
+    far: f64,
 }
 
 impl Group {
@@ -211,8 +210,6 @@ impl Group {
             (at, below) = (from, above);
         }
         if messages.rounds > 0 {
-            // the messages of all hops were counted
-            messages.count = messages.count.div_ceil(messages.rounds);
             activity = messages.activity(cluster);
         }
         let end = engine.add(activity);
@@ -223,28 +220,30 @@ impl Group {
 
 impl Messages {
     fn add(&mut self, elements: usize, far: f64) {
-        let bytes = touched(elements, 1);
         self.count += 1;
-        self.bytes += bytes;
-        self.far_bytes += far * bytes;
+        self.bytes += touched(elements, 1);
+        self.far += far;
     }
 
+    /// The part that goes to another machine, 0 to 1.
     fn far(&self) -> f64 {
-        if self.bytes > 0.0 { self.far_bytes / self.bytes } else { 0.0 }
+        // fits: counts far below 2^53
+        self.far / self.count.max(1) as f64
     }
 
     fn activity(&self, cluster: &Cluster<'_>) -> Activity {
         // fits: counts far below 2^53
-        cluster.exchange(self.bytes, self.count as f64, self.far(), self.rounds as f64)
+        let (count, rounds) = (self.count as f64, self.rounds.max(1) as f64);
+        cluster.exchange(self.bytes, count / rounds, self.far(), rounds)
     }
 
     /// Is this a round like each of `others`? Pieces of a vector differ by an element.
     fn is_like(&self, others: &Messages) -> bool {
         // fits: counts far below 2^53
-        let (one, of_them) = (self.bytes, others.bytes / others.rounds as f64);
-        let slack = touched(self.count, 1) + touched(1, 1);
-        self.count == others.count
-            && (one - of_them).abs() <= slack
+        let of_them = others.bytes / others.rounds as f64;
+        let slack = touched(self.count + 1, 1);
+        self.count * others.rounds == others.count
+            && (self.bytes - of_them).abs() <= slack
             && (self.far() - others.far()).abs() < 0.5
     }
 }
@@ -270,8 +269,9 @@ fn in_rounds(items: Vec<Item>) -> Vec<Item> {
         match merged.last_mut() {
             Some((all, sum)) if messages.is_like(all) && folded.is_some() == sum.is_some() => {
                 all.rounds += 1;
+                all.count += messages.count;
                 all.bytes += messages.bytes;
-                all.far_bytes += messages.far_bytes;
+                all.far += messages.far;
                 *sum = sum.zip(folded).map(|(sum, more)| sum + more);
             }
             _ => merged.push((messages, folded)),

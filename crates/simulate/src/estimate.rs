@@ -84,6 +84,8 @@ pub enum SimulateError {
     Dynamic { tensor: String },
     #[error("{what} must be at least 1")]
     Zero { what: &'static str },
+    #[error("--compute-ms must be a positive number, not {found_ms}")]
+    Compute { found_ms: f64 },
     #[error(
         "--clients {clients} does not divide {workers} workers; all clients are of one size, so that every sample counts alike"
     )]
@@ -114,17 +116,17 @@ impl Job<'_> {
 
     fn check(&self, network: &Network) -> Result<(), SimulateError> {
         network.check()?;
-        // not a number is no time either
-        let takes_time = self.compute_s.is_finite() && self.compute_s > 0.0;
         let has_servers = self.servers > 0 || self.strategy == Strategy::AllReduce;
         let counts = [
             ("--workers", self.workers > 0),
             ("--servers", has_servers),
             ("--clients", self.clients > 0),
-            ("--compute-ms", takes_time),
         ];
         if let Some((what, _)) = counts.into_iter().find(|(_, is_there)| !is_there) {
             return Err(SimulateError::Zero { what });
+        }
+        if !(self.compute_s.is_finite() && self.compute_s > 0.0) {
+            return Err(SimulateError::Compute { found_ms: self.compute_s * 1e3 });
         }
         let (clients, workers) = (self.clients, self.workers);
         if self.strategy == Strategy::MpiSgd && !workers.is_multiple_of(clients) {

@@ -57,7 +57,7 @@ pub(crate) struct ClientArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum AlgorithmArg {
+pub(super) enum AlgorithmArg {
     /// Each folds its share where all have theirs, and puts it there (shared memory alone)
     Shared,
     /// Everybody sends all to everybody
@@ -75,14 +75,20 @@ enum AlgorithmArg {
 impl ClientArgs {
     pub(crate) fn config(self) -> ClientConfig {
         let ClientArgs { clients, interval, alpha, deterministic, algorithm } = self;
-        let algorithm = algorithm.map(|algorithm| match algorithm {
+        let algorithm = algorithm.map(Algorithm::from);
+        ClientConfig { clients, interval, alpha, deterministic, algorithm }
+    }
+}
+
+impl From<AlgorithmArg> for Algorithm {
+    fn from(arg: AlgorithmArg) -> Algorithm {
+        match arg {
             AlgorithmArg::Shared => Algorithm::Shared,
             AlgorithmArg::Exchange => Algorithm::Exchange,
             AlgorithmArg::Direct => Algorithm::Direct,
             AlgorithmArg::Ring => Algorithm::Ring,
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
-        });
-        ClientConfig { clients, interval, alpha, deterministic, algorithm }
+        }
     }
 }
