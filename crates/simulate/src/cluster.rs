@@ -155,12 +155,27 @@ impl<'a> Cluster<'a> {
         self.of.iter().zip(counts).filter(|(_, workers)| *workers > 0.0)
     }
 
-    /// The copy that [`Exchange::Copy`] makes before it sends.
-    pub(crate) fn stage(&self, from: End, bytes: f64) -> Activity {
-        let one = self.network.machine.copy_gbs * GB;
-        let (resources, count) = (&self.of[from.class], f64::from(from.count));
-        let uses = vec![(resources.cores, count / one), (resources.memory, 2.0 * count)];
-        Activity { amount: bytes, rate_max: one, weight: one, uses, ..Activity::nothing() }
+    /// What a core does with a tensor before it is sent, or when it is there: copies, a codec's work. None: nothing.
+    pub(crate) fn stage(
+        &self,
+        end: End,
+        bytes: f64,
+        exchange: Exchange,
+        is_sender: bool,
+    ) -> Option<Activity> {
+        let Network { machine, rpc, .. } = self.network;
+        let of = |gbs: f64| 1.0 / (gbs * GB);
+        let cost = match exchange {
+            Exchange::Copy if is_sender => of(machine.copy_gbs),
+            Exchange::ZeroCopy | Exchange::Copy => return None,
+            // out of a tensor and into a ring, or back
+            Exchange::GrpcRdma => of(rpc.serialize_gbs) + of(machine.copy_gbs),
+            Exchange::GrpcTcp => of(rpc.serialize_gbs),
+        };
+        let (resources, count) = (&self.of[end.class], f64::from(end.count));
+        let uses = vec![(resources.cores, count * cost), (resources.memory, 2.0 * count)];
+        let one = 1.0 / cost;
+        Some(Activity { amount: bytes, rate_max: one, weight: one, uses, ..Activity::nothing() })
     }
 
     /// Messages of so many bytes each, from all processes of one end to those of the other; `count` of a server's end
@@ -216,7 +231,7 @@ impl<'a> Cluster<'a> {
 
     /// Seconds of a core that a byte takes at its sender, and at its receiver.
     fn core_s_a_byte(&self, exchange: Exchange, is_near: bool) -> (f64, f64) {
-        let Network { link, local, machine, rpc, .. } = self.network;
+        let Network { link, local, rpc, .. } = self.network;
         let of = |gbs: f64| 1.0 / (gbs * GB);
         let wire = match (is_near, link.core_gbs) {
             (true, _) => (of(local.core_gbs), 0.0),
@@ -224,15 +239,8 @@ impl<'a> Cluster<'a> {
             (false, None) => (0.0, 0.0),
         };
         match exchange {
-            Exchange::ZeroCopy | Exchange::Copy => wire,
-            Exchange::GrpcRdma => {
-                let both = of(rpc.serialize_gbs) + of(machine.copy_gbs);
-                (wire.0 + both, wire.1 + both)
-            }
-            Exchange::GrpcTcp => {
-                let both = of(rpc.serialize_gbs) + of(rpc.tcp_gbs);
-                (both, both)
-            }
+            Exchange::ZeroCopy | Exchange::Copy | Exchange::GrpcRdma => wire,
+            Exchange::GrpcTcp => (of(rpc.tcp_gbs), of(rpc.tcp_gbs)),
         }
     }
 

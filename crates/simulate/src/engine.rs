@@ -259,18 +259,21 @@ impl<'a> State<'a> {
         if std::mem::take(&mut self.is_stale) {
             self.share();
         }
-        let timer_s = self.timers.peek().map(|Reverse(timer)| timer.at_s);
+        // spans, not moments: a span may be too short to move the clock
+        let timer = self.timers.peek().map(|Reverse(timer)| timer.at_s - self.now_s);
+        let timer_s = timer.unwrap_or(f64::INFINITY);
         let flow_s = self.flowing.iter().map(|f| f.left / f.rate).fold(f64::INFINITY, f64::min);
-        let next_s = timer_s.unwrap_or(f64::INFINITY).min(self.now_s + flow_s);
-        if next_s.is_infinite() {
+        let span_s = timer_s.min(flow_s);
+        if span_s.is_infinite() {
             return false;
         }
-        let ends = next_s >= self.now_s + flow_s;
-        self.flow(next_s - self.now_s);
-        self.now_s = next_s;
-        if ends {
+        self.flow(span_s);
+        if flow_s <= timer_s {
+            self.now_s += flow_s;
             self.is_stale = true;
             self.leave_all();
+        } else if let Some(Reverse(timer)) = self.timers.peek() {
+            self.now_s = timer.at_s;
         }
         while let Some(Reverse(timer)) = self.timers.peek().copied() {
             if timer.at_s > self.now_s {

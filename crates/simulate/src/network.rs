@@ -66,7 +66,7 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rpc {
-    /// Bytes that a core serializes, or makes a tensor of again, in a second.
+    /// Bytes that a core serializes, or makes a tensor of again, in a second; the whole tensor before it is sent.
     pub serialize_gbs: f64,
     /// Bytes that a core sends or receives in a second through the system's TCP.
     pub tcp_gbs: f64,

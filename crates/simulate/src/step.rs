@@ -316,15 +316,19 @@ impl<'a> Build<'a> {
         let lane = *self.channels.entry((at, server, is_push)).or_insert_with(|| engine.lane());
         let exchange = self.job.exchange;
         let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, lane));
-        let mut first = transfer;
-        if exchange == crate::network::Exchange::Copy {
-            first = engine.add(self.cluster.stage(ends.0, bytes));
+        let (mut first, mut last) = (transfer, transfer);
+        if let Some(stage) = self.cluster.stage(ends.0, bytes, exchange, true) {
+            first = engine.add(stage);
             engine.order(first, transfer);
+        }
+        if let Some(stage) = self.cluster.stage(ends.1, bytes, exchange, false) {
+            last = engine.add(stage);
+            engine.order(transfer, last);
         }
         if let Some(ready) = ready {
             engine.order(ready, first);
         }
-        (transfer, transfer)
+        (transfer, last)
     }
 }
 
