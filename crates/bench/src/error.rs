@@ -2,6 +2,7 @@
 
 use tensorwire_graph::GraphError;
 use tensorwire_node::{ConfigError, JobError, TrainError};
+use tensorwire_simulate::SimulateError;
 
 use crate::transfer::StampError;
 
@@ -16,6 +17,12 @@ pub enum BenchError {
     Job(#[from] JobError),
     #[error(transparent)]
     Train(Box<TrainError>),
+    #[error(transparent)]
+    Simulate(#[from] SimulateError),
+    #[error(
+        "Xue et al. do not say how long '{model}' takes; give --compute-ms, or a model of theirs: {known}"
+    )]
+    NotInPaper { model: String, known: String },
     #[error("a member's report makes no sense: {0}")]
     Report(#[from] serde_json::Error),
     #[error("the stamps of the two sides do not fit: {0}")]
@@ -50,6 +57,8 @@ impl BenchError {
     pub fn is_user_error(&self) -> bool {
         match self {
             BenchError::Config(_)
+            | BenchError::Simulate(_)
+            | BenchError::NotInPaper { .. }
             | BenchError::Zero { .. }
             | BenchError::Uneven { .. }
             | BenchError::Contributors { .. } => true,

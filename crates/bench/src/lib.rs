@@ -10,6 +10,7 @@ mod kvstore;
 mod limit;
 mod machine;
 mod modes;
+mod simulate;
 mod size;
 mod statistics;
 mod step;
@@ -30,6 +31,9 @@ pub use kvstore::{
 pub use limit::LimitKind;
 pub use machine::Machine;
 pub use modes::{Curve, ModePoint, PAPER_MODES, curve, in_mode};
+pub use simulate::{
+    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
+};
 pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
 pub use step::{Overlap, StepEvent, StepOptions, StepResult, step};

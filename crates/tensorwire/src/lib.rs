@@ -19,4 +19,5 @@ pub use tensorwire_models as models;
 pub use tensorwire_mpi as mpi;
 pub use tensorwire_node as node;
 pub use tensorwire_runtime as runtime;
+pub use tensorwire_simulate as simulate;
 pub use tensorwire_tensor as tensor;

@@ -7,6 +7,7 @@ mod exchange;
 mod kvstore;
 mod launch;
 mod modes;
+mod simulate;
 mod step;
 
 use std::net::{IpAddr, SocketAddr};
@@ -29,6 +30,7 @@ pub(crate) use exchange::ExchangeArg;
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use modes::ModesArgs;
+pub(crate) use simulate::SimulateArgs;
 pub(crate) use step::StepArgs;
 
 const TRAIN_EXAMPLES: &str = "\
@@ -112,6 +114,9 @@ pub(crate) enum Command {
     Batches(BatchesArgs),
     /// Measure; every benchmark verifies its data and prints the machine's limit beside it
     Bench(BenchArgs),
+    /// Say what a step would take on a cluster that is not there
+    #[command(after_help = simulate::EXAMPLES)]
+    Simulate(SimulateArgs),
     /// Say what this machine can do, what is wrong, and the line that mends it
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),

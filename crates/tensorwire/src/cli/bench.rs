@@ -213,14 +213,14 @@ fn announce(machine: &Machine) {
 }
 
 /// `--json FILE`: one line a result, appended whole.
-struct Lines {
+pub(super) struct Lines {
     path: PathBuf,
     file: Option<File>,
 }
 
 impl Lines {
     /// Opens the file before anything is measured, if there is to be one.
-    fn open(path: Option<&Path>) -> Result<Lines, Failure> {
+    pub(super) fn open(path: Option<&Path>) -> Result<Lines, Failure> {
         let Some(path) = path else {
             return Ok(Lines { path: PathBuf::new(), file: None });
         };
@@ -231,7 +231,7 @@ impl Lines {
         Ok(Lines { path: path.to_path_buf(), file: Some(file) })
     }
 
-    fn append(&mut self, result: &impl Serialize) -> Result<(), Failure> {
+    pub(super) fn append(&mut self, result: &impl Serialize) -> Result<(), Failure> {
         let Some(file) = &mut self.file else {
             return Ok(());
         };

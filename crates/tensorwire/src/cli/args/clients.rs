@@ -63,7 +63,7 @@ pub(crate) struct ClientArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum AlgorithmArg {
+pub(super) enum AlgorithmArg {
     /// Each folds its share where all have theirs, and puts it there (shared memory alone)
     Shared,
     /// Everybody sends all to everybody
@@ -81,16 +81,22 @@ enum AlgorithmArg {
 impl ClientArgs {
     pub(crate) fn config(self) -> Result<ClientConfig, ConfigError> {
         let ClientArgs { clients, interval, alpha, deterministic, algorithm, table } = self;
-        let algorithm = algorithm.map(|algorithm| match algorithm {
+        let algorithm = algorithm.map(Algorithm::from);
+        let table = table.map_or(Ok(Vec::new()), |path| read_table(&path))?;
+        Ok(ClientConfig { clients, interval, alpha, deterministic, algorithm, table })
+    }
+}
+
+impl From<AlgorithmArg> for Algorithm {
+    fn from(arg: AlgorithmArg) -> Algorithm {
+        match arg {
             AlgorithmArg::Shared => Algorithm::Shared,
             AlgorithmArg::Exchange => Algorithm::Exchange,
             AlgorithmArg::Direct => Algorithm::Direct,
             AlgorithmArg::Ring => Algorithm::Ring,
             AlgorithmArg::MultiRing => Algorithm::MultiRing,
             AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
-        });
-        let table = table.map_or(Ok(Vec::new()), |path| read_table(&path))?;
-        Ok(ClientConfig { clients, interval, alpha, deterministic, algorithm, table })
+        }
     }
 }
 

@@ -1,0 +1,303 @@
+//! Steps on clusters that are not there, beside those that this machine can measure: the plans that
+//! [`tensorwire_simulate`] needs, what it has to know of this machine, and both answers side by side.
+
+mod calibrate;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
+use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
+use tensorwire_node::{
+    Algorithm, ClientConfig, ConfigError, FloatType, Hosts, JobSpec, Kernels, OptimizerChoice,
+    Schedule, StoreConfig, TrainConfig, Transport, VerbsOptions, model_named,
+};
+use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
+use tensorwire_tensor::DType;
+
+use crate::error::BenchError;
+use crate::machine::Machine;
+use crate::step::{StepOptions, StepResult, step};
+
+pub use calibrate::calibrate;
+
+/// Servers where nothing is said, at most: more are more messages, not more bytes.
+const SERVERS_DEFAULT_MAX: u32 = 64;
+/// Steps of a measurement, and measurements, of which the median counts.
+const STEPS: u64 = 8;
+const REPETITIONS: usize = 3;
+/// What `train` takes where nothing is said.
+const RATE: f64 = 0.05;
+const MOMENTUM: f64 = 0.9;
+const DEADLINE_MS: u64 = 60_000;
+
+/// What to simulate, and to measure.
+#[derive(Clone, Debug)]
+pub struct SimulateSpec {
+    pub model: String,
+    pub strategy: Strategy,
+    pub workers: u32,
+    /// None: as many as workers, but no more than variables, or than [64](SERVERS_DEFAULT_MAX).
+    pub servers: Option<u32>,
+    /// Of [`Strategy::MpiSgd`]; none: 1.
+    pub clients: Option<u32>,
+    pub exchange: Exchange,
+    pub algorithm: Option<Algorithm>,
+    /// Samples per worker and step.
+    pub batch: usize,
+}
+
+/// How long a step of one worker's replica takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Compute {
+    /// In a process that has a machine for itself, in seconds.
+    Given(f64),
+    /// As Xue et al. say of their machines.
+    Paper,
+}
+
+/// What was simulated.
+#[derive(Clone, Debug, Serialize)]
+pub struct SimulateResult {
+    pub bench: &'static str,
+    pub cluster: String,
+    pub model: String,
+    pub strategy: &'static str,
+    pub exchange: &'static str,
+    pub workers: u32,
+    pub servers: u32,
+    pub batch: usize,
+    #[serde(flatten)]
+    pub estimate: Estimate,
+    /// The same job on this machine.
+    pub measured_step_s: Option<f64>,
+    /// Samples a second over one machine's, as Xue et al. say for this job.
+    pub paper_speedup: Option<f64>,
+    pub machine: Machine,
+}
+
+/// Simulates a step.
+///
+/// # Errors
+/// When the model, the job or the network makes no sense.
+pub fn simulate(
+    spec: &SimulateSpec,
+    network: &Network,
+    compute: Compute,
+) -> Result<SimulateResult, BenchError> {
+    let planned = Planned::new(spec)?;
+    let model = planned.model.name();
+    let of_paper = paper::benchmark(model);
+    let compute_s = match compute {
+        Compute::Given(seconds) => seconds,
+        Compute::Paper => {
+            let benchmark = of_paper.ok_or_else(|| BenchError::NotInPaper {
+                model: model.to_string(),
+                known: paper::BENCHMARKS.map(|benchmark| benchmark.model).join(", "),
+            })?;
+            benchmark.compute_s(planned.flops())
+        }
+    };
+    let estimate = estimate(&planned.job(spec, compute_s), network)?;
+    let is_theirs = compute == Compute::Paper
+        && spec.strategy == Strategy::Ps
+        && spec.exchange == Exchange::ZeroCopy
+        && (spec.workers, planned.servers, spec.batch)
+            == (paper::MACHINES, paper::MACHINES, paper::BATCH);
+    Ok(SimulateResult {
+        bench: "simulate",
+        cluster: network.name.clone(),
+        model: model.to_string(),
+        strategy: spec.strategy.name(),
+        exchange: spec.exchange.name(),
+        workers: spec.workers,
+        servers: planned.servers,
+        batch: spec.batch,
+        estimate,
+        measured_step_s: None,
+        paper_speedup: of_paper.and_then(|b| b.speedup_of_8).filter(|_| is_theirs),
+        machine: Machine::here(),
+    })
+}
+
+/// A plan for few workers that do what all do.
+struct Planned {
+    model: Model,
+    plan: Plan,
+    master: usize,
+    other: usize,
+    servers: u32,
+}
+
+impl Planned {
+    fn new(spec: &SimulateSpec) -> Result<Planned, BenchError> {
+        let model = model_named(&spec.model)?;
+        for (what, count) in [
+            ("--workers", spec.workers as usize),
+            ("--batch", spec.batch),
+            ("--clients", clients(spec) as usize),
+        ] {
+            if count == 0 {
+                return Err(BenchError::Zero { what });
+            }
+        }
+        let few = spec.workers.min(2);
+        let members = spec.workers / clients(spec);
+        let (replicas, sharing) = match spec.strategy {
+            Strategy::AllReduce => (few, Sharing::Own { clients: 1 }),
+            Strategy::MpiSgd if members > 1 => {
+                let clients = clients(spec).min(2);
+                (2 * clients, Sharing::Clients { clients })
+            }
+            _ => (few, Sharing::All),
+        };
+        let program = Program::new(&ProgramSpec {
+            model,
+            shape: model.sample_shape(),
+            batch: spec.batch,
+            replicas,
+            sharing,
+            rule: Rule::Momentum { rate: RATE, momentum: MOMENTUM },
+            dtype: DType::F32,
+            seed: 1,
+        })?;
+        let variables = program.variables.len();
+        // fits: a model has far fewer
+        let most = (variables as u32).min(SERVERS_DEFAULT_MAX);
+        let servers = match spec.strategy {
+            Strategy::AllReduce => 0,
+            _ => spec.servers.unwrap_or(spec.workers.min(most)),
+        };
+        if spec.strategy == Strategy::Ps && servers as usize > variables {
+            let model = model.name().to_string();
+            return Err(ConfigError::TooManyServers { servers, variables, model }.into());
+        }
+        let cluster = match spec.strategy {
+            Strategy::AllReduce => Cluster::Workers { workers: replicas },
+            Strategy::Ps => Cluster::ParameterServers { workers: replicas, servers },
+            // a store is told by its own rule who holds what
+            _ => Cluster::ParameterServers { workers: replicas, servers: 1 },
+        };
+        let placed = place(&program.graph, cluster)?;
+        let runs = program.runs(&placed, cluster);
+        let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default())?;
+        // not the first, which evaluates as well
+        let (master, other) = match sharing {
+            Sharing::Clients { clients } => (clients - 1, replicas - 1),
+            _ => (replicas - 1, replicas - 1),
+        };
+        Ok(Planned { model, plan, master: master as usize, other: other as usize, servers })
+    }
+
+    fn job(&self, spec: &SimulateSpec, compute_s: f64) -> Job<'_> {
+        let Planned { plan, master, other, servers, .. } = self;
+        Job {
+            plan,
+            master: *master,
+            other: *other,
+            strategy: spec.strategy,
+            workers: spec.workers,
+            servers: *servers,
+            clients: clients(spec),
+            exchange: spec.exchange,
+            algorithm: spec.algorithm,
+            compute_s,
+        }
+    }
+
+    /// Operations of a worker's step.
+    fn flops(&self) -> f64 {
+        let nodes = &self.plan.runs[Program::TRAIN.0].nodes[self.master];
+        nodes.iter().map(|id| cost::flops(&self.plan.parts[self.master].graph, *id)).sum()
+    }
+}
+
+fn clients(spec: &SimulateSpec) -> u32 {
+    match spec.strategy {
+        Strategy::MpiSgd => spec.clients.unwrap_or(1),
+        _ => 1,
+    }
+}
+
+/// What one replica's step takes one process on this machine, in seconds. `job` as for [`step`].
+///
+/// # Errors
+/// As [`step`]'s.
+pub fn measure_compute(
+    spec: &SimulateSpec,
+    job: &JobSpec,
+    alone: &Arc<AtomicBool>,
+) -> Result<f64, BenchError> {
+    let config =
+        TrainConfig { strategy: tensorwire_node::Strategy::Local, workers: 1, ..config(spec, 0) };
+    Ok(run(&config, job, alone)?.local_ms.median * 1e-3)
+}
+
+/// What a step of the same job takes on this machine, in seconds. Its processes share the machine's memory, and read
+/// tensors in place.
+///
+/// # Errors
+/// As [`step`]'s.
+pub fn measure_step(
+    spec: &SimulateSpec,
+    servers: u32,
+    job: &JobSpec,
+    alone: &Arc<AtomicBool>,
+) -> Result<f64, BenchError> {
+    let result = run(&config(spec, servers), job, alone)?;
+    let none = || BenchError::Zero { what: "--repetitions" };
+    Ok(result.ps.ok_or_else(none)?.ps_ms.median * 1e-3)
+}
+
+fn run(
+    config: &TrainConfig,
+    job: &JobSpec,
+    alone: &Arc<AtomicBool>,
+) -> Result<StepResult, BenchError> {
+    let options = StepOptions { repetitions: REPETITIONS, alone: alone.clone() };
+    step(config, &options, job, &mut |_| {})
+}
+
+fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
+    let strategy = match spec.strategy {
+        Strategy::Ps => tensorwire_node::Strategy::Ps,
+        Strategy::DistSgd => tensorwire_node::Strategy::DistSgd,
+        Strategy::AllReduce => tensorwire_node::Strategy::AllReduce,
+        Strategy::MpiSgd => tensorwire_node::Strategy::MpiSgd,
+    };
+    let clients = ClientConfig {
+        clients: spec.clients.filter(|_| spec.strategy == Strategy::MpiSgd),
+        algorithm: spec.algorithm,
+        ..ClientConfig::default()
+    };
+    TrainConfig {
+        model: spec.model.clone(),
+        data: "synthetic".to_string(),
+        strategy,
+        workers: spec.workers,
+        servers,
+        asynchronous: false,
+        store: StoreConfig::default(),
+        clients,
+        transport: Transport::Shm,
+        verbs: VerbsOptions::default(),
+        arrival: None,
+        hosts: Hosts::default(),
+        exchange: tensorwire_node::Exchange::ZeroCopy,
+        batch: spec.batch,
+        schedule: Schedule::Steps(STEPS),
+        optimizer: OptimizerChoice::Momentum,
+        rate: RATE,
+        momentum: MOMENTUM,
+        dtype: FloatType::F32,
+        seed: 1,
+        threads: None,
+        kernels: Kernels::Auto,
+        load: None,
+        save: None,
+        trace: None,
+        listen: None,
+        deadline_ms: DEADLINE_MS,
+    }
+}

@@ -1,0 +1,97 @@
+//! This machine as a network that [`tensorwire_simulate`] takes: what its processes move, and how fast it copies.
+
+use std::thread;
+
+use tensorwire_base::Clock;
+use tensorwire_node::{Exchange, JobSpec, Transport};
+use tensorwire_simulate::{Link, Local, Machine, Network, Rpc};
+
+use crate::error::BenchError;
+use crate::machine::cores;
+use crate::transfer::{Sizes, TransferSpec, transfer};
+use crate::write::{WriteSpec, write};
+
+/// A tensor of a page, and one that no cache holds.
+const SMALL: usize = 4 << 10;
+const LARGE: usize = 64 << 20;
+/// Writes on their way when messages are counted.
+const WINDOW: usize = 16;
+const COPIES: usize = 3;
+
+/// Measures transfers over shared memory and over TCP between processes of this machine, and copies. `job` as for
+/// [`transfer`]. The link is the loopback, as another machine of the kind would be reached by one: replace its figures
+/// by those of a real network.
+///
+/// # Errors
+/// As [`transfer`]'s.
+pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
+    let measure = |transport, exchange, bytes| {
+        let spec = TransferSpec::new(transport, exchange, Sizes::Static, bytes, true);
+        // fits: nanoseconds of a second
+        transfer(&spec, job).map(|result| result.transfer_ns.median)
+    };
+    let messages_us = |transport| -> Result<f64, BenchError> {
+        let spec = WriteSpec::new(transport, SMALL, WINDOW, true);
+        let rate = write(&spec, job)?.bytes_per_second;
+        // fits: a page
+        Ok(SMALL as f64 / rate * 1e6)
+    };
+    // bytes in a nanosecond are 10^9 in a second
+    let gbs = |ns: f64| LARGE as f64 / ns;
+    let local_ns = measure(Transport::Shm, Exchange::ZeroCopy, SMALL)?;
+    let moved = gbs(measure(Transport::Shm, Exchange::Write, LARGE)?);
+    let tcp_ns = measure(Transport::Tcp, Exchange::ZeroCopy, SMALL)?;
+    let tcp = gbs(measure(Transport::Tcp, Exchange::ZeroCopy, LARGE)?);
+    let cores = cores();
+    let (copy, all) = (copies_gbs(1), copies_gbs(cores));
+    // fits: cores of a machine
+    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    Ok(Network {
+        name: name.to_string(),
+        link: Link {
+            latency_us: tcp_ns / 1e3,
+            bandwidth_gbs: tcp,
+            ports: 1,
+            oversubscription: 1.0,
+            message_us: messages_us(Transport::Tcp)?,
+            core_gbs: Some(tcp),
+        },
+        local: Local {
+            latency_us: local_ns / 1e3,
+            message_us: messages_us(Transport::Shm)?,
+            by_reference: true,
+            core_gbs: moved,
+        },
+        machine: Machine {
+            cores,
+            workers: 0,
+            servers_apart: false,
+            accelerators: 0,
+            device_gbs: None,
+            copy_gbs: copy,
+            memory_gbs: 2.0 * all,
+        },
+        // a codec's work is a copy
+        rpc: Rpc { serialize_gbs: copy, tcp_gbs: tcp },
+    })
+}
+
+/// 10⁹ bytes a second that so many threads copy, the best of a few times.
+fn copies_gbs(threads: usize) -> f64 {
+    let one = || {
+        let (source, mut target) = (vec![1u8; LARGE], vec![0u8; LARGE]);
+        let mut best_ns = u64::MAX;
+        for _ in 0..COPIES {
+            let start_ns = Clock::now_ns();
+            target.copy_from_slice(std::hint::black_box(&source));
+            std::hint::black_box(&mut target);
+            best_ns = best_ns.min(Clock::now_ns() - start_ns);
+        }
+        // fits: bytes in a nanosecond are 10^9 in a second
+        LARGE as f64 / best_ns.max(1) as f64
+    };
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        all.into_iter().filter_map(|thread| thread.join().ok()).sum()
+    })
+}

@@ -1,0 +1,287 @@
+//! The machines as resources of the engine, and what kernels, copies and transfers take of them. One machine of each
+//! class stands for all: what its processes take of it counts once a process, what they take of another's as often as
+//! there are processes in all.
+
+use crate::engine::{Activity, Engine, LaneId, ResourceId};
+use crate::layout::Class;
+use crate::network::{Exchange, Network};
+
+/// Bytes a second of 1 GB/s.
+const GB: f64 = 1e9;
+const US: f64 = 1e-6;
+
+pub(crate) struct Cluster<'a> {
+    pub(crate) network: &'a Network,
+    pub(crate) classes: Vec<Class>,
+    of: Vec<Resources>,
+    /// The core of the network, where it can carry less than the NICs can send.
+    core: Option<ResourceId>,
+    names: Vec<(ResourceId, String)>,
+}
+
+/// What a machine has.
+#[derive(Clone, Copy)]
+struct Resources {
+    cores: ResourceId,
+    memory: ResourceId,
+    accelerators: Option<ResourceId>,
+    to_device: Option<ResourceId>,
+    from_device: Option<ResourceId>,
+    sends: ResourceId,
+    receives: ResourceId,
+}
+
+/// One end of messages that are sent at once.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) class: usize,
+    /// Messages of a machine of this class.
+    pub(crate) count: u32,
+    /// Is it a worker, whose tensors may be in an accelerator's memory?
+    pub(crate) is_worker: bool,
+}
+
+impl<'a> Cluster<'a> {
+    pub(crate) fn new(
+        engine: &mut Engine,
+        network: &'a Network,
+        classes: Vec<Class>,
+    ) -> Cluster<'a> {
+        let machine = &network.machine;
+        let port = f64::from(network.link.ports) * network.link.bandwidth_gbs * GB;
+        let mut names = Vec::new();
+        let mut of = Vec::new();
+        for class in &classes {
+            let who = class.name();
+            let mut add = |capacity: f64, what: String| {
+                let resource = engine.resource(capacity);
+                names.push((resource, what));
+                resource
+            };
+            let accelerators = f64::from(machine.accelerators);
+            let device = machine.device_gbs.filter(|_| machine.accelerators > 0);
+            let mut device = |way| device.map(|gbs| add(gbs * GB, format!("bus of {who}, {way}")));
+            of.push(Resources {
+                to_device: device("to its accelerator"),
+                from_device: device("from its accelerator"),
+                cores: add(f64::from(machine.cores), format!("cores of {who}")),
+                memory: add(machine.memory_gbs * GB, format!("memory of {who}")),
+                accelerators: (accelerators > 0.0)
+                    .then(|| add(accelerators, format!("accelerator of {who}"))),
+                sends: add(port, format!("nic of {who}, sending")),
+                receives: add(port, format!("nic of {who}, receiving")),
+            });
+        }
+        let machines: u32 = classes.iter().map(|class| class.machines).sum();
+        let core = (network.link.oversubscription > 1.0).then(|| {
+            let core = engine.resource(f64::from(machines) * port / network.link.oversubscription);
+            names.push((core, "core of the network".to_string()));
+            core
+        });
+        Cluster { network, classes, of, core, names }
+    }
+
+    /// The resources with what people call them.
+    pub(crate) fn names(&self) -> &[(ResourceId, String)] {
+        &self.names
+    }
+
+    pub(crate) fn latency_s(&self, is_near: bool) -> f64 {
+        let Network { link, local, .. } = self.network;
+        US * if is_near { local.latency_us } else { link.latency_us }
+    }
+
+    pub(crate) fn message_s(&self, is_near: bool) -> f64 {
+        let Network { link, local, .. } = self.network;
+        US * if is_near { local.message_us } else { link.message_us }
+    }
+
+    /// How much faster than with a machine for itself a worker of this class is: at most 1.
+    pub(crate) fn speed(&self, class: usize) -> f64 {
+        let (machine, workers) = (&self.network.machine, f64::from(self.classes[class].workers()));
+        match machine.accelerators {
+            0 => {
+                self.threads(class).min(f64::from(machine.cores) / workers)
+                    / f64::from(machine.cores)
+            }
+            some => (f64::from(some) / workers).min(1.0),
+        }
+    }
+
+    /// The workers of a machine share its cores, a whole one each at least.
+    fn threads(&self, class: usize) -> f64 {
+        f64::from((self.network.machine.cores / self.classes[class].workers().max(1)).max(1))
+    }
+
+    /// What takes one process `seconds` if it has the machine for itself, done by `count` workers of each machine.
+    pub(crate) fn kernel(&self, class: usize, count: u32, seconds: f64, lane: LaneId) -> Activity {
+        let (resource, amount, rate_max) = match self.of[class].accelerators {
+            Some(accelerators) => (accelerators, seconds, 1.0),
+            None => {
+                let cores = f64::from(self.network.machine.cores);
+                (self.of[class].cores, seconds * cores, self.threads(class))
+            }
+        };
+        let uses = vec![(resource, f64::from(count))];
+        Activity { amount, rate_max, uses, lane: Some(lane), ..Activity::nothing() }
+    }
+
+    /// A server reads and writes so many bytes, with all cores if they are free.
+    pub(crate) fn update(&self, class: usize, bytes: f64, lane: LaneId) -> Activity {
+        let one = self.touched_a_second();
+        let rate_max = one * f64::from(self.network.machine.cores);
+        let uses = vec![(self.of[class].cores, 1.0 / one), (self.of[class].memory, 1.0)];
+        let lane = Some(lane);
+        Activity { amount: bytes, rate_max, weight: one, uses, lane, ..Activity::nothing() }
+    }
+
+    /// Every worker reads and writes so many bytes in a group's fold.
+    pub(crate) fn fold(&self, bytes: f64) -> Activity {
+        let one = self.touched_a_second();
+        let mut uses = Vec::new();
+        for (resources, workers) in self.workers() {
+            uses.push((resources.cores, workers / one));
+            uses.push((resources.memory, workers));
+        }
+        Activity { amount: bytes, rate_max: one, weight: one, uses, ..Activity::nothing() }
+    }
+
+    /// A core reads and writes so many bytes in a second: a copy's are both.
+    fn touched_a_second(&self) -> f64 {
+        2.0 * self.network.machine.copy_gbs * GB
+    }
+
+    fn workers(&self) -> impl Iterator<Item = (&Resources, f64)> {
+        let counts = self.classes.iter().map(|class| f64::from(class.workers()));
+        self.of.iter().zip(counts).filter(|(_, workers)| *workers > 0.0)
+    }
+
+    /// What a core does with a tensor before it is sent, or when it is there: copies, a codec's work. None: nothing.
+    pub(crate) fn stage(
+        &self,
+        end: End,
+        bytes: f64,
+        exchange: Exchange,
+        is_sender: bool,
+    ) -> Option<Activity> {
+        let Network { machine, rpc, .. } = self.network;
+        let of = |gbs: f64| 1.0 / (gbs * GB);
+        let cost = match exchange {
+            Exchange::Copy if is_sender => of(machine.copy_gbs),
+            Exchange::ZeroCopy | Exchange::Copy => return None,
+            // out of a tensor and into a ring, or back
+            Exchange::GrpcRdma => of(rpc.serialize_gbs) + of(machine.copy_gbs),
+            Exchange::GrpcTcp => of(rpc.serialize_gbs),
+        };
+        let (resources, count) = (&self.of[end.class], f64::from(end.count));
+        let uses = vec![(resources.cores, count * cost), (resources.memory, 2.0 * count)];
+        let one = 1.0 / cost;
+        Some(Activity { amount: bytes, rate_max: one, weight: one, uses, ..Activity::nothing() })
+    }
+
+    /// Messages of so many bytes each, from all processes of one end to those of the other; `count` of a server's end
+    /// is their number. They are sent in the order of `lane`.
+    pub(crate) fn transfer(
+        &self,
+        (from, to): (End, End),
+        bytes: f64,
+        exchange: Exchange,
+        lane: LaneId,
+    ) -> Activity {
+        let is_near = from.class == to.class;
+        // one process after another posts, and a server posts all of its own
+        let messages = if from.is_worker { 1.0 } else { f64::from(from.count) };
+        let head_s = messages * self.message_s(is_near);
+        let mut activity = Activity {
+            head_s,
+            amount: bytes,
+            tail_s: self.latency_s(is_near),
+            weight: GB,
+            lane: Some(lane),
+            ..Activity::nothing()
+        };
+        let costs = self.core_s_a_byte(exchange, is_near);
+        if is_near && exchange == Exchange::ZeroCopy && self.network.local.by_reference {
+            activity.amount = 0.0;
+            return activity;
+        }
+        for ((end, cost), is_sender) in
+            [(from, costs.0), (to, costs.1)].into_iter().zip([true, false])
+        {
+            let (resources, count) = (&self.of[end.class], f64::from(end.count));
+            let uses = &mut activity.uses;
+            if !is_near {
+                uses.push((if is_sender { resources.sends } else { resources.receives }, count));
+            }
+            if cost > 0.0 {
+                uses.push((resources.cores, count * cost));
+            }
+            let device = if is_sender { resources.from_device } else { resources.to_device };
+            uses.extend(device.filter(|_| end.is_worker).map(|bus| (bus, count)));
+            uses.push((resources.memory, count));
+        }
+        if let (Some(core), false) = (self.core, is_near) {
+            let server = if from.is_worker { to } else { from };
+            activity.uses.push((core, f64::from(server.count)));
+        }
+        let slower = costs.0.max(costs.1);
+        if slower > 0.0 {
+            (activity.rate_max, activity.weight) = (1.0 / slower, 1.0 / slower);
+        }
+        activity
+    }
+
+    /// Seconds of a core that a byte takes at its sender, and at its receiver.
+    fn core_s_a_byte(&self, exchange: Exchange, is_near: bool) -> (f64, f64) {
+        let Network { link, local, rpc, .. } = self.network;
+        let of = |gbs: f64| 1.0 / (gbs * GB);
+        let wire = match (is_near, link.core_gbs) {
+            (true, _) => (of(local.core_gbs), 0.0),
+            (false, Some(gbs)) => (of(gbs), of(gbs)),
+            (false, None) => (0.0, 0.0),
+        };
+        match exchange {
+            Exchange::ZeroCopy | Exchange::Copy | Exchange::GrpcRdma => wire,
+            Exchange::GrpcTcp => (of(rpc.tcp_gbs), of(rpc.tcp_gbs)),
+        }
+    }
+
+    /// Every worker sends and receives so many bytes in `messages` messages, `far` of them (0 to 1) to another machine;
+    /// `rounds` of such, one after another.
+    pub(crate) fn exchange(&self, bytes: f64, messages: f64, far: f64, rounds: f64) -> Activity {
+        let Network { link, local, .. } = self.network;
+        let is_near = far == 0.0;
+        let (near_s, far_s) = (
+            (1.0 - far) / (local.core_gbs * GB),
+            far / (link.core_gbs.unwrap_or(f64::INFINITY) * GB),
+        );
+        let mut uses = Vec::new();
+        for (resources, workers) in self.workers() {
+            uses.push((resources.memory, 2.0 * workers));
+            if far > 0.0 {
+                uses.push((resources.sends, workers * far));
+                uses.push((resources.receives, workers * far));
+            }
+            let cores = workers * (near_s + 2.0 * far_s);
+            uses.extend((cores > 0.0).then_some((resources.cores, cores)));
+            let buses = [resources.to_device, resources.from_device];
+            uses.extend(buses.into_iter().flatten().map(|bus| (bus, workers)));
+        }
+        if let Some(core) = self.core {
+            let workers: u32 = self.classes.iter().map(|c| c.machines * c.workers()).sum();
+            uses.push((core, f64::from(workers) * far));
+        }
+        let slower = near_s + far_s;
+        let (rate_max, weight) =
+            if slower > 0.0 { (1.0 / slower, 1.0 / slower) } else { (f64::INFINITY, GB) };
+        Activity {
+            head_s: rounds * messages * self.message_s(is_near),
+            amount: bytes,
+            tail_s: rounds * self.latency_s(is_near),
+            rate_max,
+            weight,
+            uses,
+            lane: None,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What is asked and what is answered: a job on a network, and the time of its step.
+
+use serde::{Deserialize, Serialize};
+use tensorwire_collectives::Algorithm;
+use tensorwire_graph::Plan;
+
+use crate::cluster::Cluster;
+use crate::engine::Engine;
+use crate::layout::layout;
+use crate::network::{Exchange, Network, NetworkError};
+use crate::step::{Build, STEPS, has_training_run};
+
+/// Ways of training that have steps which all workers make together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// Variables on servers as parts of the graph.
+    Ps,
+    /// Variables in a key-value store.
+    DistSgd,
+    /// Variables at every worker.
+    #[serde(rename = "allreduce")]
+    AllReduce,
+    /// A key-value store for groups of workers.
+    MpiSgd,
+}
+
+impl Strategy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Ps => "ps",
+            Strategy::DistSgd => "dist-sgd",
+            Strategy::AllReduce => "allreduce",
+            Strategy::MpiSgd => "mpi-sgd",
+        }
+    }
+}
+
+/// A job, by a plan for few workers: those of many do the same as these.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// Its first run is a training step.
+    pub plan: &'a Plan,
+    /// The part of a worker that has to do with servers, and that of one that has not, if there are such.
+    pub master: usize,
+    pub other: usize,
+    pub strategy: Strategy,
+    pub workers: u32,
+    pub servers: u32,
+    /// Groups of workers ([`Strategy::MpiSgd`]); 1 for [`Strategy::AllReduce`].
+    pub clients: u32,
+    pub exchange: Exchange,
+    /// Of all-reduces; none: as a group of such a size takes for each vector.
+    pub algorithm: Option<Algorithm>,
+    /// A step of one worker's replica, updates included, in a process that has a machine for itself: seconds.
+    pub compute_s: f64,
+}
+
+/// A step, once the job has got into its stride.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Estimate {
+    pub step_s: f64,
+    /// The same if nothing were ever waited for: the workers of a machine still share it.
+    pub compute_s: f64,
+    /// `compute_s` over `step_s`.
+    pub efficiency: f64,
+    /// Samples a second over those of one process that has a machine for itself.
+    pub speedup: f64,
+    /// The resource that was used most, as far as it could be (0 to 1).
+    pub bottleneck: String,
+    pub utilization: f64,
+    /// What was simulated: kernels, messages and the like, each standing for all its likes.
+    pub activities: usize,
+}
+
+/// Why nothing was simulated.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SimulateError {
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(
+        "'{tensor}' has a size that is known only when it exists; choose a model without sentences"
+    )]
+    Dynamic { tensor: String },
+    #[error("{what} must be at least 1")]
+    Zero { what: &'static str },
+    #[error("--compute-ms must be a positive number, not {found_ms}")]
+    Compute { found_ms: f64 },
+    #[error(
+        "--clients {clients} does not divide {workers} workers; all clients are of one size, so that every sample counts alike"
+    )]
+    UnevenClients { clients: u32, workers: u32 },
+    #[error(
+        "--algorithm shared takes workers that are all on one machine and read each other's memory; leave it out"
+    )]
+    Shared,
+    #[error("the plan has no training step")]
+    NoRun,
+}
+
+impl Job<'_> {
+    /// Workers that have to do with servers.
+    pub(crate) fn masters(&self) -> u32 {
+        match self.strategy {
+            Strategy::Ps | Strategy::DistSgd => self.workers,
+            Strategy::AllReduce => 0,
+            Strategy::MpiSgd => self.clients,
+        }
+    }
+
+    /// Are all workers on one machine, where they read each other's memory?
+    pub(crate) fn shares_memory(&self, network: &Network) -> bool {
+        let a_machine = network.machine.workers;
+        network.local.by_reference && (a_machine == 0 || self.workers <= a_machine)
+    }
+
+    fn check(&self, network: &Network) -> Result<(), SimulateError> {
+        network.check()?;
+        let has_servers = self.servers > 0 || self.strategy == Strategy::AllReduce;
+        let counts = [
+            ("--workers", self.workers > 0),
+            ("--servers", has_servers),
+            ("--clients", self.clients > 0),
+        ];
+        if let Some((what, _)) = counts.into_iter().find(|(_, is_there)| !is_there) {
+            return Err(SimulateError::Zero { what });
+        }
+        if !(self.compute_s.is_finite() && self.compute_s > 0.0) {
+            return Err(SimulateError::Compute { found_ms: self.compute_s * 1e3 });
+        }
+        let (clients, workers) = (self.clients, self.workers);
+        if self.strategy == Strategy::MpiSgd && !workers.is_multiple_of(clients) {
+            return Err(SimulateError::UnevenClients { clients, workers });
+        }
+        if self.algorithm == Some(Algorithm::Shared) && !self.shares_memory(network) {
+            return Err(SimulateError::Shared);
+        }
+        if !has_training_run(self.plan) { Err(SimulateError::NoRun) } else { Ok(()) }
+    }
+}
+
+/// Simulates some steps of a job.
+///
+/// # Errors
+/// When the job or the network makes no sense.
+pub fn estimate(job: &Job<'_>, network: &Network) -> Result<Estimate, SimulateError> {
+    job.check(network)?;
+    let mut engine = Engine::default();
+    let servers = if job.strategy == Strategy::AllReduce { 0 } else { job.servers };
+    let classes = layout(network, job.workers, job.masters(), servers);
+    let cluster = Cluster::new(&mut engine, network, classes);
+    let mut build = Build::new(job, engine, cluster)?;
+    let ends = build.steps();
+    let Build { engine, cluster, .. } = build;
+    let course = engine.run();
+    let end_s = |step: usize| ends[step].iter().map(|end| course.end_s(*end)).fold(0.0, f64::max);
+    // fits: a handful of steps
+    let step_s = (end_s(STEPS - 1) - end_s(0)) / (STEPS - 1) as f64;
+    let slowest = (0..cluster.classes.len())
+        .filter(|class| cluster.classes[*class].workers() > 0)
+        .map(|class| cluster.speed(class))
+        .fold(1.0, f64::min);
+    let compute_s = job.compute_s / slowest;
+    let used = cluster.names().iter().map(|(resource, name)| {
+        (course.used(*resource) / engine.capacity(*resource) / course.last_s(), name)
+    });
+    // the first of equals
+    let most = used.fold(None, |most: Option<(f64, &String)>, found| match most {
+        Some((least, _)) if least >= found.0 => most,
+        _ => Some(found),
+    });
+    let (utilization, bottleneck) =
+        most.map_or((0.0, String::new()), |(u, name)| (u, name.clone()));
+    Ok(Estimate {
+        step_s,
+        compute_s,
+        efficiency: compute_s / step_s,
+        speedup: f64::from(job.workers) * job.compute_s / step_s,
+        bottleneck,
+        utilization,
+        activities: engine.len(),
+    })
+}

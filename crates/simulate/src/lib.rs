@@ -1,0 +1,32 @@
+//! What a step of training would take on a cluster that is described, not there: the plan and the schedules that a
+//! job would run, in a discrete-event simulation. Pure: no clock, no I/O, the same answer every time.
+//!
+//! A [`Job`] is a plan for few workers and the number of those that there are to be; a [`Network`] says what machines
+//! and links can do. [`estimate`] makes activities of them ([`engine`]) that share resources max–min fairly: kernels,
+//! folds and updates share cores and memory, messages share NIC ports and the core of the network.
+//!
+//! # What is grouped, so that thousands of workers take seconds
+//! - Machines with like processes do the same at the same time: one stands for all, and what they take of a server's
+//!   NIC counts as often as there are such. Of more than a few machines with servers the servers count as apart
+//!   (`layout.rs`).
+//! - Members of a group do the same at the same time with other peers: one's schedule is read, and like rounds in a
+//!   row are one (`collective.rs`).
+//! - Messages of a worker to a server, and back, go in the order in which they are ready, as on one queue pair.
+//!
+//! # What is left out
+//! Signals without bytes; polling, and what processes lose to each other's switching; congestion control, which takes
+//! time to find the fair share; stragglers: all machines of a kind are equally fast.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod collective;
+pub mod cost;
+pub mod engine;
+mod estimate;
+mod layout;
+mod network;
+pub mod paper;
+mod step;
+
+pub use estimate::{Estimate, Job, SimulateError, Strategy, estimate};
+pub use network::{Exchange, Link, Local, Machine, Network, NetworkError, Rpc};

@@ -1,0 +1,208 @@
+//! The cluster that is simulated, as a file describes it: links, machines, and what moving a byte costs. Units are in
+//! the names: `us` microseconds, `gbs` 10⁹ bytes a second.
+
+use serde::{Deserialize, Serialize};
+
+/// A cluster of like machines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    pub name: String,
+    pub link: Link,
+    pub local: Local,
+    pub machine: Machine,
+    pub rpc: Rpc,
+}
+
+/// The way from one machine to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// From the end of a write to the moment in which the receiver knows.
+    pub latency_us: f64,
+    /// Of one port, in each direction.
+    pub bandwidth_gbs: f64,
+    /// NIC ports of a machine; traffic is spread over them.
+    pub ports: u32,
+    /// What all ports together can send, over what the core of the network can carry; 1: all of it.
+    pub oversubscription: f64,
+    /// What a message costs its sender.
+    pub message_us: f64,
+    /// Bytes that a core sends or receives in a second; none: the NIC does all the work.
+    pub core_gbs: Option<f64>,
+}
+
+/// The way from one process of a machine to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Local {
+    pub latency_us: f64,
+    pub message_us: f64,
+    /// Receivers read a tensor where its sender keeps it: nothing moves.
+    pub by_reference: bool,
+    /// Bytes that a core moves in a second where something does.
+    pub core_gbs: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    pub cores: u32,
+    /// Workers of a machine; 0: all are on one.
+    pub workers: u32,
+    /// Servers have machines of their own; else server s is on machine s, round-robin.
+    pub servers_apart: bool,
+    /// What computes instead of the cores; 0: the cores do.
+    pub accelerators: u32,
+    /// Between an accelerator's memory and the machine's, in each direction; none: it need not cross.
+    pub device_gbs: Option<f64>,
+    /// Bytes that a core copies in a second.
+    pub copy_gbs: f64,
+    /// Bytes that all cores read and write in a second; a copy reads and writes each once.
+    pub memory_gbs: f64,
+}
+
+/// What the exchanges cost that tensorwire is compared with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rpc {
+    /// Bytes that a core serializes, or makes a tensor of again, in a second; the whole tensor before it is sent.
+    pub serialize_gbs: f64,
+    /// Bytes that a core sends or receives in a second through the system's TCP.
+    pub tcp_gbs: f64,
+}
+
+/// A network that makes no sense.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("network '{network}': {field} must be {range}, not {found}")]
+pub struct NetworkError {
+    pub network: String,
+    pub field: &'static str,
+    pub range: &'static str,
+    pub found: f64,
+}
+
+/// How a tensor crosses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// One write; on one machine none where it can be read in place.
+    ZeroCopy,
+    /// A copy before the write: Xue et al.'s RDMA.cp.
+    Copy,
+    /// Serialized into a ring, written, copied out of it and made a tensor of: a core works at both ends.
+    GrpcRdma,
+    /// Serialized, sent through the system's TCP, and made a tensor of.
+    GrpcTcp,
+}
+
+impl Exchange {
+    pub fn name(self) -> &'static str {
+        match self {
+            Exchange::ZeroCopy => "zero-copy",
+            Exchange::Copy => "copy",
+            Exchange::GrpcRdma => "grpc-rdma",
+            Exchange::GrpcTcp => "grpc-tcp",
+        }
+    }
+}
+
+impl Network {
+    /// The networks that come with the program.
+    pub const PRESETS: [&str; 3] = ["rdma-100g", "paper-xue", "loopback"];
+
+    /// The network of this name.
+    pub fn preset(name: &str) -> Option<Network> {
+        let rdma = Network {
+            name: name.to_string(),
+            link: Link {
+                latency_us: 2.0,
+                bandwidth_gbs: 12.5,
+                ports: 1,
+                oversubscription: 1.0,
+                message_us: 0.3,
+                core_gbs: None,
+            },
+            local: Local { latency_us: 1.0, message_us: 0.3, by_reference: true, core_gbs: 10.0 },
+            machine: Machine {
+                cores: 32,
+                workers: 1,
+                servers_apart: false,
+                accelerators: 0,
+                device_gbs: None,
+                copy_gbs: 10.0,
+                memory_gbs: 200.0,
+            },
+            rpc: Rpc { serialize_gbs: 4.0, tcp_gbs: 2.5 },
+        };
+        match name {
+            "rdma-100g" => Some(rdma),
+            // §5: dual E5-2690v4 (2 × 14 cores, 2 × 76.8 GB/s by Intel's data sheet), P100s behind PCIe 3.0 ×16
+            // without GPUDirect, 100 Gb/s InfiniBand; §5.2: a worker and a server on each machine. The worker
+            // and the server of one machine talked as those of two: nothing is read in place.
+            "paper-xue" => Some(Network {
+                local: Local { by_reference: false, ..rdma.local },
+                machine: Machine {
+                    cores: 28,
+                    accelerators: 1,
+                    device_gbs: Some(12.0),
+                    memory_gbs: 153.6,
+                    ..rdma.machine
+                },
+                ..rdma
+            }),
+            // the two cores that shared/benchmarks.md was measured on
+            "loopback" => Some(Network {
+                local: Local { latency_us: 20.0, message_us: 2.0, ..rdma.local },
+                machine: Machine { cores: 2, workers: 0, memory_gbs: 25.0, ..rdma.machine },
+                ..rdma
+            }),
+            _ => None,
+        }
+    }
+
+    /// Checks what a file says.
+    ///
+    /// # Errors
+    /// The first number that makes no sense.
+    pub fn check(&self) -> Result<(), NetworkError> {
+        let Network { link, local, machine, rpc, .. } = self;
+        let amount = |n: f64| n.is_finite() && n > 0.0;
+        let time = |n: f64| n.is_finite() && n >= 0.0;
+        let (positive, not_negative) = ("a positive number", "0 or more");
+        let given = |option: Option<f64>| option.unwrap_or(1.0);
+        let amounts = [
+            ("link.bandwidth_gbs", link.bandwidth_gbs),
+            ("link.core_gbs", given(link.core_gbs)),
+            ("local.core_gbs", local.core_gbs),
+            ("machine.device_gbs", given(machine.device_gbs)),
+            ("machine.copy_gbs", machine.copy_gbs),
+            ("machine.memory_gbs", machine.memory_gbs),
+            ("rpc.serialize_gbs", rpc.serialize_gbs),
+            ("rpc.tcp_gbs", rpc.tcp_gbs),
+            ("link.ports", f64::from(link.ports)),
+            ("machine.cores", f64::from(machine.cores)),
+        ];
+        let times = [
+            ("link.latency_us", link.latency_us),
+            ("link.message_us", link.message_us),
+            ("local.latency_us", local.latency_us),
+            ("local.message_us", local.message_us),
+        ];
+        let core = ("link.oversubscription", link.oversubscription);
+        let wrong = |(field, found): (&'static str, f64), range: &'static str| NetworkError {
+            network: self.name.clone(),
+            field,
+            range,
+            found,
+        };
+        let no_amount = amounts.into_iter().find(|(_, n)| !amount(*n));
+        let no_time = times.into_iter().find(|(_, n)| !time(*n));
+        let no_core = (!(amount(core.1) && core.1 >= 1.0)).then_some(core);
+        let first = no_amount
+            .map(|found| wrong(found, positive))
+            .or_else(|| no_time.map(|found| wrong(found, not_negative)))
+            .or_else(|| no_core.map(|found| wrong(found, "1 or more")));
+        first.map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,421 @@
+//! A job's plan as activities: steps of training, one behind another, as its processes do them.
+
+use std::collections::{HashMap, HashSet};
+
+use tensorwire_collectives::{Algorithm, Table};
+use tensorwire_graph::{EdgeId, Graph, Job as Role, NodeId, Op, Plan};
+use tensorwire_kvstore::{BIG_ELEMENTS, Key, Partition, ValueSpec};
+
+use crate::cluster::{Cluster, End};
+use crate::collective::Group;
+use crate::cost;
+use crate::engine::{Activity, ActivityId, Engine, LaneId};
+use crate::estimate::{Job, SimulateError, Strategy};
+
+/// Steps that are simulated; the first is how the job gets into its stride.
+pub(crate) const STEPS: usize = 3;
+/// [`tensorwire_models::Program::TRAIN`], by its place.
+const TRAIN: usize = 0;
+
+/// What servers hold of one variable, and how it crosses.
+struct Value {
+    /// Server, and its share of the value.
+    parts: Vec<(u32, f64)>,
+    /// Edges that bring it to a worker, and its gradient back.
+    pulls: Vec<(EdgeId, f64)>,
+    pushes: Vec<(EdgeId, f64)>,
+    /// Bytes that an update reads and writes.
+    update_bytes: f64,
+    update_work: f64,
+}
+
+/// Workers of a class that do the same.
+struct Workers {
+    class: usize,
+    /// Of each machine.
+    count: u32,
+    /// The part of the plan that is theirs.
+    part: usize,
+    has_servers: bool,
+    lane: LaneId,
+}
+
+pub(crate) struct Build<'a> {
+    job: &'a Job<'a>,
+    pub(crate) engine: Engine,
+    pub(crate) cluster: Cluster<'a>,
+    workers: Vec<Workers>,
+    values: Vec<Value>,
+    /// The class of each server's machine, and where its updates are done.
+    servers: Vec<(usize, LaneId)>,
+    /// Messages between workers and a server, by direction.
+    channels: HashMap<(usize, u32, bool), LaneId>,
+    /// Seconds that a unit of work takes a process with a machine for itself.
+    second_of_work: f64,
+}
+
+/// What one step is to the next.
+#[derive(Default)]
+struct Before {
+    /// By workers: the step is over.
+    workers: Vec<ActivityId>,
+    /// By value and part: it is updated. By server: all are.
+    updated: Vec<Vec<ActivityId>>,
+    servers: Vec<ActivityId>,
+}
+
+/// A node as others see it.
+type Ends = HashMap<NodeId, (ActivityId, ActivityId)>;
+
+impl<'a> Build<'a> {
+    pub(crate) fn new(
+        job: &'a Job<'a>,
+        mut engine: Engine,
+        cluster: Cluster<'a>,
+    ) -> Result<Build<'a>, SimulateError> {
+        let mut workers = Vec::new();
+        for (class, machine) in cluster.classes.iter().enumerate() {
+            let kinds = [(machine.masters, job.master, true), (machine.others, job.other, false)];
+            for (count, part, has_servers) in kinds.into_iter().filter(|(count, ..)| *count > 0) {
+                workers.push(Workers { class, count, part, has_servers, lane: engine.lane() });
+            }
+        }
+        let values = values(job)?;
+        let class_of = |server: u32| {
+            let holds = |class: &crate::layout::Class| class.servers.contains(&server);
+            cluster.classes.iter().position(holds).unwrap_or_default()
+        };
+        let servers = (0..job.servers).map(|server| (class_of(server), engine.lane())).collect();
+        let part = &job.plan.parts[job.master].graph;
+        let nodes = &job.plan.runs[TRAIN].nodes[job.master];
+        let kernels: f64 = nodes.iter().map(|id| cost::work(part, *id)).sum();
+        let updates: f64 = values.iter().map(|value| value.update_work).sum();
+        let second_of_work = job.compute_s / (kernels + updates).max(1.0);
+        let channels = HashMap::new();
+        Ok(Build { job, engine, cluster, workers, values, servers, channels, second_of_work })
+    }
+
+    /// Adds all steps; the ends of each at all workers.
+    pub(crate) fn steps(&mut self) -> Vec<Vec<ActivityId>> {
+        let mut before = Before::default();
+        let mut ends = Vec::new();
+        for _ in 0..STEPS {
+            before = self.step(&before);
+            ends.push(before.workers.clone());
+        }
+        ends
+    }
+
+    fn step(&mut self, before: &Before) -> Before {
+        let arrivals = self.pulls(before);
+        let mut ends: Vec<Ends> = Vec::new();
+        let mut over = Vec::new();
+        for at in 0..self.workers.len() {
+            let (nodes, end) = self.process(at, before.workers.get(at).copied(), &arrivals[at]);
+            ends.push(nodes);
+            over.push(end);
+        }
+        self.together(&ends);
+        let (updated, servers) = self.pushes(&ends);
+        Before { workers: over, updated, servers }
+    }
+
+    /// The kernels of one worker in one step, and what is to be sent, folded and spread: nodes whose second half
+    /// is for others to add. Its own end, too.
+    fn process(
+        &mut self,
+        at: usize,
+        before: Option<ActivityId>,
+        arrivals: &HashMap<EdgeId, Vec<ActivityId>>,
+    ) -> (Ends, ActivityId) {
+        let Workers { class, count, part, lane, .. } = self.workers[at];
+        let graph = &self.job.plan.parts[part].graph;
+        let nodes = &self.job.plan.runs[TRAIN].nodes[part];
+        let (begin, end) =
+            (self.engine.add(Activity::nothing()), self.engine.add(Activity::nothing()));
+        self.engine.order(begin, end);
+        if let Some(before) = before {
+            self.engine.order(before, begin);
+        }
+        let mut ends = Ends::new();
+        for id in nodes {
+            let node = graph.node(*id);
+            let first = match cost::work(graph, *id) * self.second_of_work {
+                seconds if seconds > 0.0 => {
+                    let kernel = self.cluster.kernel(class, count, seconds, lane);
+                    self.engine.add(kernel)
+                }
+                _ => self.engine.add(Activity::nothing()),
+            };
+            let has_second = node.op.is_send() || node.op.vector().is_some();
+            let last = if has_second { self.engine.add(Activity::nothing()) } else { first };
+            if has_second {
+                self.engine.order(first, last);
+            }
+            self.engine.order(begin, first);
+            self.engine.order(last, end);
+            let arrived = node.op.edge().and_then(|edge| arrivals.get(&edge));
+            for arrival in arrived.into_iter().flatten() {
+                self.engine.order(*arrival, first);
+            }
+            ends.insert(*id, (first, last));
+        }
+        for id in nodes {
+            for earlier in graph.predecessors(*id) {
+                self.order(&ends, earlier, *id);
+            }
+        }
+        for (first, then) in &self.job.plan.parts[part].order {
+            self.order(&ends, *first, *then);
+        }
+        (ends, end)
+    }
+
+    /// `then` comes behind `first`, if the run has both.
+    fn order(&mut self, ends: &Ends, first: NodeId, then: NodeId) {
+        if let (Some((_, over)), Some((begins, _))) = (ends.get(&first), ends.get(&then)) {
+            self.engine.order(*over, *begins);
+        }
+    }
+
+    /// What groups fold and spread: it begins when all members have come, and ends for all at once.
+    fn together(&mut self, ends: &[Ends]) {
+        let mut vectors: Vec<(u32, bool, usize)> = Vec::new();
+        for worker in &self.workers {
+            let graph = &self.job.plan.parts[worker.part].graph;
+            for id in &self.job.plan.runs[TRAIN].nodes[worker.part] {
+                let is_folded = matches!(graph.node(*id).op, Op::AllReduce { .. });
+                if let Some(vector) = graph.node(*id).op.vector() {
+                    // fits: the size of a tensor
+                    let bytes = cost::bytes(graph.fact((*id).into())) as usize;
+                    vectors.push((vector, is_folded, bytes));
+                }
+            }
+        }
+        vectors.sort_unstable();
+        vectors.dedup();
+        let group = self.group();
+        for (vector, is_folded, bytes) in vectors {
+            let start = self.engine.add(Activity::nothing());
+            let vectors = self.nodes_of(ends, |op| op.vector() == Some(vector));
+            vectors.iter().for_each(|(first, _)| self.engine.order(*first, start));
+            let what = (self.algorithm(group, bytes), bytes);
+            let end = match is_folded {
+                true => group.all_reduce(&mut self.engine, &self.cluster, what, start),
+                false => group.broadcast(&mut self.engine, &self.cluster, what, start),
+            };
+            vectors.iter().for_each(|(_, last)| self.engine.order(end, *last));
+        }
+    }
+
+    /// The ends of such nodes at all workers.
+    fn nodes_of(&self, ends: &[Ends], is: impl Fn(&Op) -> bool) -> Vec<(ActivityId, ActivityId)> {
+        let mut found = Vec::new();
+        for (worker, ends) in self.workers.iter().zip(ends) {
+            let graph = &self.job.plan.parts[worker.part].graph;
+            let nodes = self.job.plan.runs[TRAIN].nodes[worker.part].iter();
+            let those = nodes.filter(|id| is(&graph.node(**id).op));
+            found.extend(those.filter_map(|id| ends.get(id)));
+        }
+        found
+    }
+
+    /// A client: its members are as many workers apart as there are clients.
+    fn group(&self) -> Group {
+        let (workers, clients) = (self.job.workers as usize, self.job.clients.max(1) as usize);
+        let a_machine = match self.cluster.network.machine.workers {
+            0 => workers,
+            some => some as usize,
+        };
+        Group { size: workers / clients, on_one: (a_machine / clients).max(1) }
+    }
+
+    fn algorithm(&self, group: Group, bytes: usize) -> Algorithm {
+        let shares = self.job.shares_memory(self.cluster.network);
+        let chosen = Table::measured(shares).choose(group.size, bytes);
+        self.job.algorithm.or(chosen).unwrap_or(Algorithm::Direct)
+    }
+
+    /// The values on their way to the workers: by workers, when each edge's arrives.
+    fn pulls(&mut self, before: &Before) -> Vec<HashMap<EdgeId, Vec<ActivityId>>> {
+        let mut arrivals = vec![HashMap::new(); self.workers.len()];
+        for value in 0..self.values.len() {
+            for part in 0..self.values[value].parts.len() {
+                let (server, share) = self.values[value].parts[part];
+                let updated = before.updated.get(value).and_then(|parts| parts.get(part)).copied();
+                // a server of the graph does one run after another; one of a store answers at once
+                let waits = match self.job.strategy {
+                    Strategy::Ps => before.servers.get(server as usize).copied(),
+                    _ => updated,
+                };
+                for (edge, bytes) in self.values[value].pulls.clone() {
+                    for (at, arrivals) in arrivals.iter_mut().enumerate() {
+                        if !self.workers[at].has_servers {
+                            continue;
+                        }
+                        let (_, end) = self.send(at, server, false, bytes * share, waits);
+                        arrivals.entry(edge).or_insert_with(Vec::new).push(end);
+                    }
+                }
+            }
+        }
+        arrivals
+    }
+
+    /// The gradients on their way, and the updates: by value and part, then by server.
+    fn pushes(&mut self, ends: &[Ends]) -> (Vec<Vec<ActivityId>>, Vec<ActivityId>) {
+        let servers: Vec<ActivityId> =
+            self.servers.iter().map(|_| self.engine.add(Activity::nothing())).collect();
+        let mut updated = Vec::new();
+        for value in 0..self.values.len() {
+            let mut of_parts = Vec::new();
+            for (server, share) in self.values[value].parts.clone() {
+                let (class, lane) = self.servers[server as usize];
+                let bytes = self.values[value].update_bytes * share;
+                let update = self.engine.add(self.cluster.update(class, bytes, lane));
+                for (edge, bytes) in self.values[value].pushes.clone() {
+                    for at in 0..self.workers.len() {
+                        let sent = self.sent(at, &ends[at], edge);
+                        let Some((ready, over)) = sent else { continue };
+                        let (left, end) = self.send(at, server, true, bytes * share, Some(ready));
+                        self.engine.order(left, over);
+                        self.engine.order(end, update);
+                    }
+                }
+                self.engine.order(update, servers[server as usize]);
+                of_parts.push(update);
+            }
+            updated.push(of_parts);
+        }
+        (updated, servers)
+    }
+
+    /// The two ends of the Send of an edge at some workers, who have to do with servers.
+    fn sent(&self, at: usize, ends: &Ends, edge: EdgeId) -> Option<(ActivityId, ActivityId)> {
+        let Workers { has_servers, .. } = self.workers[at];
+        let send = self.job.plan.edges[edge.index()].send;
+        ends.get(&send).filter(|_| has_servers).copied()
+    }
+
+    /// Messages between some workers and a server, once `ready` is over: when they have left, and arrived.
+    fn send(
+        &mut self,
+        at: usize,
+        server: u32,
+        is_push: bool,
+        bytes: f64,
+        ready: Option<ActivityId>,
+    ) -> (ActivityId, ActivityId) {
+        let Workers { class, count, .. } = self.workers[at];
+        let machines = self.cluster.classes[class].machines;
+        let worker = End { class, count, is_worker: true };
+        let server_class = self.servers[server as usize].0;
+        let far = End { class: server_class, count: count * machines, is_worker: false };
+        let ends = if is_push { (worker, far) } else { (far, worker) };
+        let engine = &mut self.engine;
+        let lane = *self.channels.entry((at, server, is_push)).or_insert_with(|| engine.lane());
+        let exchange = self.job.exchange;
+        let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, lane));
+        let (mut first, mut last) = (transfer, transfer);
+        if let Some(stage) = self.cluster.stage(ends.0, bytes, exchange, true) {
+            first = engine.add(stage);
+            engine.order(first, transfer);
+        }
+        if let Some(stage) = self.cluster.stage(ends.1, bytes, exchange, false) {
+            last = engine.add(stage);
+            engine.order(transfer, last);
+        }
+        if let Some(ready) = ready {
+            engine.order(ready, first);
+        }
+        (transfer, last)
+    }
+}
+
+/// What crosses between a worker that has to do with servers and the servers, by variable.
+fn values(job: &Job<'_>) -> Result<Vec<Value>, SimulateError> {
+    let Job { plan, .. } = *job;
+    let run: HashSet<(usize, NodeId)> = (0..plan.parts.len())
+        .flat_map(|part| plan.runs[TRAIN].nodes[part].iter().map(move |id| (part, *id)))
+        .collect();
+    for edge in &plan.edges {
+        if run.contains(&(edge.from, edge.send)) && edge.bytes().is_none() {
+            return Err(SimulateError::Dynamic { tensor: edge.name.clone() });
+        }
+    }
+    // fits: sizes of tensors
+    let bytes = |edge: EdgeId| plan.edges[edge.index()].bytes().unwrap_or_default() as f64;
+    let mut values = Vec::new();
+    for (at, part) in plan.parts.iter().enumerate() {
+        if part.task.job != Role::Server {
+            continue;
+        }
+        for id in &plan.runs[TRAIN].nodes[at] {
+            let node = part.graph.node(*id);
+            let mutated = node.op.mutated_inputs();
+            let Some(variable) = node.inputs.first().filter(|_| mutated > 0) else { continue };
+            let is_pull = |op: &Op| op.is_send();
+            let pulls = part
+                .graph
+                .nodes()
+                .filter(|(_, n)| is_pull(&n.op) && n.inputs.first() == Some(variable));
+            let edge = |id: NodeId| part.graph.node(id).op.edge();
+            let of_master = |edge: &EdgeId| {
+                let edge = &plan.edges[edge.index()];
+                run.contains(&(edge.from, edge.send)) && [edge.from, edge.to].contains(&job.master)
+            };
+            let with_bytes = |edge: EdgeId| (edge, bytes(edge));
+            let pulls: Vec<_> =
+                pulls.filter_map(|(id, _)| edge(id)).filter(of_master).map(with_bytes).collect();
+            let pushes = node.inputs[mutated..].iter().filter_map(|input| edge(input.node));
+            let pushes: Vec<_> = pushes.filter(of_master).map(with_bytes).collect();
+            let state: f64 = node.inputs[..mutated]
+                .iter()
+                .map(|input| cost::bytes(part.graph.fact(*input)))
+                .sum();
+            let pushed: f64 = pushes.iter().map(|(_, bytes)| bytes).sum();
+            let size = Size { index: values.len(), server: part.task.index };
+            values.push(Value {
+                parts: parts(job, &part.graph, *variable, size),
+                update_bytes: 2.0 * state + pushed * f64::from(job.masters()),
+                update_work: cost::work_of_bytes(2.0 * state + pushed),
+                pulls,
+                pushes,
+            });
+        }
+    }
+    Ok(values)
+}
+
+/// Where the plan has put a value, and which one it is.
+struct Size {
+    index: usize,
+    server: u32,
+}
+
+/// Which servers hold which shares of a value.
+fn parts(
+    job: &Job<'_>,
+    graph: &Graph,
+    variable: tensorwire_graph::Output,
+    Size { index, server }: Size,
+) -> Vec<(u32, f64)> {
+    if job.strategy == Strategy::Ps {
+        return vec![(server, 1.0)];
+    }
+    let fact = graph.fact(variable);
+    // fits: the size of a tensor
+    let elements = cost::bytes(fact) as usize / fact.dtype.bytes().max(1);
+    let spec = ValueSpec::dense(fact.dtype, elements);
+    let partition = Partition::new(job.servers.max(1), BIG_ELEMENTS);
+    // no model has as many variables as there are keys
+    let found = partition.parts(Key(index as u64), &spec).unwrap_or_default();
+    // fits: far below 2^53
+    let share = |rows: usize| rows as f64 / elements.max(1) as f64;
+    found.into_iter().map(|part| (part.server as u32, share(part.rows.len()))).collect()
+}
+
+/// The training step's nodes of a plan's parts, for those who look for some of them.
+pub(crate) fn has_training_run(plan: &Plan) -> bool {
+    plan.runs.len() > TRAIN
+}

@@ -1,0 +1,260 @@
+//! Jobs on networks: all-reduces and servers against closed forms, thousands of workers, the paper's cluster.
+#![allow(clippy::unwrap_used)]
+
+use tensorwire_collectives::Algorithm;
+use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
+use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
+use tensorwire_simulate::{
+    Estimate, Exchange, Job, Network, SimulateError, Strategy, cost, estimate, paper,
+};
+use tensorwire_tensor::DType;
+
+fn planned(model: Model, batch: usize, sharing: Sharing, replicas: u32, cluster: Cluster) -> Plan {
+    let rule = Rule::Sgd { rate: 0.1 };
+    let shape = model.sample_shape();
+    let (dtype, seed) = (DType::F32, 0);
+    let spec = ProgramSpec { model, shape, batch, replicas, sharing, rule, dtype, seed };
+    let program = Program::new(&spec).unwrap();
+    let placed = place(&program.graph, cluster).unwrap();
+    let runs = program.runs(&placed, cluster);
+    plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()
+}
+
+fn with_servers(model: Model, batch: usize, servers: u32) -> Plan {
+    let cluster = Cluster::ParameterServers { workers: 2, servers };
+    planned(model, batch, Sharing::All, 2, cluster)
+}
+
+fn without_servers(model: Model) -> Plan {
+    let cluster = Cluster::Workers { workers: 2 };
+    planned(model, 8, Sharing::Own { clients: 1 }, 2, cluster)
+}
+
+fn job(plan: &Plan, strategy: Strategy, workers: u32, servers: u32) -> Job<'_> {
+    Job {
+        plan,
+        master: 1,
+        other: 1,
+        strategy,
+        workers,
+        servers,
+        clients: 1,
+        exchange: Exchange::ZeroCopy,
+        algorithm: None,
+        compute_s: 0.1,
+    }
+}
+
+/// A network in which nothing but one link's bandwidth takes time.
+fn plain(bandwidth_gbs: f64) -> Network {
+    let mut network = Network::preset("rdma-100g").unwrap();
+    (network.link.bandwidth_gbs, network.link.latency_us) = (bandwidth_gbs, 0.0);
+    (network.link.message_us, network.local.by_reference) = (0.0, true);
+    (network.machine.copy_gbs, network.machine.memory_gbs) = (1e6, 1e9);
+    network
+}
+
+fn bytes(model: Model) -> f64 {
+    let plan = without_servers(model);
+    let vectors = plan.parts[1].graph.nodes().filter(|(_, node)| node.op.vector().is_some());
+    let sizes = vectors.map(|(_, node)| node.facts[0].spec().unwrap().unwrap().bytes());
+    sizes.sum::<usize>() as f64
+}
+
+/// What is over the compute of a job that computes next to nothing.
+fn waits_s(plan: &Plan, workers: u32, algorithm: Algorithm, network: &Network) -> f64 {
+    let compute_s = 1e-9;
+    let job =
+        Job { algorithm: Some(algorithm), compute_s, ..job(plan, Strategy::AllReduce, workers, 0) };
+    estimate(&job, network).unwrap().step_s
+}
+
+#[test]
+fn a_ring_takes_two_times_n_minus_one_nths_of_the_vector() {
+    let (plan, size, network) = (without_servers(Model::Fcn5), bytes(Model::Fcn5), plain(1.0));
+    for n in [2, 3, 8, 64] {
+        let found = waits_s(&plan, n, Algorithm::Ring, &network);
+        let n = f64::from(n);
+        let wanted = 2.0 * (n - 1.0) / n * size / 1e9;
+        assert!((found / wanted - 1.0).abs() < 0.01, "{n}: {found}, not {wanted}");
+    }
+}
+
+#[test]
+fn a_ring_waits_for_a_latency_each_round() {
+    let (plan, mut network) = (without_servers(Model::Mlp), plain(1e6));
+    network.link.latency_us = 1000.0;
+    for n in [2, 5, 16] {
+        // all vectors go round at the same time
+        let found = waits_s(&plan, n, Algorithm::Ring, &network);
+        let wanted = 2.0 * (f64::from(n) - 1.0) * 1e-3;
+        assert!((found / wanted - 1.0).abs() < 0.02, "{n}: {found}, not {wanted}");
+    }
+}
+
+#[test]
+fn all_algorithms_but_exchange_send_what_they_must_and_halving_takes_fewer_rounds() {
+    let (plan, size) = (without_servers(Model::Fcn5), bytes(Model::Fcn5));
+    let least = |n: f64| 2.0 * (n - 1.0) / n * size / 1e9;
+    for algorithm in [Algorithm::Direct, Algorithm::MultiRing, Algorithm::HalvingDoubling] {
+        let found = waits_s(&plan, 8, algorithm, &plain(1.0));
+        assert!((found / least(8.0) - 1.0).abs() < 0.05, "{algorithm:?}: {found}");
+    }
+    let all = waits_s(&plan, 8, Algorithm::Exchange, &plain(1.0));
+    assert!((all / (7.0 * size / 1e9) - 1.0).abs() < 0.05, "{all}");
+    let mut slow = plain(1e6);
+    slow.link.latency_us = 1000.0;
+    let rounds = waits_s(&plan, 16, Algorithm::HalvingDoubling, &slow) / 1e-3;
+    assert!((rounds - 8.0).abs() < 0.2, "{rounds} rounds of 2 log2 16");
+    let uneven = waits_s(&plan, 6, Algorithm::HalvingDoubling, &plain(1.0));
+    assert!(uneven > least(6.0), "who stands for two gets a whole vector");
+}
+
+#[test]
+fn a_server_sends_to_all_and_gets_from_all() {
+    let plan = with_servers(Model::Fcn5, 8, 1);
+    let mut network = plain(1.0);
+    network.machine.servers_apart = true;
+    let job = Job { compute_s: 1e-9, ..job(&plan, Strategy::Ps, 5, 1) };
+    let found = estimate(&job, &network).unwrap();
+    // one direction at a time: what the workers get, and then what they give
+    let wanted = 2.0 * 5.0 * bytes(Model::Fcn5) / 1e9;
+    assert!((found.step_s / wanted - 1.0).abs() < 0.05, "{}, not {wanted}", found.step_s);
+    assert!(found.bottleneck.contains("nic of server 0"), "{}", found.bottleneck);
+}
+
+#[test]
+fn a_worker_alone_takes_what_it_computes() {
+    let plan = without_servers(Model::Mlp);
+    let mut network = plain(1e6);
+    (network.machine.workers, network.local.latency_us) = (0, 0.0);
+    let job = job(&plan, Strategy::AllReduce, 1, 0);
+    let found = estimate(&job, &network).unwrap();
+    assert!((found.efficiency - 1.0).abs() < 1e-6, "{found:?}");
+    // eight on its 32 cores take eight times as long, and what they fold takes next to nothing
+    let job = Job { workers: 8, ..job };
+    let eight = estimate(&job, &network).unwrap();
+    assert!((eight.compute_s / found.compute_s - 8.0).abs() < 1e-6);
+    assert!((eight.step_s / found.step_s - 8.0).abs() < 0.08, "{eight:?}");
+}
+
+#[test]
+fn more_bandwidth_never_slows_and_the_same_again_is_the_same() {
+    let plan = with_servers(Model::Fcn5, 8, 4);
+    let mut last = f64::INFINITY;
+    for bandwidth in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
+        let mut network = Network::preset("rdma-100g").unwrap();
+        network.link.bandwidth_gbs = bandwidth;
+        let job = job(&plan, Strategy::Ps, 8, 4);
+        let found = estimate(&job, &network).unwrap();
+        assert_eq!(found, estimate(&job, &network).unwrap());
+        assert!(found.step_s <= last * (1.0 + 1e-9), "{bandwidth}: {} > {last}", found.step_s);
+        last = found.step_s;
+    }
+}
+
+#[test]
+fn copies_serialization_and_a_narrow_core_cost() {
+    let plan = with_servers(Model::Fcn5, 8, 4);
+    let network = Network::preset("rdma-100g").unwrap();
+    let step_s = |exchange, network: &Network| {
+        let job = Job { exchange, ..job(&plan, Strategy::Ps, 8, 4) };
+        estimate(&job, network).unwrap().step_s
+    };
+    let all = [Exchange::ZeroCopy, Exchange::Copy, Exchange::GrpcRdma, Exchange::GrpcTcp];
+    let times = all.map(|exchange| step_s(exchange, &network));
+    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    let mut narrow = network.clone();
+    narrow.link.oversubscription = 8.0;
+    assert!(step_s(Exchange::ZeroCopy, &narrow) > 1.5 * times[0]);
+    let mut wide = network;
+    wide.link.ports = 4;
+    assert!(step_s(Exchange::ZeroCopy, &wide) < times[0]);
+}
+
+#[test]
+fn four_thousand_workers_are_over_soon_and_small() {
+    let (with, without) = (with_servers(Model::Vgg16, 1, 32), without_servers(Model::Fcn5));
+    let network = Network::preset("rdma-100g").unwrap();
+    let check = |job: &Job<'_>| -> Estimate {
+        let found = estimate(job, &network).unwrap();
+        assert!(found.step_s.is_finite() && found.step_s > 0.0);
+        assert!(found.activities < 100_000, "{}", found.activities);
+        found
+    };
+    let hot = check(&job(&with, Strategy::Ps, 4096, 32));
+    assert!(hot.efficiency < 0.01, "fc6 is on one server: {hot:?}");
+    assert!(hot.bottleneck.starts_with("nic of server"), "{}", hot.bottleneck);
+    for algorithm in [Algorithm::Ring, Algorithm::MultiRing, Algorithm::HalvingDoubling] {
+        let algorithm = Some(algorithm);
+        check(&Job { algorithm, ..job(&without, Strategy::AllReduce, 4096, 0) });
+    }
+    let store = with_servers(Model::Fcn5, 1, 1);
+    check(&job(&store, Strategy::DistSgd, 4096, 16));
+}
+
+#[test]
+fn clients_of_a_store_send_less_than_its_workers() {
+    let cluster = Cluster::ParameterServers { workers: 4, servers: 1 };
+    let plan = planned(Model::Fcn5, 8, Sharing::Clients { clients: 2 }, 4, cluster);
+    let all = with_servers(Model::Fcn5, 8, 1);
+    let network = plain(1.0);
+    let of_workers = estimate(&job(&all, Strategy::DistSgd, 16, 1), &network).unwrap();
+    let of_clients = Job {
+        other: 3,
+        clients: 2,
+        algorithm: Some(Algorithm::HalvingDoubling),
+        ..job(&plan, Strategy::MpiSgd, 16, 1)
+    };
+    let of_clients = estimate(&of_clients, &network).unwrap();
+    assert!(of_clients.step_s < of_workers.step_s, "{of_clients:?} {of_workers:?}");
+}
+
+/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: bounds
+/// as found.
+#[test]
+fn the_papers_cluster_speeds_up_as_the_paper_says() {
+    let network = Network::preset("paper-xue").unwrap();
+    let mut off = Vec::new();
+    for (model, bound) in [(Model::Lstm, 0.6), (Model::InceptionV3, 0.1), (Model::Vgg16, 0.34)] {
+        let plan = with_servers(model, paper::BATCH, paper::MACHINES);
+        let part = &plan.parts[1].graph;
+        let flops = plan.runs[0].nodes[1].iter().map(|id| cost::flops(part, *id)).sum();
+        let benchmark = paper::benchmark(model.name()).unwrap();
+        let compute_s = benchmark.compute_s(flops);
+        let job = Job { compute_s, ..job(&plan, Strategy::Ps, paper::MACHINES, paper::MACHINES) };
+        let found = estimate(&job, &network).unwrap();
+        let wanted = benchmark.speedup_of_8.unwrap();
+        println!("{}: {:.2}, paper {wanted}, {found:?}", model.name(), found.speedup);
+        off.push((found.speedup / wanted - 1.0, bound, found));
+    }
+    assert!(off.iter().all(|(off, bound, _)| off.abs() < *bound), "{off:?}");
+}
+
+#[test]
+fn what_makes_no_sense_is_said() {
+    let plan = with_servers(Model::Mlp, 8, 2);
+    let network = Network::preset("loopback").unwrap();
+    let said = |job: Job<'_>| estimate(&job, &network).unwrap_err().to_string();
+    let fine = job(&plan, Strategy::Ps, 2, 2);
+    assert!(said(Job { workers: 0, ..fine }).contains("--workers"));
+    assert!(said(Job { compute_s: f64::NAN, ..fine }).contains("--compute-ms"));
+    let uneven = Job { strategy: Strategy::MpiSgd, workers: 5, clients: 2, ..fine };
+    assert!(said(uneven).contains("--clients 2"));
+    let mut wrong = network.clone();
+    wrong.link.bandwidth_gbs = -1.0;
+    let error = estimate(&fine, &wrong).unwrap_err();
+    assert!(matches!(error, SimulateError::Network(_)));
+    assert!(error.to_string().contains("link.bandwidth_gbs"), "{error}");
+    let spoken = planned(
+        Model::Seq2Seq,
+        4,
+        Sharing::All,
+        2,
+        Cluster::ParameterServers { workers: 2, servers: 1 },
+    );
+    assert!(matches!(
+        estimate(&job(&spoken, Strategy::Ps, 2, 1), &network),
+        Err(SimulateError::Dynamic { .. })
+    ));
+}
