@@ -4,6 +4,7 @@ mod allreduce;
 mod clients;
 mod kvstore;
 mod launch;
+mod report;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{PathBuf, absolute};
@@ -21,6 +22,7 @@ pub(crate) use allreduce::AllreduceArgs;
 use clients::{ClientArgs, StrategyArg};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
+pub(crate) use report::ReportArgs;
 
 const TRAIN_EXAMPLES: &str = "\
 Examples:
@@ -103,6 +105,8 @@ pub(crate) enum Command {
     Batches(BatchesArgs),
     /// Measure; every benchmark verifies its data and prints the machine's limit beside it
     Bench(BenchArgs),
+    /// Make one page of plots and tables of what `bench` and bench/peers measured
+    Report(ReportArgs),
     /// Say what this machine can do, what is wrong, and the line that mends it
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),

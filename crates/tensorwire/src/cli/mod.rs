@@ -14,6 +14,7 @@ mod metrics;
 mod models;
 pub(crate) mod output;
 mod progress;
+mod report;
 mod table;
 mod tether;
 mod train;
@@ -41,6 +42,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Models => models::run(),
         Command::Batches(args) => batches::run(args),
         Command::Bench(bench) => bench::run(bench),
+        Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Member => member::run(),
         Command::Tether { command } => tether::run(&command),
