@@ -7,7 +7,7 @@ use crate::figure::{Axis, Claim, Figure, Shape, Unit, Wants};
 use crate::plot::{Looks, draw, label};
 use crate::plots::{Plot, Series};
 use crate::section::{Evaluation, Section};
-use crate::verdict::{Found, Verdict, compared, ratios, times};
+use crate::verdict::{Found, State, Verdict, compared, ratios, times};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -80,26 +80,18 @@ fn head(evaluation: &Evaluation) -> Markup {
 }
 
 fn shortfalls(evaluation: &Evaluation) -> Markup {
-    let all = evaluation.sections.iter().flat_map(|section| {
-        let claims = section.claims.iter();
-        claims.flat_map(move |(claim, verdicts)| {
-            verdicts.iter().map(move |verdict| (section.figure, *claim, verdict))
-        })
-    });
-    let short: Vec<(&Figure, &Claim, &Verdict)> =
-        all.filter(|(_, _, verdict)| !verdict.found.is_met).collect();
+    let short = |section: &Section| section.count().short > 0;
+    let sections: Vec<&Section> = evaluation.sections.iter().filter(|one| short(one)).collect();
     html! {
         section id="short" {
             h2 { "Where we fall short" }
-            @if short.is_empty() {
-                p { "Nowhere, of what was measured." }
-            } @else {
-                ul {
-                    @for (figure, claim, verdict) in short {
-                        li {
-                            a href=(format!("#{}", figure.id)) { (figure.source) }
-                            ", " (place(claim, verdict)) ": "
-                            (shown(figure, &verdict.found))
+            @if sections.is_empty() { p { "Nowhere, of what was measured." } }
+            dl.short-list {
+                @for Section { figure, claims, .. } in sections {
+                    dt { a href=(format!("#{}", figure.id)) { (figure.source) } }
+                    @for (claim, verdicts) in claims {
+                        @for verdict in verdicts.iter().filter(|one| one.found.state == State::Short) {
+                            dd { (place(claim, verdict)) ": " (shown(figure, &verdict.found)) }
                         }
                     }
                 }
@@ -182,16 +174,21 @@ fn shown(figure: &Figure, found: &Found) -> Markup {
         Shape::Lines(x) => found.at.map(|at| format!(" ({})", along(x, at))),
         Shape::Curves(..) | Shape::Bars => None,
     };
+    let class = match found.state {
+        State::Met => "met",
+        State::Short => "short",
+        State::Elsewhere => "unmeasured",
+    };
     html! {
-        span class=(if found.is_met { "met" } else { "short" }) { (found) }
+        span class=(class) { (found) }
         (at.unwrap_or_default())
     }
 }
 
-/// A place on an axis, in words: `at 4 KiB`, `at 2 workers`.
+/// A place on an axis, in words: `4 KiB`, `workers: 2`.
 fn along(axis: Axis, at: f64) -> String {
     match axis.unit {
-        Unit::Plain => format!("{} {}", axis.title, label(axis.unit, at)),
+        Unit::Plain => format!("{}: {}", axis.title, label(axis.unit, at)),
         Unit::Bytes | Unit::Seconds => label(axis.unit, at),
     }
 }

@@ -6,7 +6,7 @@ use crate::figure::{Claim, Figure, Point};
 use crate::figures::{FIGURES, GOALS};
 use crate::line::Line;
 use crate::plots::{Plot, plots, points};
-use crate::verdict::{Verdict, verdicts};
+use crate::verdict::{State, Verdict, verdicts};
 
 /// What the page shows.
 #[derive(Debug)]
@@ -116,9 +116,13 @@ impl Section {
     }
 
     pub(crate) fn count(&self) -> Count {
-        let met = self.verdicts().filter(|verdict| verdict.found.is_met).count();
-        let unmeasured = self.claims.iter().filter(|(_, verdicts)| verdicts.is_empty()).count();
-        Count { met, short: self.verdicts().count() - met, unmeasured }
+        let count = |state| self.verdicts().filter(|verdict| verdict.found.state == state).count();
+        let absent = self.claims.iter().filter(|(_, verdicts)| verdicts.is_empty()).count();
+        Count {
+            met: count(State::Met),
+            short: count(State::Short),
+            unmeasured: absent + count(State::Elsewhere),
+        }
     }
 }
 

@@ -18,13 +18,25 @@ pub(crate) struct Verdict {
 pub(crate) struct Found {
     pub(crate) figure: f64,
     pub(crate) at: Option<f64>,
-    pub(crate) is_met: bool,
+    pub(crate) state: State,
     wants: Wants,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Met,
+    Short,
+    /// Not measured where the claim is about, but elsewhere.
+    Elsewhere,
 }
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_met { "met: " } else { "short: " })?;
+        match self.state {
+            State::Met => f.write_str("met: ")?,
+            State::Short => f.write_str("short: ")?,
+            State::Elsewhere => return write!(f, "not measured there: {}", times(self.figure)),
+        }
         match self.wants {
             Wants::Within(most) => {
                 write!(f, "{} % off, at most {} %", percent(self.figure), percent(most))
@@ -56,7 +68,7 @@ impl Wants {
             Wants::Best(_) | Wants::BestOfAll(_) => format!("up to {bound}"),
             Wants::Mean(_) => format!("{bound} on average"),
             Wants::At(x, _) => format!("{bound} at {x}"),
-            Wants::TimeTo(_) => format!("{bound} sooner there"),
+            Wants::TimeTo(_) => format!("{bound} as soon"),
             Wants::Within(most) => format!("within {} %", percent(most)),
         }
     }
@@ -106,36 +118,47 @@ fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
         let (ours, other) = compared(claim, plot)?;
         match wants {
             Wants::TimeTo(_) => {
-                let figure = time_ratio(better, ours, other)?;
-                return Some(Found { figure, at: None, is_met: figure >= wants.bound(), wants });
+                return time_ratio(better, ours, other).map(|it| Found::new(wants, it, None));
             }
             _ => ratios(better, ours, other),
         }
     };
     let least = || ratios.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
     let most = || ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
-    let off = |ratio: f64| (ratio - 1.0).abs();
-    let (at, figure) = match wants {
-        Wants::Least(_) => least()?,
-        Wants::Best(_) | Wants::BestOfAll(_) => most()?,
-        Wants::Mean(_) if ratios.is_empty() => return None,
+    match wants {
+        Wants::Least(_) => least().map(|(at, figure)| Found::new(wants, figure, Some(at))),
+        Wants::Best(_) | Wants::BestOfAll(_) => {
+            most().map(|(at, figure)| Found::new(wants, figure, Some(at)))
+        }
+        Wants::Mean(_) if ratios.is_empty() => None,
         Wants::Mean(_) => {
             let sum: f64 = ratios.iter().map(|(_, ratio)| ratio).sum();
-            let figure = sum / ratios.len() as f64;
-            return Some(Found { figure, at: None, is_met: figure >= wants.bound(), wants });
+            Some(Found::new(wants, sum / ratios.len() as f64, None))
         }
-        Wants::At(x, _) => {
-            let there = ratios.iter().copied().find(|(at, _)| *at == x);
-            there.or_else(|| ratios.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0)))?
-        }
-        Wants::Within(bound) => {
-            let worst = ratios.iter().map(|&(at, ratio)| (at, off(ratio)));
+        Wants::At(x, _) => match ratios.iter().find(|(at, _)| *at == x) {
+            Some(&(at, figure)) => Some(Found::new(wants, figure, Some(at))),
+            None => {
+                let &(at, figure) = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+                Some(Found { state: State::Elsewhere, ..Found::new(wants, figure, Some(at)) })
+            }
+        },
+        Wants::Within(_) => {
+            let worst = ratios.iter().map(|&(at, ratio)| (at, (ratio - 1.0).abs()));
             let (at, figure) = worst.max_by(|a, b| a.1.total_cmp(&b.1))?;
-            return Some(Found { figure, at: Some(at), is_met: figure <= bound, wants });
+            Some(Found::new(wants, figure, Some(at)))
         }
-        Wants::TimeTo(_) => return None,
-    };
-    Some(Found { figure, at: Some(at), is_met: figure >= wants.bound(), wants })
+        Wants::TimeTo(_) => None,
+    }
+}
+
+impl Found {
+    fn new(wants: Wants, figure: f64, at: Option<f64>) -> Found {
+        let is_met = match wants {
+            Wants::Within(most) => figure <= most,
+            wants => figure >= wants.bound(),
+        };
+        Found { figure, at, state: if is_met { State::Met } else { State::Short }, wants }
+    }
 }
 
 /// The other's time over ours until each had first what the worse of the two had at its best.
@@ -157,6 +180,7 @@ fn time_ratio(better: Better, ours: &Series, other: &Series) -> Option<f64> {
 /// `1.7×`, `0.24×`, `61×`.
 pub(crate) fn times(ratio: f64) -> String {
     let digits = match ratio.abs() {
+        r if r > 0.0 && r < 0.1 => format!("{ratio:.4}"),
         r if r < 10.0 => format!("{ratio:.2}"),
         r if r < 100.0 => format!("{ratio:.1}"),
         _ => format!("{ratio:.0}"),
@@ -202,7 +226,7 @@ mod tests {
             (Wants::Best(4.0), "met: 4× of 4×"),
             (Wants::Mean(2.0), "met: 2.33× of 2×"),
             (Wants::At(2.0, 4.5), "short: 4× of 4.5×"),
-            (Wants::At(7.0, 1.0), "met: 1× of 1×"),
+            (Wants::At(7.0, 1.0), "not measured there: 1×"),
             (Wants::Within(0.15), "short: 300 % off, at most 15 %"),
         ] {
             assert_eq!(judged(Better::Lower, wants, &ours, &other), says);

@@ -86,7 +86,7 @@ impl Look {
             2 => around(&[(0.0, -4.0), (3.8, 3.0), (-3.8, 3.0)]),
             3 => around(&[(0.0, -4.4), (4.4, 0.0), (0.0, 4.4), (-4.4, 0.0)]),
             4 => around(&[(0.0, 4.0), (3.8, -3.0), (-3.8, -3.0)]),
-            _ => around(&[(-4.0, -1.4), (4.0, -1.4), (4.0, 1.4), (-4.0, 1.4)]),
+            _ => around(&[(-1.6, -4.6), (1.6, -4.6), (1.6, 4.6), (-1.6, 4.6)]),
         }
     }
 }
@@ -94,7 +94,8 @@ impl Look {
 /// One plot of a figure.
 pub(crate) fn draw(figure: &Figure, plot: &Plot, looks: &Looks) -> Markup {
     match figure.shape {
-        Shape::Lines(x) | Shape::Curves(x, _) => svg::lines(x, figure.y, plot, looks),
+        Shape::Lines(x) => svg::lines(x, figure.y, plot, looks, 24),
+        Shape::Curves(x, _) => svg::lines(x, figure.y, plot, looks, 8),
         Shape::Bars => svg::bars(figure.y, plot, looks),
     }
 }

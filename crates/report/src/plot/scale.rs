@@ -36,16 +36,24 @@ impl Scaled {
     }
 
     /// The same up to the next ticks.
-    pub(super) fn widened(mut self) -> Scaled {
-        let step = match self.axis.scale {
-            Scale::Linear => nice_step((self.high - self.low) / 5.0),
-            // a third of a decade is a factor of two, more or less
-            Scale::Log2 | Scale::Log10 if self.high - self.low > 2.0 => 1.0,
-            Scale::Log2 | Scale::Log10 => 1.0 / 3.0,
+    pub(super) fn widened(self) -> Scaled {
+        let Scaled { axis, low, high } = self;
+        let span = high - low;
+        let (low, high) = match axis.scale {
+            Scale::Log10 if span <= 2.0 => {
+                let at = |decade: f64, digit: f64| decade + digit.log10();
+                let down = |d: &f64| at(low.floor(), *d) <= low + 1e-9;
+                let up = |d: &f64| at(high.floor(), *d) >= high - 1e-9;
+                let first = [5.0, 2.0].into_iter().find(down).unwrap_or(1.0);
+                let last = [1.0, 2.0, 5.0].into_iter().find(up).unwrap_or(10.0);
+                (at(low.floor(), first), at(high.floor(), last))
+            }
+            scale => {
+                let step = if scale == Scale::Linear { nice_step(span / 5.0) } else { 1.0 };
+                ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step)
+            }
         };
-        self.low = (self.low / step + 1e-9).floor() * step;
-        self.high = (self.high / step - 1e-9).ceil() * step;
-        self
+        Scaled { axis, low, high }
     }
 
     /// From 0 to 1.
@@ -70,7 +78,7 @@ impl Scaled {
                 let step = nice_step((self.high - self.low) / 5.0);
                 range(step).filter(|v| is_there(*v)).map(tick).collect()
             }
-            Scale::Log10 if self.high - self.low <= 2.0 => {
+            Scale::Log10 if self.high - self.low <= 2.01 => {
                 let decades = (0..=3).map(|decade| self.low.floor() + f64::from(decade));
                 let digits = |decade: f64| [1.0, 2.0, 5.0].map(|d| d * 10_f64.powf(decade));
                 let all = decades.flat_map(digits);

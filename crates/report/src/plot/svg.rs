@@ -14,11 +14,8 @@ const RIGHT: f64 = 346.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 214.0;
 
-/// Markers of a curve, at most about so many.
-const MARKS_MAX: usize = 24;
-
-/// y over x, a line a series.
-pub(super) fn lines(x: Axis, y: Axis, plot: &Plot, looks: &Looks) -> Markup {
+/// y over x, a line a series, with about `marks_max` markers at most.
+pub(super) fn lines(x: Axis, y: Axis, plot: &Plot, looks: &Looks, marks_max: usize) -> Markup {
     let dots = || plot.series.iter().flat_map(|series| &series.dots);
     let across = Scaled::around(x, dots().map(|dot| dot.x), true);
     let across = if x.scale == Scale::Linear { across.widened() } else { across };
@@ -41,7 +38,7 @@ pub(super) fn lines(x: Axis, y: Axis, plot: &Plot, looks: &Looks) -> Markup {
             text.axis-title x=((LEFT + RIGHT) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (x.title) (unit_of(x)) }
             @for series in plot.series.iter().rev() {
                 @let look = looks.get(series.role, &series.name);
-                @let every = series.dots.len().div_ceil(MARKS_MAX).max(1);
+                @let every = series.dots.len().div_ceil(marks_max).max(1);
                 g class=(look.class()) {
                     path.line d=(path(&series.dots, |dot| (column(dot), row(up.at(dot.y))))) {}
                     @for (index, dot) in series.dots.iter().enumerate() {
