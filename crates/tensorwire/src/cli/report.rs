@@ -17,14 +17,18 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         )));
     }
     let unwritable = |error| {
-        Failure::user(format!("cannot write a page to {shown}: {error}; give --output a file in a folder that exists"))
+        Failure::user(format!(
+            "cannot write a page to {shown}: {error}; give --output a file in a folder that exists"
+        ))
     };
     whole_file::check_writable(output).map_err(unwritable)?;
     let mut lines = Vec::new();
     for file in &args.lines {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).map_err(|error| {
-            Failure::user(format!("cannot read lines from {name}: {error}; give files of JSON lines"))
+            Failure::user(format!(
+                "cannot read lines from {name}: {error}; give files of JSON lines"
+            ))
         })?;
         lines.extend(Line::read_all(&name, &text).map_err(Failure::user)?);
     }
