@@ -10,13 +10,13 @@ use serde::Serialize;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
 use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
 use tensorwire_node::{
-    Algorithm, ClientConfig, ConfigError, FloatType, Hosts, JobSpec, Kernels, OptimizerChoice,
-    Schedule, StoreConfig, TrainConfig, Transport, VerbsOptions, model_named,
+    Algorithm, ClientConfig, ConfigError, JobSpec, Schedule, TrainConfig, Transport, model_named,
 };
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
 use tensorwire_tensor::DType;
 
 use crate::error::BenchError;
+use crate::job::train_config;
 use crate::machine::Machine;
 use crate::step::{StepOptions, StepResult, step};
 
@@ -30,7 +30,6 @@ const REPETITIONS: usize = 3;
 /// What `train` takes where nothing is said.
 const RATE: f64 = 0.05;
 const MOMENTUM: f64 = 0.9;
-const DEADLINE_MS: u64 = 60_000;
 
 /// What to simulate, and to measure.
 #[derive(Clone, Debug)]
@@ -255,7 +254,7 @@ fn run(
     job: &JobSpec,
     alone: &Arc<AtomicBool>,
 ) -> Result<StepResult, BenchError> {
-    let options = StepOptions { repetitions: REPETITIONS, alone: alone.clone() };
+    let options = StepOptions { repetitions: REPETITIONS, overlap: false, alone: alone.clone() };
     step(config, &options, job, &mut |_| {})
 }
 
@@ -271,33 +270,13 @@ fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
         algorithm: spec.algorithm,
         ..ClientConfig::default()
     };
+    let schedule = Schedule::Steps(STEPS);
     TrainConfig {
-        model: spec.model.clone(),
-        data: "synthetic".to_string(),
-        strategy,
         workers: spec.workers,
         servers,
-        asynchronous: false,
-        store: StoreConfig::default(),
         clients,
         transport: Transport::Shm,
-        verbs: VerbsOptions::default(),
-        arrival: None,
-        hosts: Hosts::default(),
-        exchange: tensorwire_node::Exchange::ZeroCopy,
         batch: spec.batch,
-        schedule: Schedule::Steps(STEPS),
-        optimizer: OptimizerChoice::Momentum,
-        rate: RATE,
-        momentum: MOMENTUM,
-        dtype: FloatType::F32,
-        seed: 1,
-        threads: None,
-        kernels: Kernels::Auto,
-        load: None,
-        save: None,
-        trace: None,
-        listen: None,
-        deadline_ms: DEADLINE_MS,
+        ..train_config(&spec.model, "synthetic", strategy, schedule)
     }
 }

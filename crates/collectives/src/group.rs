@@ -41,6 +41,14 @@ pub struct GroupOptions {
     pub rings: usize,
 }
 
+impl GroupOptions {
+    /// Segments of a member that land before the first of them is folded, in a group of `size`.
+    pub fn window(&self, size: usize) -> usize {
+        let of_all = self.segment_bytes.saturating_mul(size.saturating_sub(1));
+        (self.in_flight_bytes / of_all.max(1)).max(1)
+    }
+}
+
 impl Default for GroupOptions {
     fn default() -> GroupOptions {
         GroupOptions {

@@ -25,7 +25,7 @@ mod trace;
 mod train;
 mod verdict;
 mod weights;
-mod whole_file;
+pub mod whole_file;
 
 pub use assignment::Assignment;
 pub use batches::{BatchesSpec, write_batches};

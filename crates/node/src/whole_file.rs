@@ -5,7 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Can a file be made in the folder of `path`?
-pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// If not: why.
+pub fn check_writable(path: &Path) -> io::Result<()> {
     let wrong = |kind, what: &str| Err(io::Error::new(kind, what));
     if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
         return wrong(io::ErrorKind::IsADirectory, "it names a folder");
@@ -22,10 +25,10 @@ pub(crate) fn check_writable(path: &Path) -> io::Result<()> {
 
 /// Has `content` write to the file that will be `path`. Nothing is left behind if this process is killed
 /// on the way: until the file is complete it has no name.
-pub(crate) fn write(
-    path: &Path,
-    content: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+///
+/// # Errors
+/// The first of making it, `content` and naming it; an older file of the name then stays.
+pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut staged = Staged::make(path)?;
     let (Staged::Nameless(file) | Staged::Named(file, _)) = &mut staged;
     let written = content(file).and_then(|()| file.sync_all());

@@ -57,9 +57,10 @@ impl Group {
     }
 
     fn shape(self, me: usize, bytes: usize) -> Shape {
-        let GroupOptions { segment_bytes, window, rings, deterministic, .. } =
-            GroupOptions::default();
-        let (size, len, segment) = (self.size, bytes.div_ceil(ELEMENT), segment_bytes / ELEMENT);
+        let options = GroupOptions::default();
+        let (size, window) = (self.size, options.window(self.size));
+        let GroupOptions { segment_bytes, rings, deterministic, .. } = options;
+        let (len, segment) = (bytes.div_ceil(ELEMENT), segment_bytes / ELEMENT);
         Shape { size, me, len, segment, window, rings, deterministic }
     }
 

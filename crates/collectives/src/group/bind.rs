@@ -302,13 +302,6 @@ impl Group {
         }
     }
 
-    /// Segments of a member that land before the first of them is folded.
-    pub(super) fn window(&self) -> usize {
-        let GroupOptions { segment_bytes, in_flight_bytes, .. } = self.options;
-        let of_all = segment_bytes.saturating_mul(self.size() - 1);
-        (in_flight_bytes / of_all.max(1)).max(1)
-    }
-
     pub(super) fn lost(&self, member: usize, reason: String) -> GroupError {
         GroupError::Lost { member, rank: self.ranks[member], reason }
     }
@@ -322,7 +315,8 @@ impl Group {
         // the last of a piece's segments has a whole place, however short it is
         let piece = bytes / size + 16;
         let segment = segment_bytes.max(8).min(piece);
-        let direct = (size - 1) * self.window().saturating_mul(segment).min(piece + segment);
+        let direct =
+            (size - 1) * self.options.window(size).saturating_mul(segment).min(piece + segment);
         match algorithm {
             Algorithm::Shared => 0,
             // of two operations; what it has no way for is done directly

@@ -147,7 +147,7 @@ impl Group {
             me: self.me,
             len: known.buffer.bytes() / element_bytes,
             segment: (self.options.segment_bytes / element_bytes).max(1),
-            window: self.window(),
+            window: self.options.window(self.size()),
             rings: self.options.rings.clamp(1, MAX_LANES),
             deterministic: self.options.deterministic,
         };

@@ -7,6 +7,7 @@ mod exchange;
 mod kvstore;
 mod launch;
 mod modes;
+mod report;
 mod simulate;
 mod step;
 
@@ -30,6 +31,7 @@ pub(crate) use exchange::ExchangeArg;
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use modes::ModesArgs;
+pub(crate) use report::ReportArgs;
 pub(crate) use simulate::SimulateArgs;
 pub(crate) use step::StepArgs;
 
@@ -117,6 +119,8 @@ pub(crate) enum Command {
     /// Say what a step would take on a cluster that is not there
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
+    /// Make one page of plots and tables of what `bench` and bench/peers measured
+    Report(ReportArgs),
     /// Say what this machine can do, what is wrong, and the line that mends it
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),

@@ -14,6 +14,7 @@ mod metrics;
 mod models;
 pub(crate) mod output;
 mod progress;
+mod report;
 mod simulate;
 mod table;
 mod tether;
@@ -43,6 +44,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Batches(args) => batches::run(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Member => member::run(),
         Command::Tether { command } => tether::run(&command),

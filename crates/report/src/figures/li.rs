@@ -1,0 +1,111 @@
+//! Li et al., *Accelerating MXNet with RDMA*, §4: figures 7 and 8.
+
+use super::{At, RATE, WORKERS, counted, has_store, role, time};
+use crate::figure::{Better, Claim, Figure, Point, Role, Shape, Wants};
+use crate::line::{Lacks, Line};
+
+/// 100,000 numbers of 4 bytes.
+const PAPER_BYTES: f64 = 400_000.0;
+
+/// How a worker of ours has the value in the end; the first is where both share memory.
+const OURS: &[&str] = &["zero-copy, shown", "zero-copy, filled"];
+const ZMQ: &[&str] = &["zmq"];
+
+pub(super) const STORE: Figure = Figure {
+    id: "li-7",
+    source: "Li et al., Fig. 7",
+    title: "Push and pull of 100,000 numbers, by workers and servers",
+    says: "ps-lite over RDMA (40 Gb/s InfiniBand) is 21× as fast as over TCP (1 Gb/s Ethernet) with few workers and 16× with \
+           32. Over the same InfiniBand's IP it is 11 % faster, 36 % with 32: that part is the software's.",
+    kinds: &["kvstore"],
+    run: "tensorwire bench kvstore",
+    take: store,
+    shape: Shape::Lines(WORKERS),
+    y: time("a push and a pull"),
+    better: Better::Lower,
+    claims: &[
+        claim("the same wire, every number of workers", &["tcp"], Wants::Least(1.11)),
+        claim("the same wire, 32 workers", &["tcp"], Wants::At(32.0, 1.36)),
+        claim("their RDMA over their TCP, every number of workers", &["shm"], Wants::Least(16.0)),
+        claim("their RDMA over their TCP, the best", &["shm"], Wants::Best(21.0)),
+    ],
+};
+
+pub(super) const TRAINING: Figure = Figure {
+    id: "li-8",
+    source: "Li et al., Fig. 8",
+    title: "Training over a store, by workers",
+    says: "A perceptron with two hidden layers of 2048: on MNIST 3.13× as fast as over TCP with 2 nodes and 4.62× with 8 \
+           (over IP on the same InfiniBand 1.06× and 1.25×); on CIFAR-10 5× and 9× (1.14× and 1.31×).",
+    kinds: &["throughput", "scaling", "step"],
+    run: "tensorwire bench evaluation --only li-8",
+    take: training,
+    shape: Shape::Lines(WORKERS),
+    y: RATE,
+    better: Better::Higher,
+    claims: &[
+        trains("MNIST, the same wire, 2 workers", &["mlp", "tcp"], Wants::At(2.0, 1.06)),
+        trains("MNIST, the same wire, 8 workers", &["mlp", "tcp"], Wants::At(8.0, 1.25)),
+        trains(
+            "MNIST, their RDMA over their TCP, 2 workers",
+            &["mlp", "shm"],
+            Wants::At(2.0, 3.13),
+        ),
+        trains(
+            "MNIST, their RDMA over their TCP, 8 workers",
+            &["mlp", "shm"],
+            Wants::At(8.0, 4.62),
+        ),
+    ],
+};
+
+const fn claim(says: &'static str, only: &'static [&'static str], wants: Wants) -> Claim {
+    Claim { says, only, ours: OURS, against: ZMQ, wants }
+}
+
+const fn trains(says: &'static str, only: &'static [&'static str], wants: Wants) -> Claim {
+    Claim { says, only, ours: &["zero-copy"], against: ZMQ, wants }
+}
+
+/// Who wrote a line about a store.
+pub(super) fn store_series(line: &Line) -> Result<(Role, String), Lacks> {
+    if line.optional_text("system") == Some("mxnet") {
+        return Ok((Role::Peer, "MXNet dist_sync".to_string()));
+    }
+    let exchange = line.text("exchange")?;
+    match (exchange, line.optional_text("pull")) {
+        ("zero-copy", Some(pull)) => Ok((Role::Ours, format!("{exchange}, {pull}"))),
+        _ => Ok((role(exchange), exchange.to_string())),
+    }
+}
+
+fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let (workers, servers) = (line.number("workers")?, line.number("servers")?);
+    if line.number("bytes")? != PAPER_BYTES || workers != servers {
+        return Ok(Vec::new());
+    }
+    let (role, series) = store_series(line)?;
+    // ZeroMQ is beside each transport, over TCP
+    let place = line.optional_text("transport").map(str::to_string);
+    let at = At::x("as many servers as workers", place, workers);
+    Ok(vec![at.point(role, series, line.number("median_s")?)])
+}
+
+fn training(line: &Line) -> Result<Vec<Point>, Lacks> {
+    if !has_store(line)
+        || (line.kind() == Some("step") && line.optional_number("ps_ms.median").is_none())
+    {
+        return Ok(Vec::new());
+    }
+    let exchange = line.text("exchange")?;
+    let (workers, batch) = (line.number("workers")?, line.number("batch")?);
+    let step_s = match line.kind() {
+        Some("step") => line.number("ps_ms.median")? * 1e-3,
+        _ => line.number("step_s")?,
+    };
+    let strategy = line.text("strategy")?;
+    let subject = format!("{}, {strategy}, {}", line.text("model")?, counted(batch, "sample"));
+    let place = line.optional_text("transport").map(str::to_string);
+    let at = At::x(subject, place, workers);
+    Ok(vec![at.point(role(exchange), exchange, workers * batch / step_s)])
+}

@@ -1,0 +1,103 @@
+//! The figures that there are: the papers', and those that set us beside today's systems. What a paper says is data
+//! here, taken from its text (its plots have no numbers).
+
+mod li;
+mod mamidala;
+mod peers;
+mod simulated;
+mod xue;
+
+use crate::figure::{Axis, Figure, Point, Role, Scale, Unit};
+use crate::line::{Lacks, Line};
+
+/// In the order of the page.
+pub(crate) const FIGURES: &[&Figure] = &[
+    &xue::TRANSFER,
+    &xue::THROUGHPUT,
+    &xue::CONVERGENCE,
+    &xue::SCALING,
+    &xue::COPIES,
+    &li::STORE,
+    &li::TRAINING,
+    &mamidala::EPOCHS,
+    &mamidala::CURVES,
+    &mamidala::TENSORS_BY_RANKS,
+    &mamidala::TENSORS_BY_SIZE,
+    &simulated::SPEED_UP,
+    &simulated::VALIDATION,
+    &peers::ALL_REDUCE,
+    &peers::STORE_BY_SIZE,
+    &peers::WRITE,
+    &peers::ONE_PROCESS,
+    &peers::LOSSES,
+];
+
+/// Kinds of lines that hold what a comparison's own script judged.
+pub(crate) const GOALS: &[&str] =
+    &["peers-transfer-goal", "peers-kvstore-goal", "peers-allreduce-goal"];
+
+const BYTES: Axis = Axis { title: "tensor", unit: Unit::Bytes, scale: Scale::Log2 };
+const BATCH: Axis = Axis { title: "batch per worker", unit: Unit::Plain, scale: Scale::Log2 };
+const WORKERS: Axis = Axis { title: "workers", unit: Unit::Plain, scale: Scale::Log2 };
+const RATE: Axis = Axis { title: "samples per second", unit: Unit::Plain, scale: Scale::Log10 };
+const CLOCK: Axis = Axis { title: "seconds of training", unit: Unit::Plain, scale: Scale::Linear };
+
+/// Of a measurement's time, by what was measured.
+const fn time(title: &'static str) -> Axis {
+    Axis { title, unit: Unit::Seconds, scale: Scale::Log10 }
+}
+
+/// Where a point belongs, before it is known who it is.
+struct At {
+    subject: String,
+    place: Option<String>,
+    key: f64,
+    x: f64,
+}
+
+impl At {
+    /// Where what repeats is x.
+    fn x(subject: impl Into<String>, place: Option<String>, x: f64) -> At {
+        At { subject: subject.into(), place, key: x, x }
+    }
+
+    fn point(&self, role: Role, series: impl Into<String>, y: f64) -> Point {
+        let At { ref subject, ref place, key, x } = *self;
+        let (subject, place) = (subject.clone(), place.clone());
+        Point { subject, place, series: series.into(), role, key, x, y }
+    }
+}
+
+/// Who an exchange is, as `--exchange` spells it.
+fn role(exchange: &str) -> Role {
+    match exchange {
+        "zero-copy" | "write" => Role::Ours,
+        _ => Role::Baseline,
+    }
+}
+
+/// What an exchange's bytes cross: some bring their own protocol, which is over TCP whatever the fabric is.
+fn wire<'a>(line: &'a Line, exchange: &str) -> Result<&'a str, Lacks> {
+    match exchange {
+        "grpc-tcp" | "grpc-tcp-tuned" | "zmq" => Ok("tcp"),
+        _ => line.text("transport"),
+    }
+}
+
+/// `2 workers, 1 server`.
+fn members(line: &Line) -> Result<String, Lacks> {
+    let (workers, servers) = (line.number("workers")?, line.optional_number("servers"));
+    let servers = servers.filter(|count| *count > 0.0);
+    let servers = servers.map(|count| format!(", {}", counted(count, "server")));
+    Ok(counted(workers, "worker") + &servers.unwrap_or_default())
+}
+
+fn counted(count: f64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1.0 { "" } else { "s" })
+}
+
+/// Is it a job whose tensors go to a store's servers?
+fn has_store(line: &Line) -> bool {
+    let strategy = line.optional_text("strategy").unwrap_or("ps");
+    strategy.starts_with("dist-") || strategy.starts_with("mpi-")
+}

@@ -1,0 +1,184 @@
+//! Beside today's systems, in what no paper has a figure for.
+
+use super::li::store_series;
+use super::{At, BATCH, BYTES, counted, members, time};
+use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
+use crate::line::{Lacks, Line};
+
+const CHOSEN: &str = "tensorwire";
+const NO_PAPER: &str = "No paper's: today's systems on the same machine.";
+
+pub(super) const ALL_REDUCE: Figure = Figure {
+    id: "allreduce",
+    source: "Beside Open MPI and gloo",
+    title: "All-reduce of one vector a process, by size",
+    says: NO_PAPER,
+    kinds: &["allreduce", "peers-allreduce"],
+    run: "bench/peers/allreduce.sh --json FILE",
+    take: all_reduce,
+    shape: Shape::Lines(BYTES),
+    y: time("an all-reduce"),
+    better: Better::Lower,
+    claims: &[
+        beside("not slower than Open MPI, every size", &[CHOSEN], &["Open MPI"]),
+        beside("not slower than gloo, every size", &[CHOSEN], &["gloo"]),
+    ],
+};
+
+pub(super) const STORE_BY_SIZE: Figure = Figure {
+    id: "kvstore",
+    source: "Beside MXNet and ZeroMQ",
+    title: "Push and pull of one value, by size",
+    says: NO_PAPER,
+    kinds: &["kvstore", "peers-kvstore"],
+    run: "bench/peers/kvstore.sh --json FILE",
+    take: store,
+    shape: Shape::Lines(BYTES),
+    y: time("a push and a pull"),
+    better: Better::Lower,
+    claims: &[
+        beside("not slower than MXNet, every size", &["zero-copy, filled"], &["MXNet dist_sync"]),
+        beside("not slower than ZeroMQ, every size", &["zero-copy, filled"], &["zmq"]),
+    ],
+};
+
+pub(super) const WRITE: Figure = Figure {
+    id: "write",
+    source: "Beside gRPC",
+    title: "A one-sided write and its answer, by size",
+    says: "No paper's: what lies under Fig. 8, against a unary gRPC call of as many bytes.",
+    kinds: &["write"],
+    run: "tensorwire bench write --against grpc",
+    take: write,
+    shape: Shape::Lines(BYTES),
+    y: time("a round trip"),
+    better: Better::Lower,
+    claims: &[beside("not slower than gRPC, every size", &["write"], &["gRPC call"])],
+};
+
+pub(super) const ONE_PROCESS: Figure = Figure {
+    id: "one-process",
+    source: "Beside PyTorch",
+    title: "A step of one process",
+    says: "No paper's: the same model and batch, no communication.",
+    kinds: &["step"],
+    run: "bench/peers/pytorch_step.py --json FILE",
+    take: one_process,
+    shape: Shape::Lines(BATCH),
+    y: time("a step"),
+    better: Better::Lower,
+    claims: &[beside("not slower than PyTorch, every batch", &[CHOSEN], &["PyTorch"])],
+};
+
+pub(super) const LOSSES: Figure = Figure {
+    id: "losses",
+    source: "Beside PyTorch",
+    title: "Loss by step, from the same weights and batches",
+    says: "No paper's: that both learn the same.",
+    kinds: &["loss"],
+    run: "bench/peers/pytorch_loss.py --json FILE",
+    take: losses,
+    shape: Shape::Lines(Axis { title: "step", unit: Unit::Plain, scale: Scale::Linear }),
+    y: Axis { title: "loss", unit: Unit::Plain, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[],
+};
+
+const fn beside(
+    says: &'static str,
+    ours: &'static [&'static str],
+    against: &'static [&'static str],
+) -> Claim {
+    Claim { says, only: &[], ours, against, wants: Wants::Least(1.0) }
+}
+
+fn all_reduce(line: &Line) -> Result<Vec<Point>, Lacks> {
+    if line.optional_text("design").is_some() {
+        return Ok(Vec::new());
+    }
+    let ranks = counted(line.number("ranks")?, "rank");
+    let bytes = line.number("bytes")?;
+    let place = line.optional_text("transport").map(str::to_string);
+    if line.kind() == Some("peers-allreduce") {
+        let at = At::x(ranks, place, bytes);
+        let theirs = at.point(Role::Peer, peer(line.text("peer")?), line.number("peer_s.median")?);
+        let ours = at.point(Role::Ours, CHOSEN, line.number("tensorwire_s.median")?);
+        return Ok(vec![theirs, ours]);
+    }
+    let subject = match line.optional_text("collective") {
+        None | Some("all-reduce") => ranks,
+        Some(other) => format!("{other}, {ranks}"),
+    };
+    let at = At::x(subject, place, bytes);
+    let seconds = line.number("median_s")?;
+    if let Some(system @ ("openmpi" | "gloo")) = line.optional_text("system") {
+        return Ok(vec![at.point(Role::Peer, peer(system), seconds)]);
+    }
+    let algorithm = line.text("algorithm")?;
+    let (role, name) = match line.is_true("by_table") {
+        true => (Role::Ours, CHOSEN.to_string()),
+        false => (Role::Baseline, format!("by {algorithm}")),
+    };
+    let kind = line.optional_text("dtype").filter(|kind| *kind != "f32");
+    let order = line.is_true("deterministic").then_some("in rank order");
+    let words: Vec<&str> = [Some(name.as_str()), kind, order].into_iter().flatten().collect();
+    Ok(vec![at.point(role, words.join(", "), seconds)])
+}
+
+/// As a comparison calls it, with or without its transport.
+fn peer(name: &str) -> &str {
+    match name {
+        name if name.starts_with("openmpi") => "Open MPI",
+        name if name.starts_with("gloo") => "gloo",
+        other => other,
+    }
+}
+
+fn store(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let place = line.optional_text("transport").map(str::to_string);
+    let at = At::x(members(line)?, place, line.number("bytes")?);
+    if line.kind() == Some("peers-kvstore") {
+        let ours = format!("zero-copy, {}", line.text("pull")?);
+        return Ok(vec![
+            at.point(Role::Peer, "MXNet dist_sync", line.number("mxnet_s.median")?),
+            at.point(Role::Ours, ours, line.number("tensorwire_s.median")?),
+        ]);
+    }
+    let (role, series) = store_series(line)?;
+    Ok(vec![at.point(role, series, line.number("median_s")?)])
+}
+
+fn write(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let at = At::x("", Some(line.text("transport")?.to_string()), line.number("bytes")?);
+    let us = |us: f64| us * 1e-6;
+    let mut points = vec![at.point(Role::Ours, "write", us(line.number("round_trip_us")?))];
+    if let Some(call) = line.optional_number("grpc_round_trip_us") {
+        points.push(at.point(Role::Baseline, "gRPC call", us(call)));
+    }
+    Ok(points)
+}
+
+fn one_process(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let Some(theirs) = line.optional_number("pytorch_ms") else {
+        return Ok(Vec::new());
+    };
+    let threads = counted(line.number("threads")?, "thread");
+    let place = format!("{} kernels, {threads}", line.text("kernels")?);
+    let at = At::x(line.text("model")?, Some(place), line.number("batch")?);
+    let ours = at.point(Role::Ours, CHOSEN, line.number("tensorwire_ms")? * 1e-3);
+    Ok(vec![ours, at.point(Role::Peer, "PyTorch", theirs * 1e-3)])
+}
+
+fn losses(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let (model, dtype) = (line.text("model")?, line.text("dtype")?);
+    let subject = format!("{model}, {dtype}");
+    let curve = |role, name: &'static str, losses: Vec<f64>| {
+        let subject = subject.clone();
+        // fits: steps of a test
+        losses.into_iter().enumerate().map(move |(step, loss)| {
+            At::x(subject.clone(), None, (step + 1) as f64).point(role, name, loss)
+        })
+    };
+    let ours = curve(Role::Ours, CHOSEN, line.numbers("losses")?);
+    Ok(ours.chain(curve(Role::Peer, "PyTorch", line.numbers("pytorch")?)).collect())
+}

@@ -1,0 +1,87 @@
+//! What `tensorwire simulate` says of larger clusters, and how far it was off where both were measured.
+
+use super::{At, WORKERS, counted, time};
+use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
+use crate::line::{Lacks, Line};
+
+pub(super) const SPEED_UP: Figure = Figure {
+    id: "simulated",
+    source: "Simulated; Xue et al., Fig. 11",
+    title: "Past this machine: speed-up over one worker's compute",
+    says: "On their cluster of 8 servers at 100 Gb/s, over one machine without communication: LSTM 5×, Inception-v3 7.9×, \
+           VGG-16 4.3×.",
+    kinds: &["simulate"],
+    run: "tensorwire simulate --preset paper-xue",
+    take: speed_up,
+    shape: Shape::Lines(WORKERS),
+    y: Axis { title: "workers × efficiency", unit: Unit::Plain, scale: Scale::Log2 },
+    better: Better::Higher,
+    claims: &[
+        reaches(&["lstm", "paper-xue"], 5.0),
+        reaches(&["inception-v3", "paper-xue"], 7.9),
+        reaches(&["vgg16", "paper-xue"], 4.3),
+    ],
+};
+
+pub(super) const VALIDATION: Figure = Figure {
+    id: "validation",
+    source: "Simulated and measured",
+    title: "How far the simulation is off",
+    says: "No paper's: a step as simulated against the same step as measured, on one machine.",
+    kinds: &["simulate"],
+    run: "tensorwire simulate --validate",
+    take: validation,
+    shape: Shape::Lines(WORKERS),
+    y: time("a step"),
+    better: Better::Lower,
+    claims: &[Claim {
+        says: "simulated against measured, the worst",
+        only: &[],
+        ours: &["simulated"],
+        against: &["measured"],
+        wants: Wants::Within(0.15),
+    }],
+};
+
+const fn reaches(only: &'static [&'static str], speed_up: f64) -> Claim {
+    let (says, wants) = ("ps, 8 workers", Wants::At(8.0, speed_up));
+    Claim { says, only, ours: &["ps", "ps, write"], against: &[], wants }
+}
+
+/// Strategy, and exchange where it is not the usual one.
+fn series(line: &Line) -> Result<String, Lacks> {
+    let strategy = line.text("strategy")?;
+    Ok(match line.optional_text("exchange") {
+        None | Some("zero-copy") => strategy.to_string(),
+        Some(exchange) => format!("{strategy}, {exchange}"),
+    })
+}
+
+fn place(line: &Line) -> Result<String, Lacks> {
+    let batch = line.optional_number("batch").map(|batch| format!(", batch {batch}"));
+    Ok(line.text("cluster")?.to_string() + &batch.unwrap_or_default())
+}
+
+fn speed_up(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let workers = line.number("workers")?;
+    let at = At::x(line.text("model")?, Some(place(line)?), workers);
+    let (series, speed_up) = (series(line)?, workers * line.number("efficiency")?);
+    let role = if series.contains("copy") || series.contains("grpc") {
+        Role::Baseline
+    } else {
+        Role::Ours
+    };
+    Ok(vec![at.point(role, series, speed_up)])
+}
+
+fn validation(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let Some(measured) = line.optional_number("measured_step_s") else {
+        return Ok(Vec::new());
+    };
+    let servers = line.optional_number("servers").map(|count| counted(count, "server"));
+    let words = [Some(line.text("model")?.to_string()), Some(series(line)?), servers];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    let at = At::x(words.join(", "), Some(place(line)?), line.number("workers")?);
+    let simulated = at.point(Role::Ours, "simulated", line.number("step_s")?);
+    Ok(vec![simulated, at.point(Role::Limit, "measured", measured)])
+}

@@ -1,0 +1,263 @@
+//! Xue et al., *Fast Distributed Deep Learning over RDMA* (EuroSys'19), §5: figures 8 to 12.
+
+use super::{At, BATCH, BYTES, CLOCK, RATE, WORKERS, has_store, members, role, time, wire};
+use crate::figure::{Axis, Better, Claim, Figure, Point, Role, Scale, Shape, Unit, Wants};
+use crate::line::{Lacks, Line};
+
+/// On one host zero-copy passes what it can by reference, and a write is the paper's RDMA.zerocp.
+const OURS: &[&str] = &["zero-copy", "write"];
+const WRITE: &[&str] = &["write", "zero-copy"];
+const TENSORFLOW: &str = "TensorFlow gRPC";
+
+pub(super) const TRANSFER: Figure = Figure {
+    id: "xue-8",
+    source: "Xue et al., Fig. 8",
+    title: "One tensor to a reduce_max in another process",
+    says: "Zero-copy RDMA is 1.7× to 61× as fast as gRPC.TCP by size, 1.3× to 14× as gRPC.RDMA (which fails above \
+           1 GB), and 1.2× to 1.8× as with a copy at the sender. Two servers, 100 Gb/s InfiniBand.",
+    kinds: &["transfer", "peers-transfer"],
+    run: "tensorwire bench transfer",
+    take: transfer,
+    shape: Shape::Lines(BYTES),
+    y: time("Send to the end of reduce_max"),
+    better: Better::Lower,
+    claims: &[
+        claim("over gRPC.TCP, every size", OURS, &["grpc-tcp"], Wants::Least(1.7)),
+        claim("over gRPC.TCP, the best size", OURS, &["grpc-tcp"], Wants::Best(61.0)),
+        claim("over gRPC.RDMA, every size", OURS, &["grpc-rdma"], Wants::Least(1.3)),
+        claim("over gRPC.RDMA, the best size", OURS, &["grpc-rdma"], Wants::Best(14.0)),
+        claim("over a copy at the sender, every size", WRITE, &["copy"], Wants::Least(1.2)),
+        claim("over a copy at the sender, the best size", WRITE, &["copy"], Wants::Best(1.8)),
+        claim("not slower than TensorFlow here", OURS, &[TENSORFLOW], Wants::Least(1.0)),
+    ],
+};
+
+pub(super) const THROUGHPUT: Figure = Figure {
+    id: "xue-9",
+    source: "Xue et al., Fig. 9",
+    title: "Training throughput by batch",
+    says: "Over gRPC.RDMA on average: AlexNet +169 %, FCN-5 +151 %, VGG-16 +117 to +145 %, LSTM +118 %, GRU +69 %, \
+           Inception-v3 +65 %; VGG-16 25× over gRPC.TCP. Eight servers with GPUs, 100 Gb/s InfiniBand.",
+    kinds: &["throughput", "step"],
+    run: "tensorwire bench evaluation --only xue-9",
+    take: throughput,
+    shape: Shape::Lines(BATCH),
+    y: RATE,
+    better: Better::Higher,
+    claims: &[
+        of_model(&["alexnet"], Wants::Mean(2.69)),
+        of_model(&["fcn5"], Wants::Mean(2.51)),
+        of_model(&["vgg16"], Wants::Mean(2.17)),
+        of_model(&["lstm"], Wants::Mean(2.18)),
+        of_model(&["gru"], Wants::Mean(1.69)),
+        of_model(&["inception-v3"], Wants::Mean(1.65)),
+        Claim {
+            only: &["vgg16"],
+            ..claim("over gRPC.TCP, the best batch", OURS, &["grpc-tcp"], Wants::Best(25.0))
+        },
+    ],
+};
+
+pub(super) const CONVERGENCE: Figure = Figure {
+    id: "xue-10",
+    source: "Xue et al., Fig. 10",
+    title: "Convergence of three applications",
+    says: "Over gRPC.TCP: Seq2Seq converges 3× as fast, CIFAR 2.6×, sentence embedding 1.85×; over gRPC.RDMA 1.53× \
+           and 1.18×, the third crashes there. Eight workers, the applications' own data.",
+    kinds: &["convergence"],
+    run: "tensorwire bench evaluation --only xue-10",
+    take: convergence,
+    shape: Shape::Curves(CLOCK, "step"),
+    y: Axis { title: "loss", unit: Unit::Plain, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[
+        converges(&["seq2seq"], "over gRPC.TCP", &["grpc-tcp"], 3.0),
+        converges(&["seq2seq"], "over gRPC.RDMA", &["grpc-rdma"], 1.53),
+        converges(&["cifar"], "over gRPC.TCP", &["grpc-tcp"], 2.6),
+        converges(&["cifar"], "over gRPC.RDMA", &["grpc-rdma"], 1.18),
+        converges(&["sentence-embedding"], "over gRPC.TCP", &["grpc-tcp"], 1.85),
+    ],
+};
+
+const LOCAL: &str = "one process, no communication";
+
+pub(super) const SCALING: Figure = Figure {
+    id: "xue-11",
+    source: "Xue et al., Fig. 11",
+    title: "Scaling over workers, with the local line",
+    says: "On 8 servers LSTM is 5× as fast as one machine without communication, Inception-v3 7.9×, VGG-16 4.3×; all \
+           three are faster than local from 2 servers on. Over gRPC.RDMA: +98 %, +12 %, +140 %. Batch 32.",
+    kinds: &["scaling"],
+    run: "tensorwire bench evaluation --only xue-11",
+    take: scaling,
+    shape: Shape::Lines(WORKERS),
+    y: RATE,
+    better: Better::Higher,
+    claims: &[
+        scales("over local, 8 workers", &["lstm"], &[LOCAL], Wants::At(8.0, 5.0)),
+        scales("over local, 8 workers", &["inception-v3"], &[LOCAL], Wants::At(8.0, 7.9)),
+        scales("over local, 8 workers", &["vgg16"], &[LOCAL], Wants::At(8.0, 4.3)),
+        claim("faster than local with 2 workers", OURS, &[LOCAL], Wants::At(2.0, 1.0)),
+        scales("over gRPC.RDMA, 8 workers", &["lstm"], &["grpc-rdma"], Wants::At(8.0, 1.98)),
+        scales(
+            "over gRPC.RDMA, 8 workers",
+            &["inception-v3"],
+            &["grpc-rdma"],
+            Wants::At(8.0, 1.12),
+        ),
+        scales("over gRPC.RDMA, 8 workers", &["vgg16"], &["grpc-rdma"], Wants::At(8.0, 2.4)),
+    ],
+};
+
+pub(super) const COPIES: Figure = Figure {
+    id: "xue-12",
+    source: "Xue et al., Fig. 12",
+    title: "What the sender's copy costs a step",
+    says: "Without the copy a step at batch 8 is up to 21 % faster; least for Inception-v3 and GRU. Eight servers.",
+    kinds: &["throughput", "step"],
+    run: "tensorwire bench evaluation --only xue-12",
+    take: copies,
+    shape: Shape::Bars,
+    y: Axis { title: "a step at batch 8", unit: Unit::Seconds, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[claim("the best of all models", WRITE, &["copy"], Wants::BestOfAll(1.21))],
+};
+
+const fn claim(
+    says: &'static str,
+    ours: &'static [&'static str],
+    against: &'static [&'static str],
+    wants: Wants,
+) -> Claim {
+    Claim { says, only: &[], ours, against, wants }
+}
+
+/// A model's throughput over gRPC.RDMA.
+const fn of_model(only: &'static [&'static str], wants: Wants) -> Claim {
+    Claim { only, ..claim("over gRPC.RDMA", OURS, &["grpc-rdma"], wants) }
+}
+
+/// A model's throughput with so many workers.
+const fn scales(
+    says: &'static str,
+    only: &'static [&'static str],
+    against: &'static [&'static str],
+    wants: Wants,
+) -> Claim {
+    Claim { only, ..claim(says, OURS, against, wants) }
+}
+
+const fn converges(
+    only: &'static [&'static str],
+    says: &'static str,
+    against: &'static [&'static str],
+    faster: f64,
+) -> Claim {
+    Claim { only, ..claim(says, OURS, against, Wants::TimeTo(faster)) }
+}
+
+fn transfer(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let bytes = line.number("bytes")?;
+    let seconds = |path| Ok(line.number(path)? * 1e-9);
+    if line.kind() == Some("peers-transfer") {
+        let exchange = line.text("exchange")?;
+        let at = At::x("", Some(line.text("transport")?.to_string()), bytes);
+        return Ok(vec![
+            at.point(Role::Peer, TENSORFLOW, seconds("tensorflow_end_to_end_ns.median")?),
+            at.point(role(exchange), exchange, seconds("tensorwire_end_to_end_ns.median")?),
+        ]);
+    }
+    if line.optional_text("peer").is_some() {
+        let y = seconds("end_to_end_ns.median")?;
+        return Ok(vec![At::x("", None, bytes).point(Role::Peer, TENSORFLOW, y)]);
+    }
+    let exchange = line.text("exchange")?;
+    let at = At::x("", Some(wire(line, exchange)?.to_string()), bytes);
+    let name = match line.optional_text("sizes") {
+        Some("dynamic") => format!("{exchange}, size not planned"),
+        _ => exchange.to_string(),
+    };
+    let mut points = vec![at.point(role(exchange), name, seconds("end_to_end_ns.median")?)];
+    if let Some(limit) = line.optional_text("limit") {
+        let name = match limit {
+            "memcpy" => "limit: one memcpy",
+            _ => "limit: raw loopback TCP",
+        };
+        points.push(at.point(Role::Limit, name, seconds("limit_ns.median")?));
+    }
+    Ok(points)
+}
+
+/// Where a training step was measured, by batch.
+fn at_batch(line: &Line, exchange: &str) -> Result<At, Lacks> {
+    let place = format!("{}, {}", wire(line, exchange)?, members(line)?);
+    Ok(At::x(line.text("model")?, Some(place), line.number("batch")?))
+}
+
+/// `bench step`'s own lines, less those of one process alone.
+fn is_step_of_a_job(line: &Line) -> bool {
+    line.kind() != Some("step") || line.optional_number("ps_ms.median").is_some()
+}
+
+/// Of a job's step, in either kind of line.
+fn step_s(line: &Line) -> Result<f64, Lacks> {
+    match line.kind() {
+        Some("step") => Ok(line.number("ps_ms.median")? * 1e-3),
+        _ => line.number("step_s"),
+    }
+}
+
+fn throughput(line: &Line) -> Result<Vec<Point>, Lacks> {
+    if has_store(line) || !is_step_of_a_job(line) {
+        return Ok(Vec::new());
+    }
+    let exchange = line.text("exchange")?;
+    let at = at_batch(line, exchange)?;
+    let samples = line.number("batch")? * line.number("workers")?;
+    let mut points = vec![at.point(role(exchange), exchange, samples / step_s(line)?)];
+    if let Some(ms) = line.optional_number("local_ms.median") {
+        let name = "all replicas in one process";
+        points.push(at.point(Role::Limit, name, samples / (ms * 1e-3)));
+    }
+    Ok(points)
+}
+
+fn convergence(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let exchange = line.text("exchange")?;
+    let place = match line.optional_text("transport") {
+        Some(_) => Some(wire(line, exchange)?.to_string()),
+        None => None,
+    };
+    let (subject, x) = (line.text("model")?.to_string(), line.number("seconds")?);
+    let at = At { subject, place, key: line.number("step")?, x };
+    Ok(vec![at.point(role(exchange), exchange, line.number("loss")?)])
+}
+
+fn scaling(line: &Line) -> Result<Vec<Point>, Lacks> {
+    if has_store(line) {
+        return Ok(Vec::new());
+    }
+    let exchange = line.text("exchange")?;
+    let (batch, workers) = (line.number("batch")?, line.number("workers")?);
+    let subject = format!("{}, batch {batch}", line.text("model")?);
+    let at = At::x(subject, Some(wire(line, exchange)?.to_string()), workers);
+    let rate = workers * batch / line.number("step_s")?;
+    let mut points = vec![at.point(role(exchange), exchange, rate)];
+    if let Some(local_s) = line.optional_number("local_step_s") {
+        points.push(at.point(Role::Limit, LOCAL, batch / local_s));
+    }
+    Ok(points)
+}
+
+fn copies(line: &Line) -> Result<Vec<Point>, Lacks> {
+    const PAPER_BATCH: f64 = 8.0;
+    if has_store(line) || !is_step_of_a_job(line) || line.number("batch")? != PAPER_BATCH {
+        return Ok(Vec::new());
+    }
+    let exchange = line.text("exchange")?;
+    if !matches!(exchange, "zero-copy" | "write" | "copy") {
+        return Ok(Vec::new());
+    }
+    let at = At { key: 0.0, x: 0.0, ..at_batch(line, exchange)? };
+    Ok(vec![at.point(role(exchange), exchange, step_s(line)?)])
+}

@@ -1,0 +1,122 @@
+//! Lines of JSON as they were written. Knows where each stands, not what its numbers mean.
+
+use serde_json::Value;
+
+/// One measurement, as a benchmark wrote it.
+#[derive(Clone, Debug)]
+pub struct Line {
+    file: String,
+    number: usize,
+    kind: Option<String>,
+    value: Value,
+}
+
+/// What is no line of JSON.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{file}:{number} is no line of JSON: {cause}; give files that `tensorwire bench … --json FILE` wrote, \
+     and remove a line that was cut off"
+)]
+pub struct LineError {
+    file: String,
+    number: usize,
+    cause: serde_json::Error,
+}
+
+/// What a line of a known kind does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Lacks {
+    #[error("no number `{0}`")]
+    Number(&'static str),
+    #[error("no text `{0}`")]
+    Text(&'static str),
+    #[error("no list `{0}`")]
+    List(&'static str),
+}
+
+impl Line {
+    /// All lines of `text`; empty ones are skipped. `file` is what errors call it.
+    ///
+    /// # Errors
+    /// When a line is no JSON.
+    pub fn read_all(file: &str, text: &str) -> Result<Vec<Line>, LineError> {
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        lines
+            .map(|(index, line)| {
+                let (file, number) = (file.to_string(), index + 1);
+                match serde_json::from_str::<Value>(line) {
+                    Ok(value) => {
+                        let kind = value.get("bench").and_then(Value::as_str).map(str::to_string);
+                        Ok(Line { file, number, kind, value })
+                    }
+                    Err(cause) => Err(LineError { file, number, cause }),
+                }
+            })
+            .collect()
+    }
+
+    /// What was measured, as the line itself says.
+    pub(crate) fn kind(&self) -> Option<&str> {
+        self.kind.as_deref()
+    }
+
+    /// `file:line`.
+    pub(crate) fn place(&self) -> String {
+        format!("{}:{}", self.file, self.number)
+    }
+
+    /// The number at a path such as `limit_ns.median`.
+    pub(crate) fn number(&self, path: &'static str) -> Result<f64, Lacks> {
+        self.optional_number(path).ok_or(Lacks::Number(path))
+    }
+
+    /// The same where the line may have none, or null.
+    pub(crate) fn optional_number(&self, path: &str) -> Option<f64> {
+        self.find(path).and_then(Value::as_f64)
+    }
+
+    pub(crate) fn text(&self, path: &'static str) -> Result<&str, Lacks> {
+        self.optional_text(path).ok_or(Lacks::Text(path))
+    }
+
+    pub(crate) fn optional_text(&self, path: &str) -> Option<&str> {
+        self.find(path).and_then(Value::as_str)
+    }
+
+    pub(crate) fn is_true(&self, path: &str) -> bool {
+        self.find(path).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// A list of numbers.
+    pub(crate) fn numbers(&self, path: &'static str) -> Result<Vec<f64>, Lacks> {
+        let list = self.find(path).and_then(Value::as_array);
+        let numbers = list.and_then(|list| list.iter().map(Value::as_f64).collect());
+        numbers.ok_or(Lacks::List(path))
+    }
+
+    fn find(&self, path: &str) -> Option<&Value> {
+        path.split('.').try_fold(&self.value, |value, name| value.get(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_was_cut_off_is_named() {
+        let error = Line::read_all("a.jsonl", "{\"bench\":\"x\"}\n\n{\"bench\":\n").unwrap_err();
+        assert!(error.to_string().starts_with("a.jsonl:3 is no line of JSON: "), "{error}");
+    }
+
+    #[test]
+    fn numbers_are_found_by_their_path() {
+        let text = r#"{"bench":"x","a":{"b":2},"n":null,"l":[1,2]}"#;
+        let line = Line::read_all("a", text).unwrap().remove(0);
+        assert_eq!((line.kind(), line.place().as_str()), (Some("x"), "a:1"));
+        assert_eq!(line.number("a.b"), Ok(2.0));
+        assert_eq!(line.number("n"), Err(Lacks::Number("n")));
+        assert_eq!(line.numbers("l"), Ok(vec![1.0, 2.0]));
+        assert_eq!(line.numbers("a"), Err(Lacks::List("a")));
+    }
+}

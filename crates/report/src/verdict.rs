@@ -1,0 +1,259 @@
+//! Claims held against what was measured: met, or short by how much.
+
+use std::fmt;
+
+use crate::figure::{Better, Claim, Figure, Wants};
+use crate::plots::{Dot, Plot, Series};
+
+/// What became of a claim in one plot.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    /// Of the plot.
+    pub(crate) title: String,
+    pub(crate) found: Found,
+}
+
+/// The figure that was found, and where along x.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) figure: f64,
+    pub(crate) at: Option<f64>,
+    pub(crate) state: State,
+    wants: Wants,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Met,
+    Short,
+    /// Not measured where the claim is about, but elsewhere.
+    Elsewhere,
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.state {
+            State::Met => f.write_str("met: ")?,
+            State::Short => f.write_str("short: ")?,
+            State::Elsewhere => return write!(f, "not measured there: {}", times(self.figure)),
+        }
+        match self.wants {
+            Wants::Within(most) => {
+                write!(f, "{} % off, at most {} %", percent(self.figure), percent(most))
+            }
+            wants => write!(f, "{} of {}", times(self.figure), times(wants.bound())),
+        }
+    }
+}
+
+impl Wants {
+    /// What the figure is compared with.
+    pub(crate) fn bound(self) -> f64 {
+        match self {
+            Wants::Least(bound)
+            | Wants::Best(bound)
+            | Wants::BestOfAll(bound)
+            | Wants::Mean(bound)
+            | Wants::At(_, bound)
+            | Wants::TimeTo(bound)
+            | Wants::Within(bound) => bound,
+        }
+    }
+
+    /// What the paper says, in words for a table.
+    pub(crate) fn says(self) -> String {
+        let bound = times(self.bound());
+        match self {
+            Wants::Least(_) => format!("at least {bound}"),
+            Wants::Best(_) | Wants::BestOfAll(_) => format!("up to {bound}"),
+            Wants::Mean(_) => format!("{bound} on average"),
+            Wants::At(x, _) => format!("{bound} at {x}"),
+            Wants::TimeTo(_) => format!("{bound} as soon"),
+            Wants::Within(most) => format!("within {} %", percent(most)),
+        }
+    }
+}
+
+/// What becomes of a claim: a verdict a plot, or one for all; none if the claim's series were not measured together.
+pub(crate) fn verdicts(figure: &Figure, claim: &Claim, plots: &[Plot]) -> Vec<Verdict> {
+    let meant = plots.iter().filter(|plot| claim.only.iter().all(|word| plot.is_about(word)));
+    let judged = meant.filter_map(|plot| {
+        let found = judge(figure.better, claim, plot)?;
+        Some(Verdict { title: plot.title.clone(), found })
+    });
+    match claim.wants {
+        Wants::BestOfAll(_) => {
+            judged.max_by(|a, b| a.found.figure.total_cmp(&b.found.figure)).into_iter().collect()
+        }
+        _ => judged.collect(),
+    }
+}
+
+/// The ratios of ours to the other by x; empty if a claim compares nothing.
+pub(crate) fn ratios(better: Better, ours: &Series, other: &Series) -> Vec<(f64, f64)> {
+    let same = |dot: &Dot| other.dots.iter().find(|theirs| theirs.key == dot.key);
+    let ratio = |dot: &Dot| {
+        let theirs = same(dot)?;
+        let ratio = match better {
+            Better::Lower => theirs.y / dot.y,
+            Better::Higher => dot.y / theirs.y,
+        };
+        ratio.is_finite().then_some((dot.key, ratio))
+    };
+    ours.dots.iter().filter_map(ratio).collect()
+}
+
+/// The series that a claim compares in a plot.
+pub(crate) fn compared<'a>(claim: &Claim, plot: &'a Plot) -> Option<(&'a Series, &'a Series)> {
+    let first = |names: &[&str]| names.iter().find_map(|name| plot.series(name));
+    Some((first(claim.ours)?, first(claim.against)?))
+}
+
+fn judge(better: Better, claim: &Claim, plot: &Plot) -> Option<Found> {
+    let wants = claim.wants;
+    let ratios: Vec<(f64, f64)> = if claim.against.is_empty() {
+        let ours = claim.ours.iter().find_map(|name| plot.series(name))?;
+        ours.dots.iter().map(|dot| (dot.key, dot.y)).collect()
+    } else {
+        let (ours, other) = compared(claim, plot)?;
+        match wants {
+            Wants::TimeTo(_) => {
+                return time_ratio(better, ours, other).map(|it| Found::new(wants, it, None));
+            }
+            _ => ratios(better, ours, other),
+        }
+    };
+    let least = || ratios.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1));
+    let most = || ratios.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
+    match wants {
+        Wants::Least(_) => least().map(|(at, figure)| Found::new(wants, figure, Some(at))),
+        Wants::Best(_) | Wants::BestOfAll(_) => {
+            most().map(|(at, figure)| Found::new(wants, figure, Some(at)))
+        }
+        Wants::Mean(_) if ratios.is_empty() => None,
+        Wants::Mean(_) => {
+            let sum: f64 = ratios.iter().map(|(_, ratio)| ratio).sum();
+            Some(Found::new(wants, sum / ratios.len() as f64, None))
+        }
+        Wants::At(x, _) => match ratios.iter().find(|(at, _)| *at == x) {
+            Some(&(at, figure)) => Some(Found::new(wants, figure, Some(at))),
+            None => {
+                let &(at, figure) = ratios.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+                Some(Found { state: State::Elsewhere, ..Found::new(wants, figure, Some(at)) })
+            }
+        },
+        Wants::Within(_) => {
+            let worst = ratios.iter().map(|&(at, ratio)| (at, (ratio - 1.0).abs()));
+            let (at, figure) = worst.max_by(|a, b| a.1.total_cmp(&b.1))?;
+            Some(Found::new(wants, figure, Some(at)))
+        }
+        Wants::TimeTo(_) => None,
+    }
+}
+
+impl Found {
+    fn new(wants: Wants, figure: f64, at: Option<f64>) -> Found {
+        let is_met = match wants {
+            Wants::Within(most) => figure <= most,
+            wants => figure >= wants.bound(),
+        };
+        Found { figure, at, state: if is_met { State::Met } else { State::Short }, wants }
+    }
+}
+
+/// The other's time over ours until each had first what the worse of the two had at its best.
+fn time_ratio(better: Better, ours: &Series, other: &Series) -> Option<f64> {
+    let is_there = |y: f64, goal: f64| match better {
+        Better::Lower => y <= goal,
+        Better::Higher => y >= goal,
+    };
+    let best = |series: &Series| {
+        series.dots.iter().map(|dot| dot.y).reduce(|a, b| if is_there(a, b) { a } else { b })
+    };
+    let (a, b) = (best(ours)?, best(other)?);
+    let goal = if is_there(a, b) { b } else { a };
+    let first = |series: &Series| series.dots.iter().find(|dot| is_there(dot.y, goal)).map(|d| d.x);
+    let ratio = first(other)? / first(ours)?;
+    ratio.is_finite().then_some(ratio)
+}
+
+/// `1.7×`, `0.24×`, `61×`.
+pub(crate) fn times(ratio: f64) -> String {
+    let digits = match ratio.abs() {
+        r if r > 0.0 && r < 0.1 => format!("{ratio:.4}"),
+        r if r < 10.0 => format!("{ratio:.2}"),
+        r if r < 100.0 => format!("{ratio:.1}"),
+        _ => format!("{ratio:.0}"),
+    };
+    format!("{}×", without_zeros(&digits))
+}
+
+/// `0.170` to `0.17`, `2.0` to `2`.
+pub(crate) fn without_zeros(digits: &str) -> &str {
+    match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    }
+}
+
+fn percent(share: f64) -> String {
+    without_zeros(&format!("{:.1}", share * 100.0)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::Role;
+
+    fn series(name: &str, dots: &[(f64, f64)]) -> Series {
+        let dots = dots.iter().map(|&(x, y)| Dot { key: x, x, y }).collect();
+        Series { name: name.to_string(), role: Role::Ours, dots }
+    }
+
+    fn judged(better: Better, wants: Wants, ours: &[(f64, f64)], other: &[(f64, f64)]) -> String {
+        let claim = Claim { says: "", only: &[], ours: &["absent", "a"], against: &["b"], wants };
+        let plot =
+            Plot { title: String::new(), series: vec![series("a", ours), series("b", other)] };
+        judge(better, &claim, &plot).unwrap().to_string()
+    }
+
+    #[test]
+    fn each_way_to_take_ratios() {
+        let ours = [(1.0, 1.0), (2.0, 2.0), (8.0, 4.0)];
+        let other = [(1.0, 2.0), (2.0, 8.0), (8.0, 4.0), (16.0, 99.0)];
+        for (wants, says) in [
+            (Wants::Least(1.7), "short: 1× of 1.7×"),
+            (Wants::Best(4.0), "met: 4× of 4×"),
+            (Wants::Mean(2.0), "met: 2.33× of 2×"),
+            (Wants::At(2.0, 4.5), "short: 4× of 4.5×"),
+            (Wants::At(7.0, 1.0), "not measured there: 1×"),
+            (Wants::Within(0.15), "short: 300 % off, at most 15 %"),
+        ] {
+            assert_eq!(judged(Better::Lower, wants, &ours, &other), says);
+        }
+        let higher = judged(Better::Higher, Wants::Best(0.5), &ours, &other);
+        assert_eq!(higher, "met: 1× of 0.5×");
+    }
+
+    #[test]
+    fn who_is_there_first() {
+        // the other's best is 0.9, which ours has after 2 s, and it after 6 s
+        let ours = [(1.0, 0.5), (2.0, 0.92), (3.0, 0.95)];
+        let other = [(3.0, 0.6), (6.0, 0.9), (9.0, 0.8)];
+        let said = judged(Better::Higher, Wants::TimeTo(3.0), &ours, &other);
+        assert_eq!(said, "met: 3× of 3×");
+        let losses = [(1.0, 3.0), (4.0, 1.0)];
+        let slower = [(2.0, 2.0), (3.0, 1.5)];
+        let said = judged(Better::Lower, Wants::TimeTo(1.0), &losses, &slower);
+        assert_eq!(said, "short: 0.75× of 1×");
+    }
+
+    #[test]
+    fn series_that_were_not_measured_together_have_no_verdict() {
+        let claim =
+            Claim { says: "", only: &[], ours: &["a"], against: &["b"], wants: Wants::Least(1.0) };
+        let apart = vec![series("a", &[(1.0, 1.0)]), series("b", &[(2.0, 1.0)])];
+        let plot = Plot { title: String::new(), series: apart };
+        assert_eq!(judge(Better::Lower, &claim, &plot), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! The page of real lines, and of each kind of line: that it is HTML, shows each figure, says where it is short, escapes
+//! what lines say, and refers to nothing outside.
+#![allow(clippy::unwrap_used)]
+
+use scraper::{ElementRef, Html, Selector};
+use tensorwire_report::{Line, Report, report};
+
+/// Written by `tensorwire bench … --quick --json`.
+const MEASURED: &str = include_str!("measured.jsonl");
+
+fn of(text: &str) -> Report {
+    report(&Line::read_all("given.jsonl", text).unwrap()).unwrap()
+}
+
+/// The page as a browser reads it, in which a browser finds nothing to mend.
+fn parsed(report: &Report) -> Html {
+    let page = Html::parse_document(&report.html);
+    assert!(page.errors.is_empty(), "{:?}", page.errors);
+    page
+}
+
+fn all<'a>(page: &'a Html, selector: &str) -> Vec<ElementRef<'a>> {
+    page.select(&Selector::parse(selector).unwrap()).collect()
+}
+
+fn texts(page: &Html, selector: &str) -> Vec<String> {
+    all(page, selector).iter().map(|found| found.text().collect()).collect()
+}
+
+#[test]
+fn real_lines_give_each_figure_a_plot_a_legend_and_its_data() {
+    let report = of(MEASURED);
+    let page = parsed(&report);
+    for id in [
+        "xue-8",
+        "xue-9",
+        "xue-12",
+        "li-7",
+        "li-8",
+        "mamidala-17",
+        "mamidala-20",
+        "allreduce",
+        "kvstore",
+        "write",
+    ] {
+        for part in ["svg.plot", "ul.legend li", "details table td", ".says", "text.axis-title"] {
+            assert!(!all(&page, &format!("section#{id} {part}")).is_empty(), "#{id} {part}");
+        }
+        let plots = all(&page, &format!("#{id} svg.plot")).len();
+        assert_eq!(plots, all(&page, &format!("#{id} details")).len(), "data of each plot: {id}");
+    }
+    assert_eq!(report.left_out, 0);
+    assert!(all(&page, "#left-out").is_empty());
+    let missing = texts(&page, "#missing li");
+    assert!(missing.iter().any(|one| one.contains("Fig. 10") && one.contains("tensorwire bench")));
+    assert_eq!(texts(&page, ".machine").len(), 1);
+}
+
+#[test]
+fn the_limit_of_the_machine_is_a_line_of_its_own() {
+    let page = parsed(&of(MEASURED));
+    let legend = texts(&page, "#xue-8 .legend li");
+    assert!(legend.contains(&"limit: one memcpy".to_string()), "{legend:?}");
+    assert!(legend.contains(&"limit: raw loopback TCP".to_string()), "{legend:?}");
+}
+
+#[test]
+fn nothing_outside_is_referred_to() {
+    let report = of(MEASURED);
+    let page = parsed(&report);
+    for attribute in ["href", "src", "srcset", "data", "action"] {
+        for element in all(&page, &format!("[{attribute}]")) {
+            let to = element.attr(attribute).unwrap();
+            assert!(to.starts_with('#'), "{attribute}={to}");
+            assert_eq!(all(&page, to).len(), 1, "{to}");
+        }
+    }
+    for word in ["http:", "https:", "url(", "@import", "<script", "<link"] {
+        assert!(!report.html.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn dark_is_a_matter_of_variables() {
+    let html = of(MEASURED).html;
+    let (before, dark) = html.split_once("prefers-color-scheme: dark").unwrap();
+    for variable in ["--page:", "--text:", "--c0:", "--c7:", "--short:"] {
+        assert!(before.contains(variable) && dark.contains(variable), "{variable}");
+    }
+    let plots: Vec<String> =
+        all(&parsed(&of(MEASURED)), "svg").iter().map(ElementRef::html).collect();
+    assert!(plots.iter().all(|svg| !svg.contains("fill=") && !svg.contains("stroke=")));
+}
+
+fn transfer(exchange: &str, transport: &str, bytes: u64, ns: f64) -> String {
+    format!(
+        "{{\"bench\":\"transfer\",\"transport\":\"{transport}\",\"exchange\":\"{exchange}\",\"sizes\":\"static\",\
+         \"bytes\":{bytes},\"end_to_end_ns\":{{\"median\":{ns}}},\"limit\":\"memcpy\",\
+         \"limit_ns\":{{\"median\":10}}}}\n"
+    )
+}
+
+/// What the table of a figure says of a claim.
+fn here(page: &Html, id: &str, claim: &str) -> Vec<String> {
+    let rows = texts(page, &format!("#{id} > .wide tbody tr"));
+    rows.into_iter().filter_map(|row| row.strip_prefix(claim).map(str::to_string)).collect()
+}
+
+#[test]
+fn met_and_short_are_said_plainly() {
+    let mut lines = String::new();
+    for (bytes, ours, theirs) in [(4096, 100.0, 1900.0), (65536, 1000.0, 1250.0)] {
+        lines += &transfer("zero-copy", "tcp", bytes, ours);
+        lines += &transfer("grpc-rdma", "tcp", bytes, theirs);
+    }
+    let report = of(&lines);
+    let page = parsed(&report);
+    let every = here(&page, "xue-8", "over gRPC.RDMA, every size");
+    assert_eq!(every, [" (tcp)at least 1.3×short: 1.25× of 1.3× (64 KiB)"]);
+    let best = here(&page, "xue-8", "over gRPC.RDMA, the best size");
+    assert_eq!(best, [" (tcp)up to 14×met: 19× of 14× (4 KiB)"]);
+    let absent = here(&page, "xue-8", "over gRPC.TCP, every size");
+    assert_eq!(
+        absent,
+        ["at least 1.7×not measured: no lines of zero-copy or write beside grpc-tcp"]
+    );
+    assert_eq!((report.met, report.short, report.unmeasured), (1, 1, 5));
+    let short = texts(&page, "#short dd");
+    assert_eq!(short, ["over gRPC.RDMA, every size (tcp): short: 1.25× of 1.3× (64 KiB)"]);
+    // and in the data, where it is
+    assert_eq!(texts(&page, "#xue-8 details .short"), ["1.25×"]);
+}
+
+#[test]
+fn wires_are_not_mixed() {
+    let lines = transfer("zero-copy", "shm", 4096, 1.0) + &transfer("grpc-tcp", "shm", 4096, 90.0);
+    let report = of(&lines);
+    // gRPC goes over TCP, whatever the fabric is: there is no zero-copy beside it
+    assert_eq!((report.met, report.short), (0, 0));
+    assert_eq!(texts(&parsed(&report), "#xue-8 figcaption"), ["shm", "tcp"]);
+}
+
+#[test]
+fn each_kind_of_line_has_its_figure() {
+    let step =
+        "\"model\":\"lstm\",\"transport\":\"tcp\",\"strategy\":\"ps\",\"servers\":2,\"batch\":32";
+    let simulated = "\"bench\":\"simulate\",\"cluster\":\"paper-xue\",\"model\":\"lstm\",\"strategy\":\"ps\",\
+                     \"batch\":32,\"step_s\":0.2";
+    for (line, id) in [
+        (format!(r#"{{"bench":"throughput","exchange":"write","workers":2,{step},"step_s":1}}"#), "xue-9"),
+        (format!(r#"{{"bench":"scaling","exchange":"write","workers":2,{step},"step_s":1,"local_step_s":1}}"#), "xue-11"),
+        (r#"{"bench":"convergence","model":"cifar","exchange":"write","seconds":0,"step":0,"loss":2}"#.into(), "xue-10"),
+        (r#"{"bench":"modes","mode":"mpi-esgd","workers":4,"epoch":1,"seconds":2,"test_accuracy":0.9}"#.into(), "mamidala-11"),
+        (r#"{"bench":"modes","mode":"mpi-esgd","workers":4,"epoch":1,"seconds":2,"test_accuracy":0.9}"#.into(), "mamidala-12"),
+        (format!(r#"{{{simulated},"workers":8,"efficiency":0.5,"measured_step_s":null}}"#), "simulated"),
+        (format!(r#"{{{simulated},"workers":8,"efficiency":0.5,"measured_step_s":0.3}}"#), "validation"),
+        (r#"{"bench":"allreduce","system":"gloo","ranks":2,"bytes":4096,"median_s":0.1}"#.into(), "allreduce"),
+        (r#"{"bench":"kvstore","system":"mxnet","workers":2,"servers":1,"bytes":4096,"median_s":0.1}"#.into(), "kvstore"),
+        (r#"{"bench":"transfer","peer":"tensorflow","bytes":4096,"end_to_end_ns":{"median":5}}"#.into(), "xue-8"),
+        (r#"{"bench":"step","model":"gru","batch":8,"threads":2,"kernels":"cpu","tensorwire_ms":2,"pytorch_ms":3}"#.into(), "one-process"),
+        (r#"{"bench":"loss","model":"mlp","dtype":"f32","losses":[2,1],"pytorch":[2,1]}"#.into(), "losses"),
+        (r#"{"bench":"peers-kvstore-goal","peer":"p","goal":"g","at_least":2,"ratio":3}"#.into(), "goals"),
+    ] {
+        let report = of(&line);
+        assert_eq!(report.left_out, 0, "{line}");
+        assert_eq!(all(&parsed(&report), &format!("#{id} td")).is_empty(), false, "{line}");
+    }
+}
+
+#[test]
+fn a_claim_about_eight_workers_is_not_judged_by_two() {
+    let scaling = |workers: u32, step_s: f64| {
+        format!(
+            "{{\"bench\":\"scaling\",\"model\":\"lstm\",\"exchange\":\"zero-copy\",\"transport\":\"tcp\",\
+             \"workers\":{workers},\"batch\":32,\"step_s\":{step_s},\"local_step_s\":1}}\n"
+        )
+    };
+    let says = |lines: &str| here(&parsed(&of(lines)), "xue-11", "over local, 8 workers");
+    let two = says(&scaling(2, 1.6));
+    assert!(two[0].ends_with("not measured there: 1.25× (workers: 2)"), "{two:?}");
+    let eight = says(&(scaling(2, 1.6) + &scaling(8, 1.6)));
+    assert!(eight[0].ends_with("met: 5× of 5× (workers: 8)"), "{eight:?}");
+}
+
+#[test]
+fn what_lines_say_is_text() {
+    let evil = "<img src=x onerror=alert(1)> & \\\"quoted\\\" </style></svg>";
+    let modes = format!(
+        "{{\"bench\":\"modes\",\"mode\":\"{evil}\",\"workers\":2,\"epoch\":1,\"seconds\":1,\"test_accuracy\":0.5,\
+         \"machine\":{{\"cpu\":\"{evil}\",\"cores\":2}}}}\n{{\"bench\":\"{evil}\"}}\n"
+    );
+    let page = parsed(&of(&modes));
+    assert!(all(&page, "img").is_empty());
+    let shown = evil.replace("\\\"", "\"");
+    assert_eq!(texts(&page, "#mamidala-11 .legend li"), [shown.clone()]);
+    assert_eq!(texts(&page, "#left-out li code")[0], shown);
+}
+
+#[test]
+fn lines_that_no_figure_shows_are_counted_and_named() {
+    let lines = "{\"bench\":\"tea\"}\n{\"bench\":\"tea\"}\n{\"x\":1}\n{\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":4}\n\
+                 {\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":0,\"round_trip_us\":1}\n[]\n";
+    let report = of(lines);
+    assert_eq!(report.left_out, 6);
+    assert_eq!(
+        texts(&parsed(&report), "#left-out li"),
+        [
+            "2 lines: it does not say what was measured (no text `bench`); the first is given.jsonl:3",
+            "2 lines of kind tea: an unknown kind of line; the first is given.jsonl:1",
+            "1 line of kind write: a number that has no place on its axis; the first is given.jsonl:5",
+            "1 line of kind write: no number `round_trip_us`; the first is given.jsonl:4",
+        ]
+    );
+}
+
+#[test]
+fn no_lines_are_an_error_that_says_what_to_run() {
+    let error = report(&[]).unwrap_err().to_string();
+    assert!(error.contains("tensorwire bench transfer --quick --json"), "{error}");
+}

@@ -1,0 +1,52 @@
+//! `tensorwire report`: what was measured, as a page.
+
+use std::io::Write;
+use std::path::Path;
+
+use tensorwire_node::whole_file;
+use tensorwire_report::{Line, report};
+
+use super::args::ReportArgs;
+use super::{Failure, output::print};
+
+pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    let (output, shown) = (&args.output, args.output.display());
+    if args.lines.iter().any(|file| is_same(file, output)) {
+        return Err(Failure::user(format!(
+            "the page would replace the lines in {shown}; give --output another file"
+        )));
+    }
+    let unwritable = |error| {
+        Failure::user(format!(
+            "cannot write a page to {shown}: {error}; give --output a file in a folder that exists"
+        ))
+    };
+    whole_file::check_writable(output).map_err(unwritable)?;
+    let mut lines = Vec::new();
+    for file in &args.lines {
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            Failure::user(format!(
+                "cannot read lines from {name}: {error}; give files of JSON lines"
+            ))
+        })?;
+        lines.extend(Line::read_all(&name, &text).map_err(Failure::user)?);
+    }
+    let report = report(&lines).map_err(Failure::user)?;
+    whole_file::write(output, |file| file.write_all(report.html.as_bytes()))
+        .map_err(|error| Failure::other(format!("writing a page to {shown}: {error}")))?;
+    let left_out = match report.left_out {
+        0 => String::new(),
+        count => format!("; {count} of {} lines left out, the page says why", lines.len()),
+    };
+    print(format_args!(
+        "{shown}: {} figures; claims met {}, short {}, not measured {}{left_out}",
+        report.figures, report.met, report.short, report.unmeasured
+    ))
+}
+
+/// Do both names lead to one file?
+fn is_same(a: &Path, b: &Path) -> bool {
+    let found = [a, b].map(|path| path.canonicalize().ok());
+    found[0].is_some() && found[0] == found[1]
+}
