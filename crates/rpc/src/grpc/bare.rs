@@ -60,6 +60,7 @@ pub(super) async fn push(
     let mut request = Request::new(Body::new(Frames(frames.into())));
     (*request.method_mut(), *request.headers_mut()) = (Method::POST, metadata);
     *request.uri_mut() = http::Uri::from_static(PUSH);
+    *request.version_mut() = http::Version::HTTP_2;
     request.headers_mut().insert(header::TE, HeaderValue::from_static("trailers"));
     request.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     let response =
