@@ -19,7 +19,9 @@ pub enum BenchError {
     Train(Box<TrainError>),
     #[error(transparent)]
     Simulate(#[from] SimulateError),
-    #[error("Xue et al. do not say how long '{model}' takes; give --compute-ms, or a model of theirs: {known}")]
+    #[error(
+        "Xue et al. do not say how long '{model}' takes; give --compute-ms, or a model of theirs: {known}"
+    )]
     NotInPaper { model: String, known: String },
     #[error("a member's report makes no sense: {0}")]
     Report(#[from] serde_json::Error),

@@ -10,8 +10,8 @@ use serde::Serialize;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
 use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
 use tensorwire_node::{
-    Algorithm, ClientConfig, ConfigError, FloatType, Hosts, JobSpec, Kernels,
-    OptimizerChoice, Schedule, StoreConfig, TrainConfig, Transport, VerbsOptions, model_named,
+    Algorithm, ClientConfig, ConfigError, FloatType, Hosts, JobSpec, Kernels, OptimizerChoice,
+    Schedule, StoreConfig, TrainConfig, Transport, VerbsOptions, model_named,
 };
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
 use tensorwire_tensor::DType;
@@ -133,9 +133,11 @@ struct Planned {
 impl Planned {
     fn new(spec: &SimulateSpec) -> Result<Planned, BenchError> {
         let model = model_named(&spec.model)?;
-        for (what, count) in
-            [("--workers", spec.workers as usize), ("--batch", spec.batch), ("--clients", clients(spec) as usize)]
-        {
+        for (what, count) in [
+            ("--workers", spec.workers as usize),
+            ("--batch", spec.batch),
+            ("--clients", clients(spec) as usize),
+        ] {
             if count == 0 {
                 return Err(BenchError::Zero { what });
             }
@@ -227,11 +229,8 @@ pub fn measure_compute(
     job: &JobSpec,
     alone: &Arc<AtomicBool>,
 ) -> Result<f64, BenchError> {
-    let config = TrainConfig {
-        strategy: tensorwire_node::Strategy::Local,
-        workers: 1,
-        ..config(spec, 0)
-    };
+    let config =
+        TrainConfig { strategy: tensorwire_node::Strategy::Local, workers: 1, ..config(spec, 0) };
     Ok(run(&config, job, alone)?.local_ms.median * 1e-3)
 }
 

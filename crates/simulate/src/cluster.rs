@@ -74,8 +74,7 @@ impl<'a> Cluster<'a> {
         }
         let machines: u32 = classes.iter().map(|class| class.machines).sum();
         let core = (network.link.oversubscription > 1.0).then(|| {
-            let core =
-                engine.resource(f64::from(machines) * port / network.link.oversubscription);
+            let core = engine.resource(f64::from(machines) * port / network.link.oversubscription);
             names.push((core, "core of the network".to_string()));
             core
         });
@@ -101,8 +100,10 @@ impl<'a> Cluster<'a> {
     pub(crate) fn speed(&self, class: usize) -> f64 {
         let (machine, workers) = (&self.network.machine, f64::from(self.classes[class].workers()));
         match machine.accelerators {
-            0 => self.threads(class).min(f64::from(machine.cores) / workers)
-                / f64::from(machine.cores),
+            0 => {
+                self.threads(class).min(f64::from(machine.cores) / workers)
+                    / f64::from(machine.cores)
+            }
             some => (f64::from(some) / workers).min(1.0),
         }
     }
@@ -204,7 +205,8 @@ impl<'a> Cluster<'a> {
             activity.amount = 0.0;
             return activity;
         }
-        for ((end, cost), is_sender) in [(from, costs.0), (to, costs.1)].into_iter().zip([true, false])
+        for ((end, cost), is_sender) in
+            [(from, costs.0), (to, costs.1)].into_iter().zip([true, false])
         {
             let (resources, count) = (&self.of[end.class], f64::from(end.count));
             let uses = &mut activity.uses;
@@ -249,8 +251,10 @@ impl<'a> Cluster<'a> {
     pub(crate) fn exchange(&self, bytes: f64, messages: f64, far: f64, rounds: f64) -> Activity {
         let Network { link, local, .. } = self.network;
         let is_near = far == 0.0;
-        let (near_s, far_s) =
-            ((1.0 - far) / (local.core_gbs * GB), far / (link.core_gbs.unwrap_or(f64::INFINITY) * GB));
+        let (near_s, far_s) = (
+            (1.0 - far) / (local.core_gbs * GB),
+            far / (link.core_gbs.unwrap_or(f64::INFINITY) * GB),
+        );
         let mut uses = Vec::new();
         for (resources, workers) in self.workers() {
             uses.push((resources.memory, 2.0 * workers));

@@ -100,9 +100,8 @@ impl Group {
     /// What a member does, by lane.
     fn lanes(self, algorithm: Algorithm, bytes: usize) -> Vec<Vec<Item>> {
         // where the size is no power of two, the second member stands for two
-        let me = usize::from(
-            algorithm == Algorithm::HalvingDoubling && !self.size.is_power_of_two(),
-        );
+        let me =
+            usize::from(algorithm == Algorithm::HalvingDoubling && !self.size.is_power_of_two());
         let shape = self.shape(me, bytes);
         let made = schedule(algorithm, Kind::AllReduce, shape);
         made.lanes.iter().map(|steps| in_rounds(self.items(algorithm, shape, steps))).collect()

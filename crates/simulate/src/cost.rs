@@ -13,9 +13,8 @@ pub fn flops(graph: &Graph, id: NodeId) -> f64 {
     let input = |at: usize| node.inputs.get(at).map(|input| graph.fact(*input));
     let output = || node.facts.first();
     // an output channel's share of the weights: what one of its elements is made of
-    let taps = |weights: Option<&Fact>| {
-        weights.map_or(0.0, |fact| elements(fact) / dim(fact, 0).max(1.0))
-    };
+    let taps =
+        |weights: Option<&Fact>| weights.map_or(0.0, |fact| elements(fact) / dim(fact, 0).max(1.0));
     let of = |fact: Option<&Fact>| fact.map_or(0.0, elements);
     match &node.op {
         Op::MatMul { transpose_a, .. } => {

@@ -338,7 +338,8 @@ impl<'a> State<'a> {
         let mut rising: Vec<usize> = (0..self.flowing.len()).collect();
         while !rising.is_empty() {
             let reach = |at: usize| {
-                let Activity { uses, weight, rate_max, .. } = &activities[self.flowing[at].activity];
+                let Activity { uses, weight, rate_max, .. } =
+                    &activities[self.flowing[at].activity];
                 // rounding must not leave nothing where there is a little
                 let least = |r: &ResourceId| self.engine.capacities[r.0] * SAME;
                 let left = |r: &ResourceId| self.left[r.0].max(least(r));

@@ -153,9 +153,7 @@ pub fn estimate(job: &Job<'_>, network: &Network) -> Result<Estimate, SimulateEr
     let ends = build.steps();
     let Build { engine, cluster, .. } = build;
     let course = engine.run();
-    let end_s = |step: usize| {
-        ends[step].iter().map(|end| course.end_s(*end)).fold(0.0, f64::max)
-    };
+    let end_s = |step: usize| ends[step].iter().map(|end| course.end_s(*end)).fold(0.0, f64::max);
     // fits: a handful of steps
     let step_s = (end_s(STEPS - 1) - end_s(0)) / (STEPS - 1) as f64;
     let slowest = (0..cluster.classes.len())
@@ -171,7 +169,8 @@ pub fn estimate(job: &Job<'_>, network: &Network) -> Result<Estimate, SimulateEr
         Some((least, _)) if least >= found.0 => most,
         _ => Some(found),
     });
-    let (utilization, bottleneck) = most.map_or((0.0, String::new()), |(u, name)| (u, name.clone()));
+    let (utilization, bottleneck) =
+        most.map_or((0.0, String::new()), |(u, name)| (u, name.clone()));
     Ok(Estimate {
         step_s,
         compute_s,

@@ -355,9 +355,10 @@ fn values(job: &Job<'_>) -> Result<Vec<Value>, SimulateError> {
             let mutated = node.op.mutated_inputs();
             let Some(variable) = node.inputs.first().filter(|_| mutated > 0) else { continue };
             let is_pull = |op: &Op| op.is_send();
-            let pulls = part.graph.nodes().filter(|(_, n)| {
-                is_pull(&n.op) && n.inputs.first() == Some(variable)
-            });
+            let pulls = part
+                .graph
+                .nodes()
+                .filter(|(_, n)| is_pull(&n.op) && n.inputs.first() == Some(variable));
             let edge = |id: NodeId| part.graph.node(id).op.edge();
             let of_master = |edge: &EdgeId| {
                 let edge = &plan.edges[edge.index()];

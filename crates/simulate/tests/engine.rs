@@ -47,8 +47,7 @@ fn what_one_cannot_take_the_others_get() {
     let (shared, narrow) = (engine.resource(10.0), engine.resource(2.0));
     let slow = engine.add(flow(4.0, 0.0, &[(shared, 1.0), (narrow, 1.0)]));
     let fast = engine.add(flow(16.0, 0.0, &[(shared, 1.0)]));
-    let bounded =
-        engine.add(Activity { rate_max: 1.0, ..flow(1.0, 0.0, &[(shared, 1.0)]) });
+    let bounded = engine.add(Activity { rate_max: 1.0, ..flow(1.0, 0.0, &[(shared, 1.0)]) });
     let course = engine.run();
     close(course.end_s(slow), 2.0);
     close(course.end_s(bounded), 1.0);
@@ -60,8 +59,7 @@ fn what_one_cannot_take_the_others_get() {
 fn a_lane_does_one_after_another_and_tails_overlap() {
     let mut engine = Engine::default();
     let (port, lane) = (engine.resource(1.0), engine.lane());
-    let message =
-        || Activity { head_s: 0.5, lane: Some(lane), ..flow(1.0, 10.0, &[(port, 1.0)]) };
+    let message = || Activity { head_s: 0.5, lane: Some(lane), ..flow(1.0, 10.0, &[(port, 1.0)]) };
     let (first, second) = (engine.add(message()), engine.add(message()));
     let course = engine.run();
     close(course.end_s(first), 11.5);

@@ -64,11 +64,8 @@ fn bytes(model: Model) -> f64 {
 /// What is over the compute of a job that computes next to nothing.
 fn waits_s(plan: &Plan, workers: u32, algorithm: Algorithm, network: &Network) -> f64 {
     let compute_s = 1e-9;
-    let job = Job {
-        algorithm: Some(algorithm),
-        compute_s,
-        ..job(plan, Strategy::AllReduce, workers, 0)
-    };
+    let job =
+        Job { algorithm: Some(algorithm), compute_s, ..job(plan, Strategy::AllReduce, workers, 0) };
     estimate(&job, network).unwrap().step_s
 }
 
@@ -166,7 +163,7 @@ fn copies_serialization_and_a_narrow_core_cost() {
     };
     let all = [Exchange::ZeroCopy, Exchange::Copy, Exchange::GrpcRdma, Exchange::GrpcTcp];
     let times = all.map(|exchange| step_s(exchange, &network));
-    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    assert!(times[1..].iter().all(|time| *time > 1.05 * times[0]), "{times:?}");
     let mut narrow = network.clone();
     narrow.link.oversubscription = 8.0;
     assert!(step_s(Exchange::ZeroCopy, &narrow) > 1.5 * times[0]);
@@ -219,7 +216,7 @@ fn clients_of_a_store_send_less_than_its_workers() {
 fn the_papers_cluster_speeds_up_as_the_paper_says() {
     let network = Network::preset("paper-xue").unwrap();
     let mut off = Vec::new();
-    for (model, bound) in [(Model::Lstm, 0.6), (Model::InceptionV3, 0.1), (Model::Vgg16, 0.34)] {
+    for (model, bound) in [(Model::Lstm, 0.55), (Model::InceptionV3, 0.05), (Model::Vgg16, 0.2)] {
         let plan = with_servers(model, paper::BATCH, paper::MACHINES);
         let part = &plan.parts[1].graph;
         let flops = plan.runs[0].nodes[1].iter().map(|id| cost::flops(part, *id)).sum();

@@ -117,7 +117,14 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     let measured = results.iter().any(|result| result.measured_step_s.is_some());
     let paper = results.iter().any(|result| result.paper_speedup.is_some());
     let mut header = vec![
-        "strategy", "exchange", "workers", "servers", "step", "compute", "efficiency", "speed-up",
+        "strategy",
+        "exchange",
+        "workers",
+        "servers",
+        "step",
+        "compute",
+        "efficiency",
+        "speed-up",
     ];
     header.extend(paper.then_some("paper"));
     header.extend(measured.then_some(["measured", "off"]).into_iter().flatten());
