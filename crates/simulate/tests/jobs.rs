@@ -166,7 +166,9 @@ fn copies_serialization_and_a_narrow_core_cost() {
     assert!(times[1..].iter().all(|time| *time > 1.05 * times[0]), "{times:?}");
     let mut narrow = network.clone();
     narrow.link.oversubscription = 8.0;
-    assert!(step_s(Exchange::ZeroCopy, &narrow) > 1.5 * times[0]);
+    // 8 machines of 12.5 GB/s, an eighth of that; each server's values go to 7 others' workers and back
+    let least = 2.0 * 7.0 * bytes(Model::Fcn5) / 12.5e9;
+    assert!(step_s(Exchange::ZeroCopy, &narrow) > least.max(1.2 * times[0]));
     let mut wide = network;
     wide.link.ports = 4;
     assert!(step_s(Exchange::ZeroCopy, &wide) < times[0]);
