@@ -163,10 +163,12 @@ fn copies_serialization_and_a_narrow_core_cost() {
     };
     let all = [Exchange::ZeroCopy, Exchange::Copy, Exchange::GrpcRdma, Exchange::GrpcTcp];
     let times = all.map(|exchange| step_s(exchange, &network));
-    assert!(times.windows(2).all(|pair| pair[0] < pair[1]), "{times:?}");
+    assert!(times[1..].iter().all(|time| *time > 1.05 * times[0]), "{times:?}");
     let mut narrow = network.clone();
     narrow.link.oversubscription = 8.0;
-    assert!(step_s(Exchange::ZeroCopy, &narrow) > 1.5 * times[0]);
+    // 8 machines of 12.5 GB/s, an eighth of that; each server's values go to 7 others' workers and back
+    let least = 2.0 * 7.0 * bytes(Model::Fcn5) / 12.5e9;
+    assert!(step_s(Exchange::ZeroCopy, &narrow) > least.max(1.2 * times[0]));
     let mut wide = network;
     wide.link.ports = 4;
     assert!(step_s(Exchange::ZeroCopy, &wide) < times[0]);
@@ -216,7 +218,7 @@ fn clients_of_a_store_send_less_than_its_workers() {
 fn the_papers_cluster_speeds_up_as_the_paper_says() {
     let network = Network::preset("paper-xue").unwrap();
     let mut off = Vec::new();
-    for (model, bound) in [(Model::Lstm, 0.6), (Model::InceptionV3, 0.1), (Model::Vgg16, 0.34)] {
+    for (model, bound) in [(Model::Lstm, 0.55), (Model::InceptionV3, 0.05), (Model::Vgg16, 0.2)] {
         let plan = with_servers(model, paper::BATCH, paper::MACHINES);
         let part = &plan.parts[1].graph;
         let flops = plan.runs[0].nodes[1].iter().map(|id| cost::flops(part, *id)).sum();
