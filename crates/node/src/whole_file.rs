@@ -28,10 +28,7 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The first of making it, `content` and naming it; an older file of the name then stays.
-pub fn write(
-    path: &Path,
-    content: impl FnOnce(&mut File) -> io::Result<()>,
-) -> io::Result<()> {
+pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut staged = Staged::make(path)?;
     let (Staged::Nameless(file) | Staged::Named(file, _)) = &mut staged;
     let written = content(file).and_then(|()| file.sync_all());
