@@ -163,7 +163,7 @@ fn each_kind_of_line_has_its_figure() {
     ] {
         let report = of(&line);
         assert_eq!(report.left_out, 0, "{line}");
-        assert_eq!(all(&parsed(&report), &format!("#{id} td")).is_empty(), false, "{line}");
+        assert!(!all(&parsed(&report), &format!("#{id} td")).is_empty(), "{line}");
     }
 }
 
@@ -192,7 +192,7 @@ fn what_lines_say_is_text() {
     let page = parsed(&of(&modes));
     assert!(all(&page, "img").is_empty());
     let shown = evil.replace("\\\"", "\"");
-    assert_eq!(texts(&page, "#mamidala-11 .legend li"), [shown.clone()]);
+    assert_eq!(texts(&page, "#mamidala-11 .legend li"), std::slice::from_ref(&shown));
     assert_eq!(texts(&page, "#left-out li code")[0], shown);
 }
 
