@@ -169,20 +169,21 @@ impl Peer {
 
     /// Takes what has come, and sends what there is room for.
     pub(super) fn progress(&mut self, fabric: &Fabric, desk: &dyn Desk) -> Result<(), String> {
-        match fabric.gone(self.channel.peer()) {
-            None => {}
-            // it waits for nothing any more
-            Some(Gone::Departed | Gone::Closed) => self.outgoing.clear(),
-            Some(Gone::Lost(cause)) => {
-                self.outgoing.clear();
-                return Err(cause.to_string());
-            }
+        let gone = fabric.gone(self.channel.peer());
+        if gone.is_some() {
+            self.outgoing.clear();
+        }
+        if let Some(Gone::Lost(cause)) = gone {
+            return Err(cause.to_string());
         }
         while self.read < fabric.arrived(self.arrival) {
             self.receive(desk)?;
             self.read += 1;
-            // early enough that the other end need not wait for it
-            if self.read - self.told >= SLOTS as u64 / 4 {
+            if gone.is_some() {
+                // it waits for nothing any more, and what it wrote before is here
+                self.told = self.read;
+            } else if self.read - self.told >= SLOTS as u64 / 4 {
+                // early enough that the other end need not wait for it
                 self.tell()?;
             }
         }
