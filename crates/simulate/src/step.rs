@@ -110,8 +110,9 @@ impl<'a> Build<'a> {
         let arrivals = self.pulls(before);
         let mut ends: Vec<Ends> = Vec::new();
         let mut over = Vec::new();
-        for at in 0..self.workers.len() {
-            let (nodes, end) = self.process(at, before.workers.get(at).copied(), &arrivals[at]);
+        // one for each of the workers
+        for (at, arrivals) in arrivals.iter().enumerate() {
+            let (nodes, end) = self.process(at, before.workers.get(at).copied(), arrivals);
             ends.push(nodes);
             over.push(end);
         }
@@ -274,8 +275,8 @@ impl<'a> Build<'a> {
                 let bytes = self.values[value].update_bytes * share;
                 let update = self.engine.add(self.cluster.update(class, bytes, lane));
                 for (edge, bytes) in self.values[value].pushes.clone() {
-                    for at in 0..self.workers.len() {
-                        let sent = self.sent(at, &ends[at], edge);
+                    for (at, ends) in ends.iter().enumerate() {
+                        let sent = self.sent(at, ends, edge);
                         let Some((ready, over)) = sent else { continue };
                         let (left, end) = self.send(at, server, true, bytes * share, Some(ready));
                         self.engine.order(left, over);

@@ -173,7 +173,7 @@ impl Peer {
         if gone.is_some() {
             self.outgoing.clear();
         }
-        if let Some(Gone::Lost(cause)) = gone {
+        if let Some(Gone::Lost(cause)) = &gone {
             return Err(cause.to_string());
         }
         while self.read < fabric.arrived(self.arrival) {
