@@ -168,7 +168,10 @@ fn sim() -> Backend {
     Backend::Sim(SimNetwork::new(11, SimKnobs::default()))
 }
 
-fn pairs() -> Vec<(&'static str, fn() -> [End; 2])> {
+/// Two ends that are connected.
+type MakePair = fn() -> [End; 2];
+
+fn pairs() -> Vec<(&'static str, MakePair)> {
     vec![
         ("grpc", || grpc_pair(GrpcStyle::Codec)),
         ("grpc, bare", || grpc_pair(GrpcStyle::Bare)),

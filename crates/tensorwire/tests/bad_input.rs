@@ -101,7 +101,10 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
             "with --strategy ps, dist-sgd, dist-asgd or dist-esgd",
         ),
         ("--strategy dist-sgd --exchange copy", "is no way of a key-value store"),
-        ("--strategy dist-sgd --exchange zmq --transport shm", "goes over TCP; give --transport"),
+        (
+            "--strategy dist-sgd --exchange zmq --transport shm",
+            "goes over TCP of its own; give --transport",
+        ),
         ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
         ("--strategy dist-sgd --checkpoint none/s", "cannot write snapshots to none/s"),
         ("--strategy dist-sgd --checkpoint s/", "it names a folder"),
