@@ -218,25 +218,30 @@ impl Group {
 
     /// What a vector of so many bytes is folded by.
     pub fn algorithm(&self, bytes: usize) -> Algorithm {
+        let measured = || Table::measured(self.shares_memory()).choose(self.size(), bytes);
         let chosen = self.options.algorithm.or_else(|| self.table.choose(self.size(), bytes));
-        chosen.unwrap_or(Algorithm::Direct)
+        chosen.or_else(measured).unwrap_or(Algorithm::Direct)
     }
 
     /// Takes the completions there are.
     fn land(&mut self) -> Result<(), GroupError> {
         self.fabric.poll(&mut self.completions);
+        let mut first = Ok(());
         for completion in self.completions.drain(..) {
+            if let Err(error) = completion.result {
+                // its operation is never over: the write stays in flight
+                let member = self.ranks.iter().position(|rank| *rank == completion.peer);
+                let (rank, reason) = (completion.peer, error.to_string());
+                let lost = GroupError::Lost { member: member.unwrap_or(0), rank, reason };
+                first = first.and(Err(lost));
+                continue;
+            }
             let mut running = self.running.iter_mut();
             if let Some(of) = running.find(|running| running.ticket.0 == completion.token) {
                 of.in_flight -= 1;
             }
-            if let Err(error) = completion.result {
-                let member = self.ranks.iter().position(|rank| *rank == completion.peer);
-                let (rank, reason) = (completion.peer, error.to_string());
-                return Err(GroupError::Lost { member: member.unwrap_or(0), rank, reason });
-            }
         }
-        Ok(())
+        first
     }
 
     /// A member that something is awaited of, and that is gone.

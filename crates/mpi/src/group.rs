@@ -343,7 +343,10 @@ impl Collectives for MpiGroup {
             }
             moved = true;
             let Running { ticket, vector, operation, then } = self.running.swap_remove(at);
-            let Some(lent) = operation.into_held() else { continue };
+            let Some(lent) = operation.into_held() else {
+                self.failed.push(ticket);
+                continue;
+            };
             match self.end(vector, lent, then) {
                 Ok(Some(operation)) => {
                     self.running.push(Running { ticket, vector, operation, then: Then::Nothing });

@@ -300,9 +300,10 @@ pub enum ConfigError {
     )]
     AsyncTrace,
     #[error(
-        "with --strategy ps servers bring weights to worker 0 only in the end; take dist-sgd or mpi-sgd to see each epoch"
+        "{strategy} cannot be looked at epoch by epoch: its weights come to where they are evaluated only in the end; \
+         take dist-sgd or mpi-sgd"
     )]
-    EpochsOfServers,
+    NoEpochs { strategy: &'static str },
     #[error("--strategy local is one process on this machine; leave --hosts out")]
     HostsOfOneProcess,
     #[error(
@@ -392,8 +393,8 @@ impl TrainConfig {
         if self.at_own_pace() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
-        if self.evaluate_each_epoch && self.strategy == Strategy::Ps {
-            return Err(ConfigError::EpochsOfServers);
+        if self.evaluate_each_epoch && matches!(self.strategy, Strategy::Ps | Strategy::Local) {
+            return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
         if !(self.rate.is_finite() && self.rate > 0.0) {

@@ -142,8 +142,8 @@ fn transfers(scope: &Scope) -> Vec<Case> {
     let mut all = Vec::new();
     for bytes in transfer_sizes(scope.quick) {
         for transport in WIRES {
-            // of a store alone
-            for &exchange in scope.exchanges.iter().filter(|of| **of != Exchange::Zmq) {
+            let goes = |of: &&Exchange| transport == Transport::Tcp || !of.is_over_tcp();
+            for &exchange in scope.exchanges.iter().filter(goes) {
                 let spec =
                     TransferSpec::new(transport, exchange, Sizes::Static, bytes, scope.quick);
                 all.push(Case::Transfer(spec));
@@ -294,7 +294,10 @@ mod tests {
             };
             cases.iter().filter_map(of).collect()
         };
-        assert!(exchanges("throughput").iter().all(|(exchange, _)| *exchange != Exchange::Zmq));
+        let over_tcp = |(exchange, _): &&(Exchange, Transport)| exchange.is_over_tcp();
+        let steps = exchanges("throughput");
+        assert!(steps.iter().filter(over_tcp).count() > 0);
+        assert!(steps.iter().filter(over_tcp).all(|(_, wire)| *wire == Transport::Tcp));
         let store = exchanges("store-training");
         let all = [
             (Exchange::ZeroCopy, Transport::Shm),

@@ -176,9 +176,15 @@ impl QueuePair {
         self.flush(&mut self.sending.lock())
     }
 
-    /// Receives for one turn.
+    /// Receives for one turn. However it ends, epoll knows what to wake for.
     pub(super) fn receive_turn(&self) -> Result<(), Broken> {
         let receiving = &mut *self.receiving.lock();
+        self.receive_some(receiving)?;
+        self.await_enough(receiving);
+        Ok(())
+    }
+
+    fn receive_some(&self, receiving: &mut Receiving) -> Result<(), Broken> {
         let mut turn = 0;
         while turn < TURN_BYTES {
             let payload = receiving.payload.as_ref().map(|(bytes, _)| bytes.span(0));
@@ -188,10 +194,7 @@ impl QueuePair {
             let count = match raw_io::receive(&self.socket, payload, tail) {
                 Ok(0) => return Err(Broken::HungUp),
                 Ok(count) => count,
-                Err(Errno::AGAIN) => {
-                    self.await_enough(receiving);
-                    return Ok(());
-                }
+                Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
             };
@@ -199,7 +202,6 @@ impl QueuePair {
             turn += count;
             if count < wanted {
                 // the socket is empty; epoll says when it is not
-                self.await_enough(receiving);
                 return Ok(());
             }
         }

@@ -188,6 +188,7 @@ impl TrainConfig {
 mod tests {
     use super::*;
     use crate::config::tests::config;
+    use tensorwire_collectives::Row;
 
     fn grouped(strategy: Strategy, workers: u32, clients: u32, servers: u32) -> TrainConfig {
         let clients = ClientConfig { clients: Some(clients), ..ClientConfig::default() };
@@ -206,6 +207,18 @@ mod tests {
         }
         assert_eq!(config.client_of(3), [1, 6, 8].map(Rank));
         assert_eq!(config.client_of(0), [0, 5, 7].map(Rank));
+    }
+
+    #[test]
+    fn a_group_is_told_the_rows_of_its_transport() {
+        let row = Row { world: 2, from_bytes: 0, algorithm: Algorithm::Ring };
+        let table = vec![TunedRow { transport: Transport::Tcp, row }];
+        let clients = ClientConfig { table, ..ClientConfig::default() };
+        let config =
+            TrainConfig { strategy: Strategy::AllReduce, clients, ..super::tests::config() };
+        assert!(config.check().is_ok());
+        let rows = |transport| config.group_options(transport).table.map(|table| table.rows);
+        assert_eq!((rows(Transport::Tcp), rows(Transport::Shm)), (Some(vec![row]), None));
     }
 
     #[test]

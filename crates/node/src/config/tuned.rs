@@ -1,7 +1,7 @@
 //! Which algorithm of a group is fastest, as `tensorwire bench allreduce --tune FILE` writes it: a line of JSON a row.
 
 use serde::{Deserialize, Serialize};
-use tensorwire_collectives::{Row, Table};
+use tensorwire_collectives::{Algorithm, Row, Table};
 
 use super::Transport;
 
@@ -20,7 +20,15 @@ impl TunedRow {
     /// Which line is none.
     pub fn read(text: &str) -> Result<Vec<TunedRow>, String> {
         let read = |(number, line): (usize, &str)| {
-            serde_json::from_str(line).map_err(|error| format!("line {}: {error}", number + 1))
+            let wrong = |what: &dyn std::fmt::Display| format!("line {}: {what}", number + 1);
+            let row: TunedRow = serde_json::from_str(line).map_err(|error| wrong(&error))?;
+            if row.transport == Transport::Auto {
+                return Err(wrong(&"auto is no transport of its own; name shm, tcp or verbs"));
+            }
+            if row.row.algorithm == Algorithm::Shared && row.transport != Transport::Shm {
+                return Err(wrong(&"the algorithm `shared` is for shm alone"));
+            }
+            Ok(row)
         };
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         lines.map(read).collect()
@@ -37,7 +45,6 @@ impl TunedRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_collectives::Algorithm;
 
     #[test]
     fn what_is_written_is_read() {
@@ -62,5 +69,14 @@ mod tests {
     fn a_line_that_is_no_row_is_named() {
         let error = TunedRow::read("\n{\"transport\": \"tcp\"}").unwrap_err();
         assert!(error.starts_with("line 2: missing field"), "{error}");
+        for (transport, algorithm, says) in
+            [("auto", "ring", "line 1: auto is no transport"), ("tcp", "shared", "for shm alone")]
+        {
+            let row = format!(
+                r#"{{"transport":"{transport}","world":2,"from_bytes":0,"algorithm":"{algorithm}"}}"#
+            );
+            let error = TunedRow::read(&row).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
     }
 }

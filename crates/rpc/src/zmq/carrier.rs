@@ -1,16 +1,12 @@
 //! ZeroMQ under the seam: a content is a block. The caller's thread takes what comes.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tensorwire_base::{Deadline, Rank};
 
 use super::{ZmqError, ZmqNode};
 use crate::carrier::{Carrier, CarrierError, Desk};
-
-/// How long what was sent last may take to leave: peers took note of all that they wait for.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A [`Carrier`] over a node that is connected to all peers.
 pub struct ZmqCarrier {
@@ -60,8 +56,7 @@ impl Carrier for ZmqCarrier {
     }
 
     fn close(&mut self, deadline: Deadline) -> Result<(), CarrierError> {
-        let soon = deadline.min(Deadline::after(LAST_WORDS));
-        self.node.take().map_or(Ok(()), |node| node.close(soon).map_err(failed))
+        self.node.take().map_or(Ok(()), |node| node.close(deadline).map_err(failed))
     }
 }
 
