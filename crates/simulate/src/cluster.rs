@@ -126,13 +126,18 @@ impl<'a> Cluster<'a> {
         Activity { amount, rate_max, uses, lane: Some(lane), ..Activity::nothing() }
     }
 
-    /// A server reads and writes so many bytes, with all cores if they are free.
-    pub(crate) fn update(&self, class: usize, bytes: f64, lane: LaneId) -> Activity {
-        let one = self.touched_a_second();
-        let rate_max = one * f64::from(self.network.machine.cores);
-        let uses = vec![(self.of[class].cores, 1.0 / one), (self.of[class].memory, 1.0)];
-        let lane = Some(lane);
-        Activity { amount: bytes, rate_max, weight: one, uses, lane, ..Activity::nothing() }
+    /// A server reads and writes so many bytes, with all cores if they are free. `seconds` of a byte: what it takes
+    /// one process that has the machine for itself, as of a kernel on its cores. Where an accelerator computes, cores
+    /// update as fast as they copy.
+    pub(crate) fn update(&self, class: usize, bytes: f64, seconds: f64, lane: LaneId) -> Activity {
+        let cores = f64::from(self.network.machine.cores);
+        let core_s = match self.of[class].accelerators {
+            Some(_) => 1.0 / self.touched_a_second(),
+            None => seconds * cores,
+        };
+        let uses = vec![(self.of[class].cores, core_s), (self.of[class].memory, 1.0)];
+        let (rate_max, weight, lane) = (cores / core_s, 1.0 / core_s, Some(lane));
+        Activity { amount: bytes, rate_max, weight, uses, lane, ..Activity::nothing() }
     }
 
     /// Every worker reads and writes so many bytes in a group's fold.

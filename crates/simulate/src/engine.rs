@@ -328,15 +328,18 @@ impl<'a> State<'a> {
         for flowing in &self.flowing {
             for (resource, _) in &activities[flowing.activity].uses {
                 self.left[resource.0] = self.engine.capacities[resource.0];
-                self.demand[resource.0] = 0.0;
             }
-        }
-        for flowing in &self.flowing {
-            let Activity { uses, weight, .. } = &activities[flowing.activity];
-            uses.iter().for_each(|(resource, share)| self.demand[resource.0] += share * weight);
         }
         let mut rising: Vec<usize> = (0..self.flowing.len()).collect();
         while !rising.is_empty() {
+            // summed anew: of weights that differ by much, a difference would be rounding alone
+            for uses in rising.iter().map(|at| &activities[self.flowing[*at].activity].uses) {
+                uses.iter().for_each(|(resource, _)| self.demand[resource.0] = 0.0);
+            }
+            for at in &rising {
+                let Activity { uses, weight, .. } = &activities[self.flowing[*at].activity];
+                uses.iter().for_each(|(resource, share)| self.demand[resource.0] += share * weight);
+            }
             let reach = |at: usize| {
                 let Activity { uses, weight, rate_max, .. } =
                     &activities[self.flowing[at].activity];
@@ -355,7 +358,6 @@ impl<'a> State<'a> {
                 self.flowing[at].rate = rate;
                 for (resource, share) in uses {
                     self.left[resource.0] -= rate * share;
-                    self.demand[resource.0] -= share * weight;
                 }
             }
             rising = others;

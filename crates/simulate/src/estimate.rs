@@ -1,5 +1,7 @@
 //! What is asked and what is answered: a job on a network, and the time of its step.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::Algorithm;
 use tensorwire_graph::Plan;
@@ -84,7 +86,7 @@ pub enum SimulateError {
     Dynamic { tensor: String },
     #[error("{what} must be at least 1")]
     Zero { what: &'static str },
-    #[error("--compute-ms must be a positive number, not {found_ms}")]
+    #[error("--compute-ms must be from 1e-9 to 1e9 ms, not {found_ms:?}")]
     Compute { found_ms: f64 },
     #[error(
         "--clients {clients} does not divide {workers} workers; all clients are of one size, so that every sample counts alike"
@@ -97,6 +99,9 @@ pub enum SimulateError {
     #[error("the plan has no training step")]
     NoRun,
 }
+
+/// A picosecond, which no step is as short as, to some ten days.
+const COMPUTE_S: RangeInclusive<f64> = 1e-12..=1e6;
 
 impl Job<'_> {
     /// Workers that have to do with servers.
@@ -125,7 +130,7 @@ impl Job<'_> {
         if let Some((what, _)) = counts.into_iter().find(|(_, is_there)| !is_there) {
             return Err(SimulateError::Zero { what });
         }
-        if !(self.compute_s.is_finite() && self.compute_s > 0.0) {
+        if !COMPUTE_S.contains(&self.compute_s) {
             return Err(SimulateError::Compute { found_ms: self.compute_s * 1e3 });
         }
         let (clients, workers) = (self.clients, self.workers);

@@ -74,13 +74,25 @@ pub struct Rpc {
 
 /// A network that makes no sense.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("network '{network}': {field} must be {range}, not {found}")]
+#[error("network '{network}': {field} must be {range}, not {found:?}")]
 pub struct NetworkError {
     pub network: String,
     pub field: &'static str,
     pub range: &'static str,
     pub found: f64,
 }
+
+/// Between what a number must be: far past any machine's, and no time of a step is infinite or nothing for it.
+struct Limits {
+    least: f64,
+    most: f64,
+    range: &'static str,
+}
+
+const RATE_GBS: Limits = Limits { least: 1e-6, most: 1e6, range: "from 1e-6 to 1e6 GB/s" };
+const TIME_US: Limits = Limits { least: 0.0, most: 1e9, range: "from 0 to 1e9 µs" };
+const COUNT: Limits = Limits { least: 1.0, most: f64::INFINITY, range: "1 or more" };
+const CORE: Limits = Limits { least: 1.0, most: 1e6, range: "from 1 to 1e6" };
 
 /// How a tensor crosses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,11 +180,8 @@ impl Network {
     /// The first number that makes no sense.
     pub fn check(&self) -> Result<(), NetworkError> {
         let Network { link, local, machine, rpc, .. } = self;
-        let amount = |n: f64| n.is_finite() && n > 0.0;
-        let time = |n: f64| n.is_finite() && n >= 0.0;
-        let (positive, not_negative) = ("a positive number", "0 or more");
         let given = |option: Option<f64>| option.unwrap_or(1.0);
-        let amounts = [
+        let rates = [
             ("link.bandwidth_gbs", link.bandwidth_gbs),
             ("link.core_gbs", given(link.core_gbs)),
             ("local.core_gbs", local.core_gbs),
@@ -181,8 +190,6 @@ impl Network {
             ("machine.memory_gbs", machine.memory_gbs),
             ("rpc.serialize_gbs", rpc.serialize_gbs),
             ("rpc.tcp_gbs", rpc.tcp_gbs),
-            ("link.ports", f64::from(link.ports)),
-            ("machine.cores", f64::from(machine.cores)),
         ];
         let times = [
             ("link.latency_us", link.latency_us),
@@ -190,20 +197,18 @@ impl Network {
             ("local.latency_us", local.latency_us),
             ("local.message_us", local.message_us),
         ];
-        let core = ("link.oversubscription", link.oversubscription);
-        let wrong = |(field, found): (&'static str, f64), range: &'static str| NetworkError {
-            network: self.name.clone(),
-            field,
-            range,
-            found,
-        };
-        let no_amount = amounts.into_iter().find(|(_, n)| !amount(*n));
-        let no_time = times.into_iter().find(|(_, n)| !time(*n));
-        let no_core = (!(amount(core.1) && core.1 >= 1.0)).then_some(core);
-        let first = no_amount
-            .map(|found| wrong(found, positive))
-            .or_else(|| no_time.map(|found| wrong(found, not_negative)))
-            .or_else(|| no_core.map(|found| wrong(found, "1 or more")));
-        first.map_or(Ok(()), Err)
+        let counts =
+            [("link.ports", f64::from(link.ports)), ("machine.cores", f64::from(machine.cores))];
+        let cores = [("link.oversubscription", link.oversubscription)];
+        let all: [(&[(&'static str, f64)], &Limits); 4] =
+            [(&rates, &RATE_GBS), (&counts, &COUNT), (&times, &TIME_US), (&cores, &CORE)];
+        for (fields, Limits { least, most, range }) in all {
+            // not a number is within no limits
+            let wrong = fields.iter().find(|(_, found)| !(*least..=*most).contains(found));
+            if let Some((field, found)) = wrong.copied() {
+                return Err(NetworkError { network: self.name.clone(), field, range, found });
+            }
+        }
+        Ok(())
     }
 }

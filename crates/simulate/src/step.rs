@@ -90,7 +90,10 @@ impl<'a> Build<'a> {
         let nodes = &job.plan.runs[TRAIN].nodes[job.master];
         let kernels: f64 = nodes.iter().map(|id| cost::work(part, *id)).sum();
         let updates: f64 = values.iter().map(|value| value.update_work).sum();
-        let second_of_work = job.compute_s / (kernels + updates).max(1.0);
+        // nobody has said what an accelerator saves when the cores of servers update: nothing is taken off it
+        let is_on_cores = cluster.network.machine.accelerators == 0;
+        let taken_off = if is_on_cores { updates } else { 0.0 };
+        let second_of_work = job.compute_s / (kernels + taken_off).max(1.0);
         let channels = HashMap::new();
         Ok(Build { job, engine, cluster, workers, values, servers, channels, second_of_work })
     }
@@ -267,13 +270,15 @@ impl<'a> Build<'a> {
     fn pushes(&mut self, ends: &[Ends]) -> (Vec<Vec<ActivityId>>, Vec<ActivityId>) {
         let servers: Vec<ActivityId> =
             self.servers.iter().map(|_| self.engine.add(Activity::nothing())).collect();
+        // of a byte: servers do what was taken off the workers, in the same time
+        let seconds = cost::work_of_bytes(1.0) * self.second_of_work;
         let mut updated = Vec::new();
         for value in 0..self.values.len() {
             let mut of_parts = Vec::new();
             for (server, share) in self.values[value].parts.clone() {
                 let (class, lane) = self.servers[server as usize];
                 let bytes = self.values[value].update_bytes * share;
-                let update = self.engine.add(self.cluster.update(class, bytes, lane));
+                let update = self.engine.add(self.cluster.update(class, bytes, seconds, lane));
                 for (edge, bytes) in self.values[value].pushes.clone() {
                     for (at, ends) in ends.iter().enumerate() {
                         let sent = self.sent(at, ends, edge);

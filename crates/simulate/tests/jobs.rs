@@ -50,7 +50,7 @@ fn plain(bandwidth_gbs: f64) -> Network {
     let mut network = Network::preset("rdma-100g").unwrap();
     (network.link.bandwidth_gbs, network.link.latency_us) = (bandwidth_gbs, 0.0);
     (network.link.message_us, network.local.by_reference) = (0.0, true);
-    (network.machine.copy_gbs, network.machine.memory_gbs) = (1e6, 1e9);
+    (network.machine.copy_gbs, network.machine.memory_gbs) = (1e6, 1e6);
     network
 }
 
@@ -169,8 +169,9 @@ fn copies_serialization_and_a_narrow_core_cost() {
     // 8 machines of 12.5 GB/s, an eighth of that; each server's values go to 7 others' workers and back
     let least = 2.0 * 7.0 * bytes(Model::Fcn5) / 12.5e9;
     let found = step_s(Exchange::ZeroCopy, &narrow);
-    // two steps are a mean that a job not quite in its stride is off by a percent
-    assert!(found > (0.98 * least).max(1.2 * times[0]), "{found}, {least}, {times:?}");
+    // two steps are a mean that a job not quite in its stride is off by a percent; updates on the hot server take as
+    // long over either core
+    assert!(found > (0.98 * least).max(1.15 * times[0]), "{found}, {least}, {times:?}");
     let mut wide = network;
     wide.link.ports = 4;
     assert!(step_s(Exchange::ZeroCopy, &wide) < times[0]);
@@ -214,8 +215,8 @@ fn clients_of_a_store_send_less_than_its_workers() {
     assert!(of_clients.step_s < of_workers.step_s, "{of_clients:?} {of_workers:?}");
 }
 
-/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: bounds
-/// as found.
+/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: 7.5 for
+/// their 5 (lstm), 8.0 for 7.9 (inception-v3), 5.0 for 4.3 (vgg16); bounds as found.
 #[test]
 fn the_papers_cluster_speeds_up_as_the_paper_says() {
     let network = Network::preset("paper-xue").unwrap();
@@ -236,13 +237,116 @@ fn the_papers_cluster_speeds_up_as_the_paper_says() {
 }
 
 #[test]
+fn a_step_on_one_machine_is_never_shorter_than_its_compute() {
+    for (model, batch) in [(Model::Mlp, 8), (Model::Mlp, 512), (Model::Fcn5, 1), (Model::Lstm, 8)] {
+        let plan = with_servers(model, batch, 1);
+        for strategy in [Strategy::Ps, Strategy::DistSgd] {
+            for preset in Network::PRESETS {
+                for compute_s in [1e-6, 1e-3, 1.0] {
+                    let network = Network::preset(preset).unwrap();
+                    let job = Job { compute_s, ..job(&plan, strategy, 1, 1) };
+                    let found = estimate(&job, &network).unwrap();
+                    let at_most = 1.0 + 1e-6;
+                    assert!(
+                        found.efficiency <= at_most && found.speedup <= at_most,
+                        "{} of {batch}, {strategy:?} on {preset}, {compute_s}: {found:?}",
+                        model.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A number of a network, and how to set it.
+type Field = (&'static str, fn(&mut Network, f64));
+
+const RATES: [Field; 8] = [
+    ("link.bandwidth_gbs", |network, found| network.link.bandwidth_gbs = found),
+    ("link.core_gbs", |network, found| network.link.core_gbs = Some(found)),
+    ("local.core_gbs", |network, found| network.local.core_gbs = found),
+    ("machine.device_gbs", |network, found| network.machine.device_gbs = Some(found)),
+    ("machine.copy_gbs", |network, found| network.machine.copy_gbs = found),
+    ("machine.memory_gbs", |network, found| network.machine.memory_gbs = found),
+    ("rpc.serialize_gbs", |network, found| network.rpc.serialize_gbs = found),
+    ("rpc.tcp_gbs", |network, found| network.rpc.tcp_gbs = found),
+];
+const TIMES: [Field; 4] = [
+    ("link.latency_us", |network, found| network.link.latency_us = found),
+    ("link.message_us", |network, found| network.link.message_us = found),
+    ("local.latency_us", |network, found| network.local.latency_us = found),
+    ("local.message_us", |network, found| network.local.message_us = found),
+];
+const CORE: [Field; 1] =
+    [("link.oversubscription", |network, found| network.link.oversubscription = found)];
+
+#[test]
+fn a_number_out_of_its_range_is_an_error_and_one_at_its_end_is_not() {
+    let plan = with_servers(Model::Mlp, 8, 2);
+    let preset = Network::preset("rdma-100g").unwrap();
+    let never = [f64::NAN, f64::INFINITY, -1.0, 1e300];
+    for (fields, wrong, right, range) in [
+        (&RATES[..], &[0.0, 5e-324, 1e-320, 1e-7, 1e7][..], [1e-6, 1e6], "from 1e-6 to 1e6 GB/s"),
+        (&TIMES, &[1e308, 2e9], [0.0, 1e9], "from 0 to 1e9 µs"),
+        (&CORE, &[0.0, 0.5, 1e7], [1.0, 1e6], "from 1 to 1e6"),
+    ] {
+        for (name, set) in fields {
+            for found in wrong.iter().chain(&never) {
+                let mut network = preset.clone();
+                set(&mut network, *found);
+                let error = estimate(&job(&plan, Strategy::Ps, 4, 2), &network).unwrap_err();
+                let says = format!("network 'rdma-100g': {name} must be {range}, not {found:?}");
+                assert_eq!(error.to_string(), says);
+                assert!(matches!(error, SimulateError::Network(_)));
+            }
+            for (found, exchange) in right.into_iter().flat_map(|found| {
+                [Exchange::ZeroCopy, Exchange::Copy, Exchange::GrpcRdma, Exchange::GrpcTcp]
+                    .map(|exchange| (found, exchange))
+            }) {
+                let mut network = preset.clone();
+                set(&mut network, found);
+                let job = Job { exchange, ..job(&plan, Strategy::Ps, 4, 2) };
+                let step_s = estimate(&job, &network).unwrap().step_s;
+                assert!(step_s.is_finite() && step_s > 0.0, "{name} {found}: {step_s}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_ends_of_all_ranges_at_once_are_simulated() {
+    let (with, without) = (with_servers(Model::Mlp, 8, 2), without_servers(Model::Mlp));
+    for (rate, other_rate) in [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (1e6, 1e6)] {
+        for (time, compute_s) in [(0.0, 1e-12), (0.0, 1e6), (1e9, 1e-12), (1e9, 1e6)] {
+            for (plan, strategy, servers) in [
+                (&with, Strategy::Ps, 2),
+                (&with, Strategy::DistSgd, 2),
+                (&without, Strategy::AllReduce, 0),
+            ] {
+                let mut network = Network::preset("paper-xue").unwrap();
+                for (at, (_, set)) in RATES.iter().enumerate() {
+                    set(&mut network, if at % 2 == 0 { rate } else { other_rate });
+                }
+                TIMES.iter().for_each(|(_, set)| set(&mut network, time));
+                let job = Job { compute_s, ..job(plan, strategy, 4, servers) };
+                let step_s = estimate(&job, &network).unwrap().step_s;
+                assert!(step_s.is_finite() && step_s > 0.0, "{strategy:?}: {step_s}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_said() {
     let plan = with_servers(Model::Mlp, 8, 2);
     let network = Network::preset("loopback").unwrap();
     let said = |job: Job<'_>| estimate(&job, &network).unwrap_err().to_string();
     let fine = job(&plan, Strategy::Ps, 2, 2);
     assert!(said(Job { workers: 0, ..fine }).contains("--workers"));
-    assert!(said(Job { compute_s: f64::NAN, ..fine }).contains("--compute-ms"));
+    for compute_s in [f64::NAN, f64::INFINITY, 0.0, -1.0, 5e-324, 1e-13, 1e7, 1e305] {
+        let error = said(Job { compute_s, ..fine });
+        assert!(error.starts_with("--compute-ms must be from 1e-9 to 1e9 ms, not "), "{error}");
+    }
     let uneven = Job { strategy: Strategy::MpiSgd, workers: 5, clients: 2, ..fine };
     assert!(said(uneven).contains("--clients 2"));
     let mut wrong = network.clone();

@@ -66,7 +66,7 @@ fn a_network_that_was_measured_is_read_again() {
     assert!(shown(&simulate).contains("mlp on here"));
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("copy_gbs = ", "copy_gbs = -")).unwrap();
-    assert!(refused(&simulate).contains("machine.copy_gbs must be a positive number"));
+    assert!(refused(&simulate).contains("machine.copy_gbs must be from 1e-6 to 1e6 GB/s, not -"));
     std::fs::write(&path, "name = 3").unwrap();
     assert!(refused(&simulate).contains("--calibrate"));
     std::fs::remove_file(&path).unwrap();
@@ -88,12 +88,20 @@ fn mistakes_are_said_in_a_line() {
         ("simulate --model nothing --compute-ms 1", "known models"),
         ("simulate --model seq2seq --compute-ms 1", "known only when it exists"),
         ("simulate --model mlp --preset paper-xue", "--compute-ms"),
-        ("simulate --compute-ms 0", "--compute-ms"),
+        ("simulate --compute-ms 0", "--compute-ms must be from 1e-9 to 1e9 ms, not 0.0"),
+        ("simulate --compute-ms 1e308", "--compute-ms must be from 1e-9 to 1e9 ms"),
         ("simulate --compute-ms 1 --servers 100", "--servers"),
         ("simulate --compute-ms 1 --validate", "--calibrate"),
         ("simulate --compute-ms 1 --strategy mpi-sgd --workers 8 --clients 3", "divide"),
         ("simulate --compute-ms 1 --strategy mpi-sgd --workers 2 --clients 4", "--clients"),
         ("simulate --compute-ms 1 --strategy allreduce --algorithm shared", "--algorithm shared"),
+        ("simulate --strategy allreduce --exchange copy", "--exchange copy is no way of a group"),
+        ("simulate --strategy allreduce --exchange grpc-rdma", "(--strategy allreduce)"),
+        ("simulate --strategy ps,mpi-sgd --exchange zero-copy,grpc-tcp", "(--strategy mpi-sgd)"),
+        ("simulate --strategy ps,allreduce --clients 2", "--clients is for --strategy mpi-sgd"),
+        ("simulate --strategy ps,dist-sgd --algorithm ring", "--algorithm is for --strategy allr"),
+        ("simulate --strategy allreduce --servers 2", "--servers is for --strategy ps"),
+        ("simulate --preset loopback --validate --exchange copy", "--validate measures --exchange"),
     ] {
         let said = refused(arguments);
         assert!(said.contains(says), "{arguments}: {said}");

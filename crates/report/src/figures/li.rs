@@ -18,7 +18,7 @@ pub(super) const STORE: Figure = Figure {
     says: "ps-lite over RDMA (40 Gb/s InfiniBand) is 21× as fast as over TCP (1 Gb/s Ethernet) with few workers and 16× with \
            32. Over the same InfiniBand's IP it is 11 % faster, 36 % with 32: that part is the software's.",
     kinds: &["kvstore"],
-    run: "tensorwire bench kvstore",
+    run: "tensorwire bench evaluation --only store --json FILE",
     take: store,
     shape: Shape::Lines(WORKERS),
     y: time("a push and a pull"),
@@ -38,7 +38,7 @@ pub(super) const TRAINING: Figure = Figure {
     says: "A perceptron with two hidden layers of 2048: on MNIST 3.13× as fast as over TCP with 2 nodes and 4.62× with 8 \
            (over IP on the same InfiniBand 1.06× and 1.25×); on CIFAR-10 5× and 9× (1.14× and 1.31×).",
     kinds: &["throughput", "scaling", "step"],
-    run: "tensorwire bench evaluation --only li-8",
+    run: "tensorwire bench evaluation --only store-training --json FILE",
     take: training,
     shape: Shape::Lines(WORKERS),
     y: RATE,

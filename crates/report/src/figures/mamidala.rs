@@ -14,7 +14,7 @@ pub(super) const EPOCHS: Figure = Figure {
     says: "Workers in groups (mpi-) instead of each on its own with the servers (dist-) make an epoch 6× shorter. 12 \
            workers on 6 nodes, 2 groups, 2 servers, ResNet-50 on ImageNet.",
     kinds: &["modes"],
-    run: "tensorwire bench modes",
+    run: "tensorwire bench evaluation --only modes --json FILE",
     take: epochs,
     shape: Shape::Bars,
     y: Axis { title: "an epoch", unit: Unit::Seconds, scale: Scale::Linear },
@@ -37,7 +37,7 @@ pub(super) const CURVES: Figure = Figure {
     says: "mpi-sgd learns faster than dist-sgd, mpi-asgd than dist-asgd; mpi-esgd converges more than 2× as fast as all other \
            modes. The same machines; validation accuracy.",
     kinds: &["modes"],
-    run: "tensorwire bench modes",
+    run: "tensorwire bench evaluation --only modes --json FILE",
     take: curves,
     shape: Shape::Curves(CLOCK, "epoch"),
     y: Axis { title: "test accuracy", unit: Unit::Plain, scale: Scale::Linear },
@@ -92,7 +92,7 @@ pub(super) const TENSORS_BY_RANKS: Figure = Figure {
     says: "Rings that devices take part in, against reduce, MPI_Allreduce and broadcast (reg): the multi-ring is best at 4, \
            16 and 64 MB on 2 to 32 nodes; training with it is nearly 2× as fast.",
     kinds: &["allreduce"],
-    run: "tensorwire bench allreduce --devices 2",
+    run: "tensorwire bench allreduce --devices 2 --json FILE",
     take: by_ranks,
     shape: Shape::Lines(Axis { title: "processes", unit: Unit::Plain, scale: Scale::Log2 }),
     y: time("an all-reduce"),
@@ -112,7 +112,7 @@ pub(super) const TENSORS_BY_SIZE: Figure = Figure {
     title: "All-reduce of a tensor on several devices, by size",
     says: "A factor of six over a flat ring that connects every device (Baidu's), up to 300 MB, for 4, 8 and 16 GPUs.",
     kinds: &["allreduce"],
-    run: "tensorwire bench allreduce --devices 2",
+    run: "tensorwire bench allreduce --devices 2 --json FILE",
     take: by_size,
     shape: Shape::Lines(BYTES),
     y: time("an all-reduce"),

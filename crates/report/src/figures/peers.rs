@@ -48,7 +48,7 @@ pub(super) const WRITE: Figure = Figure {
     title: "A one-sided write and its answer, by size",
     says: "No paper's: what lies under Fig. 8, against a unary gRPC call of as many bytes.",
     kinds: &["write"],
-    run: "tensorwire bench write --against grpc",
+    run: "tensorwire bench write --against grpc --json FILE",
     take: write,
     shape: Shape::Lines(BYTES),
     y: time("a round trip"),

@@ -11,10 +11,10 @@ pub(super) const SPEED_UP: Figure = Figure {
     says: "On their cluster of 8 servers at 100 Gb/s, over one machine without communication: LSTM 5×, Inception-v3 7.9×, \
            VGG-16 4.3×.",
     kinds: &["simulate"],
-    run: "tensorwire simulate --preset paper-xue",
+    run: "tensorwire simulate --preset paper-xue --model vgg16 --workers 8 --json FILE",
     take: speed_up,
     shape: Shape::Lines(WORKERS),
-    y: Axis { title: "workers × efficiency", unit: Unit::Plain, scale: Scale::Log2 },
+    y: Axis { title: "speed-up", unit: Unit::Plain, scale: Scale::Log2 },
     better: Better::Higher,
     claims: &[
         reaches(&["lstm", "paper-xue"], 5.0),
@@ -29,7 +29,7 @@ pub(super) const VALIDATION: Figure = Figure {
     title: "How far the simulation is off",
     says: "No paper's: a step as simulated against the same step as measured, on one machine.",
     kinds: &["simulate"],
-    run: "tensorwire simulate --validate",
+    run: "tensorwire simulate --preset loopback --model mlp --workers 1,2 --validate --json FILE",
     take: validation,
     shape: Shape::Lines(WORKERS),
     y: time("a step"),
@@ -65,7 +65,7 @@ fn place(line: &Line) -> Result<String, Lacks> {
 fn speed_up(line: &Line) -> Result<Vec<Point>, Lacks> {
     let workers = line.number("workers")?;
     let at = At::x(line.text("model")?, Some(place(line)?), workers);
-    let (series, speed_up) = (series(line)?, workers * line.number("efficiency")?);
+    let (series, speed_up) = (series(line)?, line.number("speedup")?);
     let role = if series.contains("copy") || series.contains("grpc") {
         Role::Baseline
     } else {

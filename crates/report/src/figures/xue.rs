@@ -16,7 +16,7 @@ pub(super) const TRANSFER: Figure = Figure {
     says: "Zero-copy RDMA is 1.7× to 61× as fast as gRPC.TCP by size, 1.3× to 14× as gRPC.RDMA (which fails above \
            1 GB), and 1.2× to 1.8× as with a copy at the sender. Two servers, 100 Gb/s InfiniBand.",
     kinds: &["transfer", "peers-transfer"],
-    run: "tensorwire bench transfer",
+    run: "tensorwire bench evaluation --only transfer --json FILE",
     take: transfer,
     shape: Shape::Lines(BYTES),
     y: time("Send to the end of reduce_max"),
@@ -39,7 +39,7 @@ pub(super) const THROUGHPUT: Figure = Figure {
     says: "Over gRPC.RDMA on average: AlexNet +169 %, FCN-5 +151 %, VGG-16 +117 to +145 %, LSTM +118 %, GRU +69 %, \
            Inception-v3 +65 %; VGG-16 25× over gRPC.TCP. Eight servers with GPUs, 100 Gb/s InfiniBand.",
     kinds: &["throughput", "step"],
-    run: "tensorwire bench evaluation --only xue-9",
+    run: "tensorwire bench evaluation --only throughput --json FILE",
     take: throughput,
     shape: Shape::Lines(BATCH),
     y: RATE,
@@ -65,7 +65,7 @@ pub(super) const CONVERGENCE: Figure = Figure {
     says: "Over gRPC.TCP: Seq2Seq converges 3× as fast, CIFAR 2.6×, sentence embedding 1.85×; over gRPC.RDMA 1.53× \
            and 1.18×, the third crashes there. Eight workers, the applications' own data.",
     kinds: &["convergence"],
-    run: "tensorwire bench evaluation --only xue-10",
+    run: "tensorwire bench evaluation --only convergence --json FILE",
     take: convergence,
     shape: Shape::Curves(CLOCK, "step"),
     y: Axis { title: "loss", unit: Unit::Plain, scale: Scale::Linear },
@@ -88,7 +88,7 @@ pub(super) const SCALING: Figure = Figure {
     says: "On 8 servers LSTM is 5× as fast as one machine without communication, Inception-v3 7.9×, VGG-16 4.3×; all \
            three are faster than local from 2 servers on. Over gRPC.RDMA: +98 %, +12 %, +140 %. Batch 32.",
     kinds: &["scaling"],
-    run: "tensorwire bench evaluation --only xue-11",
+    run: "tensorwire bench evaluation --only scaling --json FILE",
     take: scaling,
     shape: Shape::Lines(WORKERS),
     y: RATE,
@@ -115,7 +115,7 @@ pub(super) const COPIES: Figure = Figure {
     title: "What the sender's copy costs a step",
     says: "Without the copy a step at batch 8 is up to 21 % faster; least for Inception-v3 and GRU. Eight servers.",
     kinds: &["throughput", "step"],
-    run: "tensorwire bench evaluation --only xue-12",
+    run: "tensorwire bench evaluation --only copies --json FILE",
     take: copies,
     shape: Shape::Bars,
     y: Axis { title: "a step at batch 8", unit: Unit::Seconds, scale: Scale::Linear },

@@ -9,7 +9,7 @@ use tensorwire_bench::{
     Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
 };
 use tensorwire_node::JobSpec;
-use tensorwire_simulate::{Exchange, Network};
+use tensorwire_simulate::Network;
 
 use super::args::SimulateArgs;
 use super::bench::Lines;
@@ -27,7 +27,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     if let Some(path) = &args.calibrate {
         return write_network(path, &job);
     }
+    args.check()?;
     let network = network(args)?;
+    network.check().map_err(Failure::user)?;
     if args.validate && network.machine.workers != 0 {
         return Err(Failure::user(format!(
             "--validate runs all processes on this machine, and '{}' puts {} workers on each; give --network FILE as \
@@ -44,11 +46,6 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     for spec in &specs {
         let mut result = simulate(spec, &network, compute)?;
         if args.validate {
-            if spec.exchange != Exchange::ZeroCopy {
-                return Err(Failure::user(
-                    "--validate measures --exchange zero-copy; leave --exchange or --validate out",
-                ));
-            }
             result.measured_step_s = Some(measure_step(spec, result.servers, &job, &alone)?);
         }
         lines.append(&result)?;

@@ -8,6 +8,7 @@ use tensorwire_bench::SimulateSpec;
 use tensorwire_node::Algorithm;
 use tensorwire_simulate::{Exchange, Network, Strategy};
 
+use super::super::Failure;
 use super::clients::AlgorithmArg;
 
 /// As far as it was tried.
@@ -103,6 +104,41 @@ enum ExchangeArg {
 }
 
 impl SimulateArgs {
+    /// Refuses what would be left out of account in silence, before anything is measured.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let has = |those: &[Strategy]| self.strategy.iter().any(|s| those.contains(&s.named()));
+        let clients = &[Strategy::AllReduce, Strategy::MpiSgd];
+        let stores = &[Strategy::Ps, Strategy::DistSgd, Strategy::MpiSgd];
+        for (what, is_given, is_used, takers) in [
+            ("--clients", self.clients.is_some(), has(&[Strategy::MpiSgd]), "mpi-sgd"),
+            ("--algorithm", self.algorithm.is_some(), has(clients), "allreduce or mpi-sgd"),
+            ("--servers", self.servers.is_some(), has(stores), "ps, dist-sgd or mpi-sgd"),
+        ] {
+            if is_given && !is_used {
+                let says =
+                    format!("{what} is for --strategy {takers}; give it one, or leave it out");
+                return Err(Failure::user(says));
+            }
+        }
+        let mut exchanges = self.exchange.iter().map(|exchange| exchange.named());
+        let Some(exchange) = exchanges.find(|found| *found != Exchange::ZeroCopy) else {
+            return Ok(());
+        };
+        let exchange = exchange.name();
+        if self.validate {
+            return Err(Failure::user(format!(
+                "--validate measures --exchange zero-copy, not {exchange}; leave one of them out"
+            )));
+        }
+        if let Some(group) = self.strategy.iter().map(|s| s.named()).find(|s| clients.contains(s)) {
+            let group = group.name();
+            return Err(Failure::user(format!(
+                "--exchange {exchange} is no way of a group of workers (--strategy {group}); leave it out"
+            )));
+        }
+        Ok(())
+    }
+
     /// What is to be simulated, in the order in which it is shown.
     pub(crate) fn specs(&self) -> Vec<SimulateSpec> {
         let mut specs = Vec::new();
