@@ -24,7 +24,7 @@ impl Table {
         let rows: &[(usize, usize, Algorithm)] = if shares_memory {
             &[(2, 0, Algorithm::Exchange), (2, 32 << 10, Algorithm::Shared)]
         } else {
-            &[(2, 0, Algorithm::Exchange), (2, 32 << 10, Algorithm::Direct)]
+            &[(2, 0, Algorithm::Exchange), (2, 256 << 10, Algorithm::Direct)]
         };
         let row = |&(world, from_bytes, algorithm): &_| Row { world, from_bytes, algorithm };
         Table { rows: rows.iter().map(row).collect() }

@@ -143,7 +143,7 @@ struct End<'a> {
     part: OpenPart,
     /// Runs of [`MOVE`] begun.
     step: u64,
-    /// What had been moved and copied when the first warm-up was over.
+    /// What had been moved and copied when the first warm-up was over, where the first steps copy what others do not.
     cold: Traffic,
 }
 
@@ -266,7 +266,14 @@ impl End<'_> {
         self.part.session.run(MOVE)?;
         // fits: a count of repetitions
         if self.step == self.spec.warm_up as u64 {
-            self.cold = self.traffic();
+            self.cold = match self.spec.exchange.is_by_message() {
+                // messages are copied as they come, and the next may have come: they count from the first
+                true => Traffic {
+                    bytes_copied: self.part.session.copies().bytes(),
+                    ..Traffic::default()
+                },
+                false => self.traffic(),
+            };
         }
         Ok(())
     }
