@@ -5,15 +5,20 @@ mod figures;
 mod training;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 use tensorwire_node::{JobSpec, StoreWire, TrainConfig};
+use tensorwire_simulate::Network;
 
 use crate::allreduce::{AllreduceSpec, Way, allreduce};
 use crate::error::BenchError;
 use crate::kvstore::{KvstoreSpec, Pull, kvstore};
 use crate::modes::curve;
+use crate::simulate::{
+    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
+};
 use crate::transfer::{TransferSpec, transfer};
 
 pub use figures::{FIGURES, Figure, Scope};
@@ -35,6 +40,10 @@ pub enum Case {
     Modes(TrainConfig),
     /// A collective operation, in several ways in turns.
     Allreduce(AllreduceSpec, Vec<Way>),
+    /// A step on a cluster of Xue et al.'s machines.
+    Simulate(SimulateSpec, Network),
+    /// A step on this machine, simulated and measured.
+    Validate(SimulateSpec),
 }
 
 impl Case {
@@ -58,6 +67,11 @@ impl Case {
                 let AllreduceSpec { transport, ranks, bytes, .. } = spec;
                 format!("{} {ranks} ranks {bytes} bytes", transport.name())
             }
+            Case::Simulate(spec, _) | Case::Validate(spec) => {
+                let SimulateSpec { model, strategy, workers, exchange, batch, .. } = spec;
+                let (strategy, exchange) = (strategy.name(), exchange.name());
+                format!("{model} {strategy} {exchange} {workers} workers, batch {batch}")
+            }
         }
     }
 }
@@ -77,20 +91,22 @@ fn job_name(config: &TrainConfig) -> String {
 pub struct Runner<'a> {
     job: &'a JobSpec,
     /// Kept true while this process works alone, so that it may simply be ended then.
-    alone: &'a AtomicBool,
+    alone: &'a Arc<AtomicBool>,
     repetitions: usize,
     /// By what decides them: the weights that a job ended with.
     weights: HashMap<String, String>,
     /// By job, in milliseconds a step of one worker alone.
     local_ms: HashMap<String, f64>,
+    /// This machine, once something was simulated on it.
+    here: Option<Network>,
 }
 
 impl<'a> Runner<'a> {
     /// `job` says how to start members; its kind, roles, hosts and payload are filled in.
-    pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
+    pub fn new(job: &'a JobSpec, alone: &'a Arc<AtomicBool>, quick: bool) -> Runner<'a> {
         let repetitions = if quick { 1 } else { 3 };
-        let (weights, local_ms) = (HashMap::new(), HashMap::new());
-        Runner { job, alone, repetitions, weights, local_ms }
+        let (weights, local_ms, here) = (HashMap::new(), HashMap::new(), None);
+        Runner { job, alone, repetitions, weights, local_ms, here }
     }
 
     /// Does a case, and tells of each line that it gives.
@@ -120,7 +136,23 @@ impl<'a> Runner<'a> {
             Case::Allreduce(spec, ways) => {
                 allreduce(spec, ways, self.job)?.iter().try_for_each(|result| tell(on_line, result))
             }
+            Case::Simulate(spec, network) => {
+                tell(on_line, &simulate(spec, network, Compute::Paper)?)
+            }
+            Case::Validate(spec) => tell(on_line, &self.validate(spec)?),
         }
+    }
+
+    fn validate(&mut self, spec: &SimulateSpec) -> Result<SimulateResult, BenchError> {
+        let here = match self.here.take() {
+            Some(here) => here,
+            None => calibrate("this machine", self.job)?,
+        };
+        let here = self.here.insert(here);
+        let compute_s = measure_compute(spec, self.job, self.alone)?;
+        let simulated = simulate(spec, here, Compute::Given(compute_s))?;
+        let measured = measure_step(spec, simulated.servers, self.job, self.alone)?;
+        Ok(SimulateResult { measured_step_s: Some(measured), ..simulated })
     }
 }
 

@@ -254,8 +254,10 @@ fn run(
     job: &JobSpec,
     alone: &Arc<AtomicBool>,
 ) -> Result<StepResult, BenchError> {
-    let options = StepOptions { repetitions: REPETITIONS, overlap: false, alone: alone.clone() };
-    step(config, &options, job, &mut |_| {})
+    let (against, alone) = (Vec::new(), alone.clone());
+    let options = StepOptions { repetitions: REPETITIONS, against, overlap: false, alone };
+    let mut results = step(config, &options, job, &mut |_| {})?;
+    results.pop().ok_or(BenchError::Zero { what: "--repetitions" })
 }
 
 fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {

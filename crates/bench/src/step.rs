@@ -21,6 +21,8 @@ use crate::statistics::Summary;
 pub struct StepOptions {
     /// Measurements of each kind, which alternate.
     pub repetitions: usize,
+    /// Exchanges by which the same job is measured, too.
+    pub against: Vec<Exchange>,
     /// Measure what the job computes and what it exchanges by themselves, too.
     pub overlap: bool,
     /// Kept true while this process works alone, so that it may simply be ended then.
@@ -33,7 +35,7 @@ pub enum StepEvent {
     /// How bytes travel, where that was not given or not sure; once.
     Transport(Choice),
     Measured {
-        kind: &'static str,
+        kind: String,
         ms: f64,
     },
 }
@@ -93,8 +95,8 @@ pub struct Overlap {
     pub step_over_sum: f64,
 }
 
-/// Measures. `config` says what the job computes, and with [`Strategy::Local`] that one process is all that is
-/// measured. `job` says how to start
+/// Measures, and gives a result for each exchange: the configuration's, then those to hold it against. `config` says
+/// what the job computes, and with [`Strategy::Local`] that one process is all that is measured. `job` says how to start
 /// members; its kind, roles, hosts and payload are filled in. `on_event` is told of each measurement.
 ///
 /// # Errors
@@ -104,100 +106,153 @@ pub fn step(
     options: &StepOptions,
     job: &JobSpec,
     on_event: &mut dyn FnMut(StepEvent),
-) -> Result<StepResult, BenchError> {
+) -> Result<Vec<StepResult>, BenchError> {
+    let none = || BenchError::Zero { what: "--repetitions" };
     if options.repetitions == 0 {
-        return Err(BenchError::Zero { what: "--repetitions" });
+        return Err(none());
     }
     let local = Prepared::new(alone(config))?;
-    let untraced = TrainConfig { trace: None, ..config.clone() };
-    let ps = match config.strategy {
-        Strategy::Local => None,
-        _ => Some(Job::new(&untraced, job)?),
+    let exchanges: Vec<Exchange> = match config.strategy {
+        Strategy::Local => Vec::new(),
+        _ => std::iter::once(config.exchange).chain(options.against.iter().copied()).collect(),
     };
-    let halves = match options.overlap && ps.is_some() {
-        true => Some([compute(&untraced), communication(&untraced)]),
-        false => None,
-    };
-    let halves = halves.map(|[compute, communication]| {
-        Ok::<_, BenchError>([Job::new(&compute, job)?, Job::new(&communication, job)?])
+    let ways = exchanges.iter().map(|&exchange| {
+        Way::new(&TrainConfig { exchange, trace: None, ..config.clone() }, options.overlap, job)
     });
-    let halves = halves.transpose()?;
-    let (mut local_ms, mut ps_ms) = (Vec::new(), Vec::new());
-    let mut halves_ms = [Vec::new(), Vec::new()];
-    let mut weights = Weights::default();
-    let (mut last, mut members) = (TrainReport::default(), Vec::new());
-    let mut transport = ps.as_ref().and_then(|ps| ps.prepared.config.settled_transport());
-    for repetition in 0..options.repetitions {
+    let mut ways = ways.collect::<Result<Vec<Way>, BenchError>>()?;
+    let mut local_ms = Vec::new();
+    let (mut weights, mut last) = (Weights::default(), TrainReport::default());
+    for _ in 0..options.repetitions {
         last = run_alone(&local, &options.alone)?;
-        local_ms.push(step_ms(std::slice::from_ref(&last), &local));
-        on_event(StepEvent::Measured { kind: "local", ms: local_ms[local_ms.len() - 1] });
+        let ms = step_ms(std::slice::from_ref(&last), &local);
+        local_ms.push(ms);
+        on_event(StepEvent::Measured { kind: "local".to_string(), ms });
         weights.local(std::slice::from_ref(&last))?;
-        let Some(ps) = &ps else { continue };
-        let outcome = launch(&ps.spec, &mut |update| match update {
-            Update::Transport(choice) if repetition == 0 => on_event(StepEvent::Transport(choice)),
-            _ => {}
-        })?;
-        transport = outcome.negotiated.or(transport);
-        members = reports(outcome)?;
-        ps_ms.push(step_ms(&members, &ps.prepared));
-        on_event(StepEvent::Measured { kind: config.strategy.name(), ms: ps_ms[ps_ms.len() - 1] });
-        if promises_bits(&ps.prepared) {
-            weights.ps(&members)?;
-        }
-        let kinds = ["compute", "communication"];
-        for ((half, ms), kind) in halves.iter().flatten().zip(&mut halves_ms).zip(kinds) {
-            let members = reports(launch(&half.spec, &mut |_| {})?)?;
-            ms.push(step_ms(&members, &half.prepared));
-            on_event(StepEvent::Measured { kind, ms: ms[ms.len() - 1] });
+        for way in &mut ways {
+            way.measure(&mut weights, on_event)?;
         }
     }
-    if config.trace.is_some() && ps.is_some() {
+    if config.trace.is_some() && !ways.is_empty() {
         let Job { prepared, spec } = Job::new(&traced(config), job)?;
         launch_train(&prepared, &spec, &mut |_| {})?;
     }
-    let [compute_ms, communication_ms] = halves_ms.map(Summary::of);
-    let overlap = |step_ms: f64| {
-        let (compute_ms, communication_ms) = (compute_ms?, communication_ms?);
-        let (compute, communication) = (compute_ms.median, communication_ms.median);
-        Some(Overlap {
-            compute_ms,
-            communication_ms,
-            step_over_longer: step_ms / compute.max(communication),
-            step_over_sum: step_ms / (compute + communication),
-        })
-    };
-    let none = || BenchError::Zero { what: "--repetitions" };
-    let local_ms = Summary::of(local_ms).ok_or_else(none)?;
-    let sum = |of: fn(&TrainReport) -> u64| members.iter().map(of).sum::<u64>();
-    // fits: counts far below 2^53
-    let per_step = |count: u64| count as f64 / local.steps() as f64;
-    let ps = Summary::of(ps_ms).map(|ps_ms| PsResult {
-        transport: transport.unwrap_or(config.transport),
-        exchange: config.exchange,
-        ratio: ps_ms.median / local_ms.median,
-        ps_ms,
-        bytes_copied: sum(|report| report.bytes_copied),
-        poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
-        waits_per_step: per_step(sum(|report| report.polling.waits)),
-        overlap: overlap(ps_ms.median),
-    });
-    Ok(StepResult {
+    let result = StepResult {
         bench: "step",
         strategy: config.strategy.name(),
         model: config.model.clone(),
         data: config.data.clone(),
         workers: config.workers,
-        servers: if ps.is_some() { config.servers_started() } else { 0 },
+        servers: 0,
         batch: config.batch,
         steps: local.steps(),
         threads: config.threads,
         kernels: last.kernels,
-        local_ms,
+        local_ms: Summary::of(local_ms).ok_or_else(none)?,
         local_peak_bytes: last.peak_bytes,
-        ps,
+        ps: None,
         weights_sha256: weights.first.unwrap_or_default(),
         machine: Machine::here(),
-    })
+    };
+    if ways.is_empty() {
+        return Ok(vec![result]);
+    }
+    let of = |way: Way| {
+        let ps = way.result(result.local_ms.median).ok_or_else(none)?;
+        Ok(StepResult { servers: config.servers_started(), ps: Some(ps), ..result.clone() })
+    };
+    ways.into_iter().map(of).collect()
+}
+
+/// The job by one exchange, and what was measured of it.
+struct Way {
+    job: Job,
+    /// What it computes and what it communicates, by themselves.
+    halves: Option<[Job; 2]>,
+    /// In milliseconds a step.
+    ms: Vec<f64>,
+    halves_ms: [Vec<f64>; 2],
+    transport: Option<Transport>,
+    /// What the members of the last measurement reported.
+    members: Vec<TrainReport>,
+}
+
+impl Way {
+    fn new(config: &TrainConfig, overlap: bool, job: &JobSpec) -> Result<Way, BenchError> {
+        let halves = overlap.then(|| [compute(config), communication(config)]);
+        let halves = halves.map(|[compute, communication]| {
+            Ok::<_, BenchError>([Job::new(&compute, job)?, Job::new(&communication, job)?])
+        });
+        Ok(Way {
+            job: Job::new(config, job)?,
+            halves: halves.transpose()?,
+            ms: Vec::new(),
+            halves_ms: [Vec::new(), Vec::new()],
+            transport: config.settled_transport(),
+            members: Vec::new(),
+        })
+    }
+
+    fn measure(
+        &mut self,
+        weights: &mut Weights,
+        on_event: &mut dyn FnMut(StepEvent),
+    ) -> Result<(), BenchError> {
+        let Job { prepared, spec } = &self.job;
+        let is_first = self.ms.is_empty();
+        let outcome = launch(spec, &mut |update| match update {
+            Update::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
+            _ => {}
+        })?;
+        self.transport = outcome.negotiated.or(self.transport);
+        self.members = reports(outcome)?;
+        if promises_bits(prepared) {
+            weights.ps(&self.members)?;
+        }
+        let TrainConfig { strategy, exchange, .. } = &prepared.config;
+        let (kind, exchange) = (strategy.name(), exchange.name());
+        let mut tell = |kind: String, all_ms: &mut Vec<f64>, ms: f64| {
+            all_ms.push(ms);
+            on_event(StepEvent::Measured { kind, ms });
+        };
+        tell(format!("{kind} {exchange}"), &mut self.ms, step_ms(&self.members, prepared));
+        let kinds = ["compute", "communication"];
+        for ((half, all_ms), kind) in
+            self.halves.iter().flatten().zip(&mut self.halves_ms).zip(kinds)
+        {
+            let members = reports(launch(&half.spec, &mut |_| {})?)?;
+            tell(kind.to_string(), all_ms, step_ms(&members, &half.prepared));
+        }
+        Ok(())
+    }
+
+    /// None: nothing was measured.
+    fn result(self, local_ms: f64) -> Option<PsResult> {
+        let ps_ms = Summary::of(self.ms)?;
+        let [compute_ms, communication_ms] = self.halves_ms.map(Summary::of);
+        let overlap = compute_ms.zip(communication_ms).map(|(compute_ms, communication_ms)| {
+            let (compute, communication) = (compute_ms.median, communication_ms.median);
+            Overlap {
+                compute_ms,
+                communication_ms,
+                step_over_longer: ps_ms.median / compute.max(communication),
+                step_over_sum: ps_ms.median / (compute + communication),
+            }
+        });
+        let Job { prepared, .. } = &self.job;
+        let sum = |of: fn(&TrainReport) -> u64| self.members.iter().map(of).sum::<u64>();
+        // fits: counts far below 2^53
+        let per_step = |count: u64| count as f64 / prepared.steps() as f64;
+        Some(PsResult {
+            transport: self.transport.unwrap_or(prepared.config.transport),
+            exchange: prepared.config.exchange,
+            ps_ms,
+            ratio: ps_ms.median / local_ms,
+            bytes_copied: sum(|report| report.bytes_copied),
+            poll_misses_per_step: per_step(sum(|report| report.polling.poll_misses)),
+            waits_per_step: per_step(sum(|report| report.polling.waits)),
+            overlap,
+        })
+    }
 }
 
 /// The same replicas in one process, which uses no transport, and groups nobody.

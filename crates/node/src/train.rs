@@ -23,7 +23,6 @@ use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
 use tensorwire_models::{Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
 
-use crate::carried::Carried;
 use crate::config::{self, ConfigError, Schedule, Seat, Strategy, TrainConfig};
 use crate::group::ClientError;
 use crate::launch::{JobError, JobOutcome, JobSpec, Update, launch};
@@ -418,20 +417,8 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
     };
     let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
     let (session, replicas) = (&mut session, 0..config.workers);
-    let (shape, shard, concludes) = (*shape, 0, true);
-    let (averaging, carried) = (None, Carried::default());
-    let mut trainer = Trainer {
-        config,
-        program,
-        plan,
-        shape,
-        session,
-        replicas,
-        shard,
-        concludes,
-        averaging,
-        carried,
-    };
+    let trainer = Trainer::new(config, program, plan, *shape, session, replicas);
+    let mut trainer = Trainer { concludes: true, ..trainer };
     trainer.initialise()?;
     let mut report = trainer.train(Some(data), caller)?;
     trainer.conclude(Some(data), &mut report)?;
@@ -508,19 +495,9 @@ fn member_part(member: &Member) -> Result<(), TrainError> {
     let shard = if config.asynchronous { part } else { 0 };
     let (program, plan, config) = (&program, &plan, &config);
     let session = &mut open.sessions[0];
-    let (concludes, averaging, carried) = (is_worker && part == 0, None, Carried::default());
-    let mut trainer = Trainer {
-        config,
-        program,
-        plan,
-        shape,
-        session,
-        replicas,
-        shard,
-        concludes,
-        averaging,
-        carried,
-    };
+    let concludes = is_worker && part == 0;
+    let trainer = Trainer::new(config, program, plan, shape, session, replicas);
+    let mut trainer = Trainer { shard, concludes, ..trainer };
     trainer.initialise()?;
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     trainer.conclude(data.as_ref(), &mut report)?;
@@ -536,22 +513,8 @@ fn serve_lanes(
     shape: JobShape,
     open: &mut OpenLanes,
 ) -> Result<TrainReport, TrainError> {
-    let (replicas, shard, concludes) = (0..0, 0, false);
     let session = &mut open.sessions[0];
-    let (averaging, carried) = (None, Carried::default());
-    let first = Trainer {
-        config,
-        program,
-        plan,
-        shape,
-        session,
-        replicas,
-        shard,
-        concludes,
-        averaging,
-        carried,
-    };
-    first.initialise()?;
+    Trainer::new(config, program, plan, shape, session, 0..0).initialise()?;
     let mut told = Ok(());
     lanes::serve(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it

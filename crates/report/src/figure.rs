@@ -105,6 +105,18 @@ pub(crate) struct Claim {
     pub(crate) wants: Wants,
 }
 
+impl Claim {
+    /// Of every plot of a figure.
+    pub(crate) const fn of(
+        says: &'static str,
+        ours: &'static [&'static str],
+        against: &'static [&'static str],
+        wants: Wants,
+    ) -> Claim {
+        Claim { says, only: &[], ours, against, wants }
+    }
+}
+
 /// What is made of the ratios of ours to the other (above 1: ours is better) over a plot's points, and how large it
 /// is to be.
 #[derive(Clone, Copy, Debug, PartialEq)]

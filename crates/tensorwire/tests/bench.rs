@@ -92,8 +92,17 @@ fn transfers_by_message_are_verified_and_their_copies_counted() {
 
 #[test]
 fn a_step_gives_the_same_weights_with_and_without_communication() {
-    let lines = bench("step --steps 3 --repetitions 1 --batch 8 --exchange grpc-rdma");
-    assert_eq!(lines[0]["exchange"], "grpc-rdma");
+    let against = "--against grpc-rdma,zero-copy,write,write";
+    let lines = bench(&format!("step --steps 3 --repetitions 2 --batch 8 {against}"));
+    let exchanges: Vec<&str> =
+        lines.iter().map(|line| line["exchange"].as_str().unwrap()).collect();
+    assert_eq!(exchanges, ["zero-copy", "grpc-rdma", "write"], "each once");
+    for line in &lines {
+        assert_eq!(line["weights_sha256"], lines[0]["weights_sha256"], "{line}");
+        assert_eq!((&line["ps_ms"]["count"], &line["servers"]), (&2.into(), &2.into()), "{line}");
+        let copies = line["exchange"] == "grpc-rdma";
+        assert_eq!(line["bytes_copied"].as_u64().unwrap() > 0, copies, "{line}");
+    }
     let lines = bench("step --steps 3 --repetitions 1 --batch 8");
     assert_eq!(lines.len(), 1);
     let line = &lines[0];
@@ -307,6 +316,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("allreduce --design reg", "--devices <D>"),
         ("allreduce --ranks 2 --devices 40", "80 vectors are more than have exact sums"),
         ("allreduce --table none", "cannot read the table none"),
+        ("allreduce --algorithm direct --table none", "--table is what --algorithm auto looks at"),
         ("allreduce --tune none/table", "cannot write the table to none/table"),
         ("allreduce --tune table --devices 2", "cannot be used with"),
         ("modes --modes ps", "ps cannot be looked at epoch by epoch"),
@@ -316,6 +326,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("evaluation --only fig8", "possible values: transfer, throughput"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
+        ("step --strategy local --against zmq", "--against is for jobs of several processes"),
     ] {
         let Ended { status, stdout, stderr, .. } =
             Job::start(&format!("bench {arguments}")).end(LIMIT);

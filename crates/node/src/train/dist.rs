@@ -381,20 +381,8 @@ fn work(
     let of_one = config.is_of_one();
     let replicas = if of_one { 0..1 } else { rank.0..rank.0 + 1 };
     let shard = if of_one { rank.index() } else { 0 };
-    let (session, shape, concludes) = (&mut session, *shape, rank.0 == 0);
-    let averaging = None;
-    let mut trainer = Trainer {
-        config,
-        program,
-        plan,
-        shape,
-        session,
-        replicas,
-        shard,
-        concludes,
-        averaging,
-        carried,
-    };
+    let trainer = Trainer::new(config, program, plan, *shape, &mut session, replicas);
+    let mut trainer = Trainer { shard, concludes: rank.0 == 0, carried, ..trainer };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     // whoever evaluates has what all have pushed
     meet(&mut worker.lock())?;
@@ -440,20 +428,9 @@ fn follow(
     let exchange = Box::new(GroupExchange::new(group.clone(), bound, None, carried.clone()));
     let options = session_options(config);
     let mut session = Session::new(plan, here, storage, kernels.clone(), Some(exchange), options)?;
-    let (session, replicas, shard) = (&mut session, worker..worker + 1, 0);
-    let (shape, concludes, averaging) = (*shape, false, None);
-    let mut trainer = Trainer {
-        config,
-        program,
-        plan,
-        shape,
-        session,
-        replicas,
-        shard,
-        concludes,
-        averaging,
-        carried,
-    };
+    let replicas = worker..worker + 1;
+    let trainer = Trainer::new(config, program, plan, *shape, &mut session, replicas);
+    let mut trainer = Trainer { carried, ..trainer };
     let mut report = trainer.train(data.as_ref(), &mut &*member)?;
     trainer.conclude(None, &mut report)?;
     leave_group(member, Some(&group), &mut report)?;

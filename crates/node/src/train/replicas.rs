@@ -47,21 +47,10 @@ pub(super) fn work(
     let options = session_options(config);
     let mut session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
     let weights = weights(part, worker, &session)?;
-    let session = &mut session;
-    let (shape, replicas, concludes) = (*shape, worker..worker + 1, worker == 0);
+    let replicas = worker..worker + 1;
     let averaging = config.averaging();
-    let mut trainer = Trainer {
-        config,
-        program,
-        plan,
-        shape,
-        session,
-        replicas,
-        shard: 0,
-        concludes,
-        averaging: None,
-        carried,
-    };
+    let trainer = Trainer::new(config, program, plan, *shape, &mut session, replicas);
+    let mut trainer = Trainer { concludes: worker == 0, carried, ..trainer };
     trainer.initialise()?;
     if let Some(store) = &mut store {
         begin(store, part, |_| None, member, patience)?;

@@ -59,6 +59,31 @@ impl Begun {
     }
 }
 
+impl<'a> Trainer<'a> {
+    /// Of the whole data, alone, with nothing to conclude; what else it is, its fields say.
+    pub(super) fn new(
+        config: &'a TrainConfig,
+        program: &'a Program,
+        plan: &'a Plan,
+        shape: JobShape,
+        session: &'a mut Session,
+        replicas: Range<u32>,
+    ) -> Trainer<'a> {
+        Trainer {
+            config,
+            program,
+            plan,
+            shape,
+            session,
+            replicas,
+            shard: 0,
+            concludes: false,
+            averaging: None,
+            carried: Carried::default(),
+        }
+    }
+}
+
 impl Trainer<'_> {
     /// Gives the variables that live here their first values: from a file or from the seed.
     pub(super) fn initialise(&self) -> Result<(), TrainError> {

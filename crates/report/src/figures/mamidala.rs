@@ -20,8 +20,8 @@ pub(super) const EPOCHS: Figure = Figure {
     y: Axis { title: "an epoch", unit: Unit::Seconds, scale: Scale::Linear },
     better: Better::Lower,
     claims: &[
-        claim("mpi-sgd over dist-sgd", &["mpi-sgd"], &["dist-sgd"], Wants::Least(6.0)),
-        claim(
+        Claim::of("mpi-sgd over dist-sgd", &["mpi-sgd"], &["dist-sgd"], Wants::Least(6.0)),
+        Claim::of(
             "mpi-asgd not slower than dist-asgd",
             &["mpi-asgd"],
             &["dist-asgd"],
@@ -43,37 +43,37 @@ pub(super) const CURVES: Figure = Figure {
     y: Axis { title: "test accuracy", unit: Unit::Plain, scale: Scale::Linear },
     better: Better::Higher,
     claims: &[
-        claim(
+        Claim::of(
             "mpi-esgd over dist-sgd, to the same accuracy",
             &["mpi-esgd"],
             &["dist-sgd"],
             Wants::TimeTo(2.0),
         ),
-        claim(
+        Claim::of(
             "mpi-esgd over dist-asgd, to the same accuracy",
             &["mpi-esgd"],
             &["dist-asgd"],
             Wants::TimeTo(2.0),
         ),
-        claim(
+        Claim::of(
             "mpi-esgd over mpi-asgd, to the same accuracy",
             &["mpi-esgd"],
             &["mpi-asgd"],
             Wants::TimeTo(2.0),
         ),
-        claim(
+        Claim::of(
             "mpi-esgd over mpi-sgd, to the same accuracy",
             &["mpi-esgd"],
             &["mpi-sgd"],
             Wants::TimeTo(2.0),
         ),
-        claim(
+        Claim::of(
             "mpi-sgd over dist-sgd, to the same accuracy",
             &["mpi-sgd"],
             &["dist-sgd"],
             Wants::TimeTo(1.0),
         ),
-        claim(
+        Claim::of(
             "mpi-asgd over dist-asgd, to the same accuracy",
             &["mpi-asgd"],
             &["dist-asgd"],
@@ -125,15 +125,6 @@ pub(super) const TENSORS_BY_SIZE: Figure = Figure {
         wants: Wants::Best(6.0),
     }],
 };
-
-const fn claim(
-    says: &'static str,
-    ours: &'static [&'static str],
-    against: &'static [&'static str],
-    wants: Wants,
-) -> Claim {
-    Claim { says, only: &[], ours, against, wants }
-}
 
 fn epochs(line: &Line) -> Result<Vec<Point>, Lacks> {
     let (epoch, seconds) = (line.number("epoch")?, line.number("seconds")?);

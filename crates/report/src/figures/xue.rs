@@ -22,13 +22,13 @@ pub(super) const TRANSFER: Figure = Figure {
     y: time("Send to the end of reduce_max"),
     better: Better::Lower,
     claims: &[
-        claim("over gRPC.TCP, every size", OURS, &["grpc-tcp"], Wants::Least(1.7)),
-        claim("over gRPC.TCP, the best size", OURS, &["grpc-tcp"], Wants::Best(61.0)),
-        claim("over gRPC.RDMA, every size", OURS, &["grpc-rdma"], Wants::Least(1.3)),
-        claim("over gRPC.RDMA, the best size", OURS, &["grpc-rdma"], Wants::Best(14.0)),
-        claim("over a copy at the sender, every size", WRITE, &["copy"], Wants::Least(1.2)),
-        claim("over a copy at the sender, the best size", WRITE, &["copy"], Wants::Best(1.8)),
-        claim("not slower than TensorFlow here", OURS, &[TENSORFLOW], Wants::Least(1.0)),
+        Claim::of("over gRPC.TCP, every size", OURS, &["grpc-tcp"], Wants::Least(1.7)),
+        Claim::of("over gRPC.TCP, the best size", OURS, &["grpc-tcp"], Wants::Best(61.0)),
+        Claim::of("over gRPC.RDMA, every size", OURS, &["grpc-rdma"], Wants::Least(1.3)),
+        Claim::of("over gRPC.RDMA, the best size", OURS, &["grpc-rdma"], Wants::Best(14.0)),
+        Claim::of("over a copy at the sender, every size", WRITE, &["copy"], Wants::Least(1.2)),
+        Claim::of("over a copy at the sender, the best size", WRITE, &["copy"], Wants::Best(1.8)),
+        Claim::of("not slower than TensorFlow here", OURS, &[TENSORFLOW], Wants::Least(1.0)),
     ],
 };
 
@@ -53,7 +53,7 @@ pub(super) const THROUGHPUT: Figure = Figure {
         of_model(&["inception-v3"], Wants::Mean(1.65)),
         Claim {
             only: &["vgg16"],
-            ..claim("over gRPC.TCP, the best batch", OURS, &["grpc-tcp"], Wants::Best(25.0))
+            ..Claim::of("over gRPC.TCP, the best batch", OURS, &["grpc-tcp"], Wants::Best(25.0))
         },
     ],
 };
@@ -97,7 +97,7 @@ pub(super) const SCALING: Figure = Figure {
         scales("over local, 8 workers", &["lstm"], &[LOCAL], Wants::At(8.0, 5.0)),
         scales("over local, 8 workers", &["inception-v3"], &[LOCAL], Wants::At(8.0, 7.9)),
         scales("over local, 8 workers", &["vgg16"], &[LOCAL], Wants::At(8.0, 4.3)),
-        claim("faster than local with 2 workers", OURS, &[LOCAL], Wants::At(2.0, 1.0)),
+        Claim::of("faster than local with 2 workers", OURS, &[LOCAL], Wants::At(2.0, 1.0)),
         scales("over gRPC.RDMA, 8 workers", &["lstm"], &["grpc-rdma"], Wants::At(8.0, 1.98)),
         scales(
             "over gRPC.RDMA, 8 workers",
@@ -120,21 +120,12 @@ pub(super) const COPIES: Figure = Figure {
     shape: Shape::Bars,
     y: Axis { title: "a step at batch 8", unit: Unit::Seconds, scale: Scale::Linear },
     better: Better::Lower,
-    claims: &[claim("the best of all models", WRITE, &["copy"], Wants::BestOfAll(1.21))],
+    claims: &[Claim::of("the best of all models", WRITE, &["copy"], Wants::BestOfAll(1.21))],
 };
-
-const fn claim(
-    says: &'static str,
-    ours: &'static [&'static str],
-    against: &'static [&'static str],
-    wants: Wants,
-) -> Claim {
-    Claim { says, only: &[], ours, against, wants }
-}
 
 /// A model's throughput over gRPC.RDMA.
 const fn of_model(only: &'static [&'static str], wants: Wants) -> Claim {
-    Claim { only, ..claim("over gRPC.RDMA", OURS, &["grpc-rdma"], wants) }
+    Claim { only, ..Claim::of("over gRPC.RDMA", OURS, &["grpc-rdma"], wants) }
 }
 
 /// A model's throughput with so many workers.
@@ -144,7 +135,7 @@ const fn scales(
     against: &'static [&'static str],
     wants: Wants,
 ) -> Claim {
-    Claim { only, ..claim(says, OURS, against, wants) }
+    Claim { only, ..Claim::of(says, OURS, against, wants) }
 }
 
 const fn converges(
@@ -153,7 +144,7 @@ const fn converges(
     against: &'static [&'static str],
     faster: f64,
 ) -> Claim {
-    Claim { only, ..claim(says, OURS, against, Wants::TimeTo(faster)) }
+    Claim { only, ..Claim::of(says, OURS, against, Wants::TimeTo(faster)) }
 }
 
 fn transfer(line: &Line) -> Result<Vec<Point>, Lacks> {

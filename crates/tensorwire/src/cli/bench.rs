@@ -18,7 +18,7 @@ use tensorwire_bench::{
     BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult,
     TransferSpec, step, transfer, transfer_sizes,
 };
-use tensorwire_node::{ConfigError, Transport, verbs_usable};
+use tensorwire_node::{ConfigError, Strategy, Transport, verbs_usable};
 
 use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs, TransportArg, WireArgs};
 use super::job::{end_at_once_while, job_spec};
@@ -137,66 +137,72 @@ fn transfer_row(result: &TransferResult) -> Vec<String> {
 
 fn run_step(args: StepArgs) -> Result<(), Failure> {
     let (repetitions, overlap, json) = (args.repetitions, args.overlap, args.json.clone());
+    let against = args.against();
     let config = args.config()?;
+    if config.strategy == Strategy::Local && !against.is_empty() {
+        return Err(Failure::user(
+            "--against is for jobs of several processes; --strategy local exchanges nothing",
+        ));
+    }
     let mut lines = Lines::open(json.as_deref())?;
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
-    let options = StepOptions { repetitions, overlap, alone };
+    let options = StepOptions { repetitions, against, overlap, alone };
     let liveness_ms = config.liveness_ms();
     // its kind, roles and payload are filled in
     let job = job_spec(config.listen, liveness_ms, "", vec![], serde_json::Value::Null)?;
     announce(&Machine::here());
-    let result = step(&config, &options, &job, &mut |event| match event {
+    let results = step(&config, &options, &job, &mut |event| match event {
         StepEvent::Transport(choice) => note(choice),
         StepEvent::Measured { kind, ms } => note(format_args!("{kind}: {ms:.2} ms/step")),
     })?;
-    lines.append(&result)?;
-    show_step(&result)
+    results.iter().try_for_each(|result| lines.append(result))?;
+    show_step(&results)
 }
 
-fn show_step(result: &StepResult) -> Result<(), Failure> {
+fn show_step(results: &[StepResult]) -> Result<(), Failure> {
     let ms = |ms: f64| human_seconds(ms * 1e-3);
-    let workers = result.workers;
-    let peak = human_bytes(result.local_peak_bytes);
-    let replicas = if workers == 1 { "replica" } else { "replicas" };
-    let local = format!("local: {workers} {replicas} in one process, {peak} at most");
-    let one = "1.00".to_string();
-    let mut rows = vec![vec![local, ms(result.local_ms.median), ms(result.local_ms.p90), one]];
-    if let Some(ps) = &result.ps {
-        let (servers, transport, exchange) =
-            (result.servers, ps.transport.name(), ps.exchange.name());
-        rows.push(vec![
-            format!(
-                "{}: {workers} workers, {servers} servers, {transport}, {exchange}",
-                result.strategy
-            ),
-            ms(ps.ps_ms.median),
-            ms(ps.ps_ms.p90),
-            format!("{:.2}", ps.ratio),
-        ]);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for result in results {
+        let workers = result.workers;
+        if rows.is_empty() {
+            let peak = human_bytes(result.local_peak_bytes);
+            let replicas = if workers == 1 { "replica" } else { "replicas" };
+            let local = format!("local: {workers} {replicas} in one process, {peak} at most");
+            let of = &result.local_ms;
+            rows.push(vec![local, ms(of.median), ms(of.p90), "1.00".to_string()]);
+        }
+        let Some(ps) = &result.ps else { continue };
+        let (transport, exchange) = (ps.transport.name(), ps.exchange.name());
+        let StepResult { strategy, servers, .. } = result;
+        let job =
+            format!("{strategy}: {workers} workers, {servers} servers, {transport}, {exchange}");
+        let halves = ps.overlap.iter().flat_map(halves);
+        let halves = halves.map(|(what, of)| (what.to_string(), of));
+        for (what, of) in std::iter::once((job, &ps.ps_ms)).chain(halves) {
+            let ratio = format!("{:.2}", of.median / result.local_ms.median);
+            rows.push(vec![what, ms(of.median), ms(of.p90), ratio]);
+        }
     }
-    for (what, of) in result.ps.iter().filter_map(|ps| ps.overlap.as_ref()).flat_map(halves) {
-        let shown = format!("{:.2}", of.median / result.local_ms.median);
-        rows.push(vec![what.to_string(), ms(of.median), ms(of.p90), shown]);
-    }
+    let Some(first) = results.first() else { return Ok(()) };
     print(format_args!(
         "{} on {}, batch {} per worker, {} steps; {}",
-        result.model, result.data, result.batch, result.steps, result.kernels
+        first.model, first.data, first.batch, first.steps, first.kernels
     ))?;
     print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
-    if let Some(overlap) = result.ps.as_ref().and_then(|ps| ps.overlap.as_ref()) {
-        print(format_args!(
-            "a step is {:.2} of the longer of computing and communicating, {:.2} of both",
-            overlap.step_over_longer, overlap.step_over_sum
-        ))?;
+    for ps in results.iter().filter_map(|result| result.ps.as_ref()) {
+        let (exchange, copied) = (ps.exchange.name(), ps.bytes_copied);
+        print(format_args!("{exchange}: {copied} bytes copied by the runtime"))?;
+        if let Some(overlap) = &ps.overlap {
+            print(format_args!(
+                "{exchange}: a step is {:.2} of the longer of computing and communicating, {:.2} of both",
+                overlap.step_over_longer, overlap.step_over_sum
+            ))?;
+        }
     }
-    let copied =
-        result.ps.as_ref().map(|ps| format!("; {} bytes copied by the runtime", ps.bytes_copied));
     print(format_args!(
-        "medians of {}; the same weights in all, sha256 {}{}",
-        result.local_ms.count,
-        result.weights_sha256,
-        copied.unwrap_or_default()
+        "medians of {}; the same weights in all, sha256 {}",
+        first.local_ms.count, first.weights_sha256
     ))
 }
 

@@ -1,7 +1,7 @@
 //! `tensorwire report`: what was measured, as a page.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tensorwire_node::whole_file;
 use tensorwire_report::{Line, report};
@@ -10,20 +10,30 @@ use super::args::ReportArgs;
 use super::{Failure, output::print};
 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    let (output, shown) = (&args.output, args.output.display());
-    if args.lines.iter().any(|file| is_same(file, output)) {
+    check_output(&args.output, &args.lines)?;
+    write(&args.output, &args.lines)
+}
+
+/// Fails if a page cannot be written there, or would replace the lines that it is made of.
+pub(super) fn check_output(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let shown = output.display();
+    if files.iter().any(|file| is_same(file, output)) {
         return Err(Failure::user(format!(
-            "the page would replace the lines in {shown}; give --output another file"
+            "the page would replace the lines in {shown}; give it another file"
         )));
     }
-    let unwritable = |error| {
+    whole_file::check_writable(output).map_err(|error| {
         Failure::user(format!(
-            "cannot write a page to {shown}: {error}; give --output a file in a folder that exists"
+            "cannot write a page to {shown}: {error}; give it a file in a folder that exists"
         ))
-    };
-    whole_file::check_writable(output).map_err(unwritable)?;
+    })
+}
+
+/// Makes a page of the lines in files.
+pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let shown = output.display();
     let mut lines = Vec::new();
-    for file in &args.lines {
+    for file in files {
         let name = file.display().to_string();
         let text = std::fs::read_to_string(file).map_err(|error| {
             Failure::user(format!(

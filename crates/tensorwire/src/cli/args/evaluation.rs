@@ -11,9 +11,10 @@ use super::ExchangeArg;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  tensorwire bench evaluation --quick --json results.jsonl    everything, in less than 25 minutes on 2 cores
+  tensorwire bench evaluation --quick --json results.jsonl --report evaluation.html
+                                                  everything, in less than 30 minutes on 2 cores, and a page of it
   tensorwire bench evaluation --only transfer,modes
-  tensorwire bench evaluation --list                          which figures there are, and of which paper
+  tensorwire bench evaluation --list              which figures there are, and of which paper
 
 A case that fails is said, and the rest goes on; what a job refuses on this machine is left out, and that is said,
 too. With --quick each figure has its minutes, after which nothing of it is begun any more.
@@ -35,6 +36,9 @@ pub(crate) struct EvaluationArgs {
     /// Append the lines of JSON that each benchmark gives to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Make a page of that file's lines at the end, as `tensorwire report` does
+    #[arg(long, value_name = "FILE", requires = "json")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 impl EvaluationArgs {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tensorwire_node::{ConfigError, Schedule, TraceConfig, TrainConfig};
+use tensorwire_node::{ConfigError, Exchange, Schedule, TraceConfig, TrainConfig};
 
-use super::JobArgs;
+use super::{ExchangeArg, JobArgs};
 
 /// Enough to see which are alike.
 const TRACE_STEPS: u64 = 10;
@@ -20,6 +20,9 @@ pub(crate) struct StepArgs {
     /// Measurements of each kind; the median counts
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) repetitions: usize,
+    /// Measure the same job by these exchanges, too, in turns
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "EXCHANGE")]
+    against: Vec<ExchangeArg>,
     /// Measure what the workers compute and what the job exchanges by themselves, too, and say how much of a step
     /// they share
     #[arg(long)]
@@ -33,6 +36,17 @@ pub(crate) struct StepArgs {
 }
 
 impl StepArgs {
+    /// Each once, and not the job's own again.
+    pub(crate) fn against(&self) -> Vec<Exchange> {
+        let mut all: Vec<ExchangeArg> = Vec::new();
+        for exchange in &self.against {
+            if *exchange != self.job.exchange && !all.contains(exchange) {
+                all.push(*exchange);
+            }
+        }
+        all.into_iter().map(Exchange::from).collect()
+    }
+
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let trace = self.trace.map(|path| TraceConfig { path, steps: TRACE_STEPS });
         let config = self.job.config(Schedule::Steps(self.steps))?;

@@ -40,6 +40,12 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
             "--algorithm shared is for processes that share memory; name others, or --transport shm",
         ));
     }
+    if args.table.is_some() && args.ways(&Algorithm::ALL).iter().all(|way| way.algorithm.is_some())
+    {
+        return Err(Failure::user(
+            "--table is what --algorithm auto looks at; name auto, or leave one out",
+        ));
+    }
     // its kind, roles and payload are filled in for each measurement
     let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
     announce(&Machine::here());

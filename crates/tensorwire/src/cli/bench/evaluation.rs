@@ -1,5 +1,6 @@
 //! `tensorwire bench evaluation`: everything that the papers measured, by one command.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -12,7 +13,7 @@ use super::{LIVENESS_MS, Lines, announce};
 use crate::cli::args::EvaluationArgs;
 use crate::cli::job::{end_at_once_while, job_spec};
 use crate::cli::output::{note, print};
-use crate::cli::{Failure, table::table};
+use crate::cli::{Failure, report, table::table};
 
 pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     let scope = args.scope();
@@ -20,6 +21,9 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
         return list(&scope);
     }
     let mut lines = Lines::open(args.json.as_deref())?;
+    let files: Vec<PathBuf> = args.json.iter().cloned().collect();
+    // nobody wants to measure for half an hour to hear that it cannot be written
+    args.report.as_deref().map(|page| report::check_output(page, &files)).transpose()?;
     // its kind, roles and payload are filled in for each case
     let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
     let alone = Arc::new(AtomicBool::new(false));
@@ -46,6 +50,7 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     }
     let header = ["figure", "of", "done", "left out", "no time", "failed", "lines", "took"];
     print(table(&header, &rows, &[2, 3, 4, 5, 6, 7]))?;
+    args.report.as_deref().map(|page| report::write(page, &files)).transpose()?;
     match failed {
         0 => Ok(()),
         1 => Err(Failure::other("1 case failed; what it said is above")),
