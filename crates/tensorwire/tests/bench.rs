@@ -319,6 +319,8 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("allreduce --algorithm direct --table none", "--table is what --algorithm auto looks at"),
         ("allreduce --tune none/table", "cannot write the table to none/table"),
         ("allreduce --tune table --devices 2", "cannot be used with"),
+        ("modes --modes mpi-sgd --interval 4", "--interval is for dist-esgd and mpi-esgd"),
+        ("modes --target 95", "--target is an accuracy from 0 to 1"),
         ("modes --modes ps", "ps cannot be looked at epoch by epoch"),
         ("modes --modes local", "local cannot be looked at epoch by epoch"),
         ("modes --modes mpi-sgd --clients 3", "--clients 3 does not divide --workers 4"),

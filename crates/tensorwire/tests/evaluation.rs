@@ -96,7 +96,12 @@ fn a_step_is_held_against_its_halves_and_shown_in_a_trace() {
 
 #[test]
 fn the_evaluation_runs_what_it_lists() {
-    let (lines, ended) = bench("evaluation --quick --only store-training");
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let page = page.path();
+    let only = format!("--only store-training --report {}", page.display());
+    let (lines, ended) = bench(&format!("evaluation --quick {only}"));
+    let shown = std::fs::read_to_string(page).unwrap();
+    assert!(shown.contains("<svg") && shown.contains("Training over a store"), "{shown}");
     assert!(ended.stderr.contains("store-training 1/"), "{}", ended.stderr);
     assert!(lines.len() >= 3, "zero-copy over both transports, and zmq: {}", ended.stderr);
     for line in &lines {

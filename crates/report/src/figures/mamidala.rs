@@ -92,7 +92,7 @@ pub(super) const TENSORS_BY_RANKS: Figure = Figure {
     says: "Rings that devices take part in, against reduce, MPI_Allreduce and broadcast (reg): the multi-ring is best at 4, \
            16 and 64 MB on 2 to 32 nodes; training with it is nearly 2× as fast.",
     kinds: &["allreduce"],
-    run: "tensorwire bench allreduce --devices 2 --json FILE",
+    run: "tensorwire bench evaluation --only allreduce --json FILE",
     take: by_ranks,
     shape: Shape::Lines(Axis { title: "processes", unit: Unit::Plain, scale: Scale::Log2 }),
     y: time("an all-reduce"),
@@ -112,7 +112,7 @@ pub(super) const TENSORS_BY_SIZE: Figure = Figure {
     title: "All-reduce of a tensor on several devices, by size",
     says: "A factor of six over a flat ring that connects every device (Baidu's), up to 300 MB, for 4, 8 and 16 GPUs.",
     kinds: &["allreduce"],
-    run: "tensorwire bench allreduce --devices 2 --json FILE",
+    run: "tensorwire bench evaluation --only allreduce --json FILE",
     take: by_size,
     shape: Shape::Lines(BYTES),
     y: time("an all-reduce"),

@@ -11,7 +11,7 @@ pub(super) const SPEED_UP: Figure = Figure {
     says: "On their cluster of 8 servers at 100 Gb/s, over one machine without communication: LSTM 5×, Inception-v3 7.9×, \
            VGG-16 4.3×.",
     kinds: &["simulate"],
-    run: "tensorwire simulate --preset paper-xue --model vgg16 --workers 8 --json FILE",
+    run: "tensorwire bench evaluation --only simulated --json FILE",
     take: speed_up,
     shape: Shape::Lines(WORKERS),
     y: Axis { title: "speed-up", unit: Unit::Plain, scale: Scale::Log2 },
@@ -29,7 +29,7 @@ pub(super) const VALIDATION: Figure = Figure {
     title: "How far the simulation is off",
     says: "No paper's: a step as simulated against the same step as measured, on one machine.",
     kinds: &["simulate"],
-    run: "tensorwire simulate --preset loopback --model mlp --workers 1,2 --validate --json FILE",
+    run: "tensorwire bench evaluation --only simulated --json FILE",
     take: validation,
     shape: Shape::Lines(WORKERS),
     y: time("a step"),

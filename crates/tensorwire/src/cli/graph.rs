@@ -31,6 +31,9 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             edge.fact.to_string(),
             edge.bytes().map_or("?".to_string(), |bytes| bytes.to_string()),
             match (plan.send_from, edge.transfer) {
+                _ if prepared.config.exchange.is_by_message() => {
+                    format!("a message, {}", prepared.config.exchange.name())
+                }
                 (SendFrom::Staging, Transfer::Write(_)) => "a copy, one write".to_string(),
                 (_, transfer) => transfer.to_string(),
             },
@@ -69,8 +72,10 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
     for (name, run) in runs.into_iter().filter(|_| !prepared.config.has_own_weights()) {
         let Traffic { written, by_reference, dynamic, sends } = plan.traffic(run);
+        let crosses =
+            if prepared.config.exchange.is_by_message() { "in messages" } else { "written" };
         print(format_args!(
-            "a {name}: {sends} sends; {} written, {} by reference, {dynamic} tensors of dynamic size",
+            "a {name}: {sends} sends; {} {crosses}, {} by reference, {dynamic} tensors of dynamic size",
             human_bytes(written),
             human_bytes(by_reference)
         ))?;

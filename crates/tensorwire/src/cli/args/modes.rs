@@ -38,7 +38,7 @@ pub(crate) struct ModesArgs {
     epochs: Option<u64>,
     /// ...-esgd: steps between two exchanges with the centre [default: 64]
     #[arg(long, value_name = "STEPS")]
-    interval: Option<u64>,
+    pub(crate) interval: Option<u64>,
     /// Samples per worker and step. Gradients are means over what is folded: of all workers (...-sgd), of a client
     /// (mpi-asgd, mpi-esgd), of a worker
     #[arg(long, value_name = "B", default_value_t = 16)]

@@ -17,6 +17,15 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
     for mode in &modes {
         in_mode(&config, *mode).check()?;
     }
+    if args.interval.is_some() && !modes.iter().any(|mode| mode.is_averaging()) {
+        return Err(Failure::user(
+            "--interval is for dist-esgd and mpi-esgd; name one, or leave it out",
+        ));
+    }
+    if !(0.0..=1.0).contains(&args.target) {
+        let target = args.target;
+        return Err(Failure::user(format!("--target is an accuracy from 0 to 1, not {target}")));
+    }
     let mut lines = Lines::open(args.json.as_deref())?;
     // its kind, roles and payload are filled in for each mode
     let job = job_spec(None, config.liveness_ms(), "", vec![], serde_json::Value::Null)?;
