@@ -14,7 +14,7 @@ from typing import Any
 
 from mxnet_kvstore import job, watch
 from peer_step import LEARNING_RATE, MOMENTUM, mean_ms, options, print_row
-from step_models import AUXILIARY, MODELS, PAIR, RECURRENT, classes_of, samples_of
+from step_models import AUXILIARY, MODELS, PAIR, RECURRENT, STEPS, classes_of, samples_of
 
 # of each process; read when MXNet is imported
 ONE_THREAD = {
@@ -70,31 +70,35 @@ class Layers:
     def dropout(self, x: Any, rate: float) -> Any:
         return self.sym.Dropout(x, p=rate)
 
+    def recurrent(self, x: Any, cell: str) -> Any:
+        """The products of all steps with the input at once, each step's with the state. MXNet's own operator for
+        it, `RNN`, crashes in training on a CPU (1.9.1)."""
+        sym, hidden = self.sym, 1024
+        width = RECURRENT[cell] * hidden
+        weight = sym.var("state_weight")
+        given = sym.FullyConnected(x, name="gates", num_hidden=width, flatten=False)
+        given = sym.split(given, num_outputs=STEPS, axis=0, squeeze_axis=True)
+        state = memory = sym.zeros_like(sym.slice_axis(given[0], axis=1, begin=0, end=hidden))
+        for of_step in given:
+            of_state = sym.FullyConnected(state, weight=weight, num_hidden=width, no_bias=True)
+            if cell == "lstm":
+                i, f, c, o = sym.split(of_step + of_state, num_outputs=4, axis=1)
+                memory = sym.sigmoid(f) * memory + sym.sigmoid(i) * sym.tanh(c)
+                state = sym.sigmoid(o) * sym.tanh(memory)
+            else:
+                parts = (sym.split(of, num_outputs=3, axis=1) for of in (of_step, of_state))
+                (r, z, n), (hr, hz, hn) = parts
+                new = sym.tanh(n + sym.sigmoid(r + hr) * hn)
+                update = sym.sigmoid(z + hz)
+                state = new + update * (state - new)
+        return state
+
 
 def build(mx: Any, model: str) -> Any:
-    """gluon's own layer where the model is recurrent, with two biases a gate, of which one would do."""
-    if model in RECURRENT:
-        return recurrent(mx.gluon, model)
     samples = mx.sym.var("input", dtype="float32")
     outputs = MODELS[model](Layers(mx.sym), samples)
     outputs = mx.sym.Group(list(outputs)) if isinstance(outputs, tuple) else outputs
     return mx.gluon.SymbolBlock(outputs, samples)
-
-
-def recurrent(gluon: Any, model: str) -> Any:
-    layer = {"lstm": gluon.rnn.LSTM, "gru": gluon.rnn.GRU}[model]
-
-    class Classifier(gluon.HybridBlock):
-        def __init__(self) -> None:
-            super().__init__()
-            with self.name_scope():
-                self.layer = layer(1024, input_size=1024)
-                self.output = gluon.nn.Dense(1000)
-
-        def hybrid_forward(self, functions: Any, x: Any) -> Any:
-            return self.output(functions.SequenceLast(self.layer(x)))
-
-    return Classifier()
 
 
 def work(given: Any) -> None:

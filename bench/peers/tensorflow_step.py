@@ -19,7 +19,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # read when TensorFlow is imported
+# read when TensorFlow is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # as fast as it can, also where that is not its choice
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import tensorflow as tf
