@@ -37,6 +37,7 @@ class Step(NamedTuple):
 
     model: str
     system: str
+    strategy: str | None  # a peer has but one
     transport: str
     batch: int
     threads: int
@@ -53,6 +54,7 @@ class Comparison:
 
     model: str
     system: str
+    strategy: str | None
     transport: str
     workers: int
     servers: int
@@ -122,17 +124,19 @@ def by_case(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[Step, Step]]:
 
 def step_of(row: Row) -> Step:
     """Of either kind of row."""
-    if row.get("system") is None:
-        alone = row["strategy"] == "local"
+    strategy = row.get("strategy")
+    if strategy:
+        alone = strategy == "local"
         if alone and row["workers"] != 1:
             raise ValueError(f"{row['workers']} replicas in one process are no single worker's step")
-        system = "tensorwire" if alone else f"tensorwire {row['strategy']} {row['transport']}"
+        system = "tensorwire" if alone else f"tensorwire {strategy} {row['transport']}"
         transport = "none" if alone else row["transport"]
         ms = row["local_ms" if alone else "ps_ms"]["median"]
     else:
         system, transport, ms = NAMES[row["system"]], "tcp", row["step_ms"]
     common = (row[field] for field in ("batch", "threads", "workers", "servers"))
-    return Step(row["model"], system, transport, *common, ms, row.get("parameters"), row.get("version"))
+    said = row.get("parameters"), row.get("version")
+    return Step(row["model"], system, strategy, transport, *common, ms, *said)
 
 
 def compare_pairs(pairs: list[tuple[Step, Step]]) -> Comparison:
@@ -147,6 +151,7 @@ def compare_pairs(pairs: list[tuple[Step, Step]]) -> Comparison:
     return Comparison(
         model=job.model,
         system=job.system,
+        strategy=job.strategy,
         transport=job.transport,
         workers=job.workers,
         servers=job.servers,

@@ -107,7 +107,8 @@ class Compare(unittest.TestCase):
             compare_step.write_json(file, comparisons, {"machine": "here"})
             lines = [json.loads(line) for line in file.read_text().splitlines()]
         self.assertEqual([line["bench"] for line in lines], ["peer-step"] * 2)
-        self.assertEqual((lines[0]["overhead"], lines[1]["system"]), (2, "TensorFlow gRPC"))
+        self.assertEqual((lines[0]["overhead"], lines[0]["strategy"]), (2, "ps"))
+        self.assertEqual((lines[1]["system"], lines[1]["strategy"]), ("TensorFlow gRPC", None))
 
     def test_our_parameters_and_version_are_put_in(self) -> None:
         table = " model  samples   variables  parameters  MiB\n mlp  28×28×1 → 10  6  70  0.1\n gru  80 steps × 4 → 9  1  8  0.1\n"
