@@ -109,18 +109,17 @@ def work(given: Any) -> None:
     variables = net.collect_params()
     for name, variable in variables.items():
         variable.initialize(mx.init.Xavier() if name.endswith("weight") else mx.init.Zero())
+        if name.endswith("_gamma"):
+            variable.grad_req = "null"  # fixed, and so nothing to exchange
     net.hybridize(static_alloc=True, static_shape=True)
     shape = samples_of(given.model, given.batch)
     if len(shape) == 4:
         shape = (shape[0], shape[3], *shape[1:3])
     samples = mx.nd.random.uniform(shape=shape)
     labels = mx.nd.random.randint(0, classes_of(given.model), (given.batch,)).astype("float32")
+    # the first pass is one of training: one of inference would leave convolutions' weights in an order of oneDNN's,
+    # which servers that are given them do not take
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    with mx.autograd.predict_mode():
-        net(samples)  # shapes are known from here on
-    for name, variable in variables.items():
-        if name.endswith("_gamma"):
-            variable.grad_req = "null"  # fixed, and so nothing to exchange
     together = given.workers > 1
     trainer = mx.gluon.Trainer(
         variables,
