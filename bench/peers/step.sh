@@ -16,7 +16,7 @@ peers=tensorflow,mxnet,pytorch
 strategies=ps,allreduce
 transports=tcp,shm
 batch=8
-steps=3
+steps=
 json=
 tensorflow_venv=$here/.venv
 mxnet_venv=$here/.venv-mxnet
@@ -28,6 +28,10 @@ servers=2
 BUILD_S=1800
 PEER_S=400
 OURS_S=400
+
+STEPS=3
+STEPS_INCEPTION=2
+STEPS_VGG=1
 
 declare -A SCRIPTS=([tensorflow]=tensorflow_step.py [mxnet]=mxnet_step.py [pytorch]=pytorch_ddp.py)
 declare -A MODULES=([tensorflow]=tensorflow [mxnet]=mxnet [pytorch]=torch)
@@ -52,7 +56,8 @@ Options:
       --strategies LIST      tensorwire's [default: $strategies]
       --transports LIST      tensorwire's [default: $transports]
       --batch N              Samples of a worker in a step [default: $batch]
-      --steps N              That count, after one that warms up [default: $steps]
+      --steps N              That count, after one that warms up
+                             [default: $STEPS; inception-v3 $STEPS_INCEPTION, vgg16 $STEPS_VGG, whose steps take seconds]
       --json F               Append JSON lines to this file
       --tensorflow-venv DIR  TensorFlow's virtual environment [default: bench/peers/.venv]
       --mxnet-venv DIR       MXNet's [default: bench/peers/.venv-mxnet]
@@ -98,13 +103,22 @@ find_peers() {
   peers=$found
 }
 
+# $1: a model; prints how many of its steps count.
+steps_of() {
+  case $1 in
+    inception-v3) echo "${steps:-$STEPS_INCEPTION}" ;;
+    vgg16) echo "${steps:-$STEPS_VGG}" ;;
+    *) echo "${steps:-$STEPS}" ;;
+  esac
+}
+
 failed=false
 # $1: what could not be measured.
 left_out() { say "$1 could not be measured, and is left out; its messages are above"; failed=true; }
 
 # $1: a round's folder; $2: model; $3: peer.
 measure_peer() {
-  local number of=("$2" --batch "$batch" --steps "$steps" --deadline $((PEER_S - 20)))
+  local number of=("$2" --batch "$batch" --steps "$(steps_of "$2")" --deadline $((PEER_S - 20)))
   for number in 1 "$workers"; do
     quietly_bounded "$PEER_S" "$(venv_of "$3")/bin/python" "$here/${SCRIPTS[$3]}" "${of[@]}" \
       --workers "$number" >>"$1/$3.jsonl" || { left_out "$3's $2"; return; }
@@ -116,7 +130,7 @@ measure_ours() {
   local status=0
   # as few samples as a step takes: what they are does not matter
   quietly_bounded "$OURS_S" "$tensorwire" bench step --model "$2" --batch "$batch" --threads 1 --lr 1e-4 \
-    --data "synthetic:$((workers * batch))" --steps $((steps + 1)) --repetitions 1 \
+    --data "synthetic:$((workers * batch))" --steps $(($(steps_of "$2") + 1)) --repetitions 1 \
     --json "$1/tensorwire.jsonl" "${@:3}" >/dev/null || status=$?
   [ "$status" -ne 2 ] || { say "its messages are above"; exit 2; }
   [ "$status" -eq 0 ] || left_out "tensorwire's $2 (${*:3})"
@@ -162,7 +176,7 @@ while [ $# -gt 0 ]; do
   esac
 done
 for option in rounds batch steps; do
-  [[ ${!option} =~ ^[1-9][0-9]{0,3}$ ]] || mistake "--$option wants a number from 1 on, not '${!option}'"
+  [[ ${!option:-1} =~ ^[1-9][0-9]{0,3}$ ]] || mistake "--$option wants a number from 1 on, not '${!option}'"
 done
 all_known models "$known" "$models"
 all_known peers tensorflow,mxnet,pytorch "$peers"

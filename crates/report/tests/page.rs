@@ -188,8 +188,8 @@ fn a_peers_step_is_beside_each_wire_of_ours() {
     let page = parsed(&of(&lines));
     let says = |claim| here(&page, "peer-step", claim);
     let wires = says("ps, not more than TensorFlow");
-    assert!(wires[0].contains("tcp") && wires[0].contains("met: 1.5×"), "{wires:?}");
-    assert!(wires[1].contains("shm") && wires[1].contains("met: 2×"), "{wires:?}");
+    assert!(wires[0].contains("shm") && wires[0].contains("met: 2×"), "{wires:?}");
+    assert!(wires[1].contains("tcp") && wires[1].contains("met: 1.5×"), "{wires:?}");
     let short = says("allreduce, not more than PyTorch");
     assert!(short[0].contains("short: 0.75× of 1×"), "{short:?}");
     let absent = says("ps, not more than MXNet");
