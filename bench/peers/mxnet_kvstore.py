@@ -121,8 +121,9 @@ def end_with_parent() -> None:
 
 
 @contextlib.contextmanager
-def job(workers: int, servers: int, work_arguments: list[str]) -> Iterator[list[Any]]:
-    """The processes of a job by role, which end with the block, or with this process."""
+def job(workers: int, servers: int, join: list[str]) -> Iterator[list[Any]]:
+    """The processes of a job by role, which end with the block, or with this process. `join` is a
+    worker's command."""
     common = {
         "DMLC_NUM_WORKER": str(workers),
         "DMLC_NUM_SERVER": str(servers),
@@ -132,7 +133,6 @@ def job(workers: int, servers: int, work_arguments: list[str]) -> Iterator[list[
     }
     # whoever is no worker serves, and ends, while it imports MXNet
     serve = [sys.executable, "-c", "import mxnet"]
-    join = [sys.executable, os.path.abspath(__file__), "--work", *work_arguments]
     roles = [("scheduler", serve, 1), ("server", serve, servers), ("worker", join, workers)]
     members: list[Any] = []
     try:
@@ -194,10 +194,10 @@ def main() -> None:
     if arguments.work:
         work(arguments.sizes, arguments.times)
         return
-    passed_on = [str(size) for size in arguments.sizes]
+    join = [sys.executable, os.path.abspath(__file__), "--work", *map(str, arguments.sizes)]
     if arguments.times:
-        passed_on += ["--times", str(arguments.times)]
-    with job(arguments.workers, arguments.servers, passed_on) as members:
+        join += ["--times", str(arguments.times)]
+    with job(arguments.workers, arguments.servers, join) as members:
         watch(members, arguments.deadline)
 
 

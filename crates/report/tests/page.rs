@@ -158,6 +158,7 @@ fn each_kind_of_line_has_its_figure() {
         (r#"{"bench":"kvstore","system":"mxnet","workers":2,"servers":1,"bytes":4096,"median_s":0.1}"#.into(), "kvstore"),
         (r#"{"bench":"transfer","peer":"tensorflow","bytes":4096,"end_to_end_ns":{"median":5}}"#.into(), "xue-8"),
         (r#"{"bench":"step","model":"gru","batch":8,"threads":2,"kernels":"cpu","tensorwire_ms":2,"pytorch_ms":3}"#.into(), "one-process"),
+        (r#"{"bench":"peer-step","model":"gru","system":"MXNet dist_sync","strategy":null,"workers":2,"batch":8,"overhead":2}"#.into(), "peer-step"),
         (r#"{"bench":"loss","model":"mlp","dtype":"f32","losses":[2,1],"pytorch":[2,1]}"#.into(), "losses"),
         (r#"{"bench":"peers-kvstore-goal","peer":"p","goal":"g","at_least":2,"ratio":3}"#.into(), "goals"),
     ] {
@@ -165,6 +166,34 @@ fn each_kind_of_line_has_its_figure() {
         assert_eq!(report.left_out, 0, "{line}");
         assert!(!all(&parsed(&report), &format!("#{id} td")).is_empty(), "{line}");
     }
+}
+
+#[test]
+fn a_peers_step_is_beside_each_wire_of_ours() {
+    let of_model = |system: &str, more: &str, overhead: f64| {
+        format!(
+            "{{\"bench\":\"peer-step\",\"model\":\"gru\",\"system\":\"{system}\",{more}\
+             \"workers\":2,\"batch\":8,\"overhead\":{overhead}}}\n"
+        )
+    };
+    let ours = |strategy: &str, transport: &str, overhead: f64| {
+        let more = format!("\"strategy\":\"{strategy}\",\"transport\":\"{transport}\",");
+        of_model(&format!("tensorwire {strategy} {transport}"), &more, overhead)
+    };
+    let lines = ours("ps", "tcp", 2.0)
+        + &ours("ps", "shm", 1.5)
+        + &ours("allreduce", "tcp", 4.0)
+        + &of_model("TensorFlow gRPC", "\"transport\":\"tcp\",", 3.0)
+        + &of_model("PyTorch DDP", "\"transport\":\"tcp\",", 3.0);
+    let page = parsed(&of(&lines));
+    let says = |claim| here(&page, "peer-step", claim);
+    let wires = says("ps, not more than TensorFlow");
+    assert!(wires[0].contains("shm") && wires[0].contains("met: 2×"), "{wires:?}");
+    assert!(wires[1].contains("tcp") && wires[1].contains("met: 1.5×"), "{wires:?}");
+    let short = says("allreduce, not more than PyTorch");
+    assert!(short[0].contains("short: 0.75× of 1×"), "{short:?}");
+    let absent = says("ps, not more than MXNet");
+    assert!(absent[0].contains("not measured"), "{absent:?}");
 }
 
 #[test]

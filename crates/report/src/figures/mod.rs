@@ -29,6 +29,7 @@ pub(crate) const FIGURES: &[&Figure] = &[
     &peers::STORE_BY_SIZE,
     &peers::WRITE,
     &peers::ONE_PROCESS,
+    &peers::JOB_OVER_ALONE,
     &peers::LOSSES,
 ];
 

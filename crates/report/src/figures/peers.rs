@@ -70,6 +70,25 @@ pub(super) const ONE_PROCESS: Figure = Figure {
     claims: &[beside("not slower than PyTorch, every batch", &[CHOSEN], &["PyTorch"])],
 };
 
+pub(super) const JOB_OVER_ALONE: Figure = Figure {
+    id: "peer-step",
+    source: "Beside TensorFlow, MXNet and PyTorch",
+    title: "What distribution costs a training step",
+    says: "No paper's: a job's step over that of one worker alone, each system against itself; the others over TCP. A \
+           system that computes slowly has it easier.",
+    kinds: &["peer-step"],
+    run: "bench/peers/step.sh --json FILE",
+    take: job_over_alone,
+    shape: Shape::Bars,
+    y: Axis { title: "times a step alone", unit: Unit::Plain, scale: Scale::Linear },
+    better: Better::Lower,
+    claims: &[
+        beside("ps, not more than TensorFlow", &["ps"], &["TensorFlow gRPC"]),
+        beside("ps, not more than MXNet", &["ps"], &["MXNet dist_sync"]),
+        beside("allreduce, not more than PyTorch", &["allreduce"], &["PyTorch DDP"]),
+    ],
+};
+
 pub(super) const LOSSES: Figure = Figure {
     id: "losses",
     source: "Beside PyTorch",
@@ -167,6 +186,21 @@ fn one_process(line: &Line) -> Result<Vec<Point>, Lacks> {
     let at = At::x(line.text("model")?, Some(place), line.number("batch")?);
     let ours = at.point(Role::Ours, CHOSEN, line.number("tensorwire_ms")? * 1e-3);
     Ok(vec![ours, at.point(Role::Peer, "PyTorch", theirs * 1e-3)])
+}
+
+fn job_over_alone(line: &Line) -> Result<Vec<Point>, Lacks> {
+    let workers = counted(line.number("workers")?, "worker");
+    let subject = format!("{}, batch {}, {workers}", line.text("model")?, line.number("batch")?);
+    let overhead = line.number("overhead")?;
+    let at = |place| At::x(subject, place, 0.0);
+    let point = match line.optional_text("strategy") {
+        Some(strategy) => {
+            let place = Some(line.text("transport")?.to_string());
+            at(place).point(Role::Ours, strategy, overhead)
+        }
+        None => at(None).point(Role::Peer, line.text("system")?, overhead),
+    };
+    Ok(vec![point])
 }
 
 fn losses(line: &Line) -> Result<Vec<Point>, Lacks> {

@@ -1,0 +1,264 @@
+"""Puts the rounds that step.sh measured side by side: a table for people, JSON lines for programs, and whether the
+goals are met. Measures nothing, and needs only the standard library.
+
+Every round is a folder with files of JSON lines: `pytorch.jsonl`, `mxnet.jsonl` and `tensorflow.jsonl` of
+peer_step.py, as far as they were measured, and `tensorwire.jsonl` of `tensorwire bench step`. Of each row only the
+fields named here are read. Local is one process with one replica, on both sides: tensorwire's jobs are held against
+`--strategy local --workers 1`, not against the replicas of all workers in one process, which their rows have, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+from compare import Row, Spread, machine, met, read_rows, significant, times
+
+FILES = ("tensorwire", "tensorflow", "mxnet", "pytorch")
+NAMES = {
+    "tensorflow-grpc": "TensorFlow gRPC",
+    "mxnet-dist-sync": "MXNet dist_sync",
+    "pytorch-ddp": "PyTorch DDP",
+}
+# in the order of the table
+SYSTEMS = [
+    *(f"tensorwire {strategy} {transport}" for transport in ("tcp", "shm") for strategy in ("ps", "allreduce")),
+    *NAMES.values(),
+]
+
+
+class Step(NamedTuple):
+    """One round's of one system and model."""
+
+    model: str
+    system: str
+    strategy: str | None  # a peer has but one
+    transport: str
+    batch: int
+    threads: int
+    workers: int
+    servers: int
+    ms: float
+    parameters: int | None
+    version: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One model and system. Overhead is a step of the job over a step of one process in the same round."""
+
+    model: str
+    system: str
+    strategy: str | None
+    transport: str
+    workers: int
+    servers: int
+    batch: int
+    threads: int
+    parameters: int | None
+    version: str | None
+    rounds: int
+    local_ms: float
+    step_ms: float
+    overhead: float
+    overhead_min: float
+    overhead_max: float
+    added_ms: float
+    """What the job's step takes longer."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Whose overhead is to be no more than whose, in every model."""
+
+    ours: str
+    peer: str
+
+
+GOALS = (
+    Goal("tensorwire ps tcp", "TensorFlow gRPC"),
+    Goal("tensorwire ps tcp", "MXNet dist_sync"),
+    Goal("tensorwire allreduce tcp", "PyTorch DDP"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A goal held against one model; the ratio is the peer's overhead over ours."""
+
+    model: str
+    ratio: float
+    met: bool
+
+
+def compare(rounds: list[list[Row]]) -> list[Comparison]:
+    """By model, in the order measured, and system. What is not in every round is left out."""
+    found = [by_case(rows) for rows in rounds]
+    comparisons = []
+    for model in dict.fromkeys(model for model, _ in found[0]):
+        for system in SYSTEMS:
+            pairs = [one.get((model, system)) for one in found]
+            whole = [pair for pair in pairs if pair]
+            if whole and len(whole) == len(pairs):
+                comparisons.append(compare_pairs(whole))
+    return comparisons
+
+
+def by_case(rows: Iterable[Row]) -> dict[tuple[str, str], tuple[Step, Step]]:
+    """Of each model and system that has both: one process's step, and the job's."""
+    steps = [step_of(row) for row in rows]
+    alone = {(step.model, step.system): step for step in steps if step.workers == 1}
+    cases = {}
+    for step in steps:
+        maker = "tensorwire" if step.system.startswith("tensorwire ") else step.system
+        local = alone.get((step.model, maker))
+        if local and step.workers > 1:
+            cases.setdefault((step.model, step.system), (local, step))
+    return cases
+
+
+def step_of(row: Row) -> Step:
+    """Of either kind of row."""
+    strategy = row.get("strategy")
+    if strategy:
+        alone = strategy == "local"
+        if alone and row["workers"] != 1:
+            raise ValueError(f"{row['workers']} replicas in one process are no single worker's step")
+        system = "tensorwire" if alone else f"tensorwire {strategy} {row['transport']}"
+        transport = "none" if alone else row["transport"]
+        ms = row["local_ms" if alone else "ps_ms"]["median"]
+    else:
+        system, transport, ms = NAMES[row["system"]], "tcp", row["step_ms"]
+    common = (row[field] for field in ("batch", "threads", "workers", "servers"))
+    said = row.get("parameters"), row.get("version")
+    return Step(row["model"], system, strategy, transport, *common, ms, *said)
+
+
+def compare_pairs(pairs: list[tuple[Step, Step]]) -> Comparison:
+    """A pair a round."""
+    works = {(step.batch, step.threads) for pair in pairs for step in pair}
+    jobs = {(job.workers, job.servers) for _, job in pairs}
+    if len(works) > 1 or len(jobs) > 1:
+        what = f"{pairs[0][1].system}, {pairs[0][1].model}"
+        raise ValueError(f"{what}: different batches, threads or members: {sorted(works)}, {sorted(jobs)}")
+    job = pairs[0][1]
+    overhead = Spread.of([job.ms / local.ms for local, job in pairs])
+    return Comparison(
+        model=job.model,
+        system=job.system,
+        strategy=job.strategy,
+        transport=job.transport,
+        workers=job.workers,
+        servers=job.servers,
+        batch=job.batch,
+        threads=job.threads,
+        parameters=job.parameters,
+        version=job.version,
+        rounds=len(pairs),
+        local_ms=Spread.of([local.ms for local, _ in pairs]).median,
+        step_ms=Spread.of([job.ms for _, job in pairs]).median,
+        overhead=overhead.median,
+        overhead_min=overhead.min,
+        overhead_max=overhead.max,
+        added_ms=Spread.of([job.ms - local.ms for local, job in pairs]).median,
+    )
+
+
+def judge(goal: Goal, comparisons: list[Comparison]) -> list[Verdict]:
+    """A verdict for each model that both were measured with."""
+    ours, theirs = (
+        {c.model: c.overhead for c in comparisons if c.system == system}
+        for system in (goal.ours, goal.peer)
+    )
+    ratios = {model: theirs[model] / ours[model] for model in ours if model in theirs}
+    return [Verdict(model, ratio, ratio >= 1) for model, ratio in ratios.items()]
+
+
+def print_table(comparisons: list[Comparison], out: TextIO) -> None:
+    """A block a model, a row a system."""
+    row = "{:25}  {:>11}  {:>9}  {:>9}  {:>9}  {:>8}  {:>15}"
+    for model in dict.fromkeys(c.model for c in comparisons):
+        block = [c for c in comparisons if c.model == model]
+        print(f"\n{model}, batch {block[0].batch}, {block[0].workers} workers", file=out)
+        head = ("parameters", "local ms", "step ms", "added ms", "overhead", "of the rounds")
+        print(row.format("", *head), file=out)
+        for c in block:
+            cells = (
+                c.parameters if c.parameters is not None else "",
+                *map(significant, (c.local_ms, c.step_ms, c.added_ms)),
+                times(c.overhead),
+                f"{times(c.overhead_min)} to {times(c.overhead_max)}",
+            )
+            print(row.format(c.system, *cells), file=out)
+    print(
+        "\nmedians of the rounds, every process one thread; local: the step of one worker alone in one"
+        "\nprocess, which exchanges nothing; overhead: the job's step over that of the same round. Each"
+        "\nsystem is held against its own local step: one that computes slowly has it easier to hide what"
+        "\nit exchanges, or to look as if; added: the difference. The peers go over loopback TCP.",
+        file=out,
+    )
+
+
+def print_goals(comparisons: list[Comparison], out: TextIO) -> None:
+    """A line a goal, with a verdict for each model."""
+    print("", file=out)
+    for goal in GOALS:
+        verdicts = judge(goal, comparisons)
+        found = "; ".join(f"{v.model} {met(v.met)}, {times(v.ratio)}" for v in verdicts)
+        print(f"{goal.ours}, overhead ≤ {goal.peer}'s: {found or 'not measured'}", file=out)
+
+
+def write_json(file: Path, comparisons: list[Comparison], common: Row) -> None:
+    """Appends a line a comparison."""
+    with file.open("a", encoding="utf-8") as lines:
+        for comparison in comparisons:
+            print(json.dumps({"bench": "peer-step", **asdict(comparison), **common}), file=lines)
+
+
+def parameters_of(table: str) -> dict[str, int]:
+    """By model, from what `tensorwire models` prints: the last column but one."""
+    rows = [line.split() for line in table.splitlines()[1:]]
+    return {row[0]: int(row[-2]) for row in rows if row}
+
+
+def read_round(folder: Path, parameters: dict[str, int], version: str) -> list[Row]:
+    rows = []
+    for name in FILES:
+        file = folder / f"{name}.jsonl"
+        found = read_rows(file) if file.exists() else []
+        if name == "tensorwire":
+            own = {"version": version}
+            found = [{**row, "parameters": parameters.get(row["model"]), **own} for row in found]
+        rows += found
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("rounds", metavar="FOLDER", nargs="+", type=Path, help="one a round")
+    parser.add_argument("--json", type=Path, metavar="F", help="append JSON lines to this file")
+    parser.add_argument("--load", type=float, help="of the machine before the first round")
+    parser.add_argument("--tensorwire-version", default="unknown")
+    parser.add_argument("--models-table", default="", help="what `tensorwire models` prints")
+    arguments = parser.parse_args()
+    version = arguments.tensorwire_version.replace("tensorwire ", "", 1)
+    parameters = parameters_of(arguments.models_table)
+    comparisons = compare([read_round(folder, parameters, version) for folder in arguments.rounds])
+    here = machine(arguments.load)
+    print(f"{here['cpu']}, {here['cores']} cores, load {here['load_before']} before the first round")
+    for system, number in dict.fromkeys((c.system.split(" ")[0], c.version) for c in comparisons):
+        print(f"{system} {number}")
+    print(f"rounds: {len(arguments.rounds)}")
+    print_table(comparisons, sys.stdout)
+    print_goals(comparisons, sys.stdout)
+    if arguments.json:
+        write_json(arguments.json, comparisons, {"machine": here})
+
+
+if __name__ == "__main__":
+    main()

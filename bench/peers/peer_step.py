@@ -1,0 +1,108 @@
+"""What the peers' training steps have in common: their options, how a step is timed, and the line that each
+prints. Knows no framework.
+
+A measurement is a new process or job: batches of made-up samples, SGD with momentum, a step to warm up, then the
+mean of the others, from where all workers begin to where the last has the new weights. `--workers 1` is the same
+work in one process that exchanges nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from step_models import MODELS
+
+LEARNING_RATE, MOMENTUM = 1e-4, 0.9
+ELEMENT_BYTES = 4
+# every variable of every worker crosses so often in a step, at least: a gradient and a weight, or parts of sums
+CROSSINGS = {"servers": 2, "ranks": 1}
+
+
+class NothingExchanged(Exception):
+    """Fewer bytes crossed than the gradients have."""
+
+
+def options(description: str, servers: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description.partition(":")[0])
+    add = parser.add_argument
+    add("model", metavar="MODEL", choices=MODELS, help=", ".join(MODELS))
+    add("--batch", type=count, default=8, help="samples of a worker [%(default)s]")
+    add("--steps", type=count, default=3, help="that count, after one that warms up [%(default)s]")
+    add("--workers", type=count, default=2, help="1: one process alone [%(default)s]")
+    if servers:
+        add("--servers", type=count, default=2, help="if there are several workers [%(default)s]")
+    add("--deadline", type=float, default=280, help="seconds until it gives up [%(default)s]")
+    return parser
+
+
+def count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def mean_ms(step: Callable[[], Any], steps: int) -> tuple[float, float]:
+    """Of a step, milliseconds and the bytes that crossed loopback, after one that warms up."""
+    step()
+    crossed, start = loopback_bytes(), time.perf_counter()
+    for _ in range(steps):
+        step()
+    took = time.perf_counter() - start
+    return took * 1e3 / steps, (loopback_bytes() - crossed) / steps
+
+
+def loopback_bytes() -> int:
+    """Bytes that the loopback device has received so far, from anyone."""
+    with open("/proc/net/dev", encoding="ascii") as lines:
+        for line in lines:
+            device, _, counters = line.partition(":")
+            if device.strip() == "lo":
+                return int(counters.split()[0])
+    raise OSError("/proc/net/dev has no loopback device")
+
+
+def free_ports(number: int) -> list[int]:
+    """Different ones, of loopback."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(number)]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
+
+
+def print_row(
+    system: str, version: str, given: Any, parameters: int, step: tuple[float, float]
+) -> None:
+    """The result, if what had to cross did."""
+    step_ms, crossed = step
+    servers = getattr(given, "servers", 0) if given.workers > 1 else 0
+    least = 0
+    if given.workers > 1:
+        crossings = CROSSINGS["servers" if servers else "ranks"]
+        least = crossings * given.workers * parameters * ELEMENT_BYTES
+    if crossed < least:
+        raise NothingExchanged(
+            f"{least} bytes have to cross in a step of {given.model}, {crossed:.0f} went over loopback"
+        )
+    row = {
+        "bench": "step",
+        "system": system,
+        "version": version,
+        "model": given.model,
+        "batch": given.batch,
+        "threads": 1,
+        "workers": given.workers,
+        "servers": servers,
+        "steps": given.steps,
+        "parameters": parameters,
+        "step_ms": step_ms,
+        "loopback_bytes_per_step": crossed,
+    }
+    print(json.dumps(row), flush=True)

@@ -1,0 +1,122 @@
+"""PyTorch's side of the comparison of training steps: DistributedDataParallel over gloo, as it comes, which
+folds gradients in buckets while others are computed, between processes of this machine over loopback.
+
+This process imports PyTorch and becomes the processes that it measures, which end with it. peer_step.py says what
+is timed and printed, pytorch_models.py what is computed. Knows nothing of tensorwire but its models.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+from datetime import timedelta
+from typing import Any
+
+from gloo_allreduce import PR_SET_PDEATHSIG, watch
+from peer_step import LEARNING_RATE, MOMENTUM, mean_ms, options, print_row
+from step_models import RECURRENT, classes_of, samples_of
+
+
+def take_part(rank: int, given: Any, store: str) -> None:
+    """One of the processes, or the only one."""
+    import torch
+    from torch import distributed
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    together = given.workers > 1
+    if together:
+        distributed.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=given.workers,
+            timeout=timedelta(seconds=given.deadline),
+        )
+    module, parameters = build(torch, given)
+    if together:
+        module = torch.nn.parallel.DistributedDataParallel(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        loss = module()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    found = mean_ms(step, given.steps)
+    if together:
+        # of the slowest
+        slowest = torch.tensor(found, dtype=torch.float64)
+        distributed.all_reduce(slowest, op=distributed.ReduceOp.MAX)
+        found = tuple(slowest.tolist())
+    if rank == 0:
+        print_row("pytorch-ddp", torch.__version__, given, parameters, found)
+    if together:
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+def build(torch: Any, given: Any) -> tuple[Any, int]:
+    """A module from nothing to the loss of its batch, and its number of parameters."""
+    from pytorch_models import Variables, loss_of
+
+    shape = samples_of(given.model, given.batch)
+    if given.model in RECURRENT:
+        shape = (shape[0] * shape[1], shape[2])
+    feed = {
+        "input": torch.rand(shape),
+        "labels": torch.randint(classes_of(given.model), (given.batch,)),
+    }
+    variables = Variables(1)
+    variables.exact_dropout = False
+    with torch.no_grad():
+        loss_of(given.model, variables, feed, 1)
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, tensor in variables.all.items():
+                variables.all[name] = torch.nn.Parameter(tensor.detach())
+                self.register_parameter(name.replace("/", "_"), variables.all[name])
+
+        def forward(self) -> Any:
+            return loss_of(given.model, variables, feed, 1)
+
+    return Model(), sum(tensor.numel() for tensor in variables.all.values())
+
+
+def main() -> None:
+    given = options(__doc__, servers=False).parse_args()
+    # gloo listens on the interface of this machine's name otherwise
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # before PyTorch makes its threads
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch.nn.parallel  # noqa: F401  once, for all processes
+
+    end = time.monotonic() + given.deadline
+    processes = multiprocessing.get_context("fork")
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        members = [
+            processes.Process(target=take_part, args=(rank, given, store))
+            for rank in range(given.workers)
+        ]
+        for member in members:
+            member.start()
+        try:
+            watch(members, end)
+        finally:
+            for member in members:
+                member.kill()
+                member.join()
+
+
+if __name__ == "__main__":
+    main()
