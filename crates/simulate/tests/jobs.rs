@@ -42,6 +42,7 @@ fn job(plan: &Plan, strategy: Strategy, workers: u32, servers: u32) -> Job<'_> {
         exchange: Exchange::ZeroCopy,
         algorithm: None,
         compute_s: 0.1,
+        crowded_s: None,
     }
 }
 
@@ -51,6 +52,7 @@ fn plain(bandwidth_gbs: f64) -> Network {
     (network.link.bandwidth_gbs, network.link.latency_us) = (bandwidth_gbs, 0.0);
     (network.link.message_us, network.local.by_reference) = (0.0, true);
     (network.machine.copy_gbs, network.machine.memory_gbs) = (1e6, 1e6);
+    (network.machine.update_gbs, network.machine.fold_gbs) = (1e6, 1e6);
     network
 }
 
@@ -261,13 +263,15 @@ fn a_step_on_one_machine_is_never_shorter_than_its_compute() {
 /// A number of a network, and how to set it.
 type Field = (&'static str, fn(&mut Network, f64));
 
-const RATES: [Field; 8] = [
+const RATES: [Field; 10] = [
     ("link.bandwidth_gbs", |network, found| network.link.bandwidth_gbs = found),
     ("link.core_gbs", |network, found| network.link.core_gbs = Some(found)),
     ("local.core_gbs", |network, found| network.local.core_gbs = found),
     ("machine.device_gbs", |network, found| network.machine.device_gbs = Some(found)),
     ("machine.copy_gbs", |network, found| network.machine.copy_gbs = found),
     ("machine.memory_gbs", |network, found| network.machine.memory_gbs = found),
+    ("machine.update_gbs", |network, found| network.machine.update_gbs = found),
+    ("machine.fold_gbs", |network, found| network.machine.fold_gbs = found),
     ("rpc.serialize_gbs", |network, found| network.rpc.serialize_gbs = found),
     ("rpc.tcp_gbs", |network, found| network.rpc.tcp_gbs = found),
 ];
