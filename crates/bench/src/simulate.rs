@@ -27,7 +27,7 @@ pub use calibrate::calibrate;
 const SERVERS_DEFAULT_MAX: u32 = 64;
 /// Steps of a measurement, and measurements, of which the median counts.
 const STEPS: u64 = 8;
-const REPETITIONS: usize = 5;
+const REPETITIONS: usize = 3;
 /// What `train` takes where nothing is said.
 const RATE: f64 = 0.05;
 const MOMENTUM: f64 = 0.9;
@@ -104,7 +104,6 @@ pub fn simulate(
     let estimate = estimate(&job, network)?;
     let is_theirs = compute == Compute::Paper
         && spec.strategy == Strategy::Ps
-        && spec.exchange == Exchange::ZeroCopy
         && (spec.workers, planned.servers, spec.batch)
             == (paper::MACHINES, paper::MACHINES, paper::BATCH);
     Ok(SimulateResult {
@@ -118,7 +117,11 @@ pub fn simulate(
         batch: spec.batch,
         estimate,
         measured_step_s: None,
-        paper_speedup: of_paper.and_then(|b| b.speedup_of_8).filter(|_| is_theirs),
+        paper_speedup: of_paper.filter(|_| is_theirs).and_then(|benchmark| match spec.exchange {
+            Exchange::ZeroCopy => benchmark.speedup_of_8,
+            Exchange::GrpcRdma => benchmark.grpc_rdma_speedup_of_8,
+            Exchange::Copy | Exchange::GrpcTcp => None,
+        }),
         machine: Machine::here(),
     })
 }

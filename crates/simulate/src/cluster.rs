@@ -153,8 +153,15 @@ impl<'a> Cluster<'a> {
         Activity { amount, rate_max: cores, weight: cores, uses, lane, ..Activity::nothing() }
     }
 
-    /// Seconds of a core that an update takes.
-    pub(crate) fn update_s(&self, Update { touched, folded }: Update) -> f64 {
+    /// Seconds of a core that an update of a worker's own weights takes.
+    pub(crate) fn own_update_s(&self, Update { touched, folded }: Update) -> f64 {
+        let machine = &self.network.machine;
+        let all_s = touched / (machine.own_update_gbs * GB) + folded / (machine.fold_gbs * GB);
+        all_s * f64::from(machine.cores)
+    }
+
+    /// Seconds of a core that a server's update takes.
+    fn update_s(&self, Update { touched, folded }: Update) -> f64 {
         let machine = &self.network.machine;
         let all_s = touched / (machine.update_gbs * GB) + folded / (machine.fold_gbs * GB);
         all_s * f64::from(machine.cores)

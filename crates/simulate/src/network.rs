@@ -60,8 +60,10 @@ pub struct Machine {
     pub copy_gbs: f64,
     /// Bytes that all cores read and write in a second; a copy reads and writes each once.
     pub memory_gbs: f64,
-    /// Bytes that all cores read and write in a second when they update weights by one gradient.
+    /// Bytes that all cores read and write in a second when they update weights by one gradient that others made.
     pub update_gbs: f64,
+    /// The same when each core updates weights of its own by a gradient that it has just made.
+    pub own_update_gbs: f64,
     /// Bytes of each further gradient that they fold into it in a second: many places that are read by turns.
     pub fold_gbs: f64,
 }
@@ -149,6 +151,7 @@ impl Network {
                 copy_gbs: 10.0,
                 memory_gbs: 200.0,
                 update_gbs: 200.0,
+                own_update_gbs: 200.0,
                 fold_gbs: 200.0,
             },
             // with both codecs 1 GB/s, as TensorFlow's gRPC was measured over loopback
@@ -167,6 +170,7 @@ impl Network {
                     device_gbs: Some(12.0),
                     memory_gbs: 153.6,
                     update_gbs: 153.6,
+                    own_update_gbs: 153.6,
                     fold_gbs: 153.6,
                     ..rdma.machine
                 },
@@ -179,7 +183,8 @@ impl Network {
                     cores: 2,
                     workers: 0,
                     memory_gbs: 25.0,
-                    update_gbs: 20.0,
+                    update_gbs: 25.0,
+                    own_update_gbs: 35.0,
                     fold_gbs: 10.0,
                     ..rdma.machine
                 },
@@ -204,6 +209,7 @@ impl Network {
             ("machine.copy_gbs", machine.copy_gbs),
             ("machine.memory_gbs", machine.memory_gbs),
             ("machine.update_gbs", machine.update_gbs),
+            ("machine.own_update_gbs", machine.own_update_gbs),
             ("machine.fold_gbs", machine.fold_gbs),
             ("rpc.serialize_gbs", rpc.serialize_gbs),
             ("rpc.tcp_gbs", rpc.tcp_gbs),

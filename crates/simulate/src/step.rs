@@ -145,7 +145,7 @@ impl<'a> Build<'a> {
         for id in nodes {
             let node = graph.node(*id);
             let busy_s = match update(&self.cluster, graph, *id) {
-                Some(update) => self.cluster.update_s(update),
+                Some(update) => self.cluster.own_update_s(update),
                 None => cost::work(graph, *id) * second_of_work,
             };
             let first = match busy_s {
@@ -362,7 +362,7 @@ fn second_of_work(job: &Job<'_>, cluster: &Cluster<'_>, class: usize, part: usiz
         .filter(|at| *at == part || job.plan.parts[*at].task.job == Role::Server)
         .flat_map(|at| job.plan.runs[TRAIN].nodes[at].iter().map(move |id| (at, *id)))
         .filter_map(|(at, id)| update(cluster, &job.plan.parts[at].graph, id))
-        .map(|update| cluster.update_s(Update { folded: 0.0, ..update }))
+        .map(|update| cluster.own_update_s(Update { folded: 0.0, ..update }))
         .sum();
     let busy_s = job.busy_s(cluster.network, cluster.threads(class));
     (busy_s - updates_s).max(0.0) / kernels.max(1.0)

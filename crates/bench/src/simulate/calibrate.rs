@@ -27,7 +27,7 @@ const WINDOW: usize = 16;
 const COPIES: usize = 3;
 /// Weights that are updated, of which no cache holds as many as are touched.
 const WEIGHTS: usize = 32 << 20;
-const UPDATES: usize = 5;
+const UPDATES: usize = 11;
 /// Gradients that are folded beside the first.
 const FURTHER: usize = 3;
 /// Times that an update by momentum reads or writes as many bytes as there are weights: both, twice, and a gradient.
@@ -59,11 +59,11 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
     let moved = gbs(measure(Transport::Shm, Exchange::Write, LARGE)?);
     let tcp_ns = measure(Transport::Tcp, Exchange::ZeroCopy, SMALL)?;
     let tcp = gbs(measure(Transport::Tcp, Exchange::ZeroCopy, LARGE)?);
-    let cores = cores();
-    let (copy, all) = (copies_gbs(1), copies_gbs(cores));
-    let (one_s, more_s) = (update_s(cores, 1)?, update_s(cores, 1 + FURTHER)?);
+    let cores_here = cores();
+    let (copy, all) = (copies_gbs(1), copies_gbs(cores_here));
+    let (one_s, more_s) = (update_s(cores_here, 1)?, update_s(cores_here, 1 + FURTHER)?);
     // fits: cores of a machine
-    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    let cores = u32::try_from(cores_here).unwrap_or(u32::MAX);
     Ok(Network {
         name: name.to_string(),
         link: Link {
@@ -89,6 +89,7 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
             copy_gbs: copy,
             memory_gbs: 2.0 * all,
             update_gbs: weights_gb(UPDATED) / one_s,
+            own_update_gbs: own_updates_gbs(cores_here)?,
             fold_gbs: weights_gb(FURTHER) / (more_s - one_s).max(SHORTEST_S),
         },
         // a codec's work is a copy
@@ -127,6 +128,15 @@ fn update_s(threads: usize, gradients: usize) -> Result<f64, BenchError> {
         all_s.push((Clock::now_ns() - start_ns) as f64 * 1e-9);
     }
     Ok(Summary::of(all_s).map_or(SHORTEST_S, |s| s.median))
+}
+
+/// 10⁹ bytes a second of updates by as many processes as there are cores, each behind its gradient.
+fn own_updates_gbs(cores: usize) -> Result<f64, BenchError> {
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..cores).map(|_| scope.spawn(|| update_s(1, 1))).collect();
+        let each = all.into_iter().filter_map(|thread| thread.join().ok());
+        each.map(|seconds| Ok(weights_gb(UPDATED) / seconds?)).sum()
+    })
 }
 
 /// 10⁹ bytes of so many times the weights.
