@@ -258,7 +258,8 @@ pub fn validate(
 }
 
 /// Measures what one replica's step takes and, with a number of servers, a step of the job in seconds. All by turns, as
-/// the machine is not always equally fast.
+/// the machine is not always equally fast. As many compute at once as the job has workers, if those are more than the
+/// cores: they take turns, and caches forget.
 fn measure(
     spec: &SimulateSpec,
     servers: Option<u32>,
@@ -269,7 +270,8 @@ fn measure(
     let config_of_one = TrainConfig { strategy: local, workers: 1, ..config(spec, 0) };
     let one = Prepared::new(config_of_one.clone())?;
     // fits: cores of a machine
-    let workers = cores() as u32;
+    let cores = cores() as u32;
+    let workers = if servers.is_some() { spec.workers.max(cores) } else { cores };
     let crowd =
         crate::job::Job::new(&step::compute(&TrainConfig { workers, ..config_of_one }), job)?;
     let whole = servers.map(|servers| crate::job::Job::new(&config(spec, servers), job));
@@ -285,7 +287,9 @@ fn measure(
     }
     let median_s = |all_ms: Vec<f64>| Summary::of(all_ms).map(|ms| ms.median * 1e-3);
     let alone_s = median_s(one_ms).ok_or(BenchError::Zero { what: "--repetitions" })?;
-    let compute = Compute::Given { alone_s, crowded_s: median_s(crowd_ms) };
+    let turns = f64::from(workers) / f64::from(cores);
+    let crowded_s = median_s(crowd_ms).map(|seconds| seconds / turns);
+    let compute = Compute::Given { alone_s, crowded_s };
     Ok((compute, median_s(step_ms)))
 }
 

@@ -56,8 +56,8 @@ pub struct Job<'a> {
     pub algorithm: Option<Algorithm>,
     /// A step of one worker's replica, updates included, in a process that has a machine for itself: seconds.
     pub compute_s: f64,
-    /// The same in a process that has one core, while each of the others has such a process: seconds. None: the cores
-    /// of a machine take as much together as one would by itself.
+    /// The same in a process that has one core, while each of the others has such a process: seconds of that core. None:
+    /// the cores of a machine take as much together as one would by itself.
     pub crowded_s: Option<f64>,
 }
 
