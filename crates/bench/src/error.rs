@@ -1,8 +1,11 @@
 //! Why a benchmark gave no figure.
 
 use tensorwire_graph::GraphError;
+use tensorwire_kernels::{KernelError, OpenError};
+use tensorwire_memory::TensorError;
 use tensorwire_node::{ConfigError, JobError, TrainError};
 use tensorwire_simulate::SimulateError;
+use tensorwire_tensor::ShapeError;
 
 use crate::transfer::StampError;
 
@@ -19,6 +22,14 @@ pub enum BenchError {
     Train(Box<TrainError>),
     #[error(transparent)]
     Simulate(#[from] SimulateError),
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
     #[error(
         "Xue et al. do not say how long '{model}' takes; give --compute-ms, or a model of theirs: {known}"
     )]

@@ -5,7 +5,6 @@ mod figures;
 mod training;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
@@ -16,9 +15,7 @@ use crate::allreduce::{AllreduceSpec, Way, allreduce};
 use crate::error::BenchError;
 use crate::kvstore::{KvstoreSpec, Pull, kvstore};
 use crate::modes::curve;
-use crate::simulate::{
-    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
-};
+use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate, validate};
 use crate::transfer::{TransferSpec, transfer};
 
 pub use figures::{FIGURES, Figure, Scope};
@@ -91,7 +88,7 @@ fn job_name(config: &TrainConfig) -> String {
 pub struct Runner<'a> {
     job: &'a JobSpec,
     /// Kept true while this process works alone, so that it may simply be ended then.
-    alone: &'a Arc<AtomicBool>,
+    alone: &'a AtomicBool,
     repetitions: usize,
     /// By what decides them: the weights that a job ended with.
     weights: HashMap<String, String>,
@@ -103,7 +100,7 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// `job` says how to start members; its kind, roles, hosts and payload are filled in.
-    pub fn new(job: &'a JobSpec, alone: &'a Arc<AtomicBool>, quick: bool) -> Runner<'a> {
+    pub fn new(job: &'a JobSpec, alone: &'a AtomicBool, quick: bool) -> Runner<'a> {
         let repetitions = if quick { 1 } else { 3 };
         let (weights, local_ms, here) = (HashMap::new(), HashMap::new(), None);
         Runner { job, alone, repetitions, weights, local_ms, here }
@@ -149,10 +146,7 @@ impl<'a> Runner<'a> {
             None => calibrate("this machine", self.job)?,
         };
         let here = self.here.insert(here);
-        let compute_s = measure_compute(spec, self.job, self.alone)?;
-        let simulated = simulate(spec, here, Compute::Given(compute_s))?;
-        let measured = measure_step(spec, simulated.servers, self.job, self.alone)?;
-        Ok(SimulateResult { measured_step_s: Some(measured), ..simulated })
+        validate(spec, here, None, self.job, self.alone)
     }
 }
 

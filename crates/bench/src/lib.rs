@@ -32,7 +32,7 @@ pub use limit::LimitKind;
 pub use machine::Machine;
 pub use modes::{Curve, ModePoint, PAPER_MODES, curve, in_mode};
 pub use simulate::{
-    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
+    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
 };
 pub use size::{SizeError, parse_size};
 pub use statistics::Summary;

@@ -3,22 +3,23 @@
 
 mod calibrate;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
 use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
 use tensorwire_node::{
-    Algorithm, ClientConfig, ConfigError, JobSpec, Schedule, TrainConfig, Transport, model_named,
+    Algorithm, ClientConfig, ConfigError, JobSpec, Prepared, Schedule, TrainConfig, Transport,
+    launch, model_named,
 };
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
 use tensorwire_tensor::DType;
 
 use crate::error::BenchError;
-use crate::job::train_config;
-use crate::machine::Machine;
-use crate::step::{StepOptions, StepResult, step};
+use crate::job::{reports, train_config};
+use crate::machine::{Machine, cores};
+use crate::statistics::Summary;
+use crate::step;
 
 pub use calibrate::calibrate;
 
@@ -50,8 +51,9 @@ pub struct SimulateSpec {
 /// How long a step of one worker's replica takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Compute {
-    /// In a process that has a machine for itself, in seconds.
-    Given(f64),
+    /// In a process that has a machine for itself, and in one that has one core, while each of the others has such a
+    /// process; in seconds. The second as [`Job::crowded_s`].
+    Given { alone_s: f64, crowded_s: Option<f64> },
     /// As Xue et al. say of their machines.
     Paper,
 }
@@ -88,20 +90,20 @@ pub fn simulate(
     let planned = Planned::new(spec)?;
     let model = planned.model.name();
     let of_paper = paper::benchmark(model);
-    let compute_s = match compute {
-        Compute::Given(seconds) => seconds,
+    let (compute_s, crowded_s) = match compute {
+        Compute::Given { alone_s, crowded_s } => (alone_s, crowded_s),
         Compute::Paper => {
             let benchmark = of_paper.ok_or_else(|| BenchError::NotInPaper {
                 model: model.to_string(),
                 known: paper::BENCHMARKS.map(|benchmark| benchmark.model).join(", "),
             })?;
-            benchmark.compute_s(planned.flops())
+            (benchmark.compute_s(planned.flops()), None)
         }
     };
-    let estimate = estimate(&planned.job(spec, compute_s), network)?;
+    let job = Job { crowded_s, ..planned.job(spec, compute_s) };
+    let estimate = estimate(&job, network)?;
     let is_theirs = compute == Compute::Paper
         && spec.strategy == Strategy::Ps
-        && spec.exchange == Exchange::ZeroCopy
         && (spec.workers, planned.servers, spec.batch)
             == (paper::MACHINES, paper::MACHINES, paper::BATCH);
     Ok(SimulateResult {
@@ -115,7 +117,11 @@ pub fn simulate(
         batch: spec.batch,
         estimate,
         measured_step_s: None,
-        paper_speedup: of_paper.and_then(|b| b.speedup_of_8).filter(|_| is_theirs),
+        paper_speedup: of_paper.filter(|_| is_theirs).and_then(|benchmark| match spec.exchange {
+            Exchange::ZeroCopy => benchmark.speedup_of_8,
+            Exchange::GrpcRdma => benchmark.grpc_rdma_speedup_of_8,
+            Exchange::Copy | Exchange::GrpcTcp => None,
+        }),
         machine: Machine::here(),
     })
 }
@@ -202,6 +208,7 @@ impl Planned {
             exchange: spec.exchange,
             algorithm: spec.algorithm,
             compute_s,
+            crowded_s: None,
         }
     }
 
@@ -219,45 +226,71 @@ fn clients(spec: &SimulateSpec) -> u32 {
     }
 }
 
-/// What one replica's step takes one process on this machine, in seconds. `job` as for [`step`].
+/// What one replica's step takes on this machine: one process by itself, and one on each core, with weights of their
+/// own. `job` as for [`step`](crate::step()), which verifies what such jobs compute.
 ///
 /// # Errors
-/// As [`step`]'s.
+/// When training fails.
 pub fn measure_compute(
     spec: &SimulateSpec,
     job: &JobSpec,
-    alone: &Arc<AtomicBool>,
-) -> Result<f64, BenchError> {
-    let config =
-        TrainConfig { strategy: tensorwire_node::Strategy::Local, workers: 1, ..config(spec, 0) };
-    Ok(run(&config, job, alone)?.local_ms.median * 1e-3)
+    alone: &AtomicBool,
+) -> Result<Compute, BenchError> {
+    Ok(measure(spec, None, job, alone)?.0)
 }
 
-/// What a step of the same job takes on this machine, in seconds. Its processes share the machine's memory, and read
-/// tensors in place.
+/// Simulates a step, and measures the same job on this machine. Its processes share the machine's memory, and read
+/// tensors in place. What they compute is measured with it, if it is not `given`. `job` as for [`measure_compute`].
 ///
 /// # Errors
-/// As [`step`]'s.
-pub fn measure_step(
+/// As [`simulate`]'s, and when training fails.
+pub fn validate(
     spec: &SimulateSpec,
-    servers: u32,
+    network: &Network,
+    given: Option<Compute>,
     job: &JobSpec,
-    alone: &Arc<AtomicBool>,
-) -> Result<f64, BenchError> {
-    let result = run(&config(spec, servers), job, alone)?;
-    let none = || BenchError::Zero { what: "--repetitions" };
-    Ok(result.ps.ok_or_else(none)?.ps_ms.median * 1e-3)
+    alone: &AtomicBool,
+) -> Result<SimulateResult, BenchError> {
+    let servers = Planned::new(spec)?.servers;
+    let (compute, measured_step_s) = measure(spec, Some(servers), job, alone)?;
+    let simulated = simulate(spec, network, given.unwrap_or(compute))?;
+    Ok(SimulateResult { measured_step_s, ..simulated })
 }
 
-fn run(
-    config: &TrainConfig,
+/// Measures what one replica's step takes and, with a number of servers, a step of the job in seconds. All by turns, as
+/// the machine is not always equally fast. As many compute at once as the job has workers, if those are more than the
+/// cores: they take turns, and caches forget.
+fn measure(
+    spec: &SimulateSpec,
+    servers: Option<u32>,
     job: &JobSpec,
-    alone: &Arc<AtomicBool>,
-) -> Result<StepResult, BenchError> {
-    let (against, alone) = (Vec::new(), alone.clone());
-    let options = StepOptions { repetitions: REPETITIONS, against, overlap: false, alone };
-    let mut results = step(config, &options, job, &mut |_| {})?;
-    results.pop().ok_or(BenchError::Zero { what: "--repetitions" })
+    alone: &AtomicBool,
+) -> Result<(Compute, Option<f64>), BenchError> {
+    let local = tensorwire_node::Strategy::Local;
+    let config_of_one = TrainConfig { strategy: local, workers: 1, ..config(spec, 0) };
+    let one = Prepared::new(config_of_one.clone())?;
+    // fits: cores of a machine
+    let cores = cores() as u32;
+    let workers = if servers.is_some() { spec.workers.max(cores) } else { cores };
+    let crowd =
+        crate::job::Job::new(&step::compute(&TrainConfig { workers, ..config_of_one }), job)?;
+    let whole = servers.map(|servers| crate::job::Job::new(&config(spec, servers), job));
+    let whole = whole.transpose()?;
+    let (mut one_ms, mut crowd_ms, mut step_ms) = (Vec::new(), Vec::new(), Vec::new());
+    let launched = |job: &crate::job::Job| -> Result<f64, BenchError> {
+        Ok(step::step_ms(&reports(launch(&job.spec, &mut |_| {})?)?, &job.prepared))
+    };
+    for _ in 0..REPETITIONS {
+        one_ms.push(step::step_ms(&[step::run_alone(&one, alone)?], &one));
+        crowd_ms.push(launched(&crowd)?);
+        step_ms.extend(whole.as_ref().map(launched).transpose()?);
+    }
+    let median_s = |all_ms: Vec<f64>| Summary::of(all_ms).map(|ms| ms.median * 1e-3);
+    let alone_s = median_s(one_ms).ok_or(BenchError::Zero { what: "--repetitions" })?;
+    let turns = f64::from(workers) / f64::from(cores);
+    let crowded_s = median_s(crowd_ms).map(|seconds| seconds / turns);
+    let compute = Compute::Given { alone_s, crowded_s };
+    Ok((compute, median_s(step_ms)))
 }
 
 fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {

@@ -272,7 +272,7 @@ fn alone(config: &TrainConfig) -> TrainConfig {
 }
 
 /// The same workers, each with weights of its own and a centre that it meets once, before the steps that count.
-fn compute(config: &TrainConfig) -> TrainConfig {
+pub(crate) fn compute(config: &TrainConfig) -> TrainConfig {
     let clients = ClientConfig { interval: Some(u64::MAX), ..ClientConfig::default() };
     TrainConfig {
         strategy: Strategy::DistEsgd,
@@ -294,7 +294,10 @@ fn traced(config: &TrainConfig) -> TrainConfig {
     TrainConfig { schedule: Schedule::Steps(steps), ..config.clone() }
 }
 
-fn run_alone(prepared: &Prepared, alone: &AtomicBool) -> Result<TrainReport, BenchError> {
+pub(crate) fn run_alone(
+    prepared: &Prepared,
+    alone: &AtomicBool,
+) -> Result<TrainReport, BenchError> {
     alone.store(true, Ordering::SeqCst);
     let done = train_local(prepared, &AtomicBool::new(false), &mut |_| {});
     alone.store(false, Ordering::SeqCst);

@@ -41,6 +41,22 @@ pub(crate) struct End {
     pub(crate) is_worker: bool,
 }
 
+/// What an update of some weights takes, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Update {
+    /// Read and written of the weights and what the rule keeps beside them, and read of one gradient.
+    pub(crate) touched: f64,
+    /// Read of further gradients.
+    pub(crate) folded: f64,
+}
+
+impl Update {
+    /// So much of it.
+    pub(crate) fn share(self, share: f64) -> Update {
+        Update { touched: self.touched * share, folded: self.folded * share }
+    }
+}
+
 impl<'a> Cluster<'a> {
     pub(crate) fn new(
         engine: &mut Engine,
@@ -96,48 +112,59 @@ impl<'a> Cluster<'a> {
         US * if is_near { local.message_us } else { link.message_us }
     }
 
-    /// How much faster than with a machine for itself a worker of this class is: at most 1.
-    pub(crate) fn speed(&self, class: usize) -> f64 {
+    /// Seconds of a step of which a worker of this class spends `busy_s` on cores or an accelerator, as long as the
+    /// others of its machine do the same.
+    pub(crate) fn alone_s(&self, class: usize, busy_s: f64) -> f64 {
         let (machine, workers) = (&self.network.machine, f64::from(self.classes[class].workers()));
+        let of_machine = match machine.accelerators {
+            0 => machine.cores,
+            some => some,
+        };
+        busy_s * (1.0 / self.threads(class)).max(workers / f64::from(of_machine))
+    }
+
+    /// The workers of a machine share its cores, a whole one each at least; an accelerator is nobody else's.
+    pub(crate) fn threads(&self, class: usize) -> f64 {
+        let machine = &self.network.machine;
         match machine.accelerators {
-            0 => {
-                self.threads(class).min(f64::from(machine.cores) / workers)
-                    / f64::from(machine.cores)
-            }
-            some => (f64::from(some) / workers).min(1.0),
+            0 => f64::from((machine.cores / self.classes[class].workers().max(1)).max(1)),
+            _ => 1.0,
         }
     }
 
-    /// The workers of a machine share its cores, a whole one each at least.
-    fn threads(&self, class: usize) -> f64 {
-        f64::from((self.network.machine.cores / self.classes[class].workers().max(1)).max(1))
+    /// What `count` workers of each machine do: `busy_s` seconds of a core, spread over as many as each has, or of an
+    /// accelerator.
+    pub(crate) fn kernel(&self, class: usize, count: u32, busy_s: f64, lane: LaneId) -> Activity {
+        let resources = &self.of[class];
+        let uses = vec![(resources.accelerators.unwrap_or(resources.cores), f64::from(count))];
+        let (amount, rate_max, lane) = (busy_s, self.threads(class), Some(lane));
+        Activity { amount, rate_max, weight: rate_max, uses, lane, ..Activity::nothing() }
     }
 
-    /// What takes one process `seconds` if it has the machine for itself, done by `count` workers of each machine.
-    pub(crate) fn kernel(&self, class: usize, count: u32, seconds: f64, lane: LaneId) -> Activity {
-        let (resource, amount, rate_max) = match self.of[class].accelerators {
-            Some(accelerators) => (accelerators, seconds, 1.0),
-            None => {
-                let cores = f64::from(self.network.machine.cores);
-                (self.of[class].cores, seconds * cores, self.threads(class))
-            }
-        };
-        let uses = vec![(resource, f64::from(count))];
-        Activity { amount, rate_max, uses, lane: Some(lane), ..Activity::nothing() }
-    }
-
-    /// A server reads and writes so many bytes, with all cores if they are free. `seconds` of a byte: what it takes
-    /// one process that has the machine for itself, as of a kernel on its cores. Where an accelerator computes, cores
-    /// update as fast as they copy.
-    pub(crate) fn update(&self, class: usize, bytes: f64, seconds: f64, lane: LaneId) -> Activity {
+    /// A server updates what it has, with all cores if they are free.
+    pub(crate) fn update(&self, class: usize, update: Update, lane: LaneId) -> Activity {
         let cores = f64::from(self.network.machine.cores);
-        let core_s = match self.of[class].accelerators {
-            Some(_) => 1.0 / self.touched_a_second(),
-            None => seconds * cores,
-        };
-        let uses = vec![(self.of[class].cores, core_s), (self.of[class].memory, 1.0)];
-        let (rate_max, weight, lane) = (cores / core_s, 1.0 / core_s, Some(lane));
-        Activity { amount: bytes, rate_max, weight, uses, lane, ..Activity::nothing() }
+        let (amount, bytes) = (self.update_s(update), update.touched + update.folded);
+        // a copy's bandwidth is counted without what is read of the target before it is written
+        let all_s = amount.max(bytes / (self.network.machine.memory_gbs * GB) * cores);
+        let memory = if amount > 0.0 { bytes / all_s } else { 0.0 };
+        let uses = vec![(self.of[class].cores, 1.0), (self.of[class].memory, memory)];
+        let lane = Some(lane);
+        Activity { amount, rate_max: cores, weight: cores, uses, lane, ..Activity::nothing() }
+    }
+
+    /// Seconds of a core that an update of a worker's own weights takes.
+    pub(crate) fn own_update_s(&self, Update { touched, folded }: Update) -> f64 {
+        let machine = &self.network.machine;
+        let all_s = touched / (machine.own_update_gbs * GB) + folded / (machine.fold_gbs * GB);
+        all_s * f64::from(machine.cores)
+    }
+
+    /// Seconds of a core that a server's update takes.
+    fn update_s(&self, Update { touched, folded }: Update) -> f64 {
+        let machine = &self.network.machine;
+        let all_s = touched / (machine.update_gbs * GB) + folded / (machine.fold_gbs * GB);
+        all_s * f64::from(machine.cores)
     }
 
     /// Every worker reads and writes so many bytes in a group's fold.
@@ -159,6 +186,22 @@ impl<'a> Cluster<'a> {
     fn workers(&self) -> impl Iterator<Item = (&Resources, f64)> {
         let counts = self.classes.iter().map(|class| f64::from(class.workers()));
         self.of.iter().zip(counts).filter(|(_, workers)| *workers > 0.0)
+    }
+
+    /// A tensor's way from an accelerator's memory to the machine's before it is sent, or back when it is there. None:
+    /// it has none.
+    pub(crate) fn crossing(
+        &self,
+        end: End,
+        bytes: f64,
+        is_sender: bool,
+        lane: LaneId,
+    ) -> Option<Activity> {
+        let resources = &self.of[end.class];
+        let bus = if is_sender { resources.from_device } else { resources.to_device };
+        let (bus, count) = (bus.filter(|_| end.is_worker)?, f64::from(end.count));
+        let uses = vec![(bus, count), (resources.memory, count)];
+        Some(Activity { amount: bytes, weight: GB, uses, lane: Some(lane), ..Activity::nothing() })
     }
 
     /// What a core does with a tensor before it is sent, or when it is there: copies, a codec's work. None: nothing.
@@ -221,8 +264,6 @@ impl<'a> Cluster<'a> {
             if cost > 0.0 {
                 uses.push((resources.cores, count * cost));
             }
-            let device = if is_sender { resources.from_device } else { resources.to_device };
-            uses.extend(device.filter(|_| end.is_worker).map(|bus| (bus, count)));
             uses.push((resources.memory, count));
         }
         if let (Some(core), false) = (self.core, is_near) {

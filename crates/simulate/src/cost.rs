@@ -51,11 +51,6 @@ pub fn work(graph: &Graph, id: NodeId) -> f64 {
     flops(graph, id).max(BALANCE * (inputs + outputs + changed))
 }
 
-/// Work of moving so many bytes.
-pub(crate) fn work_of_bytes(bytes: f64) -> f64 {
-    BALANCE * bytes
-}
-
 /// Does a node take any time?
 pub(crate) fn computes(op: &Op) -> bool {
     let is_state = matches!(op, Op::Input { .. } | Op::Variable { .. });

@@ -56,6 +56,9 @@ pub struct Job<'a> {
     pub algorithm: Option<Algorithm>,
     /// A step of one worker's replica, updates included, in a process that has a machine for itself: seconds.
     pub compute_s: f64,
+    /// The same in a process that has one core, while each of the others has such a process: seconds of that core. None:
+    /// the cores of a machine take as much together as one would by itself.
+    pub crowded_s: Option<f64>,
 }
 
 /// A step, once the job has got into its stride.
@@ -113,6 +116,20 @@ impl Job<'_> {
         }
     }
 
+    /// A worker's step in a process of so many threads: seconds of a core, or of an accelerator.
+    pub(crate) fn busy_s(&self, network: &Network, threads: f64) -> f64 {
+        if network.machine.accelerators > 0 {
+            return self.compute_s;
+        }
+        let cores = f64::from(network.machine.cores);
+        let all_s = self.compute_s * cores;
+        let one_s = self.crowded_s.unwrap_or(all_s);
+        match cores > 1.0 {
+            true => one_s + (all_s - one_s) * (threads - 1.0) / (cores - 1.0),
+            false => one_s,
+        }
+    }
+
     /// Are all workers on one machine, where they read each other's memory?
     pub(crate) fn shares_memory(&self, network: &Network) -> bool {
         let a_machine = network.machine.workers;
@@ -130,8 +147,10 @@ impl Job<'_> {
         if let Some((what, _)) = counts.into_iter().find(|(_, is_there)| !is_there) {
             return Err(SimulateError::Zero { what });
         }
-        if !COMPUTE_S.contains(&self.compute_s) {
-            return Err(SimulateError::Compute { found_ms: self.compute_s * 1e3 });
+        let computes = [Some(self.compute_s), self.crowded_s];
+        let mut computes = computes.into_iter().flatten();
+        if let Some(found_s) = computes.find(|found_s| !COMPUTE_S.contains(found_s)) {
+            return Err(SimulateError::Compute { found_ms: found_s * 1e3 });
         }
         let (clients, workers) = (self.clients, self.workers);
         if self.strategy == Strategy::MpiSgd && !workers.is_multiple_of(clients) {
@@ -161,11 +180,10 @@ pub fn estimate(job: &Job<'_>, network: &Network) -> Result<Estimate, SimulateEr
     let end_s = |step: usize| ends[step].iter().map(|end| course.end_s(*end)).fold(0.0, f64::max);
     // fits: a handful of steps
     let step_s = (end_s(STEPS - 1) - end_s(0)) / (STEPS - 1) as f64;
-    let slowest = (0..cluster.classes.len())
+    let compute_s = (0..cluster.classes.len())
         .filter(|class| cluster.classes[*class].workers() > 0)
-        .map(|class| cluster.speed(class))
-        .fold(1.0, f64::min);
-    let compute_s = job.compute_s / slowest;
+        .map(|class| cluster.alone_s(class, job.busy_s(network, cluster.threads(class))))
+        .fold(0.0, f64::max);
     let used = cluster.names().iter().map(|(resource, name)| {
         (course.used(*resource) / engine.capacity(*resource) / course.last_s(), name)
     });

@@ -14,8 +14,9 @@
 //! - Messages of a worker to a server, and back, go in the order in which they are ready, as on one queue pair.
 //!
 //! # What is left out
-//! Signals without bytes; polling, and what processes lose to each other's switching; congestion control, which takes
-//! time to find the fair share; stragglers: all machines of a kind are equally fast.
+//! Signals without bytes; polling, and what more processes than cores lose to each other's switching; congestion
+//! control, which takes time to find the fair share; stragglers: all machines of a kind are equally fast, and so are
+//! their processes, step after step, where in truth a step waits for the slowest.
 #![forbid(unsafe_code)]
 
 mod cluster;

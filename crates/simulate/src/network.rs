@@ -60,6 +60,12 @@ pub struct Machine {
     pub copy_gbs: f64,
     /// Bytes that all cores read and write in a second; a copy reads and writes each once.
     pub memory_gbs: f64,
+    /// Bytes that all cores read and write in a second when they update weights by one gradient that others made.
+    pub update_gbs: f64,
+    /// The same when each core updates weights of its own by a gradient that it has just made.
+    pub own_update_gbs: f64,
+    /// Bytes of each further gradient that they fold into it in a second: many places that are read by turns.
+    pub fold_gbs: f64,
 }
 
 /// What the exchanges cost that tensorwire is compared with.
@@ -144,6 +150,9 @@ impl Network {
                 device_gbs: None,
                 copy_gbs: 10.0,
                 memory_gbs: 200.0,
+                update_gbs: 200.0,
+                own_update_gbs: 200.0,
+                fold_gbs: 200.0,
             },
             // with both codecs 1 GB/s, as TensorFlow's gRPC was measured over loopback
             rpc: Rpc { serialize_gbs: 4.0, tcp_gbs: 2.0 },
@@ -160,6 +169,9 @@ impl Network {
                     accelerators: 1,
                     device_gbs: Some(12.0),
                     memory_gbs: 153.6,
+                    update_gbs: 153.6,
+                    own_update_gbs: 153.6,
+                    fold_gbs: 153.6,
                     ..rdma.machine
                 },
                 ..rdma
@@ -167,7 +179,15 @@ impl Network {
             // two cores: memcpy at 12.9 GB/s, as a machine of Zen 4 was measured
             "loopback" => Some(Network {
                 local: Local { latency_us: 20.0, message_us: 2.0, ..rdma.local },
-                machine: Machine { cores: 2, workers: 0, memory_gbs: 25.0, ..rdma.machine },
+                machine: Machine {
+                    cores: 2,
+                    workers: 0,
+                    memory_gbs: 25.0,
+                    update_gbs: 25.0,
+                    own_update_gbs: 35.0,
+                    fold_gbs: 10.0,
+                    ..rdma.machine
+                },
                 ..rdma
             }),
             _ => None,
@@ -188,6 +208,9 @@ impl Network {
             ("machine.device_gbs", given(machine.device_gbs)),
             ("machine.copy_gbs", machine.copy_gbs),
             ("machine.memory_gbs", machine.memory_gbs),
+            ("machine.update_gbs", machine.update_gbs),
+            ("machine.own_update_gbs", machine.own_update_gbs),
+            ("machine.fold_gbs", machine.fold_gbs),
             ("rpc.serialize_gbs", rpc.serialize_gbs),
             ("rpc.tcp_gbs", rpc.tcp_gbs),
         ];

@@ -6,7 +6,7 @@ use tensorwire_collectives::{Algorithm, Table};
 use tensorwire_graph::{EdgeId, Graph, Job as Role, NodeId, Op, Plan};
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, Partition, ValueSpec};
 
-use crate::cluster::{Cluster, End};
+use crate::cluster::{Cluster, End, Update};
 use crate::collective::Group;
 use crate::cost;
 use crate::engine::{Activity, ActivityId, Engine, LaneId};
@@ -24,9 +24,7 @@ struct Value {
     /// Edges that bring it to a worker, and its gradient back.
     pulls: Vec<(EdgeId, f64)>,
     pushes: Vec<(EdgeId, f64)>,
-    /// Bytes that an update reads and writes.
-    update_bytes: f64,
-    update_work: f64,
+    update: Update,
 }
 
 /// Workers of a class that do the same.
@@ -38,6 +36,10 @@ struct Workers {
     part: usize,
     has_servers: bool,
     lane: LaneId,
+    /// To and from their accelerators.
+    buses: [LaneId; 2],
+    /// Seconds of a core, or of an accelerator, that a unit of [`cost::work`] takes.
+    second_of_work: f64,
 }
 
 pub(crate) struct Build<'a> {
@@ -50,8 +52,6 @@ pub(crate) struct Build<'a> {
     servers: Vec<(usize, LaneId)>,
     /// Messages between workers and a server, by direction.
     channels: HashMap<(usize, u32, bool), LaneId>,
-    /// Seconds that a unit of work takes a process with a machine for itself.
-    second_of_work: f64,
 }
 
 /// What one step is to the next.
@@ -73,29 +73,29 @@ impl<'a> Build<'a> {
         mut engine: Engine,
         cluster: Cluster<'a>,
     ) -> Result<Build<'a>, SimulateError> {
+        let values = values(job)?;
         let mut workers = Vec::new();
         for (class, machine) in cluster.classes.iter().enumerate() {
             let kinds = [(machine.masters, job.master, true), (machine.others, job.other, false)];
             for (count, part, has_servers) in kinds.into_iter().filter(|(count, ..)| *count > 0) {
-                workers.push(Workers { class, count, part, has_servers, lane: engine.lane() });
+                workers.push(Workers {
+                    class,
+                    count,
+                    part,
+                    has_servers,
+                    lane: engine.lane(),
+                    buses: [engine.lane(), engine.lane()],
+                    second_of_work: second_of_work(job, &cluster, class, part),
+                });
             }
         }
-        let values = values(job)?;
         let class_of = |server: u32| {
             let holds = |class: &crate::layout::Class| class.servers.contains(&server);
             cluster.classes.iter().position(holds).unwrap_or_default()
         };
         let servers = (0..job.servers).map(|server| (class_of(server), engine.lane())).collect();
-        let part = &job.plan.parts[job.master].graph;
-        let nodes = &job.plan.runs[TRAIN].nodes[job.master];
-        let kernels: f64 = nodes.iter().map(|id| cost::work(part, *id)).sum();
-        let updates: f64 = values.iter().map(|value| value.update_work).sum();
-        // nobody has said what an accelerator saves when the cores of servers update: nothing is taken off it
-        let is_on_cores = cluster.network.machine.accelerators == 0;
-        let taken_off = if is_on_cores { updates } else { 0.0 };
-        let second_of_work = job.compute_s / (kernels + taken_off).max(1.0);
         let channels = HashMap::new();
-        Ok(Build { job, engine, cluster, workers, values, servers, channels, second_of_work })
+        Ok(Build { job, engine, cluster, workers, values, servers, channels })
     }
 
     /// Adds all steps; the ends of each at all workers.
@@ -132,7 +132,7 @@ impl<'a> Build<'a> {
         before: Option<ActivityId>,
         arrivals: &HashMap<EdgeId, Vec<ActivityId>>,
     ) -> (Ends, ActivityId) {
-        let Workers { class, count, part, lane, .. } = self.workers[at];
+        let Workers { class, count, part, lane, second_of_work, .. } = self.workers[at];
         let graph = &self.job.plan.parts[part].graph;
         let nodes = &self.job.plan.runs[TRAIN].nodes[part];
         let (begin, end) =
@@ -144,9 +144,13 @@ impl<'a> Build<'a> {
         let mut ends = Ends::new();
         for id in nodes {
             let node = graph.node(*id);
-            let first = match cost::work(graph, *id) * self.second_of_work {
-                seconds if seconds > 0.0 => {
-                    let kernel = self.cluster.kernel(class, count, seconds, lane);
+            let busy_s = match update(&self.cluster, graph, *id) {
+                Some(update) => self.cluster.own_update_s(update),
+                None => cost::work(graph, *id) * second_of_work,
+            };
+            let first = match busy_s {
+                busy_s if busy_s > 0.0 => {
+                    let kernel = self.cluster.kernel(class, count, busy_s, lane);
                     self.engine.add(kernel)
                 }
                 _ => self.engine.add(Activity::nothing()),
@@ -270,15 +274,13 @@ impl<'a> Build<'a> {
     fn pushes(&mut self, ends: &[Ends]) -> (Vec<Vec<ActivityId>>, Vec<ActivityId>) {
         let servers: Vec<ActivityId> =
             self.servers.iter().map(|_| self.engine.add(Activity::nothing())).collect();
-        // of a byte: servers do what was taken off the workers, in the same time
-        let seconds = cost::work_of_bytes(1.0) * self.second_of_work;
         let mut updated = Vec::new();
         for value in 0..self.values.len() {
             let mut of_parts = Vec::new();
             for (server, share) in self.values[value].parts.clone() {
                 let (class, lane) = self.servers[server as usize];
-                let bytes = self.values[value].update_bytes * share;
-                let update = self.engine.add(self.cluster.update(class, bytes, seconds, lane));
+                let update = self.values[value].update.share(share);
+                let update = self.engine.add(self.cluster.update(class, update, lane));
                 for (edge, bytes) in self.values[value].pushes.clone() {
                     for (at, ends) in ends.iter().enumerate() {
                         let sent = self.sent(at, ends, edge);
@@ -312,7 +314,7 @@ impl<'a> Build<'a> {
         bytes: f64,
         ready: Option<ActivityId>,
     ) -> (ActivityId, ActivityId) {
-        let Workers { class, count, .. } = self.workers[at];
+        let Workers { class, count, buses, .. } = self.workers[at];
         let machines = self.cluster.classes[class].machines;
         let worker = End { class, count, is_worker: true };
         let server_class = self.servers[server as usize].0;
@@ -323,19 +325,61 @@ impl<'a> Build<'a> {
         let exchange = self.job.exchange;
         let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, lane));
         let (mut first, mut last) = (transfer, transfer);
-        if let Some(stage) = self.cluster.stage(ends.0, bytes, exchange, true) {
+        let [to_device, from_device] = buses;
+        let before = [
+            self.cluster.stage(ends.0, bytes, exchange, true),
+            self.cluster.crossing(ends.0, bytes, true, from_device),
+        ];
+        for stage in before.into_iter().flatten() {
+            let then = first;
             first = engine.add(stage);
-            engine.order(first, transfer);
+            engine.order(first, then);
         }
-        if let Some(stage) = self.cluster.stage(ends.1, bytes, exchange, false) {
+        let behind = [
+            self.cluster.stage(ends.1, bytes, exchange, false),
+            self.cluster.crossing(ends.1, bytes, false, to_device),
+        ];
+        for stage in behind.into_iter().flatten() {
+            let earlier = last;
             last = engine.add(stage);
-            engine.order(transfer, last);
+            engine.order(earlier, last);
         }
         if let Some(ready) = ready {
             engine.order(ready, first);
         }
         (transfer, last)
     }
+}
+
+/// What is left of a worker's step when its updates are taken off it, by [`cost::work`]. What its part does not update
+/// the servers do, or another would: as often, all its variables are.
+fn second_of_work(job: &Job<'_>, cluster: &Cluster<'_>, class: usize, part: usize) -> f64 {
+    let graph = &job.plan.parts[part].graph;
+    let nodes = &job.plan.runs[TRAIN].nodes[part];
+    let kernels = nodes.iter().filter(|id| update(cluster, graph, **id).is_none());
+    let kernels: f64 = kernels.map(|id| cost::work(graph, *id)).sum();
+    let updates_s: f64 = (0..job.plan.parts.len())
+        .filter(|at| *at == part || job.plan.parts[*at].task.job == Role::Server)
+        .flat_map(|at| job.plan.runs[TRAIN].nodes[at].iter().map(move |id| (at, *id)))
+        .filter_map(|(at, id)| update(cluster, &job.plan.parts[at].graph, id))
+        .map(|update| cluster.own_update_s(Update { folded: 0.0, ..update }))
+        .sum();
+    let busy_s = job.busy_s(cluster.network, cluster.threads(class));
+    (busy_s - updates_s).max(0.0) / kernels.max(1.0)
+}
+
+/// What a node takes that updates variables. None: it does not, or an accelerator does it, of which nobody has said how
+/// fast it is at that, nor what it saves when the cores of servers update.
+fn update(cluster: &Cluster<'_>, graph: &Graph, id: NodeId) -> Option<Update> {
+    let node = graph.node(id);
+    let mutated = node.op.mutated_inputs();
+    if mutated == 0 || cluster.network.machine.accelerators > 0 {
+        return None;
+    }
+    let bytes = |input: &tensorwire_graph::Output| cost::bytes(graph.fact(*input));
+    let (state, gradients) = node.inputs.split_at(mutated);
+    let touched = 2.0 * state.iter().map(bytes).sum::<f64>() + gradients.first().map_or(0.0, bytes);
+    Some(Update { touched, folded: gradients.iter().skip(1).map(bytes).sum() })
 }
 
 /// What crosses between a worker that has to do with servers and the servers, by variable.
@@ -381,10 +425,10 @@ fn values(job: &Job<'_>) -> Result<Vec<Value>, SimulateError> {
                 .sum();
             let pushed: f64 = pushes.iter().map(|(_, bytes)| bytes).sum();
             let size = Size { index: values.len(), server: part.task.index };
+            let others = f64::from(job.masters()) - 1.0;
             values.push(Value {
                 parts: parts(job, &part.graph, *variable, size),
-                update_bytes: 2.0 * state + pushed * f64::from(job.masters()),
-                update_work: cost::work_of_bytes(2.0 * state + pushed),
+                update: Update { touched: 2.0 * state + pushed, folded: pushed * others },
                 pulls,
                 pushes,
             });

@@ -42,6 +42,7 @@ fn job(plan: &Plan, strategy: Strategy, workers: u32, servers: u32) -> Job<'_> {
         exchange: Exchange::ZeroCopy,
         algorithm: None,
         compute_s: 0.1,
+        crowded_s: None,
     }
 }
 
@@ -51,6 +52,8 @@ fn plain(bandwidth_gbs: f64) -> Network {
     (network.link.bandwidth_gbs, network.link.latency_us) = (bandwidth_gbs, 0.0);
     (network.link.message_us, network.local.by_reference) = (0.0, true);
     (network.machine.copy_gbs, network.machine.memory_gbs) = (1e6, 1e6);
+    (network.machine.update_gbs, network.machine.fold_gbs) = (1e6, 1e6);
+    network.machine.own_update_gbs = 1e6;
     network
 }
 
@@ -169,9 +172,19 @@ fn copies_serialization_and_a_narrow_core_cost() {
     // 8 machines of 12.5 GB/s, an eighth of that; each server's values go to 7 others' workers and back
     let least = 2.0 * 7.0 * bytes(Model::Fcn5) / 12.5e9;
     let found = step_s(Exchange::ZeroCopy, &narrow);
-    // two steps are a mean that a job not quite in its stride is off by a percent; updates on the hot server take as
-    // long over either core
-    assert!(found > (0.98 * least).max(1.15 * times[0]), "{found}, {least}, {times:?}");
+    // two steps are a mean that a job not quite in its stride is off by a percent
+    assert!(found > (0.98 * least).max(times[0]), "{found}, {least}, {times:?}");
+    // over a wide core the port of the hottest server: its values to 7 others' workers, and their gradients back
+    let mut held = [0.0; 4];
+    for edge in plan.edges.iter().filter(|edge| edge.to == 1) {
+        let from = plan.parts[edge.from].task;
+        if from.job == tensorwire_graph::Job::Server {
+            held[from.index as usize] += edge.bytes().unwrap() as f64;
+        }
+    }
+    let hot = held.into_iter().fold(0.0, f64::max);
+    let least = 2.0 * 7.0 * hot / 12.5e9;
+    assert!(hot > 0.0 && times[0] > 0.98 * least, "{times:?}, {least}");
     let mut wide = network;
     wide.link.ports = 4;
     assert!(step_s(Exchange::ZeroCopy, &wide) < times[0]);
@@ -215,13 +228,13 @@ fn clients_of_a_store_send_less_than_its_workers() {
     assert!(of_clients.step_s < of_workers.step_s, "{of_clients:?} {of_workers:?}");
 }
 
-/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: 7.5 for
-/// their 5 (lstm), 8.0 for 7.9 (inception-v3), 5.0 for 4.3 (vgg16); bounds as found.
+/// Xue et al., figure 11. What they have besides, of TensorFlow, is not simulated, so that ours are above theirs: 7.3 for
+/// their 5 (lstm), 8.0 for 7.9 (inception-v3), 4.3 for 4.3 (vgg16); bounds as found.
 #[test]
 fn the_papers_cluster_speeds_up_as_the_paper_says() {
     let network = Network::preset("paper-xue").unwrap();
     let mut off = Vec::new();
-    for (model, bound) in [(Model::Lstm, 0.55), (Model::InceptionV3, 0.05), (Model::Vgg16, 0.2)] {
+    for (model, bound) in [(Model::Lstm, 0.5), (Model::InceptionV3, 0.05), (Model::Vgg16, 0.05)] {
         let plan = with_servers(model, paper::BATCH, paper::MACHINES);
         let part = &plan.parts[1].graph;
         let flops = plan.runs[0].nodes[1].iter().map(|id| cost::flops(part, *id)).sum();
@@ -261,13 +274,16 @@ fn a_step_on_one_machine_is_never_shorter_than_its_compute() {
 /// A number of a network, and how to set it.
 type Field = (&'static str, fn(&mut Network, f64));
 
-const RATES: [Field; 8] = [
+const RATES: [Field; 11] = [
     ("link.bandwidth_gbs", |network, found| network.link.bandwidth_gbs = found),
     ("link.core_gbs", |network, found| network.link.core_gbs = Some(found)),
     ("local.core_gbs", |network, found| network.local.core_gbs = found),
     ("machine.device_gbs", |network, found| network.machine.device_gbs = Some(found)),
     ("machine.copy_gbs", |network, found| network.machine.copy_gbs = found),
     ("machine.memory_gbs", |network, found| network.machine.memory_gbs = found),
+    ("machine.update_gbs", |network, found| network.machine.update_gbs = found),
+    ("machine.own_update_gbs", |network, found| network.machine.own_update_gbs = found),
+    ("machine.fold_gbs", |network, found| network.machine.fold_gbs = found),
     ("rpc.serialize_gbs", |network, found| network.rpc.serialize_gbs = found),
     ("rpc.tcp_gbs", |network, found| network.rpc.tcp_gbs = found),
 ];

@@ -1,15 +1,23 @@
-//! This machine as a network that [`tensorwire_simulate`] takes: what its processes move, and how fast it copies.
+//! This machine as a network that [`tensorwire_simulate`] takes: what its processes move, and how fast it copies, and
+//! updates weights.
 
 use std::thread;
 
 use tensorwire_base::Clock;
+use tensorwire_graph::{Op, Rule};
+use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_node::{Exchange, JobSpec, Transport};
 use tensorwire_simulate::{Link, Local, Machine, Network, Rpc};
+use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::error::BenchError;
 use crate::machine::cores;
+use crate::statistics::Summary;
 use crate::transfer::{Sizes, TransferSpec, transfer};
 use crate::write::{WriteSpec, write};
+
+use super::{MOMENTUM, RATE};
 
 /// A tensor of a page, and one that no cache holds.
 const SMALL: usize = 4 << 10;
@@ -17,6 +25,15 @@ const LARGE: usize = 64 << 20;
 /// Writes on their way when messages are counted.
 const WINDOW: usize = 16;
 const COPIES: usize = 3;
+/// Weights that are updated, of which no cache holds as many as are touched.
+const WEIGHTS: usize = 32 << 20;
+const UPDATES: usize = 11;
+/// Gradients that are folded beside the first.
+const FURTHER: usize = 3;
+/// Times that an update by momentum reads or writes as many bytes as there are weights: both, twice, and a gradient.
+const UPDATED: usize = 5;
+/// Less is noise.
+const SHORTEST_S: f64 = 1e-4;
 
 /// Measures transfers over shared memory and over TCP between processes of this machine, and copies. `job` as for
 /// [`transfer`]. The link is the loopback, as another machine of the kind would be reached by one: replace its figures
@@ -42,10 +59,11 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
     let moved = gbs(measure(Transport::Shm, Exchange::Write, LARGE)?);
     let tcp_ns = measure(Transport::Tcp, Exchange::ZeroCopy, SMALL)?;
     let tcp = gbs(measure(Transport::Tcp, Exchange::ZeroCopy, LARGE)?);
-    let cores = cores();
-    let (copy, all) = (copies_gbs(1), copies_gbs(cores));
+    let cores_here = cores();
+    let (copy, all) = (copies_gbs(1), copies_gbs(cores_here));
+    let (one_s, more_s) = (update_s(cores_here, 1)?, update_s(cores_here, 1 + FURTHER)?);
     // fits: cores of a machine
-    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    let cores = u32::try_from(cores_here).unwrap_or(u32::MAX);
     Ok(Network {
         name: name.to_string(),
         link: Link {
@@ -70,10 +88,61 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
             device_gbs: None,
             copy_gbs: copy,
             memory_gbs: 2.0 * all,
+            update_gbs: weights_gb(UPDATED) / one_s,
+            own_update_gbs: own_updates_gbs(cores_here)?,
+            fold_gbs: weights_gb(FURTHER) / (more_s - one_s).max(SHORTEST_S),
         },
         // a codec's work is a copy
         rpc: Rpc { serialize_gbs: copy, tcp_gbs: tcp },
     })
+}
+
+/// Seconds of an update by the mean of so many gradients, as a server does it: others have just written those, and read
+/// the weights. The median.
+fn update_s(threads: usize, gradients: usize) -> Result<f64, BenchError> {
+    let kernels = Kernels::open(KernelChoice::Cpu, threads)?;
+    let op = Op::Apply { rule: Rule::Momentum { rate: RATE, momentum: MOMENTUM } };
+    let spec = TensorSpec::new(DType::F32, &[WEIGHTS / DType::F32.bytes()])?;
+    // written: memory that is zero may be one page, many times
+    let tensor = || vec![1e-3f32; WEIGHTS / DType::F32.bytes()];
+    let mut gradients: Vec<Vec<f32>> = (0..gradients).map(|_| tensor()).collect();
+    let (mut weights, mut momenta) = (tensor(), tensor());
+    let mut all_s = Vec::new();
+    for _ in 0..UPDATES {
+        let each = gradients.len().div_ceil(threads);
+        thread::scope(|scope| {
+            for written in gradients.chunks_mut(each) {
+                let weights = &weights;
+                scope.spawn(move || written.iter_mut().for_each(|g| g.copy_from_slice(weights)));
+            }
+        });
+        let read = gradients.iter().map(|g| TensorRef::new(&spec, bytemuck::cast_slice(g)));
+        let read = read.collect::<Result<Vec<_>, _>>()?;
+        let mut state = [
+            TensorMut::new(&spec, bytemuck::cast_slice_mut(&mut weights))?,
+            TensorMut::new(&spec, bytemuck::cast_slice_mut(&mut momenta))?,
+        ];
+        let start_ns = Clock::now_ns();
+        kernels.run(&op, &read, &mut state)?;
+        // fits: nanoseconds of some seconds
+        all_s.push((Clock::now_ns() - start_ns) as f64 * 1e-9);
+    }
+    Ok(Summary::of(all_s).map_or(SHORTEST_S, |s| s.median))
+}
+
+/// 10⁹ bytes a second of updates by as many processes as there are cores, each behind its gradient.
+fn own_updates_gbs(cores: usize) -> Result<f64, BenchError> {
+    thread::scope(|scope| {
+        let all: Vec<_> = (0..cores).map(|_| scope.spawn(|| update_s(1, 1))).collect();
+        let each = all.into_iter().filter_map(|thread| thread.join().ok());
+        each.map(|seconds| Ok(weights_gb(UPDATED) / seconds?)).sum()
+    })
+}
+
+/// 10⁹ bytes of so many times the weights.
+fn weights_gb(times: usize) -> f64 {
+    // fits: sizes in memory
+    (times * WEIGHTS) as f64 * 1e-9
 }
 
 /// 10⁹ bytes a second that so many threads copy, the best of a few times.

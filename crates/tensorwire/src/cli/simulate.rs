@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use tensorwire_base::human_seconds;
 use tensorwire_bench::{
-    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, measure_step, simulate,
+    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
 };
 use tensorwire_node::JobSpec;
 use tensorwire_simulate::Network;
@@ -41,17 +41,42 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
     let specs = args.specs();
-    let compute = compute(args, &specs, &job, &alone)?;
+    let given = match args.compute_ms {
+        Some(ms) => Some(Compute::Given { alone_s: ms * 1e-3, crowded_s: None }),
+        None if args.network.is_none() && args.preset == PAPER => Some(Compute::Paper),
+        None => None,
+    };
+    let mut compute = given;
     let mut results = Vec::new();
     for spec in &specs {
-        let mut result = simulate(spec, &network, compute)?;
-        if args.validate {
-            result.measured_step_s = Some(measure_step(spec, result.servers, &job, &alone)?);
-        }
+        let result = match args.validate {
+            true => validate(spec, &network, given, &job, &alone)?,
+            false => {
+                let known = match compute {
+                    Some(known) => known,
+                    None => measured(spec, &job, &alone)?,
+                };
+                compute = Some(known);
+                simulate(spec, &network, known)?
+            }
+        };
         lines.append(&result)?;
         results.push(result);
     }
     show(&network, &results)
+}
+
+/// What one worker computes: measured once, if nobody says it.
+fn measured(spec: &SimulateSpec, job: &JobSpec, alone: &AtomicBool) -> Result<Compute, Failure> {
+    let compute = measure_compute(spec, job, alone)?;
+    if let Compute::Given { alone_s, crowded_s } = compute {
+        let crowded = crowded_s.map(human_seconds).unwrap_or_default();
+        note(format_args!(
+            "one worker alone, measured here: {}; one on each core: {crowded}",
+            human_seconds(alone_s),
+        ));
+    }
+    Ok(compute)
 }
 
 fn network(args: &SimulateArgs) -> Result<Network, Failure> {
@@ -72,25 +97,6 @@ fn network(args: &SimulateArgs) -> Result<Network, Failure> {
             "{shown} is no network: {what}; write one with --calibrate, and change its figures"
         ))
     })
-}
-
-/// What one worker computes: given, the paper's, or measured once.
-fn compute(
-    args: &SimulateArgs,
-    specs: &[SimulateSpec],
-    job: &JobSpec,
-    alone: &Arc<AtomicBool>,
-) -> Result<Compute, Failure> {
-    let Some(first) = specs.first() else { return Ok(Compute::Paper) };
-    match args.compute_ms {
-        Some(ms) => Ok(Compute::Given(ms * 1e-3)),
-        None if args.network.is_none() && args.preset == PAPER => Ok(Compute::Paper),
-        None => {
-            let seconds = measure_compute(first, job, alone)?;
-            note(format_args!("one worker alone, measured here: {}", human_seconds(seconds)));
-            Ok(Compute::Given(seconds))
-        }
-    }
 }
 
 fn write_network(path: &Path, job: &JobSpec) -> Result<(), Failure> {

@@ -26,7 +26,8 @@ cores, messages share NIC ports, both max-min fairly. Machines that do the same 
 a group, and like rounds of a collective. Steps are those of a job in its stride.
 
 What one worker computes: --compute-ms, or Xue et al.'s table 2 with --preset paper-xue, else it is measured here
-first. It is spread over the model's nodes by their operations and bytes.
+first, and with --validate beside each job, by one process and by several at once. It is spread over the model's nodes
+by their operations and bytes; updates take what --calibrate measured of them.
 
 Presets: rdma-100g (100 Gb/s, a worker a machine of 32 cores), paper-xue (theirs: 100 Gb/s, a GPU without GPUDirect, a
 worker and a server a machine), loopback (all on one machine of 2 cores, reading in place).";
