@@ -16,15 +16,15 @@ use crate::error::BenchError;
 use crate::kvstore::{KvstoreSpec, Pull, kvstore};
 use crate::modes::curve;
 use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate, validate};
-use crate::transfer::{TransferSpec, transfer};
+use crate::transfer::{TransferSpec, transfers};
 
 pub use figures::{FIGURES, Figure, Scope};
 
 /// Something to measure.
 #[derive(Clone, Debug)]
 pub enum Case {
-    /// A tensor to another process.
-    Transfer(TransferSpec),
+    /// A tensor to another process, in several ways in turns.
+    Transfer(Vec<TransferSpec>),
     /// Steps of a job.
     Throughput(TrainConfig),
     /// The same, and one worker alone.
@@ -47,11 +47,13 @@ impl Case {
     /// What it is, in a few words.
     pub fn name(&self) -> String {
         match self {
-            Case::Transfer(spec) => {
-                let TransferSpec { transport, exchange, sizes, bytes, .. } = spec;
-                let (transport, exchange) = (transport.name(), exchange.name());
-                format!("{transport} {exchange} {} {bytes} bytes", sizes.name())
-            }
+            Case::Transfer(specs) => match specs.first() {
+                Some(TransferSpec { transport, sizes, bytes, .. }) => {
+                    let (transport, sizes) = (transport.name(), sizes.name());
+                    format!("{transport} {sizes} {bytes} bytes, {} exchanges", specs.len())
+                }
+                None => "nothing".to_string(),
+            },
             Case::Throughput(config)
             | Case::Scaling(config)
             | Case::Convergence(config, _)
@@ -116,7 +118,9 @@ impl<'a> Runner<'a> {
         on_line: &mut dyn FnMut(serde_json::Value),
     ) -> Result<(), BenchError> {
         match case {
-            Case::Transfer(spec) => tell(on_line, &transfer(spec, self.job)?),
+            Case::Transfer(specs) => {
+                transfers(specs, self.job)?.iter().try_for_each(|result| tell(on_line, result))
+            }
             Case::Throughput(config) => tell(on_line, &self.throughput(config)?),
             Case::Scaling(config) => tell(on_line, &self.scaling(config)?),
             Case::Convergence(config, every) => self.convergence(config, *every, on_line),

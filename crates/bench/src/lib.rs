@@ -38,7 +38,7 @@ pub use size::{SizeError, parse_size};
 pub use statistics::Summary;
 pub use step::{Overlap, StepEvent, StepOptions, StepResult, step};
 pub use transfer::{
-    Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer,
-    transfer_member, transfer_sizes,
+    Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer_member,
+    transfer_sizes, transfers,
 };
 pub use write::{WINDOW_MAX, WRITE, WriteError, WriteResult, WriteSpec, write, write_member};

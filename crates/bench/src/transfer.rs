@@ -18,7 +18,7 @@ use crate::limit::LimitKind;
 use crate::machine::Machine;
 use crate::statistics::Summary;
 
-use member::{ReceiverReport, SenderReport};
+use member::{ReceiverReport, SenderReport, Traffic};
 use program::{RECEIVER, SENDER};
 
 pub use member::{TransferError, transfer_member};
@@ -30,6 +30,8 @@ pub const TRANSFER: &str = "transfer";
 /// Bytes that one round moves if it can, so that small tensors are measured more often.
 const ROUND_BYTES: usize = 64 << 20;
 const QUICK_ROUND_BYTES: usize = 16 << 20;
+/// Jobs that a measurement's rounds are spread over.
+const TURNS: usize = 3;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -151,51 +153,86 @@ impl TransferSpec {
     }
 }
 
-/// Measures one transfer. `job` says how to start members; its kind, roles and payload are filled in. They
-/// are both on this host: the stamps of the two are compared, and that takes one clock.
+/// Measures one transfer, as [`transfers`].
 ///
 /// # Errors
-/// When the exchange cannot carry so much, or the job fails: a received value or byte that is wrong fails it.
+/// As [`transfers`].
 pub fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, BenchError> {
-    spec.check()?;
-    for (what, count) in
-        [("bytes", spec.bytes), ("rounds", spec.rounds), ("repetitions", spec.repetitions)]
-    {
-        if count == 0 {
+    let mut results = transfers(std::slice::from_ref(spec), job)?;
+    Ok(results.pop().ok_or(StampError::None)?)
+}
+
+/// Measures transfers by turns, in new processes each time: what else the machine does meets them all, and so does which
+/// core it gives to whom. `job` says how to start members; its kind, roles and payload are filled in. They are both on
+/// this host: the stamps of the two are compared, and that takes one clock.
+///
+/// # Errors
+/// When an exchange cannot carry so much, or a job fails: a received value or byte that is wrong fails it.
+pub fn transfers(specs: &[TransferSpec], job: &JobSpec) -> Result<Vec<TransferResult>, BenchError> {
+    for spec in specs {
+        spec.check()?;
+        let counts =
+            [("bytes", spec.bytes), ("rounds", spec.rounds), ("repetitions", spec.repetitions)];
+        if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(BenchError::Zero { what });
         }
     }
-    let job = JobSpec {
-        kind: TRANSFER.to_string(),
-        roles: vec!["receiver".to_string(), "sender".to_string()],
-        payload: serde_json::to_value(spec)?,
-        hosts: Hosts::default(),
-        verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
-        ..job.clone()
-    };
-    let outcome = launch(&job, &mut |_| {})?;
-    let mut reports = outcome.reports;
-    let mut report = |rank: Rank| reports.remove(&rank).unwrap_or_default();
-    let sender: SenderReport = serde_json::from_value(report(SENDER))?;
-    let receiver: ReceiverReport = serde_json::from_value(report(RECEIVER))?;
-    summarise(spec, &sender, &receiver)
+    let mut all: Vec<Vec<Turn>> = specs.iter().map(|_| Vec::new()).collect();
+    for turn in 0..TURNS {
+        for (spec, turns) in specs.iter().zip(&mut all) {
+            // the first has what cannot be shared out
+            let rounds = (spec.rounds + TURNS - 1 - turn) / TURNS;
+            if rounds > 0 {
+                turns.push(Turn::take(&TransferSpec { rounds, ..spec.clone() }, job)?);
+            }
+        }
+    }
+    specs.iter().zip(&all).map(|(spec, turns)| summarise(spec, turns)).collect()
 }
 
-fn summarise(
-    spec: &TransferSpec,
-    sender: &SenderReport,
-    receiver: &ReceiverReport,
-) -> Result<TransferResult, BenchError> {
-    let spans = stamps::join(&sender.sent, &receiver.received)?;
+/// What a job's members reported.
+struct Turn {
+    sender: SenderReport,
+    receiver: ReceiverReport,
+}
+
+impl Turn {
+    fn take(spec: &TransferSpec, job: &JobSpec) -> Result<Turn, BenchError> {
+        let job = JobSpec {
+            kind: TRANSFER.to_string(),
+            roles: vec!["receiver".to_string(), "sender".to_string()],
+            payload: serde_json::to_value(spec)?,
+            hosts: Hosts::default(),
+            verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
+            ..job.clone()
+        };
+        let outcome = launch(&job, &mut |_| {})?;
+        let mut reports = outcome.reports;
+        let mut report = |rank: Rank| reports.remove(&rank).unwrap_or_default();
+        let sender = serde_json::from_value(report(SENDER))?;
+        Ok(Turn { sender, receiver: serde_json::from_value(report(RECEIVER))? })
+    }
+}
+
+fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, BenchError> {
+    let mut spans = Vec::new();
+    for Turn { sender, receiver } in turns {
+        spans.extend(stamps::join(&sender.sent, &receiver.received)?);
+    }
     // fits: durations far below 2^53
     let of = |pick: fn(&stamps::Span) -> u64| Summary::of(spans.iter().map(|s| pick(s) as f64));
     let none = || StampError::None;
     let transfer_ns = of(|span| span.transfer_ns).ok_or_else(none)?;
     let end_to_end_ns = of(|span| span.end_to_end_ns).ok_or_else(none)?;
-    let limit_ns = Summary::of(sender.limit_ns.iter().copied()).ok_or_else(none)?;
-    let bytes_moved = sender.traffic.bytes_moved + receiver.traffic.bytes_moved;
-    let bytes_sent = sender.traffic.steps * spec.bytes as u64;
-    let bytes_copied = sender.traffic.bytes_copied + receiver.traffic.bytes_copied;
+    let limits_ns = turns.iter().flat_map(|turn| turn.sender.limit_ns.iter().copied());
+    let limit_ns = Summary::of(limits_ns).ok_or_else(none)?;
+    let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
+    let both = |of: fn(&Traffic) -> u64| -> u64 {
+        turns.iter().map(|turn| of(&turn.sender.traffic) + of(&turn.receiver.traffic)).sum()
+    };
+    let bytes_moved = both(|traffic| traffic.bytes_moved);
+    let bytes_sent = sum(|turn| turn.sender.traffic.steps) * spec.bytes as u64;
+    let bytes_copied = both(|traffic| traffic.bytes_copied);
     Ok(TransferResult {
         bench: TRANSFER,
         transport: spec.transport,
@@ -213,9 +250,9 @@ fn summarise(
         bytes_copied,
         // fits: a ratio for people
         copies_per_byte: bytes_copied as f64 / bytes_sent as f64,
-        values_verified: receiver.values_verified,
-        tensors_verified: receiver.tensors_verified,
-        spin_us: receiver.spin_us,
+        values_verified: sum(|turn| turn.receiver.values_verified),
+        tensors_verified: sum(|turn| turn.receiver.tensors_verified),
+        spin_us: turns.first().map_or(0, |turn| turn.receiver.spin_us),
         machine: Machine::here(),
     })
 }

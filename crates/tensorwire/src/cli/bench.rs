@@ -16,7 +16,7 @@ use serde::Serialize;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
     BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult,
-    TransferSpec, step, transfer, transfer_sizes,
+    TransferSpec, step, transfer_sizes, transfers,
 };
 use tensorwire_node::{ConfigError, Strategy, Transport, verbs_usable};
 
@@ -49,26 +49,31 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let transports = transports(&args.transport, &args.wire)?;
     announce(&Machine::here());
     let (verbs, arrival) = args.wire.clone().options();
-    let mut specs = Vec::new();
-    for (transport, exchange, kind) in args.ways(&transports) {
+    let ways = args.ways(&transports);
+    let mut groups: Vec<Vec<TransferSpec>> = Vec::new();
+    for &transport in &transports {
         for &bytes in sizes {
-            let spec = TransferSpec::new(transport, exchange, kind, bytes, args.quick);
-            let spec = match transport {
-                Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
-                _ => spec,
-            };
-            // before anything is measured
-            spec.check()?;
-            specs.push(spec);
+            let ways = ways.iter().filter(|(over, ..)| *over == transport);
+            let specs = ways.map(|&(_, exchange, kind)| {
+                let spec = TransferSpec::new(transport, exchange, kind, bytes, args.quick);
+                match transport {
+                    Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
+                    _ => spec,
+                }
+            });
+            groups.push(specs.collect());
         }
     }
+    // before anything is measured
+    groups.iter().flatten().try_for_each(TransferSpec::check)?;
     let mut rows = Vec::new();
-    for spec in &specs {
-        let result = transfer(spec, &job)?;
-        lines.append(&result)?;
-        let row = transfer_row(&result);
-        note(format_args!("{}", row[..5].join("  ")));
-        rows.push(row);
+    for specs in &groups {
+        for result in transfers(specs, &job)? {
+            lines.append(&result)?;
+            let row = transfer_row(&result);
+            note(format_args!("{}", row[..5].join("  ")));
+            rows.push(row);
+        }
     }
     let header = [
         "transport",
