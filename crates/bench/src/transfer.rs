@@ -157,7 +157,7 @@ impl TransferSpec {
 ///
 /// # Errors
 /// As [`transfers`].
-pub fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, BenchError> {
+pub(crate) fn transfer(spec: &TransferSpec, job: &JobSpec) -> Result<TransferResult, BenchError> {
     let mut results = transfers(std::slice::from_ref(spec), job)?;
     Ok(results.pop().ok_or(StampError::None)?)
 }
