@@ -92,7 +92,7 @@ pub struct TransferResult {
     pub limit_ns: Summary,
     /// Speed of the transfer over speed of the limit; 1 would be the limit's.
     pub ratio_to_limit: f64,
-    /// Of the tensors that crossed once the first warm-up was over.
+    /// Of the tensors that crossed once the first warm-up of each job was over.
     pub bytes_sent: u64,
     /// Written, read and sent by both members in that time: what crossed by reference was not moved.
     pub bytes_moved: u64,
