@@ -130,11 +130,15 @@ def config() -> Any:
 def replica(given: Any) -> tuple[Layers, Any, list[Any]]:
     """Its variables, its loss, and its gradients."""
     net = Layers()
-    samples = tf.Variable(tf.random.uniform(samples_of(given.model, given.batch)), trainable=False)
-    labels = tf.Variable(
-        tf.random.uniform([given.batch], maxval=classes_of(given.model), dtype=tf.int32),
-        trainable=False,
-    )
+    # outside of the model's names, by which a variable is known to be a server's
+    with tf.name_scope("samples/"):
+        samples = tf.Variable(
+            tf.random.uniform(samples_of(given.model, given.batch)), trainable=False
+        )
+        labels = tf.Variable(
+            tf.random.uniform([given.batch], maxval=classes_of(given.model), dtype=tf.int32),
+            trainable=False,
+        )
     outputs = MODELS[given.model](net, samples.read_value())
     heads = outputs if isinstance(outputs, tuple) else (outputs,)
     losses = [
@@ -163,6 +167,9 @@ def build(given: Any) -> tuple[Any, Any, int]:
     update = v1.train.MomentumOptimizer(LEARNING_RATE, MOMENTUM).apply_gradients(means)
     with tf.control_dependencies([update]):
         trained = tf.group(*(loss for _, loss, _ in replicas))
+    elsewhere = [made.name for made in (*variables, *v1.global_variables())
+                 if given.workers > 1 and ("/job:ps" in made.device) != made.name.startswith("model/")]
+    assert not elsewhere, f"on the wrong process: {elsewhere}"
     parameters = sum(variable.shape.num_elements() for variable in variables)
     return v1.global_variables_initializer(), trained, parameters
 

@@ -7,6 +7,8 @@ use tensorwire_node::{
 
 use crate::error::BenchError;
 
+/// The rate for samples that have nothing to teach: at `train`'s own some models diverge.
+pub(crate) const QUIET_RATE: f64 = 1e-4;
 /// A member that says nothing for this long is taken for dead, in milliseconds.
 const DEADLINE_MS: u64 = 10_000;
 

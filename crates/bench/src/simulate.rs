@@ -16,7 +16,7 @@ use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, esti
 use tensorwire_tensor::DType;
 
 use crate::error::BenchError;
-use crate::job::{reports, train_config};
+use crate::job::{QUIET_RATE, reports, train_config};
 use crate::machine::{Machine, cores};
 use crate::statistics::Summary;
 use crate::step;
@@ -58,6 +58,19 @@ pub enum Compute {
     Paper,
 }
 
+impl Compute {
+    /// On machines of that kind: what processes that have one core each take from each other is known of machines with
+    /// as many cores as this.
+    fn on(self, network: &Network) -> Compute {
+        match self {
+            Compute::Given { alone_s, .. } if network.machine.cores as usize != cores() => {
+                Compute::Given { alone_s, crowded_s: None }
+            }
+            known => known,
+        }
+    }
+}
+
 /// What was simulated.
 #[derive(Clone, Debug, Serialize)]
 pub struct SimulateResult {
@@ -90,7 +103,7 @@ pub fn simulate(
     let planned = Planned::new(spec)?;
     let model = planned.model.name();
     let of_paper = paper::benchmark(model);
-    let (compute_s, crowded_s) = match compute {
+    let (compute_s, crowded_s) = match compute.on(network) {
         Compute::Given { alone_s, crowded_s } => (alone_s, crowded_s),
         Compute::Paper => {
             let benchmark = of_paper.ok_or_else(|| BenchError::NotInPaper {
@@ -266,8 +279,7 @@ fn measure(
     job: &JobSpec,
     alone: &AtomicBool,
 ) -> Result<(Compute, Option<f64>), BenchError> {
-    let local = tensorwire_node::Strategy::Local;
-    let config_of_one = TrainConfig { strategy: local, workers: 1, ..config(spec, 0) };
+    let config_of_one = TrainConfig { workers: 1, ..step::alone(&config(spec, 0)) };
     let one = Prepared::new(config_of_one.clone())?;
     // fits: cores of a machine
     let cores = cores() as u32;
@@ -312,6 +324,7 @@ fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
         clients,
         transport: Transport::Shm,
         batch: spec.batch,
+        rate: QUIET_RATE,
         ..train_config(&spec.model, "synthetic", strategy, schedule)
     }
 }

@@ -256,7 +256,7 @@ impl Way {
 }
 
 /// The same replicas in one process, which uses no transport, and groups nobody.
-fn alone(config: &TrainConfig) -> TrainConfig {
+pub(crate) fn alone(config: &TrainConfig) -> TrainConfig {
     TrainConfig {
         strategy: Strategy::Local,
         hosts: Hosts::default(),

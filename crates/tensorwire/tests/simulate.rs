@@ -80,6 +80,11 @@ fn a_step_is_simulated_beside_one_that_is_measured() {
     );
     let row = text.lines().find(|line| line.trim_start().starts_with("ps ")).unwrap();
     assert!(text.contains("measured") && row.contains(" %"), "{text}");
+    // one worker alone is measured, whatever its group is told
+    for group in ["mpi-sgd --clients 2", "allreduce --algorithm ring"] {
+        let text = shown(&format!("simulate --preset loopback --workers 4 --strategy {group}"));
+        assert!(text.contains("mlp on loopback"), "{text}");
+    }
 }
 
 #[test]

@@ -246,7 +246,7 @@ fn copies(line: &Line) -> Result<Vec<Point>, Lacks> {
         return Ok(Vec::new());
     }
     let exchange = line.text("exchange")?;
-    if !matches!(exchange, "zero-copy" | "write" | "copy") {
+    if !matches!(exchange, "write" | "copy") {
         return Ok(Vec::new());
     }
     let at = At { key: 0.0, x: 0.0, ..at_batch(line, exchange)? };

@@ -61,6 +61,13 @@ impl Scaled {
         (transform(self.axis.scale, value) - self.low) / (self.high - self.low)
     }
 
+    /// With the digits that a step has.
+    fn exactly(&self, value: f64, step: f64) -> (f64, String) {
+        // fits: plots have steps of more than a nanosecond
+        let digits = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
+        (self.at(value), format!("{value:.digits$}"))
+    }
+
     /// Where, and what is written there.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let tick = |value: f64| (self.at(value), label(self.axis.unit, value));
@@ -76,7 +83,15 @@ impl Scaled {
         match self.axis.scale {
             Scale::Linear => {
                 let step = nice_step((self.high - self.low) / 5.0);
-                range(step).filter(|v| is_there(*v)).map(tick).collect()
+                let ticks: Vec<_> = range(step).filter(|v| is_there(*v)).map(tick).collect();
+                match ticks.windows(2).any(|two| two[0].1 == two[1].1) {
+                    // three digits do not tell them apart
+                    true => range(step)
+                        .filter(|v| is_there(*v))
+                        .map(|v| self.exactly(v, step))
+                        .collect(),
+                    false => ticks,
+                }
             }
             Scale::Log10 if self.high - self.low <= 2.01 => {
                 let decades = (0..=3).map(|decade| self.low.floor() + f64::from(decade));

@@ -29,9 +29,18 @@ pub(super) fn check_output(output: &Path, files: &[PathBuf]) -> Result<(), Failu
     })
 }
 
-/// Makes a page of the lines in files.
-pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
-    let shown = output.display();
+/// Fails if more lines are to go to one of these, and no page could be made of it then.
+pub(super) fn check_lines(files: &[PathBuf]) -> Result<(), Failure> {
+    match files.iter().find(|file| !file.is_file()) {
+        Some(file) => Err(Failure::user(format!(
+            "no page can be made of {}, which is no file; give --json a file",
+            file.display()
+        ))),
+        None => read(files).map(drop),
+    }
+}
+
+fn read(files: &[PathBuf]) -> Result<Vec<Line>, Failure> {
     let mut lines = Vec::new();
     for file in files {
         let name = file.display().to_string();
@@ -42,6 +51,13 @@ pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
         })?;
         lines.extend(Line::read_all(&name, &text).map_err(Failure::user)?);
     }
+    Ok(lines)
+}
+
+/// Makes a page of the lines in files.
+pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
+    let shown = output.display();
+    let lines = read(files)?;
     let report = report(&lines).map_err(Failure::user)?;
     whole_file::write(output, |file| file.write_all(report.html.as_bytes()))
         .map_err(|error| Failure::other(format!("writing a page to {shown}: {error}")))?;

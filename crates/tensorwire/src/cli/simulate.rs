@@ -132,7 +132,7 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     header.extend(paper.then_some("paper"));
     header.extend(measured.then_some(["measured", "off"]).into_iter().flatten());
     let numbers: Vec<usize> = (2..header.len()).collect();
-    header.extend(["bottleneck", "used"]);
+    header.extend(["most used", "used"]);
     let rows: Vec<Vec<String>> =
         results.iter().map(|result| row(result, measured, paper)).collect();
     if let Some(first) = results.first() {
@@ -144,7 +144,7 @@ fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
     print(table(&header, &rows, &numbers))?;
     print(
         "compute: a step that waits for nothing. speed-up: samples a second over one machine's without \
-         communication. used: of the most used resource, over a step.",
+         communication. most used: the bottleneck, if it is used all the time; else a step waits for one after the other.",
     )
 }
 

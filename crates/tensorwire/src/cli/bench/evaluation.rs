@@ -23,7 +23,10 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     let files: Vec<PathBuf> = args.json.iter().cloned().collect();
     // nobody wants to measure for half an hour to hear that it cannot be written
-    args.report.as_deref().map(|page| report::check_output(page, &files)).transpose()?;
+    if let Some(page) = &args.report {
+        report::check_output(page, &files)?;
+        report::check_lines(&files)?;
+    }
     // its kind, roles and payload are filled in for each case
     let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
     let alone = Arc::new(AtomicBool::new(false));
