@@ -14,10 +14,11 @@ pub use tensorwire_graph as graph;
 pub use tensorwire_kernels as kernels;
 pub use tensorwire_kvstore as kvstore;
 pub use tensorwire_memory as memory;
-pub use tensorwire_models as models;
 #[cfg(feature = "mpi")]
 pub use tensorwire_mpi as mpi;
+pub use tensorwire_nn as nn;
 pub use tensorwire_node as node;
 pub use tensorwire_runtime as runtime;
 pub use tensorwire_simulate as simulate;
 pub use tensorwire_tensor as tensor;
+pub use tensorwire_zoo as zoo;

@@ -16,12 +16,12 @@ use std::path::{PathBuf, absolute};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensorwire_bench::{Sizes, parse_size};
-use tensorwire_models::Model;
-use tensorwire_models::data::Shape;
 use tensorwire_node::{
     ArrivalMode, BatchesSpec, ConfigError, GidChoice, Hosts, Kernels, OptimizerChoice, RSH,
     Schedule, StoreConfig, Strategy, TraceConfig, TrainConfig, Transport, VerbsOptions,
 };
+use tensorwire_zoo::Model;
+use tensorwire_zoo::data::Shape;
 
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use clients::read_table;
