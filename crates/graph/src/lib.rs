@@ -9,6 +9,7 @@
 mod error;
 mod graph;
 mod op;
+mod optimizer;
 mod pass;
 mod plan;
 mod render;
