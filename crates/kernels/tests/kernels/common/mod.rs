@@ -8,6 +8,7 @@ use tensorwire_graph::Op;
 use tensorwire_kernels::{KernelChoice, KernelError, Kernels, SimdLevel};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, Element, TensorSpec};
+use tensorwire_testkit::skip::skip_part;
 
 /// A tensor with its own, aligned bytes.
 #[derive(Clone, Debug)]
@@ -137,7 +138,7 @@ pub(crate) fn cpus() -> Vec<Kernels> {
     let mut cpus = Vec::new();
     for level in [SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512] {
         if level > SimdLevel::detect() {
-            eprintln!("skipped: this machine has no {}", level.name());
+            skip_part(&format!("this machine has no {}", level.name()));
             continue;
         }
         for threads in [1, 2, 3] {
