@@ -1,0 +1,10 @@
+//! The fabrics: one suite over each of them, and what each alone can do or go through. (What counts the
+//! whole process's descriptors and threads is a program of its own, `leaks`.)
+
+mod arrival;
+mod death;
+mod shm;
+mod sim;
+mod strangers;
+mod tcp;
+mod verbs;

@@ -1,0 +1,12 @@
+//! Sessions: of one process, of several over every fabric, and of jobs that a seed makes. (What measures
+//! the whole process's time is a program of its own, `idle`.)
+
+mod distributed;
+mod dynamic;
+mod hazards;
+mod polling;
+mod reuse;
+mod seeds;
+mod session;
+mod sites;
+mod support;

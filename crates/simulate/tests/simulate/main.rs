@@ -1,0 +1,4 @@
+//! The simulator: its engine, and jobs on networks.
+
+mod engine;
+mod jobs;
