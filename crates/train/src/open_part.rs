@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalMode, CloseError, Fabric, RegionError, VerbsOptions};
 use tensorwire_graph::Plan;
@@ -281,7 +280,5 @@ impl PartError {
 
 /// The same on every member that made the same plan.
 pub(crate) fn digest(plan: &Plan) -> String {
-    let mut hash = Sha256::new();
-    hash.update(format!("{:?}{:?}", plan.edges, plan.runs));
-    hex::encode(hash.finalize())
+    hex::encode(plan.digest())
 }
