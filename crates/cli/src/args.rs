@@ -17,12 +17,12 @@ use std::path::{PathBuf, absolute};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tensorwire_bench::{Sizes, parse_size};
 use tensorwire_launch::{ArrivalMode, GidChoice, Hosts, RSH, Transport, VerbsOptions};
-use tensorwire_models::Model;
-use tensorwire_models::data::Shape;
 use tensorwire_train::{
     BatchesSpec, ConfigError, Kernels, OptimizerChoice, Schedule, StoreConfig, Strategy,
     TraceConfig, TrainConfig,
 };
+use tensorwire_zoo::Model;
+use tensorwire_zoo::data::Shape;
 
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use clients::read_table;

@@ -2,7 +2,7 @@
 
 use tensorwire_base::human_bytes;
 use tensorwire_graph::{Edge, Op, Plan, SendFrom, Traffic, Transfer};
-use tensorwire_models::Program;
+use tensorwire_nn::Program;
 use tensorwire_train::{Exchange, Prepared, StoreValue, Travels};
 
 use super::args::GraphArgs;

@@ -1,8 +1,9 @@
 //! `tensorwire models`: what there is to train, to the byte.
 
 use tensorwire_graph::Rule;
-use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
+use tensorwire_nn::{Program, ProgramSpec, Sharing};
 use tensorwire_tensor::DType;
+use tensorwire_zoo::Model;
 
 use super::{Failure, output::print, table::table};
 
@@ -13,8 +14,8 @@ pub(crate) fn run() -> Result<(), Failure> {
         let rule = Rule::Sgd { rate: 1.0 };
         let (batch, replicas, dtype, seed) = (1, 1, DType::F32, 0);
         let sharing = Sharing::All;
-        let spec = ProgramSpec { model, shape, batch, replicas, sharing, rule, dtype, seed };
-        let program = Program::new(&spec).map_err(Failure::other)?;
+        let spec = ProgramSpec { batch, replicas, sharing, rule, dtype, seed };
+        let program = Program::new(&model.on(shape), &spec).map_err(Failure::other)?;
         let parameters: usize = program.variables.iter().map(|v| v.spec.elements()).sum();
         let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
         rows.push(vec![

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tensorwire_base::{Rank, human_bytes};
 use tensorwire_launch::{JobSpec, Placement, Transport, Update};
-use tensorwire_models::Program;
-use tensorwire_models::data::{Data, SENTENCE_WORDS_MAX, Shape};
+use tensorwire_nn::Program;
 use tensorwire_train::{
     Averaging, Exchange, Polling, Prepared, Progress, Strategy, TrainConfig, TrainReport,
     launch_train, train_local,
 };
+use tensorwire_zoo::data::{Data, SENTENCE_WORDS_MAX, Shape};
 
 use super::Failure;
 use super::args::TrainArgs;

@@ -15,9 +15,10 @@ pub use tensorwire_kernels as kernels;
 pub use tensorwire_kvstore as kvstore;
 pub use tensorwire_launch as launch;
 pub use tensorwire_memory as memory;
-pub use tensorwire_models as models;
 #[cfg(feature = "mpi")]
 pub use tensorwire_mpi as mpi;
+pub use tensorwire_nn as nn;
 pub use tensorwire_runtime as runtime;
 pub use tensorwire_tensor as tensor;
 pub use tensorwire_train as train;
+pub use tensorwire_zoo as zoo;

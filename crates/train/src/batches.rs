@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, serialize};
 use tensorwire_base::human_bytes;
-use tensorwire_models::Model;
-use tensorwire_models::data::{Batches, Fed, FedValues, Source};
+use tensorwire_zoo::Model;
+use tensorwire_zoo::data::{Batches, Fed, FedValues, Source};
 
 use crate::config::ConfigError;
 use crate::whole_file;

@@ -13,9 +13,9 @@ use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::GraphError;
 use tensorwire_graph::Rule;
-use tensorwire_models::MismatchError;
-use tensorwire_models::data::DataError;
 use tensorwire_tensor::DType;
+use tensorwire_zoo::MismatchError;
+use tensorwire_zoo::data::DataError;
 
 use crate::weights::WeightsError;
 use tensorwire_launch::{Hosts, HostsError};

@@ -22,9 +22,10 @@ use tensorwire_launch::{
     JobError, JobOutcome, JobSpec, JoinError, Member, StoreJob, Update, launch,
 };
 use tensorwire_memory::{Slab, TensorError};
-use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
-use tensorwire_models::{Model, Program, ProgramSpec};
+use tensorwire_nn::{Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
+use tensorwire_zoo::Model;
+use tensorwire_zoo::data::{Batches, Data, DataError, Shape, Source};
 
 use crate::config::{self, ConfigError, Schedule, Seat, Strategy, TrainConfig};
 use crate::group::ClientError;
@@ -272,8 +273,6 @@ fn batches(data: &Data, config: &TrainConfig) -> Result<Batches, DataError> {
 
 fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Plan), ConfigError> {
     let spec = ProgramSpec {
-        model: model(config)?,
-        shape: shape.samples,
         batch: config.batch,
         replicas: config.replicas(),
         sharing: config.sharing(),
@@ -281,7 +280,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
         dtype: config.dtype.into(),
         seed: config.seed,
     };
-    let program = Program::new(&spec)?;
+    let program = Program::new(&model(config)?.on(shape.samples), &spec)?;
     let (servers, variables) = (config.servers, program.variables.len());
     if config.strategy == Strategy::Ps && servers as usize > variables {
         let model = config.model.clone();

@@ -9,7 +9,7 @@ use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
 use tensorwire_graph::Init;
 use tensorwire_memory::{TensorError, TensorMut};
-use tensorwire_models::{Variable, initialise};
+use tensorwire_nn::{Variable, initialise};
 use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::whole_file;

@@ -121,7 +121,7 @@ fn each_word_in_a_room_that_is_not_its_own() {
         ("fabric", "f32", "fn f(x: f32) {}"),
         ("memory", "f64", "const X: [u8; 1] = g(1.5_f64);"),
         ("runtime", "Instant::now", "fn f() { Instant::now(); }"),
-        ("models", "SystemTime", "use std::time::SystemTime;"),
+        ("nn", "SystemTime", "use std::time::SystemTime;"),
     ] {
         let complaint = word(&format!("crates/{room}/src/a/b.rs"), &format!("//! x\n{text}\n"));
         assert_eq!(complaint.line, 2, "{complaint}");

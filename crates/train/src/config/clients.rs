@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_collectives::{Algorithm, GroupOptions};
-use tensorwire_models::Sharing;
+use tensorwire_nn::Sharing;
 
 use super::{ConfigError, Exchange, Strategy, TrainConfig, Transport, TunedRow};
 

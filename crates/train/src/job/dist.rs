@@ -17,7 +17,7 @@ use tensorwire_kvstore::{
     Sizes, StoreError, Travels, ValueSpec,
 };
 use tensorwire_memory::{Buffer, TensorMut};
-use tensorwire_models::{Program, Variable};
+use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Session, SessionOptions, Storage};
 
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};

@@ -4,7 +4,7 @@
 
 use tensorwire_base::Rank;
 use tensorwire_graph::Cluster;
-use tensorwire_models::Program;
+use tensorwire_nn::Program;
 use tensorwire_runtime::{RunError, Session, run_lanes};
 
 use crate::config::{Seat, Strategy, TrainConfig};

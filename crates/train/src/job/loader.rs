@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-use tensorwire_models::data::{Batches, Fed};
+use tensorwire_zoo::data::{Batches, Fed};
 
 use super::TrainError;
 

@@ -97,7 +97,7 @@ pub(super) fn work(
 /// The weights of a worker, in the order of the store's keys.
 fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, TrainError> {
     let sharing = part.config.sharing();
-    let weight = |(key, variable): (Key, &tensorwire_models::Variable)| {
+    let weight = |(key, variable): (Key, &tensorwire_nn::Variable)| {
         let name = sharing.name(&variable.name, worker);
         let node = session.node(&name)?;
         Ok(Weight { key, name, spec: variable.spec.clone(), node })

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Node, Op, Output, Plan};
 use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
-use tensorwire_models::data::{Data, Fed, FedValues, counted};
-use tensorwire_models::{ModelCopy, Program, Variable};
+use tensorwire_nn::{ModelCopy, Program, Variable};
 use tensorwire_runtime::Session;
 use tensorwire_tensor::Element;
+use tensorwire_zoo::data::{Data, Fed, FedValues, counted};
 
 use super::averaging::Averaging;
 use super::listener::Listener;

@@ -4,7 +4,7 @@
 use tensorwire_graph::{Cell, GraphError, Op, Output};
 use tensorwire_tensor::{DType, TensorSpec};
 
-use crate::scope::{Scope, glorot};
+use tensorwire_nn::{Scope, glorot};
 
 const HIDDEN: usize = 1024;
 

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use tempfile::TempDir;
-use tensorwire_models::data::{Data, DataError, Shape, Source};
+use tensorwire_zoo::data::{Data, DataError, Shape, Source};
 
 /// Bytes of each of the files: 10,000 records of a label and 32×32 pixels of three colours.
 const FILE_BYTES: u64 = 30_730_000;

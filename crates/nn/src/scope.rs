@@ -60,7 +60,7 @@ pub(crate) struct Learned {
 
 /// Padding of a convolution or a pooling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Padding {
+pub enum Padding {
     Valid,
     /// As many windows as strides fit the image: TensorFlow's SAME.
     Same,
@@ -70,22 +70,22 @@ pub(crate) enum Padding {
 
 /// A batch normalisation: epsilon, and whether it has a scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Norm {
-    pub(crate) epsilon: f64,
-    pub(crate) scaled: bool,
+pub struct Norm {
+    pub epsilon: f64,
+    pub scaled: bool,
 }
 
 /// First values of a layer's weight, from the number of inputs and outputs that one of its numbers is
 /// between.
-pub(crate) type WeightInit = fn(usize, usize) -> Init;
+pub type WeightInit = fn(usize, usize) -> Init;
 
 /// For layers before a ReLU.
-pub(crate) fn he(fan_in: usize, _: usize) -> Init {
+pub fn he(fan_in: usize, _: usize) -> Init {
     Init::HeUniform { fan_in }
 }
 
 /// For all others.
-pub(crate) fn glorot(fan_in: usize, fan_out: usize) -> Init {
+pub fn glorot(fan_in: usize, fan_out: usize) -> Init {
     Init::GlorotUniform { fan_in, fan_out }
 }
 
@@ -113,7 +113,7 @@ impl Scope<'_> {
     }
 
     /// A fed tensor of f32, as the model's type.
-    pub(crate) fn numbers(&mut self, name: &str, dims: &[Dim]) -> Result<Output, GraphError> {
+    pub fn numbers(&mut self, name: &str, dims: &[Dim]) -> Result<Output, GraphError> {
         let x = self.input(name, DType::F32, dims)?;
         match self.dtype {
             DType::F32 => Ok(x),
@@ -122,7 +122,7 @@ impl Scope<'_> {
     }
 
     /// What is learned, shared by all copies of the model.
-    pub(crate) fn variable(
+    pub fn variable(
         &mut self,
         name: &str,
         dims: &[usize],
@@ -170,7 +170,7 @@ impl Scope<'_> {
     }
 
     /// A tensor of zeros.
-    pub(crate) fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Output, GraphError> {
+    pub fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Output, GraphError> {
         let spec = self.spec(name, dims)?;
         self.add(name, Op::Fill { value: 0.0, spec }, &[])
     }
@@ -197,7 +197,7 @@ impl Scope<'_> {
     ///
     /// # Errors
     /// When `x` is not a floating matrix with a known number of columns.
-    pub(crate) fn dense(
+    pub fn dense(
         &mut self,
         name: &str,
         x: Output,
@@ -224,12 +224,12 @@ impl Scope<'_> {
         self.add(name, Op::BiasAdd, &[y, bias])
     }
 
-    pub(crate) fn relu(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
+    pub fn relu(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
         self.add(&format!("{name}/relu"), Op::Relu, &[x])
     }
 
     /// x[b,h,w,c] → x[b, h·w·c].
-    pub(crate) fn flatten(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
+    pub fn flatten(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
         let dims = self.dims(x);
         let mut features = 1;
         for axis in 1..dims.len() {
@@ -259,7 +259,7 @@ impl Scope<'_> {
     }
 
     /// A convolution without bias: variable `<name>/weight`, [outputs, c, kh, kw].
-    pub(crate) fn conv(
+    pub fn conv(
         &mut self,
         name: &str,
         x: Output,
@@ -278,7 +278,7 @@ impl Scope<'_> {
     }
 
     /// A convolution with a bias and a ReLU: variables `<name>/weight` and `<name>/bias`.
-    pub(crate) fn conv_relu(
+    pub fn conv_relu(
         &mut self,
         name: &str,
         x: Output,
@@ -293,7 +293,7 @@ impl Scope<'_> {
         self.relu(name, y)
     }
 
-    pub(crate) fn max_pool(
+    pub fn max_pool(
         &mut self,
         name: &str,
         x: Output,
@@ -305,7 +305,7 @@ impl Scope<'_> {
         self.add(name, Op::MaxPool { window }, &[x])
     }
 
-    pub(crate) fn avg_pool(
+    pub fn avg_pool(
         &mut self,
         name: &str,
         x: Output,
@@ -318,7 +318,7 @@ impl Scope<'_> {
     }
 
     /// The mean of each channel over the whole image: x[b,h,w,c] → [b, c].
-    pub(crate) fn global_avg_pool(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
+    pub fn global_avg_pool(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
         let size = [self.known(name, x, 1)?, self.known(name, x, 2)?];
         let pooled = self.add(name, Op::AvgPool { window: Window::valid(size, [1, 1]) }, &[x])?;
         self.flatten(name, pooled)
@@ -326,12 +326,7 @@ impl Scope<'_> {
 
     /// Batch normalisation over the last dimension: variables `<name>/shift` and, if it is scaled,
     /// `<name>/scale`; moving averages `<name>/mean` and `<name>/variance`.
-    pub(crate) fn batch_norm(
-        &mut self,
-        name: &str,
-        x: Output,
-        norm: Norm,
-    ) -> Result<Output, GraphError> {
+    pub fn batch_norm(&mut self, name: &str, x: Output, norm: Norm) -> Result<Output, GraphError> {
         let Norm { epsilon, scaled } = norm;
         self.has_modes = true;
         let channels = self.known(name, x, self.dims(x).len().saturating_sub(1))?;
@@ -361,12 +356,7 @@ impl Scope<'_> {
 
     /// Drops `rate` of the elements in training (Srivastava et al. 2014); which, depends on the seed, the
     /// node's name and the step alone.
-    pub(crate) fn dropout(
-        &mut self,
-        name: &str,
-        x: Output,
-        rate: f64,
-    ) -> Result<Output, GraphError> {
+    pub fn dropout(&mut self, name: &str, x: Output, rate: f64) -> Result<Output, GraphError> {
         self.has_modes = true;
         if self.mode == Mode::Evaluate {
             return Ok(x);
@@ -381,7 +371,7 @@ impl Scope<'_> {
     }
 
     /// An embedding: the rows of variable `<name>/weight`, [words, size], that `tokens` names.
-    pub(crate) fn embedding(
+    pub fn embedding(
         &mut self,
         name: &str,
         node: &str,
@@ -397,7 +387,7 @@ impl Scope<'_> {
     /// step: [total, hidden], each final state: [b, hidden]). Per gate g an input matrix
     /// `<name>/<g>/input`, [hidden, inputs], a recurrent matrix `<name>/<g>/recurrent`, [hidden, hidden], and
     /// a bias `<name>/<g>/bias`. `node` names the nodes, where the layer is used more than once.
-    pub(crate) fn recurrent(
+    pub fn recurrent(
         &mut self,
         (name, node): (&str, &str),
         cell: Cell,

@@ -3,7 +3,7 @@
 
 use tensorwire_graph::{GraphError, Op, Output};
 
-use crate::scope::{Norm, Padding, Scope, glorot};
+use tensorwire_nn::{Norm, Padding, Scope, glorot};
 
 /// Blocks of each stage, and the channels inside; four times as many come out.
 const STAGES: [(usize, usize); 4] = [(3, 64), (4, 128), (6, 256), (3, 512)];

@@ -5,8 +5,8 @@
 use tensorwire_graph::{Cell, GraphError, Op};
 use tensorwire_tensor::{DType, Dim};
 
-use super::Outcome;
-use crate::scope::{Scope, glorot};
+use tensorwire_nn::Outcome;
+use tensorwire_nn::{Scope, glorot};
 
 const EMBEDDING: usize = 128;
 const HIDDEN: usize = 256;

@@ -3,7 +3,7 @@
 
 use tensorwire_graph::{GraphError, Op, Output};
 
-use crate::scope::{Padding, Scope, glorot, he};
+use tensorwire_nn::{Padding, Scope, glorot, he};
 
 /// Pooled twice by two, an image must leave something to look at.
 pub(super) const SIZE_MIN: usize = 4;

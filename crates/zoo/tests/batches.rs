@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tensorwire_models::data::{Batches, Data, DataError, Images, Shape, Source};
+use tensorwire_zoo::data::{Batches, Data, DataError, Images, Shape, Source};
 
 fn images(source: &Source) -> Arc<Images> {
     match source.open(&Shape::Images { dims: [1, 3, 1], classes: 5 }, 0) {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tensorwire_models::data::{
+use tensorwire_zoo::data::{
     Batches, Data, DataError, Fed, MARKER, PADDING_LABEL, Pairs, Shape, Source, counted,
 };
 

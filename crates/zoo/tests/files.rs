@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use tensorwire_models::data::{Data, DataError, Images, Shape, Source};
+use tensorwire_zoo::data::{Data, DataError, Images, Shape, Source};
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
 const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";

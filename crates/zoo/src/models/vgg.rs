@@ -2,7 +2,7 @@
 
 use tensorwire_graph::{GraphError, Output};
 
-use crate::scope::{Padding, Scope, glorot, he};
+use tensorwire_nn::{Padding, Scope, glorot, he};
 
 const KEPT_OUT: f64 = 0.5;
 /// Convolutions of each block, and their channels.

@@ -3,7 +3,7 @@
 
 use tensorwire_graph::{GraphError, Output};
 
-use crate::scope::{Padding, Scope, glorot, he};
+use tensorwire_nn::{Padding, Scope, glorot, he};
 
 const KEPT_OUT: f64 = 0.5;
 

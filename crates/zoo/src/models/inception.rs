@@ -4,7 +4,7 @@
 use tensorwire_graph::{GraphError, Op, Output};
 
 use super::Logits;
-use crate::scope::{Norm, Padding, Scope, glorot};
+use tensorwire_nn::{Norm, Padding, Scope, glorot};
 
 const NORM: Norm = Norm { epsilon: 1e-3, scaled: false };
 /// How much the auxiliary head counts in the loss.

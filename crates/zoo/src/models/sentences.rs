@@ -5,8 +5,8 @@
 use tensorwire_graph::{Cell, GraphError, Op, Output};
 use tensorwire_tensor::{DType, Dim};
 
-use super::Outcome;
-use crate::scope::Scope;
+use tensorwire_nn::Outcome;
+use tensorwire_nn::Scope;
 
 const EMBEDDING: usize = 128;
 const HIDDEN: usize = 128;

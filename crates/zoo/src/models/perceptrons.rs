@@ -3,7 +3,7 @@
 
 use tensorwire_graph::{GraphError, Output};
 
-use crate::scope::{Scope, glorot, he};
+use tensorwire_nn::{Scope, glorot, he};
 
 /// x: f[batch, …] → logits: f[batch, classes].
 pub(super) fn mlp(scope: &mut Scope<'_>, x: Output, classes: usize) -> Result<Output, GraphError> {

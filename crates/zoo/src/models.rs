@@ -15,7 +15,7 @@ use tensorwire_graph::{Cell, GraphError, Output};
 use tensorwire_tensor::{DType, Dim};
 
 use crate::data::Shape;
-use crate::scope::Scope;
+use tensorwire_nn::{Outcome, Scope};
 
 /// The models there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,17 +31,6 @@ pub enum Model {
     Gru,
     Seq2Seq,
     SentenceEmbedding,
-}
-
-/// What a model makes of a batch.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
-    /// [rows, classes].
-    pub(crate) logits: Output,
-    /// i32[rows].
-    pub(crate) labels: Output,
-    /// More logits for the same labels, and how much they weigh in the loss, in training.
-    pub(crate) auxiliary: Option<(Output, f64)>,
 }
 
 /// Why a model cannot be trained on some data.
@@ -155,8 +144,12 @@ impl Model {
         }
     }
 
-    /// Adds one copy of the model.
-    pub(crate) fn build(self, scope: &mut Scope<'_>, shape: &Shape) -> Result<Outcome, GraphError> {
+    /// The model for samples of `shape`.
+    pub fn on(self, shape: Shape) -> OnSamples {
+        OnSamples { model: self, shape }
+    }
+
+    fn build(self, scope: &mut Scope<'_>, shape: &Shape) -> Result<Outcome, GraphError> {
         let outcome = match (self, *shape) {
             (Model::Seq2Seq, Shape::Pairs { source_words, target_words }) => {
                 return seq2seq::build(scope, source_words, target_words);
@@ -203,6 +196,19 @@ impl Model {
             Model::Fcn5 => Logits::of(perceptrons::fcn5(scope, x, classes)?),
             _ => Logits::of(perceptrons::mlp(scope, x, classes)?),
         })
+    }
+}
+
+/// A model that knows its samples.
+#[derive(Clone, Copy, Debug)]
+pub struct OnSamples {
+    model: Model,
+    shape: Shape,
+}
+
+impl tensorwire_nn::Model for OnSamples {
+    fn forward(&self, scope: &mut Scope<'_>) -> Result<Outcome, GraphError> {
+        self.model.build(scope, &self.shape)
     }
 }
 

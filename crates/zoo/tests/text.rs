@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
-use tensorwire_models::data::{
+use tensorwire_zoo::data::{
     Data, DataError, Pairs, SENTENCE_WORDS_MAX, Shape, Source, UNKNOWN, Vocabulary,
 };
 
