@@ -13,10 +13,10 @@ use tensorwire_memory::{Arena, Buffer, LoanError, Place, TensorMut, TensorRef};
 use tensorwire_runtime::{Session, SessionError};
 use tensorwire_tensor::TensorSpec;
 
-use super::{STEP_DEADLINE, TrainError};
 use crate::carried::Carried;
 use crate::config;
 use crate::group::{ClientError, SharedGroup};
+use crate::job::{STEP_DEADLINE, TrainError};
 
 /// Bytes between the beginnings of two vectors are a multiple of this: a cache line.
 const ALIGNMENT: usize = 64;
