@@ -3,10 +3,8 @@
 
 use serde::Serialize;
 use tensorwire_base::Rank;
-use tensorwire_node::{
-    ClientConfig, EpochEnd, JobSpec, Progress, Strategy, Traffic, TrainConfig, Transport, Update,
-    launch,
-};
+use tensorwire_launch::{JobSpec, Transport, Update, launch};
+use tensorwire_train::{ClientConfig, EpochEnd, Progress, Strategy, Traffic, TrainConfig};
 
 use crate::error::BenchError;
 use crate::job::{Job, reports};
@@ -191,7 +189,7 @@ struct Done {
     seconds: f64,
     loss: f64,
     traffic: Traffic,
-    evaluation: tensorwire_node::Evaluation,
+    evaluation: tensorwire_train::Evaluation,
 }
 
 impl Epochs {
@@ -234,7 +232,7 @@ impl Epochs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_node::{Evaluation, Polling, Schedule};
+    use tensorwire_train::{Evaluation, Polling, Schedule};
 
     fn said(step: u64, loss: f32, end: Option<(f64, u64, Option<Evaluation>)>) -> Progress {
         let epoch = end.map(|(seconds, store_bytes, evaluation)| {

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use tensorwire_node::{
-    Choice, ClientConfig, Exchange, Hosts, JobSpec, Prepared, Schedule, StoreConfig, Strategy,
-    TrainConfig, TrainReport, Transport, Update, VerbsOptions, launch, launch_train, train_local,
+use tensorwire_launch::{Choice, Hosts, JobSpec, Transport, Update, VerbsOptions, launch};
+use tensorwire_train::{
+    ClientConfig, Exchange, Prepared, Schedule, StoreConfig, Strategy, TrainConfig, TrainReport,
+    launch_train, train_local,
 };
 
 use crate::error::BenchError;
@@ -67,7 +68,7 @@ pub struct StepResult {
 #[derive(Clone, Debug, Serialize)]
 pub struct PsResult {
     pub transport: Transport,
-    pub exchange: tensorwire_node::Exchange,
+    pub exchange: tensorwire_train::Exchange,
     pub ps_ms: Summary,
     /// What communication costs: a step of the job over a step of one process.
     pub ratio: f64,

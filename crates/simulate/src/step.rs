@@ -14,7 +14,7 @@ use crate::estimate::{Job, SimulateError, Strategy};
 
 /// Steps that are simulated; the first is how the job gets into its stride.
 pub(crate) const STEPS: usize = 3;
-/// [`tensorwire_models::Program::TRAIN`], by its place.
+/// [`tensorwire_nn::Program::TRAIN`], by its place.
 const TRAIN: usize = 0;
 
 /// What servers hold of one variable, and how it crosses.

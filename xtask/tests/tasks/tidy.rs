@@ -51,15 +51,15 @@ fn a_dependency_that_the_table_does_not_allow() {
     let allowed = [
         ("tensorwire-memory", "tensorwire-tensor"),
         ("tensorwire-memory", "tensorwire-base"),
-        ("tensorwire-node", "tensorwire-memory"),
-        ("tensorwire", "tensorwire-node"),
+        ("tensorwire-train", "tensorwire-memory"),
+        ("tensorwire", "tensorwire-train"),
         ("tensorwire-testkit", "tensorwire-memory"),
     ];
     assert_eq!(check_edges(&rooms(), &allowed.map(|(user, used)| edge(user, used))), []);
     for (user, used) in [
         ("tensorwire-tensor", "tensorwire-memory"),
         ("tensorwire-base", "tensorwire-tensor"),
-        ("tensorwire-memory", "tensorwire-node"),
+        ("tensorwire-memory", "tensorwire-train"),
         ("tensorwire", "tensorwire-memory"),
         ("tensorwire-unknown", "tensorwire-tensor"),
     ] {
@@ -73,9 +73,9 @@ fn a_dependency_that_the_table_does_not_allow() {
 fn test_helpers_are_for_tests() {
     // not even where the table says all
     for used in ["tensorwire-testkit", "xtask"] {
-        let complaints = check_edges(&rooms(), &[edge("tensorwire-node", used)]);
+        let complaints = check_edges(&rooms(), &[edge("tensorwire-train", used)]);
         assert!(complaints[0].message.contains("dev-dependency"), "{complaints:?}");
-        let dev = Edge { dev: true, ..edge("tensorwire-node", used) };
+        let dev = Edge { dev: true, ..edge("tensorwire-train", used) };
         assert_eq!(check_edges(&rooms(), &[dev]), []);
     }
 }
@@ -121,7 +121,7 @@ fn each_word_in_a_room_that_is_not_its_own() {
         ("fabric", "f32", "fn f(x: f32) {}"),
         ("memory", "f64", "const X: [u8; 1] = g(1.5_f64);"),
         ("runtime", "Instant::now", "fn f() { Instant::now(); }"),
-        ("models", "SystemTime", "use std::time::SystemTime;"),
+        ("nn", "SystemTime", "use std::time::SystemTime;"),
     ] {
         let complaint = word(&format!("crates/{room}/src/a/b.rs"), &format!("//! x\n{text}\n"));
         assert_eq!(complaint.line, 2, "{complaint}");
@@ -133,8 +133,8 @@ fn each_word_in_a_room_that_is_not_its_own() {
 fn each_word_in_its_own_room() {
     for (file, text) in [
         ("crates/fabric/src/verbs/a.rs", "fn f() { unsafe { ibv_post_send() } }"),
-        ("crates/tensorwire/src/main.rs", "fn f() { g(std::env::args()); }"),
-        ("crates/rpc/src/a.rs", "use tokio::net::TcpStream;"),
+        ("crates/cli/src/main.rs", "fn f() { g(std::env::args()); }"),
+        ("crates/baselines/src/a.rs", "use tokio::net::TcpStream;"),
         ("crates/runtime/src/a.rs", "fn f(x: f32) { std::thread::spawn(g); }"),
         ("crates/base/src/a.rs", "fn f() { Instant::now(); }"),
         ("crates/graph/tests/a.rs", "fn f() { println!(\"{:?}\", std::env::args()); }"),

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tensorwire_collectives::Design;
-use tensorwire_node::{Exchange, Schedule, StoreWire, Strategy, TrainConfig, Transport};
+use tensorwire_launch::Transport;
 use tensorwire_simulate as sim;
+use tensorwire_train::{Exchange, Schedule, StoreWire, Strategy, TrainConfig};
 
 use super::Case;
 use crate::allreduce::{AllreduceSpec, Tensor, Way};

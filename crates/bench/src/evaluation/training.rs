@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use tensorwire_node::{
-    Exchange, Prepared, Progress, Strategy, TrainConfig, Transport, Update, launch, train_local,
-};
+use tensorwire_launch::{Transport, Update, launch};
+use tensorwire_train::{Exchange, Prepared, Progress, Strategy, TrainConfig, train_local};
 
 use super::Runner;
 use crate::error::BenchError;

@@ -2,18 +2,18 @@
 
 use tensorwire_collectives::Algorithm;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
-use tensorwire_models::{Model, Program, ProgramSpec, Sharing};
+use tensorwire_nn::{Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{
     Estimate, Exchange, Job, Network, SimulateError, Strategy, cost, estimate, paper,
 };
 use tensorwire_tensor::DType;
+use tensorwire_zoo::Model;
 
 fn planned(model: Model, batch: usize, sharing: Sharing, replicas: u32, cluster: Cluster) -> Plan {
     let rule = Rule::Sgd { rate: 0.1 };
-    let shape = model.sample_shape();
     let (dtype, seed) = (DType::F32, 0);
-    let spec = ProgramSpec { model, shape, batch, replicas, sharing, rule, dtype, seed };
-    let program = Program::new(&spec).unwrap();
+    let spec = ProgramSpec { batch, replicas, sharing, rule, dtype, seed };
+    let program = Program::new(&model.on(model.sample_shape()), &spec).unwrap();
     let placed = place(&program.graph, cluster).unwrap();
     let runs = program.runs(&placed, cluster);
     plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()

@@ -1,0 +1,255 @@
+//! Weights in safetensors files: read, compared with the model, written whole or not at all.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use half::bf16;
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensors};
+use sha2::{Digest, Sha256};
+use tensorwire_graph::Init;
+use tensorwire_memory::{TensorError, TensorMut};
+use tensorwire_nn::{Variable, initialise};
+use tensorwire_tensor::{DType, TensorSpec};
+
+use crate::whole_file;
+
+/// Why weights cannot be loaded or saved.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    #[error("cannot read weights from {path}: {source}; give a file that --save wrote")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{path} is no safetensors file ({reason}); give a file that --save wrote")]
+    Foreign { path: PathBuf, reason: String },
+    #[error(
+        "{path} holds other weights than the model: {differences}; load a file that this model saved"
+    )]
+    OtherModel { path: PathBuf, differences: String },
+    #[error("{path} holds the model's weights as {found}; give --dtype {found}")]
+    OtherType { path: PathBuf, found: String },
+    #[error("cannot write weights to {path}: {source}; free space there or save elsewhere")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+/// A weights file whose tensors are those of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl Weights {
+    /// Reads a file and compares it with `variables`; the error names every difference (at most 5).
+    pub(crate) fn open<'a>(
+        path: &Path,
+        variables: impl Iterator<Item = &'a Variable>,
+    ) -> Result<Weights, WeightsError> {
+        let path = path.to_path_buf();
+        let read = std::fs::read(&path);
+        let bytes = read.map_err(|source| WeightsError::Read { path: path.clone(), source })?;
+        let weights = Weights { path, bytes };
+        let file = weights.parse()?;
+        let mut differences = Vec::new();
+        let variables: Vec<&Variable> = variables.collect();
+        for Variable { name, spec, .. } in &variables {
+            match file.tensor(name) {
+                Err(_) => differences.push(format!("'{name}' is missing")),
+                Ok(found) if !same(&found, spec) => {
+                    let (dtype, shape) = (found.dtype(), found.shape());
+                    differences.push(format!("'{name}' is {dtype:?}{shape:?}, not {spec}"));
+                }
+                Ok(_) => {}
+            }
+        }
+        for name in file.names() {
+            if !variables.iter().any(|variable| variable.name == name) {
+                differences.push(format!("'{name}' is unknown"));
+            }
+        }
+        if differences.is_empty() {
+            return Ok(weights);
+        }
+        if let Some(found) = other_type(&file, &variables) {
+            return Err(WeightsError::OtherType { path: weights.path, found });
+        }
+        let more = differences.len().saturating_sub(5);
+        differences.truncate(5);
+        let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
+        let differences = format!("{}{tail}", differences.join(", "));
+        Err(WeightsError::OtherModel { path: weights.path, differences })
+    }
+
+    /// The bytes of a tensor that `open` found to be there.
+    pub(crate) fn tensor(&self, name: &str) -> Result<Vec<u8>, WeightsError> {
+        let file = self.parse()?;
+        let tensor = file.tensor(name).map_err(|error| self.foreign(error))?;
+        Ok(tensor.data().to_vec())
+    }
+
+    fn parse(&self) -> Result<SafeTensors<'_>, WeightsError> {
+        SafeTensors::deserialize(&self.bytes).map_err(|error| self.foreign(error))
+    }
+
+    fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
+        WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
+    }
+}
+
+/// The type of all the file's tensors, if they are the model's but for that.
+fn other_type(file: &SafeTensors<'_>, variables: &[&Variable]) -> Option<String> {
+    let dtype = file.tensor(&variables.first()?.name).ok()?.dtype();
+    let is_alike = |variable: &&Variable| {
+        let found = file.tensor(&variable.name);
+        found.is_ok_and(|found| found.dtype() == dtype && found.shape() == variable.spec.dims())
+    };
+    let alike = variables.iter().all(is_alike) && file.len() == variables.len();
+    alike.then(|| format!("{dtype:?}").to_lowercase())
+}
+
+fn same(found: &TensorView<'_>, spec: &TensorSpec) -> bool {
+    found.dtype() == dtype(spec.dtype) && found.shape() == spec.dims()
+}
+
+pub(crate) fn dtype(dtype: DType) -> Dtype {
+    match dtype {
+        DType::F32 => Dtype::F32,
+        DType::F64 => Dtype::F64,
+        DType::I32 => Dtype::I32,
+        DType::I64 => Dtype::I64,
+        DType::U8 => Dtype::U8,
+        DType::BF16 => Dtype::BF16,
+    }
+}
+
+/// Fills a variable as `init` says; what is no number of a model, such as a count of steps, with zeros.
+pub(crate) fn first_values(
+    name: &str,
+    init: Init,
+    seed: u64,
+    mut tensor: TensorMut<'_>,
+) -> Result<(), TensorError> {
+    let drawn = |count: usize| {
+        let mut values = vec![0.0f32; count];
+        initialise(name, init, seed, &mut values);
+        values
+    };
+    match tensor.dtype() {
+        DType::F32 => initialise(name, init, seed, tensor.elements()?),
+        DType::F64 => {
+            let values: &mut [f64] = tensor.elements()?;
+            let drawn = drawn(values.len());
+            values.iter_mut().zip(drawn).for_each(|(value, drawn)| *value = drawn.into());
+        }
+        DType::BF16 => {
+            let values: &mut [bf16] = tensor.elements()?;
+            let drawn = drawn(values.len());
+            values.iter_mut().zip(drawn).for_each(|(value, drawn)| *value = bf16::from_f32(drawn));
+        }
+        DType::I64 => tensor.elements::<i64>()?.fill(0),
+        DType::I32 => tensor.elements::<i32>()?.fill(0),
+        DType::U8 => tensor.elements::<u8>()?.fill(0),
+    }
+    Ok(())
+}
+
+/// SHA-256 over all weights: for each variable in order of declaration its name, spec and bytes.
+pub(crate) fn sha256<'a>(weights: impl Iterator<Item = (&'a Variable, &'a [u8])>) -> String {
+    let mut hash = Sha256::new();
+    for (variable, bytes) in weights {
+        hash.update(variable.name.as_bytes());
+        hash.update(variable.spec.to_string().as_bytes());
+        hash.update(bytes);
+    }
+    hex::encode(hash.finalize())
+}
+
+/// Writes weights to `path`, whole or not at all.
+pub(crate) fn save<'a>(
+    path: &Path,
+    weights: impl Iterator<Item = (&'a Variable, &'a [u8])>,
+) -> Result<(), WeightsError> {
+    let write = |source| WeightsError::Write { path: path.to_path_buf(), source };
+    let mut views = Vec::new();
+    for (variable, bytes) in weights {
+        let dims = variable.spec.dims().to_vec();
+        let view = TensorView::new(dtype(variable.spec.dtype), dims, bytes);
+        views.push((variable.name.as_str(), view.map_err(|e| write(io::Error::other(e)))?));
+    }
+    let image = safetensors::serialize(views, None).map_err(|e| write(io::Error::other(e)))?;
+    whole_file::write(path, |file| file.write_all(&image)).map_err(write)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variable(name: &str, dims: &[usize]) -> Variable {
+        let spec = TensorSpec::new(DType::F32, dims).unwrap();
+        Variable { name: name.to_string(), spec, init: Init::Zeros }
+    }
+
+    fn saved(folder: &Path) -> (PathBuf, Vec<Variable>) {
+        let path = folder.join("weights.safetensors");
+        let variables = vec![variable("a/weight", &[2, 1]), variable("b", &[3])];
+        let bytes: [&[u8]; 2] = [&[1; 8], &[2; 12]];
+        save(&path, variables.iter().zip(bytes)).unwrap();
+        (path, variables)
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded_and_nothing_else_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let weights = Weights::open(&path, variables.iter()).unwrap();
+        assert_eq!(weights.tensor("a/weight").unwrap(), [1; 8]);
+        assert_eq!(weights.tensor("b").unwrap(), [2; 12]);
+        saved(folder.path());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "replaced in place");
+    }
+
+    #[test]
+    fn another_models_file_is_told_apart_by_name_and_shape() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, _) = saved(folder.path());
+        let wanted = [variable("a/weight", &[1, 2]), variable("c", &[3])];
+        let text = Weights::open(&path, wanted.iter()).unwrap_err().to_string();
+        for part in ["'a/weight' is F32[2, 1], not f32[1×2]", "'c' is missing", "'b' is unknown"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_models_own_weights_of_another_type_say_which() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, mut variables) = saved(folder.path());
+        for variable in &mut variables {
+            variable.spec = TensorSpec::new(DType::BF16, variable.spec.dims()).unwrap();
+        }
+        let text = Weights::open(&path, variables.iter()).unwrap_err().to_string();
+        assert!(text.ends_with("give --dtype f32"), "{text}");
+    }
+
+    #[test]
+    fn torn_and_foreign_files_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, variables) = saved(folder.path());
+        let whole = std::fs::read(&path).unwrap();
+        for torn in [&whole[..whole.len() - 1], &whole[..4], b"", b"GIF89a something else"] {
+            std::fs::write(&path, torn).unwrap();
+            let error = Weights::open(&path, variables.iter()).unwrap_err();
+            assert!(matches!(error, WeightsError::Foreign { .. }), "{error}");
+        }
+        let missing = Weights::open(&folder.path().join("none"), variables.iter()).unwrap_err();
+        assert!(matches!(missing, WeightsError::Read { .. }));
+    }
+
+    #[test]
+    fn the_hash_sees_names_shapes_and_bytes() {
+        let a = variable("a", &[2]);
+        let hash = |v: &Variable, bytes: &[u8]| sha256([(v, bytes)].into_iter());
+        assert_ne!(hash(&a, &[0; 8]), hash(&a, &[1; 8]));
+        assert_ne!(hash(&a, &[0; 8]), hash(&variable("b", &[2]), &[0; 8]));
+        assert_ne!(hash(&a, &[0; 8]), hash(&variable("a", &[1, 2]), &[0; 8]));
+        assert_eq!(hash(&a, &[0; 8]), hash(&a, &[0; 8]));
+    }
+}
