@@ -1,5 +1,4 @@
 //! gRPC between two ends of one process: what is sent arrives whole, and nothing waits for ever.
-#![allow(clippy::unwrap_used)]
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, channel};

@@ -1,12 +1,9 @@
 //! `tensorwire simulate` as a user sees it: tables, lines of JSON, networks from files, mistakes.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::Job;
 use serde_json::Value;
-use support::Job;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

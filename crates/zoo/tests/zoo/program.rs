@@ -1,5 +1,4 @@
 //! The models as programs: their sizes, what crosses where they are placed, and what memory they take.
-#![allow(clippy::unwrap_used)]
 
 use tensorwire_graph::{Cluster, NodeId, Part, Plan, PlanOptions, Rule, place, plan};
 use tensorwire_nn::{Program, ProgramSpec, Sharing, Variable};

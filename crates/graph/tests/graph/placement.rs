@@ -1,5 +1,4 @@
 //! Who is where: what the user pins, gradients beside what they are the gradients of, and what crosses for it.
-#![allow(clippy::unwrap_used)]
 
 use tensorwire_graph::{
     Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Rule, RunId,

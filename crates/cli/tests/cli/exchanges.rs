@@ -1,14 +1,11 @@
 //! The ways that a tensor can cross, with real processes: the same bits by all of them, whatever the sizes
 //! and paces; limits that are said before anything is started; and a death that ends the job.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Ended, Job, send};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Ended, Job, send};
 
 const LIMIT: Duration = Duration::from_secs(240);
 

@@ -1,6 +1,5 @@
 //! Two aligned text files: pairs of their lines load, every tenth for the test, and whatever is wrong with a
 //! file is one line that names it and the place in it.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! CIFAR-10's six files in a folder: they load, and each way in which they can be missing is one line that
 //! says how to mend it.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
 use std::path::Path;

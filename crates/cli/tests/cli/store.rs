@@ -1,13 +1,10 @@
 //! Training over a key-value store with real processes: the bits of `ps` on every wire and partition, also after a
 //! server died, and jobs that lose workers and end well. Real signals, at moments of all kinds.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Ended, Job, send};
 use rustix::process::{Pid, Signal};
-use support::{Ended, Job, send};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Within which a job ends that cannot go on.

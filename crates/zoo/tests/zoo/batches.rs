@@ -1,6 +1,5 @@
 //! Which samples the workers see: every one once an epoch, alike for equal seeds, and the same rows
 //! however many workers share them.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

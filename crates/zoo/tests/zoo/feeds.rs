@@ -1,6 +1,5 @@
 //! What batches hold, kind by kind: the samples that they name, packed as models take them, in batches of
 //! like length or of distinct classes.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 use std::sync::Arc;

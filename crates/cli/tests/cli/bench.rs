@@ -1,13 +1,10 @@
 //! The benchmarks with real processes: what they verify and count. Never a time: a test machine's
 //! speed is nobody's defect.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Ended, Job};
 use serde_json::Value;
-use support::{Ended, Job};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -1,13 +1,10 @@
 //! Any process of a job killed or stopped at any moment: the others end in time, with exit status 1,
 //! and the last line says who failed first. Real processes, real signals; roles × moments.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Ended, Job, send};
 use rustix::process::Signal;
-use support::{Ended, Job, send};
 
 /// From the first moments of a process to the middle of training, in milliseconds.
 const MOMENTS_MS: [u64; 5] = [0, 15, 60, 250, 900];

@@ -1,21 +1,16 @@
 //! Jobs whose processes somebody else started: the real mpirun and srun, torchrun where there is one, and the
 //! variables of each set by hand. The same bits as by the plain command; any process killed ends all, and the
 //! output says which. A launcher that is not installed is skipped, unless TENSORWIRE_LAUNCHERS is set.
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
-#[path = "support/slurm.rs"]
-mod slurm;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::support::slurm::Slurm;
+use crate::support::{Ended, Job, on_path, process_with, processes_in, send};
 use rustix::process::Signal;
-use slurm::Slurm;
-use support::{Ended, Job, on_path, process_with, processes_in, processes_of, send};
+use tensorwire_testkit::skip::skip;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
 /// A job ends within this when one of its processes is killed.
@@ -103,20 +98,18 @@ fn a_killed_process_ends_all(rank_of: impl Fn(u32) -> String, launch: impl Fn(&[
     assert!(!ended.status.success() && processes.is_empty(), "{processes:?}: {}", ended.stderr);
 }
 
-/// The program of this name; a test without it prints that it skips.
+/// The program of this name; a test without it is skipped.
 fn installed(name: &str) -> Option<PathBuf> {
     let found = on_path(name);
     if found.is_none() {
-        skip(name);
+        skip_without(name);
     }
     found
 }
 
-#[allow(clippy::print_stderr, reason = "a skip says why")]
-fn skip(what: &str) {
-    let wanted = std::env::var_os("TENSORWIRE_LAUNCHERS").is_some();
-    assert!(!wanted, "no {what}, though TENSORWIRE_LAUNCHERS is set");
-    eprintln!("skipped: no {what}; scripts/setup.sh --tests installs it on Debian");
+fn skip_without(what: &str) {
+    let reason = format!("no {what}; scripts/setup.sh --tests installs it on Debian");
+    skip(Some("TENSORWIRE_LAUNCHERS"), &reason);
 }
 
 fn mpirun(program: PathBuf) -> impl Fn(&[&str]) -> Command {
@@ -172,7 +165,7 @@ fn a_number_of_processes_that_is_not_the_jobs_is_said_with_the_right_one() {
 #[test]
 fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
     let Some(slurm) = Slurm::start() else {
-        skip("Slurm (slurm-wlm, munge), or not root");
+        skip_without("Slurm (slurm-wlm, munge), or not root");
         return;
     };
     let launch = |arguments: &[&str]| {
@@ -210,12 +203,7 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
 #[test]
 fn torchrun_trains_to_the_same_bits() {
     let Some(program) = on_path("torchrun") else {
-        #[allow(clippy::print_stderr, reason = "a skip says why")]
-        {
-            eprintln!(
-                "skipped: no torchrun on the PATH, which PyTorch brings; its variables are tried"
-            );
-        }
+        skip(None, &"no torchrun on the PATH, which PyTorch brings; its variables are tried");
         return;
     };
     let launch = |arguments: &[&str]| {
@@ -280,7 +268,7 @@ impl Drop for TwoHosts {
 #[test]
 fn two_hosts_meet_at_the_first_and_train_over_tcp_to_the_same_bits() {
     let Some(hosts) = TwoHosts::new() else {
-        skip("ip netns, or not root");
+        skip_without("ip netns, or not root");
         return;
     };
     let mut jobs = hosts.start("train --steps 5 --transport tcp --json").into_iter();

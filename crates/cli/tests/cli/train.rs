@@ -1,13 +1,10 @@
 //! Training with real processes: the same bits on every transport, partition and repetition; near to
 //! the same arithmetic in another order; files whole; nothing copied.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::Path;
 use std::time::Duration;
 
-use support::{Ended, Job};
+use crate::support::{Ended, Job};
 
 const LIMIT: Duration = Duration::from_secs(240);
 

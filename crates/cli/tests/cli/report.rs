@@ -1,12 +1,9 @@
 //! `tensorwire report` by the real binary: a page appears whole or not at all, and a user's mistake is status 2 and one line
 //! that says how to mend it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
-use support::{Ended, Job};
+use crate::support::{Ended, Job};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const LINE: &str = r#"{"bench":"write","transport":"tcp","bytes":4096,"round_trip_us":12.5,"grpc_round_trip_us":50}"#;

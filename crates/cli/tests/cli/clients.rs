@@ -1,13 +1,10 @@
 //! Training in groups with real processes: the bits of `ps` without servers and with, on every transport and
 //! algorithm; averages that learn with a small part of the traffic; and jobs that end when somebody dies.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
+use crate::support::{Ended, Job, send};
 use rustix::process::Signal;
-use support::{Ended, Job, send};
 
 const LIMIT: Duration = Duration::from_secs(240);
 /// Within which a job ends that cannot go on.

@@ -1,6 +1,7 @@
 //! Starts the real binary with real processes, and looks at what it leaves behind. Every job runs in a
 //! process group and an empty folder of its own, so that a leftover is its own and nobody else's.
-#![allow(clippy::unwrap_used, dead_code, reason = "each test binary uses its own share of this")]
+
+pub(crate) mod slurm;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

@@ -1,12 +1,9 @@
 //! The models as a user has them: their sizes, that they learn, that they train over servers with the same
 //! bits on every transport, and what is said where data or weights do not fit.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::Duration;
 
-use support::{Ended, Job};
+use crate::support::{Ended, Job};
 
 const LIMIT: Duration = Duration::from_secs(400);
 

@@ -1,13 +1,10 @@
 //! A job on two hosts, where the second is this one by another name: a script in the place of ssh runs there
 //! what it is told to. The same bits, one warning, one clear error, and nothing left behind.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::time::{Duration, Instant};
 
+use crate::support::{Ended, Job, children, send};
 use rustix::process::{Pid, Signal};
-use support::{Ended, Job, children, send};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(10);

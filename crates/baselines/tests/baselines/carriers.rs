@@ -1,6 +1,5 @@
 //! One suite over every transport: what is sent arrives whole at the sink, its memory is let go of, and who
 //! leaves in good order is no loss. Real sockets and real fabrics.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,6 +1,5 @@
 //! MNIST's files in a folder: both spellings load, and each way in which they can be broken is one
 //! line that names the file.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::Path;

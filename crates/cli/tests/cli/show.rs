@@ -1,13 +1,10 @@
 //! What the program shows without training: the graph, the models, its help.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use support::Job;
+use crate::support::Job;
 
 fn shown(arguments: &str) -> String {
     let ended = Job::start(arguments).end(Duration::from_secs(60));

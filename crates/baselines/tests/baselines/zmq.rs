@@ -1,6 +1,5 @@
 //! ZeroMQ between threads of one process, over real sockets: what is sent arrives whole and in order,
 //! strangers are not heard, and nothing waits for ever.
-#![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 

@@ -1,16 +1,13 @@
 //! `--trace`: what real jobs write. It is whole, every tensor's way is in it, and it shows that sending
 //! hides behind computing; and it is written however the job ends.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::support::{Job, send};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::{Job, send};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
