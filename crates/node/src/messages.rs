@@ -17,7 +17,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{EdgeId, Transfer};
 use tensorwire_memory::{Buffer, Slab};
 use tensorwire_rpc::{Bytes, Carrier, CarrierError, Desk};
-use tensorwire_runtime::{Exchange, ExchangeError, Sending};
+use tensorwire_runtime::{Events, Exchange, ExchangeError, Ports, Sending};
 use tensorwire_tensor::TensorSpec;
 
 use crate::config::TensorLimit;
@@ -46,10 +46,6 @@ pub(crate) struct MessageExchange {
     announced: HashMap<EdgeId, Unplaced>,
     /// What was over at once.
     over: Vec<EdgeId>,
-    /// What went wrong where nothing could be said.
-    fault: Option<CarrierError>,
-    /// What the bell had counted at the last look.
-    seen: u64,
 }
 
 /// An edge that this part sends.
@@ -69,11 +65,6 @@ struct Flight {
 }
 
 impl MessageExchange {
-    fn check(&mut self) -> Result<(), ExchangeError> {
-        let fault = self.fault.take().or_else(|| self.desk.fault());
-        fault.map_or(Ok(()), |fault| Err(failed(fault)))
-    }
-
     fn push(
         &mut self,
         edge: EdgeId,
@@ -81,7 +72,7 @@ impl MessageExchange {
         spec: Option<&TensorSpec>,
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
-        self.check()?;
+        check(&self.desk)?;
         let head = head::encode(self.lane, edge, epoch, spec);
         let Outbound { name, to, .. } = &self.outbound[&edge];
         let content = match tensor {
@@ -110,6 +101,10 @@ fn failed(CarrierError { peer, what }: CarrierError) -> ExchangeError {
     ExchangeError::Other { peer, what }
 }
 
+fn check(desk: &MessageDesk) -> Result<(), ExchangeError> {
+    desk.fault().map_or(Ok(()), |fault| Err(failed(fault)))
+}
+
 impl Exchange for MessageExchange {
     fn send(
         &mut self,
@@ -133,8 +128,8 @@ impl Exchange for MessageExchange {
         Ok(sending)
     }
 
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
-        self.desk.arrived(self.lane, edge, epoch)
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
+        Ok(self.desk.arrived(self.lane, edge, epoch))
     }
 
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
@@ -164,7 +159,7 @@ impl Exchange for MessageExchange {
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
-        self.check()?;
+        check(&self.desk)?;
         finished.append(&mut self.over);
         let MessageExchange { desk, flights, lane, .. } = self;
         for edge in desk.take_over(*lane) {
@@ -190,20 +185,38 @@ impl Exchange for MessageExchange {
     }
 
     fn free(&mut self, _slab: &Slab) {}
+}
 
+/// What a carrier brings, as a source of [`Events`].
+#[derive(Debug)]
+struct MessageEvents {
+    carrier: SharedCarrier,
+    desk: MessageDesk,
+    /// What the bell had counted at the last look.
+    seen: u64,
+}
+
+impl Events for MessageEvents {
     fn observe(&mut self) {
         self.seen = self.desk.bell().count();
         if let Err(fault) = self.carrier.lock().observe() {
-            self.fault.get_or_insert(fault);
+            self.desk.fail(fault);
         }
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        self.check()?;
+        check(&self.desk)?;
         // another lane may have looked meanwhile, and taken what came for this one
-        if self.over.is_empty() && self.desk.bell().count() == self.seen {
+        if self.desk.bell().count() == self.seen {
             self.carrier.lock().wait(deadline).map_err(failed)?;
         }
-        self.check()
+        check(&self.desk)
+    }
+}
+
+impl From<MessageExchange> for Ports {
+    fn from(exchange: MessageExchange) -> Ports {
+        let (carrier, desk) = (exchange.carrier.clone(), exchange.desk.clone());
+        Ports::new(MessageEvents { carrier, desk, seen: 0 }).with_exchange(exchange)
     }
 }

@@ -13,8 +13,8 @@ use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
 use tensorwire_rpc::zmq::ZmqError;
 use tensorwire_rpc::{CarrierError, RpcError};
 use tensorwire_runtime::{
-    ConnectError, Exchange, OneSided, OneSidedOptions, Opening, Session, SessionError,
-    SessionOptions, Storage, share_variables,
+    ConnectError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError, SessionOptions,
+    Storage, share_variables,
 };
 
 use crate::config::{Exchange as Crossing, Transport};
@@ -130,11 +130,11 @@ impl Member {
         let (opened, end) = match options.exchange.is_by_message() {
             true => {
                 let (opened, end) = self.open_messages(plan, lanes, &options)?;
-                (opened.into_iter().map(boxed).collect(), End::Messages(end))
+                (opened.into_iter().map(ports).collect(), End::Messages(end))
             }
             false => {
                 let (opened, fabric) = self.open_one_sided(plan, lanes, &options)?;
-                (opened.into_iter().map(boxed).collect::<Vec<_>>(), End::OneSided(fabric))
+                (opened.into_iter().map(ports).collect::<Vec<_>>(), End::OneSided(fabric))
             }
         };
         let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
@@ -142,8 +142,8 @@ impl Member {
         let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
         let options =
             SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
-        let session = |(exchange, storage): (Box<dyn Exchange>, Storage)| {
-            Session::new(plan, lanes.part, storage, kernels.clone(), Some(exchange), options)
+        let session = |(ports, storage): (Ports, Storage)| {
+            Session::new(plan, lanes.part, storage, kernels.clone(), Some(ports), options)
         };
         let sessions: Result<Vec<Session>, SessionError> =
             opened.into_iter().map(session).collect();
@@ -172,8 +172,8 @@ impl Member {
     }
 }
 
-fn boxed((exchange, storage): (impl Exchange + 'static, Storage)) -> (Box<dyn Exchange>, Storage) {
-    (Box::new(exchange), storage)
+fn ports((exchange, storage): (impl Into<Ports>, Storage)) -> (Ports, Storage) {
+    (exchange.into(), storage)
 }
 
 impl End {

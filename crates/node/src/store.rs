@@ -16,7 +16,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::PeerAddress;
 use tensorwire_kvstore::proto::Role;
 
-pub(crate) use exchange::{StoreExchange, StoreKeys};
+pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys};
 pub use files::SnapshotFiles;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire};
 pub use rules::{Arithmetic, StoreRule, StoreRules};

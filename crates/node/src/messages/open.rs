@@ -96,8 +96,6 @@ impl Member {
             flights: HashMap::new(),
             announced: HashMap::new(),
             over: Vec::new(),
-            fault: None,
-            seen: 0,
         };
         let exchanges = edges.into_iter().map(exchange).zip(storages).collect();
         Ok((exchanges, MessageEnd { carrier, desk }))

@@ -18,7 +18,7 @@ use tensorwire_kvstore::{
 };
 use tensorwire_memory::{Buffer, TensorMut};
 use tensorwire_models::{Program, Variable};
-use tensorwire_runtime::{Session, SessionOptions, Storage};
+use tensorwire_runtime::{Ports, Session, SessionOptions, Storage};
 
 use super::trainer::{LAST_WORKER_DEADLINE, Trainer};
 use super::{DYNAMIC_BYTES_MAX, Part, Prepared, SPIN, STEP_DEADLINE, TrainError, replicas};
@@ -27,7 +27,9 @@ use crate::carried::Carried;
 use crate::config::{
     Averaging, ConfigError, Exchange, Seat, StoreConfig, Strategy, TrainConfig, Transport,
 };
-use crate::group::{ClientError, GroupExchange, SharedGroup, bind_part, open_group};
+use crate::group::{
+    ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports, open_group,
+};
 use crate::member::{Member, Peers, QUEUE_PAIRS, WireOptions};
 use crate::open_part::PartError;
 use crate::report::TrainReport;
@@ -369,15 +371,12 @@ fn work(
     let carried = Carried::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys, carried.clone());
-    let exchange = Box::new(exchange) as Box<dyn tensorwire_runtime::Exchange>;
-    let exchange = match group.clone().zip(bound) {
-        Some((group, bound)) => {
-            Box::new(GroupExchange::new(group, bound, Some(exchange), carried.clone()))
-        }
-        None => exchange,
+    let ports = match group.as_ref().zip(bound) {
+        Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
+        None => Ports::from(exchange),
     };
     let options = session_options(config);
-    let mut session = Session::new(plan, here, storage, kernels.clone(), Some(exchange), options)?;
+    let mut session = Session::new(plan, here, storage, kernels.clone(), Some(ports), options)?;
     let of_one = config.is_of_one();
     let replicas = if of_one { 0..1 } else { rank.0..rank.0 + 1 };
     let shard = if of_one { rank.index() } else { 0 };
@@ -425,9 +424,9 @@ fn follow(
     let patience = Deadline::after(member.setup_patience());
     let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
     let carried = Carried::default();
-    let exchange = Box::new(GroupExchange::new(group.clone(), bound, None, carried.clone()));
+    let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
     let options = session_options(config);
-    let mut session = Session::new(plan, here, storage, kernels.clone(), Some(exchange), options)?;
+    let mut session = Session::new(plan, here, storage, kernels.clone(), Some(ports), options)?;
     let replicas = worker..worker + 1;
     let trainer = Trainer::new(config, program, plan, *shape, &mut session, replicas);
     let mut trainer = Trainer { carried, ..trainer };

@@ -8,14 +8,14 @@ use tensorwire_graph::NodeId;
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_memory::Slab;
-use tensorwire_runtime::{Exchange, Session, SessionError, Storage};
+use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
 use super::dist::{add_store, begin, finish, leave_group, meet, session_options};
 use super::trainer::Trainer;
 use super::{Part, STEP_DEADLINE, TrainError};
 use crate::carried::Carried;
-use crate::group::{ClientError, GroupExchange, SharedGroup, bind_part};
+use crate::group::{ClientError, SharedGroup, bind_part, member_ports};
 use crate::member::Member;
 
 /// A worker's part, from its client and its end of the store to its report.
@@ -40,12 +40,10 @@ pub(super) fn work(
     let bound = bound.transpose()?;
     let widest = bound.as_ref().and_then(|bound| bound.widest());
     let carried = Carried::default();
-    let exchange = group.clone().zip(bound);
-    let exchange =
-        exchange.map(|(group, bound)| GroupExchange::new(group, bound, None, carried.clone()));
-    let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
+    let ports = group.as_ref().zip(bound);
+    let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
     let options = session_options(config);
-    let mut session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
+    let mut session = Session::new(plan, here, storage, kernels.clone(), ports, options)?;
     let weights = weights(part, worker, &session)?;
     let replicas = worker..worker + 1;
     let averaging = config.averaging();
