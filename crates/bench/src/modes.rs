@@ -125,7 +125,8 @@ pub fn curve(
     let found = reports.iter().find_map(|report| report.weights_sha256.clone());
     let weights_sha256 = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
     let in_the_end = reports.iter().find_map(|report| report.test_accuracy);
-    if let (Some(last), Some(in_the_end), false) = (points.last(), in_the_end, config.topology().is_asynchronous())
+    if let (Some(last), Some(in_the_end), false) =
+        (points.last(), in_the_end, config.topology().is_asynchronous())
         && last.test_accuracy != in_the_end
     {
         return Err(BenchError::AccuracyDiffers { last: last.test_accuracy, in_the_end });
