@@ -214,11 +214,11 @@ impl OpenLanes {
         self.end.bytes_copied()
     }
 
-    /// Says goodbye to all other members and ends the sessions.
+    /// Says goodbye to all other members; the sessions make no more steps.
     ///
     /// # Errors
     /// When a peer is lost, or does not confirm in time that our last writes have landed.
-    pub fn close(self, deadline: Deadline) -> Result<(), PartError> {
+    pub fn close(&self, deadline: Deadline) -> Result<(), PartError> {
         self.end.close(deadline)
     }
 }

@@ -4,7 +4,6 @@
 //!
 //! To see one seed again: `TENSORWIRE_SEED=1234 cargo test -p tensorwire-runtime --test runtime seeds::one_seed
 //! -- --nocapture`.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};

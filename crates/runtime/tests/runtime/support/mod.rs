@@ -1,5 +1,5 @@
 //! A small network, its session in one process, and its sessions over the simulated fabric.
-#![allow(clippy::unwrap_used, dead_code, reason = "each test binary uses its own share of this")]
+#![allow(dead_code, reason = "each program of tests uses its own share of this")]
 
 pub(crate) mod driver;
 pub(crate) mod generate;
