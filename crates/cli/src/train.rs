@@ -162,10 +162,10 @@ fn announce(prepared: &Prepared) {
         (Transport::Auto, None) => "auto (several hosts: verbs if every one can, else tcp)",
         (given, _) => given.name(),
     };
-    if config.has_store() {
+    if config.topology().has_store() {
         return announce_store(prepared, transport);
     }
-    if config.has_own_weights() {
+    if config.topology().is_replicated() {
         return note(announcement_of_group(prepared, transport));
     }
     let traffic = plan.traffic(Program::TRAIN);
@@ -197,13 +197,13 @@ fn announcement_of_group(prepared: &Prepared, transport: &str) -> String {
 
 /// Who pushes and pulls how much, and how often.
 fn traffic_of_store(config: &TrainConfig, bytes: u64) -> String {
-    let (workers, clients) = (config.workers, config.clients());
+    let (workers, clients) = (config.workers, config.topology().groups);
     let who = match clients == workers {
         true => "worker".to_string(),
         false => format!("client (of {} workers)", workers / clients.max(1)),
     };
     let size = human_bytes(bytes);
-    match config.averaging() {
+    match config.topology().averaging {
         None => format!("per step and {who} {size} pushed, {size} pulled"),
         Some(Averaging { interval, alpha }) => {
             let step = human_bytes(2 * bytes / interval);
@@ -265,7 +265,7 @@ impl Watcher {
         Watcher {
             bar: Bar::new(prepared.steps(), prepared.steps_per_epoch()),
             roles: prepared.roles(),
-            workers: (0..config.workers).map(|worker| config.rank_of(worker)).collect(),
+            workers: (0..config.workers).map(|worker| config.topology().rank_of(worker)).collect(),
             metrics,
             failure: None,
             steps_per_epoch: prepared.steps_per_epoch(),
@@ -413,7 +413,7 @@ fn summarise(
     let test_loss = reports.iter().find_map(|report| report.test_loss);
     let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
     Ok(json!({
-        "async": config.at_own_pace(),
+        "async": config.topology().is_asynchronous(),
         "model": config.model,
         "data": config.data,
         "strategy": config.strategy,
@@ -422,8 +422,8 @@ fn summarise(
         "workers": config.workers,
         "workers_finished": finished,
         "servers_replaced": watcher.servers_replaced,
-        "servers": config.servers_started(),
-        "clients": config.clients(),
+        "servers": config.topology().servers,
+        "clients": config.topology().groups,
         "batch": config.batch,
         "steps": prepared.steps(),
         "seed": config.seed,
@@ -458,9 +458,9 @@ fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure>
         number("final_loss"),
         summary["bytes_copied"]
     ))?;
-    if let Some(Averaging { interval, .. }) = prepared.config.averaging() {
+    if let Some(Averaging { interval, .. }) = prepared.topology.averaging {
         let bytes = summary["store_bytes"].as_u64().unwrap_or_default();
-        let clients = u64::from(prepared.config.clients());
+        let clients = u64::from(prepared.topology.groups);
         let weights: usize = prepared.program.weights().map(|variable| variable.spec.bytes()).sum();
         // fits: sizes in memory
         let all_steps = 2 * weights as u64 * prepared.config.workers as u64 * prepared.steps();

@@ -17,10 +17,11 @@ use tensorwire_tensor::DType;
 use tensorwire_zoo::MismatchError;
 use tensorwire_zoo::data::DataError;
 
+use crate::topology::Topology;
 use crate::weights::WeightsError;
 use tensorwire_launch::{Hosts, HostsError};
 
-pub use clients::{Averaging, ClientConfig, Seat};
+pub use clients::{Averaging, ClientConfig};
 pub use exchange::Exchange;
 use tensorwire_launch::Transport;
 pub use tuned::TunedRow;
@@ -69,20 +70,15 @@ impl Strategy {
         }
     }
 
-    /// Are workers grouped into clients?
-    pub fn has_clients(self) -> bool {
+    /// True if workers may form groups.
+    pub fn has_groups(self) -> bool {
         use Strategy::{AllReduce, MpiAsgd, MpiEsgd, MpiSgd};
         matches!(self, AllReduce | MpiSgd | MpiAsgd | MpiEsgd)
     }
 
-    /// Are weights averaged, not gradients?
+    /// True if weights are averaged, not gradients.
     pub fn is_averaging(self) -> bool {
         matches!(self, Strategy::DistEsgd | Strategy::MpiEsgd)
-    }
-
-    /// Do servers of the store change weights as soon as a gradient comes?
-    pub(crate) fn is_asynchronous_store(self) -> bool {
-        matches!(self, Strategy::DistAsgd | Strategy::MpiAsgd)
     }
 }
 
@@ -353,7 +349,7 @@ impl TrainConfig {
             },
         ];
         let servers = [("--servers", u64::from(self.servers))];
-        let has_none = self.strategy == Strategy::Local || self.strategy.has_clients();
+        let has_none = self.strategy == Strategy::Local || self.strategy.has_groups();
         let servers = servers.iter().filter(|_| !has_none);
         for (option, count) in counts.iter().chain(servers) {
             if *count == 0 {
@@ -363,7 +359,7 @@ impl TrainConfig {
         if self.asynchronous && self.strategy != Strategy::Ps {
             return Err(ConfigError::AsyncWithoutServers);
         }
-        if self.at_own_pace() && self.trace.is_some() {
+        if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
         if self.evaluate_each_epoch && matches!(self.strategy, Strategy::Ps | Strategy::Local) {
@@ -390,7 +386,7 @@ impl TrainConfig {
             // fits: shown to a person
             return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
-        let processes = u64::from(self.workers) + u64::from(self.servers_started());
+        let processes = u64::from(self.workers) + u64::from(self.topology().servers);
         if self.strategy != Strategy::Local && processes > PROCESSES_MAX {
             return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
         }
@@ -404,7 +400,7 @@ impl TrainConfig {
         let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
         let any = "dist-sgd or dist-asgd";
         let may_lose = matches!(self.strategy, Strategy::DistSgd | Strategy::DistAsgd);
-        let delays = self.strategy.is_asynchronous_store();
+        let delays = matches!(self.strategy, Strategy::DistAsgd | Strategy::MpiAsgd);
         let is_zmq = self.exchange == Exchange::Zmq;
         let has_zmq = may_lose
             || matches!(self.strategy, Strategy::Local | Strategy::Ps | Strategy::DistEsgd);
@@ -426,14 +422,14 @@ impl TrainConfig {
         if self.strategy != Strategy::Local && found.is_over_tcp() && !is_tcp {
             return Err(ConfigError::ExchangeOverTcp { found });
         }
-        if !self.has_store() {
+        if !self.topology().has_store() {
             return Ok(());
         }
         match found {
             Exchange::ZeroCopy => Ok(()),
             Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::ZmqCheckpoint),
             Exchange::Zmq => Ok(()),
-            found if !self.strategy.has_clients() => Err(ConfigError::StoreExchange { found }),
+            found if !self.strategy.has_groups() => Err(ConfigError::StoreExchange { found }),
             // refused by the groups
             _ => Ok(()),
         }
@@ -445,7 +441,7 @@ impl TrainConfig {
         if self.strategy == Strategy::Local && hosts.any_remote() {
             return Err(ConfigError::HostsOfOneProcess);
         }
-        let remote = (0..self.world()).map(Rank).find(|rank| !hosts.is_here(*rank));
+        let remote = (0..self.topology().world()).map(Rank).find(|rank| !hosts.is_here(*rank));
         if let (Some(rank), Some(_)) = (remote, &self.trace) {
             return Err(ConfigError::TraceOfSeveralHosts { host: hosts.name(rank).to_string() });
         }
@@ -481,23 +477,14 @@ impl TrainConfig {
         }
     }
 
-    /// Does each worker, or client, train at its own pace?
-    pub fn at_own_pace(&self) -> bool {
-        let is_alone = self.strategy.is_averaging() && self.clients() > 1;
-        self.asynchronous || self.strategy.is_asynchronous_store() || is_alone
-    }
-
-    /// Processes of the job.
-    pub fn world(&self) -> u32 {
-        match self.strategy {
-            Strategy::Local => 1,
-            _ => self.workers.saturating_add(self.servers_started()),
-        }
+    /// The strategy with its numbers.
+    pub fn topology(&self) -> Topology {
+        Topology::of(self)
     }
 
     /// Are they on several hosts?
     pub fn spread(&self) -> bool {
-        self.hosts.spread(self.world() as usize)
+        self.hosts.spread(self.topology().world() as usize)
     }
 
     /// The transport, as far as it is known before the members have been asked.
@@ -521,11 +508,11 @@ impl TrainConfig {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A job of two workers and two servers.
-    pub(super) fn config() -> TrainConfig {
+    pub(crate) fn config() -> TrainConfig {
         let config = serde_json::json!({
             "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 2,
             "asynchronous": false, "transport": "auto", "exchange": "zero-copy", "batch": 8,

@@ -12,6 +12,7 @@ mod messages;
 mod open_part;
 mod report;
 mod store;
+mod topology;
 mod trace;
 mod weights;
 pub mod whole_file;
@@ -19,7 +20,7 @@ pub mod whole_file;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    Seat, StoreConfig, Strategy, TraceConfig, TrainConfig, TunedRow,
+    StoreConfig, Strategy, TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorFold};
 pub use job::{
@@ -35,5 +36,6 @@ pub use store::{
 pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::{ServerLoad, Travels};
+pub use topology::{Pace, Topology, Weights};
 pub use trace::{TraceError, TraceEvent};
 pub use weights::WeightsError;
