@@ -132,7 +132,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     RunWithParent {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-        command: Vec<String>,
+        command: Vec<std::ffi::OsString>,
     },
 }
 

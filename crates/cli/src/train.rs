@@ -6,6 +6,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tensorwire::program::Lead;
 use tensorwire_base::{Rank, human_bytes};
 use tensorwire_launch::{JobSpec, Placement, Transport, Update};
 use tensorwire_nn::Program;
@@ -21,7 +22,7 @@ use super::job::{end_at_once_while, interrupt, job_spec_until};
 use super::metrics::Metrics;
 use super::output::{note, print};
 use super::progress::Bar;
-use super::rendezvous::{self, Lead};
+use super::rendezvous;
 use super::table::partition_table;
 
 /// How long a failed job waits for the display to catch up.

@@ -213,6 +213,7 @@ fn run(
         hosts: Hosts::default(),
         gathering: None,
         run_with_parent: Vec::new(),
+        marks_members: false,
         verbs: None,
         listen: None,
         store: Some(store),

@@ -51,6 +51,7 @@ fn main() -> Outcome {
         hosts: Hosts::default(),
         gathering: None,
         run_with_parent: Vec::new(),
+        marks_members: false,
         verbs: None,
         listen: None,
         store: Some(JOB),

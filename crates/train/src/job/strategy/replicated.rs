@@ -10,7 +10,7 @@ use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
 use tensorwire_memory::Slab;
 use tensorwire_nn::Program;
-use tensorwire_runtime::{Exchange, Session, SessionError, Storage};
+use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
 use super::ends::{self, Ends, add_store, leave_group, meet};
@@ -19,7 +19,7 @@ use super::values::{centre_bytes, server_bytes};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
-use crate::group::{ClientError, GroupExchange, SharedGroup, Widest, bind_part};
+use crate::group::{ClientError, SharedGroup, Widest, bind_part, member_ports};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, STEP_DEADLINE, TrainError, session_options};
@@ -78,12 +78,10 @@ fn open<'a>(
     let bound = bound.transpose()?;
     let widest = bound.as_ref().and_then(|bound| bound.widest());
     let carried = Carried::default();
-    let exchange = group.clone().zip(bound);
-    let exchange =
-        exchange.map(|(group, bound)| GroupExchange::new(group, bound, None, carried.clone()));
-    let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
+    let ports = group.as_ref().zip(bound);
+    let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
     let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
+    let session = Session::new(plan, here, storage, kernels.clone(), ports, options)?;
     let link = ReplicaLink {
         member,
         part,

@@ -13,14 +13,14 @@ use tensorwire_kvstore::{Key, KvWorker, StoreError};
 use tensorwire_launch::Member;
 use tensorwire_memory::{Buffer, TensorMut};
 use tensorwire_nn::{Program, Variable};
-use tensorwire_runtime::{Exchange, Session, Storage};
+use tensorwire_runtime::{Ports, Session, Storage};
 
 use super::ends::{self, Ends, add_store, leave_group, meet};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::config::TrainConfig;
-use crate::group::{ClientError, GroupExchange, SharedGroup, bind_part};
+use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, STEP_DEADLINE, TrainError, session_options};
@@ -89,15 +89,12 @@ fn open_master<'a>(
     let carried = Carried::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
-    let exchange = Box::new(exchange) as Box<dyn Exchange>;
-    let exchange = match group.clone().zip(bound) {
-        Some((group, bound)) => {
-            Box::new(GroupExchange::new(group, bound, Some(exchange), carried.clone()))
-        }
-        None => exchange,
+    let ports = match group.as_ref().zip(bound) {
+        Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
+        None => Ports::from(exchange),
     };
     let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels, Some(exchange), options)?;
+    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
     let of_one = topology.plans_one_worker();
     let replicas = if of_one { 0..1 } else { number..number + 1 };
     // fits: workers are few
@@ -166,9 +163,9 @@ fn open_follower<'a>(
     let patience = Deadline::after(member.setup_patience());
     let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
     let carried = Carried::default();
-    let exchange = Box::new(GroupExchange::new(group.clone(), bound, None, carried.clone()));
+    let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
     let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels, Some(exchange), options)?;
+    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
     let link = Box::new(GroupLink { member, group });
     let opened = Worker::new(session, description, worker..worker + 1, link);
     Ok(Worker { carried, ..opened })

@@ -192,6 +192,7 @@ mod tests {
     fn servers_take_slots_for_what_is_not_shown_alone() {
         for (transport, exchange, shown_from) in [
             ("tcp", "zero-copy", usize::MAX),
+            #[cfg(feature = "baselines")]
             ("tcp", "zmq", usize::MAX),
             ("shm", "zero-copy", SHOWN_FROM),
         ] {
