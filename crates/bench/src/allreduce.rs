@@ -8,8 +8,9 @@ mod tune;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, Design, Table};
-use tensorwire_node::{ArrivalMode, FloatType, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
 use tensorwire_tensor::DType;
+use tensorwire_train::FloatType;
 
 use crate::error::BenchError;
 use crate::machine::Machine;

@@ -2,10 +2,11 @@
 
 use tensorwire_graph::GraphError;
 use tensorwire_kernels::{KernelError, OpenError};
+use tensorwire_launch::JobError;
 use tensorwire_memory::TensorError;
-use tensorwire_node::{ConfigError, JobError, TrainError};
 use tensorwire_simulate::SimulateError;
 use tensorwire_tensor::ShapeError;
+use tensorwire_train::{ConfigError, JobFailure, TrainError};
 
 use crate::transfer::StampError;
 
@@ -76,6 +77,15 @@ impl BenchError {
             BenchError::Train(error) => error.is_user_error(),
             BenchError::Job(error) => error.is_user_error(),
             _ => false,
+        }
+    }
+}
+
+impl From<JobFailure> for BenchError {
+    fn from(failure: JobFailure) -> BenchError {
+        match failure {
+            JobFailure::Job(error) => BenchError::Job(error),
+            JobFailure::Trace(error) => TrainError::from(error).into(),
         }
     }
 }

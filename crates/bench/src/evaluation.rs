@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use tensorwire_node::{JobSpec, StoreWire, TrainConfig};
+use tensorwire_launch::JobSpec;
 use tensorwire_simulate::Network;
+use tensorwire_train::{StoreWire, TrainConfig};
 
 use crate::allreduce::{AllreduceSpec, Way, allreduce};
 use crate::error::BenchError;

@@ -1,8 +1,9 @@
 //! Training jobs as benchmarks start them.
 
-use tensorwire_node::{
-    ClientConfig, Exchange, Hosts, JobOutcome, JobSpec, Kernels, OptimizerChoice, Prepared,
-    Schedule, StoreConfig, Strategy, TrainConfig, TrainReport, Transport, VerbsOptions,
+use tensorwire_launch::{Hosts, JobOutcome, JobSpec, Transport, VerbsOptions};
+use tensorwire_train::{
+    ClientConfig, Exchange, Kernels, OptimizerChoice, Prepared, Schedule, StoreConfig, Strategy,
+    TrainConfig, TrainReport,
 };
 
 use crate::error::BenchError;
@@ -41,7 +42,7 @@ pub fn train_config(
         optimizer: OptimizerChoice::Momentum,
         rate: 0.05,
         momentum: 0.9,
-        dtype: tensorwire_node::FloatType::F32,
+        dtype: tensorwire_train::FloatType::F32,
         seed: 1,
         threads: None,
         kernels: Kernels::Auto,

@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_kvstore::wire::SHOWN_FROM;
 use tensorwire_kvstore::{BIG_ELEMENTS, Sizes, Travels};
-use tensorwire_node::{
-    ArrivalMode, Hosts, JobSpec, StoreJob, StoreWire, Transport, VerbsOptions, launch,
-};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, StoreJob, Transport, VerbsOptions, launch};
 use tensorwire_tensor::DType;
+use tensorwire_train::StoreWire;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -152,6 +151,7 @@ pub fn kvstore(
     if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
         return Err(BenchError::Zero { what });
     }
+    ways.iter().try_for_each(|(exchange, _)| exchange.check_built_in())?;
     let mut measured: Vec<Vec<MemberReport>> = ways.iter().map(|_| Vec::new()).collect();
     for _ in 0..spec.rounds {
         for (&(exchange, pull), reports) in ways.iter().zip(&mut measured) {

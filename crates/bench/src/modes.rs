@@ -3,10 +3,8 @@
 
 use serde::Serialize;
 use tensorwire_base::Rank;
-use tensorwire_node::{
-    ClientConfig, EpochEnd, JobSpec, Progress, Strategy, Traffic, TrainConfig, Transport, Update,
-    launch,
-};
+use tensorwire_launch::{JobSpec, Transport, Update, launch};
+use tensorwire_train::{ClientConfig, EpochEnd, Progress, Strategy, Traffic, TrainConfig};
 
 use crate::error::BenchError;
 use crate::job::{Job, reports};
@@ -79,7 +77,7 @@ impl Curve {
 /// A job in another way, with those of its options that are of that way.
 pub fn in_mode(config: &TrainConfig, mode: Strategy) -> TrainConfig {
     let ClientConfig { clients, interval, alpha, .. } = config.clients;
-    let has_clients = mode.has_clients() && mode != Strategy::AllReduce;
+    let has_clients = mode.has_groups() && mode != Strategy::AllReduce;
     let averages = mode.is_averaging();
     let clients = ClientConfig {
         clients: clients.filter(|_| has_clients),
@@ -127,7 +125,8 @@ pub fn curve(
     let found = reports.iter().find_map(|report| report.weights_sha256.clone());
     let weights_sha256 = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
     let in_the_end = reports.iter().find_map(|report| report.test_accuracy);
-    if let (Some(last), Some(in_the_end), false) = (points.last(), in_the_end, config.at_own_pace())
+    if let (Some(last), Some(in_the_end), false) =
+        (points.last(), in_the_end, config.topology().is_asynchronous())
         && last.test_accuracy != in_the_end
     {
         return Err(BenchError::AccuracyDiffers { last: last.test_accuracy, in_the_end });
@@ -136,7 +135,7 @@ pub fn curve(
 }
 
 fn worker(config: &TrainConfig, rank: Rank) -> Option<usize> {
-    let found = (0..config.workers).find(|worker| config.rank_of(*worker) == rank);
+    let found = (0..config.workers).find(|worker| config.topology().rank_of(*worker) == rank);
     // fits: workers are few
     found.map(|worker| worker as usize)
 }
@@ -150,10 +149,10 @@ fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModeP
         data: config.data.clone(),
         transport: config.settled_transport().unwrap_or(config.transport),
         workers: config.workers,
-        clients: config.clients(),
-        servers: config.servers_started(),
+        clients: config.topology().groups,
+        servers: config.topology().servers,
         batch: config.batch,
-        interval: config.averaging().map(|averaging| averaging.interval),
+        interval: config.topology().averaging.map(|averaging| averaging.interval),
         epoch: done.epoch,
         seconds: done.seconds,
         epoch_seconds: done.seconds - before.map_or(0.0, |before| before.seconds),
@@ -191,7 +190,7 @@ struct Done {
     seconds: f64,
     loss: f64,
     traffic: Traffic,
-    evaluation: tensorwire_node::Evaluation,
+    evaluation: tensorwire_train::Evaluation,
 }
 
 impl Epochs {
@@ -234,7 +233,7 @@ impl Epochs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_node::{Evaluation, Polling, Schedule};
+    use tensorwire_train::{Evaluation, Polling, Schedule};
 
     fn said(step: u64, loss: f32, end: Option<(f64, u64, Option<Evaluation>)>) -> Progress {
         let epoch = end.map(|(seconds, store_bytes, evaluation)| {
@@ -281,10 +280,10 @@ mod tests {
         for mode in PAPER_MODES {
             let config = in_mode(&base, mode);
             config.check().unwrap();
-            let wanted = if mode.has_clients() { 2 } else { 4 };
-            assert_eq!(config.clients(), wanted, "{}", mode.name());
-            assert_eq!(config.averaging().is_some(), mode.is_averaging());
-            assert!(config.averaging().is_none_or(|averaging| averaging.interval == 8));
+            let wanted = if mode.has_groups() { 2 } else { 4 };
+            assert_eq!(config.topology().groups, wanted, "{}", mode.name());
+            assert_eq!(config.topology().averaging.is_some(), mode.is_averaging());
+            assert!(config.topology().averaging.is_none_or(|averaging| averaging.interval == 8));
         }
     }
 }

@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
+use tensorwire_launch::{JobSpec, Transport, launch};
 use tensorwire_nn::{Program, ProgramSpec, Sharing};
-use tensorwire_node::{
-    Algorithm, ClientConfig, ConfigError, JobSpec, Prepared, Schedule, TrainConfig, Transport,
-    launch, model_named,
-};
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
 use tensorwire_tensor::DType;
+use tensorwire_train::{
+    Algorithm, ClientConfig, ConfigError, Prepared, Schedule, TrainConfig, model_named,
+};
 use tensorwire_zoo::Model;
 
 use crate::error::BenchError;
@@ -307,10 +307,10 @@ fn measure(
 
 fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
     let strategy = match spec.strategy {
-        Strategy::Ps => tensorwire_node::Strategy::Ps,
-        Strategy::DistSgd => tensorwire_node::Strategy::DistSgd,
-        Strategy::AllReduce => tensorwire_node::Strategy::AllReduce,
-        Strategy::MpiSgd => tensorwire_node::Strategy::MpiSgd,
+        Strategy::Ps => tensorwire_train::Strategy::Ps,
+        Strategy::DistSgd => tensorwire_train::Strategy::DistSgd,
+        Strategy::AllReduce => tensorwire_train::Strategy::AllReduce,
+        Strategy::MpiSgd => tensorwire_train::Strategy::MpiSgd,
     };
     let clients = ClientConfig {
         clients: spec.clients.filter(|_| spec.strategy == Strategy::MpiSgd),

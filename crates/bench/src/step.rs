@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use tensorwire_node::{
-    Choice, ClientConfig, Exchange, Hosts, JobSpec, Prepared, Schedule, StoreConfig, Strategy,
-    TrainConfig, TrainReport, Transport, Update, VerbsOptions, launch, launch_train, train_local,
+use tensorwire_launch::{Choice, Hosts, JobSpec, Transport, Update, VerbsOptions, launch};
+use tensorwire_train::{
+    ClientConfig, Exchange, Prepared, Schedule, StoreConfig, Strategy, TrainConfig, TrainReport,
+    launch_train, train_local,
 };
 
 use crate::error::BenchError;
@@ -67,7 +68,7 @@ pub struct StepResult {
 #[derive(Clone, Debug, Serialize)]
 pub struct PsResult {
     pub transport: Transport,
-    pub exchange: tensorwire_node::Exchange,
+    pub exchange: tensorwire_train::Exchange,
     pub ps_ms: Summary,
     /// What communication costs: a step of the job over a step of one process.
     pub ratio: f64,
@@ -158,7 +159,7 @@ pub fn step(
     }
     let of = |way: Way| {
         let ps = way.result(result.local_ms.median).ok_or_else(none)?;
-        Ok(StepResult { servers: config.servers_started(), ps: Some(ps), ..result.clone() })
+        Ok(StepResult { servers: config.topology().servers, ps: Some(ps), ..result.clone() })
     };
     ways.into_iter().map(of).collect()
 }
@@ -309,8 +310,8 @@ pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
     let config = &prepared.config;
     // two gradients are folded in one order, more in that of an algorithm
     let has_order =
-        config.workers <= 2 || config.clients.deterministic || !config.strategy.has_clients();
-    let in_step = !config.at_own_pace() && config.averaging().is_none();
+        config.workers <= 2 || config.clients.deterministic || !config.strategy.has_groups();
+    let in_step = !config.topology().is_asynchronous() && config.topology().averaging.is_none();
     prepared.has_bits_of_one() && has_order && in_step
 }
 

@@ -9,9 +9,8 @@ mod stamps;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_node::{
-    ArrivalMode, ConfigError, Exchange, Hosts, JobSpec, Transport, VerbsOptions, launch,
-};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_train::{ConfigError, Exchange};
 
 use crate::error::BenchError;
 use crate::limit::LimitKind;

@@ -2,6 +2,8 @@
 //! the fabric alone, with no graph above it. Beside it, if asked for, the same bytes as a unary gRPC call
 //! over TCP between the same processes, in alternation. The launcher's side.
 
+#[cfg_attr(not(feature = "baselines"), path = "write/calls_absent.rs")]
+mod calls;
 mod member;
 mod pace;
 mod payload;
@@ -10,7 +12,8 @@ mod sender;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_node::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_train::ConfigError;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
@@ -111,6 +114,9 @@ impl WriteSpec {
 /// # Errors
 /// When the job fails: a write or a call that brought wrong data fails it.
 pub fn write(spec: &WriteSpec, job: &JobSpec) -> Result<WriteResult, BenchError> {
+    if spec.against_grpc && !calls::BUILT_IN {
+        return Err(ConfigError::NoBaselines { found: "gRPC" }.into());
+    }
     let counts = [("bytes", spec.bytes), ("rounds", spec.rounds), ("--window", spec.window)];
     if let Some((what, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
         return Err(BenchError::Zero { what });

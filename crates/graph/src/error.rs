@@ -2,6 +2,8 @@
 
 use tensorwire_tensor::{Fact, ShapeError};
 
+use crate::graph::Task;
+
 /// Why a graph cannot be built, differentiated, placed or planned.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GraphError {
@@ -27,6 +29,11 @@ pub enum GraphError {
     EmptyCluster { what: &'static str },
     #[error("node '{node}' belongs to replica {replica}, the cluster has {workers} workers")]
     NoSuchWorker { node: String, replica: u32, workers: u32 },
+    #[error(
+        "node '{node}' is to be on {task}, which this cluster lacks; it has {tasks}. Pin the node to one of these, or \
+         start more processes"
+    )]
+    NoSuchTask { node: String, task: Task, tasks: String },
     #[error("node '{node}' has no task; the graph must be placed before it is planned")]
     Unplaced { node: String },
     #[error("node '{node}' waits for itself: {cycle}")]

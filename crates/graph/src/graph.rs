@@ -41,6 +41,9 @@ pub enum Hint {
     Shared,
     /// Part of one worker's replica.
     Replica(u32),
+    /// On this task, whichever replica it is part of: the replicas of a data-parallel job all have it there. A graph
+    /// that one process computes has it in that process.
+    Task(Task),
     /// Wherever that node is.
     With(NodeId),
 }
@@ -65,6 +68,18 @@ pub struct Graph {
     by_name: HashMap<String, NodeId>,
     /// Symbols handed out.
     symbols: u32,
+}
+
+impl Task {
+    /// `/worker:index`, counted from 0.
+    pub const fn worker(index: u32) -> Task {
+        Task { job: Job::Worker, index }
+    }
+
+    /// `/server:index`, counted from 0.
+    pub const fn server(index: u32) -> Task {
+        Task { job: Job::Server, index }
+    }
 }
 
 impl NodeId {

@@ -1,6 +1,7 @@
 //! A session that waits for a tensor sleeps. Alone in its process: processor time is the process's.
 #![allow(clippy::unwrap_used)]
 
+#[path = "runtime/support/mod.rs"]
 mod support;
 
 use std::time::{Duration, Instant};

@@ -12,12 +12,14 @@ use tensorwire::base::Deadline;
 use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::kvstore::proto::Mode;
 use tensorwire::kvstore::{Key, KvServer, KvWorker, ServerLoad, ValueSpec};
-use tensorwire::memory::Buffer;
-use tensorwire::node::{
-    Assignment, Hosts, JobSpec, Member, Peers, SnapshotFiles, StoreEnd, StoreJob, StoreOptions,
-    StoreRule, StoreRules, StoreWire, Transport, Update, WireOptions, launch,
+use tensorwire::launch::{
+    Assignment, Hosts, JobSpec, Member, Peers, StoreJob, Transport, Update, WireOptions, launch,
 };
+use tensorwire::memory::Buffer;
 use tensorwire::tensor::DType;
+use tensorwire::train::{
+    SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules, StoreWire, open_store,
+};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -47,8 +49,9 @@ fn main() -> Outcome {
         roles: JOB.roles(),
         payload: path.to_string_lossy().into(),
         hosts: Hosts::default(),
-        lobby: None,
-        tether: Vec::new(),
+        gathering: None,
+        run_with_parent: Vec::new(),
+        marks_members: false,
         verbs: None,
         listen: None,
         store: Some(JOB),
@@ -88,16 +91,19 @@ fn part(member: &Member) -> Outcome {
         queue_pairs: 1,
         peers: Peers::Across { workers: JOB.workers },
     };
-    let end = member.open_store(StoreOptions {
-        transport,
-        over: StoreWire::ZeroCopy,
-        mode: Mode::Sync,
-        big_elements: BIG_ELEMENTS,
-        elastic: false,
-        checkpoint: None,
-        kernels: Arc::new(Kernels::open(KernelChoice::Cpu, 1)?),
-        digest: "kvstore".to_string(),
-    })?;
+    let end = open_store(
+        &member,
+        StoreOptions {
+            transport,
+            over: StoreWire::ZeroCopy,
+            mode: Mode::Sync,
+            big_elements: BIG_ELEMENTS,
+            elastic: false,
+            checkpoint: None,
+            kernels: Arc::new(Kernels::open(KernelChoice::Cpu, 1)?),
+            digest: "kvstore".to_string(),
+        },
+    )?;
     match end {
         StoreEnd::Server(server) => serve(*server)?,
         StoreEnd::Worker(store) => work(member, *store)?,

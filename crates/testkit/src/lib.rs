@@ -9,4 +9,5 @@ pub mod cpu;
 pub mod mesh;
 pub mod program;
 pub mod random;
+pub mod skip;
 pub mod suite;

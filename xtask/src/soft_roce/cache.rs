@@ -255,6 +255,8 @@ pub(super) fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SoftRoce
 
 #[cfg(test)]
 mod tests {
+    use tensorwire_testkit::skip::skip;
+
     use super::*;
 
     #[test]
@@ -268,7 +270,7 @@ mod tests {
     #[test]
     fn a_packed_module_is_unpacked() {
         if tools::find("xz").is_none() {
-            println!("skipped: no xz");
+            skip(None, &"there is no xz");
             return;
         }
         let folder = tempfile::tempdir().unwrap();

@@ -23,7 +23,7 @@ pub type Judge = fn(&str) -> Result<String, String>;
 /// Something that cargo builds, by the name of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The binary of a file in some crate's `tests`.
+    /// The binary of a folder in some crate's `tests`.
     Test(&'static str),
     /// A crate's own unit tests, by the name of the library.
     Unit(&'static str),
@@ -32,7 +32,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The name on the PATH: `test-tcp`, `unit-tensorwire_fabric`, `tensorwire`.
+    /// The name on the PATH: `test-fabric`, `unit-tensorwire_fabric`, `tensorwire`.
     pub fn name(self) -> String {
         match self {
             Program::Test(target) => format!("test-{target}"),
@@ -45,7 +45,7 @@ impl Program {
 /// Opens every script: stop at the first failure, `$own` and `$peer` are the two addresses.
 pub const PRELUDE: &str = include_str!("cases/prelude.sh");
 
-const TENSORWIRE: &[Program] = &[Program::Bin("tensorwire", "hosts")];
+const TENSORWIRE: &[Program] = &[Program::Bin("tensorwire", "cli")];
 
 /// All of them.
 pub const CASES: &[Case] = &[
@@ -60,7 +60,7 @@ pub const CASES: &[Case] = &[
     Case {
         name: "one::fabric_verbs",
         machines: 1,
-        programs: &[Program::Test("verbs")],
+        programs: &[Program::Test("fabric")],
         script: include_str!("cases/fabric_verbs.sh"),
         timeout_s: 900,
         judge: None,

@@ -28,21 +28,22 @@ enum Where {
 
 /// Rooms in which `unsafe` lives.
 const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi"];
-const THREADS: &[&str] = &["fabric", "runtime", "node", "testkit", "bench", "tensorwire"];
-const CLOCKS: &[&str] = &["base", "bench", "node", "fabric", "testkit", "tensorwire"];
+const THREADS: &[&str] =
+    &["baselines", "bench", "cli", "doctor", "fabric", "launch", "runtime", "testkit", "train"];
+const CLOCKS: &[&str] = &["base", "bench", "cli", "doctor", "fabric", "launch", "testkit", "train"];
 /// `println!` and its like panic when nobody reads; nobody needs them.
-const OUTPUT: &[&str] = &["tensorwire/src/cli/output.rs"];
+const OUTPUT: &[&str] = &["cli/src/output.rs"];
 /// The environment says which tests must not skip, and a skip says why.
-const ENVIRONMENT: &[&str] = &["tensorwire", "testkit"];
-const COMPLAINTS: &[&str] = &["tensorwire/src/cli/output.rs", "testkit"];
+const ENVIRONMENT: &[&str] = &["cli", "tensorwire", "testkit"];
+const COMPLAINTS: &[&str] = &["cli/src/output.rs", "testkit"];
 const NO_ELEMENTS: &[&str] = &["fabric", "memory"];
 
 const ASK_FABRIC: &str = "ask the fabric for it by its API";
 const SAFE: &str = "build it from what those rooms offer, or move it there";
 const ARGUMENT: &str = "take it as an argument; the command line reads the environment";
 const BLOCKING: &str = "block with a deadline, or poll";
-const NO_THREADS: &str = "be called from a thread that the runtime, node or fabric owns";
-const RETURN_IT: &str = "return it, log it with tracing, or say it through cli/output.rs";
+const NO_THREADS: &str = "be called from a thread that the runtime, train or fabric owns";
+const RETURN_IT: &str = "return it, log it with tracing, or say it through cli/src/output.rs";
 const BYTES: &str = "move bytes; only rooms above know what they mean";
 const DEADLINE: &str = "take a Deadline, or use tensorwire_base::Clock";
 
@@ -50,7 +51,7 @@ const WORDS: &[Word] = &[
     word(Says::Prefix("ibv_"), Where::In(&["fabric/src/verbs"]), ASK_FABRIC),
     word(Says::Tokens(&["unsafe"]), Where::In(UNSAFE), SAFE),
     word(Says::Tokens(&["std", "::", "env"]), Where::In(ENVIRONMENT), ARGUMENT),
-    word(Says::Tokens(&["tokio", "::"]), Where::In(&["rpc"]), BLOCKING),
+    word(Says::Tokens(&["tokio", "::"]), Where::In(&["baselines"]), BLOCKING),
     word(Says::Tokens(&["thread", "::", "spawn"]), Where::In(THREADS), NO_THREADS),
     word(Says::Tokens(&["thread", "::", "scope"]), Where::In(THREADS), NO_THREADS),
     word(Says::Tokens(&["thread", "::", "Builder"]), Where::In(THREADS), NO_THREADS),

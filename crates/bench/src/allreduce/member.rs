@@ -12,9 +12,10 @@ use tensorwire_collectives::{
     TensorGroup, TensorId, VectorId,
 };
 use tensorwire_kernels::{FoldKind, NoFold};
+use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
-use tensorwire_node::{JoinError, Member, MemberError, Peers, VectorFold, WireOptions};
 use tensorwire_tensor::DType;
+use tensorwire_train::VectorFold;
 
 use super::devices::DeviceThreads;
 use super::payload::Payload;

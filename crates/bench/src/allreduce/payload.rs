@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use tensorwire_node::FloatType;
+use tensorwire_train::FloatType;
 
 /// Elements repeat after so many.
 const PERIOD: usize = 251;

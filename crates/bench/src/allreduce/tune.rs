@@ -1,7 +1,7 @@
 //! Which algorithm is fastest, as rows of a table.
 
 use tensorwire_collectives::Row;
-use tensorwire_node::TunedRow;
+use tensorwire_train::TunedRow;
 
 use super::AllreduceResult;
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use crate::allreduce::member::MemberReport;
     use tensorwire_collectives::Algorithm::{self, Direct, HalvingDoubling, Ring};
-    use tensorwire_node::Transport;
+    use tensorwire_launch::Transport;
 
     fn result(
         transport: Transport,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use tensorwire_collectives::Design;
-use tensorwire_node::{Exchange, Schedule, StoreWire, Strategy, TrainConfig, Transport};
+use tensorwire_launch::Transport;
 use tensorwire_simulate as sim;
+use tensorwire_train::{Exchange, Schedule, StoreWire, Strategy, TrainConfig};
 
 use super::Case;
 use crate::allreduce::{AllreduceSpec, Tensor, Way};
@@ -141,14 +142,21 @@ fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
     }
 }
 
-/// The paper's RDMA, gRPC.TCP and gRPC.RDMA.
-const PAPER_EXCHANGES: [Exchange; 3] = [Exchange::ZeroCopy, Exchange::GrpcTcp, Exchange::GrpcRdma];
+/// Ours, the paper's RDMA (which is one write), gRPC.TCP and gRPC.RDMA.
+const PAPER_EXCHANGES: [Exchange; 4] =
+    [Exchange::ZeroCopy, Exchange::Write, Exchange::GrpcTcp, Exchange::GrpcRdma];
+
+/// True if `exchange` is something else than zero-copy over this transport. Only where processes share memory is
+/// there anything to read by reference; elsewhere zero-copy is a write.
+fn is_its_own(exchange: Exchange, transport: Transport) -> bool {
+    exchange != Exchange::Write || transport == Transport::Shm
+}
 
 /// A job over each transport, in each way of exchanging.
 fn by_exchange(exchanges: &[Exchange], config: &TrainConfig) -> Vec<TrainConfig> {
     let mut all = Vec::new();
     for transport in WIRES {
-        for &exchange in exchanges {
+        for &exchange in exchanges.iter().filter(|&&exchange| is_its_own(exchange, transport)) {
             all.push(TrainConfig { transport, exchange, ..config.clone() });
         }
     }
@@ -215,7 +223,8 @@ fn scaling(scope: &Scope) -> Vec<Case> {
         for model in models {
             let servers = workers;
             for transport in WIRES {
-                for exchange in [Exchange::ZeroCopy, Exchange::GrpcRdma] {
+                let exchanges = [Exchange::ZeroCopy, Exchange::Write, Exchange::GrpcRdma];
+                for exchange in exchanges.into_iter().filter(|&of| is_its_own(of, transport)) {
                     let config = made_up(model, 8, scope.quick);
                     let config = TrainConfig { workers, servers, ..config };
                     all.push(Case::Scaling(TrainConfig { transport, exchange, ..config }));
@@ -345,6 +354,23 @@ mod tests {
         }
         let minutes: u64 = FIGURES.iter().map(|figure| figure.quick_minutes).sum();
         assert!(minutes <= 27, "{minutes}");
+    }
+
+    #[test]
+    fn the_papers_write_is_measured_where_zero_copy_is_another_thing() {
+        for figure in FIGURES.iter().filter(|of| ["throughput", "scaling"].contains(&of.name)) {
+            let cases = figure.cases(&Scope { quick: true, exchanges: EXCHANGES.to_vec() });
+            let written = cases.iter().filter_map(|case| match case {
+                Case::Throughput(config) | Case::Scaling(config) => Some(config),
+                _ => None,
+            });
+            let written: Vec<Transport> = written
+                .filter(|config| config.exchange == Exchange::Write)
+                .map(|config| config.transport)
+                .collect();
+            assert!(!written.is_empty(), "{}", figure.name);
+            assert!(written.iter().all(|at| *at == Transport::Shm), "{}", figure.name);
+        }
     }
 
     #[test]

@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use tensorwire_node::{
-    Exchange, Prepared, Progress, Strategy, TrainConfig, Transport, Update, launch, train_local,
-};
+use tensorwire_launch::{Transport, Update, launch};
+use tensorwire_train::{Exchange, Prepared, Progress, Strategy, TrainConfig, train_local};
 
 use super::Runner;
 use crate::error::BenchError;
@@ -94,7 +93,7 @@ impl Runner<'_> {
             transport: transport.unwrap_or(config.transport),
             strategy: config.strategy.name(),
             workers: config.workers,
-            servers: config.servers_started(),
+            servers: config.topology().servers,
             batch: config.batch,
             steps: prepared.steps(),
             repetitions: self.repetitions,
@@ -183,7 +182,7 @@ impl Runner<'_> {
                     transport: config.settled_transport().unwrap_or(config.transport),
                     strategy: config.strategy.name(),
                     workers: config.workers,
-                    servers: config.servers_started(),
+                    servers: config.topology().servers,
                     batch: config.batch,
                     seconds: begun.elapsed().as_secs_f64(),
                     step,

@@ -9,11 +9,10 @@ use tensorwire_kernels::{KernelChoice, Kernels, OpenError};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, KvServer, KvWorker, StoreError, ValueSpec};
+use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Buffer, LoanError};
-use tensorwire_node::{
-    JoinError, Member, MemberError, OpenStoreError, Peers, StoreEnd, StoreOptions, WireOptions,
-};
 use tensorwire_tensor::DType;
+use tensorwire_train::{OpenStoreError, StoreEnd, StoreOptions, open_store};
 
 use super::{KVSTORE, KvstoreSpec, Pull, payload};
 use crate::machine::cores;
@@ -116,7 +115,7 @@ fn take_part(member: &Member) -> Result<(), KvstoreError> {
         kernels: Arc::new(Kernels::open(KernelChoice::Cpu, threads)?),
         digest: KVSTORE.to_string(),
     };
-    let report = match member.open_store(options)? {
+    let report = match open_store(member, options)? {
         StoreEnd::Worker(store) => work(member.rank(), *store, &spec)?,
         StoreEnd::Server(store) => serve(*store)?,
     };

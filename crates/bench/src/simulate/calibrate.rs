@@ -6,10 +6,11 @@ use std::thread;
 use tensorwire_base::Clock;
 use tensorwire_graph::{Op, Rule};
 use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_memory::{TensorMut, TensorRef};
-use tensorwire_node::{Exchange, JobSpec, Transport};
 use tensorwire_simulate::{Link, Local, Machine, Network, Rpc};
 use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_train::Exchange;
 
 use crate::error::BenchError;
 use crate::machine::cores;

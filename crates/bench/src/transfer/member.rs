@@ -7,8 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{GraphError, NodeId, Plan};
-use tensorwire_node::{JoinError, Member, OpenPart, PartError, PartOptions};
+use tensorwire_launch::{JoinError, Member};
 use tensorwire_runtime::{Event, RunError, SessionError};
+use tensorwire_train::{OpenPart, PartError, PartOptions, open_part};
 
 use super::program::{self, ANSWER, LOOK, MAXIMUM, MOVE, PAYLOAD, RECEIVED, RECEIVER, SENDER};
 use super::stamps::{Received, Sent};
@@ -117,7 +118,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         verbs: spec.verbs.clone(),
         arrival: spec.arrival,
         spin,
-        kernels: tensorwire_node::KernelChoice::Auto,
+        kernels: tensorwire_train::KernelChoice::Auto,
         // the sender waits while the receiver computes
         threads: cores(),
         step_deadline: STEP_DEADLINE,
@@ -125,7 +126,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         // the sender's tensor, or the receiver's, and one to come
         dynamic_bytes_max: spec.bytes.saturating_mul(2).saturating_add(DYNAMIC_SLACK),
     };
-    let part = member.open_part(&plan, options)?;
+    let part = open_part(member, &plan, options)?;
     let mut end = End { member, spec, part, step: 0, cold: Traffic::default() };
     let report = match member.rank() {
         SENDER => serde_json::to_value(end.send(&plan)?),

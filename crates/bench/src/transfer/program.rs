@@ -77,7 +77,8 @@ pub(super) fn payload_edge(plan: &Plan) -> Option<&Edge> {
 mod tests {
     use super::*;
     use tensorwire_graph::{Reuse, Traffic};
-    use tensorwire_node::{Exchange, Transport};
+    use tensorwire_launch::Transport;
+    use tensorwire_train::Exchange;
 
     #[test]
     fn the_tensor_crosses_once_and_its_memory_is_guarded() {

@@ -12,10 +12,10 @@ use tensorwire_fabric::{
     DescriptorError, Fabric, MessageError, OpenRegionError, PeerFault, PostError, ReceiveError,
     Region, RegionDescriptor, RegionError,
 };
+use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{ALIGNMENT, Arena, ArenaError, Buffer, LoanError, Place};
-use tensorwire_node::{JoinError, Member, MemberError, Peers, WireOptions};
-use tensorwire_rpc::RpcError;
 
+use super::calls::CallError;
 use super::{RECEIVER, SENDER, WriteSpec, receiver, sender};
 use crate::machine::cores;
 
@@ -58,7 +58,7 @@ pub enum WriteError {
     #[error("the other end speaks another language: do both run the same version?")]
     Language,
     #[error("gRPC: {0}")]
-    Rpc(#[from] RpcError),
+    Call(#[from] CallError),
     #[error("write {number} arrived, and byte {at} of its memory is not what was sent: wrong data")]
     WrongWrite { number: u64, at: usize },
     #[error("a gRPC call brought wrong data: {what}")]
@@ -86,7 +86,7 @@ impl WriteError {
             | WriteError::Completion(CompletionError::PeerLost { peer, .. })
             | WriteError::Tell(MessageError::PeerLost { peer, .. })
             | WriteError::Open(OpenRegionError::PeerLost { peer, .. }) => Some(*peer),
-            WriteError::Rpc(RpcError::Lost { .. }) => Some(RECEIVER),
+            WriteError::Call(error) if error.is_lost() => Some(RECEIVER),
             _ => None,
         }
     }

@@ -22,7 +22,8 @@ pub(super) fn stamp(bytes: &mut [u8], number: u32) {
     }
 }
 
-/// The number that it says it has.
+/// Returns the number that it says it has.
+#[cfg(any(test, feature = "baselines"))]
 pub(super) fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|word| u32::from_le_bytes(*word))
 }

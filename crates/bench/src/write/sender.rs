@@ -1,6 +1,5 @@
 //! The end that writes and measures, and calls and measures.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -9,9 +8,8 @@ use tensorwire_fabric::{
     ArrivalSlot, Direction, LocalSlice, Memcpy, RegionDescriptor, RemoteRegion, RemoteSlice,
     Signal, Wake,
 };
-use tensorwire_rpc::Bytes;
-use tensorwire_rpc::grpc::GrpcClient;
 
+use super::calls::Caller;
 use super::member::{End, FromReceiver, FromSender, PATIENCE, WriteError, offset};
 use super::pace::Pace;
 use super::{WriteSpec, payload};
@@ -74,7 +72,7 @@ struct Samples {
 }
 
 /// One measurement of throughput.
-struct Run {
+pub(super) struct Run {
     count: u64,
     bytes_per_second: f64,
 }
@@ -98,14 +96,14 @@ impl Samples {
 }
 
 impl Run {
-    fn new(count: u64, pace: Pace, spec: &WriteSpec) -> Run {
+    pub(super) fn new(count: u64, pace: Pace, spec: &WriteSpec) -> Run {
         // fits: for people
         let seconds = pace.elapsed_ns().max(1) as f64 / 1e9;
         Run { count, bytes_per_second: count as f64 * spec.bytes as f64 / seconds }
     }
 }
 
-fn pace(spec: &WriteSpec) -> Pace {
+pub(super) fn pace(spec: &WriteSpec) -> Pace {
     Pace::start(Duration::from_millis(spec.least_ms), Duration::from_millis(spec.most_ms))
 }
 
@@ -252,64 +250,5 @@ impl Writer<'_> {
                 return Err(WriteError::Silent);
             }
         }
-    }
-}
-
-/// Calls the receiver's gRPC server, with what a write would carry.
-struct Caller<'a> {
-    client: GrpcClient,
-    spec: &'a WriteSpec,
-    content: Vec<u8>,
-    /// Of measurements.
-    number: u32,
-}
-
-impl Caller<'_> {
-    fn connect(at: SocketAddr, spec: &WriteSpec) -> Result<Caller<'_>, WriteError> {
-        let client = GrpcClient::connect(at, Deadline::after(PATIENCE))?;
-        let mut content = vec![0; spec.bytes];
-        payload::fill(&mut content);
-        Ok(Caller { client, spec, content, number: 0 })
-    }
-
-    fn round_trips(&mut self) -> Result<Vec<f64>, WriteError> {
-        let content = self.begin()?;
-        let mut times = Vec::new();
-        let pace = pace(self.spec);
-        while pace.goes_on(times.len() as u64) {
-            let start_ns = Clock::now_ns();
-            self.client.push(content.clone(), Deadline::after(PATIENCE))?;
-            // fits: durations far below 2^53
-            times.push(Clock::now_ns().saturating_sub(start_ns) as f64);
-        }
-        Ok(times)
-    }
-
-    fn throughput(&mut self) -> Result<Run, WriteError> {
-        let content = self.begin()?;
-        let mut calls = self.client.calls();
-        let mut begun = 0;
-        let pace = pace(self.spec);
-        while pace.goes_on(begun) {
-            if calls.pending() >= self.spec.window {
-                calls.finish_one().transpose()?;
-            }
-            calls.begin(content.clone(), Deadline::after(PATIENCE));
-            begun += 1;
-        }
-        while let Some(done) = calls.finish_one() {
-            done?;
-        }
-        Ok(Run::new(begun, pace, self.spec))
-    }
-
-    /// What the calls of the next measurement carry. The first of them, which the server compares whole,
-    /// is not measured.
-    fn begin(&mut self) -> Result<Bytes, WriteError> {
-        self.number += 1;
-        payload::stamp(&mut self.content, self.number);
-        let content = Bytes::copy_from_slice(&self.content);
-        self.client.push(content.clone(), Deadline::after(PATIENCE))?;
-        Ok(content)
     }
 }

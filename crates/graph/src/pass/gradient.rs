@@ -28,10 +28,18 @@ impl Gradient {
             Gradient::Rows { .. } => None,
         }
     }
+
+    /// The node that makes the numbers.
+    fn node(self) -> NodeId {
+        match self {
+            Gradient::Dense(output) | Gradient::Rows { rows: output, .. } => output.node,
+        }
+    }
 }
 
 /// Adds to `graph` the nodes that compute d`loss`/d`wrt`, and gives their outputs in `wrt`'s order.
-/// The new nodes are named `<prefix>/...` and take `hint`.
+/// The new nodes are named `<prefix>/...`. Each is where the node is whose gradient it is a part of, so that a graph that
+/// is cut over several tasks has its gradients cut alike; `hint` is for those of nodes that are shared.
 ///
 /// # Errors
 /// When the loss is no floating scalar, or the way to some `wrt` passes an operator without gradient.
@@ -45,8 +53,9 @@ pub fn gradients(
     let seed_spec = seed_spec(graph, loss)?;
     let wanted = depends_on(graph, loss.node, wrt);
     let seed = Op::Fill { value: 1.0, spec: seed_spec };
-    let seed = graph.add(&format!("{prefix}/seed"), hint, seed, &[])?;
-    let mut tape = Tape { graph, prefix, hint, partials: HashMap::new(), made: 0 };
+    let at = beside(graph, loss.node, hint);
+    let seed = graph.add(&format!("{prefix}/seed"), at, seed, &[])?;
+    let mut tape = Tape { graph, prefix, hint, at: hint, partials: HashMap::new(), made: 0 };
     tape.partials.insert(loss, vec![Gradient::Dense(seed.into())]);
     for id in (0..=loss.node.0).rev().map(NodeId) {
         if wanted[id.index()] {
@@ -81,10 +90,21 @@ fn depends_on(graph: &Graph, loss: NodeId, wrt: &[Output]) -> Vec<bool> {
     depends
 }
 
+/// The place of a node, for what goes with it; `otherwise` where it is shared.
+fn beside(graph: &Graph, id: NodeId, otherwise: Hint) -> Hint {
+    match graph.node(id).hint {
+        Hint::Shared => otherwise,
+        hint => hint,
+    }
+}
+
 struct Tape<'a> {
     graph: &'a mut Graph,
     prefix: &'a str,
+    /// Of what belongs to nodes that are shared.
     hint: Hint,
+    /// Of the nodes that are being added.
+    at: Hint,
     /// Parts of the gradient of an output, one for each of its users so far.
     partials: HashMap<Output, Vec<Gradient>>,
     made: usize,
@@ -94,7 +114,7 @@ impl Tape<'_> {
     fn add(&mut self, name: &str, op: Op, inputs: &[Output]) -> Result<Output, GraphError> {
         self.made += 1;
         let name = format!("{}/{name}_{}", self.prefix, self.made);
-        self.graph.add(&name, self.hint, op, inputs).map(Output::from)
+        self.graph.add(&name, self.at, op, inputs).map(Output::from)
     }
 
     /// Sends the gradient of a node's outputs on to its inputs.
@@ -116,6 +136,7 @@ impl Tape<'_> {
             let output = Output { node: id, index };
             dense.push(gradient.map(|gradient| self.dense(output, gradient)).transpose()?);
         }
+        self.at = beside(self.graph, id, self.hint);
         let wants: Vec<bool> = inputs.iter().map(|input| wanted[input.node.index()]).collect();
         let partials = self.row(id, &dense, &wants)?;
         for ((input, wants), partial) in inputs.iter().zip(wants).zip(partials) {
@@ -136,11 +157,17 @@ impl Tape<'_> {
     /// The gradient of an output: the sum of its parts, in the order in which they came.
     fn sum(&mut self, output: Output) -> Result<Gradient, GraphError> {
         let parts = self.partials.remove(&output).unwrap_or_default();
+        // where all parts are, so that one tensor leaves there; else where the output is
+        let mut places = parts.iter().map(|part| self.graph.node(part.node()).hint);
+        let first = places.next();
+        let together = first.filter(|first| places.all(|place| place == *first));
+        let sum_at = together.unwrap_or(beside(self.graph, output.node, self.hint));
         let mut parts = parts.into_iter();
         let mut total = parts.next().ok_or_else(|| self.no_gradient(output.node))?;
         for part in parts {
             let left = self.dense(output, total)?;
             let right = self.dense(output, part)?;
+            self.at = sum_at;
             total = Gradient::Dense(self.add("sum", Op::Add, &[left, right])?);
         }
         self.partials.insert(output, vec![total]);
@@ -152,6 +179,7 @@ impl Tape<'_> {
         match gradient {
             Gradient::Dense(dense) => Ok(dense),
             Gradient::Rows { indices, rows } => {
+                self.at = self.graph.node(rows.node).hint;
                 self.add("dense", Op::ScatterRows, &[rows, indices, output])
             }
         }

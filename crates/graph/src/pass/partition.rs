@@ -22,8 +22,9 @@ pub(crate) struct Partition {
 /// A crossing edge, before anything is decided about it. Parts are indices into the task list.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
-    pub(crate) source: NodeId,
-    /// What is sent, in the sender's part; none: only the news that `source` is done.
+    /// What crosses, in the whole graph.
+    pub(crate) crossing: Crossing,
+    /// What is sent, in the sender's part; none: only the news that a node is done.
     pub(crate) sent: Option<Output>,
     pub(crate) name: String,
     pub(crate) fact: Fact,
@@ -33,7 +34,25 @@ pub(crate) struct Cut {
     pub(crate) recv: NodeId,
 }
 
+/// What names a cut though the graph around it gets further waits and nodes: what crosses, and the part that it goes
+/// to.
+pub(crate) type CutKey = (Crossing, usize);
+
 impl Cut {
+    pub(crate) fn key(&self) -> CutKey {
+        (self.crossing, self.to)
+    }
+
+    /// True if the cut brings an output of `node`.
+    pub(crate) fn brings(&self, node: NodeId) -> bool {
+        matches!(self.crossing, Crossing::Tensor(output) if output.node == node)
+    }
+
+    /// The node of the whole graph that the cut starts at.
+    pub(crate) fn source(&self) -> NodeId {
+        self.crossing.source()
+    }
+
     /// Bytes of its tensor; 0 where they are not known.
     pub(crate) fn bytes(&self) -> usize {
         self.fact.spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
@@ -41,17 +60,31 @@ impl Cut {
 }
 
 /// What crosses: a tensor, or only the news that a node is done.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Crossing {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Crossing {
     Tensor(Output),
     Control(NodeId),
 }
 
-/// Cuts a placed graph along its tasks.
+impl Crossing {
+    fn source(self) -> NodeId {
+        match self {
+            Crossing::Tensor(output) => output.node,
+            Crossing::Control(node) => node,
+        }
+    }
+}
+
+/// Cuts a placed graph along its tasks. The first outputs of `fetched` come to their task in any case, though nothing
+/// uses them there.
 ///
 /// # Errors
 /// When a node has no task, or one that is not in `tasks`.
-pub(crate) fn partition(graph: &Graph, tasks: &[Task]) -> Result<Partition, GraphError> {
+pub(crate) fn partition(
+    graph: &Graph,
+    tasks: &[Task],
+    fetched: impl Iterator<Item = (NodeId, Task)>,
+) -> Result<Partition, GraphError> {
     let count = tasks.len();
     let mut cutter = Cutter {
         whole: graph,
@@ -66,6 +99,9 @@ pub(crate) fn partition(graph: &Graph, tasks: &[Task]) -> Result<Partition, Grap
     };
     for id in graph.ids() {
         cutter.take(id)?;
+    }
+    for (id, task) in fetched.filter(|(id, _)| !graph.node(*id).facts.is_empty()) {
+        cutter.bring(id, task)?;
     }
     Ok(cutter.out)
 }
@@ -119,15 +155,22 @@ impl Cutter<'_> {
         Ok(())
     }
 
+    /// Makes an output of `id` come to a task that is another than its own, if none does yet.
+    fn bring(&mut self, id: NodeId, task: Task) -> Result<(), GraphError> {
+        let Some(to) = self.tasks.iter().position(|other| *other == task) else { return Ok(()) };
+        let comes = self.out.cuts.iter().any(|cut| cut.to == to && cut.brings(id));
+        if self.part_of[id.index()] != to && !comes {
+            self.cross(Crossing::Tensor(id.into()), to)?;
+        }
+        Ok(())
+    }
+
     /// The Recv that brings `crossing` to part `to`, made with its Send when first asked for.
     fn cross(&mut self, crossing: Crossing, to: usize) -> Result<NodeId, GraphError> {
         if let Some(&recv) = self.arrived.get(&(crossing, to)) {
             return Ok(recv);
         }
-        let (source, index) = match crossing {
-            Crossing::Tensor(output) => (output.node, output.index),
-            Crossing::Control(node) => (node, 0),
-        };
+        let source = crossing.source();
         let from = self.part_of[source.index()];
         let moved = self.out.moved[from][&source];
         let base = &self.whole.node(source).name;
@@ -136,6 +179,7 @@ impl Cutter<'_> {
                 (format!("^{base}"), Fact::known(DType::U8, &[0]), vec![], vec![moved])
             }
             Crossing::Tensor(output) => {
+                let index = output.index;
                 let name = if index == 0 { base.clone() } else { format!("{base}:{index}") };
                 let fact = self.whole.fact(output).clone();
                 (name, fact, vec![Output { node: moved, index }], vec![])
@@ -169,7 +213,7 @@ impl Cutter<'_> {
             Crossing::Tensor(output) => Some(Output { node: moved, index: output.index }),
             Crossing::Control(_) => None,
         };
-        self.out.cuts.push(Cut { source, sent, name, fact, from, to, send, recv });
+        self.out.cuts.push(Cut { crossing, sent, name, fact, from, to, send, recv });
         self.arrived.insert((crossing, to), recv);
         Ok(recv)
     }

@@ -1,5 +1,5 @@
 //! Placement: every node gets a task. Variables go round-robin over the servers (Xue et al. §5.2),
-//! a replica's nodes to its worker, an update to its variable.
+//! a replica's nodes to its worker, an update to its variable, what the user has pinned to where he wants it.
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Job, NodeId, Task};
@@ -24,8 +24,7 @@ impl Cluster {
             Cluster::ParameterServers { workers, servers } => (workers, servers),
             Cluster::Workers { workers } => (workers, 0),
         };
-        let workers = (0..workers).map(|index| Task { job: Job::Worker, index });
-        workers.chain((0..servers).map(|index| Task { job: Job::Server, index })).collect()
+        (0..workers).map(Task::worker).chain((0..servers).map(Task::server)).collect()
     }
 }
 
@@ -53,22 +52,26 @@ pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
         }
     }
     let mut placed = graph.clone();
+    let tasks = cluster.tasks();
     let mut next_server = 0;
     for id in graph.ids() {
         let task = match sizes {
-            None => Task { job: Job::Worker, index: 0 },
+            None => Task::worker(0),
             Some((workers, servers)) => match graph.node(id).hint {
                 Hint::Shared => {
                     let servers = servers.ok_or(GraphError::EmptyCluster { what: "server" })?;
                     next_server += 1;
-                    Task { job: Job::Server, index: (next_server - 1) % servers }
+                    Task::server((next_server - 1) % servers)
                 }
-                Hint::Replica(replica) if replica < workers => {
-                    Task { job: Job::Worker, index: replica }
-                }
+                Hint::Replica(replica) if replica < workers => Task::worker(replica),
                 Hint::Replica(replica) => {
                     let node = graph.node(id).name.clone();
                     return Err(GraphError::NoSuchWorker { node, replica, workers });
+                }
+                Hint::Task(task) if tasks.contains(&task) => task,
+                Hint::Task(task) => {
+                    let node = graph.node(id).name.clone();
+                    return Err(GraphError::NoSuchTask { node, task, tasks: list(&tasks) });
                 }
                 Hint::With(other) => task_of(&placed, id, other)?,
             },
@@ -80,6 +83,18 @@ pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
 
 fn is_variable(op: &Op) -> bool {
     matches!(op, Op::Variable { .. })
+}
+
+/// What there is of each job, as errors put it.
+fn list(tasks: &[Task]) -> String {
+    let of = |job: Job| match tasks.iter().filter(|task| task.job == job).count() {
+        0 => None,
+        1 => Some(Task { job, index: 0 }.to_string()),
+        // fits: as many as tasks
+        count => Some(format!("{} to {}", Task { job, index: 0 }, count - 1)),
+    };
+    let all: Vec<String> = [Job::Worker, Job::Server].into_iter().filter_map(of).collect();
+    all.join(" and ")
 }
 
 fn task_of(placed: &Graph, id: NodeId, other: NodeId) -> Result<Task, GraphError> {

@@ -84,7 +84,7 @@ fn closure(
         given_at.extend(given.iter().filter_map(|id| moved.get(id).map(|to| (part, *to))));
     }
     let cuts = partition.cuts.iter();
-    given_at.extend(cuts.filter(|c| given.contains(&c.source)).map(|c| (c.to, c.recv)));
+    given_at.extend(cuts.filter(|c| given.contains(&c.source())).map(|c| (c.to, c.recv)));
     let mut open = Vec::new();
     for root in &run.roots {
         let name = || graph.node(*root).name.clone();
@@ -95,13 +95,10 @@ fn closure(
             open.push((home, partition.moved[home][root]));
             continue;
         }
-        // not the cut of a control of the same source, which carries nothing
-        let brings = |c: &&Cut| {
-            c.source == *root && c.to == target && graph.node(*root).facts.contains(&c.fact)
-        };
+        let brings = |c: &&Cut| c.brings(*root) && c.to == target;
         let cut = partition.cuts.iter().find(brings).ok_or_else(|| GraphError::Invalid {
             node: name(),
-            what: format!("is to be fetched to {}, where nothing uses it", tasks[target]),
+            what: format!("is to be fetched to {}, and has nothing to be fetched", tasks[target]),
         })?;
         open.push((target, cut.recv));
     }

@@ -1,2 +1,2 @@
 # The suite that every fabric passes, on the fabric this project is about.
-test-verbs --test-threads=1
+test-fabric --test-threads=1 verbs::

@@ -1,0 +1,19 @@
+//! Remote procedure calls and messages: what one-sided writes are measured against. Knows bytes and
+//! addresses; never the zero-copy path. The only room with an asynchronous runtime; its own API blocks,
+//! with deadlines.
+#![forbid(unsafe_code)]
+
+mod baseline;
+mod error;
+pub mod grpc;
+mod identity;
+pub mod messages;
+pub mod ring;
+mod transport;
+pub mod zmq;
+
+pub use baseline::Baseline;
+pub use bytes::Bytes;
+pub use error::RpcError;
+pub use identity::{PeerIdentity, PeerToken};
+pub use transport::{Bell, ContentSink, MessageError, MessageSink, MessageTransport};

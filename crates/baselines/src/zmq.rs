@@ -1,0 +1,252 @@
+//! ZeroMQ as ps-lite drives it, at its best: every process has one ROUTER that all its peers send to, and a
+//! DEALER to each of them. A message is one multipart message: its metadata is a frame, and so is each of
+//! its blocks (Mamidala et al., Figure 6). Knows not what a block means.
+//!
+//! * One thread of ZeroMQ's moves the bytes, as in ps-lite; the caller's thread takes messages, and sleeps
+//!   while there are none. A second such thread gained nothing on two cores, from 4 KiB to 64 MiB.
+//! * No high-water mark: a send never waits and nothing is dropped, so what is unanswered is for the
+//!   caller to limit.
+//! * A block is copied once on sending: ZeroMQ sends from memory that it owns, and safe Rust cannot lend it
+//!   another's until its thread is done with it. The copy is counted. What arrives is lent where it lies.
+//! * Who sent a message is what its DEALER said when it connected (ZMTP's routing id): a rank, a life of
+//!   it, and the job's token. A message of anybody else is dropped and counted.
+//! * ZeroMQ says nothing of a peer that is gone: it connects again and again. Somebody else watches.
+
+mod error;
+mod message;
+mod store_wire;
+mod transport;
+
+use std::collections::HashMap;
+
+use ::zmq::{Context, DONTWAIT, Message, POLLIN, SNDMORE, Socket, SocketType};
+use tensorwire_base::{Deadline, Incarnation, Rank};
+
+pub use error::ZmqError;
+pub use message::ZmqMessage;
+pub use store_wire::ZmqWire;
+pub use transport::ZmqTransport;
+
+use crate::PeerIdentity;
+
+/// Of ZeroMQ, for all sockets of a process.
+const IO_THREADS: i32 = 1;
+/// No limit.
+const HIGH_WATER_MARK: i32 = 0;
+
+/// One process among those that send each other messages.
+pub struct ZmqNode {
+    identity: PeerIdentity,
+    endpoint: String,
+    receiver: Socket,
+    peers: HashMap<Rank, Peer>,
+    stats: ZmqStats,
+    /// Dropped last: it ends when its sockets have.
+    context: Context,
+}
+
+/// Somebody to send to, and whose messages are taken.
+struct Peer {
+    life: Incarnation,
+    sender: Socket,
+}
+
+/// What a node did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZmqStats {
+    /// Sent.
+    pub messages: u64,
+    /// Of the messages sent: one for the metadata and one a block.
+    pub frames: u64,
+    /// Into frames to send.
+    pub bytes_copied: u64,
+    /// Messages that came from a stranger, or from a life of a peer that is not the connected one.
+    pub refused: u64,
+}
+
+impl ZmqNode {
+    /// Listens at `at`: `tcp://127.0.0.1:*` (the system chooses the port) or `ipc://FILE`.
+    ///
+    /// # Errors
+    /// When it cannot listen there, or there are no sockets left.
+    pub fn bind(identity: PeerIdentity, at: &str) -> Result<ZmqNode, ZmqError> {
+        let setup = |source| ZmqError::Setup { source };
+        let context = Context::new();
+        context.set_io_threads(IO_THREADS).map_err(setup)?;
+        let receiver = context.socket(SocketType::ROUTER).map_err(setup)?;
+        receiver.set_rcvhwm(HIGH_WATER_MARK).map_err(setup)?;
+        receiver.set_linger(0).map_err(setup)?;
+        // a peer that connects again is known before its old connection is seen to be gone
+        receiver.set_router_handover(true).map_err(setup)?;
+        receiver.set_ipv6(is_ipv6(at)).map_err(setup)?;
+        let listen = |source| ZmqError::Listen { at: at.to_string(), source };
+        receiver.bind(at).map_err(listen)?;
+        let endpoint = receiver.get_last_endpoint().map_err(listen)?;
+        let endpoint = endpoint.map_err(|_| listen(::zmq::Error::EINVAL))?;
+        let (peers, stats) = (HashMap::new(), ZmqStats::default());
+        Ok(ZmqNode { identity, endpoint, receiver, peers, stats, context })
+    }
+
+    /// Where peers connect to.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// From now on `rank` can be sent to at `endpoint`, and what this life of it sends is taken. Replaces
+    /// what was connected as `rank`. Whether anybody is there shows when somebody answers.
+    ///
+    /// # Errors
+    /// When `endpoint` is none, or there are no sockets left.
+    pub fn connect(
+        &mut self,
+        rank: Rank,
+        life: Incarnation,
+        endpoint: &str,
+    ) -> Result<(), ZmqError> {
+        let setup = |source| ZmqError::Setup { source };
+        let sender = self.context.socket(SocketType::DEALER).map_err(setup)?;
+        sender.set_identity(&self.identity.to_bytes()).map_err(setup)?;
+        sender.set_sndhwm(HIGH_WATER_MARK).map_err(setup)?;
+        sender.set_linger(0).map_err(setup)?;
+        sender.set_ipv6(is_ipv6(endpoint)).map_err(setup)?;
+        let connect = |source| ZmqError::Connect { rank, endpoint: endpoint.to_string(), source };
+        sender.connect(endpoint).map_err(connect)?;
+        self.peers.insert(rank, Peer { life, sender });
+        Ok(())
+    }
+
+    /// What is not yet sent to `rank` is dropped, and what it sends is refused.
+    pub fn disconnect(&mut self, rank: Rank) {
+        self.peers.remove(&rank);
+    }
+
+    /// Sends a message; does not wait. Messages to one peer arrive in order.
+    ///
+    /// # Errors
+    /// When `to` is not connected, or ZeroMQ fails.
+    pub fn send(&mut self, to: Rank, meta: &[u8], blocks: &[&[u8]]) -> Result<(), ZmqError> {
+        let Some(peer) = self.peers.get(&to) else {
+            return Err(ZmqError::NoPeer { rank: to });
+        };
+        let frames = std::iter::once(meta).chain(blocks.iter().copied());
+        for (index, frame) in frames.enumerate() {
+            let more = if index < blocks.len() { SNDMORE } else { 0 };
+            uninterrupted(|| peer.sender.send(frame, DONTWAIT | more))
+                .map_err(|source| ZmqError::Send { rank: to, source })?;
+            self.stats.frames += 1;
+            self.stats.bytes_copied += frame.len() as u64;
+        }
+        self.stats.messages += 1;
+        Ok(())
+    }
+
+    /// The next message; none where none has come, or what came was refused.
+    ///
+    /// # Errors
+    /// When ZeroMQ fails.
+    pub fn try_receive(&mut self) -> Result<Option<ZmqMessage>, ZmqError> {
+        let Some(identity) = self.try_receive_frame()? else {
+            return Ok(None);
+        };
+        let mut more = identity.get_more();
+        let mut frames = Vec::new();
+        while more {
+            // a multipart message comes whole or not at all
+            let Some(frame) = self.try_receive_frame()? else { break };
+            more = frame.get_more();
+            frames.push(frame);
+        }
+        let message = self.sender_of(&identity).and_then(|from| ZmqMessage::new(from, frames));
+        if message.is_none() {
+            self.stats.refused += 1;
+        }
+        Ok(message)
+    }
+
+    /// The next message; none where none has come by the deadline.
+    ///
+    /// # Errors
+    /// When ZeroMQ fails.
+    pub fn receive(&mut self, deadline: Deadline) -> Result<Option<ZmqMessage>, ZmqError> {
+        loop {
+            let message = self.try_receive()?;
+            if message.is_some() || deadline.passed() {
+                return Ok(message);
+            }
+            self.wait(deadline)?;
+        }
+    }
+
+    /// Sleeps until something has come, or until the deadline; says which.
+    ///
+    /// # Errors
+    /// When ZeroMQ fails.
+    pub fn wait(&self, deadline: Deadline) -> Result<bool, ZmqError> {
+        let ready = uninterrupted(|| self.receiver.poll(POLLIN, milliseconds(deadline).into()));
+        Ok(ready.map_err(|source| ZmqError::Receive { source })? > 0)
+    }
+
+    pub fn stats(&self) -> ZmqStats {
+        self.stats
+    }
+
+    /// Hands to the operating system what was sent, as far as it can by the deadline. A node that is
+    /// dropped without this leaves at once, and with it what it still has.
+    ///
+    /// # Errors
+    /// When ZeroMQ fails.
+    pub fn close(self, deadline: Deadline) -> Result<(), ZmqError> {
+        for peer in self.peers.values() {
+            let linger = peer.sender.set_linger(milliseconds(deadline));
+            linger.map_err(|source| ZmqError::Setup { source })?;
+        }
+        Ok(())
+    }
+
+    fn try_receive_frame(&self) -> Result<Option<Message>, ZmqError> {
+        match uninterrupted(|| self.receiver.recv_msg(DONTWAIT)) {
+            Ok(frame) => Ok(Some(frame)),
+            Err(::zmq::Error::EAGAIN) => Ok(None),
+            Err(source) => Err(ZmqError::Receive { source }),
+        }
+    }
+
+    /// Who connected with these bytes, if it is a peer.
+    fn sender_of(&self, identity: &[u8]) -> Option<Rank> {
+        let (rank, life) = self.identity.token.verify(identity)?;
+        let peer = self.peers.get(&rank)?;
+        (peer.life == life).then_some(rank)
+    }
+}
+
+impl std::fmt::Debug for ZmqNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let peers: Vec<&Rank> = self.peers.keys().collect();
+        f.debug_struct("ZmqNode")
+            .field("endpoint", &self.endpoint)
+            .field("peers", &peers)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Once more where a signal came in between.
+fn uninterrupted<T>(mut call: impl FnMut() -> ::zmq::Result<T>) -> ::zmq::Result<T> {
+    loop {
+        match call() {
+            Err(::zmq::Error::EINTR) => {}
+            done => return done,
+        }
+    }
+}
+
+/// Until the deadline, rounded up: a wait that ends early would be a spin.
+fn milliseconds(deadline: Deadline) -> i32 {
+    let left = deadline.remaining().as_micros().div_ceil(1000);
+    i32::try_from(left).unwrap_or(i32::MAX)
+}
+
+/// ZeroMQ looks for IPv6 only where it is told to.
+fn is_ipv6(endpoint: &str) -> bool {
+    endpoint.starts_with("tcp://[")
+}

@@ -1,0 +1,190 @@
+//! The arguments of `tensorwire bench allreduce`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::builder::RangedI64ValueParser;
+use clap::{Args, ValueEnum};
+use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, Tensor, Way, parse_size};
+use tensorwire_collectives::{Algorithm, Design};
+use tensorwire_train::FloatType;
+
+use super::{FloatArg, TransportArg, WireArgs};
+
+#[derive(Args, Debug)]
+pub(crate) struct AllreduceArgs {
+    /// Numbers of processes, each a measurement
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_group(),
+          default_values = ["2", "4", "8"])]
+    pub(crate) ranks: Vec<u32>,
+    /// Sizes of a vector: `4KiB,1MiB,16MB` [default: 4 KiB to 256 MiB by fours; with --quick to 16 MiB]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<usize>,
+    /// Which transports to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
+    pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) wire: WireArgs,
+    /// Which algorithms to measure [default: auto; with --tune all; with --devices the design's]
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) algorithm: Vec<AlgorithmArg>,
+    /// What is done
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["all-reduce"])]
+    pub(crate) collective: Vec<CollectiveArg>,
+    /// Type of the elements; sums of bf16 are made in f32
+    #[arg(long, value_enum, default_value = "f32")]
+    pub(crate) dtype: FloatArg,
+    /// Sums in the order of processes: the same bits by every algorithm and transport
+    #[arg(long)]
+    pub(crate) deterministic: bool,
+    /// Devices of each process, which are threads with a vector each: together a tensor
+    #[arg(long, value_name = "D", value_parser = of_a_group())]
+    devices: Option<u32>,
+    /// How tensors are reduced
+    #[arg(long, value_enum, value_delimiter = ',', requires = "devices",
+          default_values = ["multi-ring", "single-ring", "omp-ring", "reg", "flat-ring"])]
+    design: Vec<DesignArg>,
+    /// Repetitions [default: by the size]
+    #[arg(long, value_name = "N")]
+    pub(crate) times: Option<NonZeroUsize>,
+    /// Write which algorithm is fastest from which size on to this file, a line a row
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective"])]
+    pub(crate) tune: Option<PathBuf>,
+    /// Where `auto` looks, as --tune wrote it [default: a table that comes with the program]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) table: Option<PathBuf>,
+    /// Fewer repetitions, in one job each, and sizes only up to 16 MiB
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl AllreduceArgs {
+    /// Everything to measure in turns, of the algorithms that there are.
+    pub(crate) fn ways(&self, possible: &[Algorithm]) -> Vec<Way> {
+        let given = self.algorithm.iter().copied().map(Option::<Algorithm>::from);
+        let given: Vec<_> =
+            given.filter(|of| of.is_none_or(|algorithm| possible.contains(&algorithm))).collect();
+        let Some(devices) = self.devices else {
+            let all = || possible.iter().copied().map(Some).collect();
+            let algorithms = match self.algorithm.is_empty() {
+                false => given,
+                true if self.tune.is_some() => all(),
+                true => vec![None],
+            };
+            return algorithms
+                .into_iter()
+                .map(|algorithm| Way { algorithm, tensor: None })
+                .collect();
+        };
+        let mut ways = Vec::new();
+        for design in self.design.iter().copied().map(Design::from) {
+            // the paper's `reg` takes what the group does by itself
+            let algorithms = match self.algorithm.is_empty() || design == Design::Reg {
+                true => vec![design.algorithm()],
+                false => given.clone(),
+            };
+            let tensor = Some(Tensor { devices, design });
+            ways.extend(algorithms.into_iter().map(|algorithm| Way { algorithm, tensor }));
+        }
+        ways
+    }
+}
+
+/// How many processes, or devices, can be measured.
+fn of_a_group() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(CONTRIBUTORS_MAX))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum AlgorithmArg {
+    /// What the table says
+    Auto,
+    /// Each process folds its piece of all vectors where they lie; shm only
+    Shared,
+    /// All sends all to all
+    Exchange,
+    /// Pieces to their owners, results to all
+    Direct,
+    /// Pieces go round (bucket algorithm)
+    Ring,
+    /// Several rings, one folding while another sends
+    MultiRing,
+    /// Recursive halving and doubling
+    HalvingDoubling,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum CollectiveArg {
+    AllReduce,
+    ReduceScatter,
+    AllGather,
+    /// From the first process
+    Broadcast,
+    /// To the first process
+    Reduce,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum DesignArg {
+    /// In slices: devices reduce one while others are on the wire (figure 9)
+    MultiRing,
+    /// In slices, one after the other
+    SingleRing,
+    /// All is reduced, goes round, and is copied back
+    OmpRing,
+    /// The same by the algorithm that `auto` takes
+    Reg,
+    /// Every device is a process of one larger ring (Baidu's)
+    FlatRing,
+}
+
+impl From<AlgorithmArg> for Option<Algorithm> {
+    fn from(given: AlgorithmArg) -> Option<Algorithm> {
+        Some(match given {
+            AlgorithmArg::Auto => return None,
+            AlgorithmArg::Shared => Algorithm::Shared,
+            AlgorithmArg::Exchange => Algorithm::Exchange,
+            AlgorithmArg::Direct => Algorithm::Direct,
+            AlgorithmArg::Ring => Algorithm::Ring,
+            AlgorithmArg::MultiRing => Algorithm::MultiRing,
+            AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+        })
+    }
+}
+
+impl From<CollectiveArg> for CollectiveKind {
+    fn from(given: CollectiveArg) -> CollectiveKind {
+        match given {
+            CollectiveArg::AllReduce => CollectiveKind::AllReduce,
+            CollectiveArg::ReduceScatter => CollectiveKind::ReduceScatter,
+            CollectiveArg::AllGather => CollectiveKind::AllGather,
+            CollectiveArg::Broadcast => CollectiveKind::Broadcast,
+            CollectiveArg::Reduce => CollectiveKind::Reduce,
+        }
+    }
+}
+
+impl From<DesignArg> for Design {
+    fn from(given: DesignArg) -> Design {
+        match given {
+            DesignArg::MultiRing => Design::MultiRing,
+            DesignArg::SingleRing => Design::SingleRing,
+            DesignArg::OmpRing => Design::OmpRing,
+            DesignArg::Reg => Design::Reg,
+            DesignArg::FlatRing => Design::FlatRing,
+        }
+    }
+}
+
+impl From<FloatArg> for FloatType {
+    fn from(given: FloatArg) -> FloatType {
+        match given {
+            FloatArg::F32 => FloatType::F32,
+            FloatArg::F64 => FloatType::F64,
+            FloatArg::Bf16 => FloatType::Bf16,
+        }
+    }
+}

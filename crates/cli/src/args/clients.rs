@@ -1,0 +1,109 @@
+//! Ways of training, as given on the command line: how workers are grouped, and how they come together.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use tensorwire_train::{Algorithm, ClientConfig, ConfigError, Strategy, TunedRow};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum StrategyArg {
+    Local,
+    Ps,
+    DistSgd,
+    DistAsgd,
+    DistEsgd,
+    #[value(name = "allreduce")]
+    AllReduce,
+    MpiSgd,
+    MpiAsgd,
+    MpiEsgd,
+}
+
+impl From<StrategyArg> for Strategy {
+    fn from(arg: StrategyArg) -> Strategy {
+        match arg {
+            StrategyArg::Local => Strategy::Local,
+            StrategyArg::Ps => Strategy::Ps,
+            StrategyArg::DistSgd => Strategy::DistSgd,
+            StrategyArg::DistAsgd => Strategy::DistAsgd,
+            StrategyArg::DistEsgd => Strategy::DistEsgd,
+            StrategyArg::AllReduce => Strategy::AllReduce,
+            StrategyArg::MpiSgd => Strategy::MpiSgd,
+            StrategyArg::MpiAsgd => Strategy::MpiAsgd,
+            StrategyArg::MpiEsgd => Strategy::MpiEsgd,
+        }
+    }
+}
+
+/// What only groups of workers, and weights that are averaged, can do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClientArgs {
+    /// mpi-sgd, mpi-asgd, mpi-esgd: groups of workers that fold their gradients among themselves; worker 0 of each
+    /// pushes and pulls, and spreads what it gets [default: 1, all workers]
+    #[arg(long, value_name = "C")]
+    clients: Option<u32>,
+    /// dist-esgd, mpi-esgd: steps between two exchanges with the centre [default: 64]
+    #[arg(long, value_name = "STEPS")]
+    interval: Option<u64>,
+    /// dist-esgd, mpi-esgd: how far a client and the centre go towards each other then, above 0 and at most 1
+    /// [default: 0.9 / clients, as Zhang et al. 2015 have it]
+    #[arg(long, value_name = "A")]
+    alpha: Option<f64>,
+    /// allreduce, mpi-sgd: fold gradients in the order of ranks, so that every algorithm, transport and run has the
+    /// same bits (ps, dist-sgd and local always do)
+    #[arg(long)]
+    deterministic: bool,
+    /// allreduce, mpi-...: how gradients are folded [default: what was measured to be fastest for their size]
+    #[arg(long, value_enum)]
+    algorithm: Option<AlgorithmArg>,
+    /// allreduce, mpi-...: what is fastest here, as `bench allreduce --tune FILE` wrote it [default: a table that
+    /// comes with the program]
+    #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
+    table: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum AlgorithmArg {
+    /// Each folds its share where all have theirs, and puts it there (shared memory alone)
+    Shared,
+    /// Everybody sends all to everybody
+    Exchange,
+    /// Each share to one who folds it, and back
+    Direct,
+    /// Around a ring, twice
+    Ring,
+    /// Several rings, each with a part
+    MultiRing,
+    /// Halves, quarters and so on, and back
+    HalvingDoubling,
+}
+
+impl ClientArgs {
+    pub(crate) fn config(self) -> Result<ClientConfig, ConfigError> {
+        let ClientArgs { clients, interval, alpha, deterministic, algorithm, table } = self;
+        let algorithm = algorithm.map(Algorithm::from);
+        let table = table.map_or(Ok(Vec::new()), |path| read_table(&path))?;
+        Ok(ClientConfig { clients, interval, alpha, deterministic, algorithm, table })
+    }
+}
+
+impl From<AlgorithmArg> for Algorithm {
+    fn from(arg: AlgorithmArg) -> Algorithm {
+        match arg {
+            AlgorithmArg::Shared => Algorithm::Shared,
+            AlgorithmArg::Exchange => Algorithm::Exchange,
+            AlgorithmArg::Direct => Algorithm::Direct,
+            AlgorithmArg::Ring => Algorithm::Ring,
+            AlgorithmArg::MultiRing => Algorithm::MultiRing,
+            AlgorithmArg::HalvingDoubling => Algorithm::HalvingDoubling,
+        }
+    }
+}
+
+/// What was measured of all transports.
+pub(crate) fn read_table(path: &Path) -> Result<Vec<TunedRow>, ConfigError> {
+    let wrong = |reason: String| ConfigError::Table { path: path.display().to_string(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let rows = TunedRow::read(&text).map_err(wrong)?;
+    if rows.is_empty() { Err(wrong("it has no row".to_string())) } else { Ok(rows) }
+}

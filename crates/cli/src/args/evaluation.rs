@@ -1,0 +1,56 @@
+//! The command line of `tensorwire bench evaluation`.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use clap::{Args, ValueEnum};
+use tensorwire_bench::{FIGURES, Figure, Scope};
+use tensorwire_train::Exchange;
+
+use super::ExchangeArg;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tensorwire bench evaluation --quick --json results.jsonl --report evaluation.html
+                                                  everything, in less than 30 minutes on 2 cores, and a page of it
+  tensorwire bench evaluation --only transfer,modes
+  tensorwire bench evaluation --list              which figures there are, and of which paper
+
+A case that fails is said, and the rest goes on; what a job refuses on this machine is left out, and that is said,
+too. With --quick each figure has its minutes, after which nothing of it is begun any more.
+
+Exit status: 0 all cases done or left out; 1 a case failed; 2 something given cannot be right.";
+
+#[derive(Args, Debug)]
+pub(crate) struct EvaluationArgs {
+    /// These figures alone
+    #[arg(long, value_name = "FIGURE", value_delimiter = ',',
+          value_parser = PossibleValuesParser::new(FIGURES.iter().map(|figure| figure.name)))]
+    only: Vec<String>,
+    /// Say which figures there are, and measure nothing
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Fewer cases, repetitions and steps
+    #[arg(long)]
+    quick: bool,
+    /// Append the lines of JSON that each benchmark gives to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Make a page of that file's lines at the end, as `tensorwire report` does
+    #[arg(long, value_name = "FILE", requires = "json")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+impl EvaluationArgs {
+    pub(crate) fn figures(&self) -> Vec<&'static Figure> {
+        let wanted = |figure: &&Figure| {
+            self.only.is_empty() || self.only.iter().any(|name| name == figure.name)
+        };
+        FIGURES.iter().filter(wanted).collect()
+    }
+
+    pub(crate) fn scope(&self) -> Scope {
+        let exchanges = ExchangeArg::value_variants().iter().copied().map(Exchange::from);
+        Scope { quick: self.quick, exchanges: exchanges.collect() }
+    }
+}

@@ -1,0 +1,87 @@
+//! The arguments of `tensorwire bench kvstore`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::builder::RangedI64ValueParser;
+use clap::{Args, ValueEnum};
+use tensorwire_bench::{Pull, WORKERS_MAX, parse_size};
+use tensorwire_train::StoreWire;
+
+use super::{TransportArg, WireArgs};
+
+/// What is measured unless it is said: ZeroMQ beside ours, where it is built in.
+const EXCHANGES: &[&str] =
+    if cfg!(feature = "baselines") { &["zero-copy", "zmq"] } else { &["zero-copy"] };
+
+#[derive(Args, Debug)]
+pub(crate) struct KvstoreArgs {
+    /// Numbers of worker processes, each a measurement [default: 1 to 32 by twos; with --quick to 4]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_store())]
+    pub(crate) workers: Vec<u32>,
+    /// Numbers of server processes: one for all, or one for each of --workers [default: as many as workers]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = of_a_store())]
+    pub(crate) servers: Vec<u32>,
+    /// Sizes of the value: `4KiB,1MiB,16MB` [default: the paper's 100,000 numbers]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    pub(crate) sizes: Vec<usize>,
+    /// Repetitions [default: the paper's 10,000, with --quick 200; of large values fewer]
+    #[arg(long, value_name = "N")]
+    pub(crate) times: Option<NonZeroUsize>,
+    /// Which transports to measure; ZeroMQ is over TCP beside each
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm", "tcp"])]
+    pub(crate) transport: Vec<TransportArg>,
+    #[command(flatten)]
+    pub(crate) wire: WireArgs,
+    /// What the store's messages go over
+    #[arg(long, value_enum, value_delimiter = ',', default_values = EXCHANGES)]
+    pub(crate) exchange: Vec<StoreWireArg>,
+    /// How a worker has the sum in the end
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shown", "filled"])]
+    pub(crate) pull: Vec<PullArg>,
+    /// Fewer repetitions, in one job each, and fewer processes
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// How many workers, or servers, can be measured.
+fn of_a_store() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum StoreWireArg {
+    /// One-sided writes
+    ZeroCopy,
+    /// ZeroMQ, as ps-lite sends
+    Zmq,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+pub(crate) enum PullArg {
+    /// Where its server has it, without a move; over shm, of values that are not split among servers
+    Shown,
+    /// In a tensor of its own
+    Filled,
+}
+
+impl From<PullArg> for Pull {
+    fn from(given: PullArg) -> Pull {
+        match given {
+            PullArg::Shown => Pull::Shown,
+            PullArg::Filled => Pull::Filled,
+        }
+    }
+}
+
+impl From<StoreWireArg> for StoreWire {
+    fn from(given: StoreWireArg) -> StoreWire {
+        match given {
+            StoreWireArg::ZeroCopy => StoreWire::ZeroCopy,
+            StoreWireArg::Zmq => StoreWire::Zmq,
+        }
+    }
+}

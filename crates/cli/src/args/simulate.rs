@@ -1,0 +1,190 @@
+//! The arguments of `tensorwire simulate`.
+
+use std::path::PathBuf;
+
+use clap::builder::RangedI64ValueParser;
+use clap::{Args, ValueEnum};
+use tensorwire_bench::SimulateSpec;
+use tensorwire_simulate::{Exchange, Network, Strategy};
+use tensorwire_train::Algorithm;
+
+use super::super::Failure;
+use super::clients::AlgorithmArg;
+
+/// As far as it was tried.
+const WORKERS_MAX: i64 = 4096;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  tensorwire simulate --model vgg16 --preset paper-xue --workers 1,2,4,8    beside Xue et al.'s figure 11
+  tensorwire simulate --model inception-v3 --strategy ps,allreduce,dist-sgd --workers 8,64,512,4096 --compute-ms 120
+  tensorwire simulate --calibrate here.toml                                 this machine, as a file to change
+  tensorwire simulate --model mlp --network here.toml --workers 2,4 --validate
+
+Nothing is trained: the plan and the schedules that a job would run are, in a discrete-event simulation. Kernels share
+cores, messages share NIC ports, both max-min fairly. Machines that do the same are simulated once; so are members of
+a group, and like rounds of a collective. Steps are those of a job in its stride.
+
+What one worker computes: --compute-ms, or Xue et al.'s table 2 with --preset paper-xue, else it is measured here
+first, and with --validate beside each job, by one process and by several at once. It is spread over the model's nodes
+by their operations and bytes; updates take what --calibrate measured of them.
+
+Presets: rdma-100g (100 Gb/s, a worker a machine of 32 cores), paper-xue (theirs: 100 Gb/s, a GPU without GPUDirect, a
+worker and a server a machine), loopback (all on one machine of 2 cores, reading in place).";
+
+#[derive(Args, Debug)]
+pub(crate) struct SimulateArgs {
+    /// Model (see `tensorwire models`)
+    #[arg(long, default_value = "mlp")]
+    model: String,
+    /// Ways of training
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["ps"])]
+    strategy: Vec<StrategyArg>,
+    /// Numbers of workers
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values = ["2", "4", "8"],
+          value_parser = up_to_most())]
+    workers: Vec<u32>,
+    /// Servers; allreduce has none [default: as many as workers, but no more than variables, or than 64]
+    #[arg(long, value_name = "K", value_parser = up_to_most())]
+    servers: Option<u32>,
+    /// mpi-sgd: groups of workers [default: 1]
+    #[arg(long, value_name = "C", value_parser = up_to_most())]
+    clients: Option<u32>,
+    /// allreduce, mpi-sgd: how gradients are folded [default: as a job on this machine chooses]
+    #[arg(long, value_enum)]
+    algorithm: Option<AlgorithmArg>,
+    /// The cluster, as --calibrate writes it
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub(crate) network: Option<PathBuf>,
+    /// A cluster that comes with the program
+    #[arg(long, value_parser = Network::PRESETS, default_value = "rdma-100g")]
+    pub(crate) preset: String,
+    /// How tensors cross
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["zero-copy"])]
+    exchange: Vec<ExchangeArg>,
+    /// Samples per worker and step
+    #[arg(long, value_name = "B", default_value_t = 32)]
+    batch: usize,
+    /// A step of one worker that has a machine for itself, in milliseconds
+    #[arg(long, value_name = "MS")]
+    pub(crate) compute_ms: Option<f64>,
+    /// Also run each job on this machine, all its processes here, and compare
+    #[arg(long)]
+    pub(crate) validate: bool,
+    /// Measure this machine, write it to this file as --network takes it, and do nothing else
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["network", "validate"])]
+    pub(crate) calibrate: Option<PathBuf>,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn up_to_most() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=WORKERS_MAX)
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StrategyArg {
+    Ps,
+    DistSgd,
+    #[value(name = "allreduce")]
+    AllReduce,
+    MpiSgd,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ExchangeArg {
+    /// No byte is copied
+    ZeroCopy,
+    /// A copy before each write
+    Copy,
+    /// RPC over rings: serialized, and copied at both ends
+    GrpcRdma,
+    /// RPC over TCP
+    GrpcTcp,
+}
+
+impl SimulateArgs {
+    /// Refuses what would be left out of account in silence, before anything is measured.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let has = |those: &[Strategy]| self.strategy.iter().any(|s| those.contains(&s.named()));
+        let clients = &[Strategy::AllReduce, Strategy::MpiSgd];
+        let stores = &[Strategy::Ps, Strategy::DistSgd, Strategy::MpiSgd];
+        for (what, is_given, is_used, takers) in [
+            ("--clients", self.clients.is_some(), has(&[Strategy::MpiSgd]), "mpi-sgd"),
+            ("--algorithm", self.algorithm.is_some(), has(clients), "allreduce or mpi-sgd"),
+            ("--servers", self.servers.is_some(), has(stores), "ps, dist-sgd or mpi-sgd"),
+        ] {
+            if is_given && !is_used {
+                let says =
+                    format!("{what} is for --strategy {takers}; give it one, or leave it out");
+                return Err(Failure::user(says));
+            }
+        }
+        let mut exchanges = self.exchange.iter().map(|exchange| exchange.named());
+        let Some(exchange) = exchanges.find(|found| *found != Exchange::ZeroCopy) else {
+            return Ok(());
+        };
+        let exchange = exchange.name();
+        if self.validate {
+            return Err(Failure::user(format!(
+                "--validate measures --exchange zero-copy, not {exchange}; leave one of them out"
+            )));
+        }
+        if let Some(group) = self.strategy.iter().map(|s| s.named()).find(|s| clients.contains(s)) {
+            let group = group.name();
+            return Err(Failure::user(format!(
+                "--exchange {exchange} is no way of a group of workers (--strategy {group}); leave it out"
+            )));
+        }
+        Ok(())
+    }
+
+    /// What is to be simulated, in the order in which it is shown.
+    pub(crate) fn specs(&self) -> Vec<SimulateSpec> {
+        let mut specs = Vec::new();
+        for strategy in &self.strategy {
+            for exchange in &self.exchange {
+                for workers in &self.workers {
+                    specs.push(self.spec(strategy.named(), exchange.named(), *workers));
+                }
+            }
+        }
+        specs
+    }
+
+    fn spec(&self, strategy: Strategy, exchange: Exchange, workers: u32) -> SimulateSpec {
+        SimulateSpec {
+            model: self.model.clone(),
+            strategy,
+            workers,
+            servers: self.servers,
+            clients: self.clients,
+            exchange,
+            algorithm: self.algorithm.map(Algorithm::from),
+            batch: self.batch,
+        }
+    }
+}
+
+impl StrategyArg {
+    fn named(self) -> Strategy {
+        match self {
+            StrategyArg::Ps => Strategy::Ps,
+            StrategyArg::DistSgd => Strategy::DistSgd,
+            StrategyArg::AllReduce => Strategy::AllReduce,
+            StrategyArg::MpiSgd => Strategy::MpiSgd,
+        }
+    }
+}
+
+impl ExchangeArg {
+    fn named(self) -> Exchange {
+        match self {
+            ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
+            ExchangeArg::Copy => Exchange::Copy,
+            ExchangeArg::GrpcRdma => Exchange::GrpcRdma,
+            ExchangeArg::GrpcTcp => Exchange::GrpcTcp,
+        }
+    }
+}

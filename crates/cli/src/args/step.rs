@@ -1,0 +1,55 @@
+//! The command line of `tensorwire bench step`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tensorwire_train::{ConfigError, Exchange, Schedule, TraceConfig, TrainConfig};
+
+use super::{ExchangeArg, JobArgs};
+
+/// Enough to see which are alike.
+const TRACE_STEPS: u64 = 10;
+
+#[derive(Args, Debug)]
+pub(crate) struct StepArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Steps of each measurement
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    steps: u64,
+    /// Measurements of each kind; the median counts
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) repetitions: usize,
+    /// Measure the same job by these exchanges, too, in turns
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "EXCHANGE")]
+    against: Vec<ExchangeArg>,
+    /// Measure what the workers compute and what the job exchanges by themselves, too, and say how much of a step
+    /// they share
+    #[arg(long)]
+    pub(crate) overlap: bool,
+    /// Write what every process did in the first 10 steps of a last job to this file (see `train --trace`)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Append one line of JSON a result to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl StepArgs {
+    /// Each once, and not the job's own again.
+    pub(crate) fn against(&self) -> Vec<Exchange> {
+        let mut all: Vec<ExchangeArg> = Vec::new();
+        for exchange in &self.against {
+            if *exchange != self.job.exchange && !all.contains(exchange) {
+                all.push(*exchange);
+            }
+        }
+        all.into_iter().map(Exchange::from).collect()
+    }
+
+    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
+        let trace = self.trace.map(|path| TraceConfig { path, steps: TRACE_STEPS });
+        let config = self.job.config(Schedule::Steps(self.steps))?;
+        Ok(TrainConfig { trace, ..config })
+    }
+}

@@ -1,0 +1,267 @@
+//! `tensorwire bench`: tables for people, lines of JSON for programs.
+
+mod allreduce;
+mod evaluation;
+mod kvstore;
+mod modes;
+mod write;
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+use tensorwire_base::{human_bytes, human_seconds};
+use tensorwire_bench::{
+    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult,
+    TransferSpec, step, transfer_sizes, transfers,
+};
+use tensorwire_launch::{Transport, verbs_usable};
+use tensorwire_train::{ConfigError, Strategy};
+
+use super::args::{BenchArgs, Scenario, StepArgs, TransferArgs, TransportArg, WireArgs};
+use super::job::{end_at_once_while, job_spec};
+use super::output::{note, print};
+use super::{Failure, table::table};
+
+/// A member that says nothing for this long has failed the benchmark, in milliseconds.
+const LIVENESS_MS: u64 = 6000;
+
+pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
+    match args.scenario {
+        Scenario::Transfer(args) => run_transfer(&args),
+        Scenario::Step(args) => run_step(args),
+        Scenario::Write(args) => write::run(&args),
+        Scenario::Kvstore(args) => kvstore::run(&args),
+        Scenario::Allreduce(args) => allreduce::run(&args),
+        Scenario::Modes(args) => modes::run(&args),
+        Scenario::Evaluation(args) => evaluation::run(&args),
+    }
+}
+
+fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
+    let mut lines = Lines::open(args.json.as_deref())?;
+    // its kind, roles and payload are filled in for each measurement
+    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let all = transfer_sizes(args.quick);
+    let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
+    let transports = transports(&args.transport, &args.wire)?;
+    announce(&Machine::here());
+    let (verbs, arrival) = args.wire.clone().options();
+    let ways = args.ways(&transports);
+    let mut groups: Vec<Vec<TransferSpec>> = Vec::new();
+    for &transport in &transports {
+        for &bytes in sizes {
+            let ways = ways.iter().filter(|(over, ..)| *over == transport);
+            let specs = ways.map(|&(_, exchange, kind)| {
+                let spec = TransferSpec::new(transport, exchange, kind, bytes, args.quick);
+                match transport {
+                    Transport::Verbs => TransferSpec { verbs: verbs.clone(), arrival, ..spec },
+                    _ => spec,
+                }
+            });
+            groups.push(specs.collect());
+        }
+    }
+    // before anything is measured
+    groups.iter().flatten().try_for_each(TransferSpec::check)?;
+    let mut rows = Vec::new();
+    for specs in &groups {
+        for result in transfers(specs, &job)? {
+            lines.append(&result)?;
+            let row = transfer_row(&result);
+            note(format_args!("{}", row[..5].join("  ")));
+            rows.push(row);
+        }
+    }
+    let header = [
+        "transport",
+        "exchange",
+        "kind",
+        "size",
+        "transfer",
+        "p90",
+        "GB/s",
+        "end to end",
+        "limit",
+        "",
+        "of limit",
+        "copies/byte",
+    ];
+    print(table(&header, &rows, &[3, 4, 5, 6, 7, 9, 10, 11]))?;
+    print(
+        "medians; transfer: start of the Send to the moment the receiver found the tensor; end to end: to \
+         the end of its reduce_max.\nof limit: the limit's time over the transfer's. Every value \
+         and every tensor was verified.",
+    )?;
+    Ok(())
+}
+
+/// What to measure over. RDMA must be there before anything is measured.
+fn transports(given: &[TransportArg], wire: &WireArgs) -> Result<Vec<Transport>, Failure> {
+    // both processes are on this machine
+    let settled = given.iter().filter_map(|&given| Transport::from(given).settled(false));
+    let all: Vec<Transport> = settled.collect();
+    let (verbs, arrival) = wire.clone().options();
+    if all.contains(&Transport::Verbs) {
+        let chosen = verbs_usable(&verbs).map_err(Failure::user)?;
+        note(format_args!("verbs: {chosen}"));
+        return Ok(all);
+    }
+    let options = [
+        ("--nic", verbs.nic.is_some()),
+        ("--gid", verbs.gid.is_some()),
+        ("--arrival", arrival.is_some()),
+    ];
+    match options.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(ConfigError::VerbsOption { option }.into()),
+        None => Ok(all),
+    }
+}
+
+fn transfer_row(result: &TransferResult) -> Vec<String> {
+    let time = |ns: f64| human_seconds(ns * 1e-9);
+    // fits: bytes over nanoseconds are gigabytes over seconds, for people
+    let rate = result.bytes as f64 / result.transfer_ns.median;
+    vec![
+        result.transport.name().to_string(),
+        result.exchange.name().to_string(),
+        result.sizes.name().to_string(),
+        human_bytes(result.bytes as u64),
+        time(result.transfer_ns.median),
+        time(result.transfer_ns.p90),
+        format!("{rate:.2}"),
+        time(result.end_to_end_ns.median),
+        result.limit.name().to_string(),
+        time(result.limit_ns.median),
+        format!("{:.2}", result.ratio_to_limit),
+        format!("{:.2}", result.copies_per_byte),
+    ]
+}
+
+fn run_step(args: StepArgs) -> Result<(), Failure> {
+    let (repetitions, overlap, json) = (args.repetitions, args.overlap, args.json.clone());
+    let against = args.against();
+    let config = args.config()?;
+    if config.strategy == Strategy::Local && !against.is_empty() {
+        return Err(Failure::user(
+            "--against is for jobs of several processes; --strategy local exchanges nothing",
+        ));
+    }
+    let mut lines = Lines::open(json.as_deref())?;
+    let alone = Arc::new(AtomicBool::new(false));
+    end_at_once_while(&alone)?;
+    let options = StepOptions { repetitions, against, overlap, alone };
+    let liveness_ms = config.liveness_ms();
+    // its kind, roles and payload are filled in
+    let job = job_spec(config.listen, liveness_ms, "", vec![], serde_json::Value::Null)?;
+    announce(&Machine::here());
+    let results = step(&config, &options, &job, &mut |event| match event {
+        StepEvent::Transport(choice) => note(choice),
+        StepEvent::Measured { kind, ms } => note(format_args!("{kind}: {ms:.2} ms/step")),
+    })?;
+    results.iter().try_for_each(|result| lines.append(result))?;
+    show_step(&results)
+}
+
+fn show_step(results: &[StepResult]) -> Result<(), Failure> {
+    let ms = |ms: f64| human_seconds(ms * 1e-3);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for result in results {
+        let workers = result.workers;
+        if rows.is_empty() {
+            let peak = human_bytes(result.local_peak_bytes);
+            let replicas = if workers == 1 { "replica" } else { "replicas" };
+            let local = format!("local: {workers} {replicas} in one process, {peak} at most");
+            let of = &result.local_ms;
+            rows.push(vec![local, ms(of.median), ms(of.p90), "1.00".to_string()]);
+        }
+        let Some(ps) = &result.ps else { continue };
+        let (transport, exchange) = (ps.transport.name(), ps.exchange.name());
+        let StepResult { strategy, servers, .. } = result;
+        let job =
+            format!("{strategy}: {workers} workers, {servers} servers, {transport}, {exchange}");
+        let halves = ps.overlap.iter().flat_map(halves);
+        let halves = halves.map(|(what, of)| (what.to_string(), of));
+        for (what, of) in std::iter::once((job, &ps.ps_ms)).chain(halves) {
+            let ratio = format!("{:.2}", of.median / result.local_ms.median);
+            rows.push(vec![what, ms(of.median), ms(of.p90), ratio]);
+        }
+    }
+    let Some(first) = results.first() else { return Ok(()) };
+    print(format_args!(
+        "{} on {}, batch {} per worker, {} steps; {}",
+        first.model, first.data, first.batch, first.steps, first.kernels
+    ))?;
+    print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
+    for ps in results.iter().filter_map(|result| result.ps.as_ref()) {
+        let (exchange, copied) = (ps.exchange.name(), ps.bytes_copied);
+        print(format_args!("{exchange}: {copied} bytes copied by the runtime"))?;
+        if let Some(overlap) = &ps.overlap {
+            print(format_args!(
+                "{exchange}: a step is {:.2} of the longer of computing and communicating, {:.2} of both",
+                overlap.step_over_longer, overlap.step_over_sum
+            ))?;
+        }
+    }
+    print(format_args!(
+        "medians of {}; the same weights in all, sha256 {}",
+        first.local_ms.count, first.weights_sha256
+    ))
+}
+
+/// What a step does, each by itself.
+fn halves(overlap: &Overlap) -> [(&'static str, &Summary); 2] {
+    [
+        ("computing alone: as many workers at once, nobody talks", &overlap.compute_ms),
+        ("communicating alone: the same job without kernels", &overlap.communication_ms),
+    ]
+}
+
+fn announce(machine: &Machine) {
+    note(format_args!("{} cores, {}", machine.cores, machine.cpu));
+}
+
+/// `--json FILE`: one line a result, appended whole.
+pub(super) struct Lines {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Lines {
+    /// Opens the file before anything is measured, if there is to be one.
+    pub(super) fn open(path: Option<&Path>) -> Result<Lines, Failure> {
+        let Some(path) = path else {
+            return Ok(Lines { path: PathBuf::new(), file: None });
+        };
+        let file = OpenOptions::new().create(true).append(true).open(path).map_err(|error| {
+            let path = path.display();
+            Failure::user(format!("cannot write results to {path}: {error}; choose another file"))
+        })?;
+        Ok(Lines { path: path.to_path_buf(), file: Some(file) })
+    }
+
+    pub(super) fn append(&mut self, result: &impl Serialize) -> Result<(), Failure> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let line = serde_json::to_string(result).map_err(Failure::other)?;
+        file.write_all(format!("{line}\n").as_bytes()).map_err(|error| {
+            Failure::other(format!("writing results to {}: {error}", self.path.display()))
+        })
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        match error {
+            BenchError::Config(error) => error.into(),
+            BenchError::Job(error) => error.into(),
+            BenchError::Train(error) => (*error).into(),
+            error if error.is_user_error() => Failure::user(error),
+            error => Failure::other(error),
+        }
+    }
+}

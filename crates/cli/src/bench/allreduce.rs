@@ -1,0 +1,185 @@
+//! `tensorwire bench allreduce`: collective operations, by each algorithm, and of tensors.
+
+use std::path::Path;
+
+use tensorwire_base::{human_bytes, human_seconds};
+use tensorwire_bench::{
+    AllreduceResult, AllreduceSpec, CollectiveKind, Machine, allreduce, tuned_rows,
+};
+use tensorwire_collectives::{Algorithm, Table};
+use tensorwire_launch::{JobSpec, Transport};
+use tensorwire_train::TunedRow;
+
+use super::{LIVENESS_MS, Lines, announce, transports};
+use crate::args::{AllreduceArgs, read_table};
+use crate::job::job_spec;
+use crate::output::{note, print};
+use crate::{Failure, table::table};
+
+const SIZES: [usize; 9] = sizes();
+/// Of [`SIZES`], the first so many.
+const QUICK_SIZES: usize = 7;
+
+/// 4 KiB to 256 MiB by fours.
+const fn sizes() -> [usize; 9] {
+    let mut sizes = [4 << 10; 9];
+    let mut at = 1;
+    while at < sizes.len() {
+        sizes[at] = 4 * sizes[at - 1];
+        at += 1;
+    }
+    sizes
+}
+
+pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
+    let mut lines = Lines::open(args.json.as_deref())?;
+    // nobody wants to measure for an hour to hear that it cannot be written
+    args.tune.as_deref().map(check_writable).transpose()?;
+    let transports = transports(&args.transport, &args.wire)?;
+    if transports.iter().all(|transport| args.ways(&possible(*transport)).is_empty()) {
+        return Err(Failure::user(
+            "--algorithm shared is for processes that share memory; name others, or --transport shm",
+        ));
+    }
+    if args.table.is_some() && args.ways(&Algorithm::ALL).iter().all(|way| way.algorithm.is_some())
+    {
+        return Err(Failure::user(
+            "--table is what --algorithm auto looks at; name auto, or leave one out",
+        ));
+    }
+    // its kind, roles and payload are filled in for each measurement
+    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    announce(&Machine::here());
+    let (mut rows, mut results) = (Vec::new(), Vec::new());
+    for &transport in &transports {
+        for result in of_transport(args, transport, &job, &mut rows, &mut lines)? {
+            results.push(result);
+        }
+    }
+    if let Some(path) = &args.tune {
+        write(path, &results)?;
+    }
+    show(&rows)
+}
+
+/// Every measurement over one transport.
+fn of_transport(
+    args: &AllreduceArgs,
+    transport: Transport,
+    job: &JobSpec,
+    rows: &mut Vec<Vec<String>>,
+    lines: &mut Lines,
+) -> Result<Vec<AllreduceResult>, Failure> {
+    let (verbs, arrival) = match transport {
+        Transport::Verbs => args.wire.clone().options(),
+        _ => Default::default(),
+    };
+    let table = args.table.as_deref().map(|path| read(path, transport)).transpose()?;
+    let default = if args.quick { &SIZES[..QUICK_SIZES] } else { &SIZES[..] };
+    let sizes = if args.sizes.is_empty() { default } else { &args.sizes };
+    let ways = args.ways(&possible(transport));
+    let mut results = Vec::new();
+    for &ranks in &args.ranks {
+        for collective in args.collective.iter().copied().map(CollectiveKind::from) {
+            for &bytes in sizes {
+                let mut spec = AllreduceSpec::new(ranks, bytes, args.quick);
+                if let Some(times) = args.times {
+                    spec = spec.with_repetitions(times.get());
+                }
+                let (verbs, table) = (verbs.clone(), table.clone());
+                let (dtype, deterministic) = (args.dtype.into(), args.deterministic);
+                let spec = AllreduceSpec { transport, verbs, arrival, table, ..spec };
+                let spec = AllreduceSpec { collective, dtype, deterministic, ..spec };
+                for result in allreduce(&spec, &ways, job)? {
+                    lines.append(&result)?;
+                    let row = row(&result);
+                    note(format_args!("{}", row.join("  ")));
+                    rows.push(row);
+                    results.push(result);
+                }
+            }
+        }
+    }
+    Ok(results)
+}
+
+/// Algorithms that can be taken.
+fn possible(transport: Transport) -> Vec<Algorithm> {
+    let shares = matches!(transport, Transport::Shm | Transport::Auto);
+    let can = |algorithm: &Algorithm| shares || *algorithm != Algorithm::Shared;
+    Algorithm::ALL.into_iter().filter(can).collect()
+}
+
+fn read(path: &Path, transport: Transport) -> Result<Table, Failure> {
+    let rows = read_table(path).map_err(|error| Failure::user(error.to_string()))?;
+    TunedRow::table(&rows, transport).ok_or_else(|| {
+        let (path, transport) = (path.display(), transport.name());
+        Failure::user(format!("the table {path} has no row for {transport}; --tune writes some"))
+    })
+}
+
+/// Fails if `--tune FILE` cannot be written, and leaves what is in it.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.map(drop).map_err(|error| {
+        let path = path.display();
+        Failure::user(format!("cannot write the table to {path}: {error}; choose another file"))
+    })
+}
+
+fn write(path: &Path, results: &[AllreduceResult]) -> Result<(), Failure> {
+    let rows = tuned_rows(results);
+    let lines: Result<Vec<String>, _> = rows.iter().map(serde_json::to_string).collect();
+    let text = lines.map_err(Failure::other)?.join("\n") + "\n";
+    std::fs::write(path, text).map_err(|error| {
+        Failure::other(format!("writing the table to {}: {error}", path.display()))
+    })
+}
+
+fn show(rows: &[Vec<String>]) -> Result<(), Failure> {
+    let header = [
+        "ranks",
+        "devices",
+        "transport",
+        "operation",
+        "design",
+        "algorithm",
+        "size",
+        "time",
+        "p10",
+        "p90",
+        "GB/s",
+        "bus GB/s",
+        "sent",
+        "registered",
+    ];
+    print(table(&header, rows, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13]))?;
+    print(
+        "medians of the slowest process's time, from a barrier on; GB/s: bytes of the vector over it; bus: times \
+         2(n-1)/n of an\nall-reduce, (n-1)/n of a reduce-scatter or all-gather, as nccl-tests count it; sent: by the \
+         process that sent most, in one\noperation; registered: of the process with most. After every operation all \
+         vectors were compared whole.",
+    )
+}
+
+fn row(result: &AllreduceResult) -> Vec<String> {
+    // fits: for people
+    let rate = |bytes_per_s: f64| format!("{:.2}", bytes_per_s / 1e9);
+    let algorithm = result.algorithm.name();
+    vec![
+        result.ranks.to_string(),
+        result.devices.to_string(),
+        result.transport.name().to_string(),
+        result.collective.to_string(),
+        result.design.unwrap_or_default().to_string(),
+        if result.by_table { format!("auto: {algorithm}") } else { algorithm.to_string() },
+        human_bytes(result.bytes as u64),
+        human_seconds(result.median_s),
+        human_seconds(result.p10_s),
+        human_seconds(result.p90_s),
+        rate(result.algorithm_bytes_per_s),
+        rate(result.bus_bytes_per_s),
+        human_bytes(result.bytes_sent),
+        human_bytes(result.registered_bytes),
+    ]
+}

@@ -1,0 +1,135 @@
+//! `tensorwire bench evaluation`: everything that the papers measured, by one command.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use tensorwire_base::human_seconds;
+use tensorwire_bench::{Case, FIGURES, Figure, Machine, Runner, Scope};
+use tensorwire_launch::JobSpec;
+use tensorwire_train::Exchange;
+
+use super::{LIVENESS_MS, Lines, announce};
+use crate::args::EvaluationArgs;
+use crate::job::{end_at_once_while, job_spec};
+use crate::output::{note, print};
+use crate::{Failure, report, table::table};
+
+pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
+    let scope = args.scope();
+    if args.list {
+        return list(&scope);
+    }
+    // its figures compare with all of them
+    Exchange::GrpcTcp.check_built_in()?;
+    let mut lines = Lines::open(args.json.as_deref())?;
+    let files: Vec<PathBuf> = args.json.iter().cloned().collect();
+    // nobody wants to measure for half an hour to hear that it cannot be written
+    if let Some(page) = &args.report {
+        report::check_output(page, &files)?;
+        report::check_lines(&files)?;
+    }
+    // its kind, roles and payload are filled in for each case
+    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let alone = Arc::new(AtomicBool::new(false));
+    end_at_once_while(&alone)?;
+    announce(&Machine::here());
+    let mut runner = Runner::new(&job, &alone, scope.quick);
+    let mut rows = Vec::new();
+    let mut failed = 0;
+    for figure in args.figures() {
+        let mut count = Count::default();
+        let begun = Instant::now();
+        let cases = figure.cases(&scope);
+        for (index, case) in cases.iter().enumerate() {
+            if scope.quick && begun.elapsed() > figure.quick_limit() {
+                count.late = cases.len() - index;
+                note(format_args!("{}: {} cases left for want of time", figure.name, count.late));
+                break;
+            }
+            let name = format!("{} {}/{}: {}", figure.name, index + 1, cases.len(), case.name());
+            measure(&mut runner, (&name, case), &job, &mut lines, &mut count)?;
+        }
+        failed += count.failed;
+        rows.push(row(figure, &count, begun));
+    }
+    let header = ["figure", "of", "done", "left out", "no time", "failed", "lines", "took"];
+    print(table(&header, &rows, &[2, 3, 4, 5, 6, 7]))?;
+    args.report.as_deref().map(|page| report::write(page, &files)).transpose()?;
+    match failed {
+        0 => Ok(()),
+        1 => Err(Failure::other("1 case failed; what it said is above")),
+        failed => Err(Failure::other(format!("{failed} cases failed; what they said is above"))),
+    }
+}
+
+/// What became of a figure's cases.
+#[derive(Debug, Default)]
+struct Count {
+    done: usize,
+    refused: usize,
+    late: usize,
+    failed: usize,
+    lines: usize,
+}
+
+/// Does one case, and says how it went. Fails when results cannot be written, and when the user wants no more.
+fn measure(
+    runner: &mut Runner<'_>,
+    (name, case): (&str, &Case),
+    job: &JobSpec,
+    lines: &mut Lines,
+    count: &mut Count,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut failure = None;
+    let done = runner.run(case, &mut |line| {
+        count.lines += 1;
+        if let Err(error) = lines.append(&line) {
+            failure.get_or_insert(error);
+        }
+    });
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    if job.interrupt.load(Ordering::Relaxed) {
+        return Err(Failure::other("interrupted"));
+    }
+    match done {
+        Ok(()) => {
+            count.done += 1;
+            note(format_args!("{name}: {}", human_seconds(begun.elapsed().as_secs_f64())));
+        }
+        Err(error) if error.is_user_error() => {
+            count.refused += 1;
+            note(format_args!("{name}: left out: {error}"));
+        }
+        Err(error) => {
+            count.failed += 1;
+            note(format_args!("{name}: failed: {error}"));
+        }
+    }
+    Ok(())
+}
+
+fn row(figure: &Figure, count: &Count, begun: Instant) -> Vec<String> {
+    let mut row = vec![figure.name.to_string(), figure.paper.to_string()];
+    let counts = [count.done, count.refused, count.late, count.failed, count.lines];
+    row.extend(counts.map(|count| count.to_string()));
+    row.push(human_seconds(begun.elapsed().as_secs_f64()));
+    row
+}
+
+fn list(scope: &Scope) -> Result<(), Failure> {
+    let row = |figure: &Figure| {
+        vec![
+            figure.name.to_string(),
+            figure.paper.to_string(),
+            figure.cases(scope).len().to_string(),
+            figure.what.to_string(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = FIGURES.iter().map(row).collect();
+    print(table(&["figure", "of", "cases", "what is run"], &rows, &[2]))
+}

@@ -1,0 +1,81 @@
+//! `tensorwire bench write`: the fabric alone, against gRPC if asked for.
+
+use std::net::SocketAddr;
+
+use tensorwire_base::{human_bytes, human_seconds};
+use tensorwire_bench::{Machine, WINDOW_MAX, WriteResult, WriteSpec, transfer_sizes, write};
+use tensorwire_launch::Transport;
+
+use super::{LIVENESS_MS, Lines, announce, transports};
+use crate::args::WriteArgs;
+use crate::job::job_spec;
+use crate::output::{note, print};
+use crate::{Failure, table::table};
+
+pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
+    if !(1..=WINDOW_MAX).contains(&args.window) {
+        let found = args.window;
+        return Err(Failure::user(format!("--window must be from 1 to {WINDOW_MAX}, not {found}")));
+    }
+    let mut lines = Lines::open(args.json.as_deref())?;
+    // its kind, roles and payload are filled in for each measurement
+    let listen = Some(SocketAddr::new(args.address, 0));
+    let job = job_spec(listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    // up to 64 MiB
+    let all = transfer_sizes(true);
+    let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
+    let transports = transports(&args.transport, &args.wire)?;
+    announce(&Machine::here());
+    let (verbs, arrival) = args.wire.clone().options();
+    let mut rows = Vec::new();
+    for &transport in &transports {
+        for &bytes in sizes {
+            let spec = WriteSpec::new(transport, bytes, args.window, args.quick);
+            let spec = WriteSpec { against_grpc: args.against.is_some(), ..spec };
+            let spec = match transport {
+                Transport::Verbs => WriteSpec { verbs: verbs.clone(), arrival, ..spec },
+                _ => spec,
+            };
+            let result = write(&spec, &job)?;
+            lines.append(&result)?;
+            let row = row(&result);
+            note(format_args!("{}", row.join("  ")));
+            rows.push(row);
+        }
+    }
+    let mut header = vec!["transport", "size", "window", "round trip", "throughput"];
+    if args.against.is_some() {
+        header.extend(["gRPC", "gRPC", "times as fast", "times as fast"]);
+    }
+    print(table(&header, &rows, &[1, 2, 3, 4, 5, 6, 7, 8]))?;
+    print(
+        "medians; round trip: a write into the other process's memory and its answer, one at a time; \
+         throughput: as many under way as the window says, the last one answered.",
+    )?;
+    match args.against {
+        None => print("The last write of every measurement was compared whole."),
+        Some(_) => print(format_args!(
+            "gRPC: a unary call of as many bytes over TCP on {}, measured in alternation; times as fast: first \
+             round trip, then throughput.\nThe last write and a call of every measurement were compared whole.",
+            args.address
+        )),
+    }
+}
+
+fn row(result: &WriteResult) -> Vec<String> {
+    // fits: for people
+    let rate = |bytes_per_second: f64| format!("{}/s", human_bytes(bytes_per_second as u64));
+    let time = |us: f64| human_seconds(us * 1e-6);
+    let mut row = vec![
+        result.transport.name().to_string(),
+        human_bytes(result.bytes as u64),
+        result.window.to_string(),
+        time(result.round_trip_us),
+        rate(result.bytes_per_second),
+    ];
+    row.extend(result.grpc_round_trip_us.map(time));
+    row.extend(result.grpc_bytes_per_second.map(rate));
+    let ratios = [result.ratio_round_trip, result.ratio_throughput];
+    row.extend(ratios.into_iter().flatten().map(|ratio| format!("{ratio:.2}")));
+    row
+}

@@ -1,0 +1,60 @@
+//! `tensorwire doctor`: looks, tries, and says what to type. Exit status 0 if nothing keeps training from
+//! working here, 1 if something does.
+
+mod page;
+
+use tensorwire_doctor::{DoctorError, Examination, Severity, examine, examine_peer, hosts_of_peer};
+
+use super::Failure;
+use super::args::DoctorArgs;
+use super::job::job_spec;
+use super::output::{note, print};
+
+/// A member that says nothing for this long is taken for dead, in milliseconds.
+const LIVENESS_MS: u64 = 6000;
+
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let options = args.options();
+    // a name that is none is said before the trials, which take their time
+    let hosts = args.peer.as_ref().map(|host| hosts_of_peer(host, &args.rsh)).transpose()?;
+    if !args.json {
+        note("looking at this machine and trying its transports, which takes a few seconds");
+    }
+    let mut found = examine(&options);
+    if let (Some(host), Some(hosts)) = (&args.peer, hosts) {
+        if !args.json {
+            note(format_args!("starting a process on {host} and trying the way there"));
+        }
+        // its kind, roles, hosts and payload are filled in
+        let job = job_spec(args.listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+        let peer = examine_peer(host, hosts, &options, &found.facts, &job)?;
+        found = found.with_peer(peer);
+    }
+    show(&found, args.json)?;
+    let errors =
+        found.findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    match errors {
+        0 => Ok(()),
+        1 => Err(Failure::other("one thing above does not work; it says what mends it")),
+        _ => Err(Failure::other(format!(
+            "{errors} things above do not work; each says what mends it"
+        ))),
+    }
+}
+
+fn show(found: &Examination, json: bool) -> Result<(), Failure> {
+    if json {
+        return print(serde_json::to_string(found).map_err(Failure::other)?);
+    }
+    print(page::page(found).trim_end())
+}
+
+impl From<DoctorError> for Failure {
+    fn from(error: DoctorError) -> Failure {
+        match error {
+            DoctorError::Job(error) => error.into(),
+            error if error.is_user_error() => Failure::user(error),
+            error => Failure::other(error),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! How a command ends when it does not succeed.
+
+use std::fmt;
+
+use tensorwire_launch::{JobError, Remark};
+use tensorwire_train::{ConfigError, JobFailure, TrainError};
+
+/// An error with its exit status.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    /// What else was seen; shown before the message, which stays last.
+    remarks: Vec<String>,
+    user_error: bool,
+}
+
+impl Failure {
+    /// Another command line would mend it: exit status 2.
+    pub(crate) fn user(message: impl fmt::Display) -> Failure {
+        Failure { message: message.to_string(), remarks: Vec::new(), user_error: true }
+    }
+
+    /// Anything else: exit status 1.
+    pub(crate) fn other(message: impl fmt::Display) -> Failure {
+        Failure { message: message.to_string(), remarks: Vec::new(), user_error: false }
+    }
+
+    pub(crate) fn status(&self) -> u8 {
+        if self.user_error { 2 } else { 1 }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for remark in &self.remarks {
+            writeln!(f, "then {remark}")?;
+        }
+        write!(f, "error: {}", self.message)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Failure {
+        Failure::user(error)
+    }
+}
+
+impl From<TrainError> for Failure {
+    fn from(error: TrainError) -> Failure {
+        let user_error = error.is_user_error();
+        Failure { message: error.to_string(), remarks: Vec::new(), user_error }
+    }
+}
+
+impl From<JobError> for Failure {
+    fn from(error: JobError) -> Failure {
+        let user_error = error.is_user_error();
+        let remarks = match &error {
+            JobError::Failed(failure) => failure.remarks.iter().map(Remark::to_string).collect(),
+            _ => Vec::new(),
+        };
+        Failure { message: error.to_string(), remarks, user_error }
+    }
+}
+
+impl From<JobFailure> for Failure {
+    fn from(failure: JobFailure) -> Failure {
+        match failure {
+            JobFailure::Job(error) => error.into(),
+            JobFailure::Trace(error) => TrainError::from(error).into(),
+        }
+    }
+}

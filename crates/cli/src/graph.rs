@@ -1,0 +1,209 @@
+//! `tensorwire graph`: what crosses, how many bytes, where it lives, and why its buffer is safe.
+
+use tensorwire_base::human_bytes;
+use tensorwire_graph::{Edge, Op, Plan, SendFrom, Traffic, Transfer};
+use tensorwire_nn::Program;
+use tensorwire_train::{Exchange, Prepared, StoreValue, Travels};
+
+use super::args::GraphArgs;
+use super::table::{partition_table, table};
+use super::{Failure, output::print};
+
+pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
+    let dot = args.dot;
+    let prepared = Prepared::new(args.config()?)?;
+    let plan = &prepared.plan;
+    if dot {
+        print(plan.to_dot().trim_end())?;
+        return Ok(());
+    }
+    if prepared.topology.is_grouped() {
+        show_vectors(&prepared)?;
+    }
+    if prepared.topology.has_store() {
+        return show_store(&prepared);
+    }
+    let mut rows = Vec::new();
+    for edge in &plan.edges {
+        rows.push(vec![
+            edge.name.clone(),
+            format!("{} → {}", plan.parts[edge.from].task, plan.parts[edge.to].task),
+            edge.fact.to_string(),
+            edge.bytes().map_or("?".to_string(), |bytes| bytes.to_string()),
+            match (plan.send_from, edge.transfer) {
+                _ if prepared.config.exchange.is_by_message() => {
+                    format!("a message, {}", prepared.config.exchange.name())
+                }
+                (SendFrom::Staging, Transfer::Write(_)) => "a copy, one write".to_string(),
+                (_, transfer) => transfer.to_string(),
+            },
+            edge.transfer.reason().to_string(),
+            where_it_is_read(plan, edge),
+            edge.reuse.to_string(),
+        ]);
+    }
+    if prepared.topology.is_grouped() {
+        print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
+    } else if rows.is_empty() {
+        print("nothing crosses: one process computes everything")?;
+    } else {
+        let header =
+            ["tensor", "from → to", "type", "bytes", "transfer", "reason", "read at", "reuse"];
+        print(format_args!("{}\n", table(&header, &rows, &[3])))?;
+    }
+    let rows: Vec<Vec<String>> = plan
+        .parts
+        .iter()
+        .map(|part| {
+            vec![
+                part.task.to_string(),
+                part.graph.len().to_string(),
+                human_bytes(part.memory.registered_bytes as u64),
+                human_bytes(part.memory.private_bytes as u64),
+                human_bytes((part.memory.registered_bytes + part.memory.private_bytes) as u64),
+                human_bytes(part.memory.unshared_bytes as u64),
+            ]
+        })
+        .collect();
+    print(format_args!(
+        "{}\n",
+        table(&["task", "nodes", "registered", "private", "peak", "sum"], &rows, &[1, 2, 3, 4, 5])
+    ))?;
+    let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
+    for (name, run) in runs.into_iter().filter(|_| !prepared.topology.is_replicated()) {
+        let Traffic { written, by_reference, dynamic, sends } = plan.traffic(run);
+        let crosses =
+            if prepared.config.exchange.is_by_message() { "in messages" } else { "written" };
+        print(format_args!(
+            "a {name}: {sends} sends; {} {crosses}, {} by reference, {dynamic} tensors of dynamic size",
+            human_bytes(written),
+            human_bytes(by_reference)
+        ))?;
+    }
+    if prepared.config.asynchronous {
+        let workers = prepared.config.workers;
+        print(format_args!(
+            "this is one worker's plan; a server has its part once for each of {workers} workers, over the \
+             same variables"
+        ))?;
+    }
+    print(
+        "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
+    )?;
+    Ok(())
+}
+
+/// What the workers of a client fold and spread in a step, and where it lies: the same in each.
+fn show_vectors(prepared: &Prepared) -> Result<(), Failure> {
+    let Prepared { config, plan, .. } = prepared;
+    let part = &plan.parts[0];
+    let mut vectors: Vec<(u32, Vec<String>)> = Vec::new();
+    let (mut folded, mut spread) = (0, 0);
+    for (id, node) in part.graph.nodes() {
+        let (Some(vector), Some(spot)) = (node.op.vector(), part.memory.spot(id.into())) else {
+            continue;
+        };
+        let made = node.inputs.first().map(|input| part.graph.node(input.node).name.clone());
+        let is_folded = matches!(node.op, Op::AllReduce { .. });
+        *(if is_folded { &mut folded } else { &mut spread }) += spot.spec.bytes();
+        let how = match node.op {
+            Op::AllReduce { .. } if part.memory.is_in_place(id) => "all-reduced where it was made",
+            Op::AllReduce { .. } => "copied, then all-reduced",
+            _ => "broadcast from the client's master",
+        };
+        vectors.push((
+            vector,
+            vec![
+                made.unwrap_or_default(),
+                vector.to_string(),
+                spot.spec.to_string(),
+                spot.spec.bytes().to_string(),
+                how.to_string(),
+                format!("registered+{}", spot.offset),
+            ],
+        ));
+    }
+    vectors.sort_by_key(|(vector, _)| *vector);
+    let rows: Vec<Vec<String>> = vectors.into_iter().map(|(_, row)| row).collect();
+    let header = ["tensor", "vector", "type", "bytes", "how", "at"];
+    print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
+    let spread = match spread {
+        0 => String::new(),
+        // fits: sizes in memory
+        spread => format!(", {} are broadcast", human_bytes(spread as u64)),
+    };
+    print(format_args!(
+        "a training step: in each of {} clients of {} workers {} are all-reduced to their mean, as they are made{spread}\n",
+        config.topology().groups,
+        config.workers / config.topology().groups.max(1),
+        human_bytes(folded as u64),
+    ))
+}
+
+/// What a key-value store holds, where, and how it travels: what crosses are pushes and pulls, whatever the
+/// graph's edges are.
+fn show_store(prepared: &Prepared) -> Result<(), Failure> {
+    let values = prepared.store_values().map_err(Failure::other)?;
+    let rows: Vec<Vec<String>> = values.iter().map(|value| value_row(prepared, value)).collect();
+    let header = ["variable", "key", "type", "bytes", "pushed as", "pushed and pulled", "on"];
+    print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
+    let loads = prepared.store_table().map_err(Failure::other)?;
+    print(format_args!("{}\n", partition_table(&loads)))?;
+    let config = &prepared.config;
+    let bytes: usize = values.iter().map(|value| value.spec.bytes()).sum();
+    let rows = values.iter().filter(|value| value.spec.columns > 1).count();
+    let sparse = match rows {
+        0 => String::new(),
+        rows => format!(", less what of {rows} is pushed by rows"),
+    };
+    // fits: sizes in memory
+    let bytes = human_bytes(bytes as u64);
+    let who = if config.topology().is_grouped() { "clients" } else { "workers" };
+    let when = config.topology().averaging.map(|averaging| averaging.interval);
+    let when =
+        when.map_or("a training step".into(), |steps| format!("every {steps} training steps"));
+    print(format_args!(
+        "{when}: each of {} {who} pulls {bytes} and pushes {bytes}{sparse}",
+        config.topology().groups
+    ))?;
+    match config.exchange {
+        Exchange::Zmq => print("in messages: copied into a frame of ZeroMQ, and out of it"),
+        _ => print(
+            "written: one one-sided write to where it belongs; in messages: blocks that share one write of a ring",
+        ),
+    }
+}
+
+fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
+    let StoreValue { name, key, spec, parts, travels } = value;
+    let variable = prepared.program.weights().find(|variable| variable.name == *name);
+    vec![
+        name.clone(),
+        key.0.to_string(),
+        variable.map(|variable| variable.spec.to_string()).unwrap_or_default(),
+        spec.bytes().to_string(),
+        if spec.columns > 1 { "rows and their indices" } else { "a whole" }.to_string(),
+        match travels {
+            Travels::Shown => "read there",
+            Travels::Written => "written",
+            Travels::InMessages => "in messages",
+        }
+        .to_string(),
+        match parts.as_slice() {
+            [part] => format!("server {}", part.server),
+            parts => format!("{} servers, a part each", parts.len()),
+        },
+    ]
+}
+
+/// Where the receiver's next operator finds an edge's tensor.
+fn where_it_is_read(plan: &Plan, edge: &Edge) -> String {
+    let origin = plan.parts[edge.from].graph.node(edge.send).inputs.first();
+    let origin = origin.and_then(|sent| plan.parts[edge.from].memory.spot(*sent));
+    match (edge.transfer, plan.receive_offset(edge), origin) {
+        (Transfer::Write(_), Some(offset), _) => format!("registered+{offset}"),
+        (Transfer::Reference, _, Some(spot)) => format!("the sender's+{}", spot.offset),
+        (Transfer::Dynamic, _, _) => "registered, allocated when it is announced".to_string(),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,173 @@
+//! `tensorwire simulate`: steps on a cluster that is described in a file, beside what is measured here.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tensorwire_base::human_seconds;
+use tensorwire_bench::{
+    Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
+};
+use tensorwire_launch::JobSpec;
+use tensorwire_simulate::Network;
+
+use super::args::SimulateArgs;
+use super::bench::Lines;
+use super::job::{end_at_once_while, job_spec};
+use super::output::{note, print};
+use super::{Failure, table::table};
+
+/// A process that says nothing for this long has failed a measurement, in milliseconds.
+const LIVENESS_MS: u64 = 30_000;
+const PAPER: &str = "paper-xue";
+
+pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
+    // its kind, roles and payload are filled in for each measurement
+    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    if let Some(path) = &args.calibrate {
+        return write_network(path, &job);
+    }
+    args.check()?;
+    let network = network(args)?;
+    network.check().map_err(Failure::user)?;
+    if args.validate && network.machine.workers != 0 {
+        return Err(Failure::user(format!(
+            "--validate runs all processes on this machine, and '{}' puts {} workers on each; give --network FILE as \
+             --calibrate writes it, or --preset loopback",
+            network.name, network.machine.workers
+        )));
+    }
+    let mut lines = Lines::open(args.json.as_deref())?;
+    let alone = Arc::new(AtomicBool::new(false));
+    end_at_once_while(&alone)?;
+    let specs = args.specs();
+    let given = match args.compute_ms {
+        Some(ms) => Some(Compute::Given { alone_s: ms * 1e-3, crowded_s: None }),
+        None if args.network.is_none() && args.preset == PAPER => Some(Compute::Paper),
+        None => None,
+    };
+    let mut compute = given;
+    let mut results = Vec::new();
+    for spec in &specs {
+        let result = match args.validate {
+            true => validate(spec, &network, given, &job, &alone)?,
+            false => {
+                let known = match compute {
+                    Some(known) => known,
+                    None => measured(spec, &job, &alone)?,
+                };
+                compute = Some(known);
+                simulate(spec, &network, known)?
+            }
+        };
+        lines.append(&result)?;
+        results.push(result);
+    }
+    show(&network, &results)
+}
+
+/// What one worker computes: measured once, if nobody says it.
+fn measured(spec: &SimulateSpec, job: &JobSpec, alone: &AtomicBool) -> Result<Compute, Failure> {
+    let compute = measure_compute(spec, job, alone)?;
+    if let Compute::Given { alone_s, crowded_s } = compute {
+        let crowded = crowded_s.map(human_seconds).unwrap_or_default();
+        note(format_args!(
+            "one worker alone, measured here: {}; one on each core: {crowded}",
+            human_seconds(alone_s),
+        ));
+    }
+    Ok(compute)
+}
+
+fn network(args: &SimulateArgs) -> Result<Network, Failure> {
+    let Some(path) = &args.network else {
+        let none = || Failure::user(format!("there is no network '{}'", args.preset));
+        return Network::preset(&args.preset).ok_or_else(none);
+    };
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::user(format!(
+            "cannot read the network {shown}: {error}; write one with --calibrate {shown}"
+        ))
+    })?;
+    toml::from_str(&text).map_err(|error| {
+        // one line of what toml says in many
+        let what = error.message();
+        Failure::user(format!(
+            "{shown} is no network: {what}; write one with --calibrate, and change its figures"
+        ))
+    })
+}
+
+fn write_network(path: &Path, job: &JobSpec) -> Result<(), Failure> {
+    let cannot = |error: &dyn std::fmt::Display| {
+        Failure::user(format!("cannot write {}: {error}; choose another file", path.display()))
+    };
+    // found out before anything is measured
+    std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(|error| cannot(&error))?;
+    let name = path.file_stem().map_or("here".into(), |stem| stem.to_string_lossy().into_owned());
+    let network = calibrate(&name, job)?;
+    let text = toml::to_string(&network).map_err(Failure::other)?;
+    std::fs::write(path, &text).map_err(|error| cannot(&error))?;
+    print(text.trim_end())
+}
+
+fn show(network: &Network, results: &[SimulateResult]) -> Result<(), Failure> {
+    let measured = results.iter().any(|result| result.measured_step_s.is_some());
+    let paper = results.iter().any(|result| result.paper_speedup.is_some());
+    let mut header = vec![
+        "strategy",
+        "exchange",
+        "workers",
+        "servers",
+        "step",
+        "compute",
+        "efficiency",
+        "speed-up",
+    ];
+    header.extend(paper.then_some("paper"));
+    header.extend(measured.then_some(["measured", "off"]).into_iter().flatten());
+    let numbers: Vec<usize> = (2..header.len()).collect();
+    header.extend(["most used", "used"]);
+    let rows: Vec<Vec<String>> =
+        results.iter().map(|result| row(result, measured, paper)).collect();
+    if let Some(first) = results.first() {
+        print(format_args!(
+            "{} on {}, batch {} per worker; simulated",
+            first.model, network.name, first.batch
+        ))?;
+    }
+    print(table(&header, &rows, &numbers))?;
+    print(
+        "compute: a step that waits for nothing. speed-up: samples a second over one machine's without \
+         communication. most used: the bottleneck, if it is used all the time; else a step waits for one after the other.",
+    )
+}
+
+fn row(result: &SimulateResult, measured: bool, paper: bool) -> Vec<String> {
+    let estimate = &result.estimate;
+    let mut row = vec![
+        result.strategy.to_string(),
+        result.exchange.to_string(),
+        result.workers.to_string(),
+        result.servers.to_string(),
+        human_seconds(estimate.step_s),
+        human_seconds(estimate.compute_s),
+        format!("{:.3}", estimate.efficiency),
+        format!("{:.2}", estimate.speedup),
+    ];
+    let theirs = result.paper_speedup.map(|speedup| format!("{speedup:.1}"));
+    row.extend(paper.then(|| theirs.unwrap_or_default()));
+    if measured {
+        let step_s = result.measured_step_s;
+        let off = step_s.map(|s| format!("{:+.0} %", 100.0 * (estimate.step_s / s - 1.0)));
+        row.extend([step_s.map(human_seconds).unwrap_or_default(), off.unwrap_or_default()]);
+    }
+    row.push(estimate.bottleneck.clone());
+    row.push(format!("{:.0} %", 100.0 * estimate.utilization));
+    row
+}

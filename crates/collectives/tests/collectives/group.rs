@@ -1,0 +1,295 @@
+//! Groups over real fabrics and the simulated one: every call, algorithm, size and length against its closed form.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_collectives::{Algorithm, Call, Collectives, Fold, Group, GroupError, GroupOptions};
+use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
+use tensorwire_memory::{Arena, Buffer, Place};
+use tensorwire_testkit::mesh::{Setup, connect, open, soon};
+
+/// Means of f32, one after the other.
+#[derive(Debug)]
+struct Mean;
+
+fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
+    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word))
+}
+
+fn write(bytes: &mut [u8], numbers: impl Iterator<Item = f32>) {
+    for (word, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
+        *word = number.to_le_bytes();
+    }
+}
+
+impl Fold for Mean {
+    fn element_bytes(&self) -> usize {
+        4
+    }
+
+    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+        let count = into.len() / 4;
+        let mut sums = vec![0.0; count];
+        for part in parts {
+            sums.iter_mut().zip(numbers(part)).for_each(|(sum, x)| *sum += x);
+        }
+        let share = whole.map_or(1.0, |count| 1.0 / count as f32);
+        write(into, sums.into_iter().map(|sum| sum * share));
+    }
+
+    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+        let own = into.to_vec();
+        self.fold(&[from, &own], into, whole);
+    }
+}
+
+const SHM: Setup = Setup { backend: || Backend::Shm, arrival: None };
+const TCP: Setup = Setup { backend: || Backend::Tcp, arrival: None };
+
+/// Runs what `body` does as every member of a group, each in a thread of its own.
+fn with_group(fabrics: Vec<Fabric>, options: &GroupOptions, body: impl Fn(&mut Group) + Sync) {
+    let ranks: Vec<Rank> = (0..fabrics.len() as u32).map(Rank).collect();
+    thread::scope(|scope| {
+        for (me, fabric) in fabrics.into_iter().enumerate() {
+            let (ranks, body) = (&ranks, &body);
+            scope.spawn(move || {
+                let mut group = Group::open(fabric, ranks, me, options.clone(), soon()).unwrap();
+                body(&mut group);
+                group.barrier(soon()).unwrap();
+                group.close(soon()).unwrap();
+            });
+        }
+    });
+}
+
+/// Vectors of so many f32 each.
+fn vectors(group: &mut Group, lens: &[usize]) -> Vec<Buffer> {
+    let mut places = Vec::new();
+    let mut offset = 0;
+    for len in lens {
+        places.push(Place { offset, bytes: 4 * len });
+        offset += (4 * len).next_multiple_of(64);
+    }
+    let slab = group.alloc(offset.max(64)).unwrap();
+    Arena::new(&slab, &places).unwrap().into_buffers()
+}
+
+/// What member `me` gives in a step: numbers whose sums are exact.
+fn given(me: usize, step: usize, i: usize) -> f32 {
+    ((me + 1) * (i % 97 + 1) + step) as f32
+}
+
+fn fill(buffer: &Buffer, me: usize, step: usize) {
+    let mut bytes = buffer.write().unwrap();
+    write(&mut bytes, (0..).map(|i| given(me, step, i)));
+}
+
+/// Holds what a call left against the closed form.
+fn verify(buffer: &Buffer, call: &Call, me: usize, size: usize, step: usize) {
+    let len = buffer.bytes() / 4;
+    let mean = |i| (0..size).map(|j| given(j, step, i)).sum::<f32>() * (1.0 / size as f32);
+    let piece = |j: usize| j * len / size..(j + 1) * len / size;
+    let wanted = |i: usize| match call {
+        Call::AllReduce(_) => Some(mean(i)),
+        Call::ReduceScatter(_) => piece(me).contains(&i).then(|| mean(i)),
+        Call::Reduce { root, .. } => (*root == me).then(|| mean(i)),
+        Call::AllGather { .. } => {
+            (0..size).find(|j| piece(*j).contains(&i)).map(|j| given(j, step, i))
+        }
+        Call::Broadcast { root } => Some(given(*root, step, i)),
+    };
+    for (i, found) in numbers(&buffer.read().unwrap()).enumerate() {
+        if let Some(wanted) = wanted(i) {
+            assert_eq!(found, wanted, "{call:?}: element {i} of {len} at member {me} of {size}");
+        }
+    }
+}
+
+fn every_call(size: usize) -> Vec<Call> {
+    let fold: Arc<dyn Fold> = Arc::new(Mean);
+    let root = size - 1;
+    vec![
+        Call::AllReduce(fold.clone()),
+        Call::AllReduce(fold.clone()),
+        Call::ReduceScatter(fold.clone()),
+        Call::AllReduce(fold.clone()),
+        Call::AllGather { element_bytes: 4 },
+        Call::Broadcast { root },
+        Call::Broadcast { root: 0 },
+        Call::Reduce { root, fold: fold.clone() },
+        Call::Reduce { root: 0, fold: fold.clone() },
+        Call::AllReduce(fold),
+    ]
+}
+
+fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
+    let algorithms = Algorithm::ALL.into_iter().map(Some).chain([None]);
+    for algorithm in algorithms.filter(|a| shares || *a != Some(Algorithm::Shared)) {
+        for &size in sizes {
+            for deterministic in [false, true] {
+                let options = GroupOptions {
+                    algorithm,
+                    deterministic,
+                    segment_bytes: 4096,
+                    ..GroupOptions::default()
+                };
+                with_group(make(size), &options, |group| {
+                    // 4500: the last of a piece's segments is short, and so is its place
+                    let buffers = vectors(group, &[0, 1, 7, 1000, 4500, 4500, 20_001]);
+                    let ids = group.bind(&buffers, soon()).unwrap();
+                    for (step, call) in every_call(size as usize).into_iter().enumerate() {
+                        // all at once, and the last first at some members
+                        let mut order: Vec<usize> = (0..ids.len()).collect();
+                        if group.me() % 2 == 1 {
+                            order.reverse();
+                        }
+                        let mut tickets = Vec::new();
+                        for at in order {
+                            fill(&buffers[at], group.me(), step);
+                            tickets.push(group.start(ids[at], call.clone()).unwrap());
+                        }
+                        for ticket in tickets {
+                            group.wait(ticket, soon()).unwrap();
+                        }
+                        for buffer in &buffers {
+                            verify(buffer, &call, group.me(), group.size(), step);
+                        }
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_and_algorithm_over_shared_memory() {
+    all_calls(|size| SHM.mesh(size), &[1, 2, 3, 4], true);
+}
+
+#[test]
+fn every_call_and_algorithm_over_tcp() {
+    all_calls(|size| TCP.mesh(size), &[2, 3, 4], false);
+}
+
+#[test]
+fn every_call_and_algorithm_where_bytes_and_writes_land_in_any_order() {
+    for seed in 0..5 {
+        let make = |size| {
+            let network = SimNetwork::new(seed, SimKnobs::default());
+            let fabrics = open(&Backend::Sim(network), size, |_| {});
+            connect(&fabrics);
+            fabrics
+        };
+        all_calls(make, &[3], false);
+    }
+}
+
+/// The same bits whatever the algorithm, segments, rings and fabric: folds in the order of members.
+#[test]
+fn deterministic_folds_have_the_same_bits() {
+    let run = |setup: Setup, options: GroupOptions| {
+        let bits = std::sync::Mutex::new(vec![Vec::new(); 4]);
+        with_group(setup.mesh(4), &options, |group| {
+            let buffers = vectors(group, &[5000]);
+            let ids = group.bind(&buffers, soon()).unwrap();
+            let me = group.me();
+            // numbers of very different size: another order has other bits
+            let number = |i: usize| {
+                ((i * 7919 + me * 104_729) % 1000) as f32
+                    * 10f32.powi((i % 9) as i32 - 4 + me as i32)
+            };
+            write(&mut buffers[0].write().unwrap(), (0..).map(number));
+            let ticket = group.start(ids[0], Call::AllReduce(Arc::new(Mean))).unwrap();
+            group.wait(ticket, soon()).unwrap();
+            bits.lock().unwrap()[me] = buffers[0].read().unwrap().to_vec();
+        });
+        let bits = bits.into_inner().unwrap();
+        assert!(bits.iter().all(|other| *other == bits[0]), "members differ");
+        bits[0].clone()
+    };
+    let base = GroupOptions { deterministic: true, ..GroupOptions::default() };
+    let first = run(SHM, GroupOptions { algorithm: Some(Algorithm::Shared), ..base.clone() });
+    for algorithm in Algorithm::ALL {
+        for (segment_bytes, rings) in [(64, 3), (1 << 20, 1)] {
+            let options =
+                GroupOptions { algorithm: Some(algorithm), segment_bytes, rings, ..base.clone() };
+            assert_eq!(run(SHM, options.clone()), first, "{options:?}");
+            if algorithm != Algorithm::Shared {
+                assert_eq!(run(TCP, options.clone()), first, "{options:?} over tcp");
+            }
+        }
+    }
+    let unordered = GroupOptions { algorithm: Some(Algorithm::Ring), ..GroupOptions::default() };
+    assert_ne!(run(SHM, unordered), first, "these numbers cannot tell an order from another");
+}
+
+#[test]
+fn a_lost_member_is_named() {
+    for setup in [SHM, TCP] {
+        let fabrics = setup.mesh(3);
+        let ranks: Vec<Rank> = (0..3).map(Rank).collect();
+        // whoever knows stays until the other knows too: his leaving is no cause
+        let both_know = std::sync::Barrier::new(2);
+        thread::scope(|scope| {
+            for (me, fabric) in fabrics.into_iter().enumerate() {
+                let (ranks, both_know) = (&ranks, &both_know);
+                scope.spawn(move || {
+                    let options = GroupOptions::default();
+                    let mut group = Group::open(fabric, ranks, me, options, soon()).unwrap();
+                    let buffers = vectors(&mut group, &[100_000]);
+                    let ids = group.bind(&buffers, soon()).unwrap();
+                    group.barrier(soon()).unwrap();
+                    if me == 1 {
+                        // leaves without a word
+                        return;
+                    }
+                    let ticket = group.start(ids[0], Call::AllReduce(Arc::new(Mean)));
+                    let error = ticket.and_then(|ticket| group.wait(ticket, soon())).unwrap_err();
+                    both_know.wait();
+                    assert!(matches!(error, GroupError::Lost { member: 1, .. }), "{error}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn who_does_not_come_is_named_at_the_deadline() {
+    with_group(SHM.mesh(2), &GroupOptions::default(), |group| {
+        let buffers = vectors(group, &[10, 10]);
+        let ids = group.bind(&buffers, soon()).unwrap();
+        if group.me() == 0 {
+            let ticket = group.start(ids[0], Call::Broadcast { root: 1 }).unwrap();
+            let short = Deadline::after(Duration::from_millis(30));
+            let error = group.wait(ticket, short).unwrap_err();
+            assert!(error.to_string().contains("member 1 (rank 1)"), "{error}");
+            let again = group.start(ids[0], Call::AllGather { element_bytes: 4 }).unwrap_err();
+            assert!(again.to_string().contains("under way"), "{again}");
+            group.barrier(soon()).unwrap();
+            group.wait(ticket, soon()).unwrap();
+        } else {
+            group.barrier(soon()).unwrap();
+            let ticket = group.start(ids[0], Call::Broadcast { root: 1 }).unwrap();
+            group.wait(ticket, soon()).unwrap();
+        }
+        let lent = buffers[1].read().unwrap();
+        let refused = group.start(ids[1], Call::AllGather { element_bytes: 4 }).unwrap_err();
+        assert!(refused.to_string().contains("lent"), "{refused}");
+        drop(lent);
+        let nobody = group.start(ids[1], Call::Broadcast { root: 2 }).unwrap_err();
+        assert!(nobody.to_string().contains("no root 2"), "{nobody}");
+    });
+}
+
+#[test]
+fn members_that_bind_other_lengths_hear_of_it() {
+    with_group(SHM.mesh(2), &GroupOptions::default(), |group| {
+        let me = group.me();
+        let buffers = vectors(group, &[10 + me]);
+        let error = group.bind(&buffers, soon()).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("(40, ") && text.contains("(44, "), "{text}");
+    });
+}

@@ -1,0 +1,78 @@
+//! What this machine can do, what is wrong with it, and what mends it: facts are looked up, transports are
+//! tried, and both are judged. Changes nothing on the machine.
+//!
+//! | file | what |
+//! |---|---|
+//! | `facts.rs` | what is known of a machine: plain data |
+//! | `tree.rs`, `look.rs` | reads them, from `/proc`, `/sys` and the fabric's survey of NICs |
+//! | `trial.rs`, `pair.rs` | writes and reads over a transport, between two ends, every byte verified |
+//! | `peer.rs` | the same with another host: a job of two members |
+//! | `judge.rs`, `judge/` | facts and trials in, findings out; pure |
+
+#![forbid(unsafe_code)]
+
+mod facts;
+mod judge;
+mod look;
+mod pair;
+mod peer;
+mod tree;
+mod trial;
+
+use serde::Serialize;
+
+use tensorwire_launch::Obstacle;
+use tensorwire_launch::Transport;
+
+pub use facts::{
+    Auto, Computer, DeviceFile, Facts, Gid, Gpu, Library, Limit, Locking, Nic, Pick, Port,
+    Provider, Rdma, SharedMemory,
+};
+pub use judge::{Finding, Severity};
+pub use peer::{DOCTOR, DoctorError, PeerExamined, doctor_member, examine_peer, hosts_of_peer};
+pub use trial::{Moved, Trial};
+
+use tensorwire_fabric::VerbsOptions;
+
+/// What was found out about this machine, and about a way to another.
+#[derive(Clone, Debug, Serialize)]
+pub struct Examination {
+    /// The worst of the findings.
+    pub verdict: Severity,
+    pub facts: Facts,
+    /// Both ends on this machine, one trial for each transport that can be opened here.
+    pub trials: Vec<Trial>,
+    pub peer: Option<PeerExamined>,
+    pub findings: Vec<Finding>,
+}
+
+/// Looks at this machine and tries its transports. `options`: which NIC, as a job would be told.
+pub fn examine(options: &VerbsOptions) -> Examination {
+    let facts = look::gather(options);
+    let mut transports = vec![Transport::Shm, Transport::Tcp];
+    if facts.rdma.obstacle.is_none() {
+        transports.push(Transport::Verbs);
+    }
+    let trials = transports.into_iter().map(|transport| trial::in_this_process(transport, options));
+    let trials = trials.collect();
+    let asked = *options != VerbsOptions::default();
+    Examination::of(facts, trials, asked)
+}
+
+impl Examination {
+    /// `asked`: the user named a NIC or a GID, so that it must be there.
+    fn of(facts: Facts, trials: Vec<Trial>, asked: bool) -> Examination {
+        let mut findings = judge::machine(&facts, asked);
+        findings.extend(trials.iter().filter_map(|trial| judge::trial(trial, &facts, None)));
+        let verdict = judge::worst(&findings);
+        Examination { verdict, facts, trials, peer: None, findings }
+    }
+
+    /// The same, with what was found out about another host.
+    pub fn with_peer(mut self, peer: PeerExamined) -> Examination {
+        self.findings.extend(judge::peer(&self.facts, &peer));
+        self.verdict = judge::worst(&self.findings);
+        self.peer = Some(peer);
+        self
+    }
+}

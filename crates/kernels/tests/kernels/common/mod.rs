@@ -1,0 +1,282 @@
+//! What the suites share: tensors that own their bytes, back ends to run on, values to run with.
+
+pub(crate) mod images;
+
+use num_traits::Float;
+use tensorwire_graph::Op;
+use tensorwire_kernels::{KernelChoice, KernelError, Kernels, SimdLevel};
+use tensorwire_memory::{TensorMut, TensorRef};
+use tensorwire_tensor::{DType, Element, TensorSpec};
+use tensorwire_testkit::skip::skip_part;
+
+/// A tensor with its own, aligned bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensor {
+    spec: TensorSpec,
+    words: Vec<u64>,
+}
+
+impl Tensor {
+    pub(crate) fn new<T: Element>(dims: &[usize], elements: &[T]) -> Tensor {
+        let mut tensor = Tensor::unwritten(T::DTYPE, dims);
+        let bytes = tensor.spec.bytes();
+        assert_eq!(bytes, size_of_val(elements));
+        tensor.bytes_mut().copy_from_slice(bytemuck::cast_slice(elements));
+        tensor
+    }
+
+    pub(crate) fn scalar<T: Element>(element: T) -> Tensor {
+        Tensor::new(&[], &[element])
+    }
+
+    /// Every byte 0xFF: NaN as a float, −1 as an integer. A kernel that adds to what an output held
+    /// shows it.
+    pub(crate) fn unwritten(dtype: DType, dims: &[usize]) -> Tensor {
+        let spec = TensorSpec::new(dtype, dims).unwrap();
+        let words = vec![u64::MAX; spec.bytes().div_ceil(8)];
+        Tensor { spec, words }
+    }
+
+    pub(crate) fn spec(&self) -> &TensorSpec {
+        &self.spec
+    }
+
+    pub(crate) fn view(&self) -> TensorRef<'_> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
+        TensorRef::new(&self.spec, &bytes[..self.spec.bytes()]).unwrap()
+    }
+
+    pub(crate) fn view_mut(&mut self) -> TensorMut<'_> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        let len = self.spec.bytes();
+        TensorMut::new(&self.spec, &mut bytes[..len]).unwrap()
+    }
+
+    pub(crate) fn to_vec<T: Element>(&self) -> Vec<T> {
+        assert_eq!(self.spec.dtype, T::DTYPE);
+        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
+        bytemuck::cast_slice(&bytes[..self.spec.bytes()]).to_vec()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = self.spec.bytes();
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..len]
+    }
+}
+
+/// Runs `op`, and returns what it says.
+pub(crate) fn try_run(
+    kernels: &Kernels,
+    op: &Op,
+    inputs: &[Tensor],
+    outputs: &mut [Tensor],
+) -> Result<(), KernelError> {
+    let inputs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::view).collect();
+    let mut outputs: Vec<TensorMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
+    kernels.run(op, &inputs, &mut outputs)
+}
+
+/// Runs `op` over the tensor in `outputs`, and returns what it says.
+pub(crate) fn try_run_in_place(
+    kernels: &Kernels,
+    op: &Op,
+    rest: &[Tensor],
+    outputs: &mut [Tensor],
+) -> Result<(), KernelError> {
+    let rest: Vec<TensorRef<'_>> = rest.iter().map(Tensor::view).collect();
+    let mut outputs: Vec<TensorMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
+    kernels.run_in_place(op, &rest, &mut outputs)
+}
+
+/// Runs an operator of one output of `dims`.
+pub(crate) fn run_one<T: Element>(
+    kernels: &Kernels,
+    op: &Op,
+    inputs: &[Tensor],
+    dims: &[usize],
+) -> Vec<T> {
+    let mut outputs = [Tensor::unwritten(T::DTYPE, dims)];
+    try_run(kernels, op, inputs, &mut outputs).unwrap();
+    outputs[0].to_vec()
+}
+
+/// Runs an operator of outputs of `dims`, all of one type.
+pub(crate) fn run_all<T: Element>(
+    kernels: &Kernels,
+    op: &Op,
+    inputs: &[Tensor],
+    dims: &[&[usize]],
+) -> Vec<Vec<T>> {
+    let mut outputs: Vec<Tensor> = dims.iter().map(|d| Tensor::unwritten(T::DTYPE, d)).collect();
+    try_run(kernels, op, inputs, &mut outputs).unwrap();
+    outputs.iter().map(Tensor::to_vec).collect()
+}
+
+/// Sequences of a batch of `batch`: how many are not over at each of up to `steps` steps.
+pub(crate) fn profile(values: &mut Values, batch: usize, steps: usize) -> Vec<i32> {
+    let mut active = Vec::new();
+    let mut most = batch;
+    for _ in 0..steps {
+        if most == 0 {
+            break;
+        }
+        most -= values.below(most.min(2) + 1);
+        if most > 0 {
+            active.push(most as i32);
+        }
+    }
+    active
+}
+
+pub(crate) fn reference() -> Kernels {
+    Kernels::open(KernelChoice::Reference, 1).unwrap()
+}
+
+/// The cpu back end at every level that this machine has, on one thread and on several.
+pub(crate) fn cpus() -> Vec<Kernels> {
+    let mut cpus = Vec::new();
+    for level in [SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512] {
+        if level > SimdLevel::detect() {
+            skip_part(&format!("this machine has no {}", level.name()));
+            continue;
+        }
+        for threads in [1, 2, 3] {
+            cpus.push(Kernels::open_at_level(level, threads));
+        }
+    }
+    cpus
+}
+
+/// All back ends.
+pub(crate) fn all() -> Vec<Kernels> {
+    let mut all = cpus();
+    all.push(reference());
+    all
+}
+
+/// What the suites are generic over.
+pub(crate) trait Real: Element + Float + Into<f64> {
+    fn of(value: f64) -> Self;
+    fn bits(self) -> u64;
+}
+
+impl Real for f32 {
+    fn of(value: f64) -> f32 {
+        value as f32
+    }
+    fn bits(self) -> u64 {
+        self.to_bits().into()
+    }
+}
+
+impl Real for f64 {
+    fn of(value: f64) -> f64 {
+        value
+    }
+    fn bits(self) -> u64 {
+        self.to_bits()
+    }
+}
+
+pub(crate) fn of<T: Real>(values: &[f64]) -> Vec<T> {
+    values.iter().map(|&v| T::of(v)).collect()
+}
+
+/// Asserts the same bits, but takes any NaN for any other.
+#[track_caller]
+pub(crate) fn assert_same<T: Real>(found: &[T], expected: &[T]) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let same = found.bits() == expected.bits() || (found.is_nan() && expected.is_nan());
+        assert!(same, "element {i}: found {found:?}, expected {expected:?}");
+    }
+}
+
+/// A small generator of test values (Steele, Lea and Flood 2014, SplitMix64).
+pub(crate) struct Values(pub(crate) u64);
+
+impl Values {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in ±2.
+    pub(crate) fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 51) as f64 - 2.0
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+
+    pub(crate) fn reals<T: Real>(&mut self, count: usize) -> Vec<T> {
+        (0..count).map(|_| T::of(self.uniform())).collect()
+    }
+
+    /// In random order, no two nearer than a step of central differences moves them: a maximum stays one.
+    pub(crate) fn apart(&mut self, count: usize) -> Vec<f64> {
+        let mut values: Vec<f64> = (0..count).map(|i| i as f64 * 0.01 - 0.5).collect();
+        for i in (1..count).rev() {
+            values.swap(i, self.below(i + 1));
+        }
+        values
+    }
+
+    /// As `reals`, with zeros of both signs, infinities, NaN and subnormals among them.
+    pub(crate) fn odd_reals<T: Real>(&mut self, count: usize) -> Vec<T> {
+        let odd = [
+            T::zero(),
+            T::neg_zero(),
+            T::infinity(),
+            T::neg_infinity(),
+            T::nan(),
+            T::min_positive_value() / (T::one() + T::one()),
+            T::max_value(),
+        ];
+        let mut one = |_| match self.below(4) {
+            0 => odd[self.below(odd.len())],
+            _ => T::of(self.uniform()),
+        };
+        (0..count).map(&mut one).collect()
+    }
+
+    /// Labels of `classes`, some of them padding; all padding where there is no class.
+    pub(crate) fn labels(&mut self, count: usize, classes: usize) -> Vec<i32> {
+        (0..count)
+            .map(|_| match classes {
+                0 => -1,
+                _ => self.below(classes + 1) as i32 - 1,
+            })
+            .collect()
+    }
+}
+
+/// (f(x + h·eᵢ) − f(x − h·eᵢ)) / 2h for every i: the gradient of `f` at `x`, with an error of the
+/// order of h² and of eps/h; h = 1e-5 gives some 1e-10 for values and derivatives around 1.
+pub(crate) fn central_differences(x: &[f64], f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
+    const STEP: f64 = 1e-5;
+    let mut moved = x.to_vec();
+    (0..x.len())
+        .map(|i| {
+            moved[i] = x[i] + STEP;
+            let above = f(&moved);
+            moved[i] = x[i] - STEP;
+            let below = f(&moved);
+            moved[i] = x[i];
+            (above - below) / (2.0 * STEP)
+        })
+        .collect()
+}
+
+#[track_caller]
+pub(crate) fn assert_close(found: &[f64], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len());
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let difference = (found - expected).abs();
+        assert!(difference <= tolerance, "element {i}: found {found}, expected {expected}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The store from end to end, over real rings in shared memory and over TCP: workers and servers as threads,
+//! closed forms.
+
+mod controls;
+mod deaths;
+mod modes;
+mod replaced;
+mod rows;
+mod rule;
+mod support;
+mod values;

@@ -1,0 +1,177 @@
+//! What a launcher hands down to one member: who it is, whom to call, and the job's secret. It goes
+//! through the member's standard input, so that no argument list or environment shows the secret.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Incarnation, JobId, Rank};
+use tensorwire_fabric::{JobCredentials, Secret};
+
+use crate::launcher::JobSpec;
+use crate::store_job::StorePlace;
+
+/// One member's place in a job. Travels as one line of JSON; is never printed whole.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Assignment {
+    job_id: u64,
+    secret: String,
+    rank: u32,
+    /// Number of members at the job's beginning; a replacement's rank is beyond it.
+    world: u32,
+    /// By rank.
+    incarnations: Vec<u64>,
+    /// The launcher's own incarnation.
+    launcher: u64,
+    /// Where the launcher listens.
+    pub coordinator: SocketAddr,
+    /// Members of the job on this one's host, itself included.
+    pub members_here: u32,
+    /// What it is in a store, if the job is one.
+    pub store: Option<StorePlace>,
+    /// The job's processes were started by somebody who may tell all of them to end when one does.
+    pub joined: bool,
+    /// How long a silent launcher is believed to be alive, in milliseconds.
+    pub liveness_ms: u64,
+    /// Which job it is, for whoever starts members of several kinds.
+    pub kind: String,
+    /// What to do; read by the job's own code.
+    pub payload: serde_json::Value,
+}
+
+/// What all assignments of a job have in common.
+#[derive(Clone, Debug)]
+pub struct JobIdentity {
+    pub credentials: JobCredentials,
+    /// Number of members at the beginning.
+    pub world: usize,
+    /// By rank, replacements behind the others.
+    pub incarnations: Vec<Incarnation>,
+    pub launcher: Incarnation,
+}
+
+impl JobIdentity {
+    /// A fresh job of `world` members, told apart from every other by random numbers.
+    pub fn random(world: usize) -> JobIdentity {
+        let number = || u64::from_le_bytes(tensorwire_fabric::handshake::random_bytes());
+        let secret = Secret(tensorwire_fabric::handshake::random_bytes());
+        JobIdentity {
+            credentials: JobCredentials { job_id: JobId(number()), secret },
+            world,
+            incarnations: (0..world).map(|_| Incarnation(number())).collect(),
+            launcher: Incarnation(number()),
+        }
+    }
+
+    /// One more member, in the place of another; returns its rank.
+    pub(crate) fn extend(&mut self) -> Rank {
+        let number = u64::from_le_bytes(tensorwire_fabric::handshake::random_bytes());
+        self.incarnations.push(Incarnation(number));
+        // fits: a job has far fewer than 2^32 members
+        Rank(self.incarnations.len() as u32 - 1)
+    }
+
+    /// What the member `rank` of the job `spec` is told, which runs where the member `home` is or was.
+    pub(crate) fn assignment(
+        &self,
+        rank: Rank,
+        home: Rank,
+        coordinator: SocketAddr,
+        spec: &JobSpec,
+    ) -> Assignment {
+        Assignment {
+            job_id: self.credentials.job_id.0,
+            secret: hex::encode(self.credentials.secret.0),
+            rank: rank.0,
+            // fits: a job has far fewer than 2^32 members
+            world: self.world as u32,
+            incarnations: self.incarnations.iter().map(|incarnation| incarnation.0).collect(),
+            launcher: self.launcher.0,
+            coordinator,
+            // fits: a job has far fewer than 2^32 members
+            members_here: spec.hosts.neighbours(home, self.world) as u32,
+            store: None,
+            joined: spec.gathering.is_some(),
+            // fits: a deadline is at most an hour
+            liveness_ms: spec.liveness.as_millis() as u64,
+            kind: spec.kind.clone(),
+            payload: spec.payload.clone(),
+        }
+    }
+}
+
+impl Assignment {
+    pub fn rank(&self) -> Rank {
+        Rank(self.rank)
+    }
+
+    /// Number of members, where a replacement and whom it replaces are one.
+    pub fn world(&self) -> usize {
+        self.world as usize
+    }
+
+    /// The same for a way on which others may listen.
+    pub(crate) fn without_secret(self) -> Assignment {
+        Assignment { secret: String::new(), ..self }
+    }
+
+    /// The same where the receiver knows the secret.
+    pub(crate) fn with_secret(self, secret: &Secret) -> Assignment {
+        Assignment { secret: hex::encode(secret.0), ..self }
+    }
+
+    /// The job's identity, none where the assignment is garbled.
+    pub(crate) fn identity(&self) -> Option<JobIdentity> {
+        let secret: [u8; 32] = hex::decode(&self.secret).ok()?.try_into().ok()?;
+        if self.rank as usize >= self.incarnations.len() {
+            return None;
+        }
+        let job_id = JobId(self.job_id);
+        Some(JobIdentity {
+            credentials: JobCredentials { job_id, secret: Secret(secret) },
+            world: self.world as usize,
+            incarnations: self.incarnations.iter().map(|&number| Incarnation(number)).collect(),
+            launcher: Incarnation(self.launcher),
+        })
+    }
+}
+
+impl std::fmt::Debug for Assignment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Assignment")
+            .field("rank", &self.rank)
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_assignment_survives_its_trip_through_json() {
+        let identity = JobIdentity::random(3);
+        let at = SocketAddr::from(([127, 0, 0, 1], 9));
+        let hosts = "127.0.0.1,192.0.2.7".parse().unwrap();
+        let sent =
+            identity.assignment(Rank(2), Rank(2), at, &JobSpec { hosts, ..JobSpec::nothing() });
+        let line = serde_json::to_string(&sent).unwrap();
+        let got: Assignment = serde_json::from_str(&line).unwrap();
+        let back = got.identity().unwrap();
+        assert_eq!(back.credentials, identity.credentials);
+        assert_eq!(back.incarnations, identity.incarnations);
+        assert_eq!((got.rank(), got.world(), got.members_here), (Rank(2), 3, 2));
+        assert!(!format!("{got:?}").contains(&sent.secret), "the secret is never printed");
+    }
+
+    #[test]
+    fn a_garbled_assignment_has_no_identity() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 9));
+        let mut garbled =
+            JobIdentity::random(1).assignment(Rank(0), Rank(0), at, &JobSpec::nothing());
+        garbled.secret.pop();
+        assert!(garbled.identity().is_none());
+        let outside = JobIdentity::random(1).assignment(Rank(1), Rank(1), at, &JobSpec::nothing());
+        assert!(outside.identity().is_none());
+    }
+}

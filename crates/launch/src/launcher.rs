@@ -1,0 +1,695 @@
+//! The launcher: starts the members of a job, here and on other hosts, introduces them to each other, shows
+//! what they say, and watches them. However a member ends, the job ends: the first cause is found, and no
+//! process is left behind.
+
+mod acceptor;
+mod membership;
+mod process;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{Member as Identity, VerbsOptions, VerbsUnusable, verbs_usable};
+
+use crate::assignment::JobIdentity;
+use crate::control::{FromMember, ToMember, write_frame};
+use crate::hosts::{Hosts, HostsError};
+use crate::negotiate::{Choice, Offer, choose};
+use crate::rendezvous::{Gathering, JoinedProcess, RendezvousError};
+use crate::start::start;
+use crate::store_job::{StoreJob, StorePlace};
+use crate::transport::Transport;
+use crate::verdict::{End, FirstFailure, Seen, first_failure};
+use acceptor::{Acceptor, Event};
+use membership::Membership;
+use process::{Ended, Exit, Process};
+
+/// How often the launcher looks around.
+const TICK: Duration = Duration::from_millis(20);
+/// How long, after the first failure, the other members may say what they saw.
+const SETTLE: Duration = Duration::from_millis(700);
+/// How long a launcher that is told to end looks for the reason, where who started all processes may have told
+/// them so because one died.
+pub(crate) const REASON_PATIENCE: Duration = Duration::from_millis(300);
+/// A gap between two looks that means that the launcher itself did not run.
+const SUSPENDED: Duration = Duration::from_secs(2);
+/// What the launcher takes in between two looks.
+const EVENTS_MAX: usize = 10_000;
+/// How long a member of another host may take to be started and to call, if a silent one is not believed
+/// to be alive for longer: logging in takes seconds on a slow machine.
+pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A job to launch.
+#[derive(Clone, Debug)]
+pub struct JobSpec {
+    /// The program that becomes a member: it reads its [`crate::Assignment`] from standard input.
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    /// Told to the members, so that one program can serve several kinds of jobs.
+    pub kind: String,
+    /// What each member is, by rank: `worker 0`, `server 1`.
+    pub roles: Vec<String>,
+    pub payload: serde_json::Value,
+    /// Where the members run.
+    pub hosts: Hosts,
+    /// Where members wait that somebody else started; those who are not there are started by the launcher.
+    pub gathering: Option<Arc<Gathering>>,
+    /// Arguments with which `program` becomes the command in the arguments behind them, and ends when its
+    /// parent does: what starts the members of other hosts is run so.
+    pub run_with_parent: Vec<String>,
+    /// Members are told by the environment that they are some ([`crate::MEMBER`], [`crate::RUN_WITH_PARENT`]), so that the
+    /// arguments can be the program's own.
+    pub marks_members: bool,
+    /// RDMA is wanted and nothing else: a job with members here is not begun if this host cannot.
+    pub verbs: Option<VerbsOptions>,
+    /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
+    /// other hosts reach this one.
+    pub listen: Option<SocketAddr>,
+    /// The launcher is the scheduler of a store of workers and servers, in this order of ranks. Whoever comes
+    /// behind them has no part in the store, and the job cannot do without.
+    pub store: Option<StoreJob>,
+    /// How long a silent member is believed to be alive.
+    pub liveness: Duration,
+    /// Set to end the job.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+/// What happens while a job runs.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// Members of other hosts call this address.
+    Listening {
+        at: SocketAddr,
+    },
+    /// How bytes travel, where that was not given or not sure.
+    Transport(Choice),
+    Started {
+        rank: Rank,
+        pid: u32,
+    },
+    /// All members have been introduced to each other.
+    Introduced,
+    Progress {
+        rank: Rank,
+        step: u64,
+        value: serde_json::Value,
+    },
+    /// What a member recorded, in the job's own form, in order.
+    Recorded {
+        rank: Rank,
+        values: Vec<serde_json::Value>,
+    },
+    /// A worker of an elastic store was lost; `left` of them go on.
+    Shrunk {
+        rank: Rank,
+        why: String,
+        left: usize,
+    },
+    /// A server of a store was lost; the member `by` is started to take its place.
+    Replacing {
+        server: u32,
+        rank: Rank,
+        why: String,
+        by: Rank,
+    },
+    /// It is up: the workers bring it up to date.
+    Replaced {
+        server: u32,
+        by: Rank,
+    },
+}
+
+/// A job that was done.
+#[derive(Clone, Debug)]
+pub struct JobOutcome {
+    /// What each member reported, by rank; those whose loss the job survived reported nothing.
+    pub reports: BTreeMap<Rank, serde_json::Value>,
+    /// What the members agreed on, where they were asked.
+    pub negotiated: Option<Transport>,
+}
+
+/// Why a job was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    #[error(
+        "cannot listen on {at}: {source}; give another --listen ADDRESS:PORT, or port 0 to let the system choose"
+    )]
+    Listen { at: SocketAddr, source: std::io::Error },
+    #[error("{0}")]
+    Hosts(#[from] HostsError),
+    #[error("{0}")]
+    Enlist(#[from] RendezvousError),
+    #[error("{0}")]
+    Verbs(#[from] VerbsUnusable),
+    #[error("cannot start {role}: {program}: {source}")]
+    Spawn { role: String, program: PathBuf, source: std::io::Error },
+    #[error("interrupted")]
+    Interrupted,
+    #[error("{role} (rank {rank}) made another plan than {first}; do all run the same version?")]
+    PlansDiffer { rank: Rank, role: String, first: String },
+    /// The members gave up a launcher that was stopped itself.
+    #[error(
+        "the launcher itself was stopped for {for_s:.1} s, and its members gave it up; raise --deadline to survive that"
+    )]
+    Suspended { for_s: f64 },
+    #[error("{0}")]
+    Failed(Box<FirstFailure>),
+}
+
+impl JobError {
+    /// Did the user's command make this, so that another command mends it?
+    pub fn is_user_error(&self) -> bool {
+        match self {
+            JobError::Listen { .. } | JobError::Hosts(_) | JobError::Verbs(_) => true,
+            JobError::Failed(failure) => failure.user_error,
+            _ => false,
+        }
+    }
+}
+
+/// Launches a job and stays until it is done or has failed. All members have ended when it returns.
+///
+/// # Errors
+/// When a member fails that the job cannot do without, or the job is interrupted.
+///
+/// # Panics
+/// If there is a store whose nodes are others than the roles.
+pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOutcome, JobError> {
+    let world = spec.roles.len();
+    let here = (0..world as u32).map(Rank).find(|rank| spec.hosts.is_here(*rank));
+    if let (Some(options), Some(_)) = (&spec.verbs, here) {
+        let why = verbs_usable(options)?;
+        let choice = Choice { transport: Transport::Verbs, why, fallback: false };
+        on_update(Update::Transport(choice));
+    }
+    let Entrance { listener, at, waiting } = Entrance::open(spec)?;
+    if spec.hosts.any_remote() && spec.gathering.is_none() {
+        on_update(Update::Listening { at });
+    }
+    let mut identity = JobIdentity::random(world);
+    if let Some(gathering) = &spec.gathering {
+        identity.credentials.secret = gathering.job_secret();
+    }
+    let (events, inbox) = channel();
+    let mut acceptor = Acceptor {
+        listener,
+        job: identity.credentials.clone(),
+        expected: (0..world as u32).map(|rank| identity.member(Rank(rank))).collect(),
+        me: Identity { rank: Rank(u32::MAX), incarnation: identity.launcher },
+        events,
+        busy: Arc::new(AtomicUsize::new(0)),
+    };
+    let mut launcher = Launcher {
+        spec,
+        at,
+        waiting,
+        identity,
+        members: Vec::new(),
+        ends: 0,
+        fatal: false,
+        negotiated: None,
+        introduced: false,
+        suspended: None,
+        interrupted: None,
+        store: spec.store.map(|store| Membership::new(store, spec)),
+    };
+    for rank in (0..world as u32).map(Rank) {
+        let place = spec.store.and_then(|store| store.place(rank));
+        launcher.start(rank, rank, place, on_update)?;
+    }
+    launcher.watch(&mut acceptor, &inbox, on_update)
+    // dropping the launcher kills and reaps whoever is left
+}
+
+/// Where members come in.
+struct Entrance {
+    listener: TcpListener,
+    /// Where they find it.
+    at: SocketAddr,
+    /// Who is there already, by rank.
+    waiting: VecDeque<Option<JoinedProcess>>,
+}
+
+impl Entrance {
+    fn open(spec: &JobSpec) -> Result<Entrance, JobError> {
+        if let Some(gathering) = &spec.gathering {
+            let (listener, waiting) = gathering.take_over()?;
+            return Ok(Entrance { listener, at: gathering.reached_at(&waiting), waiting });
+        }
+        let front = spec.hosts.front(spec.listen, spec.roles.len())?;
+        let listen = |source| JobError::Listen { at: front.listen, source };
+        let listener = TcpListener::bind(front.listen).map_err(listen)?;
+        listener.set_nonblocking(true).map_err(listen)?;
+        let mut at = listener.local_addr().map_err(listen)?;
+        if let Some(address) = front.reached_at {
+            at.set_ip(address);
+        }
+        Ok(Entrance { listener, at, waiting: VecDeque::new() })
+    }
+}
+
+struct Launcher<'a> {
+    spec: &'a JobSpec,
+    /// Where members find this launcher.
+    at: SocketAddr,
+    /// Who has joined and is not told yet what it is, from the next rank on.
+    waiting: VecDeque<Option<JoinedProcess>>,
+    identity: JobIdentity,
+    /// By rank.
+    members: Vec<MemberState>,
+    /// Ends noticed so far.
+    ends: u32,
+    /// A member has ended without which the job cannot go on.
+    fatal: bool,
+    negotiated: Option<Transport>,
+    introduced: bool,
+    /// How long this process did not run, if the members ended in that time.
+    suspended: Option<Duration>,
+    /// When it was told to end.
+    interrupted: Option<Instant>,
+    /// Who of a store lives, and what follows from that.
+    store: Option<Membership>,
+}
+
+struct MemberState {
+    role: String,
+    process: Process,
+    /// Its host, where that is not the launcher's.
+    host: Option<String>,
+    exit: Option<Exit>,
+    control: Option<TcpStream>,
+    hung_up: bool,
+    last_heard: Instant,
+    step: u64,
+    offer: Option<Offer>,
+    ready: Option<(Vec<String>, String)>,
+    report: Option<serde_json::Value>,
+    end: End,
+    order: u32,
+    /// It is a node of a store that stands.
+    joined: bool,
+    /// It ended too early, and the job goes on without it.
+    survived: bool,
+    /// It said that a signal told it to end.
+    told_to_end: bool,
+}
+
+impl Launcher<'_> {
+    /// Starts the next member, `rank`, where the member `home` of the job's beginning is or was.
+    fn start(
+        &mut self,
+        rank: Rank,
+        home: Rank,
+        store: Option<StorePlace>,
+        on_update: &mut dyn FnMut(Update),
+    ) -> Result<(), JobError> {
+        let spec = self.spec;
+        let role = spec.roles[home.index()].clone();
+        let program = || spec.program.clone();
+        let failed = |source| JobError::Spawn { role: role.clone(), program: program(), source };
+        let mut assignment = self.identity.assignment(rank, home, self.at, spec);
+        assignment.store = store;
+        let mut host = (!spec.hosts.is_here(home)).then(|| spec.hosts.name(home).to_string());
+        let process = match (self.waiting.pop_front().flatten(), &spec.gathering) {
+            (Some(mut joined), Some(gathering)) => {
+                // one that is gone is found by its end
+                let _ = gathering.assign(&mut joined, assignment);
+                Process::Joined(joined)
+            }
+            (_, gathering) => {
+                // nobody else starts one more
+                host = host.filter(|_| gathering.is_none());
+                let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
+                Process::Child(start(spec, home, &line).map_err(failed)?)
+            }
+        };
+        on_update(Update::Started { rank, pid: process.pid() });
+        self.members.push(MemberState {
+            role,
+            process,
+            host,
+            exit: None,
+            control: None,
+            hung_up: false,
+            last_heard: Instant::now(),
+            step: 0,
+            offer: None,
+            ready: None,
+            report: None,
+            end: End::None,
+            order: 0,
+            joined: false,
+            survived: false,
+            told_to_end: false,
+        });
+        Ok(())
+    }
+
+    fn watch(
+        &mut self,
+        acceptor: &mut Acceptor,
+        inbox: &Receiver<Event>,
+        on_update: &mut dyn FnMut(Update),
+    ) -> Result<JobOutcome, JobError> {
+        let (mut last_beat, mut last_look) = (Instant::now(), Instant::now());
+        let mut failing: Option<Instant> = None;
+        loop {
+            if self.is_to_end() {
+                self.stop("interrupted");
+                return Err(JobError::Interrupted);
+            }
+            acceptor.answer();
+            self.hear(inbox, on_update);
+            self.forgive_suspension(&mut last_look);
+            if last_beat.elapsed() >= self.spec.liveness / 10 {
+                last_beat = Instant::now();
+                self.tell_all(&ToMember::Heartbeat);
+            }
+            self.reap();
+            self.notice_silence();
+            self.negotiate(on_update);
+            self.introduce(on_update)?;
+            self.manage_store(acceptor, on_update)?;
+            if self.members.iter().all(|member| member.done() || member.survived) {
+                return Ok(self.outcome());
+            }
+            if self.fatal {
+                let since = *failing.get_or_insert_with(Instant::now);
+                let all_over = self.members.iter().all(|m| m.end != End::None || m.done());
+                // who was told to end is killed soon
+                let settle = if self.interrupted.is_some() { SETTLE / 3 } else { SETTLE };
+                if all_over || since.elapsed() >= settle {
+                    let failure = first_failure(&self.seen());
+                    self.stop("another member failed");
+                    return Err(match (failure, self.suspended) {
+                        (_, Some(gap)) => JobError::Suspended { for_s: gap.as_secs_f64() },
+                        (Some(failure), None) => JobError::Failed(Box::new(failure)),
+                        (None, None) => JobError::Interrupted,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Was it told to end, and has found no better reason to?
+    fn is_to_end(&mut self) -> bool {
+        if !self.spec.interrupt.load(Ordering::Relaxed) {
+            return false;
+        }
+        let since = *self.interrupted.get_or_insert_with(Instant::now);
+        self.spec.gathering.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
+    }
+
+    fn outcome(&mut self) -> JobOutcome {
+        let done = (0u32..).map(Rank).zip(&mut self.members).filter(|(_, member)| member.done());
+        let reports = done.map(|(rank, m)| (rank, m.report.take().unwrap_or_default())).collect();
+        JobOutcome { reports, negotiated: self.negotiated }
+    }
+
+    /// Takes in what was said; waits one tick if nothing was.
+    fn hear(&mut self, inbox: &Receiver<Event>, on_update: &mut dyn FnMut(Update)) {
+        let first = inbox.recv_timeout(TICK).ok();
+        let more = inbox.try_iter();
+        // bounded: a talkative job must not keep the launcher from looking around
+        for event in first.into_iter().chain(more).take(EVENTS_MAX) {
+            match event {
+                // it had called before it was lost
+                Event::Joined { rank, .. } if self.members[rank.index()].survived => {}
+                Event::Joined { rank, stream } => {
+                    // a member that does not read must not hold up the others
+                    let _ = stream.set_write_timeout(Some(TICK));
+                    let member = &mut self.members[rank.index()];
+                    member.last_heard = Instant::now();
+                    member.control = Some(stream);
+                }
+                Event::HungUp { rank } => self.members[rank.index()].hung_up = true,
+                Event::Said { rank, message } => self.said(rank, message, on_update),
+            }
+        }
+    }
+
+    fn said(&mut self, rank: Rank, message: FromMember, on_update: &mut dyn FnMut(Update)) {
+        let member = &mut self.members[rank.index()];
+        if member.survived {
+            return;
+        }
+        member.last_heard = Instant::now();
+        self.heard(rank);
+        let member = &mut self.members[rank.index()];
+        match message {
+            FromMember::Offer(offer) => {
+                member.offer = Some(offer);
+                // whoever comes later takes what was chosen
+                if let Some(transport) = self.negotiated {
+                    self.tell(&[rank], &ToMember::Transport(transport));
+                }
+            }
+            FromMember::Ready { endpoints, plan_digest } => {
+                member.ready = Some((endpoints, plan_digest));
+                self.is_ready(rank);
+            }
+            FromMember::ToldToEnd => member.told_to_end = true,
+            FromMember::Connected => self.is_connected(rank),
+            FromMember::EnterBarrier { number } => self.enter_barrier(rank, number),
+            FromMember::Heartbeat { step } => member.step = member.step.max(step),
+            FromMember::Progress { step, value } => {
+                member.step = member.step.max(step);
+                on_update(Update::Progress { rank, step, value });
+            }
+            FromMember::Records { values } => on_update(Update::Recorded { rank, values }),
+            FromMember::Failed { step, error, user_error, lost_peer } => {
+                let lost_peer = lost_peer.map(Rank);
+                self.end(rank, End::Failed { step, error, user_error, lost_peer });
+            }
+            FromMember::Finished { report } => member.report = Some(report),
+        }
+    }
+
+    fn end(&mut self, rank: Rank, end: End) {
+        if self.note_end(rank, end) {
+            self.judge_end(rank);
+        }
+    }
+
+    /// True for the first end of this member.
+    fn note_end(&mut self, rank: Rank, end: End) -> bool {
+        let member = &mut self.members[rank.index()];
+        let first = member.end == End::None;
+        if first {
+            member.end = end;
+            member.order = self.ends;
+            self.ends += 1;
+        }
+        first
+    }
+
+    /// Exit statuses. What a dead process said last is heard first: its end counts once its
+    /// connection has been read to the end.
+    fn reap(&mut self) {
+        for index in 0..self.members.len() {
+            let member = &mut self.members[index];
+            if member.exit.is_none() {
+                member.exit = member.process.try_wait();
+            }
+            let Some(exit) = member.exit else { continue };
+            let heard_out = member.hung_up || member.control.is_none();
+            if heard_out && member.done() {
+                // fits: the world is a u32
+                self.has_left(Rank(index as u32));
+            } else if heard_out {
+                let (host, called) = (member.host.as_deref(), member.control.is_some());
+                let ended = Ended { host, called, told_to_end: member.told_to_end };
+                let how = exit.describe(self.spec, &ended);
+                // fits: the world is a u32
+                self.end(Rank(index as u32), End::Died { how });
+            }
+        }
+    }
+
+    fn notice_silence(&mut self) {
+        for index in 0..self.members.len() {
+            let member = &self.members[index];
+            let silent = member.last_heard.elapsed();
+            let unreached = member.host.as_ref().filter(|_| member.control.is_none());
+            let patience = match unreached {
+                Some(_) => self.spec.liveness.max(START_PATIENCE),
+                None => self.spec.liveness,
+            };
+            // whoever has joined a store is its scheduler's to give up
+            if silent < patience || member.exit.is_some() || member.joined {
+                continue;
+            }
+            let for_s = silent.as_secs_f64();
+            let end = match unreached {
+                None => End::Silent { for_s },
+                Some(host) => {
+                    let why = member.process.why_unreached(self.spec, host, self.at, for_s);
+                    End::Unreached { why }
+                }
+            };
+            self.end(Rank(index as u32), end);
+        }
+    }
+
+    /// If this process itself did not run (Ctrl-Z, a suspended machine), silence meant nothing.
+    fn forgive_suspension(&mut self, last_look: &mut Instant) {
+        let gap = last_look.elapsed();
+        *last_look = Instant::now();
+        if gap >= SUSPENDED {
+            tracing::warn!("the launcher did not run for {:.1} s", gap.as_secs_f64());
+            for member in &mut self.members {
+                member.last_heard = Instant::now();
+                member.exit = member.process.try_wait();
+            }
+            // a member gives its launcher up after half the liveness at the earliest, with status 1
+            let gave_up = |m: &MemberState| m.exit.is_some_and(Exit::gave_up);
+            let own_fault = gap >= self.spec.liveness / 2 && self.members.iter().any(gave_up);
+            self.suspended = own_fault.then_some(gap);
+            for rank in (0..self.members.len() as u32).map(Rank) {
+                self.heard(rank);
+            }
+        }
+    }
+
+    /// Once every member has said what it can, chooses for all.
+    fn negotiate(&mut self, on_update: &mut dyn FnMut(Update)) {
+        let hosts = &self.spec.hosts;
+        let offers = (0u32..).map(Rank).zip(&self.members);
+        let offers = offers.map(|(rank, member)| Some((hosts.name(rank), member.offer.as_ref()?)));
+        let offers: Option<Vec<(&str, &Offer)>> = offers.collect();
+        let Some(offers) = offers.filter(|_| self.negotiated.is_none()) else {
+            return;
+        };
+        let choice = choose(&offers);
+        self.negotiated = Some(choice.transport);
+        self.tell_all(&ToMember::Transport(choice.transport));
+        on_update(Update::Transport(choice));
+    }
+
+    /// Once every member has said where it is, tells everyone.
+    fn introduce(&mut self, on_update: &mut dyn FnMut(Update)) -> Result<(), JobError> {
+        let ready: Option<Vec<&(Vec<String>, String)>> =
+            self.members.iter().map(|member| member.ready.as_ref()).collect();
+        let Some(ready) = ready.filter(|_| !self.introduced) else {
+            return Ok(());
+        };
+        let other = ready.iter().position(|(_, digest)| *digest != ready[0].1);
+        if let Some(index) = other {
+            let (role, first) = (self.members[index].role.clone(), self.members[0].role.clone());
+            return Err(JobError::PlansDiffer { rank: Rank(index as u32), role, first });
+        }
+        let endpoints = ready.iter().map(|(endpoints, _)| Some(endpoints.clone())).collect();
+        self.tell_all(&ToMember::Peers { endpoints });
+        self.introduced = true;
+        on_update(Update::Introduced);
+        Ok(())
+    }
+
+    fn tell(&mut self, ranks: &[Rank], message: &ToMember) {
+        for rank in ranks {
+            if let Some(control) = &mut self.members[rank.index()].control {
+                // as for all
+                let _ = write_frame(control, message);
+            }
+        }
+    }
+
+    fn tell_all(&mut self, message: &ToMember) {
+        for member in &mut self.members {
+            if let Some(control) = &mut member.control {
+                // a member that cannot be told is noticed by its silence or its end
+                let _ = write_frame(control, message);
+            }
+        }
+    }
+
+    /// What may have ended the job.
+    fn seen(&self) -> Vec<Seen> {
+        let furthest = self.members.iter().map(|member| member.step).max().unwrap_or_default();
+        // a store's server has no steps of its own: it is where the workers are
+        let is_server = |rank: Rank| {
+            let is_worker = |store: StoreJob| rank.0 < store.workers || self.is_beside(rank);
+            self.spec.store.is_some_and(|store| !is_worker(store))
+        };
+        let seen = |(rank, member): (Rank, &MemberState)| Seen {
+            rank,
+            role: member.role.clone(),
+            pid: member.process.pid(),
+            host: member.host.clone(),
+            step: if is_server(rank) { furthest } else { member.step },
+            end: member.end.clone(),
+            order: member.order,
+        };
+        let members = (0u32..).map(Rank).zip(&self.members);
+        members.filter(|(_, member)| !member.survived).map(seen).collect()
+    }
+
+    /// Ends all members: first by word, then, after a moment, by force. Those that somebody else started
+    /// are told by the gathering, later: when they end, this process may be ended, too.
+    fn stop(&mut self, reason: &str) {
+        if let Some(gathering) = &self.spec.gathering {
+            let joined = self.members.iter_mut().filter(|m| m.process.has_joined());
+            joined
+                .filter_map(|m| m.control.take())
+                .for_each(|control| gathering.stop_later(control));
+        }
+        self.tell_all(&ToMember::Stop { reason: reason.to_string() });
+        let deadline = Deadline::after(SETTLE / 2);
+        let lives = |m: &MemberState| m.exit.is_none() && !m.process.has_joined();
+        while !deadline.passed() && self.members.iter().any(lives) {
+            std::thread::sleep(Duration::from_millis(5));
+            for member in self.members.iter_mut().filter(|m| m.exit.is_none()) {
+                member.exit = member.process.try_wait();
+            }
+        }
+    }
+}
+
+impl Drop for Launcher<'_> {
+    fn drop(&mut self) {
+        for member in self.members.iter_mut().filter(|member| member.exit.is_none()) {
+            // a thread that listens holds the connection, too; those of other hosts end with it
+            if let Some(control) = &member.control {
+                let _ = control.shutdown(Shutdown::Both);
+            }
+            // SIGKILL ends stopped processes too
+            member.process.kill_and_reap();
+        }
+    }
+}
+
+impl MemberState {
+    /// It has reported and ended well.
+    fn done(&self) -> bool {
+        self.report.is_some() && self.exit.is_some_and(Exit::is_good)
+    }
+}
+
+#[cfg(test)]
+impl JobSpec {
+    /// A job of nobody.
+    pub(crate) fn nothing() -> JobSpec {
+        JobSpec {
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            kind: String::new(),
+            roles: Vec::new(),
+            payload: serde_json::Value::Null,
+            hosts: Hosts::default(),
+            gathering: None,
+            run_with_parent: Vec::new(),
+            marks_members: false,
+            verbs: None,
+            listen: None,
+            store: None,
+            liveness: Duration::from_secs(6),
+            interrupt: Arc::default(),
+        }
+    }
+}

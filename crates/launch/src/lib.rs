@@ -1,0 +1,31 @@
+//! Starts the processes of a job and keeps them together: on one host or several, or as processes that somebody else
+//! started. Introduces them to each other, watches them, and ends all with one first cause. Names no tensor; reads no
+//! environment and no arguments.
+#![forbid(unsafe_code)]
+
+mod assignment;
+mod control;
+mod exit;
+mod hosts;
+mod launcher;
+mod member;
+mod negotiate;
+pub mod rendezvous;
+mod start;
+mod store_job;
+mod transport;
+mod verdict;
+
+pub use assignment::{Assignment, JobIdentity};
+pub use hosts::{Hosts, HostsError, Placement, RSH};
+pub use launcher::{JobError, JobOutcome, JobSpec, Update, launch};
+pub use member::{
+    Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,
+};
+pub use negotiate::{Choice, Obstacle};
+pub use start::{MEMBER, RUN_WITH_PARENT};
+pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
+pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
+pub use tensorwire_kvstore::proto::Role;
+pub use transport::Transport;
+pub use verdict::{FirstFailure, Remark};

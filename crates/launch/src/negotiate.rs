@@ -1,0 +1,124 @@
+//! Which transport the members of several hosts take where `--transport auto` leaves it open. The
+//! launcher decides once, for all, from what each of them can. Pure; the NIC is asked elsewhere.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_fabric::VerbsUnusable;
+
+use crate::transport::Transport;
+
+/// What one member says before anything is opened: the NIC that it would take, or what is in the way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    pub(crate) verbs: Result<String, Obstacle>,
+}
+
+/// Why a host cannot use RDMA, and what mends it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Obstacle {
+    pub reason: String,
+    pub mend: String,
+}
+
+/// What was chosen, and why, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub transport: Transport,
+    pub why: String,
+    /// It is slower than what was hoped for, and somebody should know.
+    pub fallback: bool,
+}
+
+impl From<VerbsUnusable> for Obstacle {
+    fn from(VerbsUnusable { reason, mend }: VerbsUnusable) -> Obstacle {
+        Obstacle { reason, mend }
+    }
+}
+
+/// RDMA if all can, else TCP. `offers`: each member's host and what it says.
+pub(crate) fn choose(offers: &[(&str, &Offer)]) -> Choice {
+    // members of one host say the same
+    let each_host = |wanted: &dyn Fn(&Offer) -> Option<String>| {
+        let mut said: Vec<(&str, String)> = Vec::new();
+        for (host, offer) in offers {
+            let new = !said.iter().any(|(earlier, _)| earlier == host);
+            if let Some(what) = wanted(offer).filter(|_| new) {
+                said.push((host, what));
+            }
+        }
+        said.iter().map(|(host, what)| format!("{host}: {what}")).collect::<Vec<_>>()
+    };
+    let cannot = each_host(&|offer| {
+        let obstacle = offer.verbs.as_ref().err()?;
+        Some(format!("{}; {}", obstacle.reason, obstacle.mend))
+    });
+    if cannot.is_empty() {
+        let can = each_host(&|offer| offer.verbs.clone().ok());
+        let why = format!("every host can; {}", can.join("; "));
+        return Choice { transport: Transport::Verbs, why, fallback: false };
+    }
+    let why = format!("RDMA cannot be used on {}", cannot.join("; nor on "));
+    Choice { transport: Transport::Tcp, why, fallback: true }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Choice { transport, why, fallback } = self;
+        if *fallback {
+            let name = transport.name();
+            write!(
+                f,
+                "warning: {name} instead of verbs: {why}. With --transport {name} this is no surprise"
+            )
+        } else {
+            write!(f, "transport {}: {why}", transport.name())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn can(nic: &str) -> Offer {
+        Offer { verbs: Ok(nic.to_string()) }
+    }
+
+    fn cannot(reason: &str) -> Offer {
+        let (reason, mend) = (reason.to_string(), "modprobe it".to_string());
+        Offer { verbs: Err(Obstacle { reason, mend }) }
+    }
+
+    #[test]
+    fn verbs_if_every_member_can() {
+        let (zero, one) = (can("mlx5_0"), can("rxe0"));
+        let choice = choose(&[("a", &zero), ("b", &one), ("a", &zero)]);
+        assert_eq!((choice.transport, choice.fallback), (Transport::Verbs, false));
+        assert_eq!(choice.to_string(), "transport verbs: every host can; a: mlx5_0; b: rxe0");
+    }
+
+    #[test]
+    fn tcp_if_any_cannot_and_each_host_is_named_once_with_its_reason_and_mend() {
+        let (can, cannot, locked) = (can("mlx5_0"), cannot("no NIC"), cannot("memlock"));
+        let choice =
+            choose(&[("a", &can), ("b", &cannot), ("b", &cannot), ("c", &locked), ("a", &can)]);
+        assert_eq!((choice.transport, choice.fallback), (Transport::Tcp, true));
+        let said = choice.to_string();
+        assert!(said.starts_with("warning: tcp instead of verbs: "), "{said}");
+        assert!(
+            said.contains("on b: no NIC; modprobe it; nor on c: memlock; modprobe it"),
+            "{said}"
+        );
+        assert_eq!((said.matches("no NIC").count(), said.lines().count()), (1, 1), "{said}");
+    }
+
+    /// One member of a host that cannot is enough, wherever it stands.
+    #[test]
+    fn members_of_one_host_that_disagree_count_as_one_that_cannot() {
+        let (can, cannot) = (can("mlx5_0"), cannot("no memory"));
+        for offers in [[("a", &can), ("a", &cannot)], [("a", &cannot), ("a", &can)]] {
+            assert_eq!(choose(&offers).transport, Transport::Tcp);
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! Where the processes that somebody else started are gathered: the launcher's side. It opens before the job is
+//! prepared, so that nobody calls in vain, and tells everyone that waits what became of it, also when there
+//! will be no job. When the launcher takes over it hands on its port and everyone in it.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorwire_base::{Deadline, Incarnation, Rank};
+use tensorwire_fabric::handshake::{self, Purpose, Refusal};
+use tensorwire_fabric::{JobCredentials, Member as Identity, Secret};
+
+use super::detect::{Detected, LaunchedAs, Rendezvous};
+use super::{Answer, JoinRequest, Machine, key};
+use crate::assignment::Assignment;
+use crate::control::{ToMember, read_frame, write_frame};
+use crate::hosts::Hosts;
+use crate::launcher::REASON_PATIENCE;
+
+/// How often the gathering looks around.
+const TICK: Duration = Duration::from_millis(20);
+/// How often those who wait are told that they still do.
+const WAIT_EVERY: Duration = Duration::from_secs(1);
+/// How long all may take to call: schedulers start the processes of one job seconds apart.
+pub(super) const GATHER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long until those are named who have not come yet.
+const COMPLAIN_AFTER: Duration = Duration::from_secs(10);
+/// How long a caller may take to say who it is, and to take an answer.
+const CALLER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long one that has proven itself may take to say what it is: its host may be busy starting others.
+const ENLISTING_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a gathering without a job stays to tell those who call late.
+const DISMISS_PATIENCE: Duration = Duration::from_secs(3);
+/// Callers that are asked who they are at the same time; more wait.
+const CALLERS_MAX: usize = 64;
+
+/// Why the processes of a job could not be gathered.
+#[derive(Debug, thiserror::Error)]
+pub enum RendezvousError {
+    #[error(
+        "cannot listen for the job's processes at {at}: {source}; set MASTER_PORT to a free port for all of them"
+    )]
+    Listen { at: String, source: std::io::Error },
+    #[error(
+        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same TENSORWIRE_SECRET"
+    )]
+    Missing {
+        missing: usize,
+        world: u32,
+        at: SocketAddr,
+        waited_s: u64,
+        which: String,
+        by: &'static str,
+    },
+    #[error("first to fail: {who} before the job began: its process ended")]
+    Lost { who: String },
+    #[error("interrupted before all had come; missing: {which}")]
+    Interrupted { which: String },
+    #[error("nobody answers at {at} for {waited_s} s: {last}")]
+    NobodyThere { at: Rendezvous, waited_s: u64, last: String },
+    #[error(
+        "the launcher at {at} does not know this process's secret; set TENSORWIRE_SECRET to the same text for all processes, or for none"
+    )]
+    Secret { at: SocketAddr },
+    #[error("the launcher at {at} hung up; what it said is where the output of rank 0 goes")]
+    HungUp { at: SocketAddr },
+    #[error("the launcher at {at} has said nothing for {silent_s} s; was it stopped?")]
+    Silent { at: SocketAddr, silent_s: u64 },
+    #[error("{reason}")]
+    Refused { reason: String },
+    #[error("there is no job; the output of the launcher says why")]
+    NoJob,
+    #[error("the system has no thread to spare: {0}")]
+    Thread(std::io::Error),
+}
+
+/// A process that has joined.
+#[derive(Debug)]
+pub(crate) struct JoinedProcess {
+    /// Open until it ends, and the sign that it has.
+    pub(crate) stream: TcpStream,
+    pub(crate) pid: u32,
+    machine: Machine,
+}
+
+/// Where the processes of a job are gathered.
+#[derive(Debug)]
+pub struct Gathering {
+    detected: Detected,
+    at: SocketAddr,
+    machine: Machine,
+    secret: Secret,
+    salt: [u8; 32],
+    shared: Arc<Shared>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+    listener: TcpListener,
+    /// Members of a job that has failed.
+    to_stop: Mutex<Vec<TcpStream>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    closed: AtomicBool,
+    /// Callers that are being asked.
+    asked: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By rank; none for that of the launcher, and for whoever has not come.
+    places: Vec<Option<JoinedProcess>>,
+    /// Who had joined and is gone, the first of them.
+    lost: Option<String>,
+    /// How many have come and gone.
+    left: u32,
+    /// There will be no job.
+    dismissed: bool,
+}
+
+impl Gathering {
+    /// Listens where the others will call. `listen`: there instead, and nowhere else.
+    ///
+    /// # Errors
+    /// When there is no port to listen at.
+    pub fn open(
+        detected: &Detected,
+        secret: Option<&str>,
+        listen: Option<SocketAddr>,
+    ) -> Result<Gathering, RendezvousError> {
+        let listener = bind(&detected.rendezvous, listen)?;
+        let failed =
+            |source| RendezvousError::Listen { at: detected.rendezvous.to_string(), source };
+        listener.set_nonblocking(true).map_err(failed)?;
+        let at = listener.local_addr().map_err(failed)?;
+        if secret.is_none() && !at.ip().is_loopback() {
+            tracing::warn!(
+                "whoever reaches {at} and knows the launcher's name of this job can take part in it; set TENSORWIRE_SECRET to the same random text for all processes"
+            );
+        }
+        let job = key::credentials(&detected.key, secret);
+        let places = (0..detected.world).map(|_| None).collect();
+        let state = State { places, lost: None, left: 0, dismissed: false };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            closed: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+        });
+        let incarnation = Incarnation(u64::from_le_bytes(handshake::random_bytes()));
+        let keeper = Keeper {
+            listener: listener.try_clone().map_err(failed)?,
+            job: job.clone(),
+            me: Identity { rank: Rank(u32::MAX), incarnation },
+            detected: detected.clone(),
+            shared: shared.clone(),
+        };
+        let thread = std::thread::Builder::new().name("gathering".into());
+        let thread = thread.spawn(move || keeper.keep()).map_err(RendezvousError::Thread)?;
+        Ok(Gathering {
+            detected: detected.clone(),
+            at,
+            machine: Machine::here(),
+            secret: job.secret,
+            salt: handshake::random_bytes(),
+            shared,
+            keeper: Mutex::new(Some(thread)),
+            listener,
+            to_stop: Mutex::default(),
+        })
+    }
+
+    /// Where the others call.
+    pub fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Waits until all have come. Ends early once `interrupt` is set.
+    ///
+    /// # Errors
+    /// When some do not come in time, one ends before all are there, or the launcher is told to end.
+    pub fn gather(&self, interrupt: &AtomicBool) -> Result<(), RendezvousError> {
+        let deadline = Deadline::after(GATHER_PATIENCE);
+        let (begun, mut complained) = (Instant::now(), false);
+        let mut told_to_end: Option<Instant> = None;
+        loop {
+            let missing = {
+                let state = self.shared.state.lock();
+                if let Some(who) = &state.lost {
+                    return Err(RendezvousError::Lost { who: who.clone() });
+                }
+                self.missing(&state)
+            };
+            if interrupt.load(Ordering::Relaxed) {
+                let since = *told_to_end.get_or_insert_with(Instant::now);
+                if since.elapsed() >= REASON_PATIENCE {
+                    return Err(RendezvousError::Interrupted { which: missing.join(", ") });
+                }
+            } else if missing.is_empty() {
+                self.place_workers_here_first();
+                return Ok(());
+            } else if deadline.passed() {
+                let (world, by) = (self.detected.world, self.detected.by.name());
+                let (waited_s, count) = (GATHER_PATIENCE.as_secs(), missing.len());
+                let which = missing.join(", ");
+                let at = self.at;
+                return Err(RendezvousError::Missing {
+                    missing: count,
+                    world,
+                    at,
+                    waited_s,
+                    which,
+                    by,
+                });
+            }
+            if begun.elapsed() >= COMPLAIN_AFTER && !complained {
+                complained = true;
+                let (waited_s, which) = (COMPLAIN_AFTER.as_secs(), missing.join(", "));
+                tracing::warn!("not there after {waited_s} s: {which}; still waiting");
+            }
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Where everyone is, by rank, once all have come.
+    pub fn hosts(&self) -> Hosts {
+        let state = self.shared.state.lock();
+        let mut names: Vec<(String, bool)> = Vec::new();
+        for place in &state.places {
+            let machine = place.as_ref().map_or(&self.machine, |joined| &joined.machine);
+            let here = machine.id == self.machine.id;
+            // containers are often called alike
+            let alike = !here && machine.name == self.machine.name;
+            let other = state.places.iter().flatten().map(|joined| &joined.machine);
+            let alike =
+                alike || other.clone().any(|o| o.name == machine.name && o.id != machine.id);
+            let address = place.as_ref().and_then(|joined| joined.stream.peer_addr().ok());
+            let name = match address.filter(|_| alike && !here) {
+                Some(address) => format!("{} ({})", machine.name, address.ip()),
+                None => machine.name.clone(),
+            };
+            names.push((name, here));
+        }
+        Hosts::of_members(names)
+    }
+
+    /// Tells everyone, also those who come in the next moments, that there is no job, or no more. Whoever
+    /// started the processes may end this one as soon as they end: what is to be said is said before.
+    pub fn dismiss(&self) {
+        let reason = "the job has ended".to_string();
+        for mut member in self.to_stop.lock().drain(..) {
+            // one that is gone needs not be told
+            let _ = write_frame(&mut member, &ToMember::Stop { reason: reason.clone() });
+        }
+        self.shared.state.lock().dismissed = true;
+        let deadline = Deadline::after(DISMISS_PATIENCE);
+        // it closes by itself once all have come and gone
+        while !deadline.passed() && !self.shared.closed.load(Ordering::Relaxed) {
+            std::thread::sleep(TICK);
+        }
+        self.close();
+    }
+
+    /// Who has not come, in words.
+    fn missing(&self, state: &State) -> Vec<String> {
+        let own = match self.detected.launched_as {
+            LaunchedAs::Rank(rank) => Some(rank),
+            _ => None,
+        };
+        let empty = (0u32..).zip(&state.places).filter(|(_, place)| place.is_none());
+        let empty = empty.map(|(rank, _)| rank).filter(|rank| Some(*rank) != own);
+        empty.map(|rank| place_name(&self.detected, rank)).collect()
+    }
+
+    /// Ranks that come as they come: the first worker evaluates and saves, and does so here if it can.
+    fn place_workers_here_first(&self) {
+        let Some((workers, _)) = self.detected.counts else { return };
+        let mut state = self.shared.state.lock();
+        let here = |place: &Option<JoinedProcess>| {
+            place.as_ref().is_some_and(|joined| self.is_here(joined))
+        };
+        let workers = (workers as usize).min(state.places.len());
+        state.places[..workers].sort_by_key(|place| !here(place));
+    }
+
+    /// No more callers: the port is the launcher's.
+    fn close(&self) {
+        self.shared.closed.store(true, Ordering::Relaxed);
+        if let Some(keeper) = self.keeper.lock().take() {
+            // a thread that panicked has said so
+            let _ = keeper.join();
+        }
+    }
+
+    /// Hands the port and everyone in it to the launcher: by rank, none for its own. Later there is nobody
+    /// any more.
+    ///
+    /// # Errors
+    /// When one has ended since all were there.
+    pub(crate) fn take_over(
+        &self,
+    ) -> Result<(TcpListener, VecDeque<Option<JoinedProcess>>), RendezvousError> {
+        self.close();
+        let mut state = self.shared.state.lock();
+        if let Some(who) = &state.lost {
+            return Err(RendezvousError::Lost { who: who.clone() });
+        }
+        let failed = |source| RendezvousError::Listen { at: self.at.to_string(), source };
+        let listener = self.listener.try_clone().map_err(failed)?;
+        Ok((listener, std::mem::take(&mut state.places).into()))
+    }
+
+    /// The address at which members find the launcher: that at which other hosts' have called it, so that
+    /// those of this host are found by them, too.
+    pub(crate) fn reached_at(&self, places: &VecDeque<Option<JoinedProcess>>) -> SocketAddr {
+        let remote = places.iter().flatten().find(|joined| !self.is_here(joined));
+        let called = remote.or(places.iter().flatten().next());
+        let called = called.and_then(|joined| joined.stream.local_addr().ok());
+        let mut at = self.at;
+        at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip()));
+        at
+    }
+
+    /// Takes the control connection of a member that is to end when all is said.
+    pub(crate) fn stop_later(&self, member: TcpStream) {
+        self.to_stop.lock().push(member);
+    }
+
+    fn is_here(&self, joined: &JoinedProcess) -> bool {
+        joined.machine.id == self.machine.id
+    }
+
+    /// The secret of the job, of which the members are told only the salt.
+    pub(crate) fn job_secret(&self) -> Secret {
+        key::job_secret(&self.secret, &self.salt)
+    }
+
+    /// Tells a process what it is.
+    pub(crate) fn assign(
+        &self,
+        joined: &mut JoinedProcess,
+        mut assignment: Assignment,
+    ) -> std::io::Result<()> {
+        if !self.is_here(joined) {
+            // where it has called already, whatever way others take
+            assignment.coordinator.set_ip(joined.stream.local_addr()?.ip());
+        }
+        let (assignment, salt) = (Box::new(assignment.without_secret()), self.salt);
+        joined.stream.set_nonblocking(false)?;
+        joined.stream.set_write_timeout(Some(CALLER_PATIENCE))?;
+        write_frame(&mut joined.stream, &Answer::Assigned { assignment, salt })?;
+        joined.stream.set_nonblocking(true)
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl JoinedProcess {
+    /// Has its process ended? It says nothing more, so whatever comes is its end.
+    pub(crate) fn is_gone(&self) -> bool {
+        match self.stream.peek(&mut [0]) {
+            Ok(count) => count == 0,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
+    }
+}
+
+/// The thread that keeps a gathering.
+struct Keeper {
+    listener: TcpListener,
+    job: JobCredentials,
+    me: Identity,
+    detected: Detected,
+    shared: Arc<Shared>,
+}
+
+impl Keeper {
+    fn keep(&self) {
+        let mut told = Instant::now();
+        while !self.shared.closed.load(Ordering::Relaxed) {
+            self.answer();
+            let mut state = self.shared.state.lock();
+            if state.dismissed {
+                dismiss_all(&mut state);
+                // the launcher itself is none of the others
+                let others = self.detected.world
+                    - u32::from(self.detected.launched_as == LaunchedAs::Rank(0));
+                if state.left >= others {
+                    self.shared.closed.store(true, Ordering::Relaxed);
+                }
+            }
+            notice_lost(&mut state, &self.detected);
+            if told.elapsed() >= WAIT_EVERY {
+                told = Instant::now();
+                for joined in state.places.iter_mut().flatten() {
+                    // who does not take it is not there any more, or does not read: a job would notice
+                    let _ = write_frame(&mut joined.stream, &Answer::Wait);
+                }
+            }
+            drop(state);
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Answers everyone who has called since the last time, each on a thread of its own.
+    fn answer(&self) {
+        while self.shared.asked.load(Ordering::Relaxed) < CALLERS_MAX {
+            let (stream, from) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!("cannot accept a connection: {error}");
+                    return;
+                }
+            };
+            self.shared.asked.fetch_add(1, Ordering::Relaxed);
+            let (job, me, shared) = (self.job.clone(), self.me, self.shared.clone());
+            let detected = self.detected.clone();
+            let spawned = std::thread::Builder::new().name("rendezvous".into()).spawn(move || {
+                if let Err(reason) = ask(stream, &job, me, &detected, &shared) {
+                    // another job's processes look here, too, if its port was taken
+                    tracing::info!("turned away {from}: {reason}");
+                }
+                shared.asked.fetch_sub(1, Ordering::Relaxed);
+            });
+            if let Err(error) = spawned {
+                self.shared.asked.fetch_sub(1, Ordering::Relaxed);
+                tracing::warn!("turned away {from}: no thread for it: {error}");
+            }
+        }
+    }
+}
+
+/// Asks a caller who it is and gives it its seat.
+fn ask(
+    mut stream: TcpStream,
+    job: &JobCredentials,
+    me: Identity,
+    detected: &Detected,
+    shared: &Shared,
+) -> Result<(), String> {
+    let failed = |error: std::io::Error| error.to_string();
+    stream.set_nonblocking(false).map_err(failed)?;
+    let admit = |caller: &handshake::Caller| match caller.purpose {
+        Purpose::Rendezvous => Ok(()),
+        _ => Err(Refusal::Purpose),
+    };
+    let deadline = Deadline::after(CALLER_PATIENCE);
+    handshake::accept(&mut stream, job, me, admit, deadline).map_err(|error| error.to_string())?;
+    stream.set_nodelay(true).map_err(failed)?;
+    stream.set_read_timeout(Some(ENLISTING_PATIENCE)).map_err(failed)?;
+    stream.set_write_timeout(Some(CALLER_PATIENCE)).map_err(failed)?;
+    let said: JoinRequest = read_frame(&mut stream).map_err(failed)?;
+    let mut state = shared.state.lock();
+    match free_place(&state, &said, detected) {
+        Ok(rank) => {
+            stream.set_nonblocking(true).map_err(failed)?;
+            let JoinRequest { machine, pid, .. } = said;
+            state.places[rank] = Some(JoinedProcess { stream, pid, machine });
+            Ok(())
+        }
+        Err(reason) => {
+            let answer = Answer::Refused { reason: reason.clone() };
+            // whoever does not read holds up nobody
+            drop(state);
+            write_frame(&mut stream, &answer).map_err(failed)?;
+            Err(reason)
+        }
+    }
+}
+
+/// The rank that a process gets, or why it gets none.
+fn free_place(state: &State, said: &JoinRequest, detected: &Detected) -> Result<usize, String> {
+    if said.world != detected.world {
+        let (theirs, ours) = (said.world, detected.world);
+        return Err(format!(
+            "this process was told of {theirs} processes, and the launcher of {ours}; were all started by one command?"
+        ));
+    }
+    let workers = detected.counts.map_or(0, |(workers, _)| workers as usize);
+    let first_free = |from: usize, to: usize| {
+        let free = (from..to.min(state.places.len())).find(|rank| state.places[*rank].is_none());
+        free.ok_or_else(|| {
+            format!("there are enough already: {} is one too many", said.launched_as)
+        })
+    };
+    match said.launched_as {
+        LaunchedAs::Worker => first_free(0, workers),
+        LaunchedAs::Server => first_free(workers, state.places.len()),
+        LaunchedAs::Rank(rank) => match state.places.get(rank as usize) {
+            Some(None) if !said.launched_as.is_launcher() => Ok(rank as usize),
+            _ => Err(format!("there is a process of rank {rank} already")),
+        },
+        LaunchedAs::Scheduler => Err("there is a scheduler already".to_string()),
+    }
+}
+
+/// Tells everyone that there is no job.
+fn dismiss_all(state: &mut State) {
+    for mut joined in state.places.iter_mut().filter_map(Option::take) {
+        // who is gone needs not be told
+        let _ = write_frame(&mut joined.stream, &Answer::NoJob);
+        state.left += 1;
+    }
+}
+
+fn notice_lost(state: &mut State, detected: &Detected) {
+    for (rank, place) in (0u32..).zip(&mut state.places) {
+        let Some(joined) = place.as_ref().filter(|joined| joined.is_gone()) else { continue };
+        let (name, host, pid) = (place_name(detected, rank), &joined.machine.name, joined.pid);
+        state.lost.get_or_insert(format!("{name} (pid {pid} on {host})"));
+        state.left += 1;
+        *place = None;
+    }
+}
+
+/// What the user knows the process of this rank by, before it is told what it is.
+fn place_name(detected: &Detected, rank: u32) -> String {
+    match detected.counts {
+        Some((workers, _)) if rank < workers => "a worker".to_string(),
+        Some(_) => "a server".to_string(),
+        None => format!("rank {rank}"),
+    }
+}
+
+/// Listens at the first of the ports that is free, where the others can reach it.
+fn bind(
+    rendezvous: &Rendezvous,
+    listen: Option<SocketAddr>,
+) -> Result<TcpListener, RendezvousError> {
+    if let Some(at) = listen {
+        let failed = |source| RendezvousError::Listen { at: at.to_string(), source };
+        return TcpListener::bind(at).map_err(failed);
+    }
+    let mut last = None;
+    for port in &rendezvous.ports {
+        for address in addresses(rendezvous.host.as_deref()) {
+            match TcpListener::bind((address, *port)) {
+                Ok(listener) => return Ok(listener),
+                Err(error) if error.kind() == ErrorKind::AddrInUse => last = Some(error),
+                // the name is that of another interface, or of the network outside of this container
+                Err(error) => last = last.or(Some(error)),
+            }
+        }
+    }
+    let source = last.unwrap_or_else(|| ErrorKind::AddrNotAvailable.into());
+    Err(RendezvousError::Listen { at: rendezvous.to_string(), source })
+}
+
+/// Where to listen for those who call `host`: at its address, or, where that is not this host's own or
+/// loopback for this host alone, at every one.
+fn addresses(host: Option<&str>) -> Vec<IpAddr> {
+    let Some(host) = host else {
+        return vec![Ipv4Addr::LOCALHOST.into()];
+    };
+    let resolved = (host, 0).to_socket_addrs().into_iter().flatten().map(|at| at.ip()).next();
+    let everywhere = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    match resolved {
+        // "localhost" means it; a name that this host has for itself (127.0.1.1) means more to others
+        Some(own)
+            if own.is_loopback() && host != "localhost" && host.parse::<IpAddr>().is_err() =>
+        {
+            vec![everywhere]
+        }
+        Some(own) => vec![own, everywhere],
+        None => vec![everywhere],
+    }
+}

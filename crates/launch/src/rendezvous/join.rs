@@ -1,0 +1,143 @@
+//! A process that somebody else started calls the launcher of its job, until that answers, and waits for its
+//! assignment.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Incarnation, Rank};
+use tensorwire_fabric::handshake::{self, HandshakeError, Purpose, Refusal};
+use tensorwire_fabric::{JobCredentials, Member as Identity};
+
+use super::detect::{Detected, Rendezvous};
+use super::gathering::{GATHER_PATIENCE, RendezvousError};
+use super::{Answer, JoinRequest, Machine, key};
+use crate::assignment::Assignment;
+use crate::control::{read_frame, write_frame};
+
+/// How long one call may take.
+const ONE_CALL: Duration = Duration::from_secs(2);
+/// How long until the next round of calls: the launcher may not have been started yet.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+/// How long a launcher that has answered may be silent: it says every second that one has to wait.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// This process, once it knows what it is to be.
+#[derive(Debug)]
+pub struct Joined {
+    pub assignment: Assignment,
+    /// To be kept until the process ends: by it the launcher sees that.
+    pub sign_of_life: TcpStream,
+}
+
+/// Calls the launcher of the job that `detected` tells of, and waits until it says what this process is to be.
+///
+/// # Errors
+/// When nobody answers in time, or the launcher has no job for this process.
+pub fn join(detected: &Detected, secret: Option<&str>) -> Result<Joined, RendezvousError> {
+    join_within(detected, secret, GATHER_PATIENCE)
+}
+
+fn join_within(
+    detected: &Detected,
+    secret: Option<&str>,
+    patience: Duration,
+) -> Result<Joined, RendezvousError> {
+    let job = key::credentials(&detected.key, secret);
+    let (at, mut stream) = call(&detected.rendezvous, &job, Deadline::after(patience))?;
+    let lost = |error: std::io::Error| match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            RendezvousError::Silent { at, silent_s: SILENCE.as_secs() }
+        }
+        _ => RendezvousError::HungUp { at },
+    };
+    stream.set_nodelay(true).map_err(lost)?;
+    stream.set_read_timeout(Some(SILENCE)).map_err(lost)?;
+    let (launched_as, world) = (detected.launched_as, detected.world);
+    let (machine, pid) = (Machine::here(), std::process::id());
+    write_frame(&mut stream, &JoinRequest { launched_as, world, machine, pid }).map_err(lost)?;
+    loop {
+        match read_frame(&mut stream).map_err(lost)? {
+            Answer::Wait => {}
+            Answer::Assigned { assignment, salt } => {
+                let assignment = assignment.with_secret(&key::job_secret(&job.secret, &salt));
+                return Ok(Joined { assignment, sign_of_life: stream });
+            }
+            Answer::Refused { reason } => return Err(RendezvousError::Refused { reason }),
+            Answer::NoJob => return Err(RendezvousError::NoJob),
+        }
+    }
+}
+
+/// Calls every place where the launcher may be, again and again, until one proves to be it.
+fn call(
+    rendezvous: &Rendezvous,
+    job: &JobCredentials,
+    deadline: Deadline,
+) -> Result<(SocketAddr, TcpStream), RendezvousError> {
+    let begun = deadline.remaining();
+    let mut last = "nothing listens there".to_string();
+    loop {
+        for at in places(rendezvous, &mut last) {
+            match knock(at, job, deadline) {
+                Ok(stream) => return Ok((at, stream)),
+                Err(Knock::WrongSecret) => return Err(RendezvousError::Secret { at }),
+                Err(Knock::Nobody) => {}
+                Err(Knock::Other(why)) => last = format!("{at}: {why}"),
+            }
+        }
+        if deadline.passed() {
+            let (at, waited_s) = (rendezvous.clone(), begun.as_secs());
+            return Err(RendezvousError::NobodyThere { at, waited_s, last });
+        }
+        std::thread::sleep(TRY_AGAIN.min(deadline.remaining()));
+    }
+}
+
+/// Where to call; a host that has no address yet may get one.
+fn places(rendezvous: &Rendezvous, last: &mut String) -> Vec<SocketAddr> {
+    let Some(host) = &rendezvous.host else {
+        let here = |port: &u16| SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
+        return rendezvous.ports.iter().map(here).collect();
+    };
+    let addresses: Vec<_> = match (host.as_str(), 0).to_socket_addrs() {
+        Ok(addresses) => addresses.map(|address| address.ip()).collect(),
+        Err(error) => {
+            *last = format!("{host}: {error}");
+            return Vec::new();
+        }
+    };
+    let at =
+        |port: &u16| addresses.iter().map(|ip| SocketAddr::new(*ip, *port)).collect::<Vec<_>>();
+    rendezvous.ports.iter().flat_map(at).collect()
+}
+
+/// Why a call did not reach the launcher.
+enum Knock {
+    Nobody,
+    /// It is the launcher of this job.
+    WrongSecret,
+    Other(String),
+}
+
+fn knock(at: SocketAddr, job: &JobCredentials, deadline: Deadline) -> Result<TcpStream, Knock> {
+    let deadline = deadline.min(Deadline::after(ONE_CALL));
+    let patience = deadline.remaining().max(Duration::from_millis(1));
+    let mut stream =
+        TcpStream::connect_timeout(&at, patience).map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => Knock::Nobody,
+            _ => Knock::Other(error.to_string()),
+        })?;
+    let incarnation = Incarnation(u64::from_le_bytes(handshake::random_bytes()));
+    // the rank comes with the assignment
+    let me = Identity { rank: Rank(u32::MAX), incarnation };
+    match handshake::dial(&mut stream, job, me, None, Purpose::Rendezvous, deadline) {
+        Ok(_) => Ok(stream),
+        Err(HandshakeError::Refused(Refusal::WrongSecret)) => Err(Knock::WrongSecret),
+        Err(error) => Err(Knock::Other(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,140 @@
+//! A gathering and those who call it, in one process.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use super::*;
+use crate::rendezvous::{Gathering, detect};
+
+/// As process `rank` of two under torchrun, whose master port is `port`.
+fn of_two(rank: u32, port: u16, run: &str) -> Detected {
+    let variables = [
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", "2".to_string()),
+        ("MASTER_ADDR", "127.0.0.1".to_string()),
+        ("MASTER_PORT", port.to_string()),
+        ("TORCHELASTIC_RUN_ID", run.to_string()),
+    ];
+    let variables: BTreeMap<_, _> =
+        variables.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
+    detect(&variables, 1).unwrap().unwrap()
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+const SOON: Duration = Duration::from_secs(5);
+static GO_ON: AtomicBool = AtomicBool::new(false);
+
+#[test]
+fn who_joins_is_gathered_and_told_when_there_is_no_job() {
+    let port = free_port();
+    let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
+    assert!(gathering.at().port() > port, "torchrun's own store listens at its port");
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), Some("s"), SOON));
+    gathering.gather(&GO_ON).unwrap();
+    assert!(!gathering.hosts().any_remote() && !gathering.hosts().spread(2));
+    gathering.dismiss();
+    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+}
+
+#[test]
+fn who_does_not_know_the_secret_is_told_so_at_once() {
+    let port = free_port();
+    let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
+    for secret in [Some("another"), None] {
+        let error = join_within(&of_two(1, port, "job"), secret, SOON).unwrap_err();
+        assert!(error.to_string().contains("TENSORWIRE_SECRET"), "{error}");
+    }
+    // a third one too many, and one that was counted otherwise
+    let refused = |detected| join_within(&detected, Some("s"), SOON).unwrap_err().to_string();
+    let twice = refused(of_two(0, port, "job"));
+    assert!(twice.contains("a process of rank 0 already"), "{twice}");
+    let counted = refused(Detected { world: 3, ..of_two(1, port, "job") });
+    assert!(counted.contains("told of 3 processes, and the launcher of 2"), "{counted}");
+    drop(gathering);
+}
+
+#[test]
+fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
+    let port = free_port();
+    let first = Gathering::open(&of_two(0, port, "first"), None, None).unwrap();
+    let second = Gathering::open(&of_two(0, port, "second"), None, None).unwrap();
+    assert_ne!(first.at().port(), second.at().port());
+    let call =
+        |run: &'static str| thread::spawn(move || join_within(&of_two(1, port, run), None, SOON));
+    let callers = [call("second"), call("first")];
+    first.gather(&GO_ON).unwrap();
+    second.gather(&GO_ON).unwrap();
+    first.dismiss();
+    second.dismiss();
+    for caller in callers {
+        assert!(matches!(caller.join().unwrap(), Err(RendezvousError::NoJob)));
+    }
+}
+
+#[test]
+fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
+    let port = free_port();
+    let error = join_within(&of_two(1, port, "job"), None, Duration::from_millis(200)).unwrap_err();
+    assert!(error.to_string().contains("nobody answers at 127.0.0.1, port"), "{error}");
+    let gathering = Gathering::open(&of_two(0, port, "job"), None, None).unwrap();
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), None, SOON));
+    gathering.gather(&GO_ON).unwrap();
+    drop(gathering);
+    let error = other.join().unwrap().unwrap_err();
+    assert!(matches!(error, RendezvousError::HungUp { .. }), "{error}");
+}
+
+#[test]
+fn one_that_ends_before_all_are_there_is_named() {
+    let port = free_port();
+    let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
+    let gathering = Gathering::open(&of_three(0), None, None).unwrap();
+    let job = key::credentials(&of_three(1).key, None);
+    let (_, mut stream) = call(&of_three(1).rendezvous, &job, Deadline::after(SOON)).unwrap();
+    let (machine, pid) = (Machine::here(), 4711);
+    let said = JoinRequest { launched_as: of_three(1).launched_as, world: 3, machine, pid };
+    write_frame(&mut stream, &said).unwrap();
+    let dying = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        drop(stream);
+    });
+    let error = gathering.gather(&GO_ON).unwrap_err().to_string();
+    assert!(error.starts_with("first to fail: rank 1 (pid 4711 on "), "{error}");
+    dying.join().unwrap();
+    let told = AtomicBool::new(true);
+    let gathering = Gathering::open(&of_three(0), None, None).unwrap();
+    let error = gathering.gather(&told).unwrap_err().to_string();
+    assert!(error.contains("missing: rank 1, rank 2"), "{error}");
+}
+
+#[test]
+fn an_assignment_goes_without_its_secret_and_arrives_with_it() {
+    use crate::assignment::JobIdentity;
+    use crate::launcher::JobSpec;
+    let port = free_port();
+    let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), Some("s"), SOON));
+    gathering.gather(&GO_ON).unwrap();
+    let mut identity = JobIdentity::random(2);
+    identity.credentials.secret = gathering.job_secret();
+    let (_, mut waiting) = gathering.take_over().unwrap();
+    let at = gathering.reached_at(&waiting);
+    let assignment = identity.assignment(Rank(1), Rank(1), at, &JobSpec::nothing());
+    let bare = serde_json::to_string(&assignment.clone().without_secret()).unwrap();
+    assert!(!bare.contains(&hex::encode(gathering.job_secret().0)));
+    gathering.assign(waiting[1].as_mut().unwrap(), assignment).unwrap();
+    let got = other.join().unwrap().unwrap();
+    assert_eq!(got.assignment.identity().unwrap().credentials, identity.credentials);
+    assert!(!waiting[1].as_ref().unwrap().is_gone());
+    drop(got);
+    let patience = Deadline::after(SOON);
+    while !waiting[1].as_ref().unwrap().is_gone() {
+        assert!(!patience.passed(), "its end is not seen");
+        thread::sleep(Duration::from_millis(5));
+    }
+}

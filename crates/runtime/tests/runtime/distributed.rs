@@ -1,0 +1,111 @@
+//! Sessions of several tasks over the simulated fabric: whatever order its bytes land in, a job's
+//! results have the bits of one process that folds in the same order.
+
+use crate::support::{Network, network, read, session_alone, sessions_over_sim, write};
+use tensorwire_fabric::{Between, SimKnobs, Within};
+use tensorwire_graph::{Graph, RunId};
+use tensorwire_runtime::Session;
+use tensorwire_tensor::DType;
+
+const STEPS: u64 = 6;
+
+/// Gives variables and inputs values that depend on the step, so that a stale or torn tensor shows.
+fn feed(session: &Session, network: &Network, step: u64) {
+    let graph: &Graph = &session.part().graph;
+    for replica in 0..network.replicas {
+        let input = format!("replica{replica}/x");
+        if graph.find(&input).is_some() {
+            let value =
+                |i: usize| ((i as u64 * 7 + step * 3 + u64::from(replica)) % 11) as f32 / 11.0;
+            let x: Vec<f32> = (0..network.rows * network.inputs).map(value).collect();
+            write(session, &input, &x);
+            let label = |i: usize| ((i as u64 + step) % network.classes as u64) as i32;
+            let labels: Vec<i32> = (0..network.rows).map(label).collect();
+            write(session, &format!("replica{replica}/labels"), &labels);
+        }
+    }
+}
+
+fn initialise(session: &Session, network: &Network) {
+    for (seed, name) in network.variables.iter().enumerate() {
+        if session.part().graph.find(name).is_some() {
+            let count = read::<f32>(session, name).len();
+            let value = |i: usize| (((i + seed) * 37 % 101) as f32 - 50.0) / 60.0;
+            write(session, name, &(0..count).map(value).collect::<Vec<f32>>());
+        }
+    }
+}
+
+fn variables(sessions: &[Session], network: &Network) -> Vec<Vec<f32>> {
+    let of = |name: &String| {
+        let home = sessions.iter().find(|s| s.part().graph.find(name).is_some());
+        read::<f32>(home.unwrap(), name)
+    };
+    network.variables.iter().map(of).collect()
+}
+
+fn locally(network: &Network) -> Vec<Vec<f32>> {
+    let mut session = session_alone(network);
+    initialise(&session, network);
+    for step in 0..STEPS {
+        feed(&session, network, step);
+        session.run(RunId(0)).unwrap();
+    }
+    variables(&[session], network)
+}
+
+fn over_sim(
+    network: &Network,
+    servers: u32,
+    seed: u64,
+    knobs: fn(SimKnobs) -> SimKnobs,
+) -> Vec<Vec<f32>> {
+    let (mut sessions, fabrics) =
+        sessions_over_sim(network, network.replicas, servers, seed, knobs);
+    std::thread::scope(|scope| {
+        for session in &mut sessions {
+            scope.spawn(|| {
+                initialise(session, network);
+                for step in 0..STEPS {
+                    feed(session, network, step);
+                    session.run(RunId(0)).unwrap();
+                }
+                assert_eq!(session.copies().bytes(), 0);
+            });
+        }
+    });
+    let found = variables(&sessions, network);
+    tensorwire_testkit::mesh::close(&fabrics);
+    found
+}
+
+#[test]
+fn any_order_of_bytes_gives_the_bits_of_one_process() {
+    for (replicas, servers) in [(1, 1), (2, 1), (2, 2), (3, 4)] {
+        let network = network(DType::F32, 3, 4, 8, 3, replicas);
+        let expected = locally(&network);
+        for seed in 0..25 {
+            let adversarial = |knobs| SimKnobs {
+                within: Within::Random,
+                between: Between::Random,
+                delay_turns_max: 40,
+                duplicate_per_mille: 200,
+                full_per_mille: 100,
+                ..knobs
+            };
+            let found = over_sim(&network, servers, seed, adversarial);
+            assert_eq!(found, expected, "{replicas} replicas, {servers} servers, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn training_changes_what_is_compared() {
+    let network = network(DType::F32, 3, 4, 8, 3, 2);
+    let session = session_alone(&network);
+    initialise(&session, &network);
+    let start = variables(&[session], &network);
+    for (before, after) in start.iter().zip(locally(&network)) {
+        assert_ne!(*before, after);
+    }
+}

@@ -1,0 +1,527 @@
+//! What a training job is told, and whether it makes sense. Made once by the front door; the same
+//! value reaches every member.
+
+mod clients;
+mod exchange;
+mod tuned;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+use tensorwire_fabric::{ArrivalMode, VerbsOptions};
+use tensorwire_graph::GraphError;
+use tensorwire_graph::Rule;
+use tensorwire_tensor::DType;
+use tensorwire_zoo::MismatchError;
+use tensorwire_zoo::data::DataError;
+
+use crate::topology::Topology;
+use crate::weights::WeightsError;
+use tensorwire_launch::{Hosts, HostsError};
+
+pub use clients::{Averaging, ClientConfig};
+pub use exchange::Exchange;
+use tensorwire_launch::Transport;
+pub use tuned::TunedRow;
+
+/// A way of training (`--strategy`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Strategy {
+    /// One process, no communication; `workers` replicas are computed one after another.
+    Local,
+    /// Variables on servers as graph partitions, worker replicas (Xue et al.).
+    Ps,
+    /// Variables in a key-value store: workers push gradients and pull weights, servers update once a step
+    /// (ps-lite; Li et al.).
+    DistSgd,
+    /// The same, where servers update with every gradient that comes.
+    DistAsgd,
+    /// Each worker trains weights of its own, and every so many steps they and a centre in the store move
+    /// towards each other (elastic averaging: Zhang et al. 2015).
+    DistEsgd,
+    /// Each worker has the weights; gradients are folded among all, and everybody updates alike.
+    #[serde(rename = "allreduce")]
+    AllReduce,
+    /// As [`Strategy::DistSgd`], where a worker of the store is a client, a group of workers that fold their
+    /// gradients among themselves (Mamidala et al.).
+    MpiSgd,
+    /// As [`Strategy::DistAsgd`], so.
+    MpiAsgd,
+    /// As [`Strategy::DistEsgd`], so.
+    MpiEsgd,
+}
+
+impl Strategy {
+    /// As `--strategy` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Strategy::Local => "local",
+            Strategy::Ps => "ps",
+            Strategy::DistSgd => "dist-sgd",
+            Strategy::DistAsgd => "dist-asgd",
+            Strategy::DistEsgd => "dist-esgd",
+            Strategy::AllReduce => "allreduce",
+            Strategy::MpiSgd => "mpi-sgd",
+            Strategy::MpiAsgd => "mpi-asgd",
+            Strategy::MpiEsgd => "mpi-esgd",
+        }
+    }
+
+    /// True if workers may form groups.
+    pub fn has_groups(self) -> bool {
+        use Strategy::{AllReduce, MpiAsgd, MpiEsgd, MpiSgd};
+        matches!(self, AllReduce | MpiSgd | MpiAsgd | MpiEsgd)
+    }
+
+    /// True if weights are averaged, not gradients.
+    pub fn is_averaging(self) -> bool {
+        matches!(self, Strategy::DistEsgd | Strategy::MpiEsgd)
+    }
+}
+
+/// How a variable is changed (`--optimizer`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OptimizerChoice {
+    Sgd,
+    Momentum,
+    #[serde(rename = "adagrad")]
+    AdaGrad,
+    Adam,
+}
+
+/// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FloatType {
+    #[default]
+    F32,
+    F64,
+    Bf16,
+}
+
+impl From<FloatType> for DType {
+    fn from(float: FloatType) -> DType {
+        match float {
+            FloatType::F32 => DType::F32,
+            FloatType::F64 => DType::F64,
+            FloatType::Bf16 => DType::BF16,
+        }
+    }
+}
+
+/// How long to train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Schedule {
+    Epochs(u64),
+    Steps(u64),
+}
+
+/// What only a key-value store can do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreConfig {
+    /// How many steps the fastest worker may be ahead of the slowest ([`Strategy::DistAsgd`]); none: any.
+    pub max_delay: Option<u64>,
+    /// A worker's death does not end the job; the others go on.
+    pub elastic: bool,
+    /// Where servers write snapshots, from which another process takes over when one dies: a path that
+    /// each adds its name to.
+    pub checkpoint: Option<PathBuf>,
+    /// Steps between two snapshots.
+    pub checkpoint_every: u64,
+}
+
+/// A training job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainConfig {
+    pub model: String,
+    pub data: String,
+    pub strategy: Strategy,
+    pub workers: u32,
+    /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`].
+    pub servers: u32,
+    /// Each worker trains at its own pace ([`Strategy::Ps`]; [`Strategy::DistAsgd`] says so by itself).
+    pub asynchronous: bool,
+    #[serde(default)]
+    pub store: StoreConfig,
+    #[serde(default)]
+    pub clients: ClientConfig,
+    pub transport: Transport,
+    /// Which NIC, and how ([`Transport::Verbs`], or [`Transport::Auto`] on several hosts).
+    pub verbs: VerbsOptions,
+    /// How a tensor's arrival is signalled over verbs; none: as suits every device.
+    pub arrival: Option<ArrivalMode>,
+    pub hosts: Hosts,
+    pub exchange: Exchange,
+    /// Samples per worker and step.
+    pub batch: usize,
+    pub schedule: Schedule,
+    /// Worker 0 evaluates at the end of each epoch, too, and workers say how far they are then.
+    #[serde(default)]
+    pub evaluate_each_epoch: bool,
+    /// Workers do everything but arithmetic, to measure what is left; servers do all.
+    #[serde(default)]
+    pub leave_out_kernels: bool,
+    pub optimizer: OptimizerChoice,
+    pub rate: f64,
+    pub momentum: f64,
+    pub dtype: FloatType,
+    pub seed: u64,
+    /// Threads of each process; none: each host's cores shared among its workers.
+    pub threads: Option<usize>,
+    pub kernels: Kernels,
+    pub load: Option<PathBuf>,
+    pub save: Option<PathBuf>,
+    pub trace: Option<TraceConfig>,
+    /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
+    /// where the other hosts reach it.
+    pub listen: Option<SocketAddr>,
+    /// A process that says nothing for this long is taken for dead, in milliseconds.
+    pub deadline_ms: u64,
+}
+
+/// What to trace, and where to (`--trace`, `--trace-steps`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceConfig {
+    pub path: PathBuf,
+    /// The first steps of the job, so many; after them tracing costs nothing.
+    pub steps: u64,
+}
+
+/// Which kernels compute (`--kernels`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kernels {
+    Auto,
+    Cpu,
+    #[serde(rename = "onednn")]
+    OneDnn,
+    Reference,
+}
+
+/// What is wrong with a configuration: the user's mistake, and how to mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("--kernels: {0}")]
+    Kernels(#[from] tensorwire_kernels::OpenError),
+    #[error("there is no model '{found}'; known models: {known}")]
+    UnknownModel { found: String, known: String },
+    #[error("{option} must be at least 1")]
+    Zero { option: &'static str },
+    #[error("{option} must be {range}, not {found}")]
+    OutOfRange { option: &'static str, range: &'static str, found: f64 },
+    #[error(
+        "{servers} servers for the {variables} variables of '{model}'; give --servers 1 to {variables}"
+    )]
+    TooManyServers { servers: u32, variables: usize, model: String },
+    #[error(
+        "{processes} processes are more than this program starts on one machine (at most {most}); lower --workers or --servers"
+    )]
+    TooManyProcesses { processes: u64, most: u64 },
+    #[error("--async is a way of using servers; give it with --strategy ps")]
+    AsyncWithoutServers,
+    #[error("{option} is of a key-value store; give it with --strategy {with}")]
+    StoreOption { option: &'static str, with: &'static str },
+    #[error(
+        "cannot read the table {path}: {reason}; `tensorwire bench allreduce --tune FILE` writes one"
+    )]
+    Table { path: String, reason: String },
+    #[error("{option} is of groups of workers; give it with --strategy {with}")]
+    GroupOption { option: &'static str, with: &'static str },
+    #[error(
+        "--clients {clients} does not divide --workers {workers}; all clients are of one size, so that every \
+         sample counts alike"
+    )]
+    UnevenClients { clients: u32, workers: u32 },
+    #[error(
+        "--strategy {strategy} with --servers 0 has nobody to keep the weights; give --servers 1 or more, or \
+         mpi-sgd with one client (allreduce)"
+    )]
+    NoServers { strategy: &'static str },
+    #[error("--exchange {} is no way of a group of workers; leave it out", .found.name())]
+    GroupExchange { found: Exchange },
+    #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
+    StoreExchange { found: Exchange },
+    #[error(
+        "--exchange {} goes over TCP of its own; give --transport tcp or leave it out", .found.name()
+    )]
+    ExchangeOverTcp { found: Exchange },
+    #[error("--exchange zmq knows no server that comes later; leave --checkpoint out")]
+    ZmqCheckpoint,
+    #[error("{0}")]
+    TensorLimit(String),
+    #[error(
+        "{found} is a baseline to compare with, and this program was built without them; build it with them, which \
+         takes a C++ compiler: cargo install tensorwire-cli --features baselines (in a checkout: cargo run --release \
+         --features baselines -- …)"
+    )]
+    NoBaselines { found: &'static str },
+    #[error(
+        "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
+    )]
+    Checkpoint { path: PathBuf, source: std::io::Error },
+    #[error(
+        "--trace shows steps that all processes make together; leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"
+    )]
+    AsyncTrace,
+    #[error(
+        "{strategy} cannot be looked at epoch by epoch: its weights come to where they are evaluated only in the end; \
+         take dist-sgd or mpi-sgd"
+    )]
+    NoEpochs { strategy: &'static str },
+    #[error("--strategy local is one process on this machine; leave --hosts out")]
+    HostsOfOneProcess,
+    #[error(
+        "--trace compares times of processes that share a clock, and {host} has its own; leave --hosts or --trace out"
+    )]
+    TraceOfSeveralHosts { host: String },
+    #[error(
+        "processes on several hosts share no memory; give --transport auto, verbs or tcp instead of shm"
+    )]
+    ShmOfSeveralHosts,
+    #[error(
+        "{option} is for RDMA, which this job does not use; give --transport verbs or leave {option} out"
+    )]
+    VerbsOption { option: &'static str },
+    #[error(
+        "--save writes on the host of worker 0, which is {host}; put this machine first in --hosts"
+    )]
+    SaveElsewhere { host: String },
+    #[error("{0}")]
+    Hosts(#[from] HostsError),
+    #[error("{0}")]
+    Data(#[from] DataError),
+    #[error("{0}")]
+    Mismatch(#[from] MismatchError),
+    #[error("{0}")]
+    Weights(#[from] WeightsError),
+    #[error(
+        "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
+    )]
+    Save { path: PathBuf, source: std::io::Error },
+    #[error(
+        "cannot write a trace to {path}: {source}; choose a file, new or of an earlier trace, in a folder that exists and may be written"
+    )]
+    Trace { path: PathBuf, source: std::io::Error },
+    #[error(
+        "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
+    )]
+    TooLarge { needed: String, available: String },
+    #[error(
+        "so many batches take {needed} of memory, {available} are available; lower --steps or --batch"
+    )]
+    TooManyBatches { needed: String, available: String },
+    #[error("the data changed while the job started; start it again")]
+    DataChanged,
+    #[error("{0}")]
+    Graph(#[from] GraphError),
+}
+
+/// What PyTorch takes.
+const ADAGRAD_EPSILON: f64 = 1e-10;
+/// Kingma and Ba 2015, algorithm 1.
+const ADAM_BETAS: (f64, f64) = (0.9, 0.999);
+const ADAM_EPSILON: f64 = 1e-8;
+/// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
+const PROCESSES_MAX: u64 = 256;
+/// More than that no viewer shows with ease.
+const TRACE_STEPS_MAX: u64 = 1000;
+/// More threads than any host has cores help nobody.
+const THREADS_MAX: usize = 1024;
+
+impl TrainConfig {
+    /// Checks what can be checked without reading a file.
+    ///
+    /// # Errors
+    /// The first thing that makes no sense, with how to mend it.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let counts = [
+            ("--workers", u64::from(self.workers)),
+            ("--batch", self.batch as u64),
+            ("--threads", self.threads.unwrap_or(1) as u64),
+            match self.schedule {
+                Schedule::Epochs(count) => ("--epochs", count),
+                Schedule::Steps(count) => ("--steps", count),
+            },
+        ];
+        let servers = [("--servers", u64::from(self.servers))];
+        let has_none = self.strategy == Strategy::Local || self.strategy.has_groups();
+        let servers = servers.iter().filter(|_| !has_none);
+        for (option, count) in counts.iter().chain(servers) {
+            if *count == 0 {
+                return Err(ConfigError::Zero { option });
+            }
+        }
+        if self.asynchronous && self.strategy != Strategy::Ps {
+            return Err(ConfigError::AsyncWithoutServers);
+        }
+        if self.topology().is_asynchronous() && self.trace.is_some() {
+            return Err(ConfigError::AsyncTrace);
+        }
+        if self.evaluate_each_epoch && matches!(self.strategy, Strategy::Ps | Strategy::Local) {
+            return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });
+        }
+        let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
+        if !(self.rate.is_finite() && self.rate > 0.0) {
+            return Err(out_of_range("--lr", "a positive number", self.rate));
+        }
+        if !(0.0..1.0).contains(&self.momentum) {
+            return Err(out_of_range("--momentum", "from 0 to below 1", self.momentum));
+        }
+        if !(1000..=3_600_000).contains(&self.deadline_ms) {
+            // fits: shown to a person
+            let seconds = self.deadline_ms as f64 / 1000.0;
+            return Err(out_of_range("--deadline", "from 1 to 3600 seconds", seconds));
+        }
+        if let Some(threads) = self.threads.filter(|threads| *threads > THREADS_MAX) {
+            // fits: shown to a person
+            return Err(out_of_range("--threads", "from 1 to 1024", threads as f64));
+        }
+        let steps = self.trace.as_ref().map_or(1, |trace| trace.steps);
+        if !(1..=TRACE_STEPS_MAX).contains(&steps) {
+            // fits: shown to a person
+            return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
+        }
+        let processes = u64::from(self.workers) + u64::from(self.topology().servers);
+        if self.strategy != Strategy::Local && processes > PROCESSES_MAX {
+            return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
+        }
+        self.check_store()?;
+        self.check_clients()?;
+        self.check_hosts()
+    }
+
+    /// Checks what is of a key-value store alone.
+    fn check_store(&self) -> Result<(), ConfigError> {
+        let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
+        let any = "dist-sgd or dist-asgd";
+        let may_lose = matches!(self.strategy, Strategy::DistSgd | Strategy::DistAsgd);
+        let delays = matches!(self.strategy, Strategy::DistAsgd | Strategy::MpiAsgd);
+        let is_zmq = self.exchange == Exchange::Zmq;
+        let has_zmq = may_lose
+            || matches!(self.strategy, Strategy::Local | Strategy::Ps | Strategy::DistEsgd);
+        let options = [
+            ("--max-delay", max_delay.is_some(), delays, "dist-asgd or mpi-asgd"),
+            ("--elastic", *elastic, may_lose, any),
+            ("--checkpoint", checkpoint.is_some(), may_lose, any),
+            ("--exchange zmq", is_zmq, has_zmq, "ps, dist-sgd, dist-asgd or dist-esgd"),
+        ];
+        let wrong = options.into_iter().find(|(_, given, fits, _)| *given && !fits);
+        if let Some((option, _, _, with)) = wrong {
+            return Err(ConfigError::StoreOption { option, with });
+        }
+        let found = self.exchange;
+        if self.strategy != Strategy::Local {
+            found.check_built_in()?;
+        }
+        let is_tcp = matches!(self.transport, Transport::Auto | Transport::Tcp);
+        if self.strategy != Strategy::Local && found.is_over_tcp() && !is_tcp {
+            return Err(ConfigError::ExchangeOverTcp { found });
+        }
+        if !self.topology().has_store() {
+            return Ok(());
+        }
+        match found {
+            Exchange::ZeroCopy => Ok(()),
+            Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::ZmqCheckpoint),
+            Exchange::Zmq => Ok(()),
+            found if !self.strategy.has_groups() => Err(ConfigError::StoreExchange { found }),
+            // refused by the groups
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks where the processes are, and what that rules out.
+    fn check_hosts(&self) -> Result<(), ConfigError> {
+        let hosts = &self.hosts;
+        if self.strategy == Strategy::Local && hosts.any_remote() {
+            return Err(ConfigError::HostsOfOneProcess);
+        }
+        let remote = (0..self.topology().world()).map(Rank).find(|rank| !hosts.is_here(*rank));
+        if let (Some(rank), Some(_)) = (remote, &self.trace) {
+            return Err(ConfigError::TraceOfSeveralHosts { host: hosts.name(rank).to_string() });
+        }
+        if self.save.is_some() && !hosts.is_here(Rank(0)) {
+            return Err(ConfigError::SaveElsewhere { host: hosts.name(Rank(0)).to_string() });
+        }
+        if self.spread() && self.transport == Transport::Shm {
+            return Err(ConfigError::ShmOfSeveralHosts);
+        }
+        let verbs = matches!(self.settled_transport(), None | Some(Transport::Verbs));
+        let options = [
+            ("--nic", self.verbs.nic.is_some()),
+            ("--gid", self.verbs.gid.is_some()),
+            ("--arrival", self.arrival.is_some()),
+        ];
+        match options.into_iter().find(|(_, given)| *given && !verbs) {
+            Some((option, _)) => Err(ConfigError::VerbsOption { option }),
+            None => Ok(()),
+        }
+    }
+
+    /// How a variable is changed.
+    pub fn rule(&self) -> Rule {
+        let TrainConfig { rate, momentum, .. } = *self;
+        match self.optimizer {
+            OptimizerChoice::Sgd => Rule::Sgd { rate },
+            OptimizerChoice::Momentum => Rule::Momentum { rate, momentum },
+            OptimizerChoice::AdaGrad => Rule::AdaGrad { rate, epsilon: ADAGRAD_EPSILON },
+            OptimizerChoice::Adam => {
+                let (beta1, beta2) = ADAM_BETAS;
+                Rule::Adam { rate, beta1, beta2, epsilon: ADAM_EPSILON }
+            }
+        }
+    }
+
+    /// The strategy with its numbers.
+    pub fn topology(&self) -> Topology {
+        Topology::of(self)
+    }
+
+    /// Are they on several hosts?
+    pub fn spread(&self) -> bool {
+        self.hosts.spread(self.topology().world() as usize)
+    }
+
+    /// The transport, as far as it is known before the members have been asked.
+    pub fn settled_transport(&self) -> Option<Transport> {
+        match self.exchange.is_over_tcp() {
+            true => Some(Transport::Tcp),
+            false => self.transport.settled(self.spread()),
+        }
+    }
+
+    /// What must be there for RDMA on every host, if the user wants nothing else.
+    pub fn verbs_wanted(&self) -> Option<VerbsOptions> {
+        (self.transport == Transport::Verbs).then(|| self.verbs.clone())
+    }
+
+    /// How long a silent process is believed to be alive: long enough for a busy machine, short
+    /// enough to end the job within the deadline.
+    pub fn liveness_ms(&self) -> u64 {
+        self.deadline_ms * 6 / 10
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A job of two workers and two servers.
+    pub(crate) fn config() -> TrainConfig {
+        let config = serde_json::json!({
+            "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 2,
+            "asynchronous": false, "transport": "auto", "exchange": "zero-copy", "batch": 8,
+            "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": Hosts::default(),
+            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "dtype": "f32",
+            "seed": 1,
+            "threads": null, "kernels": "auto", "load": null, "save": null, "trace": null,
+            "listen": "127.0.0.1:0", "deadline_ms": 10000,
+        });
+        serde_json::from_value(config).unwrap()
+    }
+}

@@ -1,0 +1,135 @@
+//! Workers in groups (Mamidala et al.): which process is what, whose weights are where, and how often they meet.
+
+use serde::{Deserialize, Serialize};
+use tensorwire_collectives::{Algorithm, GroupOptions};
+
+use super::{ConfigError, Exchange, Strategy, TrainConfig, Transport, TunedRow};
+
+/// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
+const INTERVAL: u64 = 64;
+/// β of Zhang et al. 2015 §5: all clients together move the centre by this much of the way to their mean, so that
+/// each has α = β/clients.
+const BETA: f64 = 0.9;
+
+/// What only groups of workers, and weights that are averaged, can do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientConfig {
+    /// Groups that fold their gradients among themselves (`mpi-…`); none: one of all workers.
+    pub clients: Option<u32>,
+    /// Steps between two exchanges with the centre (`…-esgd`).
+    pub interval: Option<u64>,
+    /// How far a client and the centre go towards each other then.
+    pub alpha: Option<f64>,
+    /// Gradients are folded in the order of ranks, so that every algorithm has the same bits.
+    pub deterministic: bool,
+    /// How gradients are folded; none: what was measured to be fastest.
+    pub algorithm: Option<Algorithm>,
+    /// What was measured, where no algorithm is named; for a transport without a row, what comes with the program.
+    pub table: Vec<TunedRow>,
+}
+
+/// Weights of its own for each client, and a centre that all are drawn to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Averaging {
+    pub interval: u64,
+    pub alpha: f64,
+}
+
+impl ClientConfig {
+    /// How weights are averaged by a strategy in so many groups, if they are.
+    pub(crate) fn averaging(&self, strategy: Strategy, groups: u32) -> Option<Averaging> {
+        let interval = self.interval.unwrap_or(INTERVAL);
+        let alpha = self.alpha.unwrap_or(BETA / f64::from(groups.max(1)));
+        strategy.is_averaging().then_some(Averaging { interval, alpha })
+    }
+}
+
+impl TrainConfig {
+    /// What a group is told that travels so.
+    pub(crate) fn group_options(&self, transport: Transport) -> GroupOptions {
+        let ClientConfig { algorithm, deterministic, ref table, .. } = self.clients;
+        let table = TunedRow::table(table, transport);
+        GroupOptions { algorithm, table, deterministic, ..GroupOptions::default() }
+    }
+
+    /// Checks what is of groups and averages alone.
+    pub(super) fn check_clients(&self) -> Result<(), ConfigError> {
+        let ClientConfig { clients, interval, alpha, deterministic, algorithm, table } =
+            &self.clients;
+        let strategy = self.strategy;
+        let (mpi, averaging) = ("mpi-sgd, mpi-asgd or mpi-esgd", "dist-esgd or mpi-esgd");
+        let any = "allreduce, mpi-sgd, mpi-asgd or mpi-esgd";
+        let is_mpi = strategy.has_groups() && strategy != Strategy::AllReduce;
+        let is_alone = matches!(strategy, Strategy::DistAsgd | Strategy::DistEsgd);
+        let options = [
+            ("--clients", clients.is_some(), is_mpi, mpi),
+            ("--interval", interval.is_some(), strategy.is_averaging(), averaging),
+            ("--alpha", alpha.is_some(), strategy.is_averaging(), averaging),
+            ("--algorithm", algorithm.is_some(), strategy.has_groups(), any),
+            ("--table", !table.is_empty(), strategy.has_groups(), any),
+            // what else is folded at once is folded in order
+            ("--deterministic", *deterministic, !is_alone, "allreduce or mpi-sgd"),
+        ];
+        if let Some((option, _, _, with)) =
+            options.into_iter().find(|(_, given, fits, _)| *given && !fits)
+        {
+            return Err(ConfigError::GroupOption { option, with });
+        }
+        if *interval == Some(0) {
+            return Err(ConfigError::Zero { option: "--interval" });
+        }
+        if *clients == Some(0) {
+            return Err(ConfigError::Zero { option: "--clients" });
+        }
+        if let Some(found) = alpha.filter(|alpha| !(*alpha > 0.0 && *alpha <= 1.0)) {
+            let (option, range) = ("--alpha", "above 0 and at most 1");
+            return Err(ConfigError::OutOfRange { option, range, found });
+        }
+        let topology = self.topology();
+        let (clients, workers) = (topology.groups, self.workers);
+        if is_mpi && !workers.is_multiple_of(clients) {
+            return Err(ConfigError::UnevenClients { clients, workers });
+        }
+        if is_mpi && !topology.has_store() && (clients > 1 || strategy != Strategy::MpiSgd) {
+            return Err(ConfigError::NoServers { strategy: strategy.name() });
+        }
+        match self.exchange {
+            Exchange::ZeroCopy => Ok(()),
+            found if strategy.has_groups() => Err(ConfigError::GroupExchange { found }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+    use tensorwire_collectives::Row;
+
+    fn grouped(strategy: Strategy, workers: u32, clients: u32, servers: u32) -> TrainConfig {
+        let clients = ClientConfig { clients: Some(clients), ..ClientConfig::default() };
+        TrainConfig { strategy, workers, servers, clients, ..config() }
+    }
+
+    #[test]
+    fn a_group_is_told_the_rows_of_its_transport() {
+        let row = Row { world: 2, from_bytes: 0, algorithm: Algorithm::Ring };
+        let table = vec![TunedRow { transport: Transport::Tcp, row }];
+        let clients = ClientConfig { table, ..ClientConfig::default() };
+        let config =
+            TrainConfig { strategy: Strategy::AllReduce, clients, ..super::tests::config() };
+        assert!(config.check().is_ok());
+        let rows = |transport| config.group_options(transport).table.map(|table| table.rows);
+        assert_eq!((rows(Transport::Tcp), rows(Transport::Shm)), (Some(vec![row]), None));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_what_would() {
+        let said = |config: TrainConfig| config.check().unwrap_err().to_string();
+        assert!(said(grouped(Strategy::MpiSgd, 4, 3, 1)).contains("--clients 3"));
+        assert!(said(grouped(Strategy::MpiSgd, 4, 2, 0)).contains("--servers 1"));
+        assert!(said(grouped(Strategy::MpiEsgd, 4, 1, 0)).contains("--servers 1"));
+        assert!(said(grouped(Strategy::Ps, 4, 2, 1)).contains("mpi-sgd"));
+    }
+}

@@ -1,0 +1,119 @@
+//! How a tensor crosses, and what each way cannot do.
+
+use serde::{Deserialize, Serialize};
+use tensorwire_graph::{Plan, PlanOptions, SendFrom, SharedMemory};
+
+use super::{ConfigError, Transport};
+use crate::messages;
+
+/// How a tensor crosses (`--exchange`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// By reference where both ends share memory and the plan proves it safe; else one one-sided write
+    /// from where the tensor was made.
+    ZeroCopy,
+    /// One write for every tensor, shared memory or not, as between hosts (Xue et al.'s RDMA.zerocp).
+    Write,
+    /// A copy into registered memory first, then the write: their RDMA.cp, to compare with.
+    Copy,
+    /// Calls of gRPC over TCP, by tonic and prost: their gRPC.TCP.
+    GrpcTcp,
+    /// The same calls, without the codec's copies.
+    GrpcTcpTuned,
+    /// Messages over private rings on the fabric: their gRPC.RDMA.
+    GrpcRdma,
+    /// Messages over ZeroMQ, as ps-lite sends them.
+    Zmq,
+}
+
+impl Exchange {
+    pub const ALL: [Exchange; 7] = [
+        Exchange::ZeroCopy,
+        Exchange::Write,
+        Exchange::Copy,
+        Exchange::GrpcTcp,
+        Exchange::GrpcTcpTuned,
+        Exchange::GrpcRdma,
+        Exchange::Zmq,
+    ];
+
+    /// As `--exchange` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Exchange::ZeroCopy => "zero-copy",
+            Exchange::Write => "write",
+            Exchange::Copy => "copy",
+            Exchange::GrpcTcp => "grpc-tcp",
+            Exchange::GrpcTcpTuned => "grpc-tcp-tuned",
+            Exchange::GrpcRdma => "grpc-rdma",
+            Exchange::Zmq => "zmq",
+        }
+    }
+
+    /// Does it go over TCP connections of its own, and never over a fabric?
+    pub fn is_over_tcp(self) -> bool {
+        matches!(self, Exchange::GrpcTcp | Exchange::GrpcTcpTuned | Exchange::Zmq)
+    }
+
+    /// Do tensors cross as messages?
+    pub fn is_by_message(self) -> bool {
+        self.is_over_tcp() || self == Exchange::GrpcRdma
+    }
+
+    /// Checks that it is built in.
+    ///
+    /// # Errors
+    /// When it is a baseline, and this build has none.
+    pub fn check_built_in(self) -> Result<(), ConfigError> {
+        match self.is_by_message() && !messages::BUILT_IN {
+            true => Err(ConfigError::NoBaselines { found: self.name() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that it can carry a tensor.
+    ///
+    /// # Errors
+    /// When it cannot, with what can.
+    pub fn check_tensor(self, name: &str, bytes: usize) -> Result<(), ConfigError> {
+        let refusal = messages::refusal(self, name, bytes);
+        refusal.map_or(Ok(()), |what| Err(ConfigError::TensorLimit(what)))
+    }
+
+    /// Checks that it can carry every tensor of a plan whose size is known.
+    pub(crate) fn check_plan(self, plan: &Plan) -> Result<(), ConfigError> {
+        let mut known = plan.edges.iter().filter_map(|edge| Some((&edge.name, edge.bytes()?)));
+        known.try_for_each(|(name, bytes)| self.check_tensor(name, bytes))
+    }
+
+    /// What it means for the plan. `spread`: the members are on several hosts.
+    pub fn plan_options(self, transport: Transport, spread: bool) -> PlanOptions {
+        let shared_memory = match (self, transport.settled(spread)) {
+            // what members of several hosts will agree on is neither here nor there
+            (_, None | Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
+            (Exchange::ZeroCopy, _) => SharedMemory::Used,
+            _ => SharedMemory::Unused,
+        };
+        let send_from = match self {
+            Exchange::Copy => SendFrom::Staging,
+            _ => SendFrom::Origin,
+        };
+        PlanOptions { send_from, shared_memory, ..PlanOptions::default() }
+    }
+}
+
+#[cfg(all(test, not(feature = "baselines")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_baseline_that_is_not_built_in_is_refused_with_how_to_have_it() {
+        for exchange in Exchange::ALL {
+            match exchange.check_built_in() {
+                Ok(()) => assert!(!exchange.is_by_message()),
+                Err(error) => assert!(error.to_string().contains("--features baselines")),
+            }
+        }
+    }
+}

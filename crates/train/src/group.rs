@@ -1,0 +1,152 @@
+//! A client as its members see it: workers that fold their gradients among themselves, and spread what their first
+//! one gets.
+
+mod exchange;
+mod fold;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_collectives::{Call, Collectives, Group, GroupError, GroupOptions, VectorId};
+use tensorwire_fabric::Fabric;
+use tensorwire_graph::{NodeId, Op, Part};
+use tensorwire_kernels::{FoldKind, NoFold};
+use tensorwire_memory::{Buffer, LoanError};
+use tensorwire_runtime::Storage;
+
+pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
+pub use fold::VectorFold;
+
+/// A group that a session and its trainer share.
+pub(crate) type SharedGroup = Arc<Mutex<Box<dyn Collectives>>>;
+
+/// Why a client cannot do what it is to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    #[error(transparent)]
+    Fold(#[from] NoFold),
+    #[error("vector {vector} of the group: {source}")]
+    Lent { vector: u32, source: LoanError },
+    #[error("this worker has neither a client nor a store; do all members run the same version?")]
+    Alone,
+    #[error("node '{name}' has no place that the group knows")]
+    Unplaced { name: String },
+}
+
+impl ClientError {
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            ClientError::Group(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+/// Opens this process's end of a group of `ranks`, to all of whom `fabric` is connected.
+pub(crate) fn open_group(
+    fabric: Fabric,
+    ranks: &[Rank],
+    me: Rank,
+    options: GroupOptions,
+    deadline: Deadline,
+) -> Result<SharedGroup, ClientError> {
+    let at = ranks.iter().position(|rank| *rank == me);
+    let outside = || GroupError::Failed(format!("rank {me} is not of the group {ranks:?}"));
+    let group = Group::open(fabric, ranks, at.ok_or_else(outside)?, options, deadline)?;
+    Ok(Arc::new(Mutex::new(Box::new(group))))
+}
+
+/// What the nodes of a part do in its group.
+#[derive(Debug, Default)]
+pub(crate) struct Bound {
+    calls: HashMap<NodeId, (VectorId, Call)>,
+    widest: Option<Widest>,
+}
+
+/// The largest vector of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Widest {
+    vector: VectorId,
+    buffer: Buffer,
+}
+
+/// Makes the vectors of a part's nodes known to its group. All members do, each with its part.
+pub(crate) fn bind_part(
+    group: &SharedGroup,
+    part: &Part,
+    storage: &Storage,
+    deadline: Deadline,
+) -> Result<Bound, ClientError> {
+    let of_group = part.graph.nodes().filter_map(|(id, node)| Some((node.op.vector()?, id)));
+    let mut nodes: Vec<(u32, NodeId)> = of_group.collect();
+    // the same order at all members
+    nodes.sort_unstable();
+    let (mut buffers, mut calls) = (Vec::new(), Vec::new());
+    for (_, id) in &nodes {
+        let node = part.graph.node(*id);
+        let unplaced = || ClientError::Unplaced { name: node.name.clone() };
+        buffers.push(storage.buffer((*id).into()).ok_or_else(unplaced)?);
+        calls.push(match node.op {
+            Op::Broadcast { .. } => Call::Broadcast { root: 0 },
+            _ => {
+                let dtype = part.graph.fact((*id).into()).dtype;
+                Call::AllReduce(Arc::new(VectorFold::new(dtype, FoldKind::Mean)?))
+            }
+        });
+    }
+    let vectors = group.lock().bind(&buffers, deadline)?;
+    let widest = vectors.iter().zip(&buffers).max_by_key(|(_, buffer)| buffer.bytes());
+    let widest = widest.map(|(vector, buffer)| Widest { vector: *vector, buffer: buffer.clone() });
+    let calls = nodes.iter().zip(vectors.into_iter().zip(calls));
+    Ok(Bound { calls: calls.map(|((_, id), call)| (*id, call)).collect(), widest })
+}
+
+impl Bound {
+    /// The largest vector, if there is one.
+    pub(crate) fn widest(&self) -> Option<Widest> {
+        self.widest.clone().filter(|widest| widest.buffer.bytes() > 0)
+    }
+}
+
+impl Widest {
+    /// Gives all members the first one's `values`, through this vector, before anything else uses it. All have values
+    /// of these sizes.
+    pub(crate) fn spread(
+        &self,
+        group: &SharedGroup,
+        values: &mut [&mut [u8]],
+        deadline: Deadline,
+    ) -> Result<(), ClientError> {
+        let Widest { vector, buffer } = self;
+        let mut group = group.lock();
+        let is_first = group.me() == 0;
+        let lent = |source| ClientError::Lent { vector: vector.0, source };
+        let pieces = values.iter_mut().flat_map(|value| value.chunks_mut(buffer.bytes()));
+        let mut pieces = pieces.peekable();
+        while pieces.peek().is_some() {
+            // the vector goes as a whole: as many at once as have room
+            let (mut round, mut end) = (Vec::new(), 0);
+            while let Some(piece) = pieces.next_if(|piece| end + piece.len() <= buffer.bytes()) {
+                let range = end..end + piece.len();
+                end = range.end;
+                round.push((range, piece));
+            }
+            if is_first {
+                let mut all = buffer.write().map_err(lent)?;
+                round.iter().for_each(|(range, piece)| all[range.clone()].copy_from_slice(piece));
+            }
+            let ticket = group.start(*vector, Call::Broadcast { root: 0 })?;
+            group.wait(ticket, deadline)?;
+            if !is_first {
+                let all = buffer.read().map_err(lent)?;
+                round.into_iter().for_each(|(range, piece)| piece.copy_from_slice(&all[range]));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,519 @@
+//! A training job: prepared once from its configuration, then run by one process alone or by members
+//! that each do their part of the plan.
+
+mod listener;
+mod loader;
+mod strategy;
+mod trainer;
+mod worker;
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Rank, human_bytes};
+use tensorwire_graph::{Cluster, Plan, place, plan};
+use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_kvstore::StoreError;
+use tensorwire_launch::{
+    JobError, JobOutcome, JobSpec, JoinError, Member, Role, StoreJob, Update, launch,
+};
+use tensorwire_memory::TensorError;
+use tensorwire_nn::{Program, ProgramSpec};
+use tensorwire_runtime::{RunError, SessionError, SessionOptions};
+use tensorwire_zoo::Model;
+use tensorwire_zoo::data::{Batches, Data, DataError, Shape, Source};
+
+use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
+use crate::group::ClientError;
+use crate::open_part::PartError;
+use crate::report::{Progress, TrainReport};
+use crate::store::OpenStoreError;
+use crate::topology::{Topology, Weights};
+use crate::trace::{Collector, TraceError, TraceEvent};
+use crate::weights::{self, WeightsError};
+use crate::whole_file;
+
+use listener::Caller;
+use strategy::{Connected, strategy};
+
+pub use strategy::values::StoreValue;
+
+/// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
+const STEP_DEADLINE: Duration = Duration::from_secs(600);
+/// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
+const DYNAMIC_BYTES_MAX: usize = 4 << 30;
+/// How long a wait spins before it blocks, where every process has a core.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// A job that is ready to run: its data loaded, its graph planned.
+#[derive(Debug)]
+pub struct Prepared {
+    pub config: TrainConfig,
+    pub topology: Topology,
+    pub program: Program,
+    pub plan: Plan,
+    pub cluster: Cluster,
+    shape: JobShape,
+    pub data: Data,
+}
+
+/// What the data decide about the graph; members that need no data get it from the launcher.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct JobShape {
+    samples: Shape,
+    steps: u64,
+    steps_per_epoch: u64,
+}
+
+/// What every member of a training job is told.
+#[derive(Debug, Serialize, Deserialize)]
+struct Payload {
+    config: TrainConfig,
+    shape: JobShape,
+}
+
+/// Why training ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Part(#[from] PartError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    #[error("'{name}': {source}")]
+    Tensor { name: String, source: TensorError },
+    #[error("step {step}: the loss is {loss}: training diverged; lower --lr")]
+    Diverged { step: u64, loss: f32 },
+    #[error(transparent)]
+    OpenStore(#[from] OpenStoreError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error("telling the launcher: {0}")]
+    Control(#[from] std::io::Error),
+    #[error("interrupted")]
+    Interrupted,
+    #[error("the thread that makes batches cannot be started: {0}; free memory or processes")]
+    Loader(std::io::Error),
+    #[error("step {step}: the thread that makes batches is gone")]
+    LoaderGone { step: u64 },
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl TrainError {
+    /// Did the user's command make this, so that another command mends it?
+    pub fn is_user_error(&self) -> bool {
+        match self {
+            TrainError::Config(_) | TrainError::Weights(_) => true,
+            TrainError::Part(error) => error.is_user_error(),
+            _ => false,
+        }
+    }
+
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            TrainError::Run(error) => error.lost_peer(),
+            TrainError::Part(error) => error.lost_peer(),
+            TrainError::OpenStore(error) => error.lost_peer(),
+            TrainError::Store(error) => error.lost_peer(),
+            TrainError::Client(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+impl Prepared {
+    /// Checks a configuration, loads its data and plans its graph.
+    ///
+    /// # Errors
+    /// The user's mistake, with how to mend it.
+    pub fn new(config: TrainConfig) -> Result<Prepared, ConfigError> {
+        config.check()?;
+        // opened once more by whoever computes; here it is looked for before anything is started
+        Kernels::open(kernel_choice(&config), 1)?;
+        let model = model(&config)?;
+        let source: Source = config.data.parse()?;
+        let data = source.open(&model.sample_shape(), config.seed)?;
+        let samples = data.shape();
+        model.check(&samples)?;
+        let batches = batches(&data, &config)?;
+        let steps_per_epoch = batches.steps_per_epoch();
+        let steps = match config.schedule {
+            Schedule::Steps(steps) => steps,
+            Schedule::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
+        };
+        let shape = JobShape { samples, steps, steps_per_epoch };
+        let topology = config.topology();
+        let (program, cluster, plan) = build(&config, &topology, shape)?;
+        strategy(&topology).check(&config, &plan)?;
+        check_memory(&program, &plan, &config, &topology)?;
+        if let Some(path) = &config.load {
+            weights::Weights::open(path, program.weights())?;
+        }
+        if let Some(path) = &config.save {
+            let failed = |source| ConfigError::Save { path: path.clone(), source };
+            whole_file::check_writable(path).map_err(failed)?;
+        }
+        if let Some(path) = &config.store.checkpoint {
+            let failed = |source| ConfigError::Checkpoint { path: path.clone(), source };
+            whole_file::check_writable(path).map_err(failed)?;
+        }
+        if let Some(trace) = &config.trace {
+            let failed = |source| ConfigError::Trace { path: trace.path.clone(), source };
+            whole_file::check_writable(&trace.path).map_err(failed)?;
+        }
+        Ok(Prepared { config, topology, program, plan, cluster, shape, data })
+    }
+
+    /// Steps of the whole job.
+    pub fn steps(&self) -> u64 {
+        self.shape.steps
+    }
+
+    pub fn steps_per_epoch(&self) -> u64 {
+        self.shape.steps_per_epoch
+    }
+
+    /// Numbers that are learned.
+    pub fn parameters(&self) -> u64 {
+        // fits: element counts of tensors in memory
+        self.program.variables.iter().map(|v| v.spec.elements() as u64).sum()
+    }
+
+    /// What each member is, by rank.
+    pub fn roles(&self) -> Vec<String> {
+        self.topology.roles()
+    }
+
+    /// What computes in a worker.
+    pub fn kernels(&self) -> String {
+        let local = self.config.strategy == Strategy::Local;
+        let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
+        let threads = self.config.threads.unwrap_or(threads);
+        let opened = Kernels::open(kernel_choice(&self.config), threads);
+        opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
+    }
+
+    /// Do all processes compute the same bits as one that computes alone? Not where threads are shared out
+    /// and oneDNN may compute.
+    pub fn has_bits_of_one(&self) -> bool {
+        let ours =
+            matches!(kernel_choice(&self.config), KernelChoice::Cpu | KernelChoice::Reference);
+        ours || self.config.threads.is_some()
+    }
+
+    /// What the members are told.
+    pub fn payload(&self) -> serde_json::Value {
+        let payload = Payload { config: self.config.clone(), shape: self.shape };
+        serde_json::to_value(payload).unwrap_or_default()
+    }
+}
+
+/// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
+fn check_memory(
+    program: &Program,
+    plan: &Plan,
+    config: &TrainConfig,
+    topology: &Topology,
+) -> Result<(), ConfigError> {
+    let here = (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
+    // what the servers of a store hold is no part of the plan; a part counts once for each session over it
+    let parts = here.filter(|rank| topology.worker(*rank).is_some() || !topology.has_store());
+    let parts = parts.flat_map(|rank| {
+        let sessions = match topology.weights {
+            Weights::Servers => topology.sessions(rank).len(),
+            _ => 1,
+        };
+        std::iter::repeat_n(topology.part(rank), sessions)
+    });
+    let tensors = parts.map(|part| &plan.parts[part].memory);
+    let beside = strategy(topology).bytes_beside_plan(config, topology, program);
+    // fits: each is checked against the address space; the sum saturates
+    let needed = tensors.fold(beside, |sum, memory| {
+        sum.saturating_add(memory.registered_bytes as u64)
+            .saturating_add(memory.private_bytes as u64)
+    });
+    let available = tensorwire_fabric::available_bytes();
+    if needed <= available {
+        return Ok(());
+    }
+    let (needed, available) = (human_bytes(needed), human_bytes(available));
+    Err(ConfigError::TooLarge { needed, available })
+}
+
+fn model(config: &TrainConfig) -> Result<Model, ConfigError> {
+    model_named(&config.model)
+}
+
+/// The model of this name.
+///
+/// # Errors
+/// When there is none, with the names that there are.
+pub fn model_named(name: &str) -> Result<Model, ConfigError> {
+    Model::from_name(name).ok_or_else(|| ConfigError::UnknownModel {
+        found: name.to_string(),
+        known: Model::ALL.map(Model::name).join(", "),
+    })
+}
+
+fn batches(data: &Data, config: &TrainConfig) -> Result<Batches, DataError> {
+    Batches::new(data.clone(), config.workers as usize, config.batch, config.seed)
+}
+
+fn build(
+    config: &TrainConfig,
+    topology: &Topology,
+    shape: JobShape,
+) -> Result<(Program, Cluster, Plan), ConfigError> {
+    let spec = ProgramSpec {
+        batch: config.batch,
+        replicas: topology.replicas(),
+        sharing: topology.sharing(),
+        rule: config.rule(),
+        dtype: config.dtype.into(),
+        seed: config.seed,
+    };
+    let program = Program::new(&model(config)?.on(shape.samples), &spec)?;
+    let (servers, variables) = (config.servers, program.variables.len());
+    if topology.weights == Weights::Servers && servers as usize > variables {
+        let model = config.model.clone();
+        return Err(ConfigError::TooManyServers { servers, variables, model });
+    }
+    let cluster = topology.cluster();
+    let placed = place(&program.graph, cluster)?;
+    let options = strategy(topology).plan_options(config, topology);
+    let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
+    Ok((program, cluster, plan))
+}
+
+impl Prepared {
+    /// The part of the plan by which a member is traced; the servers of a store are in the plan's place for one.
+    fn part_of(&self, rank: Rank) -> usize {
+        // fits: members are few
+        match self.topology.role(rank) {
+            Role::Worker(worker) => worker as usize,
+            Role::Server(server) => self.config.workers as usize + server as usize,
+        }
+    }
+
+    /// Returns which worker a member is; none for a server.
+    pub fn worker(&self, rank: Rank) -> Option<u32> {
+        self.topology.worker(rank)
+    }
+
+    /// What a process that trains alone does.
+    fn part(&self) -> Part {
+        let Prepared { config, topology, program, plan, shape, data, .. } = self;
+        let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
+        let (topology, shape, data) = (*topology, *shape, Some(data.clone()));
+        Part { config, topology, program, plan, shape, data }
+    }
+
+    fn collector(&self) -> Option<Collector<'_>> {
+        self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
+    }
+}
+
+impl Prepared {
+    /// What the launcher has to do for a store, if variables live in one.
+    pub fn store_job(&self) -> Option<StoreJob> {
+        let Topology { servers, elastic, .. } = self.topology;
+        let replace_servers = self.config.store.checkpoint.is_some();
+        let workers = self.topology.masters();
+        let job = StoreJob { workers, servers, elastic, replace_servers };
+        self.topology.has_store().then_some(job)
+    }
+}
+
+/// Launches the members of a training job and stays until it is done or has failed, as [`launch`]
+/// does; then writes the trace, if there is to be one, however the job ended.
+///
+/// # Errors
+/// As [`launch`], or when the trace cannot be written.
+pub fn launch_train(
+    prepared: &Prepared,
+    spec: &JobSpec,
+    on_update: &mut dyn FnMut(Update),
+) -> Result<JobOutcome, JobFailure> {
+    let mut collector = prepared.collector();
+    let outcome = launch(spec, &mut |update| {
+        match (&mut collector, &update) {
+            (Some(trace), Update::Started { rank, pid }) => {
+                trace.started(prepared.part_of(*rank), *rank, *pid);
+            }
+            (Some(trace), Update::Recorded { rank, values }) => {
+                // what is no event came from another version, and is not shown
+                let event = |value| TraceEvent::deserialize(value).ok();
+                let events: Vec<TraceEvent> = values.iter().filter_map(event).collect();
+                trace.add(prepared.part_of(*rank), &events);
+            }
+            _ => {}
+        }
+        on_update(update);
+    });
+    let written = collector.map_or(Ok(()), |trace| trace.write());
+    first_error(outcome.map_err(JobFailure::from), written)
+}
+
+/// Why a launched job was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum JobFailure {
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl JobFailure {
+    /// True if the user's command made this, so that another command fixes it.
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, JobFailure::Job(error) if error.is_user_error())
+    }
+}
+
+/// Why a job failed matters more than why its trace was not written.
+fn first_error<T, E: From<TraceError>>(
+    done: Result<T, E>,
+    written: Result<(), TraceError>,
+) -> Result<T, E> {
+    match (done, written) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(error)) => Err(error.into()),
+        (Err(first), written) => {
+            if let Err(error) = written {
+                tracing::warn!("{error}");
+            }
+            Err(first)
+        }
+    }
+}
+
+/// Trains in this process alone. Ends after the present step once `interrupt` is set. However it ends,
+/// the trace is written, if there is to be one.
+///
+/// # Errors
+/// When the machine's memory does not suffice, training diverges or is interrupted, or the trace
+/// cannot be written.
+pub fn train_local(
+    prepared: &Prepared,
+    interrupt: &AtomicBool,
+    on_progress: &mut dyn FnMut(Progress),
+) -> Result<TrainReport, TrainError> {
+    let mut trace = prepared.collector();
+    if let Some(trace) = &mut trace {
+        trace.started(0, Rank(0), std::process::id());
+    }
+    let mut caller = Caller { interrupt, on_progress, trace };
+    let done = train_alone(prepared, &mut caller);
+    let written = caller.trace.map_or(Ok(()), |trace| trace.write());
+    first_error(done, written)
+}
+
+fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainReport, TrainError> {
+    let part = prepared.part();
+    worker::run(strategy::open_local(&part)?, &part, caller)
+}
+
+/// Does this member's part of a training job, from its assignment to its report.
+///
+/// # Errors
+/// When anything fails; the launcher has been told then.
+pub fn train_member(member: &Member) -> Result<(), TrainError> {
+    let done = member_part(member);
+    if let Err(error) = &done {
+        member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
+    }
+    done
+}
+
+/// What a process does its part of.
+struct Part {
+    config: TrainConfig,
+    topology: Topology,
+    program: Program,
+    plan: Plan,
+    shape: JobShape,
+    /// Of workers.
+    data: Option<Data>,
+}
+
+fn member_part(member: &Member) -> Result<(), TrainError> {
+    let Payload { config, shape } = member.payload()?;
+    let topology = config.topology();
+    let (program, _, plan) = build(&config, &topology, shape)?;
+    let data = match topology.role(member.rank()) {
+        Role::Server(_) => None,
+        Role::Worker(_) => {
+            let source: Source = config.data.parse().map_err(ConfigError::from)?;
+            let wanted = model(&config)?.sample_shape();
+            let loaded = source.open(&wanted, config.seed).map_err(ConfigError::from)?;
+            if loaded.shape() != shape.samples {
+                return Err(ConfigError::DataChanged.into());
+            }
+            Some(loaded)
+        }
+    };
+    let part = Part { config, topology, program, plan, shape, data };
+    let report = match strategy(&topology).connect(member, &part)? {
+        Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
+        Connected::Serves(serve) => serve()?,
+    };
+    Ok(member.finish(serde_json::to_value(&report).unwrap_or_default())?)
+}
+
+fn session_options(config: &TrainConfig) -> SessionOptions {
+    SessionOptions {
+        step_deadline: STEP_DEADLINE,
+        timeline: config.trace.is_some(),
+        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        variables_shared: false,
+    }
+}
+
+/// The most memory that this process had at once, in bytes; 0 where the system does not say.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or_default() * 1024
+}
+
+fn kernel_choice(config: &TrainConfig) -> KernelChoice {
+    match config.kernels {
+        // oneDNN computes convolutions: where there are none, its library need not be loaded
+        config::Kernels::Auto => match model(config) {
+            Ok(model) if !model.convolves() => KernelChoice::Cpu,
+            _ => KernelChoice::Auto,
+        },
+        config::Kernels::Cpu => KernelChoice::Cpu,
+        config::Kernels::OneDnn => KernelChoice::OneDnn,
+        config::Kernels::Reference => KernelChoice::Reference,
+    }
+}
+
+/// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
+/// server has work, the workers wait for it. Results do not depend on it, but those of oneDNN's convolutions.
+fn default_threads(config: &TrainConfig, rank: Rank) -> usize {
+    let topology = config.topology();
+    if topology.worker(rank).is_none() {
+        return cores();
+    }
+    let workers = (0..config.workers).map(|worker| topology.rank_of(worker));
+    let workers_here = workers.filter(|other| config.hosts.together(rank, *other)).count();
+    (cores() / workers_here.max(1)).max(1)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}

@@ -1,0 +1,41 @@
+//! Training jobs: what a job is told, the strategies, and what each process does from its first values to its report.
+//! Chooses and connects; reads no environment and no arguments, and starts no process by itself.
+#![forbid(unsafe_code)]
+
+mod batches;
+mod carried;
+mod config;
+mod group;
+mod job;
+#[cfg_attr(not(feature = "baselines"), path = "messages_absent.rs")]
+mod messages;
+mod open_part;
+mod report;
+mod store;
+mod topology;
+mod trace;
+mod weights;
+pub mod whole_file;
+
+pub use batches::{BatchesSpec, write_batches};
+pub use config::{
+    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
+    StoreConfig, Strategy, TraceConfig, TrainConfig, TunedRow,
+};
+pub use group::{ClientError, VectorFold};
+pub use job::{
+    JobFailure, Prepared, StoreValue, TrainError, launch_train, model_named, train_local,
+    train_member,
+};
+pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions, open_lanes, open_part};
+pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
+pub use store::{
+    Arithmetic, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules,
+    StoreWire, open_store,
+};
+pub use tensorwire_collectives::Algorithm;
+pub use tensorwire_kernels::KernelChoice;
+pub use tensorwire_kvstore::{ServerLoad, Travels};
+pub use topology::{Pace, Topology, Weights};
+pub use trace::{TraceError, TraceEvent};
+pub use weights::WeightsError;

@@ -1,0 +1,53 @@
+//! Exchanges by message where the baselines are left out of the build: there are none.
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_graph::Plan;
+use tensorwire_launch::Member;
+use tensorwire_runtime::{Ports, Storage};
+
+use crate::config::Exchange as Crossing;
+use crate::open_part::{Lanes, PartOptions};
+
+/// This build has no baselines.
+pub(crate) const BUILT_IN: bool = false;
+
+/// Never made.
+#[derive(Debug)]
+pub(crate) enum MessageEnd {}
+
+/// Never made.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {}
+
+impl OpenError {
+    pub(crate) fn lost_peer(&self) -> Option<Rank> {
+        match *self {}
+    }
+}
+
+impl MessageEnd {
+    pub(crate) fn bytes_sent(&self) -> u64 {
+        match *self {}
+    }
+
+    pub(crate) fn bytes_copied(&self) -> u64 {
+        match *self {}
+    }
+
+    pub(crate) fn close(&self, _deadline: Deadline) -> Result<(), OpenError> {
+        match *self {}
+    }
+}
+
+pub(crate) fn refusal(_exchange: Crossing, _name: &str, _bytes: usize) -> Option<String> {
+    None
+}
+
+pub(crate) fn open(
+    _member: &Member,
+    _plan: &Plan,
+    _lanes: &Lanes,
+    _options: &PartOptions,
+) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
+    Ok(None)
+}

@@ -1,0 +1,284 @@
+//! A member's part of a plan, opened: its registered memory, its edges to the other members and its
+//! kernels, put together into a session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{ArrivalMode, CloseError, Fabric, RegionError, VerbsOptions};
+use tensorwire_graph::Plan;
+use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
+use tensorwire_runtime::{
+    ConnectError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError, SessionOptions,
+    Storage, share_variables,
+};
+
+use crate::config::Exchange as Crossing;
+use crate::messages::{self, MessageEnd, OpenError};
+use tensorwire_launch::{Member, MemberError, Peers, QUEUE_PAIRS, Transport, WireOptions};
+
+/// How to open a part.
+#[derive(Clone, Debug)]
+pub struct PartOptions {
+    pub transport: Transport,
+    pub exchange: Crossing,
+    /// Which NIC, if it comes to verbs.
+    pub verbs: VerbsOptions,
+    pub arrival: Option<ArrivalMode>,
+    /// How long a wait spins before it blocks: none where processes share cores.
+    pub spin: Duration,
+    pub kernels: KernelChoice,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Longest that a run may wait for peers that are alive.
+    pub step_deadline: Duration,
+    /// Record when each node ran.
+    pub timeline: bool,
+    /// Most bytes of each arena for tensors whose size is known only when they exist.
+    pub dynamic_bytes_max: usize,
+}
+
+/// A part that is ready to run, connected to all others.
+#[derive(Debug)]
+pub struct OpenPart {
+    pub session: Session,
+    /// What computes, and why that was chosen.
+    pub kernels: String,
+    end: End,
+}
+
+/// What the sessions' tensors cross by.
+#[derive(Debug)]
+enum End {
+    OneSided(Fabric),
+    Messages(MessageEnd),
+}
+
+/// Which part of a plan a member runs, and with whom: once, or once for each of its lanes.
+#[derive(Clone, Debug)]
+pub struct Lanes {
+    pub part: usize,
+    /// By lane, by part: who runs it.
+    pub ranks: Vec<Vec<Rank>>,
+}
+
+/// All lanes of a member, ready to run.
+#[derive(Debug)]
+pub struct OpenLanes {
+    pub sessions: Vec<Session>,
+    /// What computes, and why that was chosen.
+    pub kernels: String,
+    end: End,
+}
+
+/// Why a part could not be opened or closed.
+#[derive(Debug, thiserror::Error)]
+pub enum PartError {
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    #[error("allocating registered memory: {0}")]
+    Region(#[from] RegionError),
+    #[error("connecting the graph's edges: {0}")]
+    Edges(#[from] ConnectError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error("--kernels: {0}")]
+    Kernels(#[from] tensorwire_kernels::OpenError),
+    #[error("leaving the job: {0}")]
+    Close(#[from] CloseError),
+    #[error(transparent)]
+    Messages(#[from] OpenError),
+}
+
+/// Opens a member's part of `plan`: part `i` is rank `i`'s. All members must do it.
+///
+/// # Errors
+/// When memory does not suffice, or a peer is lost, late, or of another mind about the plan.
+pub fn open_part(
+    member: &Member,
+    plan: &Plan,
+    options: PartOptions,
+) -> Result<OpenPart, PartError> {
+    // fits: a job has far fewer than 2^32 processes
+    let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
+    let lanes = Lanes { part: member.rank().index(), ranks: vec![ranks] };
+    let OpenLanes { mut sessions, kernels, end } = open_lanes(member, plan, &lanes, options)?;
+    Ok(OpenPart { session: sessions.remove(0), kernels, end })
+}
+
+/// Opens one session for each of `lanes`, all over the same variables. All members must open theirs.
+///
+/// # Errors
+/// As [`open_part`].
+pub fn open_lanes(
+    member: &Member,
+    plan: &Plan,
+    lanes: &Lanes,
+    options: PartOptions,
+) -> Result<OpenLanes, PartError> {
+    let (opened, end) = match messages::open(member, plan, lanes, &options)? {
+        Some((opened, end)) => (opened, End::Messages(end)),
+        None => {
+            let (opened, fabric) = open_one_sided(member, plan, lanes, &options)?;
+            (opened.into_iter().map(ports).collect::<Vec<_>>(), End::OneSided(fabric))
+        }
+    };
+    let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
+    let variables_shared = lanes.ranks.len() > 1;
+    let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
+    let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
+    let session = |(ports, storage): (Ports, Storage)| {
+        Session::new(plan, lanes.part, storage, kernels.clone(), Some(ports), options)
+    };
+    let sessions: Result<Vec<Session>, SessionError> = opened.into_iter().map(session).collect();
+    Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), end })
+}
+
+fn open_one_sided(
+    member: &Member,
+    plan: &Plan,
+    lanes: &Lanes,
+    options: &PartOptions,
+) -> Result<(Vec<(OneSided, Storage)>, Fabric), PartError> {
+    let fabric = member.connect(&options.wire(), &digest(plan))?;
+    let deadline = Deadline::after(member.setup_patience());
+    let open = |ranks: &Vec<Rank>| {
+        let told = OneSidedOptions {
+            ranks: ranks.clone(),
+            ..OneSidedOptions::new(plan, QUEUE_PAIRS, options.dynamic_bytes_max)
+        };
+        Opening::new(&fabric, plan, lanes.part, told, deadline)
+    };
+    let openings: Result<Vec<Opening>, ConnectError> = lanes.ranks.iter().map(open).collect();
+    let mut opened = Opening::complete_all(openings?, deadline)?;
+    share_variables(&plan.parts[lanes.part], &mut opened);
+    Ok((opened, fabric))
+}
+
+fn ports((exchange, storage): (impl Into<Ports>, Storage)) -> (Ports, Storage) {
+    (exchange.into(), storage)
+}
+
+impl End {
+    /// Bytes written into others' memory, or sent to them.
+    fn bytes_written(&self) -> u64 {
+        match self {
+            End::OneSided(fabric) => fabric.stats().bytes_written,
+            End::Messages(end) => end.bytes_sent(),
+        }
+    }
+
+    fn bytes_read(&self) -> u64 {
+        match self {
+            End::OneSided(fabric) => fabric.stats().bytes_read,
+            End::Messages(_) => 0,
+        }
+    }
+
+    /// Beside what the sessions copy.
+    fn bytes_copied(&self) -> u64 {
+        match self {
+            End::OneSided(_) => 0,
+            End::Messages(end) => end.bytes_copied(),
+        }
+    }
+
+    /// The sessions' memory outlives this: a peer's last write may still be on its way.
+    fn close(&self, deadline: Deadline) -> Result<(), PartError> {
+        match self {
+            End::OneSided(fabric) => Ok(fabric.close(deadline)?),
+            End::Messages(end) => Ok(end.close(deadline).map_err(OpenError::from)?),
+        }
+    }
+}
+
+impl PartOptions {
+    pub(crate) fn wire(&self) -> WireOptions {
+        let PartOptions { transport, arrival, spin, .. } = *self;
+        let verbs = self.verbs.clone();
+        WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS, peers: Peers::All }
+    }
+}
+
+impl OpenLanes {
+    /// Bytes that this member wrote into others' memory, or sent to them, so far.
+    pub fn bytes_written(&self) -> u64 {
+        self.end.bytes_written()
+    }
+
+    /// Bytes of tensors that were copied on their way to others and from them, beside what the sessions copied.
+    pub fn bytes_copied(&self) -> u64 {
+        self.end.bytes_copied()
+    }
+
+    /// Says goodbye to all other members; the sessions make no more steps.
+    ///
+    /// # Errors
+    /// When a peer is lost, or does not confirm in time that our last writes have landed.
+    pub fn close(&self, deadline: Deadline) -> Result<(), PartError> {
+        self.end.close(deadline)
+    }
+}
+
+impl OpenPart {
+    /// Bytes that this member wrote into others' memory, read from it, or sent so far.
+    pub fn bytes_moved(&self) -> u64 {
+        self.end.bytes_written() + self.end.bytes_read()
+    }
+
+    /// Bytes of tensors that the runtime copied so far.
+    pub fn bytes_copied(&self) -> u64 {
+        self.session.copies().bytes() + self.end.bytes_copied()
+    }
+
+    /// More memory of the kind that tensors cross in. Benchmarks measure the machine with it.
+    ///
+    /// # Errors
+    /// When there is not enough memory.
+    pub fn alloc_buffer(&self, bytes: usize) -> Result<Buffer, PartError> {
+        let slab = match &self.end {
+            // fits: usize is 64 bits wide
+            End::OneSided(fabric) => fabric.alloc_region(bytes as u64)?.slab(),
+            End::Messages(_) => Slab::anonymous(bytes).map_err(SessionError::from)?,
+        };
+        let mut buffers = Arena::new(&slab, &[Place { offset: 0, bytes }])?.into_buffers();
+        Ok(buffers.remove(0))
+    }
+
+    /// Says goodbye to all other members and ends the session.
+    ///
+    /// # Errors
+    /// When a peer is lost, or does not confirm in time that our last writes have landed.
+    pub fn close(self, deadline: Deadline) -> Result<(), PartError> {
+        self.end.close(deadline)
+    }
+}
+
+impl PartError {
+    /// Did the user's command make this, so that another command mends it?
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, PartError::Member(MemberError::Verbs(_)) | PartError::Kernels(_))
+    }
+
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        use tensorwire_fabric::ReceiveError;
+        match self {
+            PartError::Member(error) => error.lost_peer(),
+            PartError::Edges(ConnectError::Told(ReceiveError::Fault(fault))) => Some(fault.rank),
+            PartError::Edges(ConnectError::Tell { peer, .. } | ConnectError::Open { peer, .. }) => {
+                Some(*peer)
+            }
+            PartError::Messages(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+/// The same on every member that made the same plan.
+pub(crate) fn digest(plan: &Plan) -> String {
+    hex::encode(plan.digest())
+}

@@ -1,0 +1,14 @@
+//! A training job's key-value store: each member's end of it, the exchange that pushes and pulls at the nodes of a plan,
+//! the servers' update rules, and their snapshots.
+
+mod exchange;
+mod files;
+mod open;
+mod rows;
+mod rules;
+
+pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys};
+pub use files::SnapshotFiles;
+pub(crate) use open::open_store_on;
+pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire, open_store};
+pub use rules::{Arithmetic, StoreRule, StoreRules};

@@ -1,0 +1,367 @@
+//! A worker's edges over a store: what the plan would send to a server is pushed as soon as it is there, what
+//! it would receive from one is pulled when the step begins. So the graph, the plan and the executor of
+//! `dist-sgd` are those of `ps`, and pushes and pulls are nodes of the graph like any.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorwire_base::Deadline;
+use tensorwire_graph::{Edge, EdgeId, Op, Plan, Transfer};
+use tensorwire_kvstore::{Key, KvWorker, Progress, StoreError, Ticket};
+use tensorwire_memory::{Buffer, Slab};
+use tensorwire_runtime::{Events, Exchange, ExchangeError, Ports, Sending, Storage};
+use tensorwire_tensor::TensorSpec;
+
+use super::rows::sorted_rows;
+use crate::carried::Carried;
+
+/// The tensors of a job by the names of its variables: a variable's key is its place in this list.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreKeys {
+    keys: HashMap<String, Key>,
+}
+
+impl StoreKeys {
+    pub(crate) fn new<'a>(variables: impl Iterator<Item = &'a str>) -> StoreKeys {
+        StoreKeys { keys: variables.map(str::to_string).zip((0..).map(Key)).collect() }
+    }
+
+    pub(crate) fn key(&self, variable: &str) -> Option<Key> {
+        self.keys.get(variable).copied()
+    }
+
+    /// The variable whose update takes what comes over an edge, and which of a row gradient's two tensors it is.
+    fn updated_by(&self, plan: &Plan, edge: &Edge) -> Option<(Key, Sent)> {
+        let graph = &plan.parts[edge.to].graph;
+        graph.nodes().find_map(|(_, node)| {
+            let at = node.inputs.iter().position(|input| input.node == edge.recv)?;
+            let state = node.op.mutated_inputs();
+            let key = self.key(&graph.node(node.inputs.first()?.node).name)?;
+            match node.op {
+                Op::Apply { .. } | Op::ApplyAverage { .. } => Some((key, Sent::Whole)),
+                Op::ApplyRows { .. } if (at - state).is_multiple_of(2) => {
+                    Some((key, Sent::Indices))
+                }
+                Op::ApplyRows { .. } => Some((key, Sent::Rows)),
+                _ => None,
+            }
+        })
+    }
+}
+
+/// What an edge brings to a variable's update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Whole,
+    /// A gradient by rows: which, and what.
+    Indices,
+    Rows,
+}
+
+/// An [`Exchange`] over a store.
+#[derive(Debug)]
+pub(crate) struct StoreExchange {
+    /// Its user asks it for other things between two runs.
+    worker: Arc<Mutex<KvWorker>>,
+    outbound: HashMap<EdgeId, (String, Key, Sent)>,
+    inbound: HashMap<EdgeId, Inbound>,
+    /// By edge: the last epoch that was pulled, and its ticket.
+    pulls: HashMap<EdgeId, (u64, Ticket)>,
+    pushes: HashMap<Ticket, EdgeId>,
+    /// Of variables that are read where their servers have them.
+    progressed: HashMap<Key, Progressed>,
+    /// Halves of gradients by rows.
+    halves: HashMap<Key, (EdgeId, Sent, TensorSpec, Buffer)>,
+    over: Vec<EdgeId>,
+    failed: Option<StoreError>,
+    news: Vec<Progress>,
+    carried: Carried,
+}
+
+#[derive(Debug)]
+struct Inbound {
+    name: String,
+    key: Key,
+    bytes: usize,
+    /// None: it is read where its server has it.
+    into: Option<Vec<Buffer>>,
+}
+
+/// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
+/// reads it any more, the next step's is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progressed {
+    is_pushed: bool,
+    is_released: bool,
+}
+
+impl StoreExchange {
+    /// The edges of `plan.parts[part]`, whose memory `storage` is cut from a slab of the worker's.
+    pub(crate) fn new(
+        worker: Arc<Mutex<KvWorker>>,
+        plan: &Plan,
+        part: usize,
+        storage: &Storage,
+        keys: &StoreKeys,
+        carried: Carried,
+    ) -> StoreExchange {
+        let (mut outbound, mut inbound) = (HashMap::new(), HashMap::new());
+        for edge in &plan.edges {
+            let name = edge.name.clone();
+            if edge.from == part
+                && let Some((key, sent)) = keys.updated_by(plan, edge)
+            {
+                outbound.insert(edge.id, (name, key, sent));
+            } else if edge.to == part
+                && edge.transfer != Transfer::Signal
+                && let Some(key) = keys.key(&edge.name)
+            {
+                let into = match edge.transfer {
+                    Transfer::Reference => None,
+                    _ => storage.buffer(edge.recv.into()).map(|buffer| vec![buffer]),
+                };
+                let bytes = edge.bytes().unwrap_or_default();
+                inbound.insert(edge.id, Inbound { name, key, bytes, into });
+            }
+        }
+        StoreExchange {
+            worker,
+            outbound,
+            inbound,
+            pulls: HashMap::new(),
+            pushes: HashMap::new(),
+            progressed: HashMap::new(),
+            halves: HashMap::new(),
+            over: Vec::new(),
+            failed: None,
+            news: Vec::new(),
+            carried,
+        }
+    }
+
+    /// What happens at its worker.
+    pub(crate) fn events(&self) -> StoreEvents {
+        StoreEvents { worker: self.worker.clone() }
+    }
+
+    fn progress(&mut self) {
+        if let Err(error) = self.worker.lock().progress() {
+            self.failed.get_or_insert(error);
+        }
+        self.worker.lock().news(&mut self.news);
+        for news in self.news.drain(..) {
+            if let Progress::Sent(ticket) = news {
+                self.over.extend(self.pushes.remove(&ticket));
+            }
+        }
+    }
+
+    fn check(&mut self) -> Result<(), ExchangeError> {
+        self.failed.take().map_or(Ok(()), |error| Err(store_error(error)))
+    }
+
+    /// What the next forward pass needs first goes first.
+    fn priority(key: Key) -> i32 {
+        // fits: variables are few
+        -i32::try_from(key.0).unwrap_or(i32::MAX)
+    }
+
+    fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
+        self.carried.to_store(tensor.bytes());
+        let priority = StoreExchange::priority(key);
+        let ticket = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
+        self.pushes.insert(ticket.map_err(store_error)?, edge);
+        self.progressed.entry(key).or_default().is_pushed = true;
+        self.ask_ahead(key);
+        // it is started as soon as it is there: nothing is gained by waiting for the rest
+        self.progress();
+        self.check()?;
+        Ok(Sending::Started)
+    }
+}
+
+impl StoreExchange {
+    /// Asks for the tensor of an epoch.
+    fn ask(&mut self, edge: EdgeId, epoch: u64) {
+        let Some(Inbound { key, bytes, into, .. }) = self.inbound.get(&edge) else { return };
+        self.carried.to_store(*bytes);
+        let priority = StoreExchange::priority(*key);
+        let mut worker = self.worker.lock();
+        let ticket = match into {
+            Some(into) => worker.pull(&[*key], std::slice::from_ref(into), priority).map(Some),
+            None => worker.pull_shown(*key, priority),
+        };
+        match ticket {
+            Ok(Some(ticket)) => drop(self.pulls.insert(edge, (epoch, ticket))),
+            // whoever opened the exchange has looked
+            Ok(None) => {
+                let key = *key;
+                self.failed.get_or_insert(StoreError::NotShown { key });
+            }
+            Err(error) => drop(self.failed.get_or_insert(error)),
+        }
+    }
+
+    /// Asks for the next step's value of a variable as soon as this step is done with it.
+    fn ask_ahead(&mut self, key: Key) {
+        let progressed = self.progressed.get(&key).copied().unwrap_or_default();
+        if !progressed.is_pushed || !progressed.is_released {
+            return;
+        }
+        self.progressed.remove(&key);
+        let its = |(_, inbound): &(&EdgeId, &Inbound)| inbound.key == key && inbound.into.is_none();
+        let edge = self.inbound.iter().find(its).map(|(edge, _)| *edge);
+        let asked = edge.and_then(|edge| Some((edge, self.pulls.get(&edge)?.0)));
+        if let Some((edge, epoch)) = asked {
+            self.ask(edge, epoch + 1);
+        }
+    }
+}
+
+fn store_error(error: StoreError) -> ExchangeError {
+    ExchangeError::Other { peer: error.lost_peer(), what: error.to_string() }
+}
+
+impl Exchange for StoreExchange {
+    fn send(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        tensor: Option<&Buffer>,
+    ) -> Result<Sending, ExchangeError> {
+        match (self.outbound.get(&edge), tensor) {
+            (Some((_, key, Sent::Whole)), Some(tensor)) => {
+                let key = *key;
+                self.push(edge, key, tensor)
+            }
+            // news for a server that is a part of the graph: here it needs none
+            _ => {
+                self.over.push(edge);
+                Ok(Sending::Started)
+            }
+        }
+    }
+
+    fn announce(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        spec: &TensorSpec,
+        tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
+        let Some((_, key, sent)) = self.outbound.get(&edge) else {
+            self.over.push(edge);
+            return Ok(Sending::Started);
+        };
+        let (key, sent) = (*key, *sent);
+        if sent == Sent::Whole {
+            return self.push(edge, key, tensor);
+        }
+        let here = (edge, sent, spec.clone(), tensor.clone());
+        let Some(other) = self.halves.remove(&key) else {
+            self.halves.insert(key, here);
+            return Ok(Sending::Started);
+        };
+        let edges = [here.0, other.0];
+        let (indices, rows) = if sent == Sent::Indices { (here, other) } else { (other, here) };
+        let pushed = sorted_rows(&mut self.worker.lock(), key, &indices.3, &rows.2, &rows.3);
+        let (indices, rows) = pushed.map_err(store_error)?;
+        let pushed =
+            self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));
+        pushed.map_err(store_error)?;
+        self.carried.to_store(rows.bytes() + size_of_val(indices.as_slice()));
+        // what is pushed is a copy, in the order of rows
+        self.over.extend(edges);
+        self.progress();
+        self.check()?;
+        Ok(Sending::Started)
+    }
+
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
+        if !self.inbound.contains_key(&edge) {
+            return Ok(true);
+        }
+        let ticket = match self.pulls.get(&edge) {
+            Some((pulled, ticket)) if *pulled == epoch => *ticket,
+            _ => {
+                // the others are asked for first: all go in one message
+                self.ask(edge, epoch);
+                return self.check().map(|()| false);
+            }
+        };
+        if !self.worker.lock().is_done(ticket) {
+            self.progress();
+        }
+        self.check()?;
+        Ok(self.worker.lock().is_done(ticket))
+    }
+
+    fn announced(&mut self, edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {
+        let name = self.inbound.get(&edge).map(|inbound| inbound.name.clone());
+        let what = format!("'{}' has no size of its own in a store", name.unwrap_or_default());
+        Err(ExchangeError::Other { peer: None, what })
+    }
+
+    fn fetch(
+        &mut self,
+        edge: EdgeId,
+        epoch: u64,
+        _into: &Buffer,
+        _deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        self.announced(edge, epoch).map(|_| Sending::Started)
+    }
+
+    fn released(&mut self, edge: EdgeId) {
+        let Some(Inbound { key, into: None, .. }) = self.inbound.get(&edge) else { return };
+        let key = *key;
+        self.worker.lock().release(key);
+        self.progressed.entry(key).or_default().is_released = true;
+        self.ask_ahead(key);
+        self.progress();
+    }
+
+    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
+        if self.over.is_empty() {
+            self.progress();
+        }
+        self.check()?;
+        finished.append(&mut self.over);
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
+        self.worker.lock().alloc_slab(bytes).map_err(store_error)
+    }
+
+    /// Servers may know the memory for as long as the job runs.
+    fn free(&mut self, _slab: &Slab) {}
+}
+
+/// What happens at a worker of a store, as a source of [`Events`].
+#[derive(Debug)]
+pub(crate) struct StoreEvents {
+    worker: Arc<Mutex<KvWorker>>,
+}
+
+impl Events for StoreEvents {
+    fn observe(&mut self) {
+        self.worker.lock().observe();
+    }
+
+    fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
+        let mut worker = self.worker.lock();
+        worker.progress().map_err(store_error)?;
+        if !worker.has_news() {
+            worker.wait_for_news(deadline);
+        }
+        worker.progress().map(|_| ()).map_err(store_error)
+    }
+}
+
+impl From<StoreExchange> for Ports {
+    fn from(exchange: StoreExchange) -> Ports {
+        Ports::new(exchange.events()).with_exchange(exchange)
+    }
+}

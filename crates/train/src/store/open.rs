@@ -1,0 +1,261 @@
+//! A member's end of a store, opened: the wire to its peers, its arithmetic, its scheduler.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::{Fabric, PeerAddress};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::proto::{Mode, Role};
+use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
+use tensorwire_kvstore::{
+    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, Partition,
+    ServerPorts, StoreError, StoreEvent as Event,
+};
+
+use super::{Arithmetic, SnapshotFiles};
+use crate::config::{ConfigError, Exchange};
+use crate::messages::OpenError;
+use tensorwire_launch::{Member, MemberError, Peers, Scheduling, StoreEvent, WireOptions};
+
+/// How long a worker waits at a time for a server that took over.
+const ONE_TRY: Duration = Duration::from_secs(2);
+
+/// What a store's messages travel over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreWire {
+    /// Rings and direct writes over the fabric.
+    #[default]
+    ZeroCopy,
+    /// ZeroMQ, as ps-lite: the baseline.
+    Zmq,
+}
+
+impl StoreWire {
+    /// Checks that it is built in.
+    ///
+    /// # Errors
+    /// When it is a baseline, and this build has none.
+    pub fn check_built_in(self) -> Result<(), ConfigError> {
+        match self {
+            StoreWire::ZeroCopy => Ok(()),
+            StoreWire::Zmq => Exchange::Zmq.check_built_in(),
+        }
+    }
+}
+
+/// How a member's end is opened. All members are told the same.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    pub transport: WireOptions,
+    pub over: StoreWire,
+    pub mode: Mode,
+    /// Values of more elements are split over all servers.
+    pub big_elements: usize,
+    /// A worker's death does not end the job.
+    pub elastic: bool,
+    /// Servers take snapshots, and come back from them.
+    pub checkpoint: Option<Checkpoint>,
+    pub kernels: Arc<Kernels>,
+    /// Must be the same everywhere: the launcher compares.
+    pub digest: String,
+}
+
+/// A member's end.
+#[derive(Debug)]
+pub enum StoreEnd {
+    Worker(Box<KvWorker>),
+    Server(Box<KvServer>),
+}
+
+/// Why a member's end could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenStoreError {
+    #[error("this job has no store: its JobSpec says of none")]
+    NoStore,
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error(transparent)]
+    Messages(#[from] OpenError),
+    #[error(
+        "ZeroMQ is a baseline to compare with, and this program was built without the baselines"
+    )]
+    NoBaselines,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl OpenStoreError {
+    /// The peer whose loss made this, if that was the cause.
+    pub fn lost_peer(&self) -> Option<Rank> {
+        match self {
+            OpenStoreError::Wire(WireError::Lost { rank, .. }) => Some(*rank),
+            OpenStoreError::Store(error) => error.lost_peer(),
+            OpenStoreError::Member(error) => error.lost_peer(),
+            OpenStoreError::Messages(error) => error.lost_peer(),
+            _ => None,
+        }
+    }
+}
+
+/// Opens a member's end of the store. All members must.
+///
+/// # Errors
+/// When memory does not suffice, or a peer is lost, late or of another mind.
+pub fn open_store(member: &Member, options: StoreOptions) -> Result<StoreEnd, OpenStoreError> {
+    open_store_on(member, options, None)
+}
+
+/// As [`open_store`]; over a fabric that is connected to its peers, if one is given.
+pub(crate) fn open_store_on(
+    member: &Member,
+    options: StoreOptions,
+    fabric: Option<Fabric>,
+) -> Result<StoreEnd, OpenStoreError> {
+    let place = member.store().ok_or(OpenStoreError::NoStore)?;
+    let (workers, servers) = (place.workers, place.servers);
+    let all_servers: Vec<Rank> = (workers..workers + servers).map(Rank).collect();
+    let peers: Vec<Rank> = match place.role {
+        Role::Worker(_) => all_servers.clone(),
+        Role::Server(_) => (0..workers).map(Rank).collect(),
+    };
+    let patience = member.setup_patience();
+    let (wire, fabric) = open_wire(member, &options, &peers, fabric)?;
+    let scheduler = StoreScheduler {
+        scheduling: member.scheduling(),
+        fabric,
+        workers: member.lives(workers),
+        expected: BTreeMap::new(),
+    };
+    let membership = Box::new(scheduler);
+    let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, .. } = options;
+    let partition = Partition::new(servers, big_elements);
+    let arithmetic = Arithmetic::new(kernels);
+    let Role::Server(server) = place.role else {
+        let servers_come_back = checkpoint.is_some();
+        let options =
+            KvWorkerOptions { partition, servers: all_servers, servers_come_back, patience };
+        let worker = KvWorker::new(wire, membership, Box::new(arithmetic), options);
+        return Ok(StoreEnd::Worker(Box::new(worker)));
+    };
+    let options = KvServerOptions {
+        mode,
+        partition,
+        // fits: usize is 64 bits wide
+        server: server as usize,
+        workers: member.lives(workers),
+        elastic,
+        checkpoint,
+        patience,
+    };
+    let update = Box::new(arithmetic);
+    let ports = ServerPorts { wire, membership, update, keep: Box::new(SnapshotFiles) };
+    let server = match place.replaces() {
+        None => KvServer::new(ports, options),
+        Some(_) => KvServer::restored(ports, options)?,
+    };
+    Ok(StoreEnd::Server(Box::new(server)))
+}
+
+fn open_wire(
+    member: &Member,
+    options: &StoreOptions,
+    peers: &[Rank],
+    fabric: Option<Fabric>,
+) -> Result<(Box<dyn Wire>, Option<Fabric>), OpenStoreError> {
+    match options.over {
+        StoreWire::ZeroCopy => {
+            let these = Peers::These(peers.to_vec());
+            let wire = WireOptions { peers: these, ..options.transport.clone() };
+            let fabric = fabric.map_or_else(|| member.connect(&wire, &options.digest), Ok)?;
+            let deadline = Deadline::after(member.setup_patience());
+            let lives = |rank: &&Rank| member.lives_still(**rank);
+            let peers: Vec<Rank> = peers.iter().filter(lives).copied().collect();
+            let rings = Rings::open(fabric.clone(), &peers, RingOptions::default(), deadline)?;
+            Ok((Box::new(rings), Some(fabric)))
+        }
+        StoreWire::Zmq => Ok((open_zmq(member, peers, &options.digest)?, None)),
+    }
+}
+
+#[cfg(feature = "baselines")]
+fn open_zmq(
+    member: &Member,
+    peers: &[Rank],
+    digest: &str,
+) -> Result<Box<dyn Wire>, OpenStoreError> {
+    use tensorwire_baselines::{messages, zmq::ZmqWire};
+    let node: Result<_, OpenError> = messages::open_zmq(member, peers, digest);
+    let node = node?;
+    member.say_connected()?;
+    Ok(Box::new(ZmqWire::new(node)))
+}
+
+#[cfg(not(feature = "baselines"))]
+fn open_zmq(_: &Member, _: &[Rank], _: &str) -> Result<Box<dyn Wire>, OpenStoreError> {
+    Err(OpenStoreError::NoBaselines)
+}
+
+/// The launcher as the store sees it.
+struct StoreScheduler {
+    scheduling: Scheduling,
+    fabric: Option<Fabric>,
+    workers: Vec<tensorwire_fabric::Member>,
+    /// Servers that took over and have not called yet, by number.
+    expected: BTreeMap<usize, PeerAddress>,
+}
+
+impl StoreScheduler {
+    /// Waits a moment for each server that is expected; one that died before it called is followed by another.
+    fn connect(&mut self, events: &mut Vec<Event>) {
+        let Some(fabric) = &self.fabric else { return };
+        self.expected.retain(|server, peer| {
+            let one_try = Deadline::after(ONE_TRY);
+            match fabric.connect(std::slice::from_ref(peer), one_try) {
+                Ok(()) => {
+                    let (server, rank) = (*server, peer.rank);
+                    events.push(Event::ServerReplaced { server, rank });
+                    false
+                }
+                Err(error) => {
+                    tracing::debug!("server {server} does not call yet: {error}");
+                    true
+                }
+            }
+        });
+    }
+}
+
+impl Membership for StoreScheduler {
+    fn enter_barrier(&mut self) -> Result<u64, String> {
+        self.scheduling.enter_barrier().map_err(|error| error.to_string())
+    }
+
+    fn is_released(&mut self, barrier: u64) -> bool {
+        self.scheduling.barrier_passed(barrier)
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>, String> {
+        let mut events = Vec::new();
+        for event in self.scheduling.store_events() {
+            match event {
+                StoreEvent::World { alive, .. } => {
+                    let lives = |number: u32| self.workers.get(number as usize).copied();
+                    let alive = alive.into_iter().filter_map(lives).collect();
+                    events.push(Event::World { alive });
+                }
+                StoreEvent::ServerReplaced { server, peer, .. } => {
+                    // fits: usize is 64 bits wide
+                    self.expected.insert(server as usize, peer);
+                }
+            }
+        }
+        self.connect(&mut events);
+        Ok(events)
+    }
+}

@@ -1,0 +1,205 @@
+//! The project is tidy; and each check of tidy complains about a bad example, so that its silence
+//! means something.
+
+use xtask::tidy::{
+    Code, Complaint, Edge, Rooms, check, check_edges, check_forbids_unsafe, check_members,
+    check_rust_file, check_text_file, check_words,
+};
+
+const MAP: &str = "\
+# Map
+
+| room | may use (besides base) | never |
+|---|---|---|
+| `base` | – | tensors |
+| tensor | – | bytes |
+| memory | tensor | ranks |
+| node | all | arguments |
+| tensorwire (the program) | node, tensor | logic |
+| testkit | memory | |
+| xtask | – | |
+
+| not | a | room |
+";
+
+fn rooms() -> Rooms {
+    let (rooms, complaints) = Rooms::parse(MAP);
+    assert_eq!(complaints, []);
+    rooms
+}
+
+/// The only complaint about the words of `text` in `file`.
+fn word(file: &str, text: &str) -> Complaint {
+    let complaints = check_words(file, &Code::read(text));
+    assert_eq!(complaints.len(), 1, "{complaints:?}");
+    complaints.into_iter().next().expect("there is one")
+}
+
+fn edge(user: &str, used: &str) -> Edge {
+    Edge { user: user.to_owned(), used: used.to_owned(), dev: false }
+}
+
+#[test]
+fn the_project_is_tidy() {
+    let complaints = check(xtask::root()).unwrap();
+    let lines: Vec<String> = complaints.iter().map(Complaint::to_string).collect();
+    assert!(lines.is_empty(), "\n{}", lines.join("\n"));
+}
+
+#[test]
+fn a_dependency_that_the_table_does_not_allow() {
+    let allowed = [
+        ("tensorwire-memory", "tensorwire-tensor"),
+        ("tensorwire-memory", "tensorwire-base"),
+        ("tensorwire-train", "tensorwire-memory"),
+        ("tensorwire", "tensorwire-train"),
+        ("tensorwire-testkit", "tensorwire-memory"),
+    ];
+    assert_eq!(check_edges(&rooms(), &allowed.map(|(user, used)| edge(user, used))), []);
+    for (user, used) in [
+        ("tensorwire-tensor", "tensorwire-memory"),
+        ("tensorwire-base", "tensorwire-tensor"),
+        ("tensorwire-memory", "tensorwire-train"),
+        ("tensorwire", "tensorwire-memory"),
+        ("tensorwire-unknown", "tensorwire-tensor"),
+    ] {
+        let complaints = check_edges(&rooms(), &[edge(user, used)]);
+        assert_eq!(complaints.len(), 1, "{user} -> {used}");
+        assert!(complaints[0].message.contains("does not allow"), "{}", complaints[0]);
+    }
+}
+
+#[test]
+fn test_helpers_are_for_tests() {
+    // not even where the table says all
+    for used in ["tensorwire-testkit", "xtask"] {
+        let complaints = check_edges(&rooms(), &[edge("tensorwire-train", used)]);
+        assert!(complaints[0].message.contains("dev-dependency"), "{complaints:?}");
+        let dev = Edge { dev: true, ..edge("tensorwire-train", used) };
+        assert_eq!(check_edges(&rooms(), &[dev]), []);
+    }
+}
+
+#[test]
+fn rooms_and_packages_are_the_same() {
+    let packages =
+        ["base", "tensor", "memory", "node", "testkit"].map(|r| format!("tensorwire-{r}"));
+    let mut packages = Vec::from(packages);
+    packages.extend(["tensorwire", "xtask"].map(str::to_owned));
+    assert_eq!(check_members(&rooms(), &packages), []);
+    packages.push("tensorwire-attic".to_owned());
+    packages.retain(|package| package != "tensorwire-memory");
+    let complaints = check_members(&rooms(), &packages);
+    assert_eq!(complaints.len(), 2);
+    assert!(complaints[0].message.contains("'attic'"), "{}", complaints[0]);
+    assert!(complaints[1].message.contains("'memory' has no package"), "{}", complaints[1]);
+}
+
+#[test]
+fn a_table_that_is_wrong_itself() {
+    assert_eq!(Rooms::parse("no table\n").1.len(), 1);
+    let (_, complaints) = Rooms::parse("| room | may use |\n|---|---|\n| a | b |\n| a | – |\n");
+    assert_eq!(complaints.len(), 2, "{complaints:?}");
+    assert_eq!((complaints[0].line, complaints[1].line), (3, 4));
+}
+
+#[test]
+fn each_word_in_a_room_that_is_not_its_own() {
+    for (room, name, text) in [
+        ("fabric", "ibv_", "fn f() { ibv_post_send(); }"),
+        ("graph", "unsafe", "fn f() { unsafe { g() } }"),
+        ("node", "std::env", "fn f() { std::env::args(); }"),
+        ("node", "std::env", "use std::{fs, env};"),
+        ("node", "tokio::", "use tokio::net::TcpStream;"),
+        ("kernels", "thread::spawn", "fn f() { std::thread::spawn(g); }"),
+        ("graph", "thread::spawn", "use std::thread::{self, spawn};"),
+        ("graph", "thread::scope", "use std::thread::scope;"),
+        ("memory", "thread::Builder", "fn f() { thread::Builder::new(); }"),
+        ("runtime", "println!", "fn f() { println!(\"x\"); }"),
+        ("node", "print!", "fn f() { print!(\"x\"); }"),
+        ("tensorwire", "eprintln!", "fn f() { eprintln!(\"x\"); }"),
+        ("fabric", "f32", "fn f(x: f32) {}"),
+        ("memory", "f64", "const X: [u8; 1] = g(1.5_f64);"),
+        ("runtime", "Instant::now", "fn f() { Instant::now(); }"),
+        ("nn", "SystemTime", "use std::time::SystemTime;"),
+    ] {
+        let complaint = word(&format!("crates/{room}/src/a/b.rs"), &format!("//! x\n{text}\n"));
+        assert_eq!(complaint.line, 2, "{complaint}");
+        assert!(complaint.message.starts_with(&format!("`{name}` belongs to ")), "{complaint}");
+    }
+}
+
+#[test]
+fn each_word_in_its_own_room() {
+    for (file, text) in [
+        ("crates/fabric/src/verbs/a.rs", "fn f() { unsafe { ibv_post_send() } }"),
+        ("crates/cli/src/main.rs", "fn f() { g(std::env::args()); }"),
+        ("crates/baselines/src/a.rs", "use tokio::net::TcpStream;"),
+        ("crates/runtime/src/a.rs", "fn f(x: f32) { std::thread::spawn(g); }"),
+        ("crates/base/src/a.rs", "fn f() { Instant::now(); }"),
+        ("crates/graph/tests/a.rs", "fn f() { println!(\"{:?}\", std::env::args()); }"),
+    ] {
+        assert_eq!(check_words(file, &Code::read(text)), [], "{file}");
+    }
+}
+
+#[test]
+fn comments_strings_and_tests_are_free() {
+    let text = r#"
+        //! f32 and unsafe
+        #![deny(unsafe_op_in_unsafe_fn)]
+        /// An `f64`. println!
+        fn f() { g("unsafe f32", 0x1f32, "std::env"); /* unsafe */ }
+        #[cfg(test)]
+        use std::env;
+        #[cfg(test)]
+        mod tests { fn f(x: f32) { println!(); } }
+    "#;
+    assert_eq!(check_words("crates/memory/src/a.rs", &Code::read(text)), []);
+    let after = "#[cfg(test)] mod tests {} fn f(x: f32) {}";
+    assert_eq!(word("crates/memory/src/a.rs", after).line, 1);
+    let after = "#[cfg(test)] use a::b; fn f(x: f32) {}";
+    assert_eq!(word("crates/fabric/src/a.rs", after).line, 1);
+}
+
+#[test]
+fn a_folder_is_not_a_prefix() {
+    assert!(word("crates/memory2/src/a.rs", "unsafe fn f() {}").message.contains("memory, fabric"));
+}
+
+#[test]
+fn a_safe_room_has_the_compiler_forbid_unsafe() {
+    let complains = |file, text| check_forbids_unsafe(file, text).is_some();
+    assert!(complains("crates/graph/src/lib.rs", "//! x\n"));
+    assert!(complains("crates/graph/src/lib.rs", "//! x\n// #![forbid(unsafe_code)]\n"));
+    assert!(complains("xtask/src/lib.rs", "//! x\n"));
+    assert!(!complains("crates/graph/src/lib.rs", "//! x\n#![forbid(unsafe_code)]\n"));
+    assert!(!complains("crates/memory/src/lib.rs", "//! x\n"));
+    assert!(!complains("crates/graph/src/op.rs", "//! x\n"));
+}
+
+#[test]
+fn what_holds_for_each_rust_file() {
+    let complaints = |text: &str| check_rust_file("a.rs", text, &Code::read(text));
+    assert_eq!(complaints("//! x\n#[ignore = \"needs a NIC\"]\nfn f() {}\n"), []);
+    let bad = [
+        ("fn f() {}\n".to_owned(), 1, "`//!`"),
+        (format!("//! x\n{}", "//\n".repeat(700)), 700, "701 lines"),
+        ("//! x\n\n#[ignore]\nfn f() {}\n".to_owned(), 3, "reason"),
+        ("//! x\nfn f( {}\n".to_owned(), 2, "no Rust"),
+    ];
+    for (text, line, says) in bad {
+        let found = complaints(&text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(found[0].line, line, "{}", found[0]);
+        assert!(found[0].message.contains(says), "{}", found[0]);
+    }
+}
+
+#[test]
+fn places_of_one_machine() {
+    let path = ["", "work", "main"].join("/");
+    let complaints = check_text_file("README.md", &format!("fine\ncd {path}\nnetwork/path\n"));
+    assert_eq!(complaints.len(), 1);
+    assert_eq!(complaints[0].to_string().split(": ").next(), Some("README.md:2"));
+}
