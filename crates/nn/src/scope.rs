@@ -156,13 +156,14 @@ impl Scope<'_> {
         }
     }
 
-    /// Adds any operator: the way for what no layer does. Gives its first output; others are `Output { index, ..y }`.
+    /// Adds any operator, one of your own included: the way for what no layer does. Gives its first output; others are
+    /// `Output { index, ..y }`.
     ///
     /// # Errors
     /// When the inputs do not fit the operator, or the name is taken.
-    pub fn op(&mut self, name: &str, op: Op, inputs: &[Output]) -> Result<Output> {
+    pub fn op(&mut self, name: &str, op: impl Into<Op>, inputs: &[Output]) -> Result<Output> {
         let node = self.name(name);
-        let added = self.graph.add(&node, self.hint(), op, inputs);
+        let added = self.graph.add(&node, self.hint(), op.into(), inputs);
         added.map(Output::from).map_err(|error| of_layer(name, error))
     }
 
@@ -336,6 +337,13 @@ fn of_layer(layer: &str, error: GraphError) -> Error {
         }
         GraphError::InputCount { op, wanted, found, .. } => {
             Error::layer(layer, format!("{op} takes {wanted} inputs, {found} were given"))
+        }
+        GraphError::Refused { op, found, why, .. } => {
+            let found: Vec<String> = found.iter().map(Fact::to_string).collect();
+            Error::layer(layer, format!("{op} cannot take ({}): {why}", found.join(", ")))
+        }
+        GraphError::Panicked { op, rule, said, .. } => {
+            Error::layer(layer, format!("the {rule} of {op} panicked: {said}"))
         }
         GraphError::Shape { source, .. } => Error::layer(layer, source.to_string()),
         GraphError::DuplicateName { .. } => Error::layer(
