@@ -9,6 +9,7 @@
 mod error;
 mod graph;
 mod op;
+mod optimizer;
 mod output;
 mod pass;
 mod plan;

@@ -64,7 +64,8 @@ pub enum Cell {
 /// How a variable v changes, given the mean gradient g. What else it keeps, its slots, comes between
 /// the variable and the gradients, and starts as zeros. Slots are of the variable's type, and f32 where that
 /// is bf16.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Rule {
     /// v ← v − rate·g.
     Sgd { rate: f64 },
