@@ -8,7 +8,7 @@ mod losses;
 mod math;
 mod recurrent;
 
-use tensorwire_graph::{Graph, GraphError, Hint, Init, Op, Output};
+use tensorwire_graph::{Graph, GraphError, Hint, Init, Op, Output, Task};
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 use crate::data::STEP;
@@ -40,7 +40,10 @@ pub struct Scope<'a> {
     prefix: String,
     /// The uses of shared layers that are being made, each with a '/' behind it.
     path: String,
-    hint: Hint,
+    /// Where the copy is.
+    home: Hint,
+    /// Where what is added now is to be, if that is elsewhere.
+    pinned: Option<Task>,
     mode: Mode,
     batch: usize,
     dtype: DType,
@@ -95,8 +98,8 @@ pub(crate) struct Learned {
 impl<'a> Scope<'a> {
     pub(crate) fn new(graph: &'a mut Graph, spec: ScopeSpec) -> Scope<'a> {
         let ScopeSpec { prefix, hint, mode, batch, dtype, seed, weights } = spec;
-        let (path, made) = (String::new(), Made::default());
-        Scope { graph, prefix, path, hint, mode, batch, dtype, seed, weights, made }
+        let (path, home, pinned, made) = (String::new(), hint, None, Made::default());
+        Scope { graph, prefix, path, home, pinned, mode, batch, dtype, seed, weights, made }
     }
 
     pub(crate) fn into_made(self) -> Made {
@@ -153,13 +156,14 @@ impl Scope<'_> {
         }
     }
 
-    /// Adds any operator: the way for what no layer does. Gives its first output; others are `Output { index, ..y }`.
+    /// Adds any operator, one of your own included: the way for what no layer does. Gives its first output; others are
+    /// `Output { index, ..y }`.
     ///
     /// # Errors
     /// When the inputs do not fit the operator, or the name is taken.
-    pub fn op(&mut self, name: &str, op: Op, inputs: &[Output]) -> Result<Output> {
+    pub fn op(&mut self, name: &str, op: impl Into<Op>, inputs: &[Output]) -> Result<Output> {
         let node = self.name(name);
-        let added = self.graph.add(&node, self.hint, op, inputs);
+        let added = self.graph.add(&node, self.hint(), op.into(), inputs);
         added.map(Output::from).map_err(|error| of_layer(name, error))
     }
 
@@ -181,7 +185,7 @@ impl Scope<'_> {
                 let op = Op::Broadcast { vector: self.made.learned.len() as u32, spec };
                 let from: &[Output] = if is_first { &[variable] } else { &[] };
                 let node = format!("{}/spread/{name}", self.prefix);
-                self.graph.add(&node, self.hint, op, from)?.into()
+                self.graph.add(&node, self.hint(), op, from)?.into()
             }
         };
         self.made.learned.push(Learned { variable, read_as });
@@ -218,10 +222,31 @@ impl Scope<'_> {
         made
     }
 
-    /// A tensor that is fed before each step.
+    /// Puts what `layers` adds on one task, parameters and all, whichever copy of the model this is; gradients and updates go
+    /// with it. What crosses between tasks is found by the plan. In a job of one process everything is there.
+    ///
+    /// ```
+    /// # use tensorwire_nn::{Output, Result, Scope, Task};
+    /// /// A model that is larger than one worker's memory.
+    /// fn halves(s: &mut Scope<'_>, x: Output) -> Result<Output> {
+    ///     let y = s.on(Task::worker(0), |s| s.linear_relu("first", x, 8192))?;
+    ///     s.on(Task::worker(1), |s| s.linear_relu("second", y, 8192))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Whatever `layers` says. That the job has no such task is seen when its graph is placed.
+    pub fn on<T>(&mut self, task: Task, layers: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let outside = self.pinned.replace(task);
+        let made = layers(self);
+        self.pinned = outside;
+        made
+    }
+
+    /// A tensor that is fed before each step, which is done where the copy is.
     pub(crate) fn input(&mut self, name: &str, fact: Fact) -> Result<Output> {
         let node = format!("{}/{name}", self.prefix);
-        let added = self.graph.add(&node, self.hint, Op::Input { fact }, &[]);
+        let added = self.graph.add(&node, self.home, Op::Input { fact }, &[]);
         added.map(Output::from).map_err(|error| of_layer(name, error))
     }
 
@@ -233,6 +258,11 @@ impl Scope<'_> {
         }
     }
 
+    /// Where what is added now is to be.
+    fn hint(&self) -> Hint {
+        self.pinned.map_or(self.home, Hint::Task)
+    }
+
     /// The full name of one of this copy's nodes.
     fn name(&self, name: &str) -> String {
         format!("{}/{}{name}", self.prefix, self.path)
@@ -241,11 +271,16 @@ impl Scope<'_> {
     /// A variable itself, where this copy has it.
     fn state(&mut self, name: &str, spec: TensorSpec, init: Init) -> Result<Output> {
         let made = match self.weights {
-            Weights::Shared | Weights::Spread { .. } => self.graph.variable(name, spec, init),
-            Weights::Own { is_first: true } => self.graph.variable_at(name, self.hint, spec, init),
+            Weights::Shared | Weights::Spread { .. } => {
+                let hint = self.pinned.map_or(Hint::Shared, Hint::Task);
+                self.graph.variable_at(name, hint, spec, init)
+            }
+            Weights::Own { is_first: true } => {
+                self.graph.variable_at(name, self.hint(), spec, init)
+            }
             Weights::Own { is_first: false } => {
                 let name = format!("{}/{name}", self.prefix);
-                self.graph.variable_at(&name, self.hint, spec, init)
+                self.graph.variable_at(&name, self.hint(), spec, init)
             }
         };
         made.map_err(|error| of_layer(name, error))
@@ -302,6 +337,13 @@ fn of_layer(layer: &str, error: GraphError) -> Error {
         }
         GraphError::InputCount { op, wanted, found, .. } => {
             Error::layer(layer, format!("{op} takes {wanted} inputs, {found} were given"))
+        }
+        GraphError::Refused { op, found, why, .. } => {
+            let found: Vec<String> = found.iter().map(Fact::to_string).collect();
+            Error::layer(layer, format!("{op} cannot take ({}): {why}", found.join(", ")))
+        }
+        GraphError::Panicked { op, rule, said, .. } => {
+            Error::layer(layer, format!("the {rule} of {op} panicked: {said}"))
         }
         GraphError::Shape { source, .. } => Error::layer(layer, source.to_string()),
         GraphError::DuplicateName { .. } => Error::layer(

@@ -55,6 +55,12 @@ pub struct UnknownModel {
     pub known: String,
 }
 
+impl From<UnknownModel> for Error {
+    fn from(error: UnknownModel) -> Error {
+        Error::other(error)
+    }
+}
+
 /// The model of this name.
 ///
 /// ```

@@ -4,6 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use tensorwire_tensor::TensorSpec;
+
+use super::description::Description;
 use super::memory::{BatchMemory, Filled, HostBatch};
 use super::source::BatchSource;
 use crate::error::{Error, Result, said};
@@ -17,6 +20,7 @@ use crate::error::{Error, Result, said};
 pub struct Batches {
     source: Arc<dyn BatchSource>,
     name: String,
+    description: Description,
     workers: usize,
     batch: usize,
     seed: u64,
@@ -42,8 +46,8 @@ impl Batches {
         if workers == 0 || batch == 0 {
             return Err(Error::NoBatch { workers, batch });
         }
-        let name = source.name();
-        source.describe().check(&name)?;
+        let (name, description) = (source.name(), source.describe());
+        description.check(&name)?;
         let samples = source.samples_per_epoch(batch)?;
         // cannot overflow: two factors below 2^64
         let needed = workers as u128 * batch as u128;
@@ -55,6 +59,7 @@ impl Batches {
         let mut batches = Batches {
             source,
             name,
+            description,
             workers,
             batch,
             seed,
@@ -115,7 +120,8 @@ impl Batches {
         memory: &mut dyn BatchMemory,
     ) -> Result<Filled> {
         let entries = self.entries(step, worker)?;
-        fill(&*self.source, &self.name, &entries, self.batch, memory)
+        let described = (self.name.as_str(), &self.description);
+        fill(&*self.source, described, &entries, self.batch, memory)
     }
 
     /// As [`Batches::fill`], in memory of its own.
@@ -166,6 +172,7 @@ impl std::fmt::Debug for Batches {
 pub struct TestBatches {
     source: Arc<dyn BatchSource>,
     name: String,
+    description: Description,
     batch: usize,
     order: Vec<Vec<usize>>,
 }
@@ -179,10 +186,10 @@ impl TestBatches {
         if batch == 0 {
             return Err(Error::NoBatch { workers: 1, batch });
         }
-        let name = source.name();
-        source.describe().check(&name)?;
+        let (name, description) = (source.name(), source.describe());
+        description.check(&name)?;
         let order = guarded(&name, "test_order", || source.test_order(batch))?;
-        Ok(TestBatches { source, name, batch, order })
+        Ok(TestBatches { source, name, description, batch, order })
     }
 
     /// How many batches there are.
@@ -201,7 +208,8 @@ impl TestBatches {
     /// When the data cannot be had, or there is no memory for them.
     pub fn fill(&self, index: usize, memory: &mut dyn BatchMemory) -> Result<Filled> {
         let entries = self.order.get(index).map_or(&[] as &[usize], Vec::as_slice);
-        fill(&*self.source, &self.name, entries, self.batch, memory)
+        let described = (self.name.as_str(), &self.description);
+        fill(&*self.source, described, entries, self.batch, memory)
     }
 
     /// As [`TestBatches::fill`], in memory of its own.
@@ -227,14 +235,53 @@ impl std::fmt::Debug for TestBatches {
     }
 }
 
+/// Has a batch written, and checks that it is what the source describes.
 fn fill(
     source: &dyn BatchSource,
-    name: &str,
+    (name, description): (&str, &Description),
     entries: &[usize],
     batch: usize,
     memory: &mut dyn BatchMemory,
 ) -> Result<Filled> {
-    guarded(name, "fill", || source.fill(entries, batch, memory))?
+    let refused = |reason: String| Error::Batch { data: name.to_string(), reason };
+    let mut described = Described { description, batch, memory, claimed: false, refused: None };
+    let filled = guarded(name, "fill", || source.fill(entries, batch, &mut described))?;
+    if let Some(reason) = described.refused.take() {
+        return Err(refused(reason));
+    }
+    let (filled, claimed) = (filled?, described.claimed);
+    if !claimed {
+        return Err(refused("fill() claimed no memory".to_string()));
+    }
+    if filled.samples > batch {
+        return Err(refused(format!("fill() wrote {} samples of {batch}", filled.samples)));
+    }
+    Ok(filled)
+}
+
+/// Memory that takes what a description says and nothing else.
+struct Described<'a> {
+    description: &'a Description,
+    batch: usize,
+    memory: &'a mut dyn BatchMemory,
+    claimed: bool,
+    /// What was claimed and is not described.
+    refused: Option<String>,
+}
+
+impl BatchMemory for Described<'_> {
+    fn claim<'a>(&'a mut self, wanted: &[(&str, TensorSpec)]) -> Result<Vec<&'a mut [u8]>> {
+        match self.description.check_batch(wanted, self.batch) {
+            Ok(()) => {
+                self.claimed = true;
+                self.memory.claim(wanted)
+            }
+            Err(reason) => {
+                self.refused = Some(reason.clone());
+                Err(Error::other(reason))
+            }
+        }
+    }
 }
 
 /// What a source says, or that it panicked.

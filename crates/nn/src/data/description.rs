@@ -4,7 +4,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_tensor::DType;
+use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::error::{Error, Result};
 
@@ -119,6 +119,49 @@ impl Description {
     /// True if each sample has several labels, as many as its own length is.
     pub fn labels_sequences(&self) -> bool {
         self.get(LABELS).is_some_and(|labels| matches!(labels.dims[..], [Extent::Varying(_)]))
+    }
+
+    /// Checks that the tensors of a batch of `batch` are those that are described, each once and in their order.
+    pub(crate) fn check_batch(
+        &self,
+        tensors: &[(&str, TensorSpec)],
+        batch: usize,
+    ) -> Result<(), String> {
+        let wrong = |(name, spec): &(&str, TensorSpec), feature: &Feature| {
+            format!("fill() has '{name}' as {spec}, and describe() says {feature}")
+        };
+        if tensors.len() != self.features.len() {
+            let (found, wanted) = (tensors.len(), self.features.len());
+            return Err(format!("fill() has {found} tensors, and describe() {wanted}: {self}"));
+        }
+        // sizes of varying dimensions, by their numbers
+        let mut sizes: Vec<(u32, usize)> = Vec::new();
+        for (tensor, feature) in tensors.iter().zip(&self.features) {
+            let (name, spec) = tensor;
+            let same = *name == feature.name && spec.dtype == feature.dtype;
+            if !same || spec.dims().len() != feature.dims.len() {
+                return Err(wrong(tensor, feature));
+            }
+            for (&size, dim) in spec.dims().iter().zip(&feature.dims) {
+                let wanted = match *dim {
+                    Extent::Known(known) => known,
+                    Extent::Batch(each) => each.saturating_mul(batch),
+                    Extent::Varying(number) => {
+                        match sizes.iter().find(|(known, _)| *known == number) {
+                            Some((_, known)) => *known,
+                            None => {
+                                sizes.push((number, size));
+                                size
+                            }
+                        }
+                    }
+                };
+                if size != wanted {
+                    return Err(wrong(tensor, feature));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Checks what makes no sense for any model. `data` is how the error names the data set.

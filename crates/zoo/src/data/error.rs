@@ -111,3 +111,9 @@ pub enum DataError {
     #[error("cannot learn the words of '{file}': {reason}; give another file")]
     NoVocabulary { file: String, reason: String },
 }
+
+impl From<DataError> for tensorwire_nn::Error {
+    fn from(error: DataError) -> tensorwire_nn::Error {
+        tensorwire_nn::Error::other(error)
+    }
+}

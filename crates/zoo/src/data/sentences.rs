@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use tensorwire_nn::order::{random, shuffle};
 use tensorwire_nn::packed::{active, inverse, longest_first, step_major};
-use tensorwire_nn::{
-    BatchMemory, BatchSource, Data, Description, Error, Filled, PADDING_LABEL, Result,
-};
+use tensorwire_nn::{BatchMemory, BatchSource, Data, Description, Filled, PADDING_LABEL, Result};
 
 use super::error::DataError;
 use super::kind::SampleKind;
@@ -81,7 +79,7 @@ impl BatchSource for SentencePairs {
     fn samples_per_epoch(&self, batch: usize) -> Result<usize> {
         let classes = self.split.classes();
         if batch > classes {
-            return Err(Error::other(DataError::TooFewClasses { batch, classes }));
+            return Err(DataError::TooFewClasses { batch, classes }.into());
         }
         Ok(self.split.rounds() * (classes / batch * batch))
     }
