@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tensorwire_base::Rank;
 
-use crate::launcher::JobSpec;
+use crate::job::JobSpec;
 
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
