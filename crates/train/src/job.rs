@@ -18,9 +18,7 @@ use tensorwire_base::{Deadline, Rank, human_bytes};
 use tensorwire_graph::{Cluster, Plan, PlanOptions, SharedMemory, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{
-    JobError, JobOutcome, JobSpec, JoinError, Member, StoreJob, Update, launch,
-};
+use tensorwire_launch::{JoinError, Member, StoreJob};
 use tensorwire_memory::{Slab, TensorError};
 use tensorwire_nn::{Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
@@ -32,7 +30,8 @@ use crate::group::ClientError;
 use crate::open_part::{OpenLanes, PartError, PartOptions, open_lanes};
 use crate::report::{Polling, Progress, TrainReport};
 use crate::store::OpenStoreError;
-use crate::trace::{Collector, TraceError, TraceEvent};
+use crate::run::first_error;
+use crate::trace::{Collector, TraceError};
 use crate::weights::{Weights, WeightsError};
 use crate::whole_file;
 
@@ -304,7 +303,7 @@ fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Pla
 
 impl Prepared {
     /// The part of the plan that a member runs; a store's servers are in the plan's place for one.
-    fn part_of(&self, rank: Rank) -> usize {
+    pub(crate) fn part_of(&self, rank: Rank) -> usize {
         // fits: members are few
         match self.config.seat(rank) {
             Seat::Worker(worker) => worker as usize,
@@ -320,7 +319,7 @@ impl Prepared {
         }
     }
 
-    fn collector(&self) -> Option<Collector<'_>> {
+    pub(crate) fn collector(&self) -> Option<Collector<'_>> {
         self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
     }
 }
@@ -333,69 +332,6 @@ impl Prepared {
         let replace_servers = store.checkpoint.is_some();
         let job = StoreJob { workers, servers, elastic, replace_servers };
         self.config.has_store().then_some(job)
-    }
-}
-
-/// Launches the members of a training job and stays until it is done or has failed, as [`launch`]
-/// does; then writes the trace, if there is to be one, however the job ended.
-///
-/// # Errors
-/// As [`launch`], or when the trace cannot be written.
-pub fn launch_train(
-    prepared: &Prepared,
-    spec: &JobSpec,
-    on_update: &mut dyn FnMut(Update),
-) -> Result<JobOutcome, JobFailure> {
-    let mut collector = prepared.collector();
-    let outcome = launch(spec, &mut |update| {
-        match (&mut collector, &update) {
-            (Some(trace), Update::Started { rank, pid }) => {
-                trace.started(prepared.part_of(*rank), *rank, *pid);
-            }
-            (Some(trace), Update::Recorded { rank, values }) => {
-                // what is no event came from another version, and is not shown
-                let event = |value| TraceEvent::deserialize(value).ok();
-                let events: Vec<TraceEvent> = values.iter().filter_map(event).collect();
-                trace.add(prepared.part_of(*rank), &events);
-            }
-            _ => {}
-        }
-        on_update(update);
-    });
-    let written = collector.map_or(Ok(()), |trace| trace.write());
-    first_error(outcome.map_err(JobFailure::from), written)
-}
-
-/// Why a launched job was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum JobFailure {
-    #[error(transparent)]
-    Job(#[from] JobError),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
-
-impl JobFailure {
-    /// True if the user's command made this, so that another command fixes it.
-    pub fn is_user_error(&self) -> bool {
-        matches!(self, JobFailure::Job(error) if error.is_user_error())
-    }
-}
-
-/// Why a job failed matters more than why its trace was not written.
-fn first_error<T, E: From<TraceError>>(
-    done: Result<T, E>,
-    written: Result<(), TraceError>,
-) -> Result<T, E> {
-    match (done, written) {
-        (Ok(done), Ok(())) => Ok(done),
-        (Ok(_), Err(error)) => Err(error.into()),
-        (Err(first), written) => {
-            if let Err(error) = written {
-                tracing::warn!("{error}");
-            }
-            Err(first)
-        }
     }
 }
 
@@ -553,7 +489,7 @@ fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<()
     report.bytes_copied += open.bytes_copied();
     report.peak_bytes = peak_bytes();
     open.close(Deadline::after(member.setup_patience()))?;
-    member.finish(serde_json::to_value(&report).unwrap_or_default())?;
+    member.finish(&report)?;
     Ok(())
 }
 

@@ -339,7 +339,7 @@ pub(super) fn finish(
 ) -> Result<(), TrainError> {
     report.kernels = kernels.description();
     report.peak_bytes = peak_bytes();
-    Ok(member.finish(serde_json::to_value(&report).unwrap_or_default())?)
+    Ok(member.finish(&report)?)
 }
 
 fn work(
