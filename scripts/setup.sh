@@ -3,12 +3,15 @@
 # what and why, and touches neither network nor package manager when all is there. Run it as often as
 # you like. It expects git, curl and a Rust toolchain, and never installs those.
 #
-# With --onednn it also installs oneDNN, with which convolutions are computed where it is there: the
-# package libdnnl3, or where the distribution has none, the library of PyPI's onednn-cpu-gomp.
+# Building takes a C linker beside that, and nothing else. With --onednn it also installs oneDNN, with which
+# convolutions are computed where it is there: the package libdnnl3, or where the distribution has none, the
+# library of PyPI's onednn-cpu-gomp. With --baselines it sees to the C++ compiler that the feature `baselines`
+# takes: ZeroMQ's library is built from its source.
 #
-# With --tests it does that too, and sees to the launchers that jobs are tested under (Open MPI, Slurm) and to
-# what the tests of RDMA need, which run in small virtual machines. What cannot be had, it says why, those
-# tests skip, and all else is as before. No service is left running.
+# With --tests it does all of that, and sees to what the feature `mpi` takes to build (Open MPI, libclang), to
+# the launchers that jobs are tested under (Open MPI, Slurm), to the headers that the declarations of libibverbs
+# are held against, and to what the tests of RDMA need, which run in small virtual machines. What cannot be had
+# of these, it says why, those tests skip, and all else is as before. No service is left running.
 #
 # Exit status: 0 all is there, 1 an installation failed, 2 something that you have to do first.
 set -euo pipefail
@@ -19,12 +22,15 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
 tests=false
 onednn=false
-case "${1:-}" in
-  '') ;;
-  --onednn) onednn=true ;;
-  --tests) tests=true onednn=true ;;
-  *) fail "no option '$1'; there are --onednn and --tests" ;;
-esac
+baselines=false
+for option in "$@"; do
+  case "$option" in
+    --onednn) onednn=true ;;
+    --baselines) baselines=true ;;
+    --tests) tests=true onednn=true baselines=true ;;
+    *) fail "no option '$option'; there are --onednn, --baselines and --tests" ;;
+  esac
+done
 
 # True if version $1 is at least version $2.
 at_least() { [ "$(printf '%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
@@ -51,8 +57,8 @@ can_link() {
   return "$status"
 }
 
-# ZeroMQ's library is built from its source, in C++. A compiler may be there without its headers or its
-# library, as above; CXX names another one for cargo, and so it does here.
+# A compiler may be there without its headers or its library, as above; CXX names another one for cargo, and so
+# it does here.
 can_link_cpp() {
   local folder status=0
   command -v "${CXX:-c++}" >/dev/null 2>&1 || return 1
@@ -66,14 +72,29 @@ can_link_cpp() {
 # Folders of administrators are not on the PATH of everybody, but the tests look there.
 has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 
-# The bindings to libibverbs are read out of its C headers by libclang, which needs headers of its own
-# beside it. Somebody who points to one with LIBCLANG_PATH is believed.
+# The bindings to MPI are read out of its C headers by libclang, which needs headers of its own beside it.
+# Somebody who points to one with LIBCLANG_PATH is believed.
 has_libclang() {
   [ -z "${LIBCLANG_PATH:-}" ] || return 0
   compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
     compgen -G '/usr/lib*/libclang*.so*' >/dev/null || return 1
   compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h' >/dev/null ||
     compgen -G '/usr/lib*/clang/*/include/stddef.h' >/dev/null
+}
+
+# mpicc comes with the launcher, MPI's headers with another package.
+has_mpi() {
+  local folder status=0
+  has mpicc || return 1
+  folder=$(mktemp -d)
+  printf '#include <mpi.h>\nint main(void) { return MPI_Finalize(); }\n' > "$folder/main.c"
+  mpicc "$folder/main.c" -o "$folder/main" >/dev/null 2>&1 || status=1
+  rm -rf "$folder"
+  return "$status"
+}
+
+has_verbs_headers() {
+  printf '#include <infiniband/verbs.h>\n' | cc -fsyntax-only -x c - >/dev/null 2>&1
 }
 
 # Runs a command as root.
@@ -139,34 +160,21 @@ install_onednn() {
   return "$status"
 }
 
+# $1: what tells that it is there; $2: what is missing and what for; the rest: packages that bring it. Without it
+# nothing is built, so the set-up fails with it.
+need_to_build() {
+  local there=$1 what=$2
+  shift 2
+  "$there" && return
+  say "no $what; missing: $*"
+  install "$@" || { say "the installation failed; its messages are above" >&2; exit 1; }
+  "$there" || { say "still no $what after the installation" >&2; exit 1; }
+}
+
 check_rust
-if ! can_link; then
-  say "no working C linker (cc), with which Rust links every program; gcc and libc6-dev bring it"
-  install gcc libc6-dev || { say "the installation failed; its messages are above" >&2; exit 1; }
-  can_link || { say "cc still cannot link a C program after the installation; see what 'cc' says" >&2; exit 1; }
-fi
-packages=()
-if ! has cmake; then
-  say "no cmake, with which the loader of libibverbs is built"
-  packages+=(cmake)
-fi
-if ! has make; then
-  say "no make, which cmake calls"
-  packages+=(make)
-fi
-if ! can_link_cpp; then
-  say "no working C++ compiler (${CXX:-c++}), with which ZeroMQ's library is built; g++ brings one"
-  packages+=(g++)
-fi
-if ! has_libclang; then
-  say "no libclang with its headers, which reads the headers of libibverbs; libclang-dev brings it"
-  packages+=(libclang-dev)
-fi
-if [ "${#packages[@]}" -gt 0 ]; then
-  install "${packages[@]}" || { say "the installation failed; its messages are above" >&2; exit 1; }
-  has cmake && has make && can_link_cpp && has_libclang ||
-    { say "cmake, make, a C++ compiler or libclang is still missing after the installation" >&2; exit 1; }
-fi
+need_to_build can_link "working C linker (cc), with which Rust links every program" gcc libc6-dev
+! $baselines ||
+  need_to_build can_link_cpp "working C++ compiler (${CXX:-c++}), with which ZeroMQ's library is built" g++
 say "all that the build needs is there"
 
 # Nothing fails without it but those who ask for it: convolutions are computed by our own kernels then.
@@ -192,6 +200,20 @@ install_launchers() {
   [ -z "$policy" ] || as_root rm -f "$policy"
   return "$status"
 }
+
+# What the tests build or look at in C. Each is installed for itself: without one of them the others are tested.
+for_tests() {
+  local there=$1 what=$2
+  shift 2
+  "$there" && return
+  say "$what; missing: $*"
+  # in a shell of its own: what ends the set-up there is a reason to skip here
+  (install "$@") || say "those tests will be skipped: the installation failed; its messages are above"
+}
+for_tests has_verbs_headers "the declarations of libibverbs are held against its headers" libibverbs-dev
+for_tests has_mpi "the feature mpi is built and tested" libopenmpi-dev openmpi-bin
+for_tests has_libclang "MPI's headers are read by libclang for it" libclang-dev
+
 launchers=()
 has mpirun || launchers+=(openmpi-bin)
 has srun && has slurmctld && has slurmd || launchers+=(slurm-wlm)

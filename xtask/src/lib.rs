@@ -4,6 +4,7 @@
 
 pub mod soft_roce;
 pub mod tidy;
+pub mod verbs;
 
 /// The folder of the workspace.
 pub fn root() -> &'static std::path::Path {

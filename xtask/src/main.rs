@@ -26,6 +26,8 @@ enum Task {
         #[command(subcommand)]
         task: SoftRoce,
     },
+    /// Write crates/fabric's declarations of libibverbs anew, from its C headers; takes bindgen
+    VerbsDeclarations,
 }
 
 #[derive(Subcommand)]
@@ -95,6 +97,21 @@ fn main() -> ExitCode {
             eprintln!("soft-roce: {error}");
             ExitCode::FAILURE
         }),
+        Task::VerbsDeclarations => verbs_declarations(),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a program that people run")]
+fn verbs_declarations() -> ExitCode {
+    match xtask::verbs::write_declarations(xtask::root()) {
+        Ok(file) => {
+            println!("{file}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("verbs-declarations: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

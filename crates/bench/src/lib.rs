@@ -23,7 +23,7 @@ pub use allreduce::{
 };
 pub use error::BenchError;
 pub use evaluation::{Case, FIGURES, Figure, Runner, Scope};
-pub use job::train_config;
+pub use job::QUIET_RATE;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,
     kvstore_member,

@@ -2,12 +2,12 @@
 //! does, and worker 0 evaluates at the end of each epoch.
 
 use serde::Serialize;
-use tensorwire_base::Rank;
-use tensorwire_launch::{JobSpec, Transport, Update, launch};
-use tensorwire_train::{ClientConfig, EpochEnd, Progress, Strategy, Traffic, TrainConfig};
+use tensorwire_launch::{JobSpec, Transport, Update};
+use tensorwire_train::{
+    ClientConfig, EpochEnd, Prepared, Progress, Strategy, Traffic, TrainConfig, launch_train,
+};
 
 use crate::error::BenchError;
-use crate::job::{Job, reports};
 use crate::machine::Machine;
 
 /// The paper's six.
@@ -77,7 +77,7 @@ impl Curve {
 /// A job in another way, with those of its options that are of that way.
 pub fn in_mode(config: &TrainConfig, mode: Strategy) -> TrainConfig {
     let ClientConfig { clients, interval, alpha, .. } = config.clients;
-    let has_clients = mode.has_clients() && mode != Strategy::AllReduce;
+    let has_clients = mode.has_groups() && mode != Strategy::AllReduce;
     let averages = mode.is_averaging();
     let clients = ClientConfig {
         clients: clients.filter(|_| has_clients),
@@ -88,8 +88,7 @@ pub fn in_mode(config: &TrainConfig, mode: Strategy) -> TrainConfig {
     TrainConfig { strategy: mode, clients, evaluate_each_epoch: true, ..config.clone() }
 }
 
-/// Trains, and tells of each epoch that all workers are done with. `job` says how to start members; its kind, roles,
-/// hosts and payload are filled in.
+/// Trains, and tells of each epoch that all workers are done with. `job` says how to start members.
 ///
 /// # Errors
 /// When training fails, an epoch is missing, or the weights in the end do something else than at the end of the
@@ -100,18 +99,17 @@ pub fn curve(
     on_point: &mut dyn FnMut(&ModePoint),
 ) -> Result<Curve, BenchError> {
     let config = TrainConfig { evaluate_each_epoch: true, ..config.clone() };
-    let Job { prepared, spec } = Job::new(&config, job)?;
+    let prepared = Prepared::new(config)?;
+    let config = &prepared.config;
     let mut epochs = Epochs::new(config.workers, prepared.steps_per_epoch());
     let mut points: Vec<ModePoint> = Vec::new();
-    let outcome = launch(&spec, &mut |update| {
+    let outcome = launch_train(&prepared, job, &mut |update| {
         let Update::Progress { rank, value, .. } = update else { return };
-        let (Some(worker), Ok(progress)) = (worker(&config, rank), serde_json::from_value(value))
-        else {
-            return;
-        };
-        epochs.add(worker, &progress);
+        let Some(worker) = prepared.worker(rank) else { return };
+        // fits: workers are few
+        epochs.add(worker as usize, &value);
         while let Some(done) = epochs.take() {
-            let point = point(&config, points.last(), &done);
+            let point = point(config, points.last(), &done);
             on_point(&point);
             points.push(point);
         }
@@ -121,22 +119,15 @@ pub fn curve(
     if (points.len() as u64) < all {
         return Err(BenchError::NoEpoch { epoch: points.len() as u64 + 1 });
     }
-    let reports = reports(outcome)?;
-    let found = reports.iter().find_map(|report| report.weights_sha256.clone());
+    let found = outcome.weights_sha256().map(str::to_string);
     let weights_sha256 = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
-    let in_the_end = reports.iter().find_map(|report| report.test_accuracy);
-    if let (Some(last), Some(in_the_end), false) = (points.last(), in_the_end, config.at_own_pace())
+    if let (Some(last), Some(in_the_end), false) =
+        (points.last(), outcome.test_accuracy(), prepared.topology.is_asynchronous())
         && last.test_accuracy != in_the_end
     {
         return Err(BenchError::AccuracyDiffers { last: last.test_accuracy, in_the_end });
     }
     Ok(Curve { points, weights_sha256 })
-}
-
-fn worker(config: &TrainConfig, rank: Rank) -> Option<usize> {
-    let found = (0..config.workers).find(|worker| config.rank_of(*worker) == rank);
-    // fits: workers are few
-    found.map(|worker| worker as usize)
 }
 
 fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModePoint {
@@ -148,10 +139,10 @@ fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModeP
         data: config.data.clone(),
         transport: config.settled_transport().unwrap_or(config.transport),
         workers: config.workers,
-        clients: config.clients(),
-        servers: config.servers_started(),
+        clients: config.topology().groups,
+        servers: config.topology().servers,
         batch: config.batch,
-        interval: config.averaging().map(|averaging| averaging.interval),
+        interval: config.topology().averaging.map(|averaging| averaging.interval),
         epoch: done.epoch,
         seconds: done.seconds,
         epoch_seconds: done.seconds - before.map_or(0.0, |before| before.seconds),
@@ -232,7 +223,7 @@ impl Epochs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_train::{Evaluation, Polling, Schedule};
+    use tensorwire_train::{Evaluation, Polling};
 
     fn said(step: u64, loss: f32, end: Option<(f64, u64, Option<Evaluation>)>) -> Progress {
         let epoch = end.map(|(seconds, store_bytes, evaluation)| {
@@ -274,15 +265,14 @@ mod tests {
             alpha: Some(0.2),
             ..ClientConfig::default()
         };
-        let base = crate::train_config("mlp", "digits", Strategy::DistSgd, Schedule::Epochs(1));
-        let base = TrainConfig { workers: 4, clients, ..base };
+        let base = TrainConfig { workers: 4, clients, ..TrainConfig::default() };
         for mode in PAPER_MODES {
             let config = in_mode(&base, mode);
             config.check().unwrap();
-            let wanted = if mode.has_clients() { 2 } else { 4 };
-            assert_eq!(config.clients(), wanted, "{}", mode.name());
-            assert_eq!(config.averaging().is_some(), mode.is_averaging());
-            assert!(config.averaging().is_none_or(|averaging| averaging.interval == 8));
+            let wanted = if mode.has_groups() { 2 } else { 4 };
+            assert_eq!(config.topology().groups, wanted, "{}", mode.name());
+            assert_eq!(config.topology().averaging.is_some(), mode.is_averaging());
+            assert!(config.topology().averaging.is_none_or(|averaging| averaging.interval == 8));
         }
     }
 }

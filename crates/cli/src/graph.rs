@@ -17,10 +17,10 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         print(plan.to_dot().trim_end())?;
         return Ok(());
     }
-    if prepared.config.is_grouped() {
+    if prepared.topology.is_grouped() {
         show_vectors(&prepared)?;
     }
-    if prepared.config.has_store() {
+    if prepared.topology.has_store() {
         return show_store(&prepared);
     }
     let mut rows = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             edge.reuse.to_string(),
         ]);
     }
-    if prepared.config.is_grouped() {
+    if prepared.topology.is_grouped() {
         print("nothing else crosses: each worker has its own weights, and changes them alike\n")?;
     } else if rows.is_empty() {
         print("nothing crosses: one process computes everything")?;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         table(&["task", "nodes", "registered", "private", "peak", "sum"], &rows, &[1, 2, 3, 4, 5])
     ))?;
     let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
-    for (name, run) in runs.into_iter().filter(|_| !prepared.config.has_own_weights()) {
+    for (name, run) in runs.into_iter().filter(|_| !prepared.topology.is_replicated()) {
         let Traffic { written, by_reference, dynamic, sends } = plan.traffic(run);
         let crosses =
             if prepared.config.exchange.is_by_message() { "in messages" } else { "written" };
@@ -134,8 +134,8 @@ fn show_vectors(prepared: &Prepared) -> Result<(), Failure> {
     };
     print(format_args!(
         "a training step: in each of {} clients of {} workers {} are all-reduced to their mean, as they are made{spread}\n",
-        config.clients(),
-        config.workers / config.clients().max(1),
+        config.topology().groups,
+        config.workers / config.topology().groups.max(1),
         human_bytes(folded as u64),
     ))
 }
@@ -158,13 +158,13 @@ fn show_store(prepared: &Prepared) -> Result<(), Failure> {
     };
     // fits: sizes in memory
     let bytes = human_bytes(bytes as u64);
-    let who = if config.is_grouped() { "clients" } else { "workers" };
-    let when = config.averaging().map(|averaging| averaging.interval);
+    let who = if config.topology().is_grouped() { "clients" } else { "workers" };
+    let when = config.topology().averaging.map(|averaging| averaging.interval);
     let when =
         when.map_or("a training step".into(), |steps| format!("every {steps} training steps"));
     print(format_args!(
         "{when}: each of {} {who} pulls {bytes} and pushes {bytes}{sparse}",
-        config.clients()
+        config.topology().groups
     ))?;
     match config.exchange {
         Exchange::Zmq => print("in messages: copied into a frame of ZeroMQ, and out of it"),

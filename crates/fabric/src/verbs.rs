@@ -12,6 +12,7 @@
 //! | file | what |
 //! |---|---|
 //! | `ibv.rs` | libibverbs with owners; all calls of it |
+//! | `ibv/sys.rs` | the library as it is: loaded, its functions, structures and constants |
 //! | `survey.rs` | which NICs there are, and which to use |
 //! | `failure.rs` | what a bad completion means |
 //! | `wire.rs` | what the ends tell each other |

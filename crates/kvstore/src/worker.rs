@@ -359,6 +359,11 @@ impl KvWorker {
         self.core.news(news);
     }
 
+    /// True if [`KvWorker::news`] has anything to tell.
+    pub fn has_news(&self) -> bool {
+        self.core.has_news()
+    }
+
     /// Is all that the ticket stands for done?
     pub fn is_done(&self, ticket: Ticket) -> bool {
         self.core.is_done(ticket)

@@ -47,6 +47,9 @@ pub struct JobSpec {
     /// Arguments with which `program` becomes the command in the arguments behind them, and ends when its
     /// parent does: what starts the members of other hosts is run so.
     pub run_with_parent: Vec<String>,
+    /// Members are told by the environment that they are some ([`crate::MEMBER`], [`crate::RUN_WITH_PARENT`]), so that the
+    /// arguments can be the program's own.
+    pub marks_members: bool,
     /// RDMA is wanted and nothing else: a job with members here is not begun if this host cannot.
     pub verbs: Option<VerbsOptions>,
     /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
@@ -74,6 +77,7 @@ impl JobSpec {
             hosts: Hosts::default(),
             gathering: None,
             run_with_parent: Vec::new(),
+            marks_members: false,
             verbs: None,
             listen: None,
             store: None,

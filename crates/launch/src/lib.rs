@@ -24,6 +24,7 @@ pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,
 };
 pub use negotiate::{Choice, Obstacle};
+pub use start::{MEMBER, RUN_WITH_PARENT};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kvstore::proto::Role;

@@ -136,6 +136,11 @@ impl Member {
         Ok(Member { assignment, identity, control, reached_at, told, control_events, step })
     }
 
+    /// Which job it is, for whoever starts members of several kinds.
+    pub fn kind(&self) -> &str {
+        &self.assignment.kind
+    }
+
     pub fn rank(&self) -> Rank {
         self.assignment.rank()
     }

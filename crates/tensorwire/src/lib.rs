@@ -7,6 +7,8 @@
 //! themselves is [`collectives`].
 #![forbid(unsafe_code)]
 
+pub mod program;
+
 pub use tensorwire_base as base;
 pub use tensorwire_collectives as collectives;
 pub use tensorwire_fabric as fabric;

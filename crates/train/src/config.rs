@@ -2,11 +2,13 @@
 //! value reaches every member.
 
 mod clients;
+mod defaults;
 mod exchange;
 mod tuned;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
@@ -17,10 +19,11 @@ use tensorwire_tensor::DType;
 use tensorwire_zoo::MismatchError;
 use tensorwire_zoo::data::DataError;
 
+use crate::topology::Topology;
 use crate::weights::WeightsError;
 use tensorwire_launch::{Hosts, HostsError};
 
-pub use clients::{Averaging, ClientConfig, Seat};
+pub use clients::{Averaging, ClientConfig};
 pub use exchange::Exchange;
 use tensorwire_launch::Transport;
 pub use tuned::TunedRow;
@@ -69,20 +72,15 @@ impl Strategy {
         }
     }
 
-    /// Are workers grouped into clients?
-    pub fn has_clients(self) -> bool {
+    /// True if workers may form groups.
+    pub fn has_groups(self) -> bool {
         use Strategy::{AllReduce, MpiAsgd, MpiEsgd, MpiSgd};
         matches!(self, AllReduce | MpiSgd | MpiAsgd | MpiEsgd)
     }
 
-    /// Are weights averaged, not gradients?
+    /// True if weights are averaged, not gradients.
     pub fn is_averaging(self) -> bool {
         matches!(self, Strategy::DistEsgd | Strategy::MpiEsgd)
-    }
-
-    /// Do servers of the store change weights as soon as a gradient comes?
-    pub(crate) fn is_asynchronous_store(self) -> bool {
-        matches!(self, Strategy::DistAsgd | Strategy::MpiAsgd)
     }
 }
 
@@ -97,6 +95,18 @@ pub enum OptimizerChoice {
     Adam,
 }
 
+impl OptimizerChoice {
+    /// As `--optimizer` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            OptimizerChoice::Sgd => "sgd",
+            OptimizerChoice::Momentum => "momentum",
+            OptimizerChoice::AdaGrad => "adagrad",
+            OptimizerChoice::Adam => "adam",
+        }
+    }
+}
+
 /// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -105,6 +115,17 @@ pub enum FloatType {
     F32,
     F64,
     Bf16,
+}
+
+impl FloatType {
+    /// As `--dtype` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FloatType::F32 => "f32",
+            FloatType::F64 => "f64",
+            FloatType::Bf16 => "bf16",
+        }
+    }
 }
 
 impl From<FloatType> for DType {
@@ -126,7 +147,7 @@ pub enum Schedule {
 }
 
 /// What only a key-value store can do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreConfig {
     /// How many steps the fastest worker may be ahead of the slowest ([`Strategy::DistAsgd`]); none: any.
     pub max_delay: Option<u64>,
@@ -139,7 +160,7 @@ pub struct StoreConfig {
     pub checkpoint_every: u64,
 }
 
-/// A training job.
+/// A training job. What is not said is as the default has it: `TrainConfig { workers: 3, ..TrainConfig::default() }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainConfig {
     pub model: String,
@@ -184,8 +205,14 @@ pub struct TrainConfig {
     /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
     /// where the other hosts reach it.
     pub listen: Option<SocketAddr>,
-    /// A process that says nothing for this long is taken for dead, in milliseconds.
+    /// The job ends within this long when one of its processes dies or stops, in milliseconds.
     pub deadline_ms: u64,
+    /// Longest that a step waits for peers that are alive, in milliseconds.
+    #[serde(default = "defaults::step_deadline_ms")]
+    pub step_deadline_ms: u64,
+    /// Most memory that tensors whose size is known only when they exist may take in each arena of a process, in bytes.
+    #[serde(default = "defaults::dynamic_bytes_max")]
+    pub dynamic_bytes_max: usize,
 }
 
 /// What to trace, and where to (`--trace`, `--trace-steps`).
@@ -207,6 +234,18 @@ pub enum Kernels {
     Reference,
 }
 
+impl Kernels {
+    /// As `--kernels` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernels::Auto => "auto",
+            Kernels::Cpu => "cpu",
+            Kernels::OneDnn => "onednn",
+            Kernels::Reference => "reference",
+        }
+    }
+}
+
 /// What is wrong with a configuration: the user's mistake, and how to mend it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -223,9 +262,12 @@ pub enum ConfigError {
     )]
     TooManyServers { servers: u32, variables: usize, model: String },
     #[error(
-        "{processes} processes are more than this program starts on one machine (at most {most}); lower --workers or --servers"
+        "{processes} processes on {host} are more than this program starts on one machine (at most {most}); lower \
+         --workers or --servers, or name more machines in --hosts"
     )]
-    TooManyProcesses { processes: u64, most: u64 },
+    TooManyProcesses { processes: u64, most: u64, host: String },
+    #[error("{option} changes nothing here: it is for {used_by}; leave it out")]
+    Unused { option: &'static str, used_by: &'static str },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
     #[error("{option} is of a key-value store; give it with --strategy {with}")]
@@ -330,8 +372,12 @@ const ADAGRAD_EPSILON: f64 = 1e-10;
 /// Kingma and Ba 2015, algorithm 1.
 const ADAM_BETAS: (f64, f64) = (0.9, 0.999);
 const ADAM_EPSILON: f64 = 1e-8;
-/// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
-const PROCESSES_MAX: u64 = 256;
+/// Each process of a host holds descriptors and memory of every other; beyond this one host is no cluster.
+const PROCESSES_PER_HOST_MAX: u64 = 256;
+/// A step that waits longer for a peer that is alive waits in vain.
+const STEP_DEADLINE_MS_MAX: u64 = 7 * 24 * 3_600_000;
+/// The smallest page that an arena for tensors of unknown size begins with.
+const DYNAMIC_BYTES_MIN: usize = 1 << 20;
 /// More than that no viewer shows with ease.
 const TRACE_STEPS_MAX: u64 = 1000;
 /// More threads than any host has cores help nobody.
@@ -353,7 +399,7 @@ impl TrainConfig {
             },
         ];
         let servers = [("--servers", u64::from(self.servers))];
-        let has_none = self.strategy == Strategy::Local || self.strategy.has_clients();
+        let has_none = self.strategy == Strategy::Local || self.strategy.has_groups();
         let servers = servers.iter().filter(|_| !has_none);
         for (option, count) in counts.iter().chain(servers) {
             if *count == 0 {
@@ -363,7 +409,7 @@ impl TrainConfig {
         if self.asynchronous && self.strategy != Strategy::Ps {
             return Err(ConfigError::AsyncWithoutServers);
         }
-        if self.at_own_pace() && self.trace.is_some() {
+        if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
         if self.evaluate_each_epoch && matches!(self.strategy, Strategy::Ps | Strategy::Local) {
@@ -381,6 +427,16 @@ impl TrainConfig {
             let seconds = self.deadline_ms as f64 / 1000.0;
             return Err(out_of_range("--deadline", "from 1 to 3600 seconds", seconds));
         }
+        if !(1000..=STEP_DEADLINE_MS_MAX).contains(&self.step_deadline_ms) {
+            // fits: shown to a person
+            let seconds = self.step_deadline_ms as f64 / 1000.0;
+            return Err(out_of_range("--step-deadline", "from 1 to 604800 seconds", seconds));
+        }
+        if self.dynamic_bytes_max < DYNAMIC_BYTES_MIN {
+            // fits: shown to a person
+            let found = self.dynamic_bytes_max as f64;
+            return Err(out_of_range("--dynamic-memory", "at least 1 MiB", found));
+        }
         if let Some(threads) = self.threads.filter(|threads| *threads > THREADS_MAX) {
             // fits: shown to a person
             return Err(out_of_range("--threads", "from 1 to 1024", threads as f64));
@@ -390,9 +446,10 @@ impl TrainConfig {
             // fits: shown to a person
             return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
-        let processes = u64::from(self.workers) + u64::from(self.servers_started());
-        if self.strategy != Strategy::Local && processes > PROCESSES_MAX {
-            return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
+        let (host, processes) = self.hosts.fullest(self.topology().world());
+        if processes > PROCESSES_PER_HOST_MAX {
+            let (host, most) = (host.to_string(), PROCESSES_PER_HOST_MAX);
+            return Err(ConfigError::TooManyProcesses { processes, most, host });
         }
         self.check_store()?;
         self.check_clients()?;
@@ -404,7 +461,7 @@ impl TrainConfig {
         let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
         let any = "dist-sgd or dist-asgd";
         let may_lose = matches!(self.strategy, Strategy::DistSgd | Strategy::DistAsgd);
-        let delays = self.strategy.is_asynchronous_store();
+        let delays = matches!(self.strategy, Strategy::DistAsgd | Strategy::MpiAsgd);
         let is_zmq = self.exchange == Exchange::Zmq;
         let has_zmq = may_lose
             || matches!(self.strategy, Strategy::Local | Strategy::Ps | Strategy::DistEsgd);
@@ -426,14 +483,14 @@ impl TrainConfig {
         if self.strategy != Strategy::Local && found.is_over_tcp() && !is_tcp {
             return Err(ConfigError::ExchangeOverTcp { found });
         }
-        if !self.has_store() {
+        if !self.topology().has_store() {
             return Ok(());
         }
         match found {
             Exchange::ZeroCopy => Ok(()),
             Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::ZmqCheckpoint),
             Exchange::Zmq => Ok(()),
-            found if !self.strategy.has_clients() => Err(ConfigError::StoreExchange { found }),
+            found if !self.strategy.has_groups() => Err(ConfigError::StoreExchange { found }),
             // refused by the groups
             _ => Ok(()),
         }
@@ -445,7 +502,7 @@ impl TrainConfig {
         if self.strategy == Strategy::Local && hosts.any_remote() {
             return Err(ConfigError::HostsOfOneProcess);
         }
-        let remote = (0..self.world()).map(Rank).find(|rank| !hosts.is_here(*rank));
+        let remote = (0..self.topology().world()).map(Rank).find(|rank| !hosts.is_here(*rank));
         if let (Some(rank), Some(_)) = (remote, &self.trace) {
             return Err(ConfigError::TraceOfSeveralHosts { host: hosts.name(rank).to_string() });
         }
@@ -481,23 +538,14 @@ impl TrainConfig {
         }
     }
 
-    /// Does each worker, or client, train at its own pace?
-    pub fn at_own_pace(&self) -> bool {
-        let is_alone = self.strategy.is_averaging() && self.clients() > 1;
-        self.asynchronous || self.strategy.is_asynchronous_store() || is_alone
-    }
-
-    /// Processes of the job.
-    pub fn world(&self) -> u32 {
-        match self.strategy {
-            Strategy::Local => 1,
-            _ => self.workers.saturating_add(self.servers_started()),
-        }
+    /// The strategy with its numbers.
+    pub fn topology(&self) -> Topology {
+        Topology::of(self)
     }
 
     /// Are they on several hosts?
     pub fn spread(&self) -> bool {
-        self.hosts.spread(self.world() as usize)
+        self.hosts.spread(self.topology().world() as usize)
     }
 
     /// The transport, as far as it is known before the members have been asked.
@@ -515,26 +563,91 @@ impl TrainConfig {
 
     /// How long a silent process is believed to be alive: long enough for a busy machine, short
     /// enough to end the job within the deadline.
-    pub fn liveness_ms(&self) -> u64 {
-        self.deadline_ms * 6 / 10
+    pub fn liveness(&self) -> Duration {
+        Duration::from_millis(self.deadline_ms * 6 / 10)
+    }
+
+    /// Longest that a step waits for peers that are alive.
+    pub fn step_deadline(&self) -> Duration {
+        Duration::from_millis(self.step_deadline_ms)
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    /// A job of two workers and two servers.
-    pub(super) fn config() -> TrainConfig {
-        let config = serde_json::json!({
-            "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 2,
-            "asynchronous": false, "transport": "auto", "exchange": "zero-copy", "batch": 8,
-            "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": Hosts::default(),
-            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "dtype": "f32",
-            "seed": 1,
-            "threads": null, "kernels": "auto", "load": null, "save": null, "trace": null,
-            "listen": "127.0.0.1:0", "deadline_ms": 10000,
-        });
-        serde_json::from_value(config).unwrap()
+    /// A step of two workers and two servers.
+    pub(crate) fn config() -> TrainConfig {
+        TrainConfig {
+            batch: 8,
+            schedule: Schedule::Steps(1),
+            optimizer: OptimizerChoice::Sgd,
+            rate: 0.1,
+            momentum: 0.0,
+            ..TrainConfig::default()
+        }
+    }
+
+    fn refusal(config: &TrainConfig) -> String {
+        config.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_limit_of_processes_is_that_of_one_host() {
+        let many = TrainConfig { workers: 200, servers: 57, ..config() };
+        let found = refusal(&many);
+        assert!(found.starts_with("257 processes on localhost are more than"), "{found}");
+        assert!(found.contains("at most 256") && found.contains("--hosts"), "{found}");
+        let hosts: Hosts = "192.0.2.1,192.0.2.2".parse().unwrap();
+        let spread = TrainConfig { hosts, listen: Some(([127, 0, 0, 1], 0).into()), ..many };
+        spread.check().unwrap();
+        let hosts: Hosts = "192.0.2.1,192.0.2.2:200,192.0.2.1".parse().unwrap();
+        let uneven = TrainConfig { workers: 400, servers: 100, hosts, ..spread.clone() };
+        let found = refusal(&uneven);
+        assert!(found.starts_with("495 processes on 192.0.2.2 are more than"), "{found}");
+        // so many are refused without counting them one by one
+        let huge = TrainConfig { workers: u32::MAX, servers: u32::MAX, ..spread };
+        assert!(refusal(&huge).contains("are more than"), "{}", refusal(&huge));
+        TrainConfig { strategy: Strategy::Local, workers: 300, ..config() }.check().unwrap();
+    }
+
+    #[test]
+    fn limits_of_a_step_name_their_options() {
+        let found = refusal(&TrainConfig { step_deadline_ms: 999, ..config() });
+        assert_eq!(found, "--step-deadline must be from 1 to 604800 seconds, not 0.999");
+        let found = refusal(&TrainConfig { dynamic_bytes_max: 1 << 19, ..config() });
+        assert_eq!(found, "--dynamic-memory must be at least 1 MiB, not 524288");
+    }
+
+    #[test]
+    fn a_configuration_of_an_earlier_version_has_the_limits_that_it_had() {
+        let mut earlier = serde_json::to_value(config()).unwrap();
+        let fields = earlier.as_object_mut().unwrap();
+        assert!(fields.remove("step_deadline_ms").is_some());
+        assert!(fields.remove("dynamic_bytes_max").is_some());
+        let read: TrainConfig = serde_json::from_value(earlier).unwrap();
+        assert_eq!((read.step_deadline().as_secs(), read.dynamic_bytes_max), (600, 4 << 30));
+        assert_eq!(read, config());
+    }
+
+    #[test]
+    fn names_are_those_that_are_written() {
+        let written = |value: serde_json::Value| value.as_str().unwrap().to_string();
+        let optimizers = [
+            OptimizerChoice::Sgd,
+            OptimizerChoice::Momentum,
+            OptimizerChoice::AdaGrad,
+            OptimizerChoice::Adam,
+        ];
+        for optimizer in optimizers {
+            assert_eq!(written(serde_json::to_value(optimizer).unwrap()), optimizer.name());
+        }
+        for float in [FloatType::F32, FloatType::F64, FloatType::Bf16] {
+            assert_eq!(written(serde_json::to_value(float).unwrap()), float.name());
+        }
+        for kernels in [Kernels::Auto, Kernels::Cpu, Kernels::OneDnn, Kernels::Reference] {
+            assert_eq!(written(serde_json::to_value(kernels).unwrap()), kernels.name());
+        }
     }
 }

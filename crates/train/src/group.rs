@@ -16,7 +16,7 @@ use tensorwire_kernels::{FoldKind, NoFold};
 use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_runtime::Storage;
 
-pub(crate) use exchange::GroupExchange;
+pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
 pub use fold::VectorFold;
 
 /// A group that a session and its trainer share.

@@ -1,49 +1,43 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
-mod averaging;
-mod dist;
-mod lanes;
 mod listener;
 mod loader;
-mod replicas;
+mod strategy;
 mod trainer;
+mod worker;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_base::{Deadline, Rank, human_bytes};
-use tensorwire_graph::{Cluster, Plan, PlanOptions, SharedMemory, place, plan};
+use tensorwire_base::{Rank, human_bytes};
+use tensorwire_graph::{Cluster, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{JoinError, Member, StoreJob};
-use tensorwire_memory::{Slab, TensorError};
+use tensorwire_launch::{JoinError, Member, Role, StoreJob};
+use tensorwire_memory::TensorError;
 use tensorwire_nn::{Program, ProgramSpec};
-use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
+use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 use tensorwire_zoo::Model;
 use tensorwire_zoo::data::{Batches, Data, DataError, Shape, Source};
 
-use crate::config::{self, ConfigError, Schedule, Seat, Strategy, TrainConfig};
+use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
 use crate::group::ClientError;
-use crate::open_part::{OpenLanes, PartError, PartOptions, open_lanes};
-use crate::report::{Polling, Progress, TrainReport};
-use crate::store::OpenStoreError;
+use crate::open_part::PartError;
+use crate::report::{Progress, TrainReport};
 use crate::run::first_error;
+use crate::store::OpenStoreError;
+use crate::topology::{Topology, Weights};
 use crate::trace::{Collector, TraceError};
-use crate::weights::{Weights, WeightsError};
+use crate::weights::{self, WeightsError};
 use crate::whole_file;
 
 use listener::Caller;
-use trainer::Trainer;
+use strategy::{Connected, strategy};
 
-pub use dist::StoreValue;
+pub use strategy::values::StoreValue;
 
-/// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
-const STEP_DEADLINE: Duration = Duration::from_secs(600);
-/// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
-const DYNAMIC_BYTES_MAX: usize = 4 << 30;
 /// How long a wait spins before it blocks, where every process has a core.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -51,6 +45,7 @@ const SPIN: Duration = Duration::from_micros(50);
 #[derive(Debug)]
 pub struct Prepared {
     pub config: TrainConfig,
+    pub topology: Topology,
     pub program: Program,
     pub plan: Plan,
     pub cluster: Cluster,
@@ -154,13 +149,12 @@ impl Prepared {
             Schedule::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
         };
         let shape = JobShape { samples, steps, steps_per_epoch };
-        let (program, cluster, plan) = build(&config, shape)?;
-        if config.strategy == Strategy::Ps {
-            config.exchange.check_plan(&plan)?;
-        }
-        check_memory(&program, &plan, &config)?;
+        let topology = config.topology();
+        let (program, cluster, plan) = build(&config, &topology, shape)?;
+        strategy(&topology).check(&config, &plan)?;
+        check_memory(&program, &plan, &config, &topology)?;
         if let Some(path) = &config.load {
-            Weights::open(path, program.weights())?;
+            weights::Weights::open(path, program.weights())?;
         }
         if let Some(path) = &config.save {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
@@ -174,7 +168,7 @@ impl Prepared {
             let failed = |source| ConfigError::Trace { path: trace.path.clone(), source };
             whole_file::check_writable(&trace.path).map_err(failed)?;
         }
-        Ok(Prepared { config, program, plan, cluster, shape, data })
+        Ok(Prepared { config, topology, program, plan, cluster, shape, data })
     }
 
     /// Steps of the whole job.
@@ -194,7 +188,7 @@ impl Prepared {
 
     /// What each member is, by rank.
     pub fn roles(&self) -> Vec<String> {
-        self.config.roles()
+        self.topology.roles()
     }
 
     /// What computes in a worker.
@@ -222,23 +216,25 @@ impl Prepared {
 }
 
 /// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
-fn check_memory(program: &Program, plan: &Plan, config: &TrainConfig) -> Result<(), ConfigError> {
-    let here = (0..config.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
-    // a part once for each lane
-    let parts = here.flat_map(|rank| match (config.strategy, config.seat(rank)) {
-        (Strategy::Local, _) => vec![0],
-        (Strategy::Ps, _) => {
-            let lanes = config.lanes(rank);
-            vec![lanes.part; lanes.ranks.len()]
-        }
-        (_, Seat::Worker(worker)) => vec![config.part(worker)],
-        // what its servers hold is known when they are told
-        (_, Seat::Server(_)) => vec![],
+fn check_memory(
+    program: &Program,
+    plan: &Plan,
+    config: &TrainConfig,
+    topology: &Topology,
+) -> Result<(), ConfigError> {
+    let here = (0..topology.world()).map(Rank).filter(|rank| config.hosts.is_here(*rank));
+    // what the servers of a store hold is no part of the plan; a part counts once for each session over it
+    let parts = here.filter(|rank| topology.worker(*rank).is_some() || !topology.has_store());
+    let parts = parts.flat_map(|rank| {
+        let sessions = match topology.weights {
+            Weights::Servers => topology.sessions(rank).len(),
+            _ => 1,
+        };
+        std::iter::repeat_n(topology.part(rank), sessions)
     });
     let tensors = parts.map(|part| &plan.parts[part].memory);
+    let beside = strategy(topology).bytes_beside_plan(config, topology, program);
     // fits: each is checked against the address space; the sum saturates
-    let beside =
-        dist::server_bytes(program, config).saturating_add(dist::centre_bytes(program, config));
     let needed = tensors.fold(beside, |sum, memory| {
         sum.saturating_add(memory.registered_bytes as u64)
             .saturating_add(memory.private_bytes as u64)
@@ -270,53 +266,53 @@ fn batches(data: &Data, config: &TrainConfig) -> Result<Batches, DataError> {
     Batches::new(data.clone(), config.workers as usize, config.batch, config.seed)
 }
 
-fn build(config: &TrainConfig, shape: JobShape) -> Result<(Program, Cluster, Plan), ConfigError> {
+fn build(
+    config: &TrainConfig,
+    topology: &Topology,
+    shape: JobShape,
+) -> Result<(Program, Cluster, Plan), ConfigError> {
     let spec = ProgramSpec {
         batch: config.batch,
-        replicas: config.replicas(),
-        sharing: config.sharing(),
+        replicas: topology.replicas(),
+        sharing: topology.sharing(),
         rule: config.rule(),
         dtype: config.dtype.into(),
         seed: config.seed,
     };
     let program = Program::new(&model(config)?.on(shape.samples), &spec)?;
     let (servers, variables) = (config.servers, program.variables.len());
-    if config.strategy == Strategy::Ps && servers as usize > variables {
+    if topology.weights == Weights::Servers && servers as usize > variables {
         let model = config.model.clone();
         return Err(ConfigError::TooManyServers { servers, variables, model });
     }
-    let cluster = config.cluster();
+    let cluster = topology.cluster();
     let placed = place(&program.graph, cluster)?;
-    let options = PlanOptions {
-        variables_shared: config.at_own_pace(),
-        ..config.exchange.plan_options(config.transport, config.spread())
-    };
-    let reads_own = (config.has_store() || config.has_own_weights()) && !config.shows_weights();
-    let options = match reads_own {
-        // what is pulled, or folded, lies in the worker's own memory
-        true => PlanOptions { shared_memory: SharedMemory::Unused, ..options },
-        false => options,
-    };
+    let options = strategy(topology).plan_options(config, topology);
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))
 }
 
 impl Prepared {
-    /// The part of the plan that a member runs; a store's servers are in the plan's place for one.
+    /// The part of the plan by which a member is traced; the servers of a store are in the plan's place for one.
     pub(crate) fn part_of(&self, rank: Rank) -> usize {
         // fits: members are few
-        match self.config.seat(rank) {
-            Seat::Worker(worker) => worker as usize,
-            Seat::Server(server) => self.config.workers as usize + server as usize,
+        match self.topology.role(rank) {
+            Role::Worker(worker) => worker as usize,
+            Role::Server(server) => self.config.workers as usize + server as usize,
         }
     }
 
-    /// Which worker a member is, if it is one.
+    /// Returns which worker a member is; none for a server.
     pub fn worker(&self, rank: Rank) -> Option<u32> {
-        match self.config.seat(rank) {
-            Seat::Worker(worker) => Some(worker),
-            Seat::Server(_) => None,
-        }
+        self.topology.worker(rank)
+    }
+
+    /// What a process that trains alone does.
+    fn part(&self) -> Part {
+        let Prepared { config, topology, program, plan, shape, data, .. } = self;
+        let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
+        let (topology, shape, data) = (*topology, *shape, Some(data.clone()));
+        Part { config, topology, program, plan, shape, data }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {
@@ -327,11 +323,11 @@ impl Prepared {
 impl Prepared {
     /// What the launcher has to do for a store, if variables live in one.
     pub fn store_job(&self) -> Option<StoreJob> {
-        let TrainConfig { servers, store, .. } = &self.config;
-        let (workers, servers, elastic) = (self.config.masters(), *servers, store.elastic);
-        let replace_servers = store.checkpoint.is_some();
+        let Topology { servers, elastic, .. } = self.topology;
+        let replace_servers = self.config.store.checkpoint.is_some();
+        let workers = self.topology.masters();
         let job = StoreJob { workers, servers, elastic, replace_servers };
-        self.config.has_store().then_some(job)
+        self.topology.has_store().then_some(job)
     }
 }
 
@@ -357,29 +353,8 @@ pub fn train_local(
 }
 
 fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainReport, TrainError> {
-    let Prepared { config, program, plan, shape, data, .. } = prepared;
-    let registered =
-        Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
-    let storage = Storage::new(&plan.parts[0], &registered)?;
-    let threads = config.threads.unwrap_or_else(cores);
-    let kernels =
-        Arc::new(Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?);
-    let options = SessionOptions {
-        step_deadline: STEP_DEADLINE,
-        timeline: config.trace.is_some(),
-        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
-        variables_shared: false,
-    };
-    let mut session = Session::new(plan, 0, storage, kernels.clone(), None, options)?;
-    let (session, replicas) = (&mut session, 0..config.workers);
-    let trainer = Trainer::new(config, program, plan, *shape, session, replicas);
-    let mut trainer = Trainer { concludes: true, ..trainer };
-    trainer.initialise()?;
-    let mut report = trainer.train(Some(data), caller)?;
-    trainer.conclude(Some(data), &mut report)?;
-    report.kernels = kernels.description();
-    report.peak_bytes = peak_bytes();
-    Ok(report)
+    let part = prepared.part();
+    worker::run(strategy::open_local(&part)?, &part, caller)
 }
 
 /// Does this member's part of a training job, from its assignment to its report.
@@ -394,9 +369,10 @@ pub fn train_member(member: &Member) -> Result<(), TrainError> {
     done
 }
 
-/// What a member does its part of.
+/// What a process does its part of.
 struct Part {
     config: TrainConfig,
+    topology: Topology,
     program: Program,
     plan: Plan,
     shape: JobShape,
@@ -406,91 +382,35 @@ struct Part {
 
 fn member_part(member: &Member) -> Result<(), TrainError> {
     let Payload { config, shape } = member.payload()?;
-    let (program, _, plan) = build(&config, shape)?;
-    let part = member.rank().index();
-    let is_worker = matches!(config.seat(member.rank()), Seat::Worker(_));
-    let data = if is_worker {
-        let source: Source = config.data.parse().map_err(ConfigError::from)?;
-        let wanted = model(&config)?.sample_shape();
-        let loaded = source.open(&wanted, config.seed).map_err(ConfigError::from)?;
-        if loaded.shape() != shape.samples {
-            return Err(ConfigError::DataChanged.into());
+    let topology = config.topology();
+    let (program, _, plan) = build(&config, &topology, shape)?;
+    let data = match topology.role(member.rank()) {
+        Role::Server(_) => None,
+        Role::Worker(_) => {
+            let source: Source = config.data.parse().map_err(ConfigError::from)?;
+            let wanted = model(&config)?.sample_shape();
+            let loaded = source.open(&wanted, config.seed).map_err(ConfigError::from)?;
+            if loaded.shape() != shape.samples {
+                return Err(ConfigError::DataChanged.into());
+            }
+            Some(loaded)
         }
-        Some(loaded)
-    } else {
-        None
     };
-    if config.has_store() || config.has_own_weights() {
-        return dist::member_part(member, &Part { config, program, plan, shape, data });
-    }
-    let crowded = member.members_here() > cores();
-    let options = PartOptions {
-        transport: config.transport,
-        exchange: config.exchange,
-        verbs: config.verbs.clone(),
-        arrival: config.arrival,
-        spin: if crowded { Duration::ZERO } else { SPIN },
-        kernels: kernel_choice(&config),
-        threads: config.threads.unwrap_or_else(|| default_threads(&config, member.rank())),
-        step_deadline: STEP_DEADLINE,
+    let part = Part { config, topology, program, plan, shape, data };
+    let report = match strategy(&topology).connect(member, &part)? {
+        Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
+        Connected::Serves(serve) => serve()?,
+    };
+    Ok(member.finish(&report)?)
+}
+
+fn session_options(config: &TrainConfig) -> SessionOptions {
+    SessionOptions {
+        step_deadline: config.step_deadline(),
         timeline: config.trace.is_some(),
-        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
-    };
-    let mut open = open_lanes(member, &plan, &config.lanes(member.rank()), options)?;
-    if config.asynchronous && !is_worker {
-        let report = serve_lanes(member, &config, &program, &plan, shape, &mut open)?;
-        return leave(member, open, report);
+        dynamic_bytes_max: config.dynamic_bytes_max,
+        variables_shared: false,
     }
-    let replicas = match is_worker {
-        // fits: ranks are u32
-        true if !config.asynchronous => part as u32..part as u32 + 1,
-        true => 0..1,
-        false => 0..0,
-    };
-    let shard = if config.asynchronous { part } else { 0 };
-    let (program, plan, config) = (&program, &plan, &config);
-    let session = &mut open.sessions[0];
-    let concludes = is_worker && part == 0;
-    let trainer = Trainer::new(config, program, plan, shape, session, replicas);
-    let mut trainer = Trainer { shard, concludes, ..trainer };
-    trainer.initialise()?;
-    let mut report = trainer.train(data.as_ref(), &mut &*member)?;
-    trainer.conclude(data.as_ref(), &mut report)?;
-    leave(member, open, report)
-}
-
-/// A server's part where it has a lane for each worker.
-fn serve_lanes(
-    member: &Member,
-    config: &TrainConfig,
-    program: &Program,
-    plan: &Plan,
-    shape: JobShape,
-    open: &mut OpenLanes,
-) -> Result<TrainReport, TrainError> {
-    let session = &mut open.sessions[0];
-    Trainer::new(config, program, plan, shape, session, 0..0).initialise()?;
-    let mut told = Ok(());
-    lanes::serve(&mut open.sessions, shape.steps, &mut |step| {
-        // a launcher that is gone is noticed by the thread that watches it
-        told = member.begin_step(step);
-    })?;
-    told?;
-    let polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
-    // all gradients are in: worker 0 may have the variables
-    open.sessions[0].run(Program::FETCH)?;
-    let bytes_copied = open.sessions.iter().map(|session| session.copies().bytes()).sum();
-    Ok(TrainReport { bytes_copied, polling, ..TrainReport::default() })
-}
-
-/// Leaves the job with everything done.
-fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<(), TrainError> {
-    (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
-    report.bytes_copied += open.bytes_copied();
-    report.peak_bytes = peak_bytes();
-    open.close(Deadline::after(member.setup_patience()))?;
-    member.finish(&report)?;
-    Ok(())
 }
 
 /// The most memory that this process had at once, in bytes; 0 where the system does not say.
@@ -517,10 +437,11 @@ fn kernel_choice(config: &TrainConfig) -> KernelChoice {
 /// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
 /// server has work, the workers wait for it. Results do not depend on it, but those of oneDNN's convolutions.
 fn default_threads(config: &TrainConfig, rank: Rank) -> usize {
-    if matches!(config.seat(rank), Seat::Server(_)) {
+    let topology = config.topology();
+    if topology.worker(rank).is_none() {
         return cores();
     }
-    let workers = (0..config.workers).map(|worker| config.rank_of(worker));
+    let workers = (0..config.workers).map(|worker| topology.rank_of(worker));
     let workers_here = workers.filter(|other| config.hosts.together(rank, *other)).count();
     (cores() / workers_here.max(1)).max(1)
 }

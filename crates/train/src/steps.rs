@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn losses_are_added_in_the_order_of_workers_whoever_spoke_first() {
-        // in f32 the order shows: (1e8 + 1) - 1e8 is 0, (1 - 1e8) + 1e8 is 0, (1e8 - 1e8) + 1 is 1
+        // in f32 the order shows: 1e8 - 1e8 + 3 is 3, and 3 - 1e8 + 1e8 is 0
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
             let mut steps = aggregator(3);
             for worker in order {
@@ -292,11 +292,21 @@ mod tests {
         let line = serde_json::to_value(steps.take()).unwrap();
         let keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
         let mut expected = [
-            "step", "epoch", "loss", "samples_per_second", "polls", "poll_misses", "waits",
-            "poll_us", "wait_us",
+            "step",
+            "epoch",
+            "loss",
+            "samples_per_second",
+            "polls",
+            "poll_misses",
+            "waits",
+            "poll_us",
+            "wait_us",
         ];
         expected.sort_unstable();
         assert_eq!(keys, expected);
-        assert_eq!((&line["step"], &line["loss"], &line["wait_us"]), (&1.into(), &0.5.into(), &1.5.into()));
+        assert_eq!(
+            (&line["step"], &line["loss"], &line["wait_us"]),
+            (&1.into(), &0.5.into(), &1.5.into())
+        );
     }
 }

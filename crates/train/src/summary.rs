@@ -74,7 +74,7 @@ impl Summary {
         outcome: &TrainOutcome,
         steps: &StepAggregator,
     ) -> Result<Summary, SummaryError> {
-        let config = &prepared.config;
+        let Prepared { config, topology, .. } = prepared;
         let weights_sha256 = outcome.weights_sha256().ok_or(SummaryError::NotEvaluated)?;
         let reports = || outcome.reports.values();
         let losses: Vec<f64> = reports().filter_map(|report| report.final_loss).collect();
@@ -86,7 +86,7 @@ impl Summary {
         let test_loss = reports().find_map(|report| report.test_loss);
         let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
         Ok(Summary {
-            asynchronous: config.at_own_pace(),
+            asynchronous: topology.is_asynchronous(),
             model: config.model.clone(),
             data: config.data.clone(),
             strategy: config.strategy,
@@ -96,8 +96,8 @@ impl Summary {
             // fits: workers are few
             workers_finished: if is_alone { config.workers as usize } else { losses.len() },
             servers_replaced: outcome.servers_replaced,
-            servers: config.servers_started(),
-            clients: config.clients(),
+            servers: topology.servers,
+            clients: topology.groups,
             batch: config.batch,
             steps: prepared.steps(),
             seed: config.seed,
@@ -118,5 +118,163 @@ impl Summary {
             kernels: reports().next().map(|report| report.kernels.clone()),
             weights_sha256: weights_sha256.to_string(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::{Schedule, TrainConfig};
+    use crate::report::Progress;
+    use tensorwire_base::Rank;
+    use tensorwire_launch::{Transport, Update};
+
+    /// What `tensorwire train --json` prints, which scripts rely on.
+    const KEYS: [&str; 32] = [
+        "async",
+        "batch",
+        "bytes_copied",
+        "bytes_written",
+        "clients",
+        "data",
+        "exchange",
+        "final_loss",
+        "kernels",
+        "model",
+        "peak_bytes",
+        "poll_misses",
+        "poll_us",
+        "polls",
+        "registered_bytes",
+        "samples_per_second",
+        "seconds",
+        "seed",
+        "servers",
+        "servers_replaced",
+        "steps",
+        "store_bytes",
+        "strategy",
+        "test_accuracy",
+        "test_loss",
+        "test_perplexity",
+        "transport",
+        "wait_us",
+        "waits",
+        "weights_sha256",
+        "workers",
+        "workers_finished",
+    ];
+
+    fn prepared(strategy: Strategy, data: &str, model: &str) -> Prepared {
+        let (model, data) = (model.to_string(), data.to_string());
+        let schedule = Schedule::Steps(2);
+        let config =
+            TrainConfig { model, data, strategy, batch: 4, schedule, ..TrainConfig::default() };
+        Prepared::new(config).unwrap()
+    }
+
+    fn worker(final_loss: f64, train_seconds: f64) -> TrainReport {
+        let polling = Polling { polls: 5, wait_ns: 2000, ..Polling::default() };
+        let (bytes_copied, peak_bytes) = (7, 100);
+        let final_loss = Some(final_loss);
+        TrainReport {
+            final_loss,
+            train_seconds,
+            polling,
+            bytes_copied,
+            peak_bytes,
+            ..TrainReport::default()
+        }
+    }
+
+    fn evaluated(report: TrainReport) -> TrainReport {
+        TrainReport {
+            test_accuracy: Some(0.5),
+            test_loss: Some(2.0),
+            weights_sha256: Some("ab".to_string()),
+            kernels: "cpu".to_string(),
+            ..report
+        }
+    }
+
+    /// Of a job of two workers and two servers.
+    fn outcome() -> TrainOutcome {
+        let server = TrainReport { bytes_copied: 1, peak_bytes: 900, ..TrainReport::default() };
+        let reports = [
+            (Rank(0), evaluated(worker(1.0, 2.0))),
+            (Rank(1), worker(3.0, 4.0)),
+            (Rank(2), server.clone()),
+            (Rank(3), server),
+        ];
+        let reports = BTreeMap::from(reports);
+        TrainOutcome { reports, transport: Transport::Tcp, servers_replaced: 1 }
+    }
+
+    fn steps(prepared: &Prepared) -> StepAggregator {
+        let mut steps = StepAggregator::new(prepared);
+        for (rank, step) in [(0, 1), (1, 1), (0, 2)] {
+            let value = Progress { step, loss: 1.0, polling: Polling::default(), epoch: None };
+            steps.update(&Update::Progress { rank: Rank(rank), step, value });
+        }
+        steps
+    }
+
+    #[test]
+    fn a_summary_has_its_keys_and_puts_reports_together() {
+        let prepared = prepared(Strategy::Ps, "digits", "mlp");
+        let summary = Summary::new(&prepared, &outcome(), &steps(&prepared)).unwrap();
+        let line = serde_json::to_value(&summary).unwrap();
+        let keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, KEYS);
+        for (key, expected) in [
+            ("strategy", "ps".into()),
+            ("transport", "tcp".into()),
+            ("exchange", "zero-copy".into()),
+            ("workers_finished", 2.into()),
+            ("servers", 2.into()),
+            ("servers_replaced", 1.into()),
+            ("final_loss", 2.0.into()),
+            ("test_accuracy", 0.5.into()),
+            ("test_perplexity", serde_json::Value::Null),
+            ("seconds", 4.0.into()),
+            // three steps of four samples
+            ("samples_per_second", 3.0.into()),
+            ("bytes_copied", 16.into()),
+            ("peak_bytes", 900.into()),
+            // of the workers
+            ("polls", 10.into()),
+            ("wait_us", 4.0.into()),
+            ("kernels", "cpu".into()),
+            ("weights_sha256", "ab".into()),
+        ] {
+            assert_eq!(line[key], expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_process_alone_has_no_transport_and_does_the_work_of_all() {
+        let prepared = prepared(Strategy::Local, "reverse:40", "seq2seq");
+        let mut steps = StepAggregator::new(&prepared);
+        let progress = Progress { step: 1, loss: 1.0, polling: Polling::default(), epoch: None };
+        steps.all_did(&progress);
+        let outcome = TrainOutcome::alone(evaluated(worker(1.0, 2.0)));
+        let summary = Summary::new(&prepared, &outcome, &steps).unwrap();
+        assert_eq!((summary.transport, summary.exchange), ("none", "none"));
+        assert_eq!((summary.workers, summary.workers_finished, summary.servers), (2, 2, 0));
+        assert_eq!(
+            (summary.samples_per_second, summary.test_perplexity),
+            (4.0, Some(2.0f64.exp()))
+        );
+    }
+
+    #[test]
+    fn a_job_that_nobody_evaluated_has_no_summary() {
+        let prepared = prepared(Strategy::Ps, "digits", "mlp");
+        let mut outcome = outcome();
+        outcome.reports.remove(&Rank(0));
+        let found = Summary::new(&prepared, &outcome, &steps(&prepared));
+        assert_eq!(found, Err(SummaryError::NotEvaluated));
     }
 }

@@ -45,7 +45,7 @@ impl Program {
 /// Opens every script: stop at the first failure, `$own` and `$peer` are the two addresses.
 pub const PRELUDE: &str = include_str!("cases/prelude.sh");
 
-const TENSORWIRE: &[Program] = &[Program::Bin("tensorwire", "hosts")];
+const TENSORWIRE: &[Program] = &[Program::Bin("tensorwire", "cli")];
 
 /// All of them.
 pub const CASES: &[Case] = &[

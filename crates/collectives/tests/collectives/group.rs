@@ -1,5 +1,4 @@
 //! Groups over real fabrics and the simulated one: every call, algorithm, size and length against its closed form.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 use std::thread;

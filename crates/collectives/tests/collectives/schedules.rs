@@ -1,6 +1,5 @@
 //! Every schedule, run in a machine of its own: any order of members gives the fold of all, nothing hangs, and
 //! rounds and elements on the wire are those of theory.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

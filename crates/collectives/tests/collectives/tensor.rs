@@ -1,6 +1,5 @@
 //! Tensors (Mamidala et al. §6): every call, design and number of devices against its closed form, over real fabrics
 //! and the simulated one; in which order devices get work; and what happens when one does not do it.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::ibv;
+use super::ibv::{self, sys};
 
 /// The first thing that went wrong with a queue pair. What follows is flushed, and no cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +17,12 @@ pub(super) struct Failure {
     pub(super) path: String,
 }
 
-/// Statuses by their number (`enum ibv_wc_status`).
-pub(super) const FLUSHED: u32 = 5;
+pub(super) const FLUSHED: u32 = sys::IBV_WC_WR_FLUSH_ERR;
 /// On Soft-RoCE also what a link that is down makes of every request.
-const LOCAL_OPERATION: u32 = 2;
-const RESPONSE_TIMEOUT: u32 = 20;
-const RETRIES_EXCEEDED: u32 = 12;
-const RECEIVER_NOT_READY: u32 = 13;
+const LOCAL_OPERATION: u32 = sys::IBV_WC_LOC_QP_OP_ERR;
+const RESPONSE_TIMEOUT: u32 = sys::IBV_WC_RESP_TIMEOUT_ERR;
+const RETRIES_EXCEEDED: u32 = sys::IBV_WC_RETRY_EXC_ERR;
+const RECEIVER_NOT_READY: u32 = sys::IBV_WC_RNR_RETRY_EXC_ERR;
 
 impl Failure {
     /// True where the same request may succeed on a queue pair that is built anew: the network or the
@@ -39,14 +38,16 @@ impl Failure {
             None | Some(FLUSHED) => {
                 "the other end, or the device, ended the queue pair: see its log"
             }
-            Some(1) => "a message longer than its buffer: do all processes run the same version?",
-            Some(4) => {
+            Some(sys::IBV_WC_LOC_LEN_ERR) => {
+                "a message longer than its buffer: do all processes run the same version?"
+            }
+            Some(sys::IBV_WC_LOC_PROT_ERR) => {
                 "local memory that is not registered (any more); this is a defect of tensorwire"
             }
-            Some(9) => {
+            Some(sys::IBV_WC_REM_INV_REQ_ERR) => {
                 "the receiver could not serve it: do both NICs have enough receive requests?"
             }
-            Some(10) => {
+            Some(sys::IBV_WC_REM_ACCESS_ERR) => {
                 "the peer's memory is not there (any more) or may not be accessed: did the peer free the region, or restart?"
             }
             Some(RETRIES_EXCEEDED | RESPONSE_TIMEOUT) => {

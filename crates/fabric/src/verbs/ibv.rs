@@ -2,6 +2,7 @@
 //! driver says into values. All calls of the library are here. Knows no peer and no protocol.
 
 mod queue_pair;
+pub(super) mod sys;
 
 use std::ffi::CStr;
 use std::io;
@@ -10,9 +11,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use rdma_mummy_sys as sys;
-
 use crate::mapping::Mapping;
+
+pub(super) use sys::{Library, load};
 
 /// Requests that one doorbell announces at most.
 pub(super) const CHAIN_MAX: usize = 4;
@@ -23,7 +24,10 @@ pub(super) const POLL_MAX: usize = 32;
 
 /// An open NIC.
 #[derive(Debug)]
-pub(super) struct Context(NonNull<sys::ibv_context>);
+pub(super) struct Context {
+    raw: NonNull<sys::ibv_context>,
+    library: &'static Library,
+}
 
 #[derive(Debug)]
 pub(super) struct ProtectionDomain {
@@ -35,13 +39,13 @@ pub(super) struct ProtectionDomain {
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
     raw: NonNull<sys::ibv_mr>,
-    _domain: Arc<ProtectionDomain>,
+    domain: Arc<ProtectionDomain>,
 }
 
 #[derive(Debug)]
 pub(super) struct CompletionChannel {
     raw: NonNull<sys::ibv_comp_channel>,
-    _context: Arc<Context>,
+    context: Arc<Context>,
 }
 
 #[derive(Debug)]
@@ -56,7 +60,7 @@ pub(super) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
     inline_bytes_max: u32,
     _completions: Arc<CompletionQueue>,
-    _domain: Arc<ProtectionDomain>,
+    domain: Arc<ProtectionDomain>,
 }
 
 // SAFETY: for all of these, libibverbs objects belong to the process, not to a thread, and the library
@@ -169,48 +173,14 @@ pub(super) enum AsyncEvent {
     Other(u32),
 }
 
-/// `ibv_query_qp_data_in_order`, which the bindings declare and do not load.
-type QueryDataInOrder =
-    unsafe extern "C" fn(*mut sys::ibv_qp, sys::ibv_wr_opcode::Type, u32) -> std::ffi::c_int;
-
-/// The library itself, loaded beside the bindings' own loading to learn why it fails.
-fn library() -> Result<NonNull<std::ffi::c_void>, String> {
-    // SAFETY: dlopen and dlerror with constant, terminated strings; the handle is kept for good, as the
-    // bindings' own is.
-    unsafe {
-        let flags = libc::RTLD_LAZY | libc::RTLD_LOCAL;
-        let handle = libc::dlopen(c"libibverbs.so.1".as_ptr(), flags);
-        NonNull::new(handle).ok_or_else(|| match libc::dlerror() {
-            error if error.is_null() => "libibverbs.so.1 cannot be loaded".into(),
-            error => CStr::from_ptr(error).to_string_lossy().into_owned(),
-        })
-    }
-}
-
-/// True if libibverbs can be loaded; else why not.
-pub(super) fn load() -> Result<(), String> {
-    library().map(drop)
-}
-
-/// None where the library is older than the call.
-fn query_data_in_order() -> Option<QueryDataInOrder> {
-    static FOUND: std::sync::OnceLock<Option<QueryDataInOrder>> = std::sync::OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let library = library().ok()?;
-        // SAFETY: a living handle and a terminated string.
-        let symbol =
-            unsafe { libc::dlsym(library.as_ptr(), c"ibv_query_qp_data_in_order".as_ptr()) };
-        // SAFETY: a symbol of that name in libibverbs.so.1 is that function, of this type (its manual);
-        // null, for a symbol that is not there, is None.
-        unsafe { std::mem::transmute::<*mut std::ffi::c_void, Option<QueryDataInOrder>>(symbol) }
-    })
-}
-
 /// Calls `look` with the name of every RDMA device and a way to open it.
-pub(super) fn each_device(mut look: impl FnMut(&str, io::Result<Context>)) -> io::Result<()> {
+pub(super) fn each_device(
+    library: &'static Library,
+    mut look: impl FnMut(&str, io::Result<Context>),
+) -> io::Result<()> {
     let mut count = 0;
     // SAFETY: `count` is a valid place; the list is freed below and not used after.
-    let list = unsafe { sys::ibv_get_device_list(&mut count) };
+    let list = unsafe { library.ibv_get_device_list(&mut count) };
     if list.is_null() {
         return Err(io::Error::last_os_error());
     }
@@ -219,15 +189,17 @@ pub(super) fn each_device(mut look: impl FnMut(&str, io::Result<Context>)) -> io
         // terminated string that lives as long.
         let (device, name) = unsafe {
             let device = *list.add(index);
-            (device, CStr::from_ptr(sys::ibv_get_device_name(device)))
+            (device, CStr::from_ptr(library.ibv_get_device_name(device)))
         };
         // SAFETY: a device of the living list.
-        let opened = unsafe { sys::ibv_open_device(device) };
-        let opened = NonNull::new(opened).map(Context).ok_or_else(io::Error::last_os_error);
+        let opened = unsafe { library.ibv_open_device(device) };
+        let opened = NonNull::new(opened)
+            .map(|raw| Context { raw, library })
+            .ok_or_else(io::Error::last_os_error);
         look(&name.to_string_lossy(), opened);
     }
     // SAFETY: got from ibv_get_device_list, freed once; open contexts survive it, as the manual says.
-    unsafe { sys::ibv_free_device_list(list) };
+    unsafe { library.ibv_free_device_list(list) };
     Ok(())
 }
 
@@ -253,7 +225,7 @@ impl Context {
         // SAFETY: a C struct of integers, for which zero is a value.
         let mut attributes: sys::ibv_device_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, the place valid.
-        check(unsafe { sys::ibv_query_device(self.0.as_ptr(), &mut attributes) })?;
+        check(unsafe { self.library.ibv_query_device(self.raw.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
@@ -261,7 +233,7 @@ impl Context {
         // SAFETY: a C struct of integers, for which zero is a value.
         let mut attributes: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open, the place valid.
-        check(unsafe { sys::ibv_query_port(self.0.as_ptr(), number, &mut attributes) })?;
+        check(unsafe { self.library.query_port(self.raw.as_ptr(), number, &mut attributes) })?;
         Ok(attributes)
     }
 
@@ -271,8 +243,8 @@ impl Context {
         // SAFETY: the context is open, and there is room for GIDS_MAX entries. One call: asking for each
         // index is a system call for each of hundreds of empty ones.
         let count = unsafe {
-            let (context, room) = (self.0.as_ptr(), entries.as_mut_ptr());
-            sys::ibv_query_gid_table(context, room, GIDS_MAX, 0)
+            let (context, room) = (self.raw.as_ptr(), entries.as_mut_ptr());
+            self.library.query_gid_table(context, room, GIDS_MAX)
         };
         // a negative count is a negative errno
         let count = usize::try_from(count).map_err(|_| {
@@ -286,7 +258,7 @@ impl Context {
     /// Readable when an asynchronous event is there.
     pub(super) fn events_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and its descriptor with it, for as long as `self` is borrowed.
-        unsafe { BorrowedFd::borrow_raw((*self.0.as_ptr()).async_fd) }
+        unsafe { BorrowedFd::borrow_raw((*self.raw.as_ptr()).async_fd) }
     }
 
     /// Takes an asynchronous event if there is one now.
@@ -294,22 +266,18 @@ impl Context {
         if !readable(self.events_fd()) {
             return None;
         }
-        // the type of an event is an enum in the bindings: a number that a newer driver made up must not
-        // become one, so it is read as a number
-        let mut event = std::mem::MaybeUninit::<sys::ibv_async_event>::zeroed();
-        // SAFETY: the context is open, the place valid and large enough.
-        let failed = unsafe { sys::ibv_get_async_event(self.0.as_ptr(), event.as_mut_ptr()) };
-        if failed != 0 {
+        // SAFETY: a C struct of integers and pointers, for which zero is a value.
+        let mut event: sys::ibv_async_event = unsafe { std::mem::zeroed() };
+        // SAFETY: the context is open, the place valid.
+        if unsafe { self.library.ibv_get_async_event(self.raw.as_ptr(), &mut event) } != 0 {
             return None;
         }
-        // SAFETY: filled by the call; the field is a C enum, 4 bytes wide, and any bits are a u32.
-        let kind = unsafe { (&raw const (*event.as_ptr()).event_type).cast::<u32>().read() };
         // SAFETY: acknowledges the event that was just taken, once.
-        unsafe { sys::ibv_ack_async_event(event.as_mut_ptr()) };
-        Some(match kind {
-            8 => AsyncEvent::DeviceFatal,
-            9 => AsyncEvent::PortUp,
-            10 => AsyncEvent::PortDown,
+        unsafe { self.library.ibv_ack_async_event(&mut event) };
+        Some(match event.event_type {
+            sys::IBV_EVENT_DEVICE_FATAL => AsyncEvent::DeviceFatal,
+            sys::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortUp,
+            sys::IBV_EVENT_PORT_ERR => AsyncEvent::PortDown,
             other => AsyncEvent::Other(other),
         })
     }
@@ -318,14 +286,14 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: opened by this value, closed once; everything made of it holds it.
-        unsafe { sys::ibv_close_device(self.0.as_ptr()) };
+        unsafe { self.library.ibv_close_device(self.raw.as_ptr()) };
     }
 }
 
 impl ProtectionDomain {
     pub(super) fn new(context: &Arc<Context>) -> io::Result<Arc<ProtectionDomain>> {
         // SAFETY: the context is open, and is held by the domain.
-        let raw = unsafe { sys::ibv_alloc_pd(context.0.as_ptr()) };
+        let raw = unsafe { context.library.ibv_alloc_pd(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Arc::new(ProtectionDomain { raw, context: context.clone() }))
     }
@@ -334,18 +302,22 @@ impl ProtectionDomain {
         &self.context
     }
 
+    fn library(&self) -> &'static Library {
+        self.context.library
+    }
+
     /// Lets the NIC, and peers who know the key, read and write a mapping's bytes.
     pub(super) fn register(
         self: &Arc<Self>,
         memory: &Mapping,
         relaxed: bool,
     ) -> io::Result<MemoryRegion> {
-        let mut access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        let mut access = sys::IBV_ACCESS_LOCAL_WRITE
+            | sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ;
         if relaxed {
             // optional: left out by the library where the kernel does not know it
-            access |= sys::ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING;
+            access |= sys::IBV_ACCESS_RELAXED_ORDERING;
         }
         // fits: what is mapped fits the address space. A region without bytes cannot be registered, and
         // a mapping has a page at least.
@@ -354,9 +326,9 @@ impl ProtectionDomain {
         // SAFETY: the range is mapped, readable and writable, and stays so until the registration is
         // dropped: whoever owns both drops it before the mapping (RegionMemory, Control memory). The NIC
         // writes only plain bytes there, to which Rust has no reference: see `mapping`.
-        let raw = unsafe { sys::ibv_reg_mr(self.raw.as_ptr(), start, bytes, access.0 as i32) };
+        let raw = unsafe { self.library().reg_mr(self.raw.as_ptr(), start, bytes, access) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        Ok(MemoryRegion { raw, _domain: self.clone() })
+        Ok(MemoryRegion { raw, domain: self.clone() })
     }
 
     pub(super) fn create_queue_pair(
@@ -370,7 +342,7 @@ impl ProtectionDomain {
         let mut wanted: sys::ibv_qp_init_attr = unsafe { std::mem::zeroed() };
         wanted.send_cq = completions.raw.as_ptr();
         wanted.recv_cq = completions.raw.as_ptr();
-        wanted.qp_type = sys::ibv_qp_type::IBV_QPT_RC;
+        wanted.qp_type = sys::IBV_QPT_RC;
         wanted.cap = sys::ibv_qp_cap {
             max_send_wr: sends_max,
             max_recv_wr: receives_max,
@@ -379,13 +351,13 @@ impl ProtectionDomain {
             max_inline_data: inline_bytes,
         };
         // SAFETY: domain and completion queue are alive and held by the queue pair.
-        let raw = unsafe { sys::ibv_create_qp(self.raw.as_ptr(), &mut wanted) };
+        let raw = unsafe { self.library().ibv_create_qp(self.raw.as_ptr(), &mut wanted) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(QueuePair {
             raw,
             inline_bytes_max: wanted.cap.max_inline_data,
             _completions: completions.clone(),
-            _domain: self.clone(),
+            domain: self.clone(),
         })
     }
 }
@@ -393,7 +365,7 @@ impl ProtectionDomain {
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         // SAFETY: allocated by this value, freed once; everything made of it holds it.
-        unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+        unsafe { self.library().ibv_dealloc_pd(self.raw.as_ptr()) };
     }
 }
 
@@ -413,16 +385,16 @@ impl Drop for MemoryRegion {
     fn drop(&mut self) {
         // SAFETY: registered by this value, deregistered once. Requests in flight hold their region, so
         // none of this process's names it any more; a peer's is refused by the NIC from now on.
-        unsafe { sys::ibv_dereg_mr(self.raw.as_ptr()) };
+        unsafe { self.domain.library().ibv_dereg_mr(self.raw.as_ptr()) };
     }
 }
 
 impl CompletionQueue {
     pub(super) fn new(context: &Arc<Context>, entries: u32) -> io::Result<Arc<CompletionQueue>> {
         // SAFETY: the context is open, and is held by the channel.
-        let raw = unsafe { sys::ibv_create_comp_channel(context.0.as_ptr()) };
+        let raw = unsafe { context.library.ibv_create_comp_channel(context.raw.as_ptr()) };
         let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
-        let channel = CompletionChannel { raw, _context: context.clone() };
+        let channel = CompletionChannel { raw, context: context.clone() };
         // SAFETY: a descriptor of the living channel.
         let fd = unsafe { BorrowedFd::borrow_raw(channel.fd()) };
         let flags = rustix::fs::fcntl_getfl(fd)?;
@@ -431,8 +403,8 @@ impl CompletionQueue {
         let entries = entries as i32;
         // SAFETY: context and channel are alive, the channel is held by the queue; vector 0 exists.
         let raw = unsafe {
-            sys::ibv_create_cq(
-                context.0.as_ptr(),
+            context.library.ibv_create_cq(
+                context.raw.as_ptr(),
                 entries,
                 std::ptr::null_mut(),
                 channel.raw.as_ptr(),
@@ -458,11 +430,12 @@ impl CompletionQueue {
     /// Takes what has been told, so that the descriptor is readable no more.
     pub(super) fn take_events(&self) {
         let (mut queue, mut context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (library, channel) = (self.channel.context.library, self.channel.raw.as_ptr());
         // SAFETY: the channel is alive and does not block, the places are valid; each event that was
         // taken is acknowledged once.
         unsafe {
-            while sys::ibv_get_cq_event(self.channel.raw.as_ptr(), &mut queue, &mut context) == 0 {
-                sys::ibv_ack_cq_events(queue, 1);
+            while library.ibv_get_cq_event(channel, &mut queue, &mut context) == 0 {
+                library.ibv_ack_cq_events(queue, 1);
             }
         }
     }
@@ -476,10 +449,10 @@ impl CompletionQueue {
             unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), POLL_MAX as i32, raw.as_mut_ptr()) };
         let count = usize::try_from(count).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
         found.extend(raw.iter().take(count).map(|wc| {
-            let with_immediate = wc.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+            let with_immediate = wc.wc_flags & sys::IBV_WC_WITH_IMM != 0;
             // SAFETY: both fields of the union are a u32, and any bits are one.
-            let immediate = unsafe { wc.imm_data_invalidated_rkey_union.imm_data };
-            let success = wc.status == sys::ibv_wc_status::IBV_WC_SUCCESS;
+            let immediate = unsafe { wc.data.imm_data };
+            let success = wc.status == sys::IBV_WC_SUCCESS;
             WorkCompletion {
                 id: wc.wr_id,
                 queue_pair: wc.qp_num,
@@ -497,7 +470,7 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         // SAFETY: created by this value, destroyed once; its queue pairs hold it, and every event that
         // was taken has been acknowledged. The channel goes after it.
-        unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
+        unsafe { self.channel.context.library.ibv_destroy_cq(self.raw.as_ptr()) };
     }
 }
 
@@ -511,7 +484,7 @@ impl CompletionChannel {
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
         // SAFETY: created by this value, destroyed once, after the queue that used it.
-        unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        unsafe { self.context.library.ibv_destroy_comp_channel(self.raw.as_ptr()) };
     }
 }
 
@@ -523,7 +496,8 @@ pub(super) fn mtu_bytes(code: u32) -> u32 {
 /// What libibverbs calls a status.
 pub(super) fn status_text(status: u32) -> String {
     // SAFETY: answers any number with a constant, terminated string, or NULL.
-    let text = unsafe { sys::ibv_wc_status_str(status) };
+    let text = load().map(|library| unsafe { library.ibv_wc_status_str(status) });
+    let text = text.unwrap_or(std::ptr::null());
     match text.is_null() {
         true => format!("status {status}"),
         // SAFETY: not null, so a terminated string that lives forever.

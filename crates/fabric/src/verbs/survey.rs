@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::ibv::{self, Context};
+use super::ibv::{self, Context, sys};
 use super::{GidChoice, VerbsOptions, VerbsUnusable};
 
 /// An RDMA NIC.
@@ -96,12 +96,12 @@ pub fn survey() -> Result<Vec<Nic>, VerbsUnusable> {
 
 /// The same, with the NICs open.
 pub(super) fn look() -> Result<Vec<(Nic, Arc<Context>)>, VerbsUnusable> {
-    ibv::load().map_err(|error| VerbsUnusable {
+    let library = ibv::load().map_err(|error| VerbsUnusable {
         reason: format!("libibverbs cannot be loaded ({error})"),
         mend: "install rdma-core (apt-get install rdma-core ibverbs-providers)".into(),
     })?;
     let (mut found, mut failed) = (Vec::new(), None);
-    let listed = ibv::each_device(|name, opened| {
+    let listed = ibv::each_device(library, |name, opened| {
         match opened.and_then(|context| Ok((describe(name, &context)?, context))) {
             Ok((nic, context)) => found.push((nic, Arc::new(context))),
             Err(error) => {
@@ -150,19 +150,19 @@ fn describe(name: &str, context: &Context) -> std::io::Result<Nic> {
 fn describe_port(
     context: &Context,
     number: u8,
-    gids: &[rdma_mummy_sys::ibv_gid_entry],
+    gids: &[sys::ibv_gid_entry],
 ) -> std::io::Result<Port> {
     let port = context.port(number)?;
     // a connection names its GID in 8 bits
-    let is_usable = |entry: &&rdma_mummy_sys::ibv_gid_entry| {
+    let is_usable = |entry: &&sys::ibv_gid_entry| {
         entry.port_num == u32::from(number) && entry.gid_index <= u32::from(u8::MAX)
     };
-    let gid = |entry: &rdma_mummy_sys::ibv_gid_entry| {
+    let gid = |entry: &sys::ibv_gid_entry| {
         // SAFETY: any bytes are a GID.
         let raw = unsafe { entry.gid.raw };
         let kind = match entry.gid_type {
-            0 => GidKind::InfiniBand,
-            1 => GidKind::RoceV1,
+            sys::IBV_GID_TYPE_IB => GidKind::InfiniBand,
+            sys::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
             _ => GidKind::RoceV2,
         };
         let interface = ibv::interface_name(entry.ndev_ifindex);
@@ -172,12 +172,15 @@ fn describe_port(
     Ok(Port {
         number,
         state: match port.state {
-            4 => PortState::Active,
-            2 | 3 => PortState::Initializing,
+            sys::IBV_PORT_ACTIVE => PortState::Active,
+            sys::IBV_PORT_INIT | sys::IBV_PORT_ARMED => PortState::Initializing,
             _ => PortState::Down,
         },
         // 0 is what drivers of InfiniBand said before there was a second kind
-        link: if port.link_layer == 2 { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+        link: match u32::from(port.link_layer) {
+            sys::VERBS_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+            _ => LinkLayer::InfiniBand,
+        },
         mtu: ibv::mtu_bytes(port.active_mtu),
         mtu_max: ibv::mtu_bytes(port.max_mtu),
         lid: port.lid,

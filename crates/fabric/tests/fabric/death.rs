@@ -1,9 +1,6 @@
 //! Real processes that are killed in the middle of a transfer: the survivor learns it in time, gets a
 //! completion for every post, and goes on. The child is this very test program, started again.
 
-// test code: what does not hold ends the test
-#![allow(clippy::unwrap_used)]
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,9 +1,6 @@
 //! The suite over shared memory, and what only memory that both processes map can do: reading a peer's
 //! tensor where the peer put it.
 
-// test code: what does not hold ends the test
-#![allow(clippy::unwrap_used)]
-
 use tensorwire_fabric::Backend;
 use tensorwire_memory::{Arena, ArenaError, Place};
 use tensorwire_testkit::mesh::{await_arrival, completions, fill, mesh, mismatch_in, route};

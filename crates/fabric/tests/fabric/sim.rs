@@ -1,9 +1,6 @@
 //! The suite in the simulated network, in its gentle and its adversarial setting, and what only a
 //! simulation can do: the same run from the same seed, failures on demand, a kill without a process.
 
-// test code: what does not hold ends the test
-#![allow(clippy::unwrap_used)]
-
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
     ArrivalMode, Backend, Between, CompletionError, Direction, Fabric, FabricConfig, FaultCause,

@@ -1,9 +1,6 @@
 //! Connections that belong to nobody: silent, garbage, another protocol, hung up at once. Each is
 //! turned away and counted, and none keeps the right peers from connecting or from their work.
 
-// test code: what does not hold ends the test
-#![allow(clippy::unwrap_used)]
-
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::linux::net::SocketAddrExt;

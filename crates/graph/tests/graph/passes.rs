@@ -1,5 +1,4 @@
 //! Gradients, simplification and placement, on small graphs whose results can be written down.
-#![allow(clippy::unwrap_used)]
 
 use tensorwire_graph::{
     Cluster, Graph, GraphError, Hint, Init, Job, NodeId, Op, Output, Rule, Task, gradients, place,

@@ -1,5 +1,4 @@
 //! Partition, order and reuse proofs, on parameter-server graphs of a few nodes.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
 

@@ -10,7 +10,6 @@
 //! | MatMul | 2·k·eps·Σ\|a\|·\|b\| per element | each back end's sum of k products is within k·eps·Σ\|a\|·\|b\| of the true one, in any order (Higham 2002, §3.1) |
 //! | SoftmaxCrossEntropy, dlogits | 8·eps / counted rows | exp, sum and division of a probability ≤ 1, scaled in another order: 4 roundings each |
 //! | SoftmaxCrossEntropy, loss | (rows + 4)·eps·(1 + loss) | a sum of as many terms, grouped differently |
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use crate::common::{
     Real, Tensor, Values, all, assert_same, cpus, reference, run_one, try_run, try_run_in_place,

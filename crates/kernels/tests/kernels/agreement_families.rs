@@ -13,7 +13,6 @@
 //! | Recurrent | 64·(hidden + 16)·eps | sums of `hidden` products of numbers around 1 in another order, through up to 6 steps that do not widen them |
 //! | RecurrentGrad | 256·(rows + 4·hidden)·eps of the largest | as above, and sums over rows |
 //! | all with bf16 | bit for bit what f32 gives of the same numbers, rounded | it is computed so |
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use crate::common::{
     Real, Tensor, Values, all, assert_same, cpus, profile, reference, run_all, run_one, try_run,

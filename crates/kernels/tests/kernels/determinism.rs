@@ -1,6 +1,5 @@
 //! The cpu back end gives the same bits again, for any number of threads, at any vector level of the
 //! element-wise loops, and while other threads use it.
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use crate::common::{self, Real, Tensor, Values, assert_same, profile, run_all, run_one, try_run};
 use tensorwire_graph::{Cell, Op};

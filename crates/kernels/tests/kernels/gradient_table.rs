@@ -2,7 +2,6 @@
 //! fixed random weights summed to a loss, forward and backward run node by node on the reference in f64, and
 //! every gradient held against central differences of the forward part. Once with all operands wanted, and
 //! once with each of them alone.
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use std::collections::HashMap;
 

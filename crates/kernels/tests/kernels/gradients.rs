@@ -1,6 +1,5 @@
 //! The operators that compute gradients, against central differences of the operators that they are
 //! the gradient of: in f64, on the reference.
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use crate::common::{
     Tensor, Values, assert_close, central_differences, profile, reference, run_all, run_one,

@@ -12,7 +12,6 @@
 //! | Normalize | 288·eps | 16 roundings of numbers up to 18 |
 //! | LocalResponseNorm | 8·eps·\|y\| | powf against two roots, a product and a division |
 //! | LocalResponseNormGrad | 16·eps·(2 + 6·size) | as many terms of at most 6 after powers as above |
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use std::slice;
 

@@ -1,6 +1,5 @@
 //! The operators over images on operands whose result is known without computing it, on every back end, in
 //! f32 and f64. Where the numbers are small whole ones and halves, the result is exact.
-#![allow(clippy::unwrap_used)] // a test that cannot get its operands has failed
 
 use crate::common::{Real, Tensor, all, assert_close, assert_same, of, run_one, try_run};
 use tensorwire_graph::{Op, Window};

@@ -1,5 +1,6 @@
 //! The operators' arithmetic on every back end: against closed forms, against each other, against central
 //! differences, and with operands that do not fit.
+#![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod agreement;
 mod agreement_families;

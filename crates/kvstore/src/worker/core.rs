@@ -230,6 +230,10 @@ impl Core {
         news.extend(self.news.drain(..));
     }
 
+    pub(super) fn has_news(&self) -> bool {
+        !self.news.is_empty()
+    }
+
     pub(super) fn specs(&self) -> Vec<(Key, ValueSpec)> {
         self.values.iter().map(|(key, value)| (*key, value.spec)).collect()
     }

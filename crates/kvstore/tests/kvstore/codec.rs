@@ -1,6 +1,5 @@
 //! Messages and states as bytes: what is written is read again, and what somebody else wrote is refused or
 //! read, and never panics, not in the decoder and not in the machines behind it.
-#![allow(clippy::unwrap_used)]
 
 use proptest::collection::vec;
 use proptest::option;

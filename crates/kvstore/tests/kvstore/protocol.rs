@@ -1,6 +1,5 @@
 //! The state machines of server and worker, message by message: what a simulation goes through by the
 //! thousand, here one rule at a time.
-#![allow(clippy::unwrap_used)]
 
 use tensorwire_base::{Incarnation, Rank};
 use tensorwire_fabric::Member;

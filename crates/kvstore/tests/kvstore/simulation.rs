@@ -5,7 +5,6 @@
 //!
 //! To see one seed again: `TENSORWIRE_SEED=1234 cargo test -p tensorwire-kvstore --test kvstore simulation::one_seed
 //! -- --nocapture`.
-#![allow(clippy::unwrap_used)]
 
 mod job;
 mod network;

@@ -1,6 +1,5 @@
 //! Sessions of several tasks over the simulated fabric: whatever order its bytes land in, a job's
 //! results have the bits of one process that folds in the same order.
-#![allow(clippy::unwrap_used)]
 
 use crate::support::{Network, network, read, session_alone, sessions_over_sim, write};
 use tensorwire_fabric::{Between, SimKnobs, Within};

@@ -1,6 +1,5 @@
 //! Tensors whose size is known only when they exist (Xue et al. §3.3), over every fabric: all that may
 //! cross crosses, nothing leaks, and what a peer announces is believed only as far as the plan agrees.
-#![allow(clippy::unwrap_used)]
 
 use crate::support::parts::{BACKENDS, Parts, each_on_a_thread, feed, open, open_all, patient};
 use crate::support::{self, DYNAMIC_BYTES_MAX, read};

@@ -1,7 +1,6 @@
 //! Plans in which a tensor could change under its reader, be read before it is there, or be nowhere: several
 //! runs, views, what one run leaves for another or for the caller. Over shared memory, where nothing is
 //! copied that could hide it.
-#![allow(clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
 

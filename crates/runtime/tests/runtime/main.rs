@@ -1,8 +1,10 @@
 //! Sessions: of one process, of several over every fabric, and of jobs that a seed makes. (What measures
 //! the whole process's time is a program of its own, `idle`.)
+#![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod distributed;
 mod dynamic;
+mod group;
 mod hazards;
 mod polling;
 mod reuse;

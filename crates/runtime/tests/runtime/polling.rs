@@ -1,6 +1,5 @@
 //! Polling-async (Xue et al. §4): a Recv whose tensor is not there goes to the tail of the ready queue, so
 //! that polls never keep a kernel from running that could.
-#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

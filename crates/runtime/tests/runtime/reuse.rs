@@ -1,7 +1,6 @@
 //! Where the paper's argument fails (Xue et al. §4: the loop's own dependencies order the next write
 //! behind the last read), a plan that trusts it reads torn and foreign data, and one that proves it does
 //! not. Every element of a tensor is the number of its step, so that what is wrong says how.
-#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Sessions of one process: gradients of whole graphs against central differences, and errors that say
 //! where.
-#![allow(clippy::unwrap_used)]
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
 //! Allocation-site tracing (Xue et al. §3.4): who allocates a tensor is not who sends it where operators
 //! work in place. The first step copies and notes the site; from the second on nothing is copied.
-#![allow(clippy::unwrap_used)]
 
 use crate::support::parts::{BACKENDS, Parts, each_on_a_thread, feed, open, open_all};
 use crate::support::{DYNAMIC_BYTES_MAX, read};

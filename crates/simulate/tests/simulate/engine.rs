@@ -1,5 +1,4 @@
 //! The engine against closed forms: flows that share a port, what is conserved, what never gets slower.
-#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use tensorwire_simulate::engine::{Activity, Engine, ResourceId};

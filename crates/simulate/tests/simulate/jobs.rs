@@ -1,5 +1,4 @@
 //! Jobs on networks: all-reduces and servers against closed forms, thousands of workers, the paper's cluster.
-#![allow(clippy::unwrap_used)]
 
 use tensorwire_collectives::Algorithm;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tensorwire_base::{Clock, Deadline};
+use tensorwire_base::Clock;
 use tensorwire_graph::{Node, Op, Output, Plan};
 use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
 use tensorwire_nn::{ModelCopy, Program, Variable};
@@ -12,9 +12,9 @@ use tensorwire_runtime::Session;
 use tensorwire_tensor::Element;
 use tensorwire_zoo::data::{Data, Fed, FedValues, counted};
 
-use super::averaging::Averaging;
 use super::listener::Listener;
 use super::loader::Loader;
+use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::carried::Carried;
 use crate::config::{ConfigError, TrainConfig};
@@ -39,8 +39,6 @@ pub(super) struct Trainer<'a> {
     pub(super) shard: usize,
     /// It evaluates, hashes and saves the variables in the end.
     pub(super) concludes: bool,
-    /// Its weights and a centre are drawn to each other now and then.
-    pub(super) averaging: Option<Averaging>,
     /// What it exchanged so far.
     pub(super) carried: Carried,
 }
@@ -78,7 +76,6 @@ impl<'a> Trainer<'a> {
             replicas,
             shard: 0,
             concludes: false,
-            averaging: None,
             carried: Carried::default(),
         }
     }
@@ -114,6 +111,7 @@ impl Trainer<'_> {
         &mut self,
         data: Option<&Data>,
         listener: &mut dyn Listener,
+        link: &mut dyn Link,
     ) -> Result<TrainReport, TrainError> {
         let loader = data.map(|data| self.loader(data)).transpose()?;
         if self.config.leave_out_kernels && !self.replicas.is_empty() {
@@ -127,9 +125,7 @@ impl Trainer<'_> {
         let traced = self.config.trace.as_ref().map_or(0, |trace| trace.steps.min(steps));
         for step in 1..=steps {
             listener.begin_step(step)?;
-            if let Some(averaging) = &mut self.averaging {
-                averaging.before(step, self.session)?;
-            }
+            link.before_step(step, self.session)?;
             let start_ns = Clock::now_ns();
             if let Some(loader) = &loader {
                 self.feed_step(step, &loader.next(step)?)?;
@@ -155,7 +151,7 @@ impl Trainer<'_> {
                     return Err(TrainError::Diverged { step, loss });
                 }
                 final_loss = Some(f64::from(loss));
-                let epoch = self.end_of_epoch(step, data, &mut begun)?;
+                let epoch = self.end_of_epoch(step, data, &mut begun, link)?;
                 listener.progress(Progress { step, loss, polling: now - polling, epoch })?;
             }
             polling = Polling::from(self.session.counters());
@@ -172,6 +168,7 @@ impl Trainer<'_> {
         step: u64,
         data: Option<&Data>,
         begun: &mut Begun,
+        link: &mut dyn Link,
     ) -> Result<Option<EpochEnd>, TrainError> {
         if !self.config.evaluate_each_epoch || !step.is_multiple_of(self.shape.steps_per_epoch) {
             return Ok(None);
@@ -180,7 +177,7 @@ impl Trainer<'_> {
         let seconds = (now - begun.at).saturating_sub(begun.evaluating).as_secs_f64();
         let traffic = carried - begun.looked_at;
         let evaluation = match data.filter(|_| self.concludes) {
-            Some(data) => Some(self.look(data)?),
+            Some(data) => Some(self.look(data, link)?),
             None => None,
         };
         begun.evaluating += now.elapsed();
@@ -190,16 +187,12 @@ impl Trainer<'_> {
 
     /// Evaluates between two steps. Whoever may overwrite what is evaluated waits for this process's next step, or
     /// is asked by it: servers that are a part of the graph would not, so there it cannot be done.
-    fn look(&mut self, data: &Data) -> Result<Evaluation, TrainError> {
-        let deadline = Deadline::after(super::STEP_DEADLINE);
-        let own = match &mut self.averaging {
-            Some(averaging) => Some(averaging.look_at_centre(self.session, deadline)?),
-            None => None,
-        };
+    fn look(&mut self, data: &Data, link: &mut dyn Link) -> Result<Evaluation, TrainError> {
+        let own = link.show_evaluated(self.session)?;
         self.session.run(Program::FETCH)?;
         let evaluation = self.evaluate(data)?;
-        if let (Some(averaging), Some(own)) = (&self.averaging, own) {
-            averaging.restore(self.session, &own)?;
+        if let Some(own) = own {
+            link.restore(self.session, &own)?;
         }
         Ok(evaluation)
     }
@@ -277,11 +270,11 @@ impl Trainer<'_> {
         data: Option<&Data>,
         report: &mut TrainReport,
     ) -> Result<(), TrainError> {
-        if self.config.at_own_pace() {
+        if self.config.topology().is_asynchronous() {
             self.session.set_step_deadline(LAST_WORKER_DEADLINE);
         }
         // without lanes the variables come to worker 0 of all, with lanes to each lane's own
-        if self.concludes || !self.config.is_of_one() {
+        if self.concludes || !self.config.topology().plans_one_worker() {
             self.session.run(Program::FETCH)?;
         }
         if let Some(data) = data.filter(|_| self.concludes) {

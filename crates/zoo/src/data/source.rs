@@ -151,7 +151,7 @@ fn digits() -> Result<Images, DataError> {
         ($name:literal) => {
             IdxFile {
                 name: concat!("data/digits/", $name).to_owned(),
-                bytes: include_bytes!(concat!("../../../../data/digits/", $name)),
+                bytes: include_bytes!(concat!("../../data/digits/", $name)),
             }
         };
     }

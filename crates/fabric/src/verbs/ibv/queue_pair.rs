@@ -2,11 +2,8 @@
 
 use std::io;
 
-use rdma_mummy_sys as sys;
-
-use super::{
-    Address, CHAIN_MAX, Kind, Path, QueuePair, Request, Segment, check, query_data_in_order,
-};
+use super::sys;
+use super::{Address, CHAIN_MAX, Kind, Path, QueuePair, Request, Segment, check};
 
 impl QueuePair {
     pub(in crate::verbs) fn number(&self) -> u32 {
@@ -19,24 +16,23 @@ impl QueuePair {
     }
 
     pub(in crate::verbs) fn reset_to_init(&self, port: u8) -> io::Result<()> {
-        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_INIT);
+        let mut wanted = zeroed_attributes(sys::IBV_QPS_INIT);
         wanted.port_num = port;
-        wanted.qp_access_flags = (sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
-            | sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ)
-            .0;
+        wanted.qp_access_flags = sys::IBV_ACCESS_LOCAL_WRITE
+            | sys::IBV_ACCESS_REMOTE_WRITE
+            | sys::IBV_ACCESS_REMOTE_READ;
         self.modify(
             wanted,
-            sys::ibv_qp_attr_mask::IBV_QP_STATE
-                | sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
-                | sys::ibv_qp_attr_mask::IBV_QP_PORT
-                | sys::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS,
+            sys::IBV_QP_STATE
+                | sys::IBV_QP_PKEY_INDEX
+                | sys::IBV_QP_PORT
+                | sys::IBV_QP_ACCESS_FLAGS,
         )
     }
 
     /// Ready to receive from `peer`.
     pub(in crate::verbs) fn init_to_rtr(&self, peer: &Address, path: &Path) -> io::Result<()> {
-        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_RTR);
+        let mut wanted = zeroed_attributes(sys::IBV_QPS_RTR);
         wanted.path_mtu = mtu_code(path.mtu);
         wanted.dest_qp_num = peer.queue_pair;
         wanted.rq_psn = peer.first_packet;
@@ -50,19 +46,19 @@ impl QueuePair {
         wanted.ah_attr.grh.hop_limit = 64;
         self.modify(
             wanted,
-            sys::ibv_qp_attr_mask::IBV_QP_STATE
-                | sys::ibv_qp_attr_mask::IBV_QP_AV
-                | sys::ibv_qp_attr_mask::IBV_QP_PATH_MTU
-                | sys::ibv_qp_attr_mask::IBV_QP_DEST_QPN
-                | sys::ibv_qp_attr_mask::IBV_QP_RQ_PSN
-                | sys::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
-                | sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER,
+            sys::IBV_QP_STATE
+                | sys::IBV_QP_AV
+                | sys::IBV_QP_PATH_MTU
+                | sys::IBV_QP_DEST_QPN
+                | sys::IBV_QP_RQ_PSN
+                | sys::IBV_QP_MAX_DEST_RD_ATOMIC
+                | sys::IBV_QP_MIN_RNR_TIMER,
         )
     }
 
     /// Ready to send.
     pub(in crate::verbs) fn rtr_to_rts(&self, first_packet: u32, path: &Path) -> io::Result<()> {
-        let mut wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_RTS);
+        let mut wanted = zeroed_attributes(sys::IBV_QPS_RTS);
         wanted.sq_psn = first_packet;
         wanted.timeout = path.timeout;
         wanted.retry_cnt = RETRIES;
@@ -70,28 +66,27 @@ impl QueuePair {
         wanted.max_rd_atomic = path.reads_max;
         self.modify(
             wanted,
-            sys::ibv_qp_attr_mask::IBV_QP_STATE
-                | sys::ibv_qp_attr_mask::IBV_QP_SQ_PSN
-                | sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT
-                | sys::ibv_qp_attr_mask::IBV_QP_RETRY_CNT
-                | sys::ibv_qp_attr_mask::IBV_QP_RNR_RETRY
-                | sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC,
+            sys::IBV_QP_STATE
+                | sys::IBV_QP_SQ_PSN
+                | sys::IBV_QP_TIMEOUT
+                | sys::IBV_QP_RETRY_CNT
+                | sys::IBV_QP_RNR_RETRY
+                | sys::IBV_QP_MAX_QP_RD_ATOMIC,
         )
     }
 
     /// Ends it: what is posted is flushed.
     pub(in crate::verbs) fn to_error(&self) -> io::Result<()> {
-        let wanted = zeroed_attributes(sys::ibv_qp_state::IBV_QPS_ERR);
-        self.modify(wanted, sys::ibv_qp_attr_mask::IBV_QP_STATE)
+        let wanted = zeroed_attributes(sys::IBV_QPS_ERR);
+        self.modify(wanted, sys::IBV_QP_STATE)
     }
 
     /// Whether the device promises that the bytes of one incoming write become visible to this
     /// processor in ascending order. Valid once the queue pair is ready to send.
     pub(in crate::verbs) fn writes_land_in_order(&self) -> bool {
-        let write = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        let write = sys::IBV_WR_RDMA_WRITE;
         // SAFETY: the queue pair is alive.
-        query_data_in_order()
-            .is_some_and(|query| unsafe { query(self.raw.as_ptr(), write, 0) } == 1)
+        unsafe { self.domain.library().query_qp_data_in_order(self.raw.as_ptr(), write) == 1 }
     }
 
     /// Posts requests that take effect in order, with one doorbell. The error says how many of them
@@ -145,14 +140,16 @@ impl QueuePair {
 
     fn modify(&self, mut wanted: sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> io::Result<()> {
         // SAFETY: the queue pair is alive, the attributes valid for the mask.
-        check(unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), &mut wanted, mask.0 as i32) })
+        check(unsafe {
+            self.domain.library().ibv_modify_qp(self.raw.as_ptr(), &mut wanted, mask as i32)
+        })
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
         // SAFETY: created by this value, destroyed once. After it the NIC accesses no memory for it.
-        unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
+        unsafe { self.domain.library().ibv_destroy_qp(self.raw.as_ptr()) };
     }
 }
 
@@ -164,7 +161,7 @@ const RECEIVER_NOT_READY_RETRIES: u8 = 6;
 /// 163.84 ms. Credits keep receivers ready; this is for when they fail.
 const RECEIVER_NOT_READY_TIMER: u8 = 28;
 
-fn zeroed_attributes(state: sys::ibv_qp_state::Type) -> sys::ibv_qp_attr {
+fn zeroed_attributes(state: sys::ibv_qp_state) -> sys::ibv_qp_attr {
     // SAFETY: a C struct of integers, for which zero is a value.
     let mut attributes: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
     attributes.qp_state = state;
@@ -189,29 +186,30 @@ fn send_request(request: &Request, segments: &mut [sys::ibv_sge; 2]) -> sys::ibv
     raw.sg_list = segments.as_mut_ptr();
     raw.num_sge = request.segments.iter().flatten().count() as i32; // fits: at most 2
     raw.opcode = match request.kind {
-        Kind::Write => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
-        Kind::WriteWithImmediate(_) => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
-        Kind::Read => sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
-        Kind::Send => sys::ibv_wr_opcode::IBV_WR_SEND,
+        Kind::Write => sys::IBV_WR_RDMA_WRITE,
+        Kind::WriteWithImmediate(_) => sys::IBV_WR_RDMA_WRITE_WITH_IMM,
+        Kind::Read => sys::IBV_WR_RDMA_READ,
+        Kind::Send => sys::IBV_WR_SEND,
     };
     if let Kind::WriteWithImmediate(immediate) = request.kind {
-        raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+        raw.data.imm_data = immediate.to_be();
     }
-    let flag = |set: bool, flag: sys::ibv_send_flags| if set { flag.0 } else { 0 };
-    raw.send_flags = flag(request.fence, sys::ibv_send_flags::IBV_SEND_FENCE)
-        | flag(request.signaled, sys::ibv_send_flags::IBV_SEND_SIGNALED)
-        | flag(request.inline, sys::ibv_send_flags::IBV_SEND_INLINE);
-    raw.wr.rdma = sys::rdma_t { remote_addr: request.remote.address, rkey: request.remote.key };
+    let flag = |set: bool, flag: sys::ibv_send_flags| if set { flag } else { 0 };
+    raw.send_flags = flag(request.fence, sys::IBV_SEND_FENCE)
+        | flag(request.signaled, sys::IBV_SEND_SIGNALED)
+        | flag(request.inline, sys::IBV_SEND_INLINE);
+    raw.wr.rdma =
+        sys::ibv_send_wr_rdma { remote_addr: request.remote.address, rkey: request.remote.key };
     raw
 }
 
 /// The code of an MTU in bytes.
-fn mtu_code(bytes: u32) -> sys::ibv_mtu::Type {
+fn mtu_code(bytes: u32) -> sys::ibv_mtu {
     match bytes {
-        ..512 => sys::ibv_mtu::IBV_MTU_256,
-        512..1024 => sys::ibv_mtu::IBV_MTU_512,
-        1024..2048 => sys::ibv_mtu::IBV_MTU_1024,
-        2048..4096 => sys::ibv_mtu::IBV_MTU_2048,
-        4096.. => sys::ibv_mtu::IBV_MTU_4096,
+        ..512 => sys::IBV_MTU_256,
+        512..1024 => sys::IBV_MTU_512,
+        1024..2048 => sys::IBV_MTU_1024,
+        2048..4096 => sys::IBV_MTU_2048,
+        4096.. => sys::IBV_MTU_4096,
     }
 }

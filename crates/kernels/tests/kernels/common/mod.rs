@@ -1,5 +1,4 @@
 //! What the suites share: tensors that own their bytes, back ends to run on, values to run with.
-#![allow(dead_code)] // each suite uses its part
 
 pub(crate) mod images;
 

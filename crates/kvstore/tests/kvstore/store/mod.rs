@@ -1,6 +1,5 @@
 //! The store from end to end, over real rings in shared memory and over TCP: workers and servers as threads,
 //! closed forms.
-#![allow(clippy::unwrap_used)]
 
 mod controls;
 mod deaths;

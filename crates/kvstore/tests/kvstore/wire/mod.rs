@@ -1,6 +1,5 @@
 //! Rings: what they promise over every fabric, over a network that orders as it likes, to peers that lie,
 //! and how much memory they register.
-#![allow(clippy::unwrap_used)]
 
 mod garbage;
 mod memory;

@@ -1,0 +1,131 @@
+//! gRPC between two ends of one process: what is sent arrives whole, and nothing waits for ever.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tensorwire_base::Deadline;
+use tensorwire_baselines::grpc::{GrpcClient, GrpcServer};
+use tensorwire_baselines::{Bytes, RpcError};
+
+/// A server that passes on what it was given.
+fn server() -> (GrpcServer, Receiver<Vec<u8>>) {
+    let (tell, told) = channel();
+    let server = GrpcServer::start(anywhere(), move |tensor| tell.send(tensor.to_vec()).unwrap());
+    (server.unwrap(), told)
+}
+
+fn anywhere() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (at * 31 + at / 4096) as u8).collect()
+}
+
+#[test]
+fn tensors_of_every_size_arrive_whole() {
+    let (server, told) = server();
+    let client = GrpcClient::connect(server.address(), soon()).unwrap();
+    // around the limits of frames, windows and messages that HTTP/2 and tonic have where nothing is set
+    for bytes in [0, 1, 16_383, 16_385, 65_536, 4 << 20, (4 << 20) + 1, 64 << 20] {
+        let sent = pattern(bytes);
+        client.push(Bytes::from(sent.clone()), soon()).unwrap();
+        assert!(told.recv().unwrap() == sent, "{bytes} bytes");
+    }
+    drop(client);
+    server.stop(soon()).unwrap();
+}
+
+#[test]
+fn calls_go_at_the_same_time_and_each_is_answered() {
+    let (server, told) = server();
+    let client = GrpcClient::connect(server.address(), soon()).unwrap();
+    let mut calls = client.calls();
+    assert!(calls.finish_one().is_none());
+    for call in 0..16 {
+        calls.begin(Bytes::from(vec![call; 100_000]), soon());
+    }
+    assert_eq!(calls.pending(), 16);
+    while let Some(done) = calls.finish_one() {
+        done.unwrap();
+    }
+    let mut firsts: Vec<u8> = told.try_iter().map(|tensor| tensor[0]).collect();
+    firsts.sort_unstable();
+    assert_eq!(firsts, (0..16).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_server_that_is_gone_is_an_error_at_once() {
+    let (server, _told) = server();
+    let client = GrpcClient::connect(server.address(), soon()).unwrap();
+    client.push(Bytes::from_static(b"x"), soon()).unwrap();
+    drop(server);
+    let begun = Instant::now();
+    let error = client.push(Bytes::from_static(b"y"), soon()).unwrap_err();
+    assert!(matches!(error, RpcError::Lost { .. }), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(10), "{error}");
+}
+
+#[test]
+fn a_server_that_ends_in_the_middle_of_a_call_is_an_error_at_once() {
+    let (begun, is_begun) = channel();
+    let server = GrpcServer::start(anywhere(), move |_| {
+        begun.send(()).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    let server = server.unwrap();
+    let client = GrpcClient::connect(server.address(), soon()).unwrap();
+    let stopper = std::thread::spawn(move || {
+        is_begun.recv().unwrap();
+        drop(server);
+    });
+    let error = client.push(Bytes::from_static(b"x"), soon()).unwrap_err();
+    assert!(matches!(error, RpcError::Lost { .. }), "{error}");
+    stopper.join().unwrap();
+}
+
+#[test]
+fn nobody_there_is_said_at_once() {
+    let free = TcpListener::bind(anywhere()).unwrap();
+    let at = free.local_addr().unwrap();
+    drop(free);
+    let error = GrpcClient::connect(at, soon()).unwrap_err();
+    assert!(matches!(error, RpcError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+}
+
+#[test]
+fn a_deadline_ends_a_call_that_nobody_answers() {
+    // a peer that takes the connection and never says a word
+    let silent = TcpListener::bind(anywhere()).unwrap();
+    let client = GrpcClient::connect(silent.local_addr().unwrap(), soon());
+    // HTTP/2 clients do not wait for the server's first words
+    let client = client.unwrap();
+    let deadline = Deadline::after(Duration::from_millis(100));
+    let error = client.push(Bytes::from_static(b"x"), deadline).unwrap_err();
+    assert!(matches!(error, RpcError::TimedOut { .. }), "{error}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_with_its_address() {
+    let (server, _told) = server();
+    let error = GrpcServer::start(server.address(), |_| {}).unwrap_err();
+    assert!(matches!(error, RpcError::Listen { .. }), "{error}");
+    assert!(error.to_string().contains(&server.address().to_string()), "{error}");
+}
+
+#[test]
+fn a_server_waits_for_its_calls_and_not_for_ever() {
+    let (server, told) = server();
+    let client = GrpcClient::connect(server.address(), soon()).unwrap();
+    client.push(Bytes::from_static(b"x"), soon()).unwrap();
+    assert_eq!(told.recv().unwrap(), b"x");
+    // the client stays, and nobody drives it
+    let error = server.stop(Deadline::after(Duration::from_millis(100))).unwrap_err();
+    assert!(matches!(error, RpcError::TimedOut { .. }), "{error}");
+}

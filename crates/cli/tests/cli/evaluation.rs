@@ -1,0 +1,119 @@
+//! Learning curves, overlap and the papers' evaluation with real processes: what they count and hold against each
+//! other. Never a time: a test machine's speed is nobody's defect.
+
+use std::time::Duration;
+
+use crate::support::{Ended, Job};
+use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// Bytes of the mlp's weights.
+const WEIGHTS: u64 = 4 * (64 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 10 + 10);
+
+/// Runs a benchmark that appends to `results.jsonl` beside its folder, and returns its lines.
+fn bench(arguments: &str) -> (Vec<Value>, Ended) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("results.jsonl");
+    let job = Job::start(&format!("bench {arguments} --json {}", file.display()));
+    let ended = job.end(LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let lines = std::fs::read_to_string(&file).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (lines, ended)
+}
+
+/// The curve of a mode: a line an epoch.
+fn of_mode<'a>(lines: &'a [Value], mode: &str) -> Vec<&'a Value> {
+    lines.iter().filter(|line| line["mode"] == mode).collect()
+}
+
+#[test]
+fn each_mode_has_its_curve_and_its_traffic() {
+    let modes = ["dist-sgd", "dist-asgd", "dist-esgd", "mpi-sgd", "mpi-asgd", "mpi-esgd"];
+    let (lines, ended) = bench("modes --epochs 2 --batch 32 --interval 4");
+    assert_eq!(lines.len(), 2 * modes.len());
+    for mode in modes {
+        let curve = of_mode(&lines, mode);
+        assert_eq!(curve.len(), 2, "{mode}");
+        // 1438 samples, 4 workers, 32 each
+        let steps = 11u64;
+        for (epoch, line) in (1u64..).zip(curve) {
+            assert_eq!((&line["epoch"], &line["workers"]), (&epoch.into(), &4.into()), "{line}");
+            let number = |field: &str| line[field].as_u64().unwrap();
+            let grouped = mode.starts_with("mpi");
+            let clients: u64 = if grouped { 2 } else { 4 };
+            assert_eq!(number("clients"), clients, "{line}");
+            let meetings = match mode.ends_with("esgd") {
+                // in step 1, 5, 9, and so on
+                true => (steps * epoch).div_ceil(4),
+                false => steps * epoch,
+            };
+            // pushed and pulled; what is read ahead for the step after it counts, too, and before the first
+            // meeting a client begins at the centre
+            let at_least = 2 * WEIGHTS * clients * meetings;
+            let most = at_least + WEIGHTS * clients * (1 + epoch);
+            assert!((at_least..=most).contains(&number("store_bytes")), "{at_least}: {line}");
+            let in_clients = number("client_bytes");
+            assert_eq!(number("bytes_exchanged"), number("store_bytes") + in_clients);
+            // two members fold gradients: each sends as much as there is
+            let folded = 4 * WEIGHTS * steps * epoch;
+            assert!(if grouped { in_clients >= folded } else { in_clients == 0 }, "{line}");
+            // what workers at their own pace know after two epochs depends on who came when; where they learn to is
+            // tests/store.rs's and tests/clients.rs's
+            let in_step = mode.ends_with("-sgd");
+            let accuracy = line["test_accuracy"].as_f64().unwrap();
+            assert!(accuracy > if in_step { 0.2 } else { 0.0 } && accuracy <= 1.0, "{line}");
+            assert!(line["loss"].as_f64().unwrap() > 0.0, "{line}");
+            assert!(line["seconds"].as_f64().unwrap() > 0.0, "{line}");
+        }
+        assert!(ended.stdout.contains(mode), "{}", ended.stdout);
+    }
+}
+
+#[test]
+fn a_step_is_held_against_its_halves_and_shown_in_a_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("t.json");
+    for strategy in ["allreduce", "ps"] {
+        let (lines, ended) = bench(&format!(
+            "step --strategy {strategy} --overlap --steps 3 --repetitions 1 --batch 8 --trace {}",
+            trace.display()
+        ));
+        let line = &lines[0];
+        let ms = |kind: &str| line[kind]["median"].as_f64().unwrap();
+        let longer = ms("compute_ms").max(ms("communication_ms"));
+        let found = line["step_over_longer"].as_f64().unwrap();
+        assert!((found - ms("ps_ms") / longer).abs() < 1e-9, "{line}");
+        assert!(ended.stdout.contains("of the longer"), "{}", ended.stdout);
+        let shown: Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
+        let events = shown["traceEvents"].as_array().unwrap();
+        let crosses = if strategy == "allreduce" { "collective" } else { "send" };
+        for cat in ["kernel", crosses] {
+            assert!(events.iter().any(|event| event["cat"] == cat), "{strategy}: no {cat}");
+        }
+    }
+}
+
+#[test]
+fn the_evaluation_runs_what_it_lists() {
+    let page = tempfile::NamedTempFile::new().unwrap();
+    let page = page.path();
+    let only = format!("--only store-training --report {}", page.display());
+    let (lines, ended) = bench(&format!("evaluation --quick {only}"));
+    let shown = std::fs::read_to_string(page).unwrap();
+    assert!(shown.contains("<svg") && shown.contains("Training over a store"), "{shown}");
+    assert!(ended.stderr.contains("store-training 1/"), "{}", ended.stderr);
+    assert!(lines.len() >= 3, "zero-copy over both transports, and zmq: {}", ended.stderr);
+    for line in &lines {
+        assert_eq!((&line["bench"], &line["strategy"]), (&"throughput".into(), &"dist-sgd".into()));
+        assert_eq!(line["weights_sha256"], lines[0]["weights_sha256"], "{line}");
+        assert!(line["step_s"].as_f64().unwrap() > 0.0, "{line}");
+        assert_eq!(line["weights_sha256"].as_str().unwrap().len(), 64, "{line}");
+        assert!(line["machine"]["commit"].as_str().unwrap().len() > 6, "{line}");
+    }
+    let listed = Job::start("bench evaluation --list").end(LIMIT);
+    for figure in ["transfer", "throughput", "convergence", "scaling", "copies", "modes"] {
+        assert!(listed.stdout.contains(figure), "{}", listed.stdout);
+    }
+}

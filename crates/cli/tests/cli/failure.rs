@@ -1,0 +1,209 @@
+//! Any process of a job killed or stopped at any moment: the others end in time, with exit status 1,
+//! and the last line says who failed first. Real processes, real signals; roles × moments.
+
+use std::time::Duration;
+
+use crate::support::{Ended, Job, send};
+use rustix::process::Signal;
+
+/// From the first moments of a process to the middle of training, in milliseconds.
+const MOMENTS_MS: [u64; 5] = [0, 15, 60, 250, 900];
+const LIMIT: Duration = Duration::from_secs(10);
+const ROLES: [&str; 4] = ["worker 0", "worker 1", "server 0", "server 1"];
+
+fn long_job(transport: &str, deadline: u32) -> Job {
+    let job = format!("train --steps 100000 --transport {transport} --deadline {deadline}");
+    Job::start(&format!("{job} --metrics metrics.jsonl"))
+}
+
+/// The last line says at which step it was: the one after the last that all workers finished, or that
+/// one; a process may also be one step ahead of what the slowest worker has reported.
+fn check_step(ended: &Ended, finished: usize, context: &str) {
+    let line = ended.last_line();
+    let at = line.split_once(" at step ").and_then(|(_, rest)| rest.split(':').next());
+    match at {
+        Some(step) => {
+            let step: usize = step.parse().unwrap();
+            assert!((finished..=finished + 2).contains(&step), "{finished} were done: {context}");
+        }
+        None => {
+            assert!(line.contains("before the first step"), "{context}");
+            assert_eq!(finished, 0, "{context}");
+        }
+    }
+}
+
+fn kill_every_role_at_every_moment(transport: &str) {
+    for (rank, role) in ROLES.iter().enumerate() {
+        for moment in MOMENTS_MS {
+            let mut job = long_job(transport, 10);
+            let victim = job.members(4)[rank];
+            std::thread::sleep(Duration::from_millis(moment));
+            send(victim, Signal::KILL);
+            let ended = job.end(LIMIT);
+            let context = format!("{role} after {moment} ms:\n{}", ended.stderr);
+            assert_eq!(ended.status.code(), Some(1), "{context}");
+            let pid = victim.as_raw_nonzero();
+            let who = format!("error: first to fail: {role} (rank {rank}, pid {pid}) ");
+            assert!(ended.last_line().starts_with(&who), "{context}");
+            assert!(ended.last_line().contains("killed by signal 9"), "{context}");
+            check_step(&ended, ended.lines_of("metrics.jsonl"), &context);
+        }
+    }
+}
+
+fn stop_every_role(transport: &str) {
+    for (rank, role) in ROLES.iter().enumerate() {
+        for moment in [30, 700] {
+            let mut job = long_job(transport, 4);
+            let victim = job.members(4)[rank];
+            std::thread::sleep(Duration::from_millis(moment));
+            send(victim, Signal::STOP);
+            let ended = job.end(LIMIT);
+            let context = format!("{role} after {moment} ms:\n{}", ended.stderr);
+            assert_eq!(ended.status.code(), Some(1), "{context}");
+            let pid = victim.as_raw_nonzero();
+            let who = format!("error: first to fail: {role} (rank {rank}, pid {pid}) ");
+            assert!(ended.last_line().starts_with(&who), "{context}");
+            assert!(ended.last_line().contains("nothing was heard of it"), "{context}");
+            check_step(&ended, ended.lines_of("metrics.jsonl"), &context);
+        }
+    }
+}
+
+#[test]
+fn any_process_killed_on_shm() {
+    kill_every_role_at_every_moment("shm");
+}
+
+#[test]
+fn any_process_killed_on_tcp() {
+    kill_every_role_at_every_moment("tcp");
+}
+
+/// Workers of asynchronous training do not wait for each other, but no death goes unnoticed.
+#[test]
+fn any_process_of_an_asynchronous_job_killed() {
+    for (rank, role) in ROLES.iter().enumerate() {
+        let mut job = Job::start("train --async --steps 100000");
+        let victim = job.members(4)[rank];
+        std::thread::sleep(Duration::from_millis(700));
+        send(victim, Signal::KILL);
+        let ended = job.end(LIMIT);
+        let who = format!("error: first to fail: {role} (rank {rank}, ");
+        assert!(ended.last_line().starts_with(&who), "{}", ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn any_process_stopped_on_shm() {
+    stop_every_role("shm");
+}
+
+#[test]
+fn any_process_stopped_on_tcp() {
+    stop_every_role("tcp");
+}
+
+#[test]
+fn members_end_when_their_launcher_is_killed() {
+    for moment in MOMENTS_MS {
+        let mut job = long_job("shm", 10);
+        job.members(4);
+        std::thread::sleep(Duration::from_millis(moment));
+        send(job.launcher(), Signal::KILL);
+        // `end` fails if a member is left a second later
+        let ended = job.end(LIMIT);
+        assert_eq!(ended.status.code(), None, "killed");
+    }
+}
+
+#[test]
+fn members_end_when_their_launcher_is_stopped() {
+    let mut job = long_job("shm", 4);
+    job.members(4);
+    std::thread::sleep(Duration::from_millis(700));
+    send(job.launcher(), Signal::STOP);
+    // the members give up a launcher that says nothing for 2.4 s
+    std::thread::sleep(Duration::from_secs(5));
+    send(job.launcher(), Signal::CONT);
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.last_line().contains("the launcher itself was stopped"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_job_that_was_suspended_as_a_whole_goes_on() {
+    let mut job = Job::start("train --epochs 16 --deadline 4 --json");
+    job.members(4);
+    std::thread::sleep(Duration::from_millis(400));
+    job.signal_group(Signal::STOP);
+    std::thread::sleep(Duration::from_secs(5));
+    job.signal_group(Signal::CONT);
+    let ended = job.end(Duration::from_secs(60));
+    assert_eq!(ended.json()["steps"], 176);
+}
+
+#[test]
+fn ctrl_c_ends_everything_within_two_seconds() {
+    for arguments in ["train --steps 100000", "train --steps 100000 --strategy local"] {
+        for signal in [Signal::INT, Signal::TERM] {
+            for moment in [150, 800] {
+                let job = Job::start(arguments);
+                std::thread::sleep(Duration::from_millis(moment));
+                // a terminal signals the whole group
+                job.signal_group(signal);
+                let ended = job.end(Duration::from_secs(2));
+                assert_eq!(ended.status.code(), Some(1), "{arguments}: {}", ended.stderr);
+            }
+        }
+    }
+}
+
+/// Moments spread over the whole life of a short job, its fetching, evaluating and saving included:
+/// either it was done before, with its weights whole, or it failed and left none behind.
+#[test]
+fn a_short_job_killed_at_any_moment_leaves_whole_weights_or_none() {
+    let (mut done, mut failed) = (0, 0);
+    for trial in 0..24 {
+        let mut job = Job::start("train --steps 4 --batch 8 --save w.safetensors");
+        let victim = job.members(4)[trial % 4];
+        std::thread::sleep(Duration::from_millis(trial as u64 * 20));
+        send(victim, Signal::KILL);
+        let ended = job.end(LIMIT);
+        let files = ended.files();
+        let whole = files.iter().all(|(name, bytes)| {
+            // header length, header, 4,349,962 numbers
+            name == "w.safetensors" && *bytes > 4 * 4_349_962
+        });
+        assert!(whole, "{files:?}\n{}", ended.stderr);
+        match ended.status.code() {
+            Some(0) => {
+                assert_eq!(files.len(), 1);
+                done += 1;
+            }
+            code => {
+                assert_eq!(code, Some(1), "{}", ended.stderr);
+                assert!(
+                    ended.last_line().starts_with("error: first to fail: "),
+                    "{}",
+                    ended.stderr
+                );
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0, "{done} were done before they were killed");
+}
+
+#[test]
+fn ctrl_c_is_heard_while_nobody_reads_the_terminal() {
+    // an epoch of two steps: a line of text each, and the pipe holds one page
+    let job = Job::start("train --data synthetic:16 --batch 4 --steps 100000");
+    job.shrink_stderr();
+    std::thread::sleep(Duration::from_secs(4));
+    job.signal_group(Signal::INT);
+    let ended = job.end(Duration::from_secs(3));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+}

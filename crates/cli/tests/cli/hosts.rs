@@ -1,0 +1,208 @@
+//! A job on two hosts, where the second is this one by another name: a script in the place of ssh runs there
+//! what it is told to. The same bits, one warning, one clear error, and nothing left behind.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{Ended, Job, children, send};
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const LONG_LIMIT: Duration = Duration::from_secs(120);
+
+/// The command takes the script's place, so that its process is the launcher's child.
+const IN_PLACE: &str = "exec sh -c \"$2\"";
+/// The script stays, as ssh does, and ends with the command's status.
+const BESIDE: &str = "sh -c \"$2\"; exit $?";
+/// A host that does not answer.
+const SILENT: &str = "exec sleep 600";
+
+/// A command for `--rsh`: a script that notes what it was given.
+struct Rsh {
+    folder: TempDir,
+    command: String,
+}
+
+impl Rsh {
+    fn new(body: &str) -> Rsh {
+        let folder = tempfile::tempdir().unwrap();
+        let (script, log) = (folder.path().join("rsh.sh"), folder.path().join("log"));
+        let note = format!("printf '%s|' \"$#\" \"$@\" >> '{}'", log.display());
+        std::fs::write(&script, format!("{note}\n{body}\n")).unwrap();
+        Rsh { command: format!("sh {}", script.display()), folder }
+    }
+
+    /// Everything that it was given: the number of arguments and each of them, `|` behind each.
+    fn given(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Starts a job of which every second process is on the other host.
+    fn start(&self, arguments: &str) -> Job {
+        let two = ["--hosts", "127.0.0.1,other", "--listen", "127.0.0.1:0", "--rsh", &self.command];
+        Job::start_with(arguments.split_whitespace().chain(two))
+    }
+}
+
+fn warnings(ended: &Ended) -> Vec<&str> {
+    ended.stderr.lines().filter(|line| line.starts_with("warning: ")).collect()
+}
+
+/// The first process under `parent`; waits for it.
+fn child_of(parent: Pid) -> Pid {
+    let start = Instant::now();
+    loop {
+        if let Some(child) = children(parent).first() {
+            return *child;
+        }
+        assert!(start.elapsed() < LIMIT, "no process under {parent:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn two_hosts_train_over_tcp_to_the_bits_of_shared_memory_on_one() {
+    let one = Job::start("train --steps 5 --transport shm --json").end(LONG_LIMIT).json();
+    for body in [IN_PLACE, BESIDE] {
+        let rsh = Rsh::new(body);
+        let ended = rsh.start("train --steps 5 --transport tcp --json").end(LONG_LIMIT);
+        let two = ended.json();
+        assert_eq!(two["weights_sha256"], one["weights_sha256"]);
+        assert_eq!((&two["transport"], &two["bytes_copied"]), (&"tcp".into(), &0.into()));
+        let placed = "127.0.0.1 (this machine): worker 0, server 0; other: worker 1, server 1";
+        assert!(ended.stderr.contains(placed), "{}", ended.stderr);
+        assert!(warnings(&ended).is_empty(), "tcp was asked for: {}", ended.stderr);
+        // for each of two members: two arguments, the host and one line, which holds no secret
+        let line = format!("2|other|exec {} member|", env!("CARGO_BIN_EXE_tensorwire"));
+        assert_eq!(rsh.given(), line.repeat(2));
+    }
+}
+
+#[test]
+fn auto_takes_tcp_with_one_warning_where_a_host_cannot_do_rdma() {
+    let rsh = Rsh::new(IN_PLACE);
+    // no machine has such a NIC
+    let ended = rsh.start("train --steps 3 --nic nonesuch --json").end(LONG_LIMIT);
+    assert_eq!(ended.json()["transport"], "tcp");
+    let warnings = warnings(&ended);
+    assert_eq!(warnings.len(), 1, "{}", ended.stderr);
+    assert!(warnings[0].contains("on 127.0.0.1: "), "{warnings:?}");
+    assert!(warnings[0].contains("nor on other: "), "{warnings:?}");
+}
+
+#[test]
+fn auto_takes_shared_memory_where_all_are_on_one_host() {
+    let job = "train --steps 3 --json --hosts 127.0.0.1,localhost:2";
+    let here = Job::start(job).end(LONG_LIMIT);
+    assert_eq!(here.json()["transport"], "shm");
+    assert!(warnings(&here).is_empty(), "{}", here.stderr);
+
+    let (rsh, folder) = (Rsh::new(BESIDE), tempfile::tempdir().unwrap());
+    let file = folder.path().join("hosts");
+    std::fs::write(&file, "# one that is not this one\nother:2\n").unwrap();
+    let hosts = format!("@{}", file.display());
+    let job = ["train", "--steps", "3", "--json", "--hosts", &hosts, "--rsh", &rsh.command];
+    let there = Job::start_with(job.into_iter().chain(["--listen", "127.0.0.1:0"]));
+    assert_eq!(there.end(LONG_LIMIT).json()["transport"], "shm");
+}
+
+#[test]
+fn a_step_is_measured_on_two_hosts_and_says_over_what() {
+    let rsh = Rsh::new(IN_PLACE);
+    // no machine has such a NIC
+    let job = rsh.start("bench step --steps 3 --repetitions 2 --nic nonesuch --json r.jsonl");
+    let ended = job.end(LONG_LIMIT);
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(warnings(&ended).len(), 1, "two jobs, one warning: {}", ended.stderr);
+    assert!(ended.stdout.contains("2 workers, 2 servers, tcp, zero-copy"), "{}", ended.stdout);
+}
+
+#[test]
+fn rdma_that_was_asked_for_and_is_not_there_is_the_users_mistake_and_names_the_host() {
+    let rsh = Rsh::new(IN_PLACE);
+    let verbs = "train --steps 3 --transport verbs --nic nonesuch --listen 127.0.0.1:0";
+    let other = ["--hosts", "other", "--rsh", &rsh.command];
+    let ended = Job::start_with(verbs.split_whitespace().chain(other)).end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    let last = ended.last_line();
+    assert!(last.contains(", on other) ") && last.contains("RDMA cannot be used"), "{last}");
+}
+
+#[test]
+fn a_host_that_cannot_be_reached_ends_the_job_with_what_was_said_of_it() {
+    let absent = "exec sh -c 'exec /none/there member'";
+    for (body, says, mend) in [
+        ("echo no route to $1 >&2; exit 255", "no route to other", "other true` work?"),
+        (absent, "/none/there", "put this program there"),
+    ] {
+        let rsh = Rsh::new(body);
+        let ended = rsh.start("train --steps 100000").end(LIMIT);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
+        let last = ended.last_line();
+        assert!(last.starts_with("error: first to fail: "), "{last}");
+        assert!(last.contains(", on other) before the first step: "), "{last}");
+        assert!(last.contains(mend), "{last}");
+    }
+    let missing =
+        ["--hosts", "127.0.0.1,other", "--listen", "127.0.0.1:0", "--rsh", "none-such-rsh"];
+    let ended = Job::start_with(["train"].into_iter().chain(missing)).end(LIMIT);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("none-such-rsh: No such file"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_host_that_does_not_answer_is_given_up() {
+    let ended = Rsh::new(SILENT).start("train --steps 100000").end(Duration::from_secs(60));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    let last = ended.last_line();
+    assert!(last.contains(", on other) before the first step: nothing was heard of it"), "{last}");
+    assert!(last.contains("--listen, firewall"), "{last}");
+}
+
+#[test]
+fn a_killed_process_of_the_other_host_is_the_first_cause() {
+    for body in [IN_PLACE, BESIDE] {
+        for moment in [0, 60, 900] {
+            let rsh = Rsh::new(body);
+            let mut job = rsh.start("train --steps 100000 --transport tcp");
+            let started = job.members(4)[1];
+            let victim = if body == BESIDE { child_of(started) } else { started };
+            std::thread::sleep(Duration::from_millis(moment));
+            send(victim, Signal::KILL);
+            let ended = job.end(LIMIT);
+            let context = format!("{body}, after {moment} ms:\n{}", ended.stderr);
+            assert_eq!(ended.status.code(), Some(1), "{context}");
+            let who = "error: first to fail: worker 1 (rank 1, on other) ";
+            assert!(ended.last_line().starts_with(who), "{context}");
+            assert!(ended.last_line().contains("killed by signal 9"), "{context}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_on_any_host_when_the_launcher_is_killed() {
+    for body in [IN_PLACE, BESIDE, SILENT] {
+        for moment in [100, 1500] {
+            let rsh = Rsh::new(body);
+            let mut job = rsh.start("train --steps 100000 --transport tcp");
+            job.members(4);
+            std::thread::sleep(Duration::from_millis(moment));
+            send(job.launcher(), Signal::KILL);
+            // `end` fails if a process is left a second later
+            assert_eq!(job.end(LIMIT).status.code(), None, "killed");
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_ends_both_hosts() {
+    let rsh = Rsh::new(BESIDE);
+    let mut job = rsh.start("train --steps 100000 --transport tcp");
+    job.members(4);
+    std::thread::sleep(Duration::from_millis(900));
+    send(job.launcher(), Signal::TERM);
+    let ended = job.end(Duration::from_secs(5));
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.last_line().contains("interrupted"), "{}", ended.stderr);
+}

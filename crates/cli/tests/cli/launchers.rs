@@ -1,0 +1,403 @@
+//! Jobs whose processes somebody else started: the real mpirun and srun, torchrun where there is one, and the
+//! variables of each set by hand. The same bits as by the plain command; any process killed ends all, and the
+//! output says which. A launcher that is not installed is skipped, unless TENSORWIRE_LAUNCHERS is set.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::support::slurm::Slurm;
+use crate::support::{Ended, Job, on_path, process_with, processes_in, send};
+use rustix::process::Signal;
+use tensorwire_testkit::skip::skip;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
+/// A job ends within this when one of its processes is killed.
+const LIMIT: Duration = Duration::from_secs(10);
+const LONG_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a launcher and its processes leave.
+struct Left {
+    ended: Ended,
+    /// Processes of the job, which are not all in the group of the test.
+    processes: Vec<u32>,
+}
+
+/// Waits for a job to end, and for every process that it left in its folder.
+fn end(job: Job, limit: Duration) -> Left {
+    let folder = job.folder().to_path_buf();
+    let ended = job.end(limit);
+    let start = Instant::now();
+    loop {
+        let processes = processes_in(&folder);
+        if processes.is_empty() || start.elapsed() > Duration::from_secs(3) {
+            return Left { ended, processes };
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The digest of the weights of five steps by the plain command.
+fn plain_digest() -> &'static str {
+    static DIGEST: OnceLock<String> = OnceLock::new();
+    DIGEST.get_or_init(|| {
+        let json = Job::start("train --steps 5 --json --no-detect").end(LONG_LIMIT).json();
+        json["weights_sha256"].as_str().unwrap().to_string()
+    })
+}
+
+/// What all of them must do: `launch` starts this program four times with these arguments.
+fn trains_to_the_same_bits(by: &str, launch: impl Fn(&[&str]) -> Command) {
+    let job = Job::start_command(launch(&["train", "--steps", "5", "--json"]));
+    let Left { ended, processes } = end(job, LONG_LIMIT);
+    let json = ended.json();
+    assert_eq!(json["weights_sha256"], plain_digest());
+    assert_eq!((&json["workers"], &json["servers"]), (&2.into(), &2.into()));
+    assert_eq!(ended.stdout.lines().count(), 1, "only one prints: {}", ended.stdout);
+    let line = format!("started by {by}: 4 processes, rank 0 is the launcher at 127.0.0.1:");
+    assert_eq!(ended.stderr.matches(&line).count(), 1, "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("error").count(), 0, "{}", ended.stderr);
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
+/// Any process killed at any moment: the job ends in time, and what it leaves names that process.
+fn a_killed_process_ends_all(rank_of: impl Fn(u32) -> String, launch: impl Fn(&[&str]) -> Command) {
+    for (rank, role, moment) in [(1, "worker 1", 900), (2, "server 0", 250), (3, "server 1", 60)] {
+        let job = Job::start_command(launch(&["train", "--steps", "100000"]));
+        let victim = process_with(job.folder(), "train", &rank_of(rank));
+        std::thread::sleep(Duration::from_millis(moment));
+        send(victim, Signal::KILL);
+        let Left { ended, processes } = end(job, LIMIT);
+        let context = format!("{role} after {moment} ms:\n{}", ended.stderr);
+        assert!(!ended.status.success(), "{context}");
+        let pid = victim.as_raw_nonzero();
+        // before it has been told what it is, it is known by its rank
+        let told = format!("error: first to fail: {role} (rank {rank}, pid {pid}) ");
+        let waiting = format!("error: first to fail: rank {rank} (pid {pid} on ");
+        let missing = format!("interrupted before all had come; missing: rank {rank}");
+        let early = moment < 100 && (context.contains(&waiting) || context.contains(&missing));
+        assert!(context.contains(&told) || early, "{context}");
+        assert!(processes.is_empty(), "{processes:?} are left: {context}");
+    }
+    // the member that the process of rank 0 has started
+    let job = Job::start_command(launch(&["train", "--steps", "100000"]));
+    let victim = process_with(job.folder(), "member", &rank_of(0));
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::KILL);
+    let Left { ended, processes } = end(job, LIMIT);
+    assert!(ended.stderr.contains("first to fail: worker 0 (rank 0, "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("killed by signal 9"), "{}", ended.stderr);
+    assert!(processes.is_empty(), "{processes:?} are left");
+    // and that process itself: nobody is left to say more than that
+    let job = Job::start_command(launch(&["train", "--steps", "100000"]));
+    let victim = process_with(job.folder(), "train", &rank_of(0));
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::KILL);
+    let Left { ended, processes } = end(job, LIMIT);
+    assert!(!ended.status.success() && processes.is_empty(), "{processes:?}: {}", ended.stderr);
+}
+
+/// The program of this name; a test without it is skipped.
+fn installed(name: &str) -> Option<PathBuf> {
+    let found = on_path(name);
+    if found.is_none() {
+        skip_without(name);
+    }
+    found
+}
+
+fn skip_without(what: &str) {
+    let reason = format!("no {what}; scripts/setup.sh --tests installs it on Debian");
+    skip(Some("TENSORWIRE_LAUNCHERS"), &reason);
+}
+
+fn mpirun(program: PathBuf) -> impl Fn(&[&str]) -> Command {
+    move |arguments| {
+        let mut command = Command::new(&program);
+        let options = ["--allow-run-as-root", "--oversubscribe", "-np", "4", BINARY];
+        command.args(options).args(arguments);
+        command
+    }
+}
+
+fn mpi_rank(rank: u32) -> String {
+    format!("OMPI_COMM_WORLD_RANK={rank}")
+}
+
+#[test]
+fn mpirun_trains_to_the_same_bits() {
+    let Some(program) = installed("mpirun") else { return };
+    trains_to_the_same_bits("mpirun", mpirun(program));
+}
+
+#[test]
+fn any_process_killed_under_mpirun() {
+    let Some(program) = installed("mpirun") else { return };
+    a_killed_process_ends_all(mpi_rank, mpirun(program));
+}
+
+#[test]
+fn mpirun_that_is_told_to_end_ends_all() {
+    let Some(program) = installed("mpirun") else { return };
+    let job = Job::start_command(mpirun(program)(&["train", "--steps", "100000"]));
+    process_with(job.folder(), "member", &mpi_rank(0));
+    std::thread::sleep(Duration::from_millis(500));
+    send(job.launcher(), Signal::TERM);
+    let Left { ended, processes } = end(job, LIMIT);
+    assert!(ended.stderr.contains("error: interrupted"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("first to fail"), "nobody failed: {}", ended.stderr);
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
+#[test]
+fn a_number_of_processes_that_is_not_the_jobs_is_said_with_the_right_one() {
+    let Some(program) = installed("mpirun") else { return };
+    let job = mpirun(program)(&["train", "--workers", "3", "--servers", "2"]);
+    let Left { ended, processes } = end(Job::start_command(job), LIMIT);
+    let wrong = "error: the job has 3 workers and 2 servers, and mpirun started 4 processes; give mpirun -np 5";
+    assert!(ended.stderr.contains(wrong), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("error: ").count(), 1, "one says it: {}", ended.stderr);
+    assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
+}
+
+/// One Slurm for all its tests, which take turns: a node has few processors.
+#[test]
+fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
+    let Some(slurm) = Slurm::start() else {
+        skip_without("Slurm (slurm-wlm, munge), or not root");
+        return;
+    };
+    let launch = |arguments: &[&str]| {
+        let mut command = slurm.command("srun");
+        command.args(["-n", "4", "--overcommit", "--mpi=none", BINARY]).args(arguments);
+        command
+    };
+    trains_to_the_same_bits("srun", launch);
+    let job = Job::start_command(launch(&["train", "--steps", "100000"]));
+    let victim = process_with(job.folder(), "train", "SLURM_PROCID=1");
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::KILL);
+    let Left { ended, processes } = end(job, LIMIT);
+    assert!(ended.stderr.contains("first to fail: worker 1 (rank 1, "), "{}", ended.stderr);
+    assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
+
+    // what never calls, or is stopped, is ended by srun, if it is told to
+    let killing = |arguments: &[&str]| {
+        let mut command = slurm.command("srun");
+        command.args(["-K", "-n", "4", "--overcommit", "--mpi=none", BINARY]).args(arguments);
+        command
+    };
+    a_killed_process_ends_all(|rank| format!("SLURM_PROCID={rank}"), killing);
+    let job = killing(&["train", "--steps", "100000", "--deadline", "4"]);
+    let job = Job::start_command(job);
+    let victim = process_with(job.folder(), "train", "SLURM_PROCID=2");
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::STOP);
+    let Left { ended, processes } = end(job, LIMIT);
+    assert!(ended.stderr.contains("first to fail: server 0 (rank 2, "), "{}", ended.stderr);
+    assert!(ended.stderr.contains("nothing was heard of it"), "{}", ended.stderr);
+    assert!(processes.is_empty(), "{processes:?}");
+}
+
+#[test]
+fn torchrun_trains_to_the_same_bits() {
+    let Some(program) = on_path("torchrun") else {
+        skip(None, &"no torchrun on the PATH, which PyTorch brings; its variables are tried");
+        return;
+    };
+    let launch = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["--no-python", "--nproc-per-node", "4", BINARY]).args(arguments);
+        command
+    };
+    trains_to_the_same_bits("torchrun", launch);
+}
+
+/// Two networks of one machine, joined by a cable: what is in one shares no memory with the other.
+struct TwoHosts {
+    names: [String; 2],
+}
+
+impl TwoHosts {
+    const ADDRESSES: [&str; 2] = ["10.213.77.1", "10.213.77.2"];
+
+    /// None where networks cannot be made.
+    fn new() -> Option<TwoHosts> {
+        let names = ["a", "b"].map(|end| format!("tw{}{end}", std::process::id()));
+        let [a, b] = &names;
+        let ip = |line: String| {
+            let status = Command::new("ip").args(line.split_whitespace()).output();
+            status.is_ok_and(|output| output.status.success())
+        };
+        if !ip(format!("netns add {a}")) || !ip(format!("netns add {b}")) {
+            return None;
+        }
+        let two = TwoHosts { names: names.clone() };
+        let mut made = ip(format!("link add v0 netns {a} type veth peer name v0 netns {b}"));
+        for (name, address) in two.names.iter().zip(Self::ADDRESSES) {
+            made &= ip(format!("-n {name} addr add {address}/24 dev v0"));
+            made &= ip(format!("-n {name} link set v0 up"));
+            made &= ip(format!("-n {name} link set lo up"));
+        }
+        made.then_some(two)
+    }
+
+    /// Starts four processes of a job, every second one on the other host. The first leads.
+    fn start(&self, arguments: &str) -> Vec<Job> {
+        let start = |rank: usize| {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.names[rank % 2], BINARY]);
+            command.args(arguments.split_whitespace());
+            command.env("JOB_COMPLETION_INDEX", rank.to_string());
+            command.env("WORLD_SIZE", "4").env("MASTER_ADDR", Self::ADDRESSES[0]);
+            Job::start_command(command)
+        };
+        (0..4).map(start).collect()
+    }
+}
+
+impl Drop for TwoHosts {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+#[test]
+fn two_hosts_meet_at_the_first_and_train_over_tcp_to_the_same_bits() {
+    let Some(hosts) = TwoHosts::new() else {
+        skip_without("ip netns, or not root");
+        return;
+    };
+    let mut jobs = hosts.start("train --steps 5 --transport tcp --json").into_iter();
+    let ended = jobs.next().unwrap().end(LONG_LIMIT);
+    let json = ended.json();
+    assert_eq!(
+        (&json["weights_sha256"], &json["transport"]),
+        (&plain_digest().into(), &"tcp".into())
+    );
+    let placed = format!("({}): worker 1, server 1", TwoHosts::ADDRESSES[1]);
+    assert!(ended.stderr.contains(&placed), "{}", ended.stderr);
+    assert!(jobs.all(|job| job.end(LIMIT).status.success()));
+
+    let jobs = hosts.start("train --steps 100000 --transport tcp");
+    // `ip` becomes the command that it is given
+    let victim = jobs[3].launcher();
+    process_with(jobs[0].folder(), "member", "JOB_COMPLETION_INDEX=0");
+    std::thread::sleep(Duration::from_millis(900));
+    send(victim, Signal::KILL);
+    let ended: Vec<Ended> = jobs.into_iter().map(|job| job.end(LIMIT)).collect();
+    let last = ended[0].last_line();
+    assert!(last.contains("first to fail: server 1 (rank 3, on "), "{}", ended[0].stderr);
+    assert_eq!(ended[1].status.code(), Some(1), "{}", ended[1].stderr);
+}
+
+/// Processes with variables of their own, started by this test as a launcher would. The first leads.
+fn started_by_hand(arguments: &str, each: &[String]) -> Vec<Job> {
+    // one at a time: no two tests take the same port while they look for one
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock();
+    let start = |variables: &String| {
+        let mut command = Command::new(BINARY);
+        command.args(arguments.split_whitespace());
+        let pairs = variables.split_whitespace().filter_map(|pair| pair.split_once('='));
+        command.envs(pairs);
+        Job::start_command(command)
+    };
+    each.iter().map(start).collect()
+}
+
+fn port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn torchs(world: u32, master_port: u16, run: &str) -> Vec<String> {
+    let variables = |rank| {
+        format!(
+            "RANK={rank} WORLD_SIZE={world} LOCAL_RANK={rank} MASTER_ADDR=127.0.0.1 MASTER_PORT={master_port} TORCHELASTIC_RUN_ID={run}"
+        )
+    };
+    (0..world).map(variables).collect()
+}
+
+#[test]
+fn two_jobs_of_one_port_do_not_meet() {
+    // as two torchruns would have it that were given the same port
+    let master_port = port();
+    let one = started_by_hand("train --steps 5 --json", &torchs(4, master_port, "one"));
+    let other =
+        started_by_hand("train --steps 5 --json --seed 2", &torchs(4, master_port, "other"));
+    let digests: Vec<String> = [one, other]
+        .into_iter()
+        .map(|jobs| {
+            let mut ended = jobs.into_iter().map(|job| job.end(LONG_LIMIT));
+            let json = ended.next().unwrap().json();
+            for silent in ended {
+                assert!(silent.status.success() && silent.stdout.is_empty(), "{}", silent.stderr);
+            }
+            json["weights_sha256"].as_str().unwrap().to_string()
+        })
+        .collect();
+    assert_eq!(digests[0], plain_digest());
+    assert_ne!(digests[1], plain_digest(), "another seed");
+}
+
+#[test]
+fn a_tracker_of_ps_lite_gives_ranks_as_they_come() {
+    let root = port();
+    let roles = ["scheduler", "server", "worker", "worker", "server"];
+    let each = roles.map(|role| {
+        format!(
+            "DMLC_ROLE={role} DMLC_PS_ROOT_URI=127.0.0.1 DMLC_PS_ROOT_PORT={root} DMLC_NUM_WORKER=2 DMLC_NUM_SERVER=2"
+        )
+    });
+    let mut jobs = started_by_hand("train --steps 5 --json", &each).into_iter();
+    let ended = jobs.next().unwrap().end(LONG_LIMIT);
+    assert_eq!(ended.json()["weights_sha256"], plain_digest());
+    let line = "started by a ps-lite tracker: 5 processes, the scheduler is the launcher at ";
+    assert!(ended.stderr.contains(line), "{}", ended.stderr);
+    assert!(jobs.all(|job| job.end(LIMIT).status.success()));
+}
+
+#[test]
+fn the_user_is_told_once_what_cannot_be_right() {
+    let mut jobs = started_by_hand("train --steps 0", &torchs(3, port(), "run")).into_iter();
+    let ended = jobs.next().unwrap().end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.last_line().contains("--steps must be at least 1"), "{}", ended.stderr);
+    for other in jobs {
+        let ended = other.end(LIMIT);
+        assert_eq!((ended.status.code(), ended.stderr.as_str()), (Some(1), ""));
+    }
+}
+
+#[test]
+fn half_an_environment_is_the_users_mistake() {
+    let half = ["RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=2000".to_string()];
+    let job = started_by_hand("train --steps 5", &half).pop().unwrap();
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2));
+    assert!(ended.last_line().contains("WORLD_SIZE is not"), "{}", ended.stderr);
+    let job = started_by_hand("train --steps 2 --no-detect --json", &half).pop().unwrap();
+    assert_eq!(job.end(LONG_LIMIT).json()["workers"], 2, "it starts its own");
+}
+
+#[test]
+fn what_launch_says_of_this_process_and_what_it_runs() {
+    let variables = ["SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_LOCALID=1 SLURM_STEP_NODELIST=node[03-04] MASTER_PORT=3000"
+        .to_string()];
+    let ended = started_by_hand("launch --detect", &variables).pop().unwrap().end(LIMIT);
+    let says =
+        "srun: rank 2 of 4 members, local rank 1; the launcher is at node03, port 3000 to 3007\n";
+    assert_eq!(ended.stdout, says, "{}", ended.stderr);
+    let nobody = Job::start("launch --detect").end(LIMIT);
+    assert!(nobody.stdout.starts_with("nobody started several processes"), "{}", nobody.stdout);
+
+    let run = Job::start("launch --hosts localhost,127.0.0.1 train --steps 5 --json");
+    let ended = run.end(LONG_LIMIT);
+    assert_eq!(ended.json()["weights_sha256"], plain_digest());
+    let unknown = Job::start("launch --hosts localhost models").end(LIMIT);
+    assert_eq!(unknown.status.code(), Some(2), "it has no hosts: {}", unknown.stderr);
+}

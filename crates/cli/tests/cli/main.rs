@@ -1,0 +1,20 @@
+//! The program as its users have it: real processes, and what they leave behind.
+#![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
+
+mod bad_input;
+mod bench;
+mod clients;
+mod doctor;
+mod evaluation;
+mod exchanges;
+mod failure;
+mod hosts;
+mod launchers;
+mod models;
+mod report;
+mod show;
+mod simulate;
+mod store;
+mod support;
+mod trace;
+mod train;

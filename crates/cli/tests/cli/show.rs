@@ -1,0 +1,127 @@
+//! What the program shows without training: the graph, the models, its help.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::support::Job;
+
+fn shown(arguments: &str) -> String {
+    let ended = Job::start(arguments).end(Duration::from_secs(60));
+    assert!(ended.status.success(), "{arguments}: {}", ended.stderr);
+    ended.stdout
+}
+
+#[test]
+fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
+    // (exchange, edges, of which by reference, by a write, of nothing but an order)
+    let cases = [
+        // a bias of 40 bytes goes to each of 2 workers, and its gradient back; each worker says when it
+        // has read two layers' weights
+        ("--exchange zero-copy", 28, 20, 4, 4),
+        ("--exchange write", 24, 0, 24, 0),
+        ("--transport tcp", 24, 0, 24, 0),
+        ("--exchange copy", 24, 0, 24, 0),
+    ];
+    for (options, count, by_reference, written, signals) in cases {
+        let text = shown(&format!("graph --workers 2 --servers 2 {options}"));
+        let edges: Vec<&str> = text.lines().filter(|line| line.contains(" → ")).skip(1).collect();
+        assert_eq!(edges.len(), count, "{options}:\n{text}");
+        let of = |what: &str| edges.iter().filter(|edge| edge.contains(what)).count();
+        assert_eq!((of("  by reference  "), of("the sender's+")), (by_reference, by_reference));
+        assert_eq!((of("one write  "), of("  registered+")), (written, written), "{text}");
+        assert_eq!((of("  signal  "), of("  no bytes")), (signals, signals), "{text}");
+        assert_eq!(of("  proved"), by_reference + written, "{text}");
+        let copied = if options == "--exchange copy" { 24 } else { 0 };
+        assert_eq!(of("a copy, one write"), copied, "{text}");
+        let weight = edges.iter().find(|edge| edge.trim_start().starts_with("hidden2/weight"));
+        for part in ["server 0 → worker 0", "f32[2048×2048]", "16777216"] {
+            assert!(weight.unwrap().contains(part), "{weight:?}");
+        }
+        let step = match by_reference {
+            0 => "a training step: 24 sends; 66.4 MiB written, 0 B by reference",
+            _ => "a training step: 28 sends; 160 B written, 66.4 MiB by reference",
+        };
+        assert!(text.contains(step), "{text}");
+        for reason in [
+            ("zero-copy", "size known, memory shared"),
+            ("tcp", "size known, memory not shared"),
+            ("write", "size known, told to write"),
+        ] {
+            assert!(!options.ends_with(reason.0) || text.contains(reason.1), "{text}");
+        }
+        assert!(text.contains(" peak ") && text.contains(" sum"), "{text}");
+    }
+    // on six servers a layer's weights and the gradient before it are apart: credits
+    let apart = shown("graph --workers 1 --servers 6 --exchange write");
+    assert!(apart.contains("credit after"), "{apart}");
+    let by_message = shown("graph --exchange grpc-rdma");
+    assert!(by_message.contains("a message, grpc-rdma"), "{by_message}");
+    assert!(by_message.contains(" in messages,"), "{by_message}");
+    assert!(shown("graph --async --workers 3").contains("once for each of 3 workers"));
+    assert!(shown("graph --strategy local").contains("nothing crosses"));
+}
+
+#[test]
+fn the_drawing_has_every_node_once_and_every_crossing() {
+    let dot = shown("graph --workers 1 --servers 1 --exchange write --dot");
+    assert!(dot.starts_with("digraph plan {") && dot.trim_end().ends_with('}'), "{dot}");
+    assert_eq!(dot.matches('{').count(), dot.matches('}').count());
+    assert_eq!(dot.matches("subgraph cluster_").count(), 2);
+    assert_eq!(dot.matches("style=bold").count(), 12);
+    assert_eq!(dot.matches("\\nRdmaSend").count(), 12);
+    assert_eq!(dot.matches("\\nRdmaRecv").count(), 12);
+}
+
+#[test]
+fn the_models_are_listed_to_the_byte() {
+    let text = shown("models");
+    let mlp = text.lines().find(|line| line.trim_start().starts_with("mlp")).unwrap();
+    let fields: Vec<&str> = mlp.split_whitespace().collect();
+    // 784·2048 + 2048 + 2048² + 2048 + 2048·10 + 10 numbers of 4 bytes
+    assert_eq!(fields[fields.len() - 3..], ["6", "5824522", "22.22"], "{mlp}");
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
+        .args(["graph", "--dot", "--workers", "40", "--batch", "4"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0; 8]).unwrap();
+    drop(stdout);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty());
+}
+
+#[test]
+fn a_job_goes_on_when_nobody_reads_what_it_says() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tensorwire"))
+        .args(["train", "--steps", "30", "--batch", "8", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("\"steps\":30"));
+}
+
+#[test]
+fn help_teaches() {
+    for (arguments, says) in [
+        ("--help", ["train", "graph"]),
+        ("train --help", ["Examples:", "Exit status:"]),
+        ("bench transfer --help", ["reduce_max", "--sizes"]),
+        ("doctor --help", ["--peer node1", "Findings:"]),
+    ] {
+        let text = shown(arguments);
+        assert!(says.iter().all(|part| text.contains(part)), "{text}");
+        assert!(!text.contains("member"), "members are no command for people: {text}");
+    }
+}

@@ -1,0 +1,112 @@
+//! `tensorwire simulate` as a user sees it: tables, lines of JSON, networks from files, mistakes.
+
+use std::time::Duration;
+
+use crate::support::Job;
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn shown(arguments: &str) -> String {
+    let ended = Job::start(arguments).end(PATIENCE);
+    assert!(ended.status.success(), "{arguments}: {}", ended.stderr);
+    ended.stdout
+}
+
+fn refused(arguments: &str) -> String {
+    let ended = Job::start(arguments).end(PATIENCE);
+    assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
+    ended.stderr
+}
+
+#[test]
+fn every_strategy_is_simulated_up_to_4096_workers() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("lines.jsonl");
+    let text = shown(&format!(
+        "simulate --model mlp --strategy ps,dist-sgd,allreduce,mpi-sgd --workers 2,64,4096 --compute-ms 20 \
+         --algorithm halving-doubling --servers 2 --json {}",
+        json.display()
+    ));
+    assert!(text.contains("bottleneck") && text.contains("4096"), "{text}");
+    let lines = std::fs::read_to_string(&json).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(lines.len(), 12);
+    for line in &lines {
+        assert_eq!((&line["bench"], &line["cluster"]), (&"simulate".into(), &"rdma-100g".into()));
+        let number = |name: &str| line[name].as_f64().unwrap();
+        assert!(number("step_s") > 0.0 && number("compute_s") > 0.0, "{line}");
+        assert!((number("efficiency") - number("compute_s") / number("step_s")).abs() < 1e-9);
+        assert!(line["measured_step_s"].is_null() && line["bottleneck"].is_string(), "{line}");
+    }
+    let step = |strategy: &str, workers: u32| {
+        let is = |l: &&Value| l["strategy"] == strategy && l["workers"] == workers;
+        lines.iter().find(is).unwrap()["step_s"].as_f64().unwrap()
+    };
+    assert!(step("ps", 4096) > 10.0 * step("ps", 64), "two servers for all");
+    assert!(step("allreduce", 4096) < 2.0 * step("allreduce", 64));
+}
+
+#[test]
+fn the_papers_speed_up_is_shown_beside_ours() {
+    let text = shown("simulate --model lstm --preset paper-xue --workers 8 --servers 8");
+    assert!(text.contains("paper") && text.contains(" 5.0 "), "{text}");
+}
+
+#[test]
+fn a_network_that_was_measured_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("here.toml");
+    let written = shown(&format!("simulate --calibrate {}", path.display()));
+    assert!(written.contains("by_reference = true") && written.contains("[machine]"), "{written}");
+    let simulate = format!("simulate --compute-ms 20 --workers 2 --network {}", path.display());
+    assert!(shown(&simulate).contains("mlp on here"));
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("copy_gbs = ", "copy_gbs = -")).unwrap();
+    assert!(refused(&simulate).contains("machine.copy_gbs must be from 1e-6 to 1e6 GB/s, not -"));
+    std::fs::write(&path, "name = 3").unwrap();
+    assert!(refused(&simulate).contains("--calibrate"));
+    std::fs::remove_file(&path).unwrap();
+    assert!(refused(&simulate).contains("--calibrate"));
+}
+
+#[test]
+fn a_step_is_simulated_beside_one_that_is_measured() {
+    let text = shown(
+        "simulate --model mlp --batch 64 --preset loopback --workers 2 --servers 2 --validate",
+    );
+    let row = text.lines().find(|line| line.trim_start().starts_with("ps ")).unwrap();
+    assert!(text.contains("measured") && row.contains(" %"), "{text}");
+    // one worker alone is measured, whatever its group is told
+    for group in ["mpi-sgd --clients 2", "allreduce --algorithm ring"] {
+        let text = shown(&format!("simulate --preset loopback --workers 4 --strategy {group}"));
+        assert!(text.contains("mlp on loopback"), "{text}");
+    }
+}
+
+#[test]
+fn mistakes_are_said_in_a_line() {
+    for (arguments, says) in [
+        ("simulate --model nothing --compute-ms 1", "known models"),
+        ("simulate --model seq2seq --compute-ms 1", "known only when it exists"),
+        ("simulate --model mlp --preset paper-xue", "--compute-ms"),
+        ("simulate --compute-ms 0", "--compute-ms must be from 1e-9 to 1e9 ms, not 0.0"),
+        ("simulate --compute-ms 1e308", "--compute-ms must be from 1e-9 to 1e9 ms"),
+        ("simulate --compute-ms 1 --servers 100", "--servers"),
+        ("simulate --compute-ms 1 --validate", "--calibrate"),
+        ("simulate --compute-ms 1 --strategy mpi-sgd --workers 8 --clients 3", "divide"),
+        ("simulate --compute-ms 1 --strategy mpi-sgd --workers 2 --clients 4", "--clients"),
+        ("simulate --compute-ms 1 --strategy allreduce --algorithm shared", "--algorithm shared"),
+        ("simulate --strategy allreduce --exchange copy", "--exchange copy is no way of a group"),
+        ("simulate --strategy allreduce --exchange grpc-rdma", "(--strategy allreduce)"),
+        ("simulate --strategy ps,mpi-sgd --exchange zero-copy,grpc-tcp", "(--strategy mpi-sgd)"),
+        ("simulate --strategy ps,allreduce --clients 2", "--clients is for --strategy mpi-sgd"),
+        ("simulate --strategy ps,dist-sgd --algorithm ring", "--algorithm is for --strategy allr"),
+        ("simulate --strategy allreduce --servers 2", "--servers is for --strategy ps"),
+        ("simulate --preset loopback --validate --exchange copy", "--validate measures --exchange"),
+    ] {
+        let said = refused(arguments);
+        assert!(said.contains(says), "{arguments}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}

@@ -1,0 +1,202 @@
+//! Training with real processes: the same bits on every transport, partition and repetition; near to
+//! the same arithmetic in another order; files whole; nothing copied.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::support::{Ended, Job};
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+fn train(arguments: &str) -> Ended {
+    Job::start(&format!("train --json {arguments}")).end(LIMIT)
+}
+
+fn hash(arguments: &str) -> String {
+    train(arguments).json()["weights_sha256"].as_str().unwrap().to_string()
+}
+
+#[test]
+fn the_same_bits_on_every_transport_and_repetition_and_as_the_local_fold() {
+    // the last two need credits: a layer's weights and its predecessor's gradient on two servers
+    for (workers, servers, batch) in [(1, 1, 16), (2, 2, 32), (3, 3, 8), (2, 6, 8)] {
+        let job = format!("--workers {workers} --servers {servers} --batch {batch} --steps 7");
+        let local = hash(&format!("--strategy local {job}"));
+        for transport in ["shm", "tcp"] {
+            for exchange in ["zero-copy", "write", "copy"] {
+                let ps = hash(&format!("{job} --transport {transport} --exchange {exchange}"));
+                assert_eq!(ps, local, "{job} over {transport}, {exchange}");
+            }
+        }
+        let again = hash(&job);
+        assert_eq!(again, local, "{job}, repeated");
+    }
+    let other = hash("--workers 2 --batch 32 --steps 7 --seed 2");
+    assert_ne!(other, hash("--workers 2 --batch 32 --steps 7"), "the seed matters");
+}
+
+/// W workers of batch b against one replica of batch W·b: the same sums in another order. One step
+/// changes a weight by rate × a mean of up to 64 terms; the two orders differ by a few units in the
+/// last place of that mean (2^-24 × ~64, relative), and ten steps of momentum 0.9 and the network's
+/// own feedback amplify it by about a hundred. Weights are below 0.5, so 1e-4 absolute is some 50
+/// times what rounding explains and a thousandth of what ten steps move a weight.
+const REORDERING_TOLERANCE: f32 = 1e-4;
+
+#[test]
+fn two_workers_agree_with_one_replica_of_twice_the_batch_to_rounding() {
+    let folder = tempfile::tempdir().unwrap();
+    let save = |name: &str, arguments: &str| -> Vec<f32> {
+        let path = folder.path().join(name);
+        train(&format!("--steps 10 --save {} {arguments}", path.display())).json();
+        weights(&path)
+    };
+    let two = save("two", "--workers 2 --batch 32");
+    let one = save("one", "--strategy local --workers 1 --batch 64");
+    let start = save("start", "--strategy local --workers 1 --batch 64 --lr 1e-30");
+    let distance =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+    assert!(distance(&two, &one) <= REORDERING_TOLERANCE, "{}", distance(&two, &one));
+    assert!(distance(&start, &one) > 100.0 * REORDERING_TOLERANCE, "training moves the weights");
+}
+
+#[test]
+fn the_digits_are_learned() {
+    let result = train("").json();
+    let accuracy = result["test_accuracy"].as_f64().unwrap();
+    assert!(accuracy >= 0.955, "{result}");
+    for (field, value) in [("steps", 220), ("workers", 2), ("servers", 2), ("batch", 64)] {
+        assert_eq!(result[field], value, "{field}");
+    }
+    assert_eq!((&result["strategy"], &result["transport"]), (&"ps".into(), &"shm".into()));
+    assert_eq!((&result["exchange"], &result["bytes_copied"]), (&"zero-copy".into(), &0.into()));
+    assert!(result["final_loss"].as_f64().unwrap() < 0.05, "{result}");
+    assert!(result["samples_per_second"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn the_runtime_copies_nothing_and_the_baseline_copies_each_tensor_once() {
+    for transport in ["shm", "tcp"] {
+        let run = |exchange: &str| {
+            train(&format!("--steps 3 --transport {transport} --exchange {exchange}")).json()
+        };
+        assert_eq!(run("zero-copy")["bytes_copied"], 0);
+        let copied = run("copy");
+        // 4,349,962 parameters of 4 bytes; three steps to and from two workers, and one fetch
+        let sent: u64 = 4_349_962 * 4 * (3 * 4 + 1);
+        assert_eq!(copied["bytes_copied"], sent);
+        assert_eq!(copied["bytes_written"], sent);
+    }
+}
+
+/// Each worker at its own pace: what comes out depends on who was first, but it learns; and one worker
+/// alone is never early or late.
+#[test]
+fn asynchronous_workers_learn_and_one_alone_has_the_bits_of_synchronous_training() {
+    for transport in ["shm", "tcp"] {
+        let result =
+            train(&format!("--async --workers 3 --epochs 8 --transport {transport}")).json();
+        assert_eq!((&result["async"], &result["steps"]), (&true.into(), &56.into()));
+        assert_eq!(result["bytes_copied"], 0);
+        assert!(result["test_accuracy"].as_f64().unwrap() > 0.9, "{result}");
+        let alone = format!("--workers 1 --servers 3 --batch 8 --steps 9 --transport {transport}");
+        assert_eq!(hash(&format!("--async {alone}")), hash(&alone));
+    }
+}
+
+#[test]
+fn weights_are_saved_whole_and_loaded_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let path = path.display();
+    let first = hash(&format!("--steps 4 --save {path}"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // a step that moves nothing ends with what was loaded, on any number of servers
+    for servers in [1, 2, 5] {
+        let loaded = hash(&format!("--steps 1 --lr 1e-45 --load {path} --servers {servers}"));
+        assert_eq!(loaded, first);
+    }
+    let local = hash(&format!("--steps 1 --lr 1e-45 --load {path} --strategy local"));
+    assert_eq!(local, first);
+}
+
+#[test]
+fn metrics_are_one_line_a_step_and_a_summary() {
+    for strategy in ["local", "ps"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.jsonl");
+        let arguments = format!("--strategy {strategy} --steps 25 --metrics {}", path.display());
+        let result = train(&arguments).json();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 26);
+        for (index, line) in lines[..25].iter().enumerate() {
+            assert_eq!(line["step"], index + 1);
+            assert_eq!(line["epoch"], index / 11 + 1);
+            assert!(line["loss"].as_f64().unwrap().is_finite());
+        }
+        assert_eq!(lines[25]["summary"], result);
+    }
+}
+
+#[test]
+fn metrics_say_of_each_step_how_the_workers_waited_and_it_adds_up() {
+    for strategy in ["local", "ps"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.jsonl");
+        let arguments = format!("--strategy {strategy} --steps 9 --metrics {}", path.display());
+        let result = train(&arguments).json();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let steps: Vec<serde_json::Value> =
+            text.lines().take(9).map(|line| serde_json::from_str(line).unwrap()).collect();
+        // times are counted in nanoseconds
+        let number = |line: &serde_json::Value, field: &str| {
+            let scale = if field.ends_with("_us") { 1e3 } else { 1.0 };
+            (line[field].as_f64().unwrap() * scale).round() as u64
+        };
+        for field in ["polls", "poll_misses", "waits", "poll_us", "wait_us"] {
+            let sum: u64 = steps.iter().map(|step| number(step, field)).sum();
+            assert_eq!(sum, number(&result, field), "{strategy}: {field}");
+            assert!(strategy == "ps" || sum == 0, "nothing crosses: {field}");
+        }
+        for step in &steps {
+            // each of two workers receives six variables
+            let found = number(step, "polls") - number(step, "poll_misses");
+            assert!(strategy == "local" || found >= 12, "{step}");
+        }
+    }
+}
+
+#[test]
+fn mnists_own_files_train() {
+    let folder = tempfile::tempdir().unwrap();
+    write_idx(folder.path(), "train", 96);
+    write_idx(folder.path(), "t10k", 24);
+    let data = format!("--data mnist:{} --batch 8 --steps 6", folder.path().display());
+    let ps = train(&data).json();
+    assert_eq!(
+        ps["weights_sha256"],
+        train(&format!("{data} --strategy local")).json()["weights_sha256"]
+    );
+}
+
+/// `count` images of 28×28, each a bright column at its label.
+fn write_idx(folder: &Path, split: &str, count: u32) {
+    let mut images = [0x0803u32, count, 28, 28].map(u32::to_be_bytes).concat();
+    let mut labels = [0x0801u32, count].map(u32::to_be_bytes).concat();
+    for sample in 0..count {
+        let label = sample % 10;
+        labels.push(label as u8);
+        images.extend((0..28 * 28).map(|pixel| if pixel % 28 == label * 2 { 255 } else { 0 }));
+    }
+    std::fs::write(folder.join(format!("{split}-images-idx3-ubyte")), images).unwrap();
+    std::fs::write(folder.join(format!("{split}-labels-idx1-ubyte")), labels).unwrap();
+}
+
+/// All numbers of a safetensors file: an 8-byte header length, the header, the numbers.
+fn weights(path: &Path) -> Vec<f32> {
+    let bytes = std::fs::read(path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let numbers = bytes[8 + header..].chunks_exact(4);
+    numbers.map(|number| f32::from_le_bytes(number.try_into().unwrap())).collect()
+}

@@ -1,0 +1,345 @@
+//! Elastic averaging (Zhang et al. 2015; Mamidala et al. §5 and Figure 8): weights of a client's own, and a centre in
+//! the store. Every so many steps its master pulls the centre and pushes its weights, by which the servers move the
+//! centre (eq. 2); the centre is spread in the client, and every worker moves its weights towards it (eq. 3).
+
+use std::sync::Arc;
+
+use tensorwire_base::Deadline;
+use tensorwire_collectives::{Call, VectorId};
+use tensorwire_graph::{NodeId, Op};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
+use tensorwire_memory::{Arena, Buffer, LoanError, Place, TensorMut, TensorRef};
+use tensorwire_runtime::{Session, SessionError};
+use tensorwire_tensor::TensorSpec;
+
+use crate::carried::Carried;
+use crate::config;
+use crate::group::{ClientError, SharedGroup};
+use crate::job::TrainError;
+
+/// Bytes between the beginnings of two vectors are a multiple of this: a cache line.
+const ALIGNMENT: usize = 64;
+
+/// One of the weights here.
+pub(super) struct Weight {
+    pub(super) key: Key,
+    pub(super) name: String,
+    pub(super) spec: TensorSpec,
+    pub(super) node: NodeId,
+}
+
+/// A worker's way to the centre.
+pub(super) struct Averaging {
+    how: config::Averaging,
+    kernels: Arc<Kernels>,
+    /// Of a client's master.
+    pub(super) store: Option<KvWorker>,
+    /// Of whoever is not alone in its client.
+    group: Option<SharedGroup>,
+    weights: Vec<Weight>,
+    /// By weight: where the centre is put down, and the group's name for that.
+    centres: Vec<Buffer>,
+    vectors: Vec<VectorId>,
+    /// By weight, at a master: what is pushed from.
+    pushed: Vec<Buffer>,
+    carried: Carried,
+}
+
+impl Weight {
+    fn value(&self) -> ValueSpec {
+        ValueSpec::dense(self.spec.dtype, self.spec.elements())
+    }
+
+    fn lent(&self, source: &LoanError) -> StoreError {
+        StoreError::Update(format!("'{}': {source}", self.name))
+    }
+}
+
+impl Averaging {
+    /// A worker that averages `weights`, with room for the centre. All members of a client come here at once.
+    pub(super) fn open(
+        how: config::Averaging,
+        kernels: Arc<Kernels>,
+        (mut store, group): (Option<KvWorker>, Option<SharedGroup>),
+        weights: Vec<Weight>,
+        (carried, deadline): (Carried, Deadline),
+    ) -> Result<Averaging, TrainError> {
+        let (mut pushed, mut centres, mut vectors) = (Vec::new(), Vec::new(), Vec::new());
+        if let Some(store) = &mut store {
+            for weight in &weights {
+                pushed.push(store.alloc(&weight.value())?);
+                if group.is_none() {
+                    centres.push(store.alloc(&weight.value())?);
+                }
+            }
+        }
+        if let Some(group) = &group {
+            let mut group = group.lock();
+            let mut places = Vec::with_capacity(weights.len());
+            let mut end = 0;
+            for weight in &weights {
+                places.push(Place { offset: end, bytes: weight.spec.bytes() });
+                end += weight.spec.bytes().next_multiple_of(ALIGNMENT);
+            }
+            let slab = group.alloc(end).map_err(ClientError::from)?;
+            let arena = Arena::new(&slab, &places).map_err(SessionError::from)?;
+            centres = arena.into_buffers();
+            vectors = group.bind(&centres, deadline).map_err(ClientError::from)?;
+        }
+        Ok(Averaging { how, kernels, store, group, weights, centres, vectors, pushed, carried })
+    }
+
+    /// Before `step`, from 1: in the first, and in every `interval`th from there.
+    pub(super) fn before(
+        &mut self,
+        step: u64,
+        session: &mut Session,
+        deadline: Deadline,
+    ) -> Result<(), TrainError> {
+        if !(step - 1).is_multiple_of(self.how.interval) {
+            return Ok(());
+        }
+        self.fetch(deadline, true)?;
+        let mut pushes = Vec::new();
+        for (index, weight) in self.weights.iter().enumerate() {
+            let (_, mut here) = session.write(weight.node.into())?;
+            if let (Some(store), Some(from)) = (&mut self.store, self.pushed.get(index)) {
+                from.write().map_err(|error| weight.lent(&error))?.copy_from_slice(&here);
+                pushes.push(store.push(&[weight.key], &[vec![from.clone()]], 0)?);
+                self.carried.to_store(here.len());
+            }
+            let bad = |source| TrainError::Tensor { name: weight.name.clone(), source };
+            let centre = self.centres[index].read().map_err(|error| weight.lent(&error))?;
+            let centre = TensorRef::new(&weight.spec, &centre).map_err(bad)?;
+            let here = TensorMut::new(&weight.spec, &mut here).map_err(bad)?;
+            let op = Op::ApplyAverage { rate: self.how.alpha };
+            let moved = self.kernels.run(&op, &[centre], &mut [here]);
+            moved.map_err(|error| StoreError::Update(format!("'{}': {error}", weight.name)))?;
+        }
+        // nothing moves them while the next steps are computed
+        if let Some(store) = &mut self.store {
+            pushes.into_iter().try_for_each(|push| store.wait(push, deadline))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the weights here what the centre is: of all members of a client at once, or of a master `alone`.
+    pub(super) fn adopt(
+        &mut self,
+        session: &mut Session,
+        alone: bool,
+        deadline: Deadline,
+    ) -> Result<(), TrainError> {
+        self.fetch(deadline, !alone)?;
+        for (weight, centre) in self.weights.iter().zip(&self.centres) {
+            let (_, mut here) = session.write(weight.node.into())?;
+            here.copy_from_slice(&centre.read().map_err(|error| weight.lent(&error))?);
+        }
+        Ok(())
+    }
+
+    /// The weights here become what the centre is for a while; gives what they were, for
+    /// [`Averaging::restore`]. Of a master.
+    pub(super) fn look_at_centre(
+        &mut self,
+        session: &mut Session,
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, TrainError> {
+        let mut own = Vec::with_capacity(self.weights.len());
+        for weight in &self.weights {
+            own.push(session.read(weight.node.into())?.1.to_vec());
+        }
+        self.adopt(session, true, deadline)?;
+        Ok(own)
+    }
+
+    /// The weights here become what they were.
+    pub(super) fn restore(&self, session: &Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
+        for (weight, own) in self.weights.iter().zip(own) {
+            session.write(weight.node.into())?.1.copy_from_slice(own);
+        }
+        Ok(())
+    }
+
+    /// Brings the centre here: from the store, and to the others of the client if it is to be spread.
+    fn fetch(&mut self, deadline: Deadline, spread: bool) -> Result<(), TrainError> {
+        let mut pulls = Vec::new();
+        if let Some(store) = &mut self.store {
+            for (weight, centre) in self.weights.iter().zip(&self.centres) {
+                pulls.push(store.pull(&[weight.key], &[vec![centre.clone()]], 0)?);
+                self.carried.to_store(weight.spec.bytes());
+            }
+        }
+        let mut spreads = Vec::new();
+        for index in 0..self.weights.len() {
+            if let (Some(store), Some(pull)) = (&mut self.store, pulls.get(index)) {
+                store.wait(*pull, deadline)?;
+            }
+            if let (Some(group), true) = (&self.group, spread) {
+                if self.store.is_none() {
+                    self.carried.spread(self.weights[index].spec.bytes());
+                }
+                let started = group.lock().start(self.vectors[index], Call::Broadcast { root: 0 });
+                spreads.push(started.map_err(ClientError::from)?);
+            }
+        }
+        for ticket in spreads {
+            if let Some(group) = &self.group {
+                group.lock().wait(ticket, deadline).map_err(ClientError::from)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tensorwire_graph::{
+        Cluster, Graph, Hint, Init, PlanOptions, Rule, RunId, RunSpec, place, plan,
+    };
+    use tensorwire_kernels::KernelChoice;
+    use tensorwire_memory::Slab;
+    use tensorwire_runtime::{SessionOptions, Storage};
+    use tensorwire_tensor::DType;
+
+    use super::*;
+    use crate::store::{Arithmetic, SnapshotFiles, StoreRule, StoreRules};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const RATE: f64 = 0.1;
+    const CURVATURE: f64 = 1.5;
+    const TARGET: f64 = 3.0;
+    const ALPHA: f64 = 0.25;
+
+    /// A session whose run is a step down CURVATURE/2·(w − TARGET)².
+    fn quadratic(spec: &TensorSpec, kernels: Arc<Kernels>) -> Session {
+        let mut graph = Graph::new();
+        let here = Hint::Replica(0);
+        let w = graph.variable_at("w", here, spec.clone(), Init::Zeros).unwrap();
+        let fill = Op::Fill { value: TARGET, spec: spec.clone() };
+        let target = graph.add("target", here, fill, &[]).unwrap();
+        let error = graph.add("error", here, Op::Sub, &[w, target.into()]).unwrap();
+        let by = Op::Scale { by: CURVATURE };
+        let gradient = graph.add("gradient", here, by, &[error.into()]).unwrap();
+        let apply = Op::Apply { rule: Rule::Sgd { rate: RATE } };
+        let update = graph.add("update", Hint::With(w.node), apply, &[w, gradient.into()]).unwrap();
+        let cluster = Cluster::Workers { workers: 1 };
+        let placed = place(&graph, cluster).unwrap();
+        let roots = vec![update];
+        let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+        let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+        let registered = Slab::anonymous(plan.parts[0].memory.registered_bytes).unwrap();
+        let storage = Storage::new(&plan.parts[0], &registered).unwrap();
+        let options = SessionOptions {
+            step_deadline: PATIENCE,
+            timeline: false,
+            dynamic_bytes_max: 1 << 20,
+            variables_shared: false,
+        };
+        Session::new(&plan, 0, storage, kernels, None, options).unwrap()
+    }
+
+    /// A store of one worker, with a centre of these numbers.
+    fn store(centre: &[f64], kernels: &Arc<Kernels>) -> KvWorker {
+        let arithmetic = || Box::new(Arithmetic::new(kernels.clone()));
+        let mut store = KvWorker::local(arithmetic(), Box::new(SnapshotFiles), arithmetic());
+        let value = ValueSpec::dense(DType::F64, centre.len());
+        let first = store.alloc(&value).unwrap();
+        first.write().unwrap().copy_from_slice(bytemuck::cast_slice(centre));
+        let rules = StoreRules::all(StoreRule::Elastic { alpha: ALPHA });
+        let ticket = store.set_optimizer(&rules.to_bytes());
+        store.wait(ticket, soon()).unwrap();
+        let ticket = store.init(&[(Key(0), value)], Some(&[first])).unwrap();
+        store.wait(ticket, soon()).unwrap();
+        store
+    }
+
+    fn soon() -> Deadline {
+        Deadline::after(PATIENCE)
+    }
+
+    type Matrix = [[f64; 2]; 2];
+
+    fn product(a: Matrix, b: Matrix) -> Matrix {
+        [0, 1].map(|i| [0, 1].map(|j| a[i][0] * b[0][j] + a[i][1] * b[1][j]))
+    }
+
+    fn power(base: Matrix, exponent: u32) -> Matrix {
+        match exponent {
+            0 => [[1.0, 0.0], [0.0, 1.0]],
+            _ if exponent.is_multiple_of(2) => power(product(base, base), exponent / 2),
+            _ => product(base, power(base, exponent - 1)),
+        }
+    }
+
+    fn averaging(interval: u64, centre: &[f64]) -> (Averaging, Session) {
+        let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
+        let spec = TensorSpec::new(DType::F64, &[centre.len()]).unwrap();
+        let session = quadratic(&spec, kernels.clone());
+        let node = session.node("w").unwrap();
+        let weight = Weight { key: Key(0), name: "w".into(), spec, node };
+        let how = config::Averaging { interval, alpha: ALPHA };
+        let store = store(centre, &kernels);
+        let ends = (Some(store), None);
+        let ends_at = (Carried::default(), soon());
+        (Averaging::open(how, kernels, ends, vec![weight], ends_at).unwrap(), session)
+    }
+
+    fn numbers(session: &Session) -> Vec<f64> {
+        let (_, bytes) = session.read(session.node("w").unwrap().into()).unwrap();
+        bytes.as_chunks().0.iter().map(|word| f64::from_le_bytes(*word)).collect()
+    }
+
+    /// With an interval of 1 a step takes the distances of weight and centre from the target, e and f, to
+    /// ((1 − h)·((1 − α)·e + α·f), α·e + (1 − α)·f), where h = RATE·CURVATURE: eq. 2 and eq. 3 of the same
+    /// centre, then a step of gradient descent. So after n steps they are the n-th power of that matrix.
+    #[test]
+    fn weight_and_centre_go_as_their_closed_form_says() {
+        let first = [0.0, -2.0, 10.0, TARGET];
+        let (mut averaging, mut session) = averaging(1, &first);
+        averaging.adopt(&mut session, false, soon()).unwrap();
+        assert_eq!(numbers(&session), first, "it begins at the centre");
+        let h = RATE * CURVATURE;
+        let step = [[(1.0 - h) * (1.0 - ALPHA), (1.0 - h) * ALPHA], [ALPHA, 1.0 - ALPHA]];
+        for n in 1..=40 {
+            averaging.before(u64::from(n), &mut session, soon()).unwrap();
+            session.run(RunId(0)).unwrap();
+            let [[a, b], _] = power(step, n);
+            for (found, first) in numbers(&session).iter().zip(first) {
+                let wanted = TARGET + (a + b) * (first - TARGET);
+                assert!((found - wanted).abs() < 1e-12, "step {n}: {found}, not {wanted}");
+            }
+        }
+        averaging.adopt(&mut session, true, soon()).unwrap();
+        let [_, [c, d]] = power(step, 40);
+        for (found, first) in numbers(&session).iter().zip(first) {
+            let wanted = TARGET + (c + d) * (first - TARGET);
+            assert!((found - wanted).abs() < 1e-12, "centre: {found}, not {wanted}");
+        }
+    }
+
+    #[test]
+    fn between_two_meetings_nobody_hears_of_the_centre() {
+        let (mut averaging, mut session) = averaging(3, &[1.0]);
+        averaging.adopt(&mut session, false, soon()).unwrap();
+        let mut weight = 1.0;
+        let mut centre = 1.0;
+        for step in 1..=8u64 {
+            let before = averaging.carried.traffic().store_bytes;
+            averaging.before(step, &mut session, soon()).unwrap();
+            let meets = [1, 4, 7].contains(&step);
+            let carried = averaging.carried.traffic().store_bytes - before;
+            assert_eq!(carried, if meets { 16 } else { 0 }, "step {step}");
+            if meets {
+                (weight, centre) =
+                    (weight - ALPHA * (weight - centre), centre + ALPHA * (weight - centre));
+            }
+            session.run(RunId(0)).unwrap();
+            weight -= RATE * CURVATURE * (weight - TARGET);
+            assert!((numbers(&session)[0] - weight).abs() < 1e-12, "step {step}");
+        }
+    }
+}

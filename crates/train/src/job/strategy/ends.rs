@@ -1,0 +1,177 @@
+//! What the members of a store, and of groups, meet each other by: a fabric to the store's other end, one to the group, and
+//! the two ends opened over them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_collectives::GroupStats;
+use tensorwire_fabric::{Endpoint, Fabric};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::wire::WireStats;
+use tensorwire_kvstore::{Checkpoint, KvServer, KvWorker, StoreError};
+use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
+
+use crate::config::{ConfigError, Exchange, TrainConfig};
+use crate::group::{ClientError, SharedGroup, open_group};
+use crate::job::trainer::LAST_WORKER_DEADLINE;
+use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
+use crate::open_part::PartError;
+use crate::report::TrainReport;
+use crate::store::{StoreEnd, StoreOptions, StoreWire, open_store_on};
+use crate::topology::Topology;
+
+/// A member's ends, opened.
+pub(super) enum Ends {
+    Server(Box<KvServer>),
+    /// Of a worker: its end of the store, if it deals with it, and of its group, if it is not alone there.
+    Worker {
+        worker: u32,
+        store: Option<Box<KvWorker>>,
+        group: Option<SharedGroup>,
+    },
+}
+
+/// Opens a member's ends. All members do so at once.
+pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>), TrainError> {
+    let Part { config, topology, .. } = part;
+    let wires = wires(member, config, topology);
+    let (fabric, group) = connect(member, part, &wires)?;
+    let [transport, _] = wires;
+    let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
+    let kernels = Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?;
+    let kernels = Arc::new(kernels);
+    let every = config.store.checkpoint_every;
+    let checkpoint = config.store.checkpoint.as_ref();
+    let checkpoint = checkpoint.map(|at| Checkpoint { path: at.to_string_lossy().into(), every });
+    let options = StoreOptions {
+        transport,
+        over: match config.exchange {
+            Exchange::Zmq => StoreWire::Zmq,
+            _ => StoreWire::ZeroCopy,
+        },
+        mode: topology.store_mode(),
+        big_elements: config.big_elements(),
+        elastic: topology.elastic,
+        checkpoint,
+        kernels: kernels.clone(),
+        digest: crate::open_part::digest(&part.plan),
+    };
+    let store = match member.store() {
+        Some(_) => Some(open_store_on(member, options, fabric)?),
+        None => None,
+    };
+    let store = match store {
+        Some(StoreEnd::Server(server)) => return Ok((Ends::Server(server), kernels)),
+        Some(StoreEnd::Worker(worker)) => Some(worker),
+        None => None,
+    };
+    let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
+    Ok((Ends::Worker { worker, store, group }, kernels))
+}
+
+/// Serves a store until all workers are done.
+pub(super) fn serve(
+    member: &Member,
+    kernels: &Kernels,
+    mut server: KvServer,
+) -> Result<TrainReport, TrainError> {
+    server.serve()?;
+    let mut report = TrainReport::default();
+    add_store(&mut report, &server.stats());
+    server.close(Deadline::after(member.setup_patience()))?;
+    report.kernels = kernels.description();
+    report.peak_bytes = peak_bytes();
+    Ok(report)
+}
+
+/// How a member's two fabrics travel: to the store's other end, and to its client's other workers.
+pub(super) fn wires(
+    member: &Member,
+    config: &TrainConfig,
+    topology: &Topology,
+) -> [WireOptions; 2] {
+    let crowded = member.members_here() > cores();
+    let (masters, servers) = (topology.masters(), topology.servers);
+    let ranks = |range: std::ops::Range<u32>| range.map(Rank).collect::<Vec<Rank>>();
+    let (across, client) = match topology.role(member.rank()) {
+        Role::Server(_) => (ranks(0..masters), Vec::new()),
+        Role::Worker(worker) if worker < masters => {
+            (ranks(masters..masters + servers), topology.group_of(worker))
+        }
+        Role::Worker(worker) => (Vec::new(), topology.group_of(worker)),
+    };
+    let to = |peers: Vec<Rank>, queue_pairs| WireOptions {
+        transport: config.transport,
+        verbs: config.verbs.clone(),
+        arrival: config.arrival,
+        spin: if crowded { Duration::ZERO } else { SPIN },
+        queue_pairs,
+        peers: Peers::These(peers.into_iter().filter(|rank| *rank != member.rank()).collect()),
+    };
+    [to(across, 1), to(client, QUEUE_PAIRS)]
+}
+
+/// What a member's part meets others by: the fabric to the store, if it is connected already, and its client.
+pub(super) fn connect(
+    member: &Member,
+    part: &Part,
+    wires: &[WireOptions; 2],
+) -> Result<(Option<Fabric>, Option<SharedGroup>), TrainError> {
+    let Part { config, topology, .. } = part;
+    let digest = crate::open_part::digest(&part.plan);
+    let [to_store, to_client] = wires;
+    let joined = |error| TrainError::Part(PartError::Member(error));
+    let (across, client) = match (topology.has_store(), topology.is_grouped()) {
+        // whoever opens the store connects it
+        (true, false) => return Ok((None, None)),
+        (true, true) => {
+            let [across, client] =
+                member.connect_all([to_store, to_client], &digest).map_err(joined)?;
+            (Some(across), client)
+        }
+        (false, _) => (None, member.connect(to_client, &digest).map_err(joined)?),
+    };
+    let worker = match topology.role(member.rank()) {
+        Role::Worker(worker) if topology.is_grouped() => worker,
+        _ => return Ok((across, None)),
+    };
+    let deadline = Deadline::after(member.setup_patience());
+    let transport = match client.endpoint() {
+        Endpoint::Shm(_) | Endpoint::Sim => Transport::Shm,
+        Endpoint::Tcp(_) => Transport::Tcp,
+        Endpoint::Verbs(_) => Transport::Verbs,
+    };
+    let (ranks, options) = (topology.group_of(worker), config.group_options(transport));
+    let group = open_group(client, &ranks, member.rank(), options, deadline)?;
+    Ok((across, Some(group)))
+}
+
+/// Adds what went to and from the store.
+pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats) {
+    report.bytes_copied += stats.bytes_copied;
+    report.bytes_written += stats.bytes_direct;
+    report.registered_bytes += stats.registered_bytes;
+}
+
+/// Leaves a group with everything done, and adds what went to its others.
+pub(super) fn leave_group(
+    member: &Member,
+    group: Option<&SharedGroup>,
+    report: &mut TrainReport,
+) -> Result<(), TrainError> {
+    let Some(group) = group else { return Ok(()) };
+    let mut group = group.lock();
+    let GroupStats { bytes_sent, registered_bytes, .. } = group.stats();
+    report.bytes_written += bytes_sent;
+    report.registered_bytes += registered_bytes;
+    let closed = group.close(Deadline::after(member.setup_patience()));
+    Ok(closed.map_err(ClientError::from)?)
+}
+
+/// Waits until all that this worker asked for is done, and every other has come as far.
+pub(super) fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
+    let deadline = Deadline::after(LAST_WORKER_DEADLINE);
+    worker.wait_all(deadline)?;
+    worker.barrier(deadline)
+}

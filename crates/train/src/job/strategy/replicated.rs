@@ -1,0 +1,218 @@
+//! Weights of each worker's own: gradients are all-reduced in the worker's group as they appear, and every member of it
+//! updates alike (`allreduce`); or groups go their own ways and meet at a centre in a store (elastic averaging).
+
+use std::sync::Arc;
+
+use tensorwire_base::Deadline;
+use tensorwire_graph::{NodeId, PlanOptions};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::{Key, KvWorker};
+use tensorwire_launch::Member;
+use tensorwire_memory::Slab;
+use tensorwire_nn::Program;
+use tensorwire_runtime::{Session, SessionError, Storage};
+
+use super::averaging::{Averaging, Weight};
+use super::ends::{self, Ends, add_store, leave_group, meet};
+use super::store::give_values;
+use super::values::{centre_bytes, server_bytes};
+use super::{Connected, SharedBy, Strategy};
+use crate::carried::Carried;
+use crate::config::{self, TrainConfig};
+use crate::group::{ClientError, SharedGroup, Widest, bind_part, member_ports};
+use crate::job::trainer::Trainer;
+use crate::job::worker::{Link, Worker};
+use crate::job::{Part, TrainError, session_options};
+use crate::report::TrainReport;
+use crate::topology::Topology;
+
+pub(super) struct Replicated;
+
+impl Strategy for Replicated {
+    fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
+        let options = config.exchange.plan_options(config.transport, config.spread());
+        super::pulled_into_own_memory(options.shared_by(topology))
+    }
+
+    fn bytes_beside_plan(
+        &self,
+        config: &TrainConfig,
+        topology: &Topology,
+        program: &Program,
+    ) -> u64 {
+        let servers = server_bytes(program, config, topology);
+        servers.saturating_add(centre_bytes(program, config, topology))
+    }
+
+    fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
+        let (ends, kernels) = ends::open(member, part)?;
+        match ends {
+            Ends::Server(server) => {
+                Ok(Connected::Serves(Box::new(move || ends::serve(member, &kernels, *server))))
+            }
+            Ends::Worker { worker, store, group } => {
+                let ends = (store.map(|store| *store), group);
+                open(member, part, worker, kernels, ends).map(Connected::Steps)
+            }
+        }
+    }
+}
+
+fn open<'a>(
+    member: &'a Member,
+    part: &'a Part,
+    worker: u32,
+    kernels: Arc<Kernels>,
+    (store, group): (Option<KvWorker>, Option<SharedGroup>),
+) -> Result<Worker<'a>, TrainError> {
+    let Part { config, topology, plan, .. } = part;
+    let here = topology.part(member.rank());
+    let patience = Deadline::after(member.setup_patience());
+    let bytes = plan.parts[here].memory.registered_bytes;
+    let registered = match &group {
+        Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
+        None => Slab::anonymous(bytes).map_err(SessionError::from)?,
+    };
+    let storage = Storage::new(&plan.parts[here], &registered)?;
+    let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
+    let bound = bound.transpose()?;
+    let widest = bound.as_ref().and_then(|bound| bound.widest());
+    let carried = Carried::default();
+    let ports = group.as_ref().zip(bound);
+    let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
+    let (options, description) = (session_options(config), kernels.description());
+    let session = Session::new(plan, here, storage, kernels.clone(), ports, options)?;
+    let link = ReplicaLink {
+        member,
+        part,
+        worker,
+        kernels,
+        store,
+        group,
+        widest,
+        averaging: None,
+        patience,
+    };
+    let opened = Worker::new(session, description, worker..worker + 1, Box::new(link));
+    Ok(Worker { concludes: worker == 0, carried, ..opened })
+}
+
+/// The worker's group, and its way to the centre if there is one.
+struct ReplicaLink<'a> {
+    member: &'a Member,
+    part: &'a Part,
+    worker: u32,
+    kernels: Arc<Kernels>,
+    /// Until weights are averaged over it.
+    store: Option<KvWorker>,
+    group: Option<SharedGroup>,
+    /// The largest vector of the group.
+    widest: Option<Widest>,
+    averaging: Option<Averaging>,
+    /// By when all must have come as far.
+    patience: Deadline,
+}
+
+impl ReplicaLink<'_> {
+    /// Until when a step that begins now may wait for its peers.
+    fn step_deadline(&self) -> Deadline {
+        Deadline::after(self.part.config.step_deadline())
+    }
+
+    fn average(
+        &mut self,
+        how: config::Averaging,
+        trainer: &mut Trainer<'_>,
+    ) -> Result<(), TrainError> {
+        let weights = weights(self.part, self.worker, trainer.session)?;
+        let ends = (self.store.take(), self.group.clone());
+        let shared = (trainer.carried.clone(), self.patience);
+        let mut averaging = Averaging::open(how, self.kernels.clone(), ends, weights, shared)?;
+        averaging.adopt(trainer.session, false, self.step_deadline())?;
+        self.averaging = Some(averaging);
+        Ok(())
+    }
+}
+
+impl Link for ReplicaLink<'_> {
+    fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        if let Some(store) = &mut self.store {
+            give_values(store, self.part, |_| None, self.member, self.patience)?;
+        }
+        match (self.part.topology.averaging, &self.group, &self.widest) {
+            (Some(how), ..) => self.average(how, trainer),
+            (None, Some(group), Some(widest)) => {
+                let weights = weights(self.part, self.worker, trainer.session)?;
+                let nodes = weights.iter().map(|weight| weight.node);
+                broadcast(group, widest, trainer.session, nodes, self.patience)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
+        let deadline = self.step_deadline();
+        let averaging = self.averaging.as_mut();
+        averaging.map_or(Ok(()), |averaging| averaging.before(step, session, deadline))
+    }
+
+    fn show_evaluated(
+        &mut self,
+        session: &mut Session,
+    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+        let deadline = self.step_deadline();
+        let averaging = self.averaging.as_mut();
+        averaging.map(|averaging| averaging.look_at_centre(session, deadline)).transpose()
+    }
+
+    fn restore(&mut self, session: &mut Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
+        self.averaging.as_ref().map_or(Ok(()), |averaging| averaging.restore(session, own))
+    }
+
+    fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        let deadline = self.step_deadline();
+        let Some(averaging) = &mut self.averaging else { return Ok(()) };
+        let Some(store) = &mut averaging.store else { return Ok(()) };
+        // whoever evaluates has what all have pushed
+        meet(store)?;
+        if self.worker == 0 {
+            averaging.adopt(trainer.session, true, deadline)?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
+        let averaging = self.averaging.take();
+        let store = self.store.take().or_else(|| averaging.and_then(|averaging| averaging.store));
+        if let Some(mut store) = store {
+            add_store(report, &store.stats());
+            store.close(Deadline::after(self.member.setup_patience()))?;
+        }
+        leave_group(self.member, self.group.as_ref(), report)
+    }
+}
+
+/// The weights of a worker, in the order of the store's keys.
+fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, TrainError> {
+    let sharing = part.topology.sharing();
+    let weight = |(key, variable): (Key, &tensorwire_nn::Variable)| {
+        let name = sharing.name(&variable.name, worker);
+        let node = session.node(&name)?;
+        Ok(Weight { key, name, spec: variable.spec.clone(), node })
+    };
+    (0..).map(Key).zip(part.program.weights()).map(weight).collect()
+}
+
+/// Gives all members of the group the first one's weights.
+fn broadcast(
+    group: &SharedGroup,
+    widest: &Widest,
+    session: &Session,
+    nodes: impl Iterator<Item = NodeId>,
+    deadline: Deadline,
+) -> Result<(), TrainError> {
+    let values = nodes.map(|node| session.write(node.into()).map(|(_, bytes)| bytes));
+    let mut values = values.collect::<Result<Vec<_>, SessionError>>()?;
+    let mut values: Vec<&mut [u8]> = values.iter_mut().map(|bytes| &mut **bytes).collect();
+    Ok(widest.spread(group, &mut values, deadline)?)
+}

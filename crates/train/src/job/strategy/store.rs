@@ -1,0 +1,298 @@
+//! Weights in a key-value store: workers run their part of the same plan as with servers in the graph, push gradients as
+//! they appear and pull weights as they are needed; servers reduce and update (Li et al.; ps-lite). In groups, a group's
+//! master alone deals with the store (Mamidala et al.).
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_graph::PlanOptions;
+use tensorwire_graph::{Edge, Transfer};
+use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::{Key, KvWorker, StoreError};
+use tensorwire_launch::Member;
+use tensorwire_memory::{Buffer, TensorMut};
+use tensorwire_nn::{Program, Variable};
+use tensorwire_runtime::{Ports, Session, Storage};
+
+use super::ends::{self, Ends, add_store, leave_group, meet};
+use super::values::{rules, server_bytes, values};
+use super::{Connected, SharedBy, Strategy};
+use crate::carried::Carried;
+use crate::config::TrainConfig;
+use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
+use crate::job::trainer::Trainer;
+use crate::job::worker::{Link, Worker};
+use crate::job::{Part, TrainError, session_options};
+use crate::report::TrainReport;
+use crate::store::{StoreExchange, StoreKeys};
+use crate::topology::Topology;
+use crate::weights::{self, Weights};
+
+pub(super) struct Store;
+
+impl Strategy for Store {
+    fn plan_options(&self, config: &TrainConfig, topology: &Topology) -> PlanOptions {
+        let options = config.exchange.plan_options(config.transport, config.spread());
+        let options = options.shared_by(topology);
+        if config.shows_weights() { options } else { super::pulled_into_own_memory(options) }
+    }
+
+    fn bytes_beside_plan(
+        &self,
+        config: &TrainConfig,
+        topology: &Topology,
+        program: &Program,
+    ) -> u64 {
+        server_bytes(program, config, topology)
+    }
+
+    fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
+        let (ends, kernels) = ends::open(member, part)?;
+        match ends {
+            Ends::Server(server) => {
+                Ok(Connected::Serves(Box::new(move || ends::serve(member, &kernels, *server))))
+            }
+            Ends::Worker { worker, store: Some(store), group } => {
+                open_master(member, part, (worker, *store), group, kernels).map(Connected::Steps)
+            }
+            Ends::Worker { worker, store: None, group } => {
+                open_follower(member, part, worker, group, kernels).map(Connected::Steps)
+            }
+        }
+    }
+}
+
+/// Opens a worker that deals with the store.
+fn open_master<'a>(
+    member: &'a Member,
+    part: &'a Part,
+    (number, mut store): (u32, KvWorker),
+    group: Option<SharedGroup>,
+    kernels: Arc<Kernels>,
+) -> Result<Worker<'a>, TrainError> {
+    let Part { config, topology, program, plan, .. } = part;
+    let here = topology.part(member.rank());
+    let bytes = plan.parts[here].memory.registered_bytes;
+    let registered = match &group {
+        // what the group reduces lies where the others reach it; the store takes a copy
+        Some(group) => group.lock().alloc(bytes).map_err(ClientError::from)?,
+        None => store.alloc_slab(bytes)?,
+    };
+    let mut storage = Storage::new(&plan.parts[here], &registered)?;
+    let patience = Deadline::after(member.setup_patience());
+    let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
+    let bound = bound.transpose()?;
+    give_values(&mut store, part, first_place(part, here, &storage), member, patience)?;
+    refer(&mut store, part, here, &mut storage, patience)?;
+    let store = Arc::new(Mutex::new(store));
+    let carried = Carried::default();
+    let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
+    let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
+    let ports = match group.as_ref().zip(bound) {
+        Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
+        None => Ports::from(exchange),
+    };
+    let (options, description) = (session_options(config), kernels.description());
+    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
+    let of_one = topology.plans_one_worker();
+    let replicas = if of_one { 0..1 } else { number..number + 1 };
+    // fits: workers are few
+    let shard = if of_one { number as usize } else { 0 };
+    let link = Box::new(StoreLink { member, part, store, group });
+    let worker = Worker::new(session, description, replicas, link);
+    Ok(Worker { shard, concludes: number == 0, carried, ..worker })
+}
+
+/// The store, and the worker's group if it is not alone there.
+struct StoreLink<'a> {
+    member: &'a Member,
+    part: &'a Part,
+    store: Arc<Mutex<KvWorker>>,
+    group: Option<SharedGroup>,
+}
+
+impl StoreLink<'_> {
+    /// True if this is the first worker that lives.
+    fn is_first(&self) -> bool {
+        let rank = self.member.rank().0;
+        (0..rank).all(|earlier| !self.member.lives_still(Rank(earlier)))
+    }
+}
+
+impl Link for StoreLink<'_> {
+    fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        // whoever evaluates has what all have pushed
+        meet(&mut self.store.lock())?;
+        trainer.concludes = self.is_first();
+        Ok(())
+    }
+
+    fn takes_over(&mut self, trainer: &Trainer<'_>) -> Result<bool, TrainError> {
+        let Part { config, topology, .. } = self.part;
+        if !topology.elastic && config.store.checkpoint.is_none() {
+            return Ok(false);
+        }
+        // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date
+        meet(&mut self.store.lock())?;
+        Ok(!trainer.concludes && self.is_first())
+    }
+
+    fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
+        let mut store = self.store.lock();
+        add_store(report, &store.stats());
+        store.close(Deadline::after(self.member.setup_patience()))?;
+        leave_group(self.member, self.group.as_ref(), report)
+    }
+}
+
+/// Opens a worker that is no master: it gets weights from its group's, and gives its gradients there.
+fn open_follower<'a>(
+    member: &'a Member,
+    part: &'a Part,
+    worker: u32,
+    group: Option<SharedGroup>,
+    kernels: Arc<Kernels>,
+) -> Result<Worker<'a>, TrainError> {
+    let Part { config, topology, plan, .. } = part;
+    let here = topology.part(member.rank());
+    let group = group.ok_or(ClientError::Alone)?;
+    let bytes = plan.parts[here].memory.registered_bytes;
+    let registered = group.lock().alloc(bytes).map_err(ClientError::from)?;
+    let storage = Storage::new(&plan.parts[here], &registered)?;
+    let patience = Deadline::after(member.setup_patience());
+    let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
+    let carried = Carried::default();
+    let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
+    let (options, description) = (session_options(config), kernels.description());
+    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
+    let link = Box::new(GroupLink { member, group });
+    let opened = Worker::new(session, description, worker..worker + 1, link);
+    Ok(Worker { carried, ..opened })
+}
+
+/// The group alone.
+struct GroupLink<'a> {
+    member: &'a Member,
+    group: SharedGroup,
+}
+
+impl Link for GroupLink<'_> {
+    fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
+        leave_group(self.member, Some(&self.group), report)
+    }
+}
+
+/// Makes variables that the plan reads where their servers have them tensors of this process.
+fn refer(
+    worker: &mut KvWorker,
+    part: &Part,
+    here: usize,
+    storage: &mut Storage,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { program, plan, .. } = part;
+    for (key, variable) in (0..).map(Key).zip(program.weights()) {
+        let edges = plan.edges.iter().filter(|edge| edge.to == here && edge.name == variable.name);
+        for edge in edges.filter(|edge| edge.transfer == Transfer::Reference) {
+            let ticket = worker.pull_shown(key, 0)?.ok_or(StoreError::NotShown { key })?;
+            worker.wait(ticket, patience)?;
+            let value = worker.shown(key).ok_or(StoreError::NotShown { key })?;
+            storage.refer(edge.recv, variable.spec.clone(), value);
+            worker.release(key);
+        }
+    }
+    Ok(())
+}
+
+/// A variable's first value lies where it will be pulled to, if it ever is.
+fn first_place(
+    part: &Part,
+    here: usize,
+    storage: &Storage,
+) -> impl Fn(&Variable) -> Option<Buffer> {
+    move |variable: &Variable| {
+        let here = |edge: &&Edge| edge.to == here && edge.name == variable.name;
+        let edge = part.plan.edges.iter().find(here)?;
+        storage.buffer(edge.recv.into()).filter(|into| into.bytes() == variable.spec.bytes())
+    }
+}
+
+/// Makes all variables known to the servers. Worker 0 says how they are updated, and what they are at first; if it
+/// is lost before that is done, the first that lives does.
+pub(super) fn give_values(
+    worker: &mut KvWorker,
+    part: &Part,
+    pulled: impl Fn(&Variable) -> Option<Buffer>,
+    member: &Member,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { config, topology, program, .. } = part;
+    let rank = member.rank();
+    if rank.0 == 0 {
+        return give_first(worker, part, pulled, patience);
+    }
+    let values = values(topology, program);
+    let ticket = worker.init(&values, None)?;
+    worker.wait(ticket, patience)?;
+    if !topology.elastic {
+        return Ok(());
+    }
+    let (mut keys, mut into) = (Vec::new(), Vec::new());
+    for (variable, (key, spec)) in program.weights().zip(&values) {
+        let buffer = pulled(variable).map_or_else(|| worker.alloc(spec), Ok)?;
+        keys.push(*key);
+        into.push(vec![buffer]);
+    }
+    // what can be pulled was given
+    let there = worker.pull(&keys, &into, 0)?;
+    let deadline = Deadline::after(config.step_deadline());
+    let mut has_given = false;
+    while !worker.is_done(there) && !deadline.passed() {
+        let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
+        if is_first && !has_given {
+            // in memory of its own: what was given before may be on its way to the other
+            give_first(worker, part, |_| None, patience)?;
+            has_given = true;
+        }
+        worker.observe();
+        if !worker.progress()? {
+            worker.wait_for_news(deadline);
+        }
+    }
+    Ok(worker.wait(there, deadline)?)
+}
+
+/// Says how variables are updated, and gives their first values where they have none, from a file or from the seed.
+fn give_first(
+    worker: &mut KvWorker,
+    part: &Part,
+    place: impl Fn(&Variable) -> Option<Buffer>,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { config, topology, program, .. } = part;
+    let ticket = worker.set_optimizer(&rules(config, topology, program).to_bytes());
+    worker.wait(ticket, patience)?;
+    let load = config.load.as_deref();
+    let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
+    let values = values(topology, program);
+    let mut first = Vec::new();
+    for (variable, (_, spec)) in program.weights().zip(&values) {
+        let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
+        let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
+        let mut bytes = buffer.write().map_err(lent)?;
+        match &file {
+            Some(file) => bytes.copy_from_slice(&file.tensor(&variable.name)?),
+            None => {
+                let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
+                let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;
+                weights::first_values(&variable.name, variable.init, config.seed, tensor)
+                    .map_err(bad)?;
+            }
+        }
+        drop(bytes);
+        first.push(buffer);
+    }
+    let ticket = worker.init(&values, Some(&first))?;
+    Ok(worker.wait(ticket, patience)?)
+}

@@ -1,0 +1,215 @@
+//! What a job puts in a store: which value is called how, where it lies, how it travels and how it is updated; and what that
+//! takes of memory.
+
+use tensorwire_base::Rank;
+use tensorwire_graph::Op;
+use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM};
+use tensorwire_kvstore::{
+    BIG_ELEMENTS, Key, Part as StorePart, Partition, ServerLoad, Sizes, StoreError, Travels,
+    ValueSpec,
+};
+use tensorwire_launch::Transport;
+use tensorwire_nn::{Program, Variable};
+
+use crate::config::{Averaging, Exchange, StoreConfig, Strategy, TrainConfig};
+use crate::job::Prepared;
+use crate::store::{StoreRule, StoreRules};
+use crate::topology::Topology;
+
+impl TrainConfig {
+    /// True if workers read weights where the servers have them. Where both share memory, every worker is done with one step's
+    /// before the next step's are made, and no server comes from elsewhere.
+    pub(in crate::job) fn shows_weights(&self) -> bool {
+        let StoreConfig { elastic, checkpoint, .. } = &self.store;
+        self.strategy == Strategy::DistSgd
+            && self.exchange == Exchange::ZeroCopy
+            && self.settled_transport() == Some(Transport::Shm)
+            && !elastic
+            && checkpoint.is_none()
+    }
+
+    /// Values of more elements are split over all servers; not where they are read where they lie, in one piece.
+    pub(super) fn big_elements(&self) -> usize {
+        if self.shows_weights() { usize::MAX } else { BIG_ELEMENTS }
+    }
+
+    /// What decides how values travel between workers and servers.
+    fn store_sizes(&self) -> Sizes {
+        if self.exchange == Exchange::Zmq {
+            return Sizes { direct_from: None, shown_from: None };
+        }
+        let shares_memory = self.settled_transport() == Some(Transport::Shm);
+        Sizes {
+            direct_from: Some(RingOptions::default().direct_from),
+            shown_from: shares_memory.then_some(SHOWN_FROM),
+        }
+    }
+}
+
+/// A variable in a store.
+#[derive(Clone, Debug)]
+pub struct StoreValue {
+    pub name: String,
+    pub key: Key,
+    pub spec: ValueSpec,
+    /// Where it lies: whole on one server, or some of its rows on each.
+    pub parts: Vec<StorePart>,
+    /// How each part is pushed and pulled.
+    pub travels: Travels,
+}
+
+impl Prepared {
+    /// What is in the store, in the order of keys.
+    ///
+    /// # Errors
+    /// As [`Prepared::store_table`].
+    pub fn store_values(&self) -> Result<Vec<StoreValue>, StoreError> {
+        let partition = Partition::new(self.config.servers, self.config.big_elements());
+        let sizes = self.config.store_sizes();
+        let names = self.program.weights().map(|variable| variable.name.clone());
+        let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
+            let parts = partition.parts(key, &spec)?;
+            let least = parts.iter().map(|part| part.rows.len() * spec.row_bytes()).min();
+            let travels = sizes.travels(least.unwrap_or_default(), spec.columns > 1);
+            Ok(StoreValue { name, key, spec, parts, travels })
+        };
+        names.zip(values(&self.topology, &self.program)).map(value).collect()
+    }
+
+    /// What each server of the store will hold.
+    ///
+    /// # Errors
+    /// Never: a model has far fewer variables than there are keys.
+    pub fn store_table(&self) -> Result<Vec<ServerLoad>, StoreError> {
+        let partition = Partition::new(self.config.servers, self.config.big_elements());
+        Ok(partition.table(&values(&self.topology, &self.program))?)
+    }
+}
+
+/// What the servers of a store take here: weights, slots of the optimizer, and a slot for what each worker
+/// pushes where it does not show it.
+pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
+    if !topology.has_store() {
+        return 0;
+    }
+    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    let parts = values(topology, program).into_iter().flat_map(|(key, spec)| {
+        // a key that has no place is said where the store is made
+        let parts = partition.parts(key, &spec).unwrap_or_default().into_iter();
+        parts.map(move |part| (part.server, ValueSpec { rows: part.rows.len(), ..spec }))
+    });
+    // fits: servers are few
+    let is_here = |server: usize| config.hosts.is_here(Rank(topology.masters() + server as u32));
+    let sizes = config.store_sizes();
+    let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
+        let slots = if sizes.needs_slot(&part) { topology.groups as usize } else { 0 };
+        let state = if topology.averaging.is_some() { 0 } else { config.rule().slots() };
+        let kept = part.bytes().saturating_mul(1 + state);
+        // fits: usize is 64 bits wide
+        kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
+    });
+    bytes.fold(0, u64::saturating_add)
+}
+
+/// What workers here take for a centre beside their weights: room for it, and for what a master pushes.
+pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &Topology) -> u64 {
+    if topology.averaging.is_none() {
+        return 0;
+    }
+    // fits: sizes in memory
+    let weights: u64 = program.weights().map(|variable| variable.spec.bytes() as u64).sum();
+    let here = (0..config.workers).filter(|worker| config.hosts.is_here(topology.rank_of(*worker)));
+    let copies = here.map(|worker| match worker {
+        // its own stand aside while it evaluates the centre
+        0 if config.evaluate_each_epoch => 3,
+        worker if worker < topology.masters() => 2,
+        _ => 1,
+    });
+    let copies = copies.sum::<u64>();
+    weights.saturating_mul(copies)
+}
+
+/// A variable's key is its place in the order of declaration.
+pub(super) fn values(topology: &Topology, program: &Program) -> Vec<(Key, ValueSpec)> {
+    let by_rows = |variable: &Variable| {
+        let at = program.graph.find(&variable.name);
+        program.graph.nodes().any(|(_, node)| {
+            let first = node.inputs.first().map(|input| input.node);
+            matches!(node.op, Op::ApplyRows { .. }) && first == at
+        })
+    };
+    let value = |variable: &Variable| {
+        let spec = &variable.spec;
+        let dense = ValueSpec::dense(spec.dtype, spec.elements());
+        match spec.dims() {
+            // a centre is of whole values
+            [rows, columns] if topology.averaging.is_none() && by_rows(variable) => {
+                ValueSpec { rows: *rows, columns: *columns, ..dense }
+            }
+            _ => dense,
+        }
+    };
+    (0..).map(Key).zip(program.weights().map(value)).collect()
+}
+
+/// What each variable's update is: the optimizer's, or a moving average's.
+pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program) -> StoreRules {
+    if let Some(Averaging { alpha, .. }) = topology.averaging {
+        return StoreRules::all(StoreRule::Elastic { alpha });
+    }
+    let mut rules = StoreRules::all(StoreRule::from(config.rule()));
+    let averages = (0u64..).zip(program.weights()).skip(program.variables.len());
+    for (key, variable) in averages {
+        let at = program.graph.find(&variable.name);
+        let rate = program.graph.nodes().find_map(|(_, node)| match node.op {
+            Op::ApplyAverage { rate } if node.inputs.first().map(|input| input.node) == at => {
+                Some(rate)
+            }
+            _ => None,
+        });
+        rules.of_keys.extend(rate.map(|rate| (key, StoreRule::Average { rate })));
+    }
+    rules
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Kernels, Schedule};
+
+    fn prepared(transport: Transport, exchange: Exchange) -> Prepared {
+        let config = TrainConfig {
+            strategy: Strategy::DistSgd,
+            workers: 3,
+            transport,
+            exchange,
+            batch: 8,
+            schedule: Schedule::Steps(1),
+            kernels: Kernels::Cpu,
+            ..TrainConfig::default()
+        };
+        Prepared::new(config).unwrap()
+    }
+
+    #[test]
+    fn servers_take_slots_for_what_is_not_shown_alone() {
+        for (transport, exchange, shown_from) in [
+            (Transport::Tcp, Exchange::ZeroCopy, usize::MAX),
+            #[cfg(feature = "baselines")]
+            (Transport::Tcp, Exchange::Zmq, usize::MAX),
+            (Transport::Shm, Exchange::ZeroCopy, SHOWN_FROM),
+        ] {
+            let Prepared { config, topology, program, .. } = prepared(transport, exchange);
+            let sizes: Vec<usize> = program.weights().map(|v| v.spec.bytes()).collect();
+            let sent: usize = sizes.iter().filter(|bytes| **bytes < shown_from).sum();
+            // weights and velocity, and the pushes of three workers
+            let expected = 2 * sizes.iter().sum::<usize>() + 3 * sent;
+            assert_eq!(
+                server_bytes(&program, &config, &topology),
+                expected as u64,
+                "{transport:?} {exchange:?}"
+            );
+            assert!(sizes.iter().any(|bytes| *bytes >= SHOWN_FROM), "else it says nothing");
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The one loop: from first values over the steps to the report, whatever the strategy. What a strategy adds is its link.
+
+use std::ops::Range;
+
+use tensorwire_runtime::Session;
+
+use super::listener::Listener;
+use super::trainer::Trainer;
+use super::{Part, TrainError, peak_bytes};
+use crate::carried::Carried;
+use crate::report::TrainReport;
+
+/// A process that makes steps, connected.
+pub(super) struct Worker<'a> {
+    pub(super) session: Session,
+    /// What computes.
+    pub(super) kernels: String,
+    /// The replicas of the graph that it computes; none at a server.
+    pub(super) replicas: Range<u32>,
+    /// The first replica's share of the data is that of this many workers on.
+    pub(super) shard: usize,
+    /// It evaluates, hashes and saves the variables in the end.
+    pub(super) concludes: bool,
+    pub(super) carried: Carried,
+    pub(super) link: Box<dyn Link + 'a>,
+}
+
+impl<'a> Worker<'a> {
+    /// Returns one that has the whole data and nothing to conclude.
+    pub(super) fn new(
+        session: Session,
+        kernels: String,
+        replicas: Range<u32>,
+        link: Box<dyn Link + 'a>,
+    ) -> Worker<'a> {
+        let (shard, concludes, carried) = (0, false, Carried::default());
+        Worker { session, kernels, replicas, shard, concludes, carried, link }
+    }
+}
+
+/// What a strategy does around the steps.
+pub(super) trait Link {
+    /// Before the first step, when the variables here have their first values.
+    fn begin(&mut self, _trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Before each step, from 1.
+    fn before_step(&mut self, _step: u64, _session: &mut Session) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// Puts what is to be evaluated between two steps in the place of the weights here, if that is something else; returns what
+    /// was there.
+    fn show_evaluated(
+        &mut self,
+        _session: &mut Session,
+    ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
+        Ok(None)
+    }
+
+    /// Puts the weights back that [`Link::show_evaluated`] returned.
+    fn restore(&mut self, _session: &mut Session, _own: &[Vec<u8>]) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After the last step: what was sent is there, and whoever evaluates has what is evaluated.
+    fn settle(&mut self, _trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After the evaluation: true if this process is to evaluate after all, as whoever was to is lost.
+    fn takes_over(&mut self, _trainer: &Trainer<'_>) -> Result<bool, TrainError> {
+        Ok(false)
+    }
+
+    /// Leaves with everything done, and adds what it moved to the report.
+    fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError>;
+}
+
+/// Of a process that is alone.
+pub(super) struct NoLink;
+
+impl Link for NoLink {
+    fn leave(&mut self, _report: &mut TrainReport) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// Makes all steps of a process.
+pub(super) fn run(
+    worker: Worker<'_>,
+    part: &Part,
+    listener: &mut dyn Listener,
+) -> Result<TrainReport, TrainError> {
+    let Part { config, program, plan, shape, data, .. } = part;
+    let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
+    let trainer = Trainer::new(config, program, plan, *shape, &mut session, replicas);
+    let mut trainer = Trainer { shard, concludes, carried, ..trainer };
+    trainer.initialise()?;
+    link.begin(&mut trainer)?;
+    let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;
+    link.settle(&mut trainer)?;
+    trainer.conclude(data.as_ref(), &mut report)?;
+    if link.takes_over(&trainer)? {
+        trainer.concludes = true;
+        trainer.conclude(data.as_ref(), &mut report)?;
+    }
+    report.store_bytes = trainer.carried.traffic().store_bytes;
+    link.leave(&mut report)?;
+    report.kernels = kernels;
+    report.peak_bytes = peak_bytes();
+    Ok(report)
+}

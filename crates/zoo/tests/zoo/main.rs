@@ -1,0 +1,9 @@
+//! The models as programs, and the data they learn from.
+#![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
+
+mod batches;
+mod cifar;
+mod feeds;
+mod files;
+mod program;
+mod text;
