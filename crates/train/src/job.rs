@@ -16,9 +16,7 @@ use tensorwire_base::{Rank, human_bytes};
 use tensorwire_graph::{Cluster, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{
-    JobError, JobOutcome, JobSpec, JoinError, Member, Role, StoreJob, Update, launch,
-};
+use tensorwire_launch::{JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
 use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
@@ -27,9 +25,10 @@ use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
 use crate::report::{Progress, TrainReport};
+use crate::run::first_error;
 use crate::store::OpenStoreError;
 use crate::topology::{Topology, Weights};
-use crate::trace::{Collector, TraceError, TraceEvent};
+use crate::trace::{Collector, TraceError};
 use crate::weights::{self, WeightsError};
 use crate::whole_file;
 
@@ -40,10 +39,6 @@ pub use workload::{Supply, Workload};
 
 pub use strategy::values::StoreValue;
 
-/// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
-const STEP_DEADLINE: Duration = Duration::from_secs(600);
-/// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
-const DYNAMIC_BYTES_MAX: usize = 4 << 30;
 /// How long a wait spins before it blocks, where every process has a core.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -292,7 +287,7 @@ fn build(
 
 impl Prepared {
     /// The part of the plan by which a member is traced; the servers of a store are in the plan's place for one.
-    fn part_of(&self, rank: Rank) -> usize {
+    pub(crate) fn part_of(&self, rank: Rank) -> usize {
         // fits: members are few
         match self.topology.role(rank) {
             Role::Worker(worker) => worker as usize,
@@ -313,7 +308,7 @@ impl Prepared {
         Part { config, topology, program, plan, shape, data }
     }
 
-    fn collector(&self) -> Option<Collector<'_>> {
+    pub(crate) fn collector(&self) -> Option<Collector<'_>> {
         self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
     }
 }
@@ -326,69 +321,6 @@ impl Prepared {
         let workers = self.topology.masters();
         let job = StoreJob { workers, servers, elastic, replace_servers };
         self.topology.has_store().then_some(job)
-    }
-}
-
-/// Launches the members of a training job and stays until it is done or has failed, as [`launch`]
-/// does; then writes the trace, if there is to be one, however the job ended.
-///
-/// # Errors
-/// As [`launch`], or when the trace cannot be written.
-pub fn launch_train(
-    prepared: &Prepared,
-    spec: &JobSpec,
-    on_update: &mut dyn FnMut(Update),
-) -> Result<JobOutcome, JobFailure> {
-    let mut collector = prepared.collector();
-    let outcome = launch(spec, &mut |update| {
-        match (&mut collector, &update) {
-            (Some(trace), Update::Started { rank, pid }) => {
-                trace.started(prepared.part_of(*rank), *rank, *pid);
-            }
-            (Some(trace), Update::Recorded { rank, values }) => {
-                // what is no event came from another version, and is not shown
-                let event = |value| TraceEvent::deserialize(value).ok();
-                let events: Vec<TraceEvent> = values.iter().filter_map(event).collect();
-                trace.add(prepared.part_of(*rank), &events);
-            }
-            _ => {}
-        }
-        on_update(update);
-    });
-    let written = collector.map_or(Ok(()), |trace| trace.write());
-    first_error(outcome.map_err(JobFailure::from), written)
-}
-
-/// Why a launched job was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum JobFailure {
-    #[error(transparent)]
-    Job(#[from] JobError),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
-
-impl JobFailure {
-    /// True if the user's command made this, so that another command fixes it.
-    pub fn is_user_error(&self) -> bool {
-        matches!(self, JobFailure::Job(error) if error.is_user_error())
-    }
-}
-
-/// Why a job failed matters more than why its trace was not written.
-fn first_error<T, E: From<TraceError>>(
-    done: Result<T, E>,
-    written: Result<(), TraceError>,
-) -> Result<T, E> {
-    match (done, written) {
-        (Ok(done), Ok(())) => Ok(done),
-        (Ok(_), Err(error)) => Err(error.into()),
-        (Err(first), written) => {
-            if let Err(error) = written {
-                tracing::warn!("{error}");
-            }
-            Err(first)
-        }
     }
 }
 
@@ -458,14 +390,14 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
         Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,
     };
-    Ok(member.finish(serde_json::to_value(&report).unwrap_or_default())?)
+    Ok(member.finish(&report)?)
 }
 
 fn session_options(config: &TrainConfig) -> SessionOptions {
     SessionOptions {
-        step_deadline: STEP_DEADLINE,
+        step_deadline: config.step_deadline(),
         timeline: config.trace.is_some(),
-        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        dynamic_bytes_max: config.dynamic_bytes_max,
         variables_shared: false,
     }
 }

@@ -14,9 +14,7 @@ use super::{Connected, Strategy};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{
-    DYNAMIC_BYTES_MAX, Part, SPIN, STEP_DEADLINE, TrainError, cores, default_threads, kernel_choice,
-};
+use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{Lanes, OpenLanes, PartOptions, open_lanes};
 use crate::report::{Polling, TrainReport};
 use crate::topology::Topology;
@@ -40,9 +38,9 @@ impl Strategy for Servers {
             spin: if crowded { Duration::ZERO } else { SPIN },
             kernels: kernel_choice(config, &part.program),
             threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
-            step_deadline: STEP_DEADLINE,
+            step_deadline: config.step_deadline(),
             timeline: config.trace.is_some(),
-            dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+            dynamic_bytes_max: config.dynamic_bytes_max,
         };
         let mut open = open_lanes(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);
