@@ -19,12 +19,12 @@ pub mod whole_file;
 
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    StoreConfig, Strategy, TraceConfig, TrainConfig, TunedRow,
+    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
+    Strategy, TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorFold};
 pub use job::{
-    JobFailure, Prepared, StoreValue, TrainError, launch_train, model_named, train_local,
+    JobFailure, Prepared, StoreValue, Supply, TrainError, Workload, launch_train, train_local,
     train_member,
 };
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions, open_lanes, open_part};

@@ -38,7 +38,7 @@ impl Strategy for Servers {
             verbs: config.verbs.clone(),
             arrival: config.arrival,
             spin: if crowded { Duration::ZERO } else { SPIN },
-            kernels: kernel_choice(config),
+            kernels: kernel_choice(config, &part.program),
             threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
             step_deadline: STEP_DEADLINE,
             timeline: config.trace.is_some(),
@@ -85,7 +85,7 @@ impl Link for Edges<'_> {
 fn serve(member: &Member, part: &Part, mut open: OpenLanes) -> Result<TrainReport, TrainError> {
     let Part { config, program, plan, shape, .. } = part;
     let session = &mut open.sessions[0];
-    Trainer::new(config, program, plan, *shape, session, 0..0).initialise()?;
+    Trainer::new(config, program, plan, shape, session, 0..0).initialise()?;
     let mut told = Ok(());
     serve_all(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it
