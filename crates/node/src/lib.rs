@@ -41,7 +41,7 @@ pub use member::{
 };
 pub use negotiate::Choice;
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions};
-pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
+pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use store::{
     Arithmetic, BarrierError, OpenStoreError, SnapshotFiles, StoreEnd, StoreEvent, StoreJob,
     StoreOptions, StorePlace, StoreRule, StoreRules, StoreWire,

@@ -18,7 +18,7 @@ use tensorwire_base::{Deadline, Rank, human_bytes};
 use tensorwire_graph::{Cluster, Plan, PlanOptions, SharedMemory, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_memory::{Slab, TensorError};
+use tensorwire_memory::{Copies, CopyPurpose, Slab, TensorError};
 use tensorwire_models::data::{Batches, Data, DataError, Shape, Source};
 use tensorwire_models::{Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, Session, SessionError, SessionOptions, Storage};
@@ -514,24 +514,29 @@ fn serve_lanes(
     open: &mut OpenLanes,
 ) -> Result<TrainReport, TrainError> {
     let session = &mut open.sessions[0];
-    Trainer::new(config, program, plan, shape, session, 0..0).initialise()?;
+    let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
+    trainer.initialise()?;
+    let mut report = TrainReport::default();
+    report.add_copies(&trainer.carried.copies());
     let mut told = Ok(());
     lanes::serve(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it
         told = member.begin_step(step);
     })?;
     told?;
-    let polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
+    report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
     // all gradients are in: worker 0 may have the variables
     open.sessions[0].run(Program::FETCH)?;
-    let bytes_copied = open.sessions.iter().map(|session| session.copies().bytes()).sum();
-    Ok(TrainReport { bytes_copied, polling, ..TrainReport::default() })
+    open.sessions.iter().for_each(|session| report.add_copies(session.copies()));
+    Ok(report)
 }
 
 /// Leaves the job with everything done.
 fn leave(member: &Member, open: OpenLanes, mut report: TrainReport) -> Result<(), TrainError> {
     (report.kernels, report.bytes_written) = (open.kernels.clone(), open.bytes_written());
-    report.bytes_copied += open.bytes_copied();
+    let mut messages = Copies::default();
+    messages.add(CopyPurpose::Messages, open.bytes_copied());
+    report.add_copies(&messages);
     report.peak_bytes = peak_bytes();
     open.close(Deadline::after(member.setup_patience()))?;
     member.finish(serde_json::to_value(&report).unwrap_or_default())?;

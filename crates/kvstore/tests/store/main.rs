@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod controls;
+mod copies;
 mod deaths;
 mod modes;
 mod replaced;

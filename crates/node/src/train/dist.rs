@@ -16,7 +16,7 @@ use tensorwire_kvstore::{
     BIG_ELEMENTS, Checkpoint, Key, KvServer, KvWorker, Part as StorePart, Partition, ServerLoad,
     Sizes, StoreError, Travels, ValueSpec,
 };
-use tensorwire_memory::{Buffer, TensorMut};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, TensorMut};
 use tensorwire_models::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, SessionOptions, Storage};
 
@@ -317,20 +317,21 @@ pub(super) fn member_part(member: &Member, part: &Part) -> Result<(), TrainError
 fn serve(member: &Member, kernels: &Kernels, mut server: KvServer) -> Result<(), TrainError> {
     server.serve()?;
     let mut report = TrainReport::default();
-    add_store(&mut report, &server.stats());
+    add_store(&mut report, &server.stats(), &server.copies());
     server.close(Deadline::after(member.setup_patience()))?;
     finish(member, kernels, report)
 }
 
 /// What went to and from the store.
-pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats) {
-    report.bytes_copied += stats.bytes_copied;
+pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats, copies: &Copies) {
+    report.add_copies(copies);
     report.bytes_written += stats.bytes_direct;
     report.registered_bytes += stats.registered_bytes;
 }
 
 /// What went to the others of a client.
 pub(super) fn add_group(report: &mut TrainReport, stats: &GroupStats) {
+    report.add_copies(&stats.copies);
     report.bytes_written += stats.bytes_sent;
     report.registered_bytes += stats.registered_bytes;
 }
@@ -365,10 +366,11 @@ fn work(
     let patience = Deadline::after(member.setup_patience());
     let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
     let bound = bound.transpose()?;
-    begin(&mut worker, part, first_place(part, here, &storage), member, patience)?;
+    let carried = Carried::default();
+    let ends = (member, &carried);
+    begin(&mut worker, part, first_place(part, here, &storage), ends, patience)?;
     refer(&mut worker, part, here, &mut storage, patience)?;
     let worker = Arc::new(Mutex::new(worker));
-    let carried = Carried::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(worker.clone(), plan, here, &storage, &keys, carried.clone());
     let ports = match group.as_ref().zip(bound) {
@@ -399,7 +401,7 @@ fn work(
     }
     report.store_bytes = trainer.carried.traffic().store_bytes;
     let mut worker = worker.lock();
-    add_store(&mut report, &worker.stats());
+    add_store(&mut report, &worker.stats(), &worker.copies());
     worker.close(Deadline::after(member.setup_patience()))?;
     leave_group(member, group.as_ref(), &mut report)?;
     finish(member, &kernels, report)
@@ -506,13 +508,13 @@ pub(super) fn begin(
     worker: &mut KvWorker,
     part: &Part,
     pulled: impl Fn(&Variable) -> Option<Buffer>,
-    member: &Member,
+    (member, carried): (&Member, &Carried),
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
-        return give_first(worker, part, pulled, patience);
+        return give_first(worker, part, pulled, carried, patience);
     }
     let values = values(config, program);
     let ticket = worker.init(&values, None)?;
@@ -534,7 +536,7 @@ pub(super) fn begin(
         let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
         if is_first && !has_given {
             // in memory of its own: what was given before may be on its way to the other
-            give_first(worker, part, |_| None, patience)?;
+            give_first(worker, part, |_| None, carried, patience)?;
             has_given = true;
         }
         worker.observe();
@@ -550,6 +552,7 @@ fn give_first(
     worker: &mut KvWorker,
     part: &Part,
     place: impl Fn(&Variable) -> Option<Buffer>,
+    carried: &Carried,
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, program, .. } = part;
@@ -564,7 +567,10 @@ fn give_first(
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
         match &file {
-            Some(file) => bytes.copy_from_slice(&file.tensor(&variable.name)?),
+            Some(file) => {
+                bytes.copy_from_slice(file.tensor(&variable.name)?);
+                carried.copied(CopyPurpose::Checkpoint, bytes.len());
+            }
             None => {
                 let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
                 let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;

@@ -7,7 +7,7 @@ use tensorwire_base::Deadline;
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
-use tensorwire_memory::Slab;
+use tensorwire_memory::{CopyPurpose, Slab};
 use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
@@ -51,7 +51,7 @@ pub(super) fn work(
     let mut trainer = Trainer { concludes: worker == 0, carried, ..trainer };
     trainer.initialise()?;
     if let Some(store) = &mut store {
-        begin(store, part, |_| None, member, patience)?;
+        begin(store, part, |_| None, (member, &trainer.carried), patience)?;
     }
     match (averaging, &group, widest) {
         (Some(how), ..) => {
@@ -64,7 +64,8 @@ pub(super) fn work(
         }
         (None, Some(group), Some(widest)) => {
             let nodes = weights.iter().map(|weight| weight.node);
-            spread(group, &widest, trainer.session, nodes, patience)?;
+            let copied = spread(group, &widest, trainer.session, nodes, patience)?;
+            trainer.carried.copied(CopyPurpose::Broadcast, copied);
         }
         _ => {}
     }
@@ -85,7 +86,7 @@ pub(super) fn work(
     }
     let patience = Deadline::after(member.setup_patience());
     if let Some(mut store) = store {
-        add_store(&mut report, &store.stats());
+        add_store(&mut report, &store.stats(), &store.copies());
         store.close(patience)?;
     }
     leave_group(member, group.as_ref(), &mut report)?;
@@ -103,14 +104,14 @@ fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, T
     (0..).map(Key).zip(part.program.weights()).map(weight).collect()
 }
 
-/// Gives all members of the group the first one's weights.
+/// Gives all members of the group the first one's weights; returns the bytes that were copied here for it.
 fn spread(
     group: &SharedGroup,
     widest: &crate::group::Widest,
     session: &Session,
     nodes: impl Iterator<Item = NodeId>,
     deadline: Deadline,
-) -> Result<(), TrainError> {
+) -> Result<usize, TrainError> {
     let values = nodes.map(|node| session.write(node.into()).map(|(_, bytes)| bytes));
     let mut values = values.collect::<Result<Vec<_>, SessionError>>()?;
     let mut values: Vec<&mut [u8]> = values.iter_mut().map(|bytes| &mut **bytes).collect();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Node, Op, Output, Plan};
-use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
+use tensorwire_memory::{CopyPurpose, ReadGuard, TensorMut, TensorRef};
 use tensorwire_models::data::{Data, Fed, FedValues, counted};
 use tensorwire_models::{ModelCopy, Program, Variable};
 use tensorwire_runtime::Session;
@@ -98,7 +98,10 @@ impl Trainer<'_> {
             };
             let (spec, mut bytes) = self.session.write(id.into())?;
             match &file {
-                Some(file) if is_kept(node) => bytes.copy_from_slice(&file.tensor(&node.name)?),
+                Some(file) if is_kept(node) => {
+                    bytes.copy_from_slice(file.tensor(&node.name)?);
+                    self.carried.copied(CopyPurpose::Checkpoint, bytes.len());
+                }
                 _ => {
                     let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
                     let tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
@@ -247,6 +250,7 @@ impl Trainer<'_> {
         let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
         // as many as the dimensions say, which the session has checked
         tensor.elements::<T>().map_err(bad)?.copy_from_slice(values);
+        self.carried.copied(CopyPurpose::Feeding, size_of_val(values));
         Ok(())
     }
 
@@ -294,8 +298,14 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
-        report.bytes_copied = self.session.copies().bytes();
+        self.report_copies(report);
         Ok(())
+    }
+
+    /// What was copied here so far, in the place of what the report says of it.
+    pub(super) fn report_copies(&self, report: &mut TrainReport) {
+        report.copies = *self.session.copies();
+        report.add_copies(&self.carried.copies());
     }
 
     /// The share of the test's labels that are found, and the mean loss over them.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tensorwire_base::{Rank, human_bytes};
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_models::Program;
 use tensorwire_models::data::{Data, SENTENCE_WORDS_MAX, Shape};
 use tensorwire_node::{
     Averaging, Exchange, JobSpec, Placement, Polling, Prepared, Progress, Strategy, TrainConfig,
-    TrainReport, Transport, Update, launch_train, train_local,
+    TrainReport, Transport, Update, copies_key, launch_train, train_local,
 };
 
 use super::Failure;
@@ -411,7 +412,7 @@ fn summarise(
     let exchange = if local { "none" } else { config.exchange.name() };
     let test_loss = reports.iter().find_map(|report| report.test_loss);
     let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
-    Ok(json!({
+    let mut summary = json!({
         "async": config.at_own_pace(),
         "model": config.model,
         "data": config.data,
@@ -444,19 +445,34 @@ fn summarise(
         "wait_us": microseconds(polling.wait_ns),
         "kernels": reports.first().map(|report| report.kernels.clone()),
         "weights_sha256": reports.iter().find_map(|report| report.weights_sha256.clone()),
-    }))
+    });
+    let mut copies = Copies::default();
+    reports.iter().for_each(|report| copies.merge(&report.copies));
+    for purpose in CopyPurpose::ALL {
+        summary[copies_key(purpose)] = copies.of(purpose).into();
+    }
+    Ok(summary)
 }
 
 fn show(prepared: &Prepared, summary: &serde_json::Value) -> Result<(), Failure> {
     let number = |field: &str| summary[field].as_f64().unwrap_or(f64::NAN);
     print(format_args!(
-        "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
+        "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied between processes",
         prepared.steps(),
         number("seconds"),
         number("samples_per_second"),
         number("final_loss"),
         summary["bytes_copied"]
     ))?;
+    let beside = CopyPurpose::ALL.into_iter().filter(|purpose| !purpose.is_exchange());
+    let beside = beside.map(|purpose| (purpose, summary[copies_key(purpose)].as_u64()));
+    let beside = beside.filter_map(|(purpose, bytes)| Some((purpose, bytes.filter(|b| *b > 0)?)));
+    let beside =
+        beside.map(|(purpose, bytes)| format!("{} {}", purpose.name(), human_bytes(bytes)));
+    let beside = beside.collect::<Vec<_>>().join(", ");
+    if !beside.is_empty() {
+        print(format_args!("copied within processes: {beside}"))?;
+    }
     if let Some(Averaging { interval, .. }) = prepared.config.averaging() {
         let bytes = summary["store_bytes"].as_u64().unwrap_or_default();
         let clients = u64::from(prepared.config.clients());
