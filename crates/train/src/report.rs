@@ -1,12 +1,13 @@
 //! What a process of a training job says of its steps, and at the end.
 
+use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_runtime::Counters;
 
 /// One step of one worker.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Progress {
     /// From 1.
     pub step: u64,
@@ -20,7 +21,7 @@ pub struct Progress {
 }
 
 /// How far a worker is at the end of an epoch.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochEnd {
     /// Since its first step began, without its own evaluations.
     pub seconds: f64,
@@ -40,14 +41,39 @@ pub struct Traffic {
     pub client_bytes: u64,
 }
 
-/// What weights do with the test's samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What weights do with the test's samples: what the model measures, by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// The share of the labels that are found.
-    pub accuracy: f64,
-    /// The mean over them.
-    pub loss: f64,
+    pub metrics: BTreeMap<String, f64>,
 }
+
+impl Evaluation {
+    /// The share of the labels that are found, if the model classifies.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.metrics.get(ACCURACY).copied()
+    }
+
+    /// The mean loss.
+    pub fn loss(&self) -> Option<f64> {
+        self.metrics.get(LOSS).copied()
+    }
+
+    /// What the model measures besides.
+    pub fn others(&self) -> BTreeMap<String, f64> {
+        let mut metrics = self.metrics.clone();
+        metrics.retain(|name, _| name != ACCURACY && name != LOSS);
+        metrics
+    }
+}
+
+impl FromIterator<(String, f64)> for Evaluation {
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(metrics: I) -> Evaluation {
+        Evaluation { metrics: metrics.into_iter().collect() }
+    }
+}
+
+const ACCURACY: &str = "accuracy";
+const LOSS: &str = "loss";
 
 /// How a process waited for tensors (Xue et al. §4), in one step or in several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +102,9 @@ pub struct TrainReport {
     /// Only worker 0 evaluates: the share of the test's labels that are found, and the mean loss over them.
     pub test_accuracy: Option<f64>,
     pub test_loss: Option<f64>,
+    /// What else the model measures.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// The most memory that the process had at once, in bytes.
     pub peak_bytes: u64,
     pub weights_sha256: Option<String>,

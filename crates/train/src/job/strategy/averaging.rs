@@ -16,7 +16,7 @@ use tensorwire_tensor::TensorSpec;
 use crate::carried::Carried;
 use crate::config;
 use crate::group::{ClientError, SharedGroup};
-use crate::job::{STEP_DEADLINE, TrainError};
+use crate::job::TrainError;
 
 /// Bytes between the beginnings of two vectors are a multiple of this: a cache line.
 const ALIGNMENT: usize = 64;
@@ -91,11 +91,15 @@ impl Averaging {
     }
 
     /// Before `step`, from 1: in the first, and in every `interval`th from there.
-    pub(super) fn before(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
+    pub(super) fn before(
+        &mut self,
+        step: u64,
+        session: &mut Session,
+        deadline: Deadline,
+    ) -> Result<(), TrainError> {
         if !(step - 1).is_multiple_of(self.how.interval) {
             return Ok(());
         }
-        let deadline = Deadline::after(STEP_DEADLINE);
         self.fetch(deadline, true)?;
         let mut pushes = Vec::new();
         for (index, weight) in self.weights.iter().enumerate() {
@@ -191,6 +195,8 @@ impl Averaging {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tensorwire_graph::{
         Cluster, Graph, Hint, Init, PlanOptions, Rule, RunId, RunSpec, place, plan,
     };
@@ -202,6 +208,7 @@ mod tests {
     use super::*;
     use crate::store::{Arithmetic, SnapshotFiles, StoreRule, StoreRules};
 
+    const PATIENCE: Duration = Duration::from_secs(20);
     const RATE: f64 = 0.1;
     const CURVATURE: f64 = 1.5;
     const TARGET: f64 = 3.0;
@@ -227,7 +234,7 @@ mod tests {
         let registered = Slab::anonymous(plan.parts[0].memory.registered_bytes).unwrap();
         let storage = Storage::new(&plan.parts[0], &registered).unwrap();
         let options = SessionOptions {
-            step_deadline: STEP_DEADLINE,
+            step_deadline: PATIENCE,
             timeline: false,
             dynamic_bytes_max: 1 << 20,
             variables_shared: false,
@@ -251,7 +258,7 @@ mod tests {
     }
 
     fn soon() -> Deadline {
-        Deadline::after(std::time::Duration::from_secs(20))
+        Deadline::after(PATIENCE)
     }
 
     type Matrix = [[f64; 2]; 2];
@@ -298,7 +305,7 @@ mod tests {
         let h = RATE * CURVATURE;
         let step = [[(1.0 - h) * (1.0 - ALPHA), (1.0 - h) * ALPHA], [ALPHA, 1.0 - ALPHA]];
         for n in 1..=40 {
-            averaging.before(u64::from(n), &mut session).unwrap();
+            averaging.before(u64::from(n), &mut session, soon()).unwrap();
             session.run(RunId(0)).unwrap();
             let [[a, b], _] = power(step, n);
             for (found, first) in numbers(&session).iter().zip(first) {
@@ -322,7 +329,7 @@ mod tests {
         let mut centre = 1.0;
         for step in 1..=8u64 {
             let before = averaging.carried.traffic().store_bytes;
-            averaging.before(step, &mut session).unwrap();
+            averaging.before(step, &mut session, soon()).unwrap();
             let meets = [1, 4, 7].contains(&step);
             let carried = averaging.carried.traffic().store_bytes - before;
             assert_eq!(carried, if meets { 16 } else { 0 }, "step {step}");

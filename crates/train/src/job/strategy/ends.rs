@@ -39,7 +39,8 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
     let (fabric, group) = connect(member, part, &wires)?;
     let [transport, _] = wires;
     let threads = config.threads.unwrap_or_else(|| default_threads(config, member.rank()));
-    let kernels = Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?;
+    let kernels =
+        Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
     let every = config.store.checkpoint_every;
     let checkpoint = config.store.checkpoint.as_ref();

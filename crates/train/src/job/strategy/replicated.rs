@@ -22,7 +22,7 @@ use crate::config::{self, TrainConfig};
 use crate::group::{ClientError, SharedGroup, Widest, bind_part, member_ports};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{Part, STEP_DEADLINE, TrainError, session_options};
+use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
 use crate::topology::Topology;
 
@@ -114,6 +114,11 @@ struct ReplicaLink<'a> {
 }
 
 impl ReplicaLink<'_> {
+    /// Until when a step that begins now may wait for its peers.
+    fn step_deadline(&self) -> Deadline {
+        Deadline::after(self.part.config.step_deadline())
+    }
+
     fn average(
         &mut self,
         how: config::Averaging,
@@ -123,7 +128,7 @@ impl ReplicaLink<'_> {
         let ends = (self.store.take(), self.group.clone());
         let shared = (trainer.carried.clone(), self.patience);
         let mut averaging = Averaging::open(how, self.kernels.clone(), ends, weights, shared)?;
-        averaging.adopt(trainer.session, false, Deadline::after(STEP_DEADLINE))?;
+        averaging.adopt(trainer.session, false, self.step_deadline())?;
         self.averaging = Some(averaging);
         Ok(())
     }
@@ -146,14 +151,16 @@ impl Link for ReplicaLink<'_> {
     }
 
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
-        self.averaging.as_mut().map_or(Ok(()), |averaging| averaging.before(step, session))
+        let deadline = self.step_deadline();
+        let averaging = self.averaging.as_mut();
+        averaging.map_or(Ok(()), |averaging| averaging.before(step, session, deadline))
     }
 
     fn show_evaluated(
         &mut self,
         session: &mut Session,
     ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
-        let deadline = Deadline::after(STEP_DEADLINE);
+        let deadline = self.step_deadline();
         let averaging = self.averaging.as_mut();
         averaging.map(|averaging| averaging.look_at_centre(session, deadline)).transpose()
     }
@@ -163,12 +170,13 @@ impl Link for ReplicaLink<'_> {
     }
 
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        let deadline = self.step_deadline();
         let Some(averaging) = &mut self.averaging else { return Ok(()) };
         let Some(store) = &mut averaging.store else { return Ok(()) };
         // whoever evaluates has what all have pushed
         meet(store)?;
         if self.worker == 0 {
-            averaging.adopt(trainer.session, true, Deadline::after(STEP_DEADLINE))?;
+            averaging.adopt(trainer.session, true, deadline)?;
         }
         Ok(())
     }

@@ -14,9 +14,7 @@ use super::{Connected, Strategy};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{
-    DYNAMIC_BYTES_MAX, Part, SPIN, STEP_DEADLINE, TrainError, cores, default_threads, kernel_choice,
-};
+use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{Lanes, OpenLanes, PartOptions, open_lanes};
 use crate::report::{Polling, TrainReport};
 use crate::topology::Topology;
@@ -38,11 +36,11 @@ impl Strategy for Servers {
             verbs: config.verbs.clone(),
             arrival: config.arrival,
             spin: if crowded { Duration::ZERO } else { SPIN },
-            kernels: kernel_choice(config),
+            kernels: kernel_choice(config, &part.program),
             threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
-            step_deadline: STEP_DEADLINE,
+            step_deadline: config.step_deadline(),
             timeline: config.trace.is_some(),
-            dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+            dynamic_bytes_max: config.dynamic_bytes_max,
         };
         let mut open = open_lanes(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);
@@ -85,7 +83,7 @@ impl Link for Edges<'_> {
 fn serve(member: &Member, part: &Part, mut open: OpenLanes) -> Result<TrainReport, TrainError> {
     let Part { config, program, plan, shape, .. } = part;
     let session = &mut open.sessions[0];
-    Trainer::new(config, program, plan, *shape, session, 0..0).initialise()?;
+    Trainer::new(config, program, plan, shape, session, 0..0).initialise()?;
     let mut told = Ok(());
     serve_all(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it

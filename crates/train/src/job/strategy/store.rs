@@ -23,7 +23,7 @@ use crate::config::TrainConfig;
 use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{Part, STEP_DEADLINE, TrainError, session_options};
+use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
 use crate::store::{StoreExchange, StoreKeys};
 use crate::topology::Topology;
@@ -227,7 +227,7 @@ pub(super) fn give_values(
     member: &Member,
     patience: Deadline,
 ) -> Result<(), TrainError> {
-    let Part { topology, program, .. } = part;
+    let Part { config, topology, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
         return give_first(worker, part, pulled, patience);
@@ -246,7 +246,7 @@ pub(super) fn give_values(
     }
     // what can be pulled was given
     let there = worker.pull(&keys, &into, 0)?;
-    let deadline = Deadline::after(STEP_DEADLINE);
+    let deadline = Deadline::after(config.step_deadline());
     let mut has_given = false;
     while !worker.is_done(there) && !deadline.passed() {
         let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
