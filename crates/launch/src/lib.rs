@@ -7,6 +7,7 @@ mod assignment;
 mod control;
 mod exit;
 mod hosts;
+mod job;
 mod launcher;
 mod member;
 mod negotiate;
@@ -18,7 +19,7 @@ mod verdict;
 
 pub use assignment::{Assignment, JobIdentity};
 pub use hosts::{Hosts, HostsError, Placement, RSH};
-pub use launcher::{JobError, JobOutcome, JobSpec, Update, launch};
+pub use job::{JobError, JobOutcome, JobSpec, Messages, Reports, Update, launch};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,
 };

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use tensorwire_base::Rank;
 
-use crate::launcher::JobSpec;
+use crate::job::JobSpec;
 
 /// Set for a process that a launcher started as a member: the launcher's process id, or `remote` on another host.
 pub const MEMBER: &str = "TENSORWIRE_MEMBER";

@@ -30,6 +30,19 @@ pub trait Shipped: Model {
     fn samples(&self) -> SampleKind;
 }
 
+impl std::fmt::Debug for dyn Shipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl PartialEq for dyn Shipped {
+    /// True if both are of one name.
+    fn eq(&self, other: &dyn Shipped) -> bool {
+        self.name() == other.name()
+    }
+}
+
 /// All models.
 pub static MODELS: [&dyn Shipped; 11] = [
     &Mlp,

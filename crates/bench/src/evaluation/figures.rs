@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use tensorwire_collectives::Design;
 use tensorwire_launch::Transport;
+use tensorwire_nn::Optimizer;
 use tensorwire_simulate as sim;
 use tensorwire_train::{Exchange, Schedule, StoreWire, Strategy, TrainConfig};
 
+use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
+
 use super::Case;
 use crate::allreduce::{AllreduceSpec, Tensor, Way};
-use crate::job::{QUIET_RATE, train_config};
+use crate::job::QUIET_RATE;
 use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
 use crate::modes::{PAPER_MODES, in_mode};
 use crate::simulate::SimulateSpec;
@@ -137,9 +140,14 @@ fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
     let steps = Schedule::Steps(if quick { 4 } else { 12 });
     TrainConfig {
         batch,
-        rate: QUIET_RATE,
-        ..train_config(model, "synthetic:256", Strategy::Ps, steps)
+        optimizer: Optimizer::momentum(QUIET_RATE),
+        ..job(model, "synthetic:256", Strategy::Ps, steps)
     }
+}
+
+fn job(model: &str, data: &str, strategy: Strategy, schedule: Schedule) -> TrainConfig {
+    let (model, data) = (model.to_string(), data.to_string());
+    TrainConfig { model, data, strategy, schedule, ..TrainConfig::default() }
 }
 
 /// Ours, the paper's RDMA (which is one write), gRPC.TCP and gRPC.RDMA.
@@ -204,7 +212,7 @@ fn convergence(scope: &Scope) -> Vec<Case> {
     for (model, data) in
         [("cifar", "synthetic:512"), ("seq2seq", "reverse"), ("sentence-embedding", "synthetic")]
     {
-        let config = train_config(model, data, Strategy::Ps, Schedule::Steps(steps));
+        let config = job(model, data, Strategy::Ps, Schedule::Steps(steps));
         let jobs = by_exchange(&scope.exchanges, &TrainConfig { batch: 32, ..config });
         // where processes share memory there is no wire to compare on
         let jobs = jobs.into_iter().filter(|job| job.transport == Transport::Tcp);
@@ -267,13 +275,13 @@ fn store(scope: &Scope) -> Vec<Case> {
 
 fn store_training(scope: &Scope) -> Vec<Case> {
     let steps = Schedule::Steps(if scope.quick { 20 } else { 200 });
-    let config = train_config("mlp", "digits", Strategy::DistSgd, steps);
+    let config = job("mlp", "digits", Strategy::DistSgd, steps);
     by_exchange(&scope.exchanges, &config).into_iter().map(Case::Throughput).collect()
 }
 
 fn modes(scope: &Scope) -> Vec<Case> {
     let epochs = Schedule::Epochs(if scope.quick { 4 } else { 20 });
-    let config = train_config("mlp", "digits", Strategy::DistSgd, epochs);
+    let config = job("mlp", "digits", Strategy::DistSgd, epochs);
     let mut config = TrainConfig { workers: 4, servers: 1, batch: 16, ..config };
     config.clients.clients = Some(2);
     PAPER_MODES.map(|mode| Case::Modes(in_mode(&config, mode))).into()
@@ -307,8 +315,8 @@ fn all_reduces(scope: &Scope) -> Vec<Case> {
 fn simulations(scope: &Scope) -> Vec<Case> {
     let Some(paper) = sim::Network::preset("paper-xue") else { return Vec::new() };
     let mut all = Vec::new();
-    let spec = |model: &str, strategy, workers, batch| SimulateSpec {
-        model: model.to_string(),
+    let spec = |model, strategy, workers, batch| SimulateSpec {
+        model,
         strategy,
         workers,
         servers: None,
@@ -317,7 +325,7 @@ fn simulations(scope: &Scope) -> Vec<Case> {
         algorithm: None,
         batch,
     };
-    for model in ["lstm", "inception-v3", "vgg16"] {
+    for model in [&Lstm as &dyn Shipped, &InceptionV3, &Vgg16] {
         for workers in [1, 2, 4, 8, 64, 512, 4096] {
             for exchange in [sim::Exchange::ZeroCopy, sim::Exchange::GrpcRdma] {
                 let spec = spec(model, sim::Strategy::Ps, workers, sim::paper::BATCH);
@@ -328,7 +336,7 @@ fn simulations(scope: &Scope) -> Vec<Case> {
         }
     }
     let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };
-    for (model, batch) in [("mlp", 64), ("fcn5", 8)] {
+    for (model, batch) in [(&Mlp as &dyn Shipped, 64), (&Fcn5, 8)] {
         for &workers in counts {
             for strategy in [sim::Strategy::Ps, sim::Strategy::DistSgd, sim::Strategy::AllReduce] {
                 all.push(Case::Validate(spec(model, strategy, workers, batch)));

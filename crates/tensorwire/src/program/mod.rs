@@ -12,10 +12,9 @@ mod signals;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::OnceLock;
 
-use tensorwire_launch::{Assignment, Hosts, JobSpec, MEMBER, RUN_WITH_PARENT};
+use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
 pub use rendezvous::{Lead, LeadError, detected, follow};
@@ -23,8 +22,6 @@ pub use signals::{end_at_once_while, interrupt, told_to_end};
 
 /// What `ssh` ends with, too, when it cannot start what it is told to.
 const CANNOT_START: i32 = 255;
-/// How long a silent member is believed to be alive where nothing else is said.
-const LIVENESS: Duration = Duration::from_secs(6);
 
 /// Why a program cannot take its part.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +37,7 @@ pub enum ProgramError {
 }
 
 /// Where the assignment waits for the job that it is of.
-static ASSIGNMENT: OnceLock<Mutex<Option<Assignment>>> = OnceLock::new();
+static ASSIGNMENT: OnceLock<Option<Assignment>> = OnceLock::new();
 
 /// Makes this process what it was started as. Call it first in `main`, before the program reads its arguments or standard
 /// input. In a process that a launcher started it takes the assignment; [`crate::Training::run`] then does the member's
@@ -57,14 +54,13 @@ pub fn init() -> Result<(), ProgramError> {
     }
     let assignment = if is_member() { Some(read_assignment()?) } else { None };
     // another thread may have been first; it found the same
-    let _ = ASSIGNMENT.set(Mutex::new(assignment));
+    let _ = ASSIGNMENT.set(assignment);
     Ok(())
 }
 
-/// Returns the assignment of this process, once, if a launcher started it.
-pub fn assignment() -> Option<Assignment> {
-    let kept = ASSIGNMENT.get()?;
-    kept.lock().ok()?.take()
+/// Returns the assignment of this process, if a launcher started it.
+pub fn assigned() -> Option<Assignment> {
+    ASSIGNMENT.get()?.clone()
 }
 
 /// True if a launcher started this process itself, rather than a parent that inherited the variable.
@@ -96,31 +92,13 @@ pub fn run_with_parent(command: Vec<OsString>) -> ! {
 ///
 /// # Errors
 /// When the system does not say which program this is, or refuses to handle a signal.
-pub fn job_spec(
-    kind: &str,
-    roles: Vec<String>,
-    payload: serde_json::Value,
-) -> Result<JobSpec, ProgramError> {
-    let failed = |what| move |source| ProgramError::System { what, source };
-    let program = std::env::current_exe().map_err(failed("to say which program this is"))?;
+pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError> {
+    let failed = |source| ProgramError::System { what: "to say which program this is", source };
+    let program = std::env::current_exe().map_err(failed)?;
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
-    Ok(JobSpec {
-        program,
-        arguments,
-        kind: kind.to_string(),
-        roles,
-        payload,
-        hosts: Hosts::default(),
-        gathering: None,
-        run_with_parent: Vec::new(),
-        marks_members: true,
-        verbs: None,
-        listen: None,
-        store: None,
-        liveness: LIVENESS,
-        interrupt: interrupt()?,
-    })
+    let spec = JobSpec::new(program, kind, roles);
+    Ok(JobSpec { arguments, marks_members: true, interrupt: interrupt()?, ..spec })
 }
 
 /// Says something on standard error; if nobody takes it, nobody wants it.
