@@ -18,6 +18,8 @@ pub enum BenchError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     #[error(transparent)]
+    Workload(#[from] tensorwire_nn::Error),
+    #[error(transparent)]
     Job(#[from] JobError),
     #[error(transparent)]
     Train(Box<TrainError>),
@@ -69,6 +71,7 @@ impl BenchError {
     pub fn is_user_error(&self) -> bool {
         match self {
             BenchError::Config(_)
+            | BenchError::Workload(_)
             | BenchError::Simulate(_)
             | BenchError::NotInPaper { .. }
             | BenchError::Zero { .. }

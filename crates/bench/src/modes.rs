@@ -7,6 +7,7 @@ use tensorwire_train::{
     ClientConfig, EpochEnd, Prepared, Progress, Strategy, Traffic, TrainConfig, launch_train,
 };
 
+use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
 
@@ -99,7 +100,7 @@ pub fn curve(
     on_point: &mut dyn FnMut(&ModePoint),
 ) -> Result<Curve, BenchError> {
     let config = TrainConfig { evaluate_each_epoch: true, ..config.clone() };
-    let prepared = Prepared::new(config)?;
+    let prepared = Prepared::new(config, &ByName)?;
     let config = &prepared.config;
     let mut epochs = Epochs::new(config.workers, prepared.steps_per_epoch());
     let mut points: Vec<ModePoint> = Vec::new();
@@ -147,8 +148,9 @@ fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModeP
         seconds: done.seconds,
         epoch_seconds: done.seconds - before.map_or(0.0, |before| before.seconds),
         loss: done.loss,
-        test_loss: done.evaluation.loss,
-        test_accuracy: done.evaluation.accuracy,
+        // of a model that measures neither, not a number
+        test_loss: done.evaluation.loss().unwrap_or(f64::NAN),
+        test_accuracy: done.evaluation.accuracy().unwrap_or(f64::NAN),
         store_bytes,
         client_bytes,
         bytes_exchanged: store_bytes.saturating_add(client_bytes),
@@ -202,15 +204,17 @@ impl Epochs {
         open.loss += f64::from(progress.loss);
         open.losses += 1;
         if let Some(end) = open.ends.get_mut(worker) {
-            *end = end.or(progress.epoch);
+            if end.is_none() {
+                *end = progress.epoch.clone();
+            }
         }
     }
 
     /// The next epoch, if all are done with it.
     fn take(&mut self) -> Option<Done> {
         let Open { loss, losses, ends } = self.open.front()?;
-        let ends: Vec<EpochEnd> = ends.iter().copied().collect::<Option<_>>()?;
-        let EpochEnd { seconds, evaluation, .. } = *ends.first()?;
+        let ends: Vec<EpochEnd> = ends.iter().cloned().collect::<Option<_>>()?;
+        let EpochEnd { seconds, evaluation, .. } = ends.first()?.clone();
         let traffic = ends.iter().fold(Traffic::default(), |sum, end| sum + end.traffic);
         let loss = loss / f64::from(*losses);
         let done = Done { epoch: self.first, seconds, loss, traffic, evaluation: evaluation? };
@@ -236,7 +240,10 @@ mod tests {
     #[test]
     fn an_epoch_is_over_when_all_workers_are_done_with_it_whoever_was_ahead() {
         let mut epochs = Epochs::new(2, 2);
-        let evaluation = Evaluation { accuracy: 0.5, loss: 2.0 };
+        let evaluation: Evaluation = [("accuracy", 0.5), ("loss", 2.0)]
+            .map(|(name, value)| (name.to_string(), value))
+            .into_iter()
+            .collect();
         // worker 1 is an epoch ahead
         for (step, end) in [(1, None), (2, Some(10)), (3, None), (4, Some(20))] {
             epochs.add(1, &said(step, 1.0, end.map(|bytes| (9.0, bytes, None))));
@@ -244,9 +251,10 @@ mod tests {
         }
         epochs.add(0, &said(1, 3.0, None));
         assert_eq!(epochs.take(), None);
-        epochs.add(0, &said(2, 5.0, Some((1.5, 7, Some(evaluation)))));
+        epochs.add(0, &said(2, 5.0, Some((1.5, 7, Some(evaluation.clone())))));
         let traffic = Traffic { store_bytes: 17, client_bytes: 2 };
-        let done = Done { epoch: 1, seconds: 1.5, loss: 2.5, traffic, evaluation };
+        let done =
+            Done { epoch: 1, seconds: 1.5, loss: 2.5, traffic, evaluation: evaluation.clone() };
         assert_eq!(epochs.take(), Some(done));
         assert_eq!(epochs.take(), None);
         epochs.add(0, &said(3, 1.0, None));

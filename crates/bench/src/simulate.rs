@@ -8,15 +8,16 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use tensorwire_graph::{Cluster, Plan, PlanOptions, place, plan};
 use tensorwire_launch::{JobSpec, Transport};
-use tensorwire_nn::{Program, ProgramSpec, Sharing};
+use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
 use tensorwire_tensor::DType;
 use tensorwire_train::{
     Algorithm, ClientConfig, ConfigError, Prepared, Schedule, TrainConfig, TrainOutcome,
     launch_train,
 };
-use tensorwire_zoo::Model;
+use tensorwire_zoo::Shipped;
 
+use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::machine::{Machine, cores};
@@ -36,7 +37,7 @@ const DEADLINE_MS: u64 = 50_000;
 /// What to simulate, and to measure.
 #[derive(Clone, Debug)]
 pub struct SimulateSpec {
-    pub model: Model,
+    pub model: &'static dyn Shipped,
     pub strategy: Strategy,
     pub workers: u32,
     /// None: as many as workers, but no more than variables, or than [64](SERVERS_DEFAULT_MAX).
@@ -103,12 +104,12 @@ pub fn simulate(
 ) -> Result<SimulateResult, BenchError> {
     let planned = Planned::new(spec)?;
     let model = planned.model.name();
-    let of_paper = paper::benchmark(model);
+    let of_paper = paper::benchmark(&model);
     let (compute_s, crowded_s) = match compute.on(network) {
         Compute::Given { alone_s, crowded_s } => (alone_s, crowded_s),
         Compute::Paper => {
             let benchmark = of_paper.ok_or_else(|| BenchError::NotInPaper {
-                model: model.to_string(),
+                model: model.clone(),
                 known: paper::BENCHMARKS.map(|benchmark| benchmark.model).join(", "),
             })?;
             (benchmark.compute_s(planned.flops()), None)
@@ -123,7 +124,7 @@ pub fn simulate(
     Ok(SimulateResult {
         bench: "simulate",
         cluster: network.name.clone(),
-        model: model.to_string(),
+        model: model.clone(),
         strategy: spec.strategy.name(),
         exchange: spec.exchange.name(),
         workers: spec.workers,
@@ -142,7 +143,7 @@ pub fn simulate(
 
 /// A plan for few workers that do what all do.
 struct Planned {
-    model: Model,
+    model: &'static dyn Shipped,
     plan: Plan,
     master: usize,
     other: usize,
@@ -175,11 +176,11 @@ impl Planned {
             batch: spec.batch,
             replicas,
             sharing,
-            rule: TrainConfig::default().rule(),
+            optimizer: TrainConfig::default().optimizer,
             dtype: DType::F32,
             seed: 1,
         };
-        let program = Program::new(&model.on(model.sample_shape()), &how)?;
+        let program = Program::new(model, &model.samples().describe(), &how)?;
         let variables = program.variables.len();
         // fits: a model has far fewer
         let most = (variables as u32).min(SERVERS_DEFAULT_MAX);
@@ -188,7 +189,7 @@ impl Planned {
             _ => spec.servers.unwrap_or(spec.workers.min(most)),
         };
         if spec.strategy == Strategy::Ps && servers as usize > variables {
-            let model = model.name().to_string();
+            let model = model.name();
             return Err(ConfigError::TooManyServers { servers, variables, model }.into());
         }
         let cluster = match spec.strategy {
@@ -280,12 +281,12 @@ fn measure(
     alone: &AtomicBool,
 ) -> Result<(Compute, Option<f64>), BenchError> {
     let config_of_one = TrainConfig { workers: 1, ..step::alone(&config(spec, 0)) };
-    let one = Prepared::new(config_of_one.clone())?;
+    let one = Prepared::new(config_of_one.clone(), &ByName)?;
     // fits: cores of a machine
     let cores = cores() as u32;
     let workers = if servers.is_some() { spec.workers.max(cores) } else { cores };
-    let crowd = Prepared::new(step::compute(&TrainConfig { workers, ..config_of_one }))?;
-    let whole = servers.map(|servers| Prepared::new(config(spec, servers)));
+    let crowd = Prepared::new(step::compute(&TrainConfig { workers, ..config_of_one }), &ByName)?;
+    let whole = servers.map(|servers| Prepared::new(config(spec, servers), &ByName));
     let whole = whole.transpose()?;
     let (mut one_ms, mut crowd_ms, mut step_ms) = (Vec::new(), Vec::new(), Vec::new());
     let launched = |prepared: &Prepared| -> Result<f64, BenchError> {
@@ -327,7 +328,7 @@ fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
         transport: Transport::Shm,
         batch: spec.batch,
         schedule: Schedule::Steps(STEPS),
-        rate: QUIET_RATE,
+        optimizer: Optimizer::momentum(QUIET_RATE),
         deadline_ms: DEADLINE_MS,
         ..TrainConfig::default()
     }

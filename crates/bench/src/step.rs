@@ -12,6 +12,7 @@ use tensorwire_train::{
     TrainReport, launch_train, train_local,
 };
 
+use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Summary;
@@ -111,7 +112,7 @@ pub fn step(
     if options.repetitions == 0 {
         return Err(none());
     }
-    let local = Prepared::new(alone(config))?;
+    let local = Prepared::new(alone(config), &ByName)?;
     let exchanges: Vec<Exchange> = match config.strategy {
         Strategy::Local => Vec::new(),
         _ => std::iter::once(config.exchange).chain(options.against.iter().copied()).collect(),
@@ -134,7 +135,7 @@ pub fn step(
         }
     }
     if config.trace.is_some() && !ways.is_empty() {
-        launch_train(&Prepared::new(traced(config))?, job, &mut |_| {})?;
+        launch_train(&Prepared::new(traced(config), &ByName)?, job, &mut |_| {})?;
     }
     let result = StepResult {
         bench: "step",
@@ -179,10 +180,13 @@ impl Way {
     fn new(config: &TrainConfig, overlap: bool) -> Result<Way, BenchError> {
         let halves = overlap.then(|| [compute(config), communication(config)]);
         let halves = halves.map(|[compute, communication]| {
-            Ok::<_, BenchError>([Prepared::new(compute)?, Prepared::new(communication)?])
+            Ok::<_, BenchError>([
+                Prepared::new(compute, &ByName)?,
+                Prepared::new(communication, &ByName)?,
+            ])
         });
         Ok(Way {
-            job: Prepared::new(config.clone())?,
+            job: Prepared::new(config.clone(), &ByName)?,
             halves: halves.transpose()?,
             ms: Vec::new(),
             halves_ms: [Vec::new(), Vec::new()],

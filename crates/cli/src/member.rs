@@ -2,6 +2,7 @@
 //! that has joined.
 
 use tensorwire::program::{ProgramError, read_assignment, take_part};
+use tensorwire_bench::ByName;
 use tensorwire_doctor::{DOCTOR, doctor_member};
 use tensorwire_launch::Member;
 use tensorwire_train::train_member;
@@ -21,7 +22,7 @@ pub(crate) fn run() -> Result<(), Failure> {
 /// Does a member's part of a job of any kind.
 pub(crate) fn part(member: &Member) -> Result<(), String> {
     match member.kind() {
-        "train" => train_member(member).map_err(|error| error.to_string()),
+        "train" => train_member(member, &ByName).map_err(|error| error.to_string()),
         tensorwire_bench::TRANSFER => {
             tensorwire_bench::transfer_member(member).map_err(|error| error.to_string())
         }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tensorwire::program::Lead;
 use tensorwire_base::human_bytes;
+use tensorwire_bench::ByName;
 use tensorwire_launch::JobSpec;
 use tensorwire_train::{
     Averaging, Prepared, Strategy, Summary, TrainOutcome, launch_train, train_local,
@@ -38,7 +39,7 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
 /// Trains with processes of its own, or with those of `lead`.
 pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(), Failure> {
     let (json, metrics) = (args.json, args.metrics.clone());
-    let prepared = Prepared::new(args.config()?)?;
+    let prepared = Prepared::new(args.config()?, &ByName)?;
     let trace = prepared.config.trace.as_ref().map(|trace| &trace.path);
     let save = prepared.config.save.as_ref();
     let files = [("--metrics", metrics.as_ref()), ("--save", save), ("--trace", trace)];

@@ -114,10 +114,10 @@ impl Tail {
 mod tests {
     use super::*;
     use crate::mapping::Mapping;
-    use crate::region::{Region, RegionTable};
+    use crate::region::{Exposure, Region, RegionTable};
 
     fn region(table: &Arc<RegionTable>, bytes: u64) -> Region {
-        table.enter(Mapping::private(bytes).unwrap(), None)
+        table.enter(Mapping::private(bytes).unwrap(), Exposure::Private)
     }
 
     fn board() -> Board {

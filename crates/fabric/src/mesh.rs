@@ -29,19 +29,19 @@ pub(crate) struct Mesh {
     listener: Mutex<Option<Arc<Listener>>>,
     backend: &'static str,
     dial: Dial,
-    lobby: Arc<Lobby>,
+    rendezvous: Arc<Rendezvous>,
     acceptor: Mutex<Option<Acceptor>>,
 }
 
 /// Who is expected, and who has come.
 #[derive(Debug, Default)]
-struct Lobby {
-    state: Mutex<LobbyState>,
+struct Rendezvous {
+    state: Mutex<RendezvousState>,
     came: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct LobbyState {
+struct RendezvousState {
     expected: HashMap<Rank, Expected>,
     connections: HashMap<(Rank, Purpose), OwnedFd>,
 }
@@ -66,9 +66,9 @@ impl Mesh {
         backend: &'static str,
         dial: Dial,
     ) -> Mesh {
-        let (lobby, acceptor) = (Arc::default(), Mutex::default());
+        let (rendezvous, acceptor) = (Arc::default(), Mutex::default());
         let listener = Mutex::new(Some(Arc::new(listener)));
-        Mesh { core, listener, backend, dial, lobby, acceptor }
+        Mesh { core, listener, backend, dial, rendezvous, acceptor }
     }
 
     /// One connection per purpose with every peer.
@@ -83,7 +83,7 @@ impl Mesh {
         let listener = self.listener.lock().clone().ok_or(ConnectError::Closed)?;
         let me = self.core.me().rank;
         let callers = peers.iter().filter(|peer| peer.rank > me);
-        self.lobby.expect(callers.clone(), purposes);
+        self.rendezvous.expect(callers.clone(), purposes);
         if acceptor.is_none() {
             let system = |source| ConnectError::System { doing: "start accepting", source };
             *acceptor = Some(self.start_accepting(listener).map_err(system)?);
@@ -95,7 +95,7 @@ impl Mesh {
             connected.push(Connected { address: peer.clone(), sockets: sockets? });
         }
         for peer in callers {
-            let sockets = self.lobby.await_caller(peer, purposes, deadline)?;
+            let sockets = self.rendezvous.await_caller(peer, purposes, deadline)?;
             connected.push(Connected { address: peer.clone(), sockets });
         }
         Ok(connected)
@@ -108,20 +108,20 @@ impl Mesh {
     }
 
     fn start_accepting(&self, listener: Arc<Listener>) -> std::io::Result<Acceptor> {
-        let (core, lobby) = (self.core.clone(), self.lobby.clone());
+        let (core, rendezvous) = (self.core.clone(), self.rendezvous.clone());
         Acceptor::start(listener, move |mut socket, from, deadline| {
             let (me, job) = (core.me(), &core.config().job);
             let mut admitted = None;
             let admit = |caller: &Caller| {
-                lobby.admit(caller)?;
+                rendezvous.admit(caller)?;
                 admitted = Some(*caller);
                 Ok(())
             };
             match handshake::accept(&mut socket, job, me, admit, deadline) {
-                Ok(caller) => lobby.enter(caller, socket),
+                Ok(caller) => rendezvous.enter(caller, socket),
                 Err(error) => {
                     // it hung up between our yes and hearing it: it may come again
-                    admitted.into_iter().for_each(|caller| lobby.give_back(&caller));
+                    admitted.into_iter().for_each(|caller| rendezvous.give_back(&caller));
                     core.counters().add(|c| &c.connections_refused, 1);
                     match error {
                         // one of the job, who calls before it is expected, and again
@@ -164,7 +164,7 @@ impl Mesh {
     }
 }
 
-impl Lobby {
+impl Rendezvous {
     fn expect<'a>(&self, peers: impl Iterator<Item = &'a PeerAddress>, purposes: &[Purpose]) {
         let mut state = self.state.lock();
         for peer in peers {

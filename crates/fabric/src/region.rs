@@ -47,13 +47,22 @@ pub struct RemoteRegion {
 #[derive(Debug)]
 pub(crate) struct RegionMemory {
     key: u64,
-    /// The NIC's leave to access it (verbs); ends before the memory does.
-    registration: Option<MemoryRegion>,
+    // before the mapping: the NIC lets go of it first
+    exposure: Exposure,
     mapping: Mapping,
     mark: CutMark,
-    /// Where peers of this host can map it (shm).
-    fd: Option<OwnedFd>,
     table: Weak<RegionTable>,
+}
+
+/// How peers get at a region of this process.
+#[derive(Debug)]
+pub(crate) enum Exposure {
+    /// They do not: this process writes and reads it for them (tcp, sim).
+    Private,
+    /// Peers of this host map it (shm).
+    Shared(OwnedFd),
+    /// The NIC accesses it (verbs).
+    Registered(MemoryRegion),
 }
 
 /// Every region of a fabric by key. Weak: the table keeps nothing alive.
@@ -67,12 +76,18 @@ struct RemoteMemory {
     peer: Rank,
     key: u64,
     bytes: u64,
-    /// The peer's memory itself (shm).
-    mapping: Option<Mapping>,
+    access: Access,
+}
+
+/// How this process gets at a peer's region.
+#[derive(Debug)]
+pub(crate) enum Access {
+    /// By asking the peer (tcp, sim).
+    Asked,
+    /// The peer's memory itself (shm), and the mark of this process's loans of it.
+    Mapped(Mapping, CutMark),
     /// Where the peer's NIC finds it (verbs).
-    registered: Option<Remote>,
-    /// Of this process's loans of that mapping.
-    mark: CutMark,
+    Registered(Remote),
 }
 
 impl Region {
@@ -87,7 +102,7 @@ impl Region {
         let bytes = mapping.bytes() as usize;
         // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
         // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the
-        // mark. This room makes no reference into mapped bytes: it copies through raw pointers only.
+        // mark. This crate makes no reference into mapped bytes: it copies through raw pointers only.
         unsafe {
             Slab::from_raw(mapping.start(), bytes, self.memory.clone(), self.memory.mark.clone())
         }
@@ -132,27 +147,9 @@ impl fmt::Debug for RegionDescriptor {
 }
 
 impl RemoteRegion {
-    pub(crate) fn new(
-        peer: Rank,
-        descriptor: RegionDescriptor,
-        mapping: Option<Mapping>,
-    ) -> RemoteRegion {
+    pub(crate) fn new(peer: Rank, descriptor: RegionDescriptor, access: Access) -> RemoteRegion {
         let RegionDescriptor { key, bytes } = descriptor;
-        let (mark, registered) = (CutMark::default(), None);
-        let memory = RemoteMemory { peer, key, bytes, mapping, registered, mark };
-        RemoteRegion { memory: Arc::new(memory) }
-    }
-
-    /// Of a peer's region that its NIC finds at `registered`.
-    pub(crate) fn registered(
-        peer: Rank,
-        descriptor: RegionDescriptor,
-        registered: Remote,
-    ) -> RemoteRegion {
-        let RegionDescriptor { key, bytes } = descriptor;
-        let (mark, registered) = (CutMark::default(), Some(registered));
-        let memory = RemoteMemory { peer, key, bytes, mapping: None, registered, mark };
-        RemoteRegion { memory: Arc::new(memory) }
+        RemoteRegion { memory: Arc::new(RemoteMemory { peer, key, bytes, access }) }
     }
 
     /// Whose memory it is.
@@ -172,7 +169,7 @@ impl RemoteRegion {
     /// the region. As with a receive buffer, whoever reads must know that the peer does not write
     /// meanwhile, and whoever writes that it does not read.
     pub fn slab(&self) -> Option<Slab> {
-        let mapping = self.memory.mapping.as_ref()?;
+        let Access::Mapped(mapping, mark) = &self.memory.access else { return None };
         // fits: what is mapped fits the address space
         let bytes = mapping.bytes() as usize;
         // SAFETY: the duty is memory that is valid while the keepalive lives, is aligned, has one
@@ -184,9 +181,8 @@ impl RemoteRegion {
         // duty of the plan, which keeps it as for receive buffers: its reuse proof orders the peer's
         // next write behind our last read, and the arrival that we await orders the read behind the
         // write.
-        let slab = unsafe {
-            Slab::from_raw(mapping.start(), bytes, self.memory.clone(), self.memory.mark.clone())
-        };
+        let slab =
+            unsafe { Slab::from_raw(mapping.start(), bytes, self.memory.clone(), mark.clone()) };
         Some(slab)
     }
 
@@ -195,28 +191,24 @@ impl RemoteRegion {
     }
 
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
-        self.memory.mapping.as_ref()
+        match &self.memory.access {
+            Access::Mapped(mapping, _) => Some(mapping),
+            Access::Asked | Access::Registered(_) => None,
+        }
     }
 
     /// Where the peer's NIC finds it (verbs).
     pub(crate) fn remote(&self) -> Option<Remote> {
-        self.memory.registered
+        match self.memory.access {
+            Access::Registered(remote) => Some(remote),
+            Access::Asked | Access::Mapped(..) => None,
+        }
     }
 }
 
 impl RegionTable {
     /// Enters fresh memory under a fresh random key.
-    pub(crate) fn enter(self: &Arc<Self>, mapping: Mapping, fd: Option<OwnedFd>) -> Region {
-        self.enter_registered(mapping, fd, None)
-    }
-
-    /// The same for memory that a NIC may access.
-    pub(crate) fn enter_registered(
-        self: &Arc<Self>,
-        mapping: Mapping,
-        fd: Option<OwnedFd>,
-        registration: Option<MemoryRegion>,
-    ) -> Region {
+    pub(crate) fn enter(self: &Arc<Self>, mapping: Mapping, exposure: Exposure) -> Region {
         let mut regions = self.regions.write();
         let key = loop {
             let key = crate::handshake::random_u64();
@@ -226,10 +218,9 @@ impl RegionTable {
         };
         let memory = Arc::new(RegionMemory {
             key,
-            registration,
+            exposure,
             mapping,
             mark: CutMark::default(),
-            fd,
             table: Arc::downgrade(self),
         });
         regions.insert(key, Arc::downgrade(&memory));
@@ -272,11 +263,17 @@ impl RegionMemory {
     }
 
     pub(crate) fn fd(&self) -> Option<&OwnedFd> {
-        self.fd.as_ref()
+        match &self.exposure {
+            Exposure::Shared(fd) => Some(fd),
+            Exposure::Private | Exposure::Registered(_) => None,
+        }
     }
 
     pub(crate) fn registration(&self) -> Option<&MemoryRegion> {
-        self.registration.as_ref()
+        match &self.exposure {
+            Exposure::Registered(registration) => Some(registration),
+            Exposure::Private | Exposure::Shared(_) => None,
+        }
     }
 }
 
@@ -311,7 +308,7 @@ mod tests {
     #[test]
     fn a_region_leaves_the_table_with_its_last_holder() {
         let table = Arc::new(RegionTable::default());
-        let region = table.enter(Mapping::private(100).unwrap(), None);
+        let region = table.enter(Mapping::private(100).unwrap(), Exposure::Private);
         let key = region.descriptor().key;
         let slab = region.slab();
         drop(region);

@@ -212,9 +212,9 @@ impl Executor {
             Op::Input { .. } => self.fed(part, node),
             Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
             Op::Reshape { .. } => self.view(part, node),
-            Op::Send { edge } | Op::SendDyn { edge } => self.send(part, node, *edge),
+            Op::Send { edge } | Op::SendDynamic { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => self.poll(node, *edge),
-            Op::RecvDyn { edge, .. } => self.receive(node, *edge),
+            Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
             Op::AllReduce { .. } | Op::Broadcast { .. } => self.collective(part, node),
             _ => self.kernel(part, node),
         }
@@ -330,7 +330,7 @@ impl Executor {
             return Ok(Turn::NotYet);
         };
         let sending = match (&part.graph.node(node).op, tensor) {
-            (Op::SendDyn { .. }, Some(tensor)) => {
+            (Op::SendDynamic { .. }, Some(tensor)) => {
                 exchange.announce(edge, epoch, &tensor.spec, &tensor.buffer)
             }
             _ => exchange.send(edge, epoch, tensor.map(|tensor| &tensor.buffer)),
@@ -404,7 +404,7 @@ impl Executor {
             };
             let epoch = self.epochs[edge.index()];
             let mut what = What::Send { node, epoch };
-            if let (Op::RecvDyn { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
+            if let (Op::RecvDynamic { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
                 self.workspace.hold(part, node.into(), tensor);
                 what = What::Recv { node, epoch };
             }
@@ -458,7 +458,7 @@ impl Executor {
     fn missing(&self, part: &Part) -> String {
         let name = |node: NodeId| part.graph.node(node).name.clone();
         let waiting = self.ready.iter().map(|node| match part.graph.node(*node).op {
-            Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } => {
+            Op::Recv { edge, .. } | Op::RecvDynamic { edge, .. } => {
                 self.edge_names[edge.index()].clone()
             }
             ref op if op.is_send() => format!("room in the queue for '{}'", name(*node)),

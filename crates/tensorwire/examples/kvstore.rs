@@ -16,6 +16,7 @@ use tensorwire::launch::{
     Assignment, JobSpec, Member, Messages, Peers, StoreJob, Transport, Update, WireOptions, launch,
 };
 use tensorwire::memory::Buffer;
+use tensorwire::nn::Optimizer;
 use tensorwire::tensor::DType;
 use tensorwire::train::{
     SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules, StoreWire, open_store,
@@ -144,7 +145,8 @@ fn begin(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
         first.push(tensor(store, spec, 1.0)?);
     }
     if number == 0 {
-        let ticket = store.set_optimizer(&StoreRules::all(StoreRule::Sgd { rate: 0.5 }).to_bytes());
+        let ticket = store
+            .set_optimizer(&StoreRules::all(StoreRule::Optimizer(Optimizer::sgd(0.5))).to_bytes());
         store.wait(ticket, soon())?;
     }
     let ticket = store.init(&all, (number == 0).then_some(&first))?;

@@ -1,17 +1,14 @@
-//! The example program runs as it says, from its sources.
+//! The example program does what it says.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Stdio};
 
+use tensorwire_testkit::program;
+
 #[test]
 fn the_store_of_the_example_does_what_it_shows() {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["run", "--quiet", "--offline", "--package", "tensorwire", "--example", "kvstore"]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    let output =
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null()).output().unwrap();
+    let mut example = Command::new(program::example("kvstore"));
+    let output = example.stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let lines = [

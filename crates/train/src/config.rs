@@ -14,10 +14,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::GraphError;
-use tensorwire_graph::Rule;
+use tensorwire_nn::Optimizer;
 use tensorwire_tensor::DType;
-use tensorwire_zoo::MismatchError;
-use tensorwire_zoo::data::DataError;
 
 use crate::topology::Topology;
 use crate::weights::WeightsError;
@@ -81,29 +79,6 @@ impl Strategy {
     /// True if weights are averaged, not gradients.
     pub fn is_averaging(self) -> bool {
         matches!(self, Strategy::DistEsgd | Strategy::MpiEsgd)
-    }
-}
-
-/// How a variable is changed (`--optimizer`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerChoice {
-    Sgd,
-    Momentum,
-    #[serde(rename = "adagrad")]
-    AdaGrad,
-    Adam,
-}
-
-impl OptimizerChoice {
-    /// As `--optimizer` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            OptimizerChoice::Sgd => "sgd",
-            OptimizerChoice::Momentum => "momentum",
-            OptimizerChoice::AdaGrad => "adagrad",
-            OptimizerChoice::Adam => "adam",
-        }
     }
 }
 
@@ -191,9 +166,8 @@ pub struct TrainConfig {
     /// Workers do everything but arithmetic, to measure what is left; servers do all.
     #[serde(default)]
     pub leave_out_kernels: bool,
-    pub optimizer: OptimizerChoice,
-    pub rate: f64,
-    pub momentum: f64,
+    /// How a variable is changed, given the mean gradient of a step.
+    pub optimizer: Optimizer,
     pub dtype: FloatType,
     pub seed: u64,
     /// Threads of each process; none: each host's cores shared among its workers.
@@ -251,8 +225,6 @@ impl Kernels {
 pub enum ConfigError {
     #[error("--kernels: {0}")]
     Kernels(#[from] tensorwire_kernels::OpenError),
-    #[error("there is no model '{found}'; known models: {known}")]
-    UnknownModel { found: String, known: String },
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
     #[error("{option} must be {range}, not {found}")]
@@ -339,10 +311,9 @@ pub enum ConfigError {
     SaveElsewhere { host: String },
     #[error("{0}")]
     Hosts(#[from] HostsError),
+    /// The model, the data, or both together.
     #[error("{0}")]
-    Data(#[from] DataError),
-    #[error("{0}")]
-    Mismatch(#[from] MismatchError),
+    Workload(#[from] tensorwire_nn::Error),
     #[error("{0}")]
     Weights(#[from] WeightsError),
     #[error(
@@ -361,17 +332,14 @@ pub enum ConfigError {
         "so many batches take {needed} of memory, {available} are available; lower --steps or --batch"
     )]
     TooManyBatches { needed: String, available: String },
+    #[error("the data have no end, and so no epochs; say for how many steps to train (--steps)")]
+    EndlessEpochs,
     #[error("the data changed while the job started; start it again")]
     DataChanged,
     #[error("{0}")]
     Graph(#[from] GraphError),
 }
 
-/// What PyTorch takes.
-const ADAGRAD_EPSILON: f64 = 1e-10;
-/// Kingma and Ba 2015, algorithm 1.
-const ADAM_BETAS: (f64, f64) = (0.9, 0.999);
-const ADAM_EPSILON: f64 = 1e-8;
 /// Each process of a host holds descriptors and memory of every other; beyond this one host is no cluster.
 const PROCESSES_PER_HOST_MAX: u64 = 256;
 /// A step that waits longer for a peer that is alive waits in vain.
@@ -416,11 +384,13 @@ impl TrainConfig {
             return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
-        if !(self.rate.is_finite() && self.rate > 0.0) {
-            return Err(out_of_range("--lr", "a positive number", self.rate));
-        }
-        if !(0.0..1.0).contains(&self.momentum) {
-            return Err(out_of_range("--momentum", "from 0 to below 1", self.momentum));
+        if let Err((parameter, range, found)) = self.optimizer.check() {
+            let option = match parameter {
+                "rate" => "--lr",
+                "momentum" => "--momentum",
+                other => other,
+            };
+            return Err(out_of_range(option, range, found));
         }
         if !(1000..=3_600_000).contains(&self.deadline_ms) {
             // fits: shown to a person
@@ -524,20 +494,6 @@ impl TrainConfig {
         }
     }
 
-    /// How a variable is changed.
-    pub fn rule(&self) -> Rule {
-        let TrainConfig { rate, momentum, .. } = *self;
-        match self.optimizer {
-            OptimizerChoice::Sgd => Rule::Sgd { rate },
-            OptimizerChoice::Momentum => Rule::Momentum { rate, momentum },
-            OptimizerChoice::AdaGrad => Rule::AdaGrad { rate, epsilon: ADAGRAD_EPSILON },
-            OptimizerChoice::Adam => {
-                let (beta1, beta2) = ADAM_BETAS;
-                Rule::Adam { rate, beta1, beta2, epsilon: ADAM_EPSILON }
-            }
-        }
-    }
-
     /// The strategy with its numbers.
     pub fn topology(&self) -> Topology {
         Topology::of(self)
@@ -582,9 +538,7 @@ pub(crate) mod tests {
         TrainConfig {
             batch: 8,
             schedule: Schedule::Steps(1),
-            optimizer: OptimizerChoice::Sgd,
-            rate: 0.1,
-            momentum: 0.0,
+            optimizer: Optimizer::sgd(0.1),
             ..TrainConfig::default()
         }
     }
@@ -634,15 +588,6 @@ pub(crate) mod tests {
     #[test]
     fn names_are_those_that_are_written() {
         let written = |value: serde_json::Value| value.as_str().unwrap().to_string();
-        let optimizers = [
-            OptimizerChoice::Sgd,
-            OptimizerChoice::Momentum,
-            OptimizerChoice::AdaGrad,
-            OptimizerChoice::Adam,
-        ];
-        for optimizer in optimizers {
-            assert_eq!(written(serde_json::to_value(optimizer).unwrap()), optimizer.name());
-        }
         for float in [FloatType::F32, FloatType::F64, FloatType::Bf16] {
             assert_eq!(written(serde_json::to_value(float).unwrap()), float.name());
         }

@@ -6,6 +6,7 @@ mod loader;
 mod strategy;
 mod trainer;
 mod worker;
+mod workload;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -17,10 +18,8 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
-use tensorwire_nn::{Program, ProgramSpec};
+use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
-use tensorwire_zoo::Model;
-use tensorwire_zoo::data::{Batches, Data, DataError, Shape, Source};
 
 use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
 use crate::group::ClientError;
@@ -35,6 +34,8 @@ use crate::whole_file;
 
 use listener::Caller;
 use strategy::{Connected, strategy};
+
+pub use workload::{Supply, Workload};
 
 pub use strategy::values::StoreValue;
 
@@ -54,9 +55,9 @@ pub struct Prepared {
 }
 
 /// What the data decide about the graph; members that need no data get it from the launcher.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct JobShape {
-    samples: Shape,
+    samples: Description,
     steps: u64,
     steps_per_epoch: u64,
 }
@@ -99,6 +100,10 @@ pub enum TrainError {
     Interrupted,
     #[error("the thread that makes batches cannot be started: {0}; free memory or processes")]
     Loader(std::io::Error),
+    #[error("step {step}: {source}")]
+    Batch { step: u64, source: tensorwire_nn::Error },
+    #[error("evaluating: {0}")]
+    TestBatch(tensorwire_nn::Error),
     #[error("step {step}: the thread that makes batches is gone")]
     LoaderGone { step: u64 },
     #[error(transparent)]
@@ -133,24 +138,24 @@ impl Prepared {
     ///
     /// # Errors
     /// The user's mistake, with how to mend it.
-    pub fn new(config: TrainConfig) -> Result<Prepared, ConfigError> {
+    pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
-        // opened once more by whoever computes; here it is looked for before anything is started
-        Kernels::open(kernel_choice(&config), 1)?;
-        let model = model(&config)?;
-        let source: Source = config.data.parse()?;
-        let data = source.open(&model.sample_shape(), config.seed)?;
-        let samples = data.shape();
-        model.check(&samples)?;
+        let model = supply.model(&config)?;
+        let data = supply.data(&config)?;
         let batches = batches(&data, &config)?;
         let steps_per_epoch = batches.steps_per_epoch();
-        let steps = match config.schedule {
-            Schedule::Steps(steps) => steps,
-            Schedule::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
+        let steps = match (config.schedule, steps_per_epoch) {
+            (Schedule::Steps(steps), _) => steps,
+            (Schedule::Epochs(epochs), Some(steps)) => epochs.saturating_mul(steps),
+            (Schedule::Epochs(_), None) => return Err(ConfigError::EndlessEpochs),
         };
+        let samples = data.train.describe();
+        let steps_per_epoch = steps_per_epoch.unwrap_or(steps);
         let shape = JobShape { samples, steps, steps_per_epoch };
         let topology = config.topology();
-        let (program, cluster, plan) = build(&config, &topology, shape)?;
+        let (program, cluster, plan) = build(&*model, &config, &topology, &shape)?;
+        // opened once more by whoever computes; here it is looked for before anything is started
+        Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
         check_memory(&program, &plan, &config, &topology)?;
         if let Some(path) = &config.load {
@@ -196,21 +201,23 @@ impl Prepared {
         let local = self.config.strategy == Strategy::Local;
         let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
-        let opened = Kernels::open(kernel_choice(&self.config), threads);
+        let opened = Kernels::open(kernel_choice(&self.config, &self.program), threads);
         opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
     }
 
     /// Do all processes compute the same bits as one that computes alone? Not where threads are shared out
     /// and oneDNN may compute.
     pub fn has_bits_of_one(&self) -> bool {
-        let ours =
-            matches!(kernel_choice(&self.config), KernelChoice::Cpu | KernelChoice::Reference);
+        let ours = matches!(
+            kernel_choice(&self.config, &self.program),
+            KernelChoice::Cpu | KernelChoice::Reference
+        );
         ours || self.config.threads.is_some()
     }
 
     /// What the members are told.
     pub fn payload(&self) -> serde_json::Value {
-        let payload = Payload { config: self.config.clone(), shape: self.shape };
+        let payload = Payload { config: self.config.clone(), shape: self.shape.clone() };
         serde_json::to_value(payload).unwrap_or_default()
     }
 }
@@ -247,39 +254,25 @@ fn check_memory(
     Err(ConfigError::TooLarge { needed, available })
 }
 
-fn model(config: &TrainConfig) -> Result<Model, ConfigError> {
-    model_named(&config.model)
-}
-
-/// The model of this name.
-///
-/// # Errors
-/// When there is none, with the names that there are.
-pub fn model_named(name: &str) -> Result<Model, ConfigError> {
-    Model::from_name(name).ok_or_else(|| ConfigError::UnknownModel {
-        found: name.to_string(),
-        known: Model::ALL.map(Model::name).join(", "),
-    })
-}
-
-fn batches(data: &Data, config: &TrainConfig) -> Result<Batches, DataError> {
-    Batches::new(data.clone(), config.workers as usize, config.batch, config.seed)
+fn batches(data: &Data, config: &TrainConfig) -> tensorwire_nn::Result<Batches> {
+    Batches::new(data.train.clone(), config.workers as usize, config.batch, config.seed)
 }
 
 fn build(
+    model: &dyn Model,
     config: &TrainConfig,
     topology: &Topology,
-    shape: JobShape,
+    shape: &JobShape,
 ) -> Result<(Program, Cluster, Plan), ConfigError> {
     let spec = ProgramSpec {
         batch: config.batch,
         replicas: topology.replicas(),
         sharing: topology.sharing(),
-        rule: config.rule(),
+        optimizer: config.optimizer,
         dtype: config.dtype.into(),
         seed: config.seed,
     };
-    let program = Program::new(&model(config)?.on(shape.samples), &spec)?;
+    let program = Program::new(model, &shape.samples, &spec)?;
     let (servers, variables) = (config.servers, program.variables.len());
     if topology.weights == Weights::Servers && servers as usize > variables {
         let model = config.model.clone();
@@ -311,7 +304,7 @@ impl Prepared {
     fn part(&self) -> Part {
         let Prepared { config, topology, program, plan, shape, data, .. } = self;
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
-        let (topology, shape, data) = (*topology, *shape, Some(data.clone()));
+        let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         Part { config, topology, program, plan, shape, data }
     }
 
@@ -357,12 +350,12 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
     worker::run(strategy::open_local(&part)?, &part, caller)
 }
 
-/// Does this member's part of a training job, from its assignment to its report.
+/// Does this member's part of a training job, from its assignment to its report; `supply` has what it trains.
 ///
 /// # Errors
 /// When anything fails; the launcher has been told then.
-pub fn train_member(member: &Member) -> Result<(), TrainError> {
-    let done = member_part(member);
+pub fn train_member(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
+    let done = member_part(member, supply);
     if let Err(error) = &done {
         member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
     }
@@ -380,22 +373,18 @@ struct Part {
     data: Option<Data>,
 }
 
-fn member_part(member: &Member) -> Result<(), TrainError> {
+fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape } = member.payload()?;
     let topology = config.topology();
-    let (program, _, plan) = build(&config, &topology, shape)?;
+    let model = supply.model(&config)?;
+    let (program, _, plan) = build(&*model, &config, &topology, &shape)?;
     let data = match topology.role(member.rank()) {
         Role::Server(_) => None,
-        Role::Worker(_) => {
-            let source: Source = config.data.parse().map_err(ConfigError::from)?;
-            let wanted = model(&config)?.sample_shape();
-            let loaded = source.open(&wanted, config.seed).map_err(ConfigError::from)?;
-            if loaded.shape() != shape.samples {
-                return Err(ConfigError::DataChanged.into());
-            }
-            Some(loaded)
-        }
+        Role::Worker(_) => Some(supply.data(&config)?),
     };
+    if data.as_ref().is_some_and(|data| data.train.describe() != shape.samples) {
+        return Err(ConfigError::DataChanged.into());
+    }
     let part = Part { config, topology, program, plan, shape, data };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
@@ -421,13 +410,11 @@ fn peak_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-fn kernel_choice(config: &TrainConfig) -> KernelChoice {
+fn kernel_choice(config: &TrainConfig, program: &Program) -> KernelChoice {
     match config.kernels {
         // oneDNN computes convolutions: where there are none, its library need not be loaded
-        config::Kernels::Auto => match model(config) {
-            Ok(model) if !model.convolves() => KernelChoice::Cpu,
-            _ => KernelChoice::Auto,
-        },
+        config::Kernels::Auto if !program.convolves() => KernelChoice::Cpu,
+        config::Kernels::Auto => KernelChoice::Auto,
         config::Kernels::Cpu => KernelChoice::Cpu,
         config::Kernels::OneDnn => KernelChoice::OneDnn,
         config::Kernels::Reference => KernelChoice::Reference,

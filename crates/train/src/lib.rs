@@ -22,13 +22,13 @@ pub mod whole_file;
 
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    StoreConfig, Strategy, TraceConfig, TrainConfig, TunedRow,
+    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
+    Strategy, TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorFold};
-pub use job::{Prepared, StoreValue, TrainError, model_named, train_local, train_member};
+pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions, open_lanes, open_part};
-pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
+pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, TRAIN, TrainOutcome, TrainUpdate, launch_train};
 pub use steps::{FinishedStep, PollingFigures, StepAggregator};
 pub use store::{

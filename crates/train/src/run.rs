@@ -78,7 +78,7 @@ impl Prepared {
         JobSpec {
             kind: TRAIN.to_string(),
             roles: self.roles(),
-            payload: self.payload(),
+            payload: with_fields(self.payload(), &how.payload),
             hosts: self.config.hosts.clone(),
             verbs: self.config.verbs_wanted(),
             listen: self.config.listen,
@@ -89,10 +89,18 @@ impl Prepared {
     }
 }
 
+/// A payload with whatever else its members are told by whoever launches them.
+fn with_fields(mut payload: serde_json::Value, more: &serde_json::Value) -> serde_json::Value {
+    if let (Some(payload), Some(more)) = (payload.as_object_mut(), more.as_object()) {
+        payload.extend(more.iter().map(|(key, value)| (key.clone(), value.clone())));
+    }
+    payload
+}
+
 /// Launches the members of a training job and stays until it is done or has failed, as [`launch`] does; then writes the
 /// trace, if there is to be one, however the job ended. `how` says how a member is started
 /// ([`JobSpec::program`], its arguments, [`JobSpec::run_with_parent`]), who waits for it ([`JobSpec::gathering`]) and what
-/// ends the job ([`JobSpec::interrupt`]); its other fields are filled in.
+/// ends the job ([`JobSpec::interrupt`]); the fields of its payload are told beside the job's own. Its other fields are filled in.
 ///
 /// # Errors
 /// As [`launch`], or when the trace cannot be written.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_launch::Update;
 
@@ -29,7 +29,7 @@ pub struct FinishedStep {
 }
 
 /// [`Polling`] in microseconds, as it is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PollingFigures {
     /// Times a tensor was asked for.
     pub polls: u64,
@@ -112,7 +112,7 @@ impl StepAggregator {
             Update::Introduced => self.begin(),
             Update::Progress { rank, value, .. } => {
                 if let Some(&worker) = self.workers.get(rank) {
-                    self.add(worker, *value);
+                    self.add(worker, value.clone());
                 }
             }
             Update::Shrunk { rank, .. } => {
@@ -141,7 +141,7 @@ impl StepAggregator {
     pub fn take(&mut self) -> Option<FinishedStep> {
         let said = self.open.front()?;
         let waits = said.iter().zip(&self.lost).any(|(said, lost)| said.is_none() && !lost);
-        let all: Vec<Progress> = said.iter().copied().flatten().collect();
+        let all: Vec<Progress> = said.iter().flatten().cloned().collect();
         if waits || all.is_empty() {
             return None;
         }

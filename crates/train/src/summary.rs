@@ -1,17 +1,20 @@
 //! What a whole job did, in figures: put together from its configuration, its members' reports and the steps that were
 //! finished.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use tensorwire_memory::Copies;
 
 use crate::config::Strategy;
 use crate::job::Prepared;
 use crate::report::{Polling, TrainReport};
 use crate::run::TrainOutcome;
 use crate::steps::{PollingFigures, StepAggregator};
-use tensorwire_zoo::data::Shape;
 
 /// What a whole job did. Serialized, it is what `tensorwire train --json` prints; its keys keep their meaning.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// True if workers, or clients, trained at their own pace.
     #[serde(rename = "async")]
@@ -20,8 +23,8 @@ pub struct Summary {
     pub data: String,
     pub strategy: Strategy,
     /// What bytes travelled over, and how tensors crossed; `none` where nothing does.
-    pub transport: &'static str,
-    pub exchange: &'static str,
+    pub transport: String,
+    pub exchange: String,
     pub workers: u32,
     /// Those that were not lost.
     pub workers_finished: usize,
@@ -38,12 +41,18 @@ pub struct Summary {
     pub test_accuracy: Option<f64>,
     pub test_loss: Option<f64>,
     pub test_perplexity: Option<f64>,
+    /// What else the model measures, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// Of the slowest worker, from its first step to the end of its last.
     pub seconds: f64,
     pub samples_per_second: f64,
     /// By all members together: copied from memory to memory, written to peers, memory that peers of a store may touch,
     /// pushed to a store and pulled from it.
     pub bytes_copied: u64,
+    /// All bytes that the runtime copied, those of `bytes_copied` among them: a key `bytes_copied_…` for each purpose.
+    #[serde(flatten, with = "crate::report::copies_by_purpose")]
+    pub copies: Copies,
     pub bytes_written: u64,
     pub registered_bytes: u64,
     pub store_bytes: u64,
@@ -82,16 +91,18 @@ impl Summary {
         let sum = |of: fn(&TrainReport) -> u64| reports().map(of).sum::<u64>();
         let workers = reports().filter(|report| report.final_loss.is_some());
         let polling: Polling = workers.map(|report| report.polling).sum();
+        let mut copies = Copies::default();
+        reports().for_each(|report| copies.merge(&report.copies));
         let is_alone = config.strategy == Strategy::Local;
         let test_loss = reports().find_map(|report| report.test_loss);
-        let says_words = matches!(prepared.data.shape(), Shape::Pairs { .. });
+        let says_words = prepared.data.train.describe().labels_sequences();
         Ok(Summary {
             asynchronous: topology.is_asynchronous(),
             model: config.model.clone(),
             data: config.data.clone(),
             strategy: config.strategy,
-            transport: if is_alone { "none" } else { outcome.transport.name() },
-            exchange: if is_alone { "none" } else { config.exchange.name() },
+            transport: (if is_alone { "none" } else { outcome.transport.name() }).to_string(),
+            exchange: (if is_alone { "none" } else { config.exchange.name() }).to_string(),
             workers: config.workers,
             // fits: workers are few
             workers_finished: if is_alone { config.workers as usize } else { losses.len() },
@@ -105,11 +116,16 @@ impl Summary {
             final_loss: losses.iter().sum::<f64>() / losses.len() as f64,
             test_accuracy: outcome.test_accuracy(),
             test_loss,
+            metrics: reports()
+                .map(|report| report.metrics.clone())
+                .find(|m| !m.is_empty())
+                .unwrap_or_default(),
             test_perplexity: test_loss.filter(|_| says_words).map(f64::exp),
             seconds,
             // fits: shown to a person
             samples_per_second: steps.samples() as f64 / seconds,
             bytes_copied: sum(|report| report.bytes_copied),
+            copies,
             bytes_written: sum(|report| report.bytes_written),
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),
@@ -172,7 +188,10 @@ mod tests {
         let schedule = Schedule::Steps(2);
         let config =
             TrainConfig { model, data, strategy, batch: 4, schedule, ..TrainConfig::default() };
-        Prepared::new(config).unwrap()
+        let found = tensorwire_zoo::model(&config.model).unwrap();
+        let source: tensorwire_zoo::data::Source = config.data.parse().unwrap();
+        let data = source.open(found.samples(), config.seed).unwrap();
+        Prepared::new(config, &crate::Workload::new(found, data)).unwrap()
     }
 
     fn worker(final_loss: f64, train_seconds: f64) -> TrainReport {
@@ -261,7 +280,7 @@ mod tests {
         steps.all_did(&progress);
         let outcome = TrainOutcome::alone(evaluated(worker(1.0, 2.0)));
         let summary = Summary::new(&prepared, &outcome, &steps).unwrap();
-        assert_eq!((summary.transport, summary.exchange), ("none", "none"));
+        assert_eq!((summary.transport.as_str(), summary.exchange.as_str()), ("none", "none"));
         assert_eq!((summary.workers, summary.workers_finished, summary.servers), (2, 2, 0));
         assert_eq!(
             (summary.samples_per_second, summary.test_perplexity),

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tensorwire_collectives::Design;
 use tensorwire_launch::Transport;
+use tensorwire_nn::Optimizer;
 use tensorwire_simulate as sim;
 use tensorwire_train::{Exchange, Schedule, StoreWire, Strategy, TrainConfig};
 
-use tensorwire_zoo::Model;
+use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
 
 use super::Case;
 use crate::allreduce::{AllreduceSpec, Tensor, Way};
@@ -137,7 +138,11 @@ const MODELS: [&str; 6] = ["fcn5", "gru", "lstm", "alexnet", "inception-v3", "vg
 /// A model on made-up data, with two workers and two servers.
 fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
     let steps = Schedule::Steps(if quick { 4 } else { 12 });
-    TrainConfig { batch, rate: QUIET_RATE, ..job(model, "synthetic:256", Strategy::Ps, steps) }
+    TrainConfig {
+        batch,
+        optimizer: Optimizer::momentum(QUIET_RATE),
+        ..job(model, "synthetic:256", Strategy::Ps, steps)
+    }
 }
 
 fn job(model: &str, data: &str, strategy: Strategy, schedule: Schedule) -> TrainConfig {
@@ -320,7 +325,7 @@ fn simulations(scope: &Scope) -> Vec<Case> {
         algorithm: None,
         batch,
     };
-    for model in [Model::Lstm, Model::InceptionV3, Model::Vgg16] {
+    for model in [&Lstm as &dyn Shipped, &InceptionV3, &Vgg16] {
         for workers in [1, 2, 4, 8, 64, 512, 4096] {
             for exchange in [sim::Exchange::ZeroCopy, sim::Exchange::GrpcRdma] {
                 let spec = spec(model, sim::Strategy::Ps, workers, sim::paper::BATCH);
@@ -331,7 +336,7 @@ fn simulations(scope: &Scope) -> Vec<Case> {
         }
     }
     let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };
-    for (model, batch) in [(Model::Mlp, 64), (Model::Fcn5, 8)] {
+    for (model, batch) in [(&Mlp as &dyn Shipped, 64), (&Fcn5, 8)] {
         for &workers in counts {
             for strategy in [sim::Strategy::Ps, sim::Strategy::DistSgd, sim::Strategy::AllReduce] {
                 all.push(Case::Validate(spec(model, strategy, workers, batch)));

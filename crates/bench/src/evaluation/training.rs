@@ -10,6 +10,7 @@ use tensorwire_train::{
 };
 
 use super::Runner;
+use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::statistics::Summary;
@@ -69,7 +70,7 @@ struct LossPoint<'a> {
 
 impl Runner<'_> {
     pub(super) fn throughput(&mut self, config: &TrainConfig) -> Result<Throughput, BenchError> {
-        let prepared = Prepared::new(config.clone())?;
+        let prepared = Prepared::new(config.clone(), &ByName)?;
         let (mut all_ms, mut sha256) = (Vec::new(), None);
         let mut transport = config.transport;
         for _ in 0..self.repetitions {
@@ -122,7 +123,7 @@ impl Runner<'_> {
             exchange: Exchange::ZeroCopy,
             ..config.clone()
         };
-        let prepared = Prepared::new(alone)?;
+        let prepared = Prepared::new(alone, &ByName)?;
         let mut all_ms = Vec::new();
         for _ in 0..self.repetitions {
             self.alone.store(true, Ordering::SeqCst);
@@ -168,7 +169,7 @@ impl Runner<'_> {
         every: u64,
         on_line: &mut dyn FnMut(serde_json::Value),
     ) -> Result<(), BenchError> {
-        let prepared = Prepared::new(config.clone())?;
+        let prepared = Prepared::new(config.clone(), &ByName)?;
         let machine = Machine::here();
         let mut begun = Instant::now();
         let mut losses = Losses::default();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tensorwire_train::{BatchesSpec, ConfigError, model_named};
+use tensorwire_train::{BatchesSpec, TrainConfig};
 
 use super::DEFAULTS;
 use super::job::default_data;
@@ -37,10 +37,11 @@ pub(crate) struct BatchesArgs {
 }
 
 impl BatchesArgs {
-    pub(crate) fn spec(self) -> Result<(BatchesSpec, PathBuf), ConfigError> {
+    /// What names the model and the data, which batches, and where they go.
+    pub(crate) fn spec(self) -> (TrainConfig, BatchesSpec, PathBuf) {
         let BatchesArgs { seed, batch, workers, worker, steps, .. } = self;
         let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
-        let model = model_named(&self.model)?;
-        Ok((BatchesSpec { model, data, seed, batch, workers, worker, steps }, self.save))
+        let config = TrainConfig { model: self.model, data, seed, ..TrainConfig::default() };
+        (config, BatchesSpec { seed, batch, workers, worker, steps }, self.save)
     }
 }

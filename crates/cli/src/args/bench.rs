@@ -27,7 +27,7 @@ pub(crate) enum Scenario {
     Allreduce(AllreduceArgs),
     /// Learning curves of ways of training: accuracy, time and traffic by epoch (Mamidala et al., figures 11 to 14)
     Modes(ModesArgs),
-    /// Everything that the three papers measured, by figure
+    /// The figures of three papers that one machine can measure
     #[command(after_help = evaluation::EXAMPLES)]
     Evaluation(EvaluationArgs),
 }

@@ -7,15 +7,17 @@ use clap::{Args, ValueEnum};
 use tensorwire_base::human_bytes;
 use tensorwire_bench::{QUIET_RATE, parse_size};
 use tensorwire_launch::{Hosts, RSH, Transport};
+use tensorwire_nn::Optimizer;
 use tensorwire_train::{
-    ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, Strategy, TrainConfig,
+    ConfigError, Exchange, FloatType, Kernels, Schedule, Strategy, TrainConfig,
 };
-use tensorwire_zoo::Model;
-use tensorwire_zoo::data::Shape;
+use tensorwire_zoo::data::SampleKind;
 
 use super::clients::{ClientArgs, StrategyArg};
 use super::{DEFAULTS, ExchangeArg, TransportArg, WireArgs, with_default};
 
+/// What `--momentum` is where it is not given.
+pub(super) const MOMENTUM: f64 = 0.9;
 /// Who uses what is of communication.
 const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
 
@@ -71,18 +73,18 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "B", default_value_t = DEFAULTS.batch)]
     batch: usize,
     /// How the servers update variables
-    #[arg(long, value_enum, default_value = DEFAULTS.optimizer.name())]
+    #[arg(long, value_enum, default_value = DEFAULTS.optimizer.kind())]
     optimizer: OptimizerArg,
     /// Type of variables and activations; sums of bf16 are made in f32
     #[arg(long, value_enum, default_value = DEFAULTS.dtype.name())]
     dtype: FloatArg,
     #[arg(long, value_name = "RATE", help = with_default(
         "Learning rate",
-        format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.rate),
+        format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate()),
     ))]
     lr: Option<f64>,
     #[arg(long, value_name = "M", help = with_default(
-        "--optimizer momentum: from 0 to below 1", DEFAULTS.momentum,
+        "--optimizer momentum: from 0 to below 1", MOMENTUM,
     ))]
     momentum: Option<f64>,
     /// Seed of first values and of the order of samples: equal seeds give equal bits
@@ -197,15 +199,8 @@ impl JobArgs {
             exchange,
             batch: self.batch,
             schedule,
-            optimizer: match self.optimizer {
-                OptimizerArg::Sgd => OptimizerChoice::Sgd,
-                OptimizerArg::Momentum => OptimizerChoice::Momentum,
-                OptimizerArg::AdaGrad => OptimizerChoice::AdaGrad,
-                OptimizerArg::Adam => OptimizerChoice::Adam,
-            },
+            optimizer: optimizer(self.optimizer, self.lr.unwrap_or(rate), self.momentum),
             dtype: self.dtype.into(),
-            rate: self.lr.unwrap_or(rate),
-            momentum: self.momentum.unwrap_or(DEFAULTS.momentum),
             seed: self.seed,
             threads: self.threads,
             kernels: match self.kernels {
@@ -225,6 +220,18 @@ impl JobArgs {
             config.data = with_absolute_paths(&config.data);
         }
         Ok(config)
+    }
+}
+
+/// An optimizer with its usual parameters but for those that are given.
+fn optimizer(which: OptimizerArg, rate: f64, momentum: Option<f64>) -> Optimizer {
+    match which {
+        OptimizerArg::Sgd => Optimizer::sgd(rate),
+        OptimizerArg::Momentum => {
+            Optimizer::Momentum { rate, momentum: momentum.unwrap_or(MOMENTUM) }
+        }
+        OptimizerArg::AdaGrad => Optimizer::adagrad(rate),
+        OptimizerArg::Adam => Optimizer::adam(rate),
     }
 }
 
@@ -261,12 +268,12 @@ fn with_absolute_paths(data: &str) -> String {
 }
 
 /// Images that the program brings along.
-const DIGITS: Shape = Shape::Images { dims: [8, 8, 1], classes: 10 };
+const DIGITS: SampleKind = SampleKind::Images { dims: [8, 8, 1], classes: 10 };
 
 /// The data that come with the program, where the model learns from them.
 pub(super) fn default_data(model: &str) -> &'static str {
-    match Model::from_name(model) {
-        Some(model) if model.check(&DIGITS).is_err() => "synthetic",
+    match tensorwire_zoo::model(model) {
+        Ok(model) if model.check(&DIGITS.describe()).is_err() => "synthetic",
         _ => "digits",
     }
 }

@@ -6,8 +6,8 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::SimulateSpec;
 use tensorwire_simulate::{Exchange, Network, Strategy};
-use tensorwire_train::{Algorithm, ConfigError, model_named};
-use tensorwire_zoo::Model;
+use tensorwire_train::{Algorithm, ConfigError};
+use tensorwire_zoo::Shipped;
 
 use super::super::Failure;
 use super::DEFAULTS;
@@ -147,7 +147,7 @@ impl SimulateArgs {
     /// # Errors
     /// When there is no such model.
     pub(crate) fn specs(&self) -> Result<Vec<SimulateSpec>, ConfigError> {
-        let model = model_named(&self.model)?;
+        let model = tensorwire_zoo::model(&self.model).map_err(tensorwire_nn::Error::other)?;
         let mut specs = Vec::new();
         for strategy in &self.strategy {
             for exchange in &self.exchange {
@@ -162,7 +162,7 @@ impl SimulateArgs {
 
     fn spec(
         &self,
-        model: Model,
+        model: &'static dyn Shipped,
         strategy: Strategy,
         exchange: Exchange,
         workers: u32,

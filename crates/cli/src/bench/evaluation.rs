@@ -1,4 +1,4 @@
-//! `tensorwire bench evaluation`: everything that the papers measured, by one command.
+//! `tensorwire bench evaluation`: the figures of the papers that one machine can measure, by one command.
 
 use std::path::PathBuf;
 use std::sync::Arc;

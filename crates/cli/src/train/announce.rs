@@ -4,10 +4,21 @@ use tensorwire_base::human_bytes;
 use tensorwire_launch::{Placement, Transport};
 use tensorwire_nn::Program;
 use tensorwire_train::{Averaging, Exchange, Prepared, Strategy, TrainConfig};
-use tensorwire_zoo::data::{Data, SENTENCE_WORDS_MAX};
 
 use crate::output::note;
 use crate::table::partition_table;
+
+/// How many samples there are, as it is shown.
+struct Samples(Option<usize>);
+
+impl std::fmt::Display for Samples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(count) => write!(f, "{count}"),
+            None => f.write_str("endless"),
+        }
+    }
+}
 
 /// Says once what was chosen, and why.
 pub(super) fn announce(prepared: &Prepared) {
@@ -19,17 +30,12 @@ pub(super) fn announce(prepared: &Prepared) {
         program.variables.len(),
         prepared.parameters(),
         human_bytes(bytes as u64),
-        data.name(),
-        data.train_samples(),
-        data.test_samples(),
+        data.train.name(),
+        Samples(data.train.samples()),
+        data.test.as_ref().map_or(0, |test| test.test_samples()),
     ));
-    if let Data::Pairs(pairs) = data
-        && pairs.left_out > 0
-    {
-        let (left_out, most) = (pairs.left_out, SENTENCE_WORDS_MAX);
-        note(format_args!(
-            "{left_out} pairs left out: a sentence of no words, or more than {most}"
-        ));
+    if let Some(said) = data.train.note() {
+        note(said);
     }
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.strategy == Strategy::Local {

@@ -4,12 +4,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use tensorwire_base::Rank;
+use tensorwire_memory::CutMark;
 
 use crate::board::Board;
 use crate::common::Core;
 use crate::error::{OpenRegionError, RegionError};
 use crate::mapping::{Mapping, SharedMapping, available_bytes};
-use crate::region::{Region, RegionDescriptor, RemoteRegion};
+use crate::region::{Access, Exposure, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     let available = available_bytes();
@@ -19,7 +20,7 @@ pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     let system = |source| RegionError::System { doing: "allocate", bytes, source };
     let shared =
         SharedMapping::create("tensorwire-region", bytes).map_err(|error| system(error.into()))?;
-    Ok(core.regions().enter(shared.mapping, Some(shared.fd)))
+    Ok(core.regions().enter(shared.mapping, Exposure::Shared(shared.fd)))
 }
 
 /// Maps what the peer sent, all pages at once: off the critical path.
@@ -32,7 +33,7 @@ pub(super) fn open(
     let fd = fd.ok_or_else(|| map("the peer sent no descriptor".into()))?;
     let mapping =
         Mapping::of_peer(fd.as_fd(), descriptor.bytes).map_err(|error| map(error.to_string()))?;
-    Ok(RemoteRegion::new(peer, descriptor, Some(mapping)))
+    Ok(RemoteRegion::new(peer, descriptor, Access::Mapped(mapping, CutMark::default())))
 }
 
 /// Maps a peer's arrival table and doorbell.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::progress::{Entry, Random, SimKnobs, Within};
-use super::signal::{Carried, Carrier, Written};
+use super::signal::{Carried, Delivery, Written};
 use crate::api::{ArrivalSlot, Direction};
 use crate::arrival::ArrivalMode;
 use crate::common::Credits;
@@ -29,7 +29,7 @@ pub(super) struct InFlight {
     /// Offset and length of what has not landed.
     missing: Vec<(u64, u64)>,
     landed: Vec<(u64, u64)>,
-    carrier: Carrier,
+    delivery: Delivery,
     /// Its signal has landed.
     is_raised: bool,
     fate: Fate,
@@ -62,9 +62,9 @@ impl InFlight {
         knobs: &SimKnobs,
         random: &mut Random,
     ) -> InFlight {
-        let carrier = Carrier::of(mode, &work);
+        let delivery = Delivery::of(mode, &work);
         let mut missing = cut(work.bytes, knobs, random);
-        if carrier.is_tail() {
+        if delivery.is_tail() {
             // whole: 8 aligned bytes are never placed in parts
             missing.push((work.bytes, ArrivalSlot::TAIL_BYTES));
         }
@@ -84,7 +84,7 @@ impl InFlight {
             delay,
             missing,
             landed,
-            carrier,
+            delivery,
             is_raised,
             fate,
             not_ready,
@@ -107,17 +107,17 @@ impl InFlight {
     /// Its signal, if it has one that may be sent. What kills its queue pair may have arrived before.
     pub(super) fn carried(&self) -> Option<Carried> {
         let signal = self.work.signal.filter(|_| !self.fails())?;
-        Some(Carried { lane: self.lane, signal, carrier: self.carrier })
+        Some(Carried { lane: self.lane, signal, delivery: self.delivery })
     }
 
     /// Its signal is a completion at the receiver, which must have room for it.
     pub(super) fn needs_room(&self) -> bool {
-        self.carrier == Carrier::Immediate && self.carried().is_some()
+        self.delivery == Delivery::Immediate && self.carried().is_some()
     }
 
     /// Its flag is still to be written.
     pub(super) fn has_flag(&self) -> bool {
-        self.carrier == Carrier::Flag && !self.is_raised && self.carried().is_some()
+        self.delivery == Delivery::Flag && !self.is_raised && self.carried().is_some()
     }
 
     /// Its flag could be written now if flags had no order. A flag behind a read is fenced: its sender
@@ -148,7 +148,7 @@ impl InFlight {
             return Ok(());
         }
         let (key, offset) = (self.work.remote.key(), self.work.remote_offset);
-        let tail = if self.carrier.is_tail() { ArrivalSlot::TAIL_BYTES } else { 0 };
+        let tail = if self.delivery.is_tail() { ArrivalSlot::TAIL_BYTES } else { 0 };
         // checked each time: the region may be freed while the memcpy is on its way
         let remote = receiver.core.regions().check(key, offset, self.work.bytes + tail)?;
         if !self.landed.is_empty() && random.happens(knobs.duplicate_per_mille) {

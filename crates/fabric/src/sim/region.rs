@@ -2,7 +2,7 @@
 
 use crate::common::Core;
 use crate::error::{OpenRegionError, RegionError};
-use crate::region::{Region, RegionDescriptor, RemoteRegion};
+use crate::region::{Access, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     crate::tcp::alloc_private(core, bytes)
@@ -14,7 +14,7 @@ pub(super) fn open(
 ) -> Result<RemoteRegion, OpenRegionError> {
     let peer = owner.me().rank;
     match owner.regions().check_descriptor(descriptor) {
-        Ok(_) => Ok(RemoteRegion::new(peer, descriptor, None)),
+        Ok(_) => Ok(RemoteRegion::new(peer, descriptor, Access::Asked)),
         Err(reason) => Err(OpenRegionError::Refused { peer, reason }),
     }
 }

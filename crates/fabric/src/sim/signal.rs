@@ -14,7 +14,7 @@ use crate::region::in_bounds;
 
 /// What brings a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Carrier {
+pub(super) enum Delivery {
     /// A completion at the receiver, for which it must have room.
     Immediate,
     /// A write of its own, into the flag table that the receiver has for the queue pair.
@@ -28,7 +28,7 @@ pub(super) enum Carrier {
 pub(super) struct Carried {
     pub(super) lane: Lane,
     pub(super) signal: Signal,
-    pub(super) carrier: Carrier,
+    pub(super) delivery: Delivery,
 }
 
 /// The highest epoch that each queue pair wrote for each slot: what its sender remembers.
@@ -37,35 +37,35 @@ pub(super) struct Written {
     highest: BTreeMap<(Lane, ArrivalSlot), u64>,
 }
 
-impl Carrier {
+impl Delivery {
     /// As the sender's mode says. Only a write that ends where an epoch can lie has a tail: any other
     /// signal goes as a flag, which is looked at for every slot.
-    pub(super) fn of(mode: ArrivalMode, work: &Work) -> Carrier {
+    pub(super) fn of(mode: ArrivalMode, work: &Work) -> Delivery {
         let is_tail = work.signal.is_some_and(|signal| signal.slot.is_tail());
         let at = work.remote_offset + work.bytes;
         let is_room =
             at.is_multiple_of(8) && in_bounds(at, ArrivalSlot::TAIL_BYTES, work.remote.bytes());
         match mode {
-            ArrivalMode::WriteImm => Carrier::Immediate,
+            ArrivalMode::WriteImm => Delivery::Immediate,
             ArrivalMode::FlagTail if is_tail && is_room && work.direction == Direction::Write => {
-                Carrier::Tail { key: work.remote.key(), at }
+                Delivery::Tail { key: work.remote.key(), at }
             }
-            ArrivalMode::FlagSeparate | ArrivalMode::FlagTail => Carrier::Flag,
+            ArrivalMode::FlagSeparate | ArrivalMode::FlagTail => Delivery::Flag,
         }
     }
 
     pub(super) fn is_tail(self) -> bool {
-        matches!(self, Carrier::Tail { .. })
+        matches!(self, Delivery::Tail { .. })
     }
 }
 
 impl Carried {
     /// The signal is there. A flag or a tail lies in memory now and rings nobody.
     pub(super) fn land(self, receiver: &Entry, written: &mut Written) {
-        let Carried { lane, signal, carrier } = self;
-        let epoch = match carrier {
-            Carrier::Immediate => signal.epoch,
-            Carrier::Flag | Carrier::Tail { .. } => written.raise(lane, signal),
+        let Carried { lane, signal, delivery } = self;
+        let epoch = match delivery {
+            Delivery::Immediate => signal.epoch,
+            Delivery::Flag | Delivery::Tail { .. } => written.raise(lane, signal),
         };
         self.place(receiver, epoch);
     }
@@ -81,14 +81,14 @@ impl Carried {
 
     fn place(&self, receiver: &Entry, epoch: u64) {
         let slot = self.signal.slot.index();
-        match self.carrier {
-            Carrier::Immediate => receiver.core.board().raise(slot, epoch),
-            Carrier::Flag => {
+        match self.delivery {
+            Delivery::Immediate => receiver.core.board().raise(slot, epoch),
+            Delivery::Flag => {
                 if let Some(table) = self.table(receiver) {
                     table.write(slot, epoch);
                 }
             }
-            Carrier::Tail { key, at } => {
+            Delivery::Tail { key, at } => {
                 // the region may be gone when an old write comes once more
                 if let Ok(memory) = receiver.core.regions().check(key, at, ArrivalSlot::TAIL_BYTES)
                 {
@@ -101,10 +101,10 @@ impl Carried {
     /// The epoch that lies where this one goes.
     fn found(&self, receiver: &Entry) -> u64 {
         let slot = self.signal.slot.index();
-        match self.carrier {
-            Carrier::Immediate => receiver.core.board().epoch(slot),
-            Carrier::Flag => self.table(receiver).map_or(0, |table| table.written(slot)),
-            Carrier::Tail { key, at } => {
+        match self.delivery {
+            Delivery::Immediate => receiver.core.board().epoch(slot),
+            Delivery::Flag => self.table(receiver).map_or(0, |table| table.written(slot)),
+            Delivery::Tail { key, at } => {
                 let memory = receiver.core.regions().check(key, at, ArrivalSlot::TAIL_BYTES);
                 memory.map_or(0, |memory| memory.mapping().word(at).load(Ordering::Acquire))
             }

@@ -25,7 +25,7 @@ use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
 use crate::mapping::Mapping;
 use crate::mesh::{Connected, Mesh};
-use crate::region::{Region, RegionDescriptor, RemoteRegion};
+use crate::region::{Access, Region, RegionDescriptor, RemoteRegion};
 
 #[derive(Debug)]
 pub(super) struct TcpDevice {
@@ -155,7 +155,7 @@ impl Device for TcpDevice {
         deadline: Deadline,
     ) -> Result<RemoteRegion, OpenRegionError> {
         self.control.connected(peer).request_region(descriptor, deadline)?;
-        Ok(RemoteRegion::new(peer, descriptor, None))
+        Ok(RemoteRegion::new(peer, descriptor, Access::Asked))
     }
 
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {

@@ -3,7 +3,7 @@
 use crate::common::Core;
 use crate::error::RegionError;
 use crate::mapping::{Mapping, available_bytes};
-use crate::region::Region;
+use crate::region::{Exposure, Region};
 
 pub(crate) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     let available = available_bytes();
@@ -15,5 +15,5 @@ pub(crate) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
         bytes,
         source: error.into(),
     })?;
-    Ok(core.regions().enter(mapping, None))
+    Ok(core.regions().enter(mapping, Exposure::Private))
 }

@@ -9,6 +9,7 @@ use super::device::TcpDevice;
 use super::frame::{HEADER_BYTES, Header, Kind};
 use crate::api::{ArrivalSlot, Signal};
 use crate::device::Device;
+use crate::region::Access;
 use crate::{
     Backend, Direction, Fabric, FabricConfig, FaultCause, JobCredentials, LocalSlice, Member,
     Memcpy, PeerAddress, PeerFault, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
@@ -61,7 +62,7 @@ fn refused(
     let target = right.alloc_region(4096).unwrap();
     let local = wrong.alloc_region(1 << 20).unwrap();
     let slot = right.alloc_arrival().unwrap();
-    let remote = RemoteRegion::new(Rank(0), forge(&target), None);
+    let remote = RemoteRegion::new(Rank(0), forge(&target), Access::Asked);
     let memcpy = Memcpy {
         local: LocalSlice { region: &local, offset: 0 },
         remote: RemoteSlice { region: &remote, offset },

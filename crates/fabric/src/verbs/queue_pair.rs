@@ -16,9 +16,10 @@
 //! may so land twice, which nobody can see: nobody was told that it had landed once.
 
 mod chain;
-mod lives;
+mod recovery;
+mod state;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -26,9 +27,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use self::chain::Chain;
+use self::state::{Item, Life, Phase, Posted, State, Theirs};
 use super::device::NicEnd;
 use super::failure::{FLUSHED, Failure};
-use super::ibv::{self, CHAIN_MAX, Path, Remote, Segment, WorkCompletion};
+use super::ibv::{CHAIN_MAX, Path, Remote, Segment, WorkCompletion};
 use super::progress::Queue;
 use super::region::ControlMemory;
 use super::wire::{self, Introduced, Introduction, NOTE_BYTES, News, Note, What};
@@ -98,82 +100,6 @@ struct PeerEnd {
     path: Path,
 }
 
-#[derive(Debug)]
-struct State {
-    raw: Option<ibv::QueuePair>,
-    phase: Phase,
-    generation: u32,
-    first_packet: u32,
-    in_flight: VecDeque<Posted>,
-    backlog: VecDeque<Item>,
-    /// Go before the backlog, and are under no window.
-    notes: VecDeque<Note>,
-    sends_free: u32,
-    /// Ends of chains that were posted and not told of.
-    ends_out: u32,
-    receives_out: u32,
-    next_id: u64,
-    signals_sent: u64,
-    /// Signals that the peer says it took.
-    peer_took: u64,
-    /// Signals of the peer that were taken here, and how many of them it knows of.
-    taken: u64,
-    told: u64,
-    failure: Option<Failure>,
-    /// The request that failed.
-    faulty: Option<u64>,
-    failing_since: Option<Instant>,
-    attempts: u32,
-    /// Failures of the path so far, in all lives.
-    path_failures: usize,
-    theirs: Option<Theirs>,
-    joined: bool,
-    /// The peer's last word of readiness.
-    peer_ready: Option<u32>,
-}
-
-/// What the peer said of its next life.
-#[derive(Clone, Copy, Debug)]
-struct Theirs {
-    generation: u32,
-    number: u32,
-    first_packet: u32,
-    took: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
-    /// Not connected yet.
-    New,
-    Ready,
-    /// Waiting for the end of everything that was posted.
-    Draining {
-        since: Instant,
-    },
-    /// Waiting before the next try.
-    Resting {
-        until: Instant,
-    },
-    /// Waiting for the peer's half.
-    Rebuilding,
-    Closed,
-}
-
-#[derive(Debug)]
-struct Posted {
-    id: u64,
-    sends: u32,
-    item: Item,
-    /// How many signals had been sent with it.
-    signal: Option<u64>,
-}
-
-#[derive(Debug)]
-enum Item {
-    Memcpy(Work),
-    Note(Note),
-}
-
 impl Depth {
     pub(super) fn receives(self) -> u32 {
         self.window + NOTES
@@ -201,31 +127,6 @@ impl QueuePair {
     ) -> std::io::Result<Arc<QueuePair>> {
         let depth = end.depth;
         let memory = ControlMemory::new(&end.domain, depth.memory_bytes())?;
-        let state = State {
-            raw: None,
-            phase: Phase::New,
-            generation: 0,
-            first_packet: 0,
-            in_flight: VecDeque::new(),
-            backlog: VecDeque::new(),
-            notes: VecDeque::new(),
-            sends_free: depth.sends,
-            ends_out: 0,
-            receives_out: 0,
-            next_id: 0,
-            signals_sent: 0,
-            peer_took: 0,
-            taken: 0,
-            told: 0,
-            failure: None,
-            faulty: None,
-            failing_since: None,
-            attempts: 0,
-            path_failures: 0,
-            theirs: None,
-            joined: false,
-            peer_ready: None,
-        };
         let queue_pair = Arc::new_cyclic(|me| QueuePair {
             me: me.clone(),
             core: core.clone(),
@@ -240,18 +141,19 @@ impl QueuePair {
             flags,
             flags_sent: Mutex::default(),
             memory,
-            state: Mutex::new(state),
+            state: Mutex::new(State::new()),
             goodbye_acked: AtomicBool::new(false),
         });
-        queue_pair.begin_life(&mut queue_pair.state.lock())?;
+        let life = queue_pair.begin_life(0)?;
+        queue_pair.state.lock().phase = Phase::New(life);
         Ok(queue_pair)
     }
 
     /// For the peer.
     pub(super) fn introduction(&self) -> Introduced {
         let state = self.state.lock();
-        let number = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
-        Introduced { number, first_packet: state.first_packet, flags: self.flags }
+        let first_packet = state.phase.life().map_or(0, |life| life.first_packet);
+        Introduced { number: state.phase.number(), first_packet, flags: self.flags }
     }
 
     /// Ready to receive and to send; nothing is sent before [`QueuePair::start`].
@@ -262,29 +164,28 @@ impl QueuePair {
         path: Path,
     ) -> std::io::Result<()> {
         let peer = PeerEnd { introduction: introduction.clone(), slots, path };
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         // fits: the number of queue pairs was compared
         let Introduced { number, first_packet, .. } = introduction.queue_pairs[self.index as usize];
         let address = introduction.address(number, first_packet);
         // set once: a queue pair connects once
         let _ = self.peer.set(peer);
-        let mine = state.first_packet;
-        let raw = state.raw.as_ref().ok_or(std::io::ErrorKind::NotConnected)?;
-        raw.init_to_rtr(&address, &path)?;
-        raw.rtr_to_rts(mine, &path)?;
-        state.joined = true;
-        Ok(())
+        let life = state.phase.life().ok_or(std::io::ErrorKind::NotConnected)?;
+        life.connect(&address, &path)
     }
 
     pub(super) fn writes_land_in_order(&self) -> bool {
-        self.state.lock().raw.as_ref().is_some_and(ibv::QueuePair::writes_land_in_order)
+        let state = self.state.lock();
+        state.phase.life().is_some_and(|life| life.raw.writes_land_in_order())
     }
 
     /// Every end is ready: what was posted may go.
     pub(super) fn start(&self) {
         let mut state = self.state.lock();
-        if state.phase == Phase::New {
-            state.phase = Phase::Ready;
+        if matches!(state.phase, Phase::New(_))
+            && let Some(life) = state.phase.take_life()
+        {
+            state.phase = Phase::Ready(life);
             self.send_waiting(&mut state);
         }
     }
@@ -302,7 +203,7 @@ impl QueuePair {
         }
         self.credits.take()?;
         let mut state = self.state.lock();
-        if state.phase == Phase::Closed {
+        if matches!(state.phase, Phase::Closed) {
             self.credits.give_back();
             return Err(PostError::PeerLost { peer: rank, cause: self.link.peer.cause() });
         }
@@ -315,7 +216,7 @@ impl QueuePair {
     /// Asks the peer to confirm all that was posted before. False if there is nobody to ask.
     pub(super) fn send_goodbye(&self) -> bool {
         let mut state = self.state.lock();
-        if state.phase == Phase::Closed || self.link.peer.gone().is_some() {
+        if matches!(state.phase, Phase::Closed) || self.link.peer.gone().is_some() {
             return false;
         }
         state.backlog.push_back(Item::Note(Note::Goodbye));
@@ -324,7 +225,7 @@ impl QueuePair {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.state.lock().phase == Phase::Closed
+        matches!(self.state.lock().phase, Phase::Closed)
     }
 
     /// The peer is gone: what is in flight fails, as soon as the NIC has let go of it.
@@ -346,26 +247,25 @@ impl QueuePair {
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
         self.end_life(&mut state);
-        state.phase = Phase::Closed;
         state.in_flight.clear();
         state.backlog.clear();
     }
 
     /// True while time alone moves it on.
     pub(super) fn needs_attention(&self) -> bool {
-        !matches!(self.state.lock().phase, Phase::New | Phase::Ready | Phase::Closed)
+        !matches!(self.state.lock().phase, Phase::New(_) | Phase::Ready(_) | Phase::Closed)
     }
 
     /// One completion of its queues.
     pub(super) fn completed(&self, completion: &WorkCompletion) {
         let mut state = self.state.lock();
-        if state.raw.as_ref().is_none_or(|raw| raw.number() != completion.queue_pair) {
+        if state.phase.life().is_none_or(|life| life.raw.number() != completion.queue_pair) {
             return; // of a life that ended before it was told of
         }
         match completion.id & RECEIVE {
             0 => self.sent(&mut state, completion),
             // numbers may be given again: a receive of an earlier life counts for nothing
-            _ if completion.id >> LIFE_AT & LIVES != state.receive_life() => {}
+            _ if completion.id >> LIFE_AT & LIVES != receive_life(state.generation) => {}
             _ => self.received(&mut state, completion),
         }
     }
@@ -373,17 +273,17 @@ impl QueuePair {
     /// What time brings.
     pub(super) fn turn(&self, now: Instant) {
         let mut state = self.state.lock();
-        match state.phase {
-            Phase::New | Phase::Ready | Phase::Closed => {}
-            Phase::Draining { since } => {
-                let drained = state.ends_out == 0 && state.receives_out == 0;
-                if drained || now.duration_since(since) >= DRAIN_WITHIN {
+        match &state.phase {
+            Phase::New(_) | Phase::Ready(_) | Phase::Closed => {}
+            Phase::Draining { life, since } => {
+                let drained = life.as_ref().is_none_or(Life::is_drained);
+                if drained || now.duration_since(*since) >= DRAIN_WITHIN {
                     self.drained(&mut state, now);
                 }
             }
-            Phase::Resting { until } if now >= until => self.rebuild(&mut state),
+            Phase::Resting { until } if now >= *until => self.rebuild(&mut state),
             Phase::Resting { .. } => {}
-            Phase::Rebuilding => self.give_up_late(&mut state, now),
+            Phase::Rebuilding { .. } => self.give_up_late(&mut state, now),
         }
     }
 
@@ -397,7 +297,8 @@ impl QueuePair {
                 if generation <= known.max(state.generation.saturating_sub(1)) {
                     return Ok(()); // an answer to a life that is over
                 }
-                let awaited = state.phase == Phase::Rebuilding && generation == state.generation;
+                let rebuilding = matches!(state.phase, Phase::Rebuilding { .. });
+                let awaited = rebuilding && generation == state.generation;
                 if generation <= state.generation && !awaited {
                     return Ok(());
                 }
@@ -407,13 +308,13 @@ impl QueuePair {
                         state.generation
                     ));
                 }
-                if !(state.peer_took..=state.signals_sent).contains(&took) {
-                    return Err(format!("{took} signals taken of {}", state.signals_sent));
+                if !(state.signals.peer_took..=state.signals.sent).contains(&took) {
+                    return Err(format!("{took} signals taken of {}", state.signals.sent));
                 }
                 state.theirs = Some(Theirs { generation, number, first_packet, took });
                 match state.phase {
-                    Phase::Rebuilding if awaited => self.join(&mut state),
-                    Phase::New | Phase::Ready | Phase::Rebuilding => {
+                    Phase::Rebuilding { .. } if awaited => self.join(&mut state),
+                    Phase::New(_) | Phase::Ready(_) | Phase::Rebuilding { .. } => {
                         let told = "the other end built its queue pair anew";
                         self.fail(&mut state, None, told.into());
                     }
@@ -442,28 +343,30 @@ impl QueuePair {
     /// Ends this life as a device would, without a word.
     #[cfg(test)]
     pub(super) fn kill(&self) {
-        if let Some(raw) = &self.state.lock().raw {
-            raw.to_error().unwrap();
+        if let Some(life) = self.state.lock().phase.life() {
+            life.raw.to_error().unwrap();
         }
     }
 
     /// Posts what waits, as far as there is room.
     fn send_waiting(&self, state: &mut State) {
-        while state.phase == Phase::Ready && state.sends_free > 0 {
+        while let Phase::Ready(life) = &state.phase
+            && life.sends_free > 0
+        {
             let Some(note) = state.notes.pop_front() else { break };
             self.send(state, Item::Note(note));
         }
-        while state.phase == Phase::Ready {
+        while let Phase::Ready(life) = &state.phase {
             let Some(next) = state.backlog.front() else { return };
-            let fits = state.sends_free >= self.sends_of(state, next);
+            let fits = life.sends_free >= self.sends_of(state, next);
             // a memcpy of more requests than there are waits until it has them all to itself
-            if !fits && state.sends_free < self.depth.sends {
+            if !fits && life.sends_free < self.depth.sends {
                 return;
             }
             let under_window = matches!(next, Item::Memcpy(work) if work.signal.is_some());
             let window = u64::from(self.peer.get().map_or(0, |peer| peer.introduction.window));
             let counts = self.mode == ArrivalMode::WriteImm && under_window;
-            if counts && state.signals_sent - state.peer_took >= window {
+            if counts && state.signals.sent - state.signals.peer_took >= window {
                 return;
             }
             if let Some(item) = state.backlog.pop_front() {
@@ -491,31 +394,32 @@ impl QueuePair {
     }
 
     fn send(&self, state: &mut State, item: Item) {
+        let piece_bytes = match &item {
+            Item::Memcpy(work) => self.piece_bytes(state, work.bytes),
+            Item::Note(_) => 0,
+        };
+        let Phase::Ready(life) = &mut state.phase else { return };
         let id = state.next_id;
         state.next_id += 1;
-        let Some(raw) = state.raw.as_ref() else { return };
         let requests = Vec::with_capacity(CHAIN_MAX);
-        let mut chain = Chain { raw, id, requests, sends: 0, failed: None };
+        let mut chain = Chain { raw: &life.raw, id, requests, sends: 0, failed: None };
         match &item {
             Item::Note(note) => chain.push_message(note.encode(), false),
-            Item::Memcpy(work) => {
-                let piece_bytes = self.piece_bytes(state, work.bytes);
-                self.push_memcpy(&mut chain, work, id, piece_bytes);
-            }
+            Item::Memcpy(work) => self.push_memcpy(&mut chain, work, id, piece_bytes),
         }
         chain.finish();
         let Chain { sends, failed, .. } = chain;
+        life.sends_free = life.sends_free.saturating_sub(sends);
+        // a chain of which nothing was taken has no end that is told
+        life.ends_out += u32::from(failed.is_none());
         let counted = match &item {
             Item::Memcpy(Work { signal: Some(_), .. }) if self.mode == ArrivalMode::WriteImm => {
                 true
             }
             Item::Memcpy(_) | Item::Note(_) => false,
         };
-        state.signals_sent += u64::from(counted);
-        let signal = counted.then_some(state.signals_sent);
-        state.sends_free = state.sends_free.saturating_sub(sends);
-        // a chain of which nothing was taken has no end that is told
-        state.ends_out += u32::from(failed.is_none());
+        state.signals.sent += u64::from(counted);
+        let signal = counted.then_some(state.signals.sent);
         state.in_flight.push_back(Posted { id, sends, item, signal });
         if let Some(error) = failed {
             self.fail(state, Some(id), format!("the NIC takes no request ({error})"));
@@ -527,31 +431,33 @@ impl QueuePair {
         let Some(first) = state.in_flight.front().map(|posted| posted.id) else { return };
         let place = id.checked_sub(first).and_then(|place| usize::try_from(place).ok());
         let Some(place) = place.filter(|&place| place < state.in_flight.len()) else { return };
+        let Some(life) = state.phase.life_mut() else { return };
         if is_end {
-            state.ends_out = state.ends_out.saturating_sub(1);
+            life.ends_out = life.ends_out.saturating_sub(1);
         }
         if completion.status != 0 {
             let status = completion.status;
-            if status != FLUSHED && state.faulty.is_none() {
+            if status != FLUSHED && state.outage.faulty.is_none() {
                 let request = self.describe(&state.in_flight[place]);
                 let (status, vendor) = (Some(status), completion.vendor);
                 let path = self.path_text(state);
-                state.failure = Some(Failure { status, vendor, request, path });
-                state.faulty = Some(id);
+                state.outage.failure = Some(Failure { status, vendor, request, path });
+                state.outage.faulty = Some(id);
             }
-            if state.phase == Phase::Ready {
+            if matches!(state.phase, Phase::Ready(_)) {
                 self.begin_draining(state);
             }
             return;
         }
         // in order: what was posted before has succeeded too
         let ends = place + 1;
-        state.ends_out = state.ends_out.saturating_sub(place as u32); // fits: at most the queue's depth
-        for posted in state.in_flight.drain(..ends).collect::<Vec<_>>() {
-            state.sends_free += posted.sends;
+        life.ends_out = life.ends_out.saturating_sub(place as u32); // fits: at most the queue's depth
+        let done: Vec<Posted> = state.in_flight.drain(..ends).collect();
+        life.sends_free += done.iter().map(|posted| posted.sends).sum::<u32>();
+        for posted in done {
             self.finish(posted.item, Ok(()));
         }
-        if state.phase == Phase::Ready {
+        if matches!(state.phase, Phase::Ready(_)) {
             state.recovered();
             self.send_waiting(state);
         }
@@ -570,15 +476,16 @@ impl QueuePair {
     }
 
     fn received(&self, state: &mut State, completion: &WorkCompletion) {
-        state.receives_out = state.receives_out.saturating_sub(1);
+        let Some(life) = state.phase.life_mut() else { return };
+        life.receives_out = life.receives_out.saturating_sub(1);
         if completion.status != 0 {
-            if completion.status != FLUSHED && state.failure.is_none() {
+            if completion.status != FLUSHED && state.outage.failure.is_none() {
                 let (status, vendor) = (Some(completion.status), completion.vendor);
                 let request = "receiving a message".to_string();
                 let path = self.path_text(state);
-                state.failure = Some(Failure { status, vendor, request, path });
+                state.outage.failure = Some(Failure { status, vendor, request, path });
             }
-            if state.phase == Phase::Ready {
+            if matches!(state.phase, Phase::Ready(_)) {
                 self.begin_draining(state);
             }
             return;
@@ -592,14 +499,14 @@ impl QueuePair {
         match note {
             Some(Note::Signal(signal)) if u64::from(signal.slot.index()) < mine => {
                 self.core.board().raise(signal.slot.index(), signal.epoch);
-                state.taken += 1;
-                if state.taken - state.told >= u64::from(self.depth.window / 4) {
-                    state.told = state.taken;
-                    state.notes.push_back(Note::Taken(state.taken));
+                state.signals.taken += 1;
+                if state.signals.taken - state.signals.told >= u64::from(self.depth.window / 4) {
+                    state.signals.told = state.signals.taken;
+                    state.notes.push_back(Note::Taken(state.signals.taken));
                 }
             }
-            Some(Note::Taken(count)) if count <= state.signals_sent => {
-                state.peer_took = state.peer_took.max(count);
+            Some(Note::Taken(count)) if count <= state.signals.sent => {
+                state.signals.peer_took = state.signals.peer_took.max(count);
             }
             Some(Note::Goodbye) => state.notes.push_back(Note::GoodbyeAck),
             Some(Note::GoodbyeAck) => {
@@ -611,15 +518,18 @@ impl QueuePair {
                 return self.lose(state, FaultCause::Protocol { detail });
             }
         }
-        if matches!(state.phase, Phase::Ready | Phase::Rebuilding | Phase::New) {
-            if let Err(error) = self.post_receive(state, index) {
-                return self.fail(state, None, format!("the NIC takes no receive ({error})"));
-            }
-            if state.phase != Phase::New {
-                state.recovered();
-            }
-            self.send_waiting(state);
+        let (life, is_new) = match &mut state.phase {
+            Phase::New(life) => (life, true),
+            Phase::Ready(life) | Phase::Rebuilding { life, .. } => (life, false),
+            Phase::Draining { .. } | Phase::Resting { .. } | Phase::Closed => return,
+        };
+        if let Err(error) = self.post_receive(life, state.generation, index) {
+            return self.fail(state, None, format!("the NIC takes no receive ({error})"));
         }
+        if !is_new {
+            state.recovered();
+        }
+        self.send_waiting(state);
     }
 
     fn read_note(&self, index: u64, bytes: u32) -> Option<Note> {
@@ -634,13 +544,12 @@ impl QueuePair {
         Note::decode(&wire).ok()
     }
 
-    fn post_receive(&self, state: &mut State, index: u64) -> std::io::Result<()> {
-        let raw = state.raw.as_ref().ok_or(std::io::ErrorKind::NotConnected)?;
+    fn post_receive(&self, life: &mut Life, generation: u32, index: u64) -> std::io::Result<()> {
         let address = self.memory.address(index * NOTE_BYTES as u64);
         let key = self.memory.registration.local_key();
-        let id = RECEIVE | state.receive_life() << LIFE_AT | index;
-        raw.post_receive(id, Segment { address, bytes: NOTE_BYTES as u32, key })?;
-        state.receives_out += 1;
+        let id = RECEIVE | receive_life(generation) << LIFE_AT | index;
+        life.raw.post_receive(id, Segment { address, bytes: NOTE_BYTES as u32, key })?;
+        life.receives_out += 1;
         Ok(())
     }
 
@@ -652,16 +561,9 @@ impl QueuePair {
     }
 }
 
-impl State {
-    fn receive_life(&self) -> u64 {
-        u64::from(self.generation) & LIVES
-    }
-
-    /// A completion of this life was good: the outage is over.
-    fn recovered(&mut self) {
-        self.failing_since = None;
-        self.attempts = 0;
-    }
+/// The bits of a life in the id of its receives.
+fn receive_life(generation: u32) -> u64 {
+    u64::from(generation) & LIVES
 }
 
 /// A slot as peers must name it, when its epochs come with their payload.

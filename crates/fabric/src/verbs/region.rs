@@ -8,7 +8,7 @@ use super::wire;
 use crate::control::Granted;
 use crate::error::{OpenRegionError, RegionError};
 use crate::mapping::{Mapping, available_bytes};
-use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
+use crate::region::{Access, Exposure, Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
 /// Registered with relaxed ordering, without which some NICs reach half of their speed: an arrival is
 /// a completion or a flag in strictly ordered memory, never payload. `flag-tail` is payload, and has
@@ -35,7 +35,7 @@ fn alloc_ordered(device: &VerbsDevice, bytes: u64, relaxed: bool) -> Result<Regi
     let mapping = Mapping::private(bytes).map_err(|error| system("allocate", error.into()))?;
     let registration = device.domain().register(&mapping, relaxed);
     let registration = registration.map_err(|source| not_registered(bytes, source))?;
-    Ok(device.core().regions().enter_registered(mapping, None, Some(registration)))
+    Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
 }
 
 /// Why the NIC was not let near the memory.
@@ -74,10 +74,10 @@ pub(super) fn open(
 ) -> Result<RemoteRegion, OpenRegionError> {
     let remote = wire::decode_remote(&grant.key)
         .map_err(|error| OpenRegionError::Map { peer, reason: error.to_string() })?;
-    Ok(RemoteRegion::registered(peer, descriptor, remote))
+    Ok(RemoteRegion::new(peer, descriptor, Access::Registered(remote)))
 }
 
-/// Memory of this room's own that the NIC accesses: receive buffers, flags, epochs. Strictly ordered.
+/// Memory of this crate's own that the NIC accesses: receive buffers, flags, epochs. Strictly ordered.
 #[derive(Debug)]
 pub(super) struct ControlMemory {
     // before the mapping: the NIC lets go of it first

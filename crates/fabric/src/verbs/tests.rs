@@ -12,7 +12,7 @@ use super::ibv::Remote;
 use crate::api::{Completion, Direction, Signal};
 use crate::device::{Device, Work};
 use crate::error::{CompletionError, FaultCause};
-use crate::region::{Region, RemoteRegion};
+use crate::region::{Access, Region, RemoteRegion};
 use crate::{ArrivalMode, ConnectError, FabricConfig, JobCredentials, Member, PeerAddress, Secret};
 
 fn soon() -> Deadline {
@@ -171,7 +171,7 @@ fn a_bad_key_fails_one_memcpy_with_its_cause_and_the_queue_pair_goes_on() {
     let way = way(&devices, 4096);
     let address = way.remote.remote().unwrap().address;
     let wrong = Remote { address, key: way.remote.remote().unwrap().key ^ 0xff00 };
-    let forged = RemoteRegion::registered(Rank(1), way.target.descriptor(), wrong);
+    let forged = RemoteRegion::new(Rank(1), way.target.descriptor(), Access::Registered(wrong));
     devices[0].post(Rank(1), 0, way.work(Direction::Write, 0, 100, 1)).unwrap();
     assert_eq!(completions(&devices[0], 1)[0].result, Ok(()));
     let bad = Work { remote: forged, ..way.work(Direction::Write, 0, 4096, 2) };
@@ -207,7 +207,7 @@ fn two_failures_with_a_quiet_time_between_are_two_outages() {
     let way = way(&devices, 4096);
     let Remote { address, key } = way.remote.remote().unwrap();
     let wrong = Remote { address, key: key ^ 0xff00 };
-    let forged = RemoteRegion::registered(Rank(1), way.target.descriptor(), wrong);
+    let forged = RemoteRegion::new(Rank(1), way.target.descriptor(), Access::Registered(wrong));
     for epoch in [1, 2] {
         let bad = Work { remote: forged.clone(), ..way.work(Direction::Write, 0, 4096, epoch) };
         devices[0].post(Rank(1), 0, bad).unwrap();

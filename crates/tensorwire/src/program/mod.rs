@@ -12,7 +12,7 @@ mod signals;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 
@@ -37,7 +37,7 @@ pub enum ProgramError {
 }
 
 /// Where the assignment waits for the job that it is of.
-static ASSIGNMENT: OnceLock<Mutex<Option<Assignment>>> = OnceLock::new();
+static ASSIGNMENT: OnceLock<Option<Assignment>> = OnceLock::new();
 
 /// Makes this process what it was started as. Call it first in `main`, before the program reads its arguments or standard
 /// input. In a process that a launcher started it takes the assignment; [`crate::Training::run`] then does the member's
@@ -54,14 +54,13 @@ pub fn init() -> Result<(), ProgramError> {
     }
     let assignment = if is_member() { Some(read_assignment()?) } else { None };
     // another thread may have been first; it found the same
-    let _ = ASSIGNMENT.set(Mutex::new(assignment));
+    let _ = ASSIGNMENT.set(assignment);
     Ok(())
 }
 
-/// Returns the assignment of this process, once, if a launcher started it.
-pub fn assignment() -> Option<Assignment> {
-    let kept = ASSIGNMENT.get()?;
-    kept.lock().ok()?.take()
+/// Returns the assignment of this process, if a launcher started it.
+pub fn assigned() -> Option<Assignment> {
+    ASSIGNMENT.get()?.clone()
 }
 
 /// True if a launcher started this process itself, rather than a parent that inherited the variable.
@@ -94,12 +93,12 @@ pub fn run_with_parent(command: Vec<OsString>) -> ! {
 /// # Errors
 /// When the system does not say which program this is, or refuses to handle a signal.
 pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError> {
-    let failed = |what| move |source| ProgramError::System { what, source };
-    let program = std::env::current_exe().map_err(failed("to say which program this is"))?;
+    let failed = |source| ProgramError::System { what: "to say which program this is", source };
+    let program = std::env::current_exe().map_err(failed)?;
     let text = |text: OsString| text.to_string_lossy().into_owned();
     let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
-    let (marks_members, interrupt) = (true, interrupt()?);
-    Ok(JobSpec { arguments, marks_members, interrupt, ..JobSpec::new(program, kind, roles) })
+    let spec = JobSpec::new(program, kind, roles);
+    Ok(JobSpec { arguments, marks_members: true, interrupt: interrupt()?, ..spec })
 }
 
 /// Says something on standard error; if nobody takes it, nobody wants it.

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use tensorwire_fabric::VerbsOptions;
 use tensorwire_launch::{Hosts, Transport};
 
+use tensorwire_nn::Optimizer;
+
 use super::{
-    ClientConfig, Exchange, FloatType, Kernels, OptimizerChoice, Schedule, StoreConfig, Strategy,
-    TraceConfig, TrainConfig,
+    ClientConfig, Exchange, FloatType, Kernels, Schedule, StoreConfig, Strategy, TraceConfig,
+    TrainConfig,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -41,9 +43,7 @@ impl Default for TrainConfig {
             schedule: Schedule::Epochs(Schedule::EPOCHS),
             evaluate_each_epoch: false,
             leave_out_kernels: false,
-            optimizer: OptimizerChoice::Momentum,
-            rate: 0.05,
-            momentum: 0.9,
+            optimizer: Optimizer::default(),
             dtype: FloatType::F32,
             seed: 1,
             threads: None,

@@ -103,7 +103,7 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     let sizes = config.store_sizes();
     let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
         let slots = if sizes.needs_slot(&part) { topology.groups as usize } else { 0 };
-        let state = if topology.averaging.is_some() { 0 } else { config.rule().slots() };
+        let state = if topology.averaging.is_some() { 0 } else { config.optimizer.slots() };
         let kept = part.bytes().saturating_mul(1 + state);
         // fits: usize is 64 bits wide
         kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
@@ -157,7 +157,7 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
     if let Some(Averaging { alpha, .. }) = topology.averaging {
         return StoreRules::all(StoreRule::Elastic { alpha });
     }
-    let mut rules = StoreRules::all(StoreRule::from(config.rule()));
+    let mut rules = StoreRules::all(StoreRule::from(config.optimizer));
     let averages = (0u64..).zip(program.weights()).skip(program.variables.len());
     for (key, variable) in averages {
         let at = program.graph.find(&variable.name);
@@ -176,6 +176,9 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
 mod tests {
     use super::*;
     use crate::config::{Kernels, Schedule};
+    use crate::job::Workload;
+    use tensorwire_zoo::data::Source;
+    use tensorwire_zoo::{Mlp, Shipped};
 
     fn prepared(transport: Transport, exchange: Exchange) -> Prepared {
         let config = TrainConfig {
@@ -188,7 +191,9 @@ mod tests {
             kernels: Kernels::Cpu,
             ..TrainConfig::default()
         };
-        Prepared::new(config).unwrap()
+        let source: Source = "digits".parse().unwrap();
+        let data = source.open(Mlp.samples(), 1).unwrap();
+        Prepared::new(config, &Workload::new(Mlp, data)).unwrap()
     }
 
     #[test]

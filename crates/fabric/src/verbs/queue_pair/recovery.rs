@@ -8,7 +8,8 @@ use super::super::device::NicEnd;
 use super::super::failure::Failure;
 use super::super::ibv::{self, Remote};
 use super::super::wire::{News, Note, What};
-use super::{Depth, Item, Phase, Posted, QueuePair, State};
+use super::QueuePair;
+use super::state::{Item, Life, Phase, Posted, State};
 use crate::api::Direction;
 use crate::arrival::ArrivalMode;
 use crate::common::Gone;
@@ -23,23 +24,23 @@ const REST_MAX: Duration = Duration::from_millis(500);
 
 impl QueuePair {
     pub(super) fn fail(&self, state: &mut State, faulty: Option<u64>, request: String) {
-        if state.failure.is_none() {
+        if state.outage.failure.is_none() {
             let path = self.path_text(state);
-            state.failure = Some(Failure { status: None, vendor: 0, request, path });
-            state.faulty = faulty;
+            state.outage.failure = Some(Failure { status: None, vendor: 0, request, path });
+            state.outage.faulty = faulty;
         }
         self.begin_draining(state);
     }
 
     pub(super) fn begin_draining(&self, state: &mut State) {
         let now = Instant::now();
-        state.failing_since.get_or_insert(now);
-        state.phase = Phase::Draining { since: now };
-        state.joined = false;
-        if let Some(raw) = &state.raw {
+        state.outage.since.get_or_insert(now);
+        let life = state.phase.take_life();
+        if let Some(life) = &life {
             // a device that is gone cannot; then the time limit ends the draining
-            let _ = raw.to_error();
+            let _ = life.raw.to_error();
         }
+        state.phase = Phase::Draining { life, since: now };
         // whoever took the completion: time moves the rest on, in the queue's thread
         self.queue.wake();
     }
@@ -60,13 +61,14 @@ impl QueuePair {
             // whether a flag was seen cannot be known, so nothing may be written again
             return self.lose(state, FaultCause::Unreachable { detail: failure.to_string() });
         }
-        let elapsed = state.failing_since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        let elapsed = state.outage.since.map_or(Duration::ZERO, |since| now.duration_since(since));
         if elapsed >= REBUILD_WITHIN {
             return self.give_up_late(state, now);
         }
-        let rest = REST_MIN.saturating_mul(1 << state.attempts.min(8)).min(REST_MAX);
-        let rest = if state.attempts == 0 { Duration::ZERO } else { rest };
-        state.attempts += 1;
+        let attempts = state.outage.attempts;
+        let rest = REST_MIN.saturating_mul(1 << attempts.min(8)).min(REST_MAX);
+        let rest = if attempts == 0 { Duration::ZERO } else { rest };
+        state.outage.attempts += 1;
         state.phase = Phase::Resting { until: now + rest };
         if rest.is_zero() {
             self.rebuild(state);
@@ -76,14 +78,16 @@ impl QueuePair {
     pub(super) fn rebuild(&self, state: &mut State) {
         let next = state.generation + 1;
         state.generation = state.theirs.map_or(next, |theirs| theirs.generation.max(next));
-        state.joined = false;
-        state.phase = Phase::Rebuilding;
-        if let Err(error) = self.begin_life(state) {
-            return self.fail(state, None, format!("no queue pair can be made ({error})"));
-        }
-        let number = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
-        let (first_packet, signals_taken) = (state.first_packet, state.taken);
-        state.told = state.taken;
+        let life = match self.begin_life(state.generation) {
+            Ok(life) => life,
+            Err(error) => {
+                return self.fail(state, None, format!("no queue pair can be made ({error})"));
+            }
+        };
+        let (number, first_packet) = (life.raw.number(), life.first_packet);
+        let signals_taken = state.signals.taken;
+        state.phase = Phase::Rebuilding { life, joined: false };
+        state.signals.told = signals_taken;
         // the peer is told with the next life
         state.notes.retain(|note| !matches!(note, Note::Taken(_)));
         let what = What::Rebuilt { number, first_packet, signals_taken };
@@ -97,14 +101,11 @@ impl QueuePair {
         else {
             return;
         };
-        let (Some(peer), Some(raw)) = (self.peer.get(), state.raw.as_ref()) else { return };
-        if state.joined {
-            return;
-        }
+        let Some(peer) = self.peer.get() else { return };
+        let Phase::Rebuilding { life, joined: joined @ false } = &mut state.phase else { return };
         let address = peer.introduction.address(theirs.number, theirs.first_packet);
-        let connected = raw
-            .init_to_rtr(&address, &peer.path)
-            .and_then(|()| raw.rtr_to_rts(state.first_packet, &peer.path));
+        let connected = life.connect(&address, &peer.path);
+        *joined = connected.is_ok();
         if let Err(error) = connected {
             return self.fail(
                 state,
@@ -112,7 +113,6 @@ impl QueuePair {
                 format!("the new queue pair does not connect ({error})"),
             );
         }
-        state.joined = true;
         let what = What::Ready;
         self.tell(News { queue_pair: self.index, generation: state.generation, what });
         self.start_again(state);
@@ -121,14 +121,14 @@ impl QueuePair {
     /// Both ends are ready: what the peer's signals do not cover goes again.
     pub(super) fn start_again(&self, state: &mut State) {
         let ready = state.peer_ready == Some(state.generation);
-        if state.phase != Phase::Rebuilding || !state.joined || !ready {
+        if !matches!(state.phase, Phase::Rebuilding { joined: true, .. }) || !ready {
             return;
         }
         let Some(theirs) = state.theirs else { return };
         tracing::info!(me = %self.core.me().rank, peer = %self.link.rank(), queue_pair = self.index,
             generation = state.generation, "the queue pair is back");
-        let failure = state.failure.take();
-        let faulty = state.faulty.take();
+        let failure = state.outage.failure.take();
+        let faulty = state.outage.faulty.take();
         let covered = state
             .in_flight
             .iter()
@@ -157,19 +157,21 @@ impl QueuePair {
         }
         again.append(&mut state.backlog);
         state.backlog = again;
-        (state.signals_sent, state.peer_took) = (theirs.took, theirs.took);
-        state.phase = Phase::Ready;
+        (state.signals.sent, state.signals.peer_took) = (theirs.took, theirs.took);
+        if let Some(life) = state.phase.take_life() {
+            state.phase = Phase::Ready(life);
+        }
         self.send_waiting(state);
         if state.in_flight.is_empty() {
             // no completion will say that this life is good: the next failure is another outage
-            state.failing_since = None;
+            state.outage.since = None;
         }
     }
 
     pub(super) fn give_up_late(&self, state: &mut State, now: Instant) {
-        let since = state.failing_since.unwrap_or(now);
+        let since = state.outage.since.unwrap_or(now);
         if now.duration_since(since) >= REBUILD_WITHIN {
-            let (failure, tried) = (self.failure_of(state), state.attempts);
+            let (failure, tried) = (self.failure_of(state), state.outage.attempts);
             let detail = format!(
                 "{failure} (built anew {tried} times in {:.1} s, in vain)",
                 REBUILD_WITHIN.as_secs_f64()
@@ -184,7 +186,7 @@ impl QueuePair {
         self.core.peer_gone(&self.link.peer, Gone::Lost(cause));
         // its end is noticed by the control thread, which closes the others
         self.link.shutdown();
-        if state.raw.is_some() {
+        if state.phase.life().is_some() {
             self.begin_draining(state);
         } else {
             self.fail_all(state);
@@ -203,9 +205,8 @@ impl QueuePair {
     }
 
     /// A fresh queue pair that can be told of, with its receives.
-    pub(super) fn begin_life(&self, state: &mut State) -> std::io::Result<()> {
-        let Depth { sends, .. } = self.depth;
-        let receives = self.depth.receives();
+    pub(super) fn begin_life(&self, generation: u32) -> std::io::Result<Life> {
+        let (sends, receives) = (self.depth.sends, self.depth.receives());
         let NicEnd { domain, .. } = &*self.end;
         let made = domain.create_queue_pair(
             self.queue.completions(),
@@ -214,23 +215,29 @@ impl QueuePair {
             self.end.inline_bytes,
         )?;
         made.reset_to_init(self.end.port_number())?;
-        self.queue.enter(made.number(), self.me.clone());
-        // 24 bits
-        state.first_packet = crate::handshake::random_u64() as u32 & 0x00ff_ffff;
-        state.sends_free = sends;
-        (state.ends_out, state.receives_out) = (0, 0);
-        state.raw = Some(made);
+        let mut life = Life {
+            raw: made,
+            // 24 bits
+            first_packet: crate::handshake::random_u64() as u32 & 0x00ff_ffff,
+            sends_free: sends,
+            ends_out: 0,
+            receives_out: 0,
+        };
+        self.queue.enter(life.raw.number(), self.me.clone());
         for index in 0..receives {
-            self.post_receive(state, index.into())?;
+            if let Err(error) = self.post_receive(&mut life, generation, index.into()) {
+                self.queue.leave(life.raw.number());
+                return Err(error);
+            }
         }
-        Ok(())
+        Ok(life)
     }
 
+    /// Destroys what the NIC has of it; the phase is closed until somebody says otherwise.
     pub(super) fn end_life(&self, state: &mut State) {
-        if let Some(raw) = state.raw.take() {
-            self.queue.leave(raw.number());
+        if let Some(life) = state.phase.take_life() {
+            self.queue.leave(life.raw.number());
         }
-        (state.ends_out, state.receives_out) = (0, 0);
     }
 
     fn tell(&self, news: News) {
@@ -239,7 +246,7 @@ impl QueuePair {
     }
 
     fn failure_of(&self, state: &State) -> Failure {
-        state.failure.clone().unwrap_or_else(|| Failure {
+        state.outage.failure.clone().unwrap_or_else(|| Failure {
             status: None,
             vendor: 0,
             request: "the device ended the queue pair".into(),
@@ -248,7 +255,7 @@ impl QueuePair {
     }
 
     pub(super) fn path_text(&self, state: &State) -> String {
-        let mine = state.raw.as_ref().map_or(0, ibv::QueuePair::number);
+        let mine = state.phase.number();
         let theirs = self.peer.get().map(|peer| {
             let first = peer.introduction.queue_pairs.get(self.index as usize);
             let number = state.theirs.map(|theirs| theirs.number);
