@@ -81,7 +81,7 @@ pub(crate) struct Executor {
     epochs: Vec<u64>,
     edge_names: Vec<String>,
     ready: VecDeque<NodeId>,
-    /// By node: is it a Send or a group's, or does such a one wait for it?
+    /// By node: true if it is a Send or a group's, or such a one waits for it.
     urgent: Vec<bool>,
     flights: HashMap<EdgeId, Flight>,
     finished: Vec<EdgeId>,
