@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use tensorwire_testkit::program;
+use tensorwire_testkit::skip::skip;
 
 /// What an example prints, which must end well.
 fn said(mut command: Command) -> String {
@@ -53,9 +54,14 @@ fn a_model_of_ones_own_has_the_same_bits_by_every_strategy_and_transport() {
     let weights = after(&first, "weights ");
     assert_eq!(weights.len(), 64, "{first}");
     assert!(after(&first, "test accuracy ").parse::<f64>().unwrap() > 0.9, "{first}");
-    for arguments in
-        [&["ps"][..], &["ps", "tcp"], &["dist-sgd"], &["dist-sgd", "tcp"], &["allreduce"], &["allreduce", "tcp"]]
-    {
+    for arguments in [
+        &["ps"][..],
+        &["ps", "tcp"],
+        &["dist-sgd"],
+        &["dist-sgd", "tcp"],
+        &["allreduce"],
+        &["allreduce", "tcp"],
+    ] {
         let other = example("train", arguments);
         assert_eq!(after(&other, "weights "), weights, "{arguments:?}");
     }
@@ -67,7 +73,7 @@ fn under_mpirun_the_processes_that_it_started_are_the_jobs() {
         std::env::split_paths(&path).map(|folder| folder.join("mpirun")).find(|file| file.is_file())
     });
     let Some(mpirun) = found.flatten() else {
-        return tensorwire_testkit::skip::skip("there is no mpirun");
+        return skip(Some("TENSORWIRE_LAUNCHERS"), &"there is no mpirun on the PATH");
     };
     let mut command = Command::new::<PathBuf>(mpirun);
     // more processes than cores, and by whoever runs the tests

@@ -1,11 +1,8 @@
 //! Operators that users bring, run as parts of a plan: trained through over servers with the bits of one process, sent
 //! in known and unknown sizes over every fabric, computed in place; and a kernel that fails ends its run in words.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
-use support::parts::{BACKENDS, Parts, each_on_a_thread, feed, open, open_all, patient};
-use support::{DYNAMIC_BYTES_MAX, read, try_session, write};
+use crate::support::parts::{BACKENDS, Parts, each_on_a_thread, feed, open, open_all, patient};
+use crate::support::{DYNAMIC_BYTES_MAX, read, try_session, write};
 use tensorwire_graph::{
     Backward, Cluster, CustomOperator, Gradient, Graph, Hint, Init, Op, Output, Plan, PlanOptions,
     Reduction, Refusal, Rule, RunId, RunSpec, gradients, place, plan,
