@@ -103,6 +103,7 @@ pub(crate) enum Command {
 mod tests {
     use super::*;
     use tensorwire_bench::QUIET_RATE;
+    use tensorwire_nn::Optimizer;
 
     fn parsed(line: &str) -> Command {
         let words = std::iter::once("tensorwire").chain(line.split_whitespace());
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(train("train"), TrainConfig::default());
         let other = TrainConfig {
             transport: tensorwire_launch::Transport::Tcp,
-            momentum: 0.5,
+            optimizer: Optimizer::Momentum { rate: 0.05, momentum: 0.5 },
             step_deadline_ms: 1500,
             dynamic_bytes_max: 64 << 20,
             ..TrainConfig::default()
@@ -142,11 +143,11 @@ mod tests {
     /// depend on the rate.
     #[test]
     fn a_measured_step_learns_at_a_rate_at_which_no_model_diverges() {
-        assert_eq!(step("bench step --model alexnet").rate, QUIET_RATE);
-        assert_eq!(step("bench step --model alexnet --lr 0.05").rate, 0.05);
+        assert_eq!(step("bench step --model alexnet").optimizer.rate(), QUIET_RATE);
+        assert_eq!(step("bench step --model alexnet --lr 0.05").optimizer.rate(), 0.05);
         assert_eq!(
-            train("train --model alexnet --data synthetic").rate,
-            TrainConfig::default().rate
+            train("train --model alexnet --data synthetic").optimizer.rate(),
+            TrainConfig::default().optimizer.rate()
         );
         let help = <Arguments as clap::CommandFactory>::command()
             .find_subcommand_mut("bench")
