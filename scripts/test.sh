@@ -1,12 +1,25 @@
 #!/usr/bin/env bash
 # Passes or fails the whole project: set-up, format, lints, every test, and the tests of RDMA in virtual
-# machines where there can be any. Everything streams; the last line is the count, `N passed, N failed,
-# N skipped`. The exit status is that of the first part that failed, so a build that breaks is never a
-# pass with nothing counted.
+# machines where there can be any. Everything streams. At the end stand where the time went and which tests
+# were skipped and why; the last line is the count, `N passed, N failed, N skipped`. The exit status is that
+# of the first part that failed, so a build that breaks is never a pass with nothing counted.
+#
+#   --long   suites that draw seeds try all of them, where otherwise they try a fixed part
+#   --help   print this
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+for option; do
+  case "$option" in
+    --long) export TENSORWIRE_LONG=1 ;;
+    --help) sed -n 's/^# \{0,1\}//p; /^set /q' "$0"; exit ;;
+    *) printf "no option '%s'; there are --long and --help\n" "$option" >&2; exit 2 ;;
+  esac
+done
+
 ./scripts/setup.sh --tests || exit
+
+has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 
 # The set-up has installed oneDNN, or said why it could not. Where it is there, a test that finds none
 # fails, where elsewhere it skips.
@@ -15,54 +28,102 @@ if PATH="$PATH:/usr/sbin:/sbin" ldconfig -p | grep 'libdnnl\.so\.3 ' >/dev/null;
 fi
 
 # So with the launchers that jobs are tested under. Slurm's daemon must be root.
-has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 if has mpirun && has srun && has slurmctld && has slurmd && has munged && [ "$(id -u)" -eq 0 ]; then
   export TENSORWIRE_LAUNCHERS=1
 fi
 
+# One set of features for all that is built here: with another one cargo builds everything a second time.
+features=(--features tensorwire-cli/baselines)
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+log=$folder/log notes=$folder/notes parts=$folder/parts
+touch "$log" "$notes" "$parts"
+# where a test that cannot run here says so; libtest counts it as passed
+export TENSORWIRE_SKIPS=$folder/skips
+touch "$TENSORWIRE_SKIPS"
+# what cargo prints is read below
+export CARGO_TERM_COLOR=never
+
 status=0
 # Runs a part, and remembers the first failure without stopping: the count is worth having anyway.
 part() {
+  local result begin=$EPOCHREALTIME
   printf '\n== %s\n' "$*"
   "$@"
-  local result=$?
+  result=$?
+  awk -v begin="$begin" -v end="$EPOCHREALTIME" -v part="$*" \
+    'BEGIN { printf "%8.1f  %s\n", end - begin, part }' >> "$parts"
   [ "$result" -eq 0 ] || printf 'FAILED (exit status %s): %s\n' "$result" "$*"
   [ "$status" -ne 0 ] || status=$result
+}
+# Says that a part is skipped, now and at the end.
+skip() {
+  printf '\nskipped: %s\n' "$*"
+  printf '%s\n' "$*" >> "$notes"
+}
+# Prints what it reads, and keeps it behind the second at which each line came.
+logged() {
+  local line
+  while IFS= read -r line || [ -n "$line" ]; do
+    printf '%s\n' "$line"
+    printf '%s %s\n' "$EPOCHREALTIME" "$line" >> "$log"
+  done
 }
 
 # Neither is part of a minimal toolchain.
 if cargo fmt --version >/dev/null 2>&1; then
   part cargo fmt --all --check
 else
-  printf '\nskipped: cargo fmt is not installed (rustup component add rustfmt)\n'
+  skip 'cargo fmt is not installed (rustup component add rustfmt)'
 fi
 if cargo clippy --version >/dev/null 2>&1; then
-  part cargo clippy --workspace --all-targets -- -D warnings
+  part cargo clippy --workspace --all-targets "${features[@]}" -- -D warnings
 else
-  printf '\nskipped: cargo clippy is not installed (rustup component add clippy)\n'
+  skip 'cargo clippy is not installed (rustup component add clippy)'
 fi
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# apart from the tests, so that the time of each is known
+part cargo test --workspace "${features[@]}" --no-run
 tests() {
-  # the status of cargo, not of tee: pipefail is set
-  cargo test --workspace --no-fail-fast 2>&1 | tee "$log"
+  # the status of cargo, not of what reads it: pipefail is set
+  cargo test --workspace "${features[@]}" --no-fail-fast 2>&1 | logged
 }
 part tests
+# the program that was built beside the tests: cargo would build one with the features of this package alone
 rdma() {
-  cargo xtask soft-roce test 2>&1 | tee -a "$log"
+  "${CARGO_TARGET_DIR:-target}/debug/xtask" soft-roce test "${features[@]}" 2>&1 | logged
 }
 part rdma
+
+printf '\n== time, in seconds\n'
+cat "$parts"
+threads=${RUST_TEST_THREADS:-$(nproc)}
+awk -v threads="$threads" -f scripts/summary.awk "$log" | sort -t "$(printf '\t')" -k 2,2 -rn > "$folder/times"
+for kind in program test; do
+  printf '\nthe slowest of %s\n' "$(grep -c "^$kind" "$folder/times") ${kind}s"
+  grep "^$kind" "$folder/times" | head -n 15 | awk -F '\t' '{ printf "%8.1f  %s\n", $2, $3 }'
+done
+
+printf '\n== skipped\n'
+sort "$notes"
+# test death::child ... ignored, started by the other tests
+sed -n 's/^[0-9.]* test \(.*\) \.\.\. ignored/\1/p; s/^[0-9.]* skipped: //p' "$log"
+# many tests lack the same thing
+sort -u "$TENSORWIRE_SKIPS" | awk -F '\t' '
+  { key = $2 ", " $1 ": " $4; if (!count[key]++) first[key] = $3 }
+  END { for (key in count) printf "%s (%d tests: %s%s)\n", key, count[key], first[key], count[key] > 1 ? ", …" : "" }' | sort
 
 printf '\n'
 [ "$status" -eq 0 ] || printf 'exit status %s: see FAILED above\n' "$status"
 # test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; …
-awk '/^test result:/ {
+skipped=$(awk -F '\t' '$1 == "skipped" && !seen[$2, $3]++ { n++ } END { print n + 0 }' "$TENSORWIRE_SKIPS")
+awk -v early="$skipped" '$2 == "test" && $3 == "result:" {
        for (i = 2; i <= NF; i++) {
          if ($i == "passed;") passed += $(i - 1)
          if ($i == "failed;") failed += $(i - 1)
          if ($i == "ignored;") skipped += $(i - 1)
        }
      }
-     END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$log"
+     END { printf "%d passed, %d failed, %d skipped\n", passed - early, failed, skipped + early }' "$log"
 exit "$status"

@@ -1,4 +1,4 @@
-//! Tells the room which commit it is built from: figures are of a version.
+//! Tells the crate which commit it is built from: figures are of a version.
 
 use std::process::Command;
 

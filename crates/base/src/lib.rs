@@ -1,4 +1,4 @@
-//! Ids, units and deadlines: the words every room shares. Knows nothing of tensors, peers or files.
+//! Ids, units and deadlines: the words that every crate shares. Knows nothing of tensors, peers or files.
 #![forbid(unsafe_code)]
 
 mod deadline;

@@ -1,5 +1,5 @@
 //! Remote procedure calls and messages: what one-sided writes are measured against. Knows bytes and
-//! addresses; never the zero-copy path. The only room with an asynchronous runtime; its own API blocks,
+//! addresses; never the zero-copy path. The only crate with an asynchronous runtime; its own API blocks,
 //! with deadlines.
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{EdgeId, Transfer};
 use tensorwire_memory::{Buffer, Slab};
-use tensorwire_runtime::{Exchange, ExchangeError, Sending};
+use tensorwire_runtime::{Events, Exchange, ExchangeError, Ports, Sending};
 use tensorwire_tensor::TensorSpec;
 
 use crate::baseline::Baseline;
@@ -45,10 +45,6 @@ pub struct MessageExchange {
     announced: HashMap<EdgeId, Unplaced>,
     /// What was over at once.
     ended: Vec<EdgeId>,
-    /// What went wrong where nothing could be said.
-    fault: Option<MessageError>,
-    /// What the bell had counted at the last look.
-    seen: u64,
 }
 
 /// An edge that this part sends.
@@ -68,11 +64,6 @@ struct Flight {
 }
 
 impl MessageExchange {
-    fn check(&mut self) -> Result<(), ExchangeError> {
-        let fault = self.fault.take().or_else(|| self.inbox.fault());
-        fault.map_or(Ok(()), |fault| Err(failed(fault)))
-    }
-
     fn push(
         &mut self,
         edge: EdgeId,
@@ -80,7 +71,7 @@ impl MessageExchange {
         spec: Option<&TensorSpec>,
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
-        self.check()?;
+        check(&self.inbox)?;
         let head = head::encode(self.lane, edge, epoch, spec);
         let Outbound { name, to, .. } = &self.outbound[&edge];
         let content = match tensor {
@@ -107,6 +98,10 @@ fn failed(MessageError { peer, what }: MessageError) -> ExchangeError {
     ExchangeError::Other { peer, what }
 }
 
+fn check(inbox: &Inbox) -> Result<(), ExchangeError> {
+    inbox.fault().map_or(Ok(()), |fault| Err(failed(fault)))
+}
+
 impl Exchange for MessageExchange {
     fn send(
         &mut self,
@@ -130,8 +125,8 @@ impl Exchange for MessageExchange {
         Ok(sending)
     }
 
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
-        self.inbox.arrived(self.lane, edge, epoch)
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
+        Ok(self.inbox.arrived(self.lane, edge, epoch))
     }
 
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
@@ -161,7 +156,7 @@ impl Exchange for MessageExchange {
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
-        self.check()?;
+        check(&self.inbox)?;
         finished.append(&mut self.ended);
         let MessageExchange { inbox, flights, lane, .. } = self;
         for edge in inbox.take_over(*lane) {
@@ -187,20 +182,38 @@ impl Exchange for MessageExchange {
     }
 
     fn free(&mut self, _slab: &Slab) {}
+}
 
+/// What a transport of messages brings, as a source of [`Events`].
+#[derive(Debug)]
+struct MessageEvents {
+    transport: SharedTransport,
+    inbox: Inbox,
+    /// What the bell had counted at the last look.
+    seen: u64,
+}
+
+impl Events for MessageEvents {
     fn observe(&mut self) {
         self.seen = self.inbox.bell().count();
         if let Err(fault) = self.transport.lock().observe() {
-            self.fault.get_or_insert(fault);
+            self.inbox.fail(fault);
         }
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        self.check()?;
-        // another lane may have looked meanwhile, and taken what came for this one
-        if self.ended.is_empty() && self.inbox.bell().count() == self.seen {
+        check(&self.inbox)?;
+        // another session may have looked meanwhile, and taken what came for this one
+        if self.inbox.bell().count() == self.seen {
             self.transport.lock().wait(deadline).map_err(failed)?;
         }
-        self.check()
+        check(&self.inbox)
+    }
+}
+
+impl From<MessageExchange> for Ports {
+    fn from(exchange: MessageExchange) -> Ports {
+        let (transport, inbox) = (exchange.transport.clone(), exchange.inbox.clone());
+        Ports::new(MessageEvents { transport, inbox, seen: 0 }).with_exchange(exchange)
     }
 }

@@ -8,7 +8,7 @@ mod tune;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, Design, Table};
-use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOptions, launch};
 use tensorwire_tensor::DType;
 use tensorwire_train::FloatType;
 
@@ -240,14 +240,12 @@ fn run(spec: &AllreduceSpec, way: Way, job: &JobSpec) -> Result<Vec<MemberReport
     let job = JobSpec {
         kind: ALLREDUCE.to_string(),
         roles: (0..way.processes(spec.ranks)).map(role).collect(),
-        payload: serde_json::to_value(Told { spec: spec.clone(), way })?,
         hosts: Hosts::default(),
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         ..job.clone()
     };
-    let reports = launch(&job, &mut |_| {})?.reports;
-    let reports = reports.into_values().map(|report| Ok(serde_json::from_value(report)?));
-    reports.collect()
+    let job = job.with_payload(&Told { spec: spec.clone(), way })?;
+    Ok(launch::<Reports<MemberReport>>(&job, &mut |_| {})?.reports.into_values().collect())
 }
 
 /// Of all rounds; none without repetitions.

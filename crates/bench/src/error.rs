@@ -18,6 +18,8 @@ pub enum BenchError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     #[error(transparent)]
+    Workload(#[from] tensorwire_nn::Error),
+    #[error(transparent)]
     Job(#[from] JobError),
     #[error(transparent)]
     Train(Box<TrainError>),
@@ -35,8 +37,8 @@ pub enum BenchError {
         "Xue et al. do not say how long '{model}' takes; give --compute-ms, or a model of theirs: {known}"
     )]
     NotInPaper { model: String, known: String },
-    #[error("a member's report makes no sense: {0}")]
-    Report(#[from] serde_json::Error),
+    #[error("the {expected} reported what is another's; do all processes run the same version?")]
+    WrongEnd { expected: &'static str },
     #[error("the stamps of the two sides do not fit: {0}")]
     Stamps(#[from] StampError),
     #[error("{what} must be at least 1")]
@@ -65,10 +67,11 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Would another command line mend it?
+    /// True if another command line fixes it.
     pub fn is_user_error(&self) -> bool {
         match self {
             BenchError::Config(_)
+            | BenchError::Workload(_)
             | BenchError::Simulate(_)
             | BenchError::NotInPaper { .. }
             | BenchError::Zero { .. }

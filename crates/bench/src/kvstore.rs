@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_kvstore::wire::SHOWN_FROM;
 use tensorwire_kvstore::{BIG_ELEMENTS, Sizes, Travels};
-use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, StoreJob, Transport, VerbsOptions, launch};
+use tensorwire_launch::{
+    ArrivalMode, Hosts, JobSpec, Reports, StoreJob, Transport, VerbsOptions, launch,
+};
 use tensorwire_tensor::DType;
 use tensorwire_train::StoreWire;
 
@@ -174,19 +176,17 @@ fn run(spec: &KvstoreSpec, job: &JobSpec) -> Result<Vec<MemberReport>, BenchErro
     let job = JobSpec {
         kind: KVSTORE.to_string(),
         roles: store.roles(),
-        payload: serde_json::to_value(spec)?,
         hosts: Hosts::default(),
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         store: Some(store),
         ..job.clone()
     };
-    let reports = launch(&job, &mut |_| {})?.reports;
+    let reports = launch::<Reports<MemberReport>>(&job.with_payload(spec)?, &mut |_| {})?.reports;
     let reports = reports.into_iter().map(|(rank, report)| {
-        let report: MemberReport = serde_json::from_value(report)?;
         // fits: ranks of the beginning
-        Ok(MemberReport { is_worker: rank < Rank(workers), ..report })
+        MemberReport { is_worker: rank < Rank(workers), ..report }
     });
-    reports.collect()
+    Ok(reports.collect())
 }
 
 /// Of all rounds; none without repetitions.

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod allreduce;
+mod by_name;
 mod error;
 mod evaluation;
 mod job;
@@ -21,9 +22,10 @@ pub use allreduce::{
     ALLREDUCE, AllreduceError, AllreduceResult, AllreduceSpec, CONTRIBUTORS_MAX, CollectiveKind,
     DeviceThreads, Tensor, Way, allreduce, allreduce_member, tuned_rows,
 };
+pub use by_name::ByName;
 pub use error::BenchError;
 pub use evaluation::{Case, FIGURES, Figure, Runner, Scope};
-pub use job::train_config;
+pub use job::QUIET_RATE;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,
     kvstore_member,

@@ -2,12 +2,13 @@
 //! does, and worker 0 evaluates at the end of each epoch.
 
 use serde::Serialize;
-use tensorwire_base::Rank;
-use tensorwire_launch::{JobSpec, Transport, Update, launch};
-use tensorwire_train::{ClientConfig, EpochEnd, Progress, Strategy, Traffic, TrainConfig};
+use tensorwire_launch::{JobSpec, Transport, Update};
+use tensorwire_train::{
+    ClientConfig, EpochEnd, Prepared, Progress, Strategy, Traffic, TrainConfig, launch_train,
+};
 
+use crate::by_name::ByName;
 use crate::error::BenchError;
-use crate::job::{Job, reports};
 use crate::machine::Machine;
 
 /// The paper's six.
@@ -88,8 +89,7 @@ pub fn in_mode(config: &TrainConfig, mode: Strategy) -> TrainConfig {
     TrainConfig { strategy: mode, clients, evaluate_each_epoch: true, ..config.clone() }
 }
 
-/// Trains, and tells of each epoch that all workers are done with. `job` says how to start members; its kind, roles,
-/// hosts and payload are filled in.
+/// Trains, and tells of each epoch that all workers are done with. `job` says how to start members.
 ///
 /// # Errors
 /// When training fails, an epoch is missing, or the weights in the end do something else than at the end of the
@@ -100,18 +100,17 @@ pub fn curve(
     on_point: &mut dyn FnMut(&ModePoint),
 ) -> Result<Curve, BenchError> {
     let config = TrainConfig { evaluate_each_epoch: true, ..config.clone() };
-    let Job { prepared, spec } = Job::new(&config, job)?;
+    let prepared = Prepared::new(config, &ByName)?;
+    let config = &prepared.config;
     let mut epochs = Epochs::new(config.workers, prepared.steps_per_epoch());
     let mut points: Vec<ModePoint> = Vec::new();
-    let outcome = launch(&spec, &mut |update| {
+    let outcome = launch_train(&prepared, job, &mut |update| {
         let Update::Progress { rank, value, .. } = update else { return };
-        let (Some(worker), Ok(progress)) = (worker(&config, rank), serde_json::from_value(value))
-        else {
-            return;
-        };
-        epochs.add(worker, &progress);
+        let Some(worker) = prepared.worker(rank) else { return };
+        // fits: workers are few
+        epochs.add(worker as usize, &value);
         while let Some(done) = epochs.take() {
-            let point = point(&config, points.last(), &done);
+            let point = point(config, points.last(), &done);
             on_point(&point);
             points.push(point);
         }
@@ -121,22 +120,15 @@ pub fn curve(
     if (points.len() as u64) < all {
         return Err(BenchError::NoEpoch { epoch: points.len() as u64 + 1 });
     }
-    let reports = reports(outcome)?;
-    let found = reports.iter().find_map(|report| report.weights_sha256.clone());
+    let found = outcome.weights_sha256().map(str::to_string);
     let weights_sha256 = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
-    let in_the_end = reports.iter().find_map(|report| report.test_accuracy);
-    if let (Some(last), Some(in_the_end), false) = (points.last(), in_the_end, config.topology().is_asynchronous())
+    if let (Some(last), Some(in_the_end), false) =
+        (points.last(), outcome.test_accuracy(), prepared.topology.is_asynchronous())
         && last.test_accuracy != in_the_end
     {
         return Err(BenchError::AccuracyDiffers { last: last.test_accuracy, in_the_end });
     }
     Ok(Curve { points, weights_sha256 })
-}
-
-fn worker(config: &TrainConfig, rank: Rank) -> Option<usize> {
-    let found = (0..config.workers).find(|worker| config.topology().rank_of(*worker) == rank);
-    // fits: workers are few
-    found.map(|worker| worker as usize)
 }
 
 fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModePoint {
@@ -156,8 +148,9 @@ fn point(config: &TrainConfig, before: Option<&ModePoint>, done: &Done) -> ModeP
         seconds: done.seconds,
         epoch_seconds: done.seconds - before.map_or(0.0, |before| before.seconds),
         loss: done.loss,
-        test_loss: done.evaluation.loss,
-        test_accuracy: done.evaluation.accuracy,
+        // of a model that measures neither, not a number
+        test_loss: done.evaluation.loss().unwrap_or(f64::NAN),
+        test_accuracy: done.evaluation.accuracy().unwrap_or(f64::NAN),
         store_bytes,
         client_bytes,
         bytes_exchanged: store_bytes.saturating_add(client_bytes),
@@ -211,15 +204,17 @@ impl Epochs {
         open.loss += f64::from(progress.loss);
         open.losses += 1;
         if let Some(end) = open.ends.get_mut(worker) {
-            *end = end.or(progress.epoch);
+            if end.is_none() {
+                *end = progress.epoch.clone();
+            }
         }
     }
 
     /// The next epoch, if all are done with it.
     fn take(&mut self) -> Option<Done> {
         let Open { loss, losses, ends } = self.open.front()?;
-        let ends: Vec<EpochEnd> = ends.iter().copied().collect::<Option<_>>()?;
-        let EpochEnd { seconds, evaluation, .. } = *ends.first()?;
+        let ends: Vec<EpochEnd> = ends.iter().cloned().collect::<Option<_>>()?;
+        let EpochEnd { seconds, evaluation, .. } = ends.first()?.clone();
         let traffic = ends.iter().fold(Traffic::default(), |sum, end| sum + end.traffic);
         let loss = loss / f64::from(*losses);
         let done = Done { epoch: self.first, seconds, loss, traffic, evaluation: evaluation? };
@@ -232,7 +227,7 @@ impl Epochs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_train::{Evaluation, Polling, Schedule};
+    use tensorwire_train::{Evaluation, Polling};
 
     fn said(step: u64, loss: f32, end: Option<(f64, u64, Option<Evaluation>)>) -> Progress {
         let epoch = end.map(|(seconds, store_bytes, evaluation)| {
@@ -245,7 +240,10 @@ mod tests {
     #[test]
     fn an_epoch_is_over_when_all_workers_are_done_with_it_whoever_was_ahead() {
         let mut epochs = Epochs::new(2, 2);
-        let evaluation = Evaluation { accuracy: 0.5, loss: 2.0 };
+        let evaluation: Evaluation = [("accuracy", 0.5), ("loss", 2.0)]
+            .map(|(name, value)| (name.to_string(), value))
+            .into_iter()
+            .collect();
         // worker 1 is an epoch ahead
         for (step, end) in [(1, None), (2, Some(10)), (3, None), (4, Some(20))] {
             epochs.add(1, &said(step, 1.0, end.map(|bytes| (9.0, bytes, None))));
@@ -253,9 +251,10 @@ mod tests {
         }
         epochs.add(0, &said(1, 3.0, None));
         assert_eq!(epochs.take(), None);
-        epochs.add(0, &said(2, 5.0, Some((1.5, 7, Some(evaluation)))));
+        epochs.add(0, &said(2, 5.0, Some((1.5, 7, Some(evaluation.clone())))));
         let traffic = Traffic { store_bytes: 17, client_bytes: 2 };
-        let done = Done { epoch: 1, seconds: 1.5, loss: 2.5, traffic, evaluation };
+        let done =
+            Done { epoch: 1, seconds: 1.5, loss: 2.5, traffic, evaluation: evaluation.clone() };
         assert_eq!(epochs.take(), Some(done));
         assert_eq!(epochs.take(), None);
         epochs.add(0, &said(3, 1.0, None));
@@ -274,8 +273,7 @@ mod tests {
             alpha: Some(0.2),
             ..ClientConfig::default()
         };
-        let base = crate::train_config("mlp", "digits", Strategy::DistSgd, Schedule::Epochs(1));
-        let base = TrainConfig { workers: 4, clients, ..base };
+        let base = TrainConfig { workers: 4, clients, ..TrainConfig::default() };
         for mode in PAPER_MODES {
             let config = in_mode(&base, mode);
             config.check().unwrap();

@@ -1,4 +1,4 @@
-//! Steps on clusters that are not there, beside those that this machine can measure: the plans that
+//! Steps on simulated clusters, beside those that this machine can measure: the plans that
 //! [`tensorwire_simulate`] needs, what it has to know of this machine, and both answers side by side.
 
 mod calibrate;
@@ -6,18 +6,20 @@ mod calibrate;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
-use tensorwire_launch::{JobSpec, Transport, launch};
-use tensorwire_nn::{Program, ProgramSpec, Sharing};
+use tensorwire_graph::{Cluster, Plan, PlanOptions, place, plan};
+use tensorwire_launch::{JobSpec, Transport};
+use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
 use tensorwire_tensor::DType;
 use tensorwire_train::{
-    Algorithm, ClientConfig, ConfigError, Prepared, Schedule, TrainConfig, model_named,
+    Algorithm, ClientConfig, ConfigError, Prepared, Schedule, TrainConfig, TrainOutcome,
+    launch_train,
 };
-use tensorwire_zoo::Model;
+use tensorwire_zoo::Shipped;
 
+use crate::by_name::ByName;
 use crate::error::BenchError;
-use crate::job::{QUIET_RATE, reports, train_config};
+use crate::job::QUIET_RATE;
 use crate::machine::{Machine, cores};
 use crate::statistics::Summary;
 use crate::step;
@@ -29,14 +31,13 @@ const SERVERS_DEFAULT_MAX: u32 = 64;
 /// Steps of a measurement, and measurements, of which the median counts.
 const STEPS: u64 = 8;
 const REPETITIONS: usize = 3;
-/// What `train` takes where nothing is said.
-const RATE: f64 = 0.05;
-const MOMENTUM: f64 = 0.9;
+/// A measured job's processes are more than there are cores, and may say nothing for long, in milliseconds.
+const DEADLINE_MS: u64 = 50_000;
 
 /// What to simulate, and to measure.
 #[derive(Clone, Debug)]
 pub struct SimulateSpec {
-    pub model: String,
+    pub model: &'static dyn Shipped,
     pub strategy: Strategy,
     pub workers: u32,
     /// None: as many as workers, but no more than variables, or than [64](SERVERS_DEFAULT_MAX).
@@ -103,12 +104,12 @@ pub fn simulate(
 ) -> Result<SimulateResult, BenchError> {
     let planned = Planned::new(spec)?;
     let model = planned.model.name();
-    let of_paper = paper::benchmark(model);
+    let of_paper = paper::benchmark(&model);
     let (compute_s, crowded_s) = match compute.on(network) {
         Compute::Given { alone_s, crowded_s } => (alone_s, crowded_s),
         Compute::Paper => {
             let benchmark = of_paper.ok_or_else(|| BenchError::NotInPaper {
-                model: model.to_string(),
+                model: model.clone(),
                 known: paper::BENCHMARKS.map(|benchmark| benchmark.model).join(", "),
             })?;
             (benchmark.compute_s(planned.flops()), None)
@@ -123,7 +124,7 @@ pub fn simulate(
     Ok(SimulateResult {
         bench: "simulate",
         cluster: network.name.clone(),
-        model: model.to_string(),
+        model: model.clone(),
         strategy: spec.strategy.name(),
         exchange: spec.exchange.name(),
         workers: spec.workers,
@@ -142,7 +143,7 @@ pub fn simulate(
 
 /// A plan for few workers that do what all do.
 struct Planned {
-    model: Model,
+    model: &'static dyn Shipped,
     plan: Plan,
     master: usize,
     other: usize,
@@ -151,7 +152,7 @@ struct Planned {
 
 impl Planned {
     fn new(spec: &SimulateSpec) -> Result<Planned, BenchError> {
-        let model = model_named(&spec.model)?;
+        let model = spec.model;
         for (what, count) in [
             ("--workers", spec.workers as usize),
             ("--batch", spec.batch),
@@ -175,11 +176,11 @@ impl Planned {
             batch: spec.batch,
             replicas,
             sharing,
-            rule: Rule::Momentum { rate: RATE, momentum: MOMENTUM },
+            optimizer: TrainConfig::default().optimizer,
             dtype: DType::F32,
             seed: 1,
         };
-        let program = Program::new(&model.on(model.sample_shape()), &how)?;
+        let program = Program::new(model, &model.samples().describe(), &how)?;
         let variables = program.variables.len();
         // fits: a model has far fewer
         let most = (variables as u32).min(SERVERS_DEFAULT_MAX);
@@ -188,7 +189,7 @@ impl Planned {
             _ => spec.servers.unwrap_or(spec.workers.min(most)),
         };
         if spec.strategy == Strategy::Ps && servers as usize > variables {
-            let model = model.name().to_string();
+            let model = model.name();
             return Err(ConfigError::TooManyServers { servers, variables, model }.into());
         }
         let cluster = match spec.strategy {
@@ -280,20 +281,20 @@ fn measure(
     alone: &AtomicBool,
 ) -> Result<(Compute, Option<f64>), BenchError> {
     let config_of_one = TrainConfig { workers: 1, ..step::alone(&config(spec, 0)) };
-    let one = Prepared::new(config_of_one.clone())?;
+    let one = Prepared::new(config_of_one.clone(), &ByName)?;
     // fits: cores of a machine
     let cores = cores() as u32;
     let workers = if servers.is_some() { spec.workers.max(cores) } else { cores };
-    let crowd =
-        crate::job::Job::new(&step::compute(&TrainConfig { workers, ..config_of_one }), job)?;
-    let whole = servers.map(|servers| crate::job::Job::new(&config(spec, servers), job));
+    let crowd = Prepared::new(step::compute(&TrainConfig { workers, ..config_of_one }), &ByName)?;
+    let whole = servers.map(|servers| Prepared::new(config(spec, servers), &ByName));
     let whole = whole.transpose()?;
     let (mut one_ms, mut crowd_ms, mut step_ms) = (Vec::new(), Vec::new(), Vec::new());
-    let launched = |job: &crate::job::Job| -> Result<f64, BenchError> {
-        Ok(step::step_ms(&reports(launch(&job.spec, &mut |_| {})?)?, &job.prepared))
+    let launched = |prepared: &Prepared| -> Result<f64, BenchError> {
+        Ok(step::step_ms(&launch_train(prepared, job, &mut |_| {})?, prepared))
     };
     for _ in 0..REPETITIONS {
-        one_ms.push(step::step_ms(&[step::run_alone(&one, alone)?], &one));
+        let report = step::run_alone(&one, alone)?;
+        one_ms.push(step::step_ms(&TrainOutcome::alone(report), &one));
         crowd_ms.push(launched(&crowd)?);
         step_ms.extend(whole.as_ref().map(launched).transpose()?);
     }
@@ -317,14 +318,18 @@ fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
         algorithm: spec.algorithm,
         ..ClientConfig::default()
     };
-    let schedule = Schedule::Steps(STEPS);
     TrainConfig {
+        model: spec.model.name().to_string(),
+        data: "synthetic".to_string(),
+        strategy,
         workers: spec.workers,
         servers,
         clients,
         transport: Transport::Shm,
         batch: spec.batch,
-        rate: QUIET_RATE,
-        ..train_config(&spec.model, "synthetic", strategy, schedule)
+        schedule: Schedule::Steps(STEPS),
+        optimizer: Optimizer::momentum(QUIET_RATE),
+        deadline_ms: DEADLINE_MS,
+        ..TrainConfig::default()
     }
 }

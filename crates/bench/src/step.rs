@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use tensorwire_launch::{Choice, Hosts, JobSpec, Transport, Update, VerbsOptions, launch};
+use tensorwire_launch::{Choice, Hosts, JobSpec, Transport, Update, VerbsOptions};
 use tensorwire_train::{
-    ClientConfig, Exchange, Prepared, Schedule, StoreConfig, Strategy, TrainConfig, TrainReport,
-    launch_train, train_local,
+    ClientConfig, Exchange, Prepared, Schedule, StoreConfig, Strategy, TrainConfig, TrainOutcome,
+    TrainReport, launch_train, train_local,
 };
 
+use crate::by_name::ByName;
 use crate::error::BenchError;
-use crate::job::{Job, reports};
 use crate::machine::Machine;
 use crate::statistics::Summary;
 
@@ -98,7 +98,7 @@ pub struct Overlap {
 
 /// Measures, and gives a result for each exchange: the configuration's, then those to hold it against. `config` says
 /// what the job computes, and with [`Strategy::Local`] that one process is all that is measured. `job` says how to start
-/// members; its kind, roles, hosts and payload are filled in. `on_event` is told of each measurement.
+/// members. `on_event` is told of each measurement.
 ///
 /// # Errors
 /// When training fails, or any two measurements end with different weights.
@@ -112,30 +112,30 @@ pub fn step(
     if options.repetitions == 0 {
         return Err(none());
     }
-    let local = Prepared::new(alone(config))?;
+    let local = Prepared::new(alone(config), &ByName)?;
     let exchanges: Vec<Exchange> = match config.strategy {
         Strategy::Local => Vec::new(),
         _ => std::iter::once(config.exchange).chain(options.against.iter().copied()).collect(),
     };
     let ways = exchanges.iter().map(|&exchange| {
-        Way::new(&TrainConfig { exchange, trace: None, ..config.clone() }, options.overlap, job)
+        Way::new(&TrainConfig { exchange, trace: None, ..config.clone() }, options.overlap)
     });
     let mut ways = ways.collect::<Result<Vec<Way>, BenchError>>()?;
     let mut local_ms = Vec::new();
     let (mut weights, mut last) = (Weights::default(), TrainReport::default());
     for _ in 0..options.repetitions {
         last = run_alone(&local, &options.alone)?;
-        let ms = step_ms(std::slice::from_ref(&last), &local);
+        let alone = TrainOutcome::alone(last.clone());
+        let ms = step_ms(&alone, &local);
         local_ms.push(ms);
         on_event(StepEvent::Measured { kind: "local".to_string(), ms });
-        weights.local(std::slice::from_ref(&last))?;
+        weights.local(&alone)?;
         for way in &mut ways {
-            way.measure(&mut weights, on_event)?;
+            way.measure(job, &mut weights, on_event)?;
         }
     }
     if config.trace.is_some() && !ways.is_empty() {
-        let Job { prepared, spec } = Job::new(&traced(config), job)?;
-        launch_train(&prepared, &spec, &mut |_| {})?;
+        launch_train(&Prepared::new(traced(config), &ByName)?, job, &mut |_| {})?;
     }
     let result = StepResult {
         bench: "step",
@@ -166,48 +166,48 @@ pub fn step(
 
 /// The job by one exchange, and what was measured of it.
 struct Way {
-    job: Job,
+    job: Prepared,
     /// What it computes and what it communicates, by themselves.
-    halves: Option<[Job; 2]>,
+    halves: Option<[Prepared; 2]>,
     /// In milliseconds a step.
     ms: Vec<f64>,
     halves_ms: [Vec<f64>; 2],
-    transport: Option<Transport>,
-    /// What the members of the last measurement reported.
-    members: Vec<TrainReport>,
+    /// The last measurement.
+    last: Option<TrainOutcome>,
 }
 
 impl Way {
-    fn new(config: &TrainConfig, overlap: bool, job: &JobSpec) -> Result<Way, BenchError> {
+    fn new(config: &TrainConfig, overlap: bool) -> Result<Way, BenchError> {
         let halves = overlap.then(|| [compute(config), communication(config)]);
         let halves = halves.map(|[compute, communication]| {
-            Ok::<_, BenchError>([Job::new(&compute, job)?, Job::new(&communication, job)?])
+            Ok::<_, BenchError>([
+                Prepared::new(compute, &ByName)?,
+                Prepared::new(communication, &ByName)?,
+            ])
         });
         Ok(Way {
-            job: Job::new(config, job)?,
+            job: Prepared::new(config.clone(), &ByName)?,
             halves: halves.transpose()?,
             ms: Vec::new(),
             halves_ms: [Vec::new(), Vec::new()],
-            transport: config.settled_transport(),
-            members: Vec::new(),
+            last: None,
         })
     }
 
     fn measure(
         &mut self,
+        job: &JobSpec,
         weights: &mut Weights,
         on_event: &mut dyn FnMut(StepEvent),
     ) -> Result<(), BenchError> {
-        let Job { prepared, spec } = &self.job;
+        let prepared = &self.job;
         let is_first = self.ms.is_empty();
-        let outcome = launch(spec, &mut |update| match update {
+        let outcome = launch_train(prepared, job, &mut |update| match update {
             Update::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
             _ => {}
         })?;
-        self.transport = outcome.negotiated.or(self.transport);
-        self.members = reports(outcome)?;
         if promises_bits(prepared) {
-            weights.ps(&self.members)?;
+            weights.ps(&outcome)?;
         }
         let TrainConfig { strategy, exchange, .. } = &prepared.config;
         let (kind, exchange) = (strategy.name(), exchange.name());
@@ -215,13 +215,14 @@ impl Way {
             all_ms.push(ms);
             on_event(StepEvent::Measured { kind, ms });
         };
-        tell(format!("{kind} {exchange}"), &mut self.ms, step_ms(&self.members, prepared));
+        tell(format!("{kind} {exchange}"), &mut self.ms, step_ms(&outcome, prepared));
+        self.last = Some(outcome);
         let kinds = ["compute", "communication"];
         for ((half, all_ms), kind) in
             self.halves.iter().flatten().zip(&mut self.halves_ms).zip(kinds)
         {
-            let members = reports(launch(&half.spec, &mut |_| {})?)?;
-            tell(kind.to_string(), all_ms, step_ms(&members, &half.prepared));
+            let outcome = launch_train(half, job, &mut |_| {})?;
+            tell(kind.to_string(), all_ms, step_ms(&outcome, half));
         }
         Ok(())
     }
@@ -239,12 +240,12 @@ impl Way {
                 step_over_sum: ps_ms.median / (compute + communication),
             }
         });
-        let Job { prepared, .. } = &self.job;
-        let sum = |of: fn(&TrainReport) -> u64| self.members.iter().map(of).sum::<u64>();
+        let (prepared, last) = (&self.job, self.last?);
+        let sum = |of: fn(&TrainReport) -> u64| last.reports.values().map(of).sum::<u64>();
         // fits: counts far below 2^53
         let per_step = |count: u64| count as f64 / prepared.steps() as f64;
         Some(PsResult {
-            transport: self.transport.unwrap_or(prepared.config.transport),
+            transport: last.transport,
             exchange: prepared.config.exchange,
             ps_ms,
             ratio: ps_ms.median / local_ms,
@@ -305,10 +306,10 @@ pub(crate) fn run_alone(
     Ok(done?)
 }
 
-/// Does a job end with the weights that one process ends with that does the same steps?
+/// True if a job ends with the weights that one process ends with that does the same steps.
 pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
     let config = &prepared.config;
-    // two gradients are folded in one order, more in that of an algorithm
+    // two gradients are reduced in one order, more in that of an algorithm
     let has_order =
         config.workers <= 2 || config.clients.deterministic || !config.strategy.has_groups();
     let in_step = !config.topology().is_asynchronous() && config.topology().averaging.is_none();
@@ -316,8 +317,9 @@ pub(crate) fn promises_bits(prepared: &Prepared) -> bool {
 }
 
 /// The slowest member's, as the others wait for it; the first step is the warm-up.
-pub(crate) fn step_ms(reports: &[TrainReport], prepared: &Prepared) -> f64 {
-    let slowest = |of: fn(&TrainReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
+pub(crate) fn step_ms(outcome: &TrainOutcome, prepared: &Prepared) -> f64 {
+    let slowest =
+        |of: fn(&TrainReport) -> f64| outcome.reports.values().map(of).fold(0.0, f64::max);
     let (seconds, steps) = match prepared.steps() {
         1 => (slowest(|report| report.train_seconds), 1),
         steps => (slowest(|report| report.warm_seconds), steps - 1),
@@ -333,8 +335,8 @@ struct Weights {
 }
 
 impl Weights {
-    fn local(&mut self, reports: &[TrainReport]) -> Result<(), BenchError> {
-        let found = Weights::find(reports, "local")?;
+    fn local(&mut self, outcome: &TrainOutcome) -> Result<(), BenchError> {
+        let found = Weights::find(outcome, "local")?;
         match &self.first {
             Some(first) if *first != found => {
                 Err(BenchError::WeightsDiffer { local: found, ps: first.clone() })
@@ -346,8 +348,8 @@ impl Weights {
         }
     }
 
-    fn ps(&mut self, reports: &[TrainReport]) -> Result<(), BenchError> {
-        let found = Weights::find(reports, "ps")?;
+    fn ps(&mut self, outcome: &TrainOutcome) -> Result<(), BenchError> {
+        let found = Weights::find(outcome, "ps")?;
         match &self.first {
             Some(first) if *first != found => {
                 Err(BenchError::WeightsDiffer { local: first.clone(), ps: found })
@@ -356,9 +358,9 @@ impl Weights {
         }
     }
 
-    fn find(reports: &[TrainReport], kind: &'static str) -> Result<String, BenchError> {
-        let found = reports.iter().find_map(|report| report.weights_sha256.clone());
-        found.ok_or(BenchError::NoWeights { kind })
+    fn find(outcome: &TrainOutcome, kind: &'static str) -> Result<String, BenchError> {
+        let found = outcome.weights_sha256().ok_or(BenchError::NoWeights { kind })?;
+        Ok(found.to_string())
     }
 }
 
@@ -366,9 +368,11 @@ impl Weights {
 mod tests {
     use super::*;
 
-    fn report(sha: &str) -> [TrainReport; 2] {
+    fn report(sha: &str) -> TrainOutcome {
         let with = TrainReport { weights_sha256: Some(sha.to_string()), ..TrainReport::default() };
-        [TrainReport::default(), with]
+        let mut outcome = TrainOutcome::alone(TrainReport::default());
+        outcome.reports.insert(tensorwire_base::Rank(1), with);
+        outcome
     }
 
     #[test]
@@ -385,7 +389,8 @@ mod tests {
 
     #[test]
     fn a_run_without_weights_verifies_nothing() {
-        let missing = Weights::default().ps(&[TrainReport::default()]).unwrap_err();
+        let missing =
+            Weights::default().ps(&TrainOutcome::alone(TrainReport::default())).unwrap_err();
         assert!(matches!(missing, BenchError::NoWeights { kind: "ps" }));
     }
 }

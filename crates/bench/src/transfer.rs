@@ -8,8 +8,7 @@ mod program;
 mod stamps;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_base::Rank;
-use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOptions, launch};
 use tensorwire_train::{ConfigError, Exchange};
 
 use crate::error::BenchError;
@@ -17,7 +16,7 @@ use crate::limit::LimitKind;
 use crate::machine::Machine;
 use crate::statistics::Summary;
 
-use member::{ReceiverReport, SenderReport, Traffic};
+use member::{EndReport, ReceiverReport, SenderReport, Traffic};
 use program::{RECEIVER, SENDER};
 
 pub use member::{TransferError, transfer_member};
@@ -200,16 +199,19 @@ impl Turn {
         let job = JobSpec {
             kind: TRANSFER.to_string(),
             roles: vec!["receiver".to_string(), "sender".to_string()],
-            payload: serde_json::to_value(spec)?,
             hosts: Hosts::default(),
             verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
             ..job.clone()
         };
-        let outcome = launch(&job, &mut |_| {})?;
-        let mut reports = outcome.reports;
-        let mut report = |rank: Rank| reports.remove(&rank).unwrap_or_default();
-        let sender = serde_json::from_value(report(SENDER))?;
-        Ok(Turn { sender, receiver: serde_json::from_value(report(RECEIVER))? })
+        let mut reports =
+            launch::<Reports<EndReport>>(&job.with_payload(spec)?, &mut |_| {})?.reports;
+        let Some(EndReport::Sender(sender)) = reports.remove(&SENDER) else {
+            return Err(BenchError::WrongEnd { expected: "sender" });
+        };
+        let Some(EndReport::Receiver(receiver)) = reports.remove(&RECEIVER) else {
+            return Err(BenchError::WrongEnd { expected: "receiver" });
+        };
+        Ok(Turn { sender, receiver })
     }
 }
 

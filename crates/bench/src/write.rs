@@ -12,12 +12,13 @@ mod sender;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Transport, VerbsOptions, launch};
+use tensorwire_launch::{ArrivalMode, Hosts, JobSpec, Reports, Transport, VerbsOptions, launch};
 use tensorwire_train::ConfigError;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
 
+use member::EndReport;
 use receiver::ReceiverReport;
 use sender::SenderReport;
 
@@ -124,16 +125,19 @@ pub fn write(spec: &WriteSpec, job: &JobSpec) -> Result<WriteResult, BenchError>
     let job = JobSpec {
         kind: WRITE.to_string(),
         roles: vec!["receiver".to_string(), "sender".to_string()],
-        payload: serde_json::to_value(spec)?,
         hosts: Hosts::default(),
         verbs: (spec.transport == Transport::Verbs).then(|| spec.verbs.clone()),
         ..job.clone()
     };
-    let mut reports = launch(&job, &mut |_| {})?.reports;
-    let mut report = |rank: Rank| reports.remove(&rank).unwrap_or_default();
-    let sender: SenderReport = serde_json::from_value(report(SENDER))?;
-    let receiver: ReceiverReport = serde_json::from_value(report(RECEIVER))?;
-    Ok(summarise(spec, &sender, &receiver))
+    let job = job.with_payload(spec)?;
+    let reports = launch::<Reports<EndReport>>(&job, &mut |_| {})?.reports;
+    let Some(EndReport::Sender(sender)) = reports.get(&SENDER) else {
+        return Err(BenchError::WrongEnd { expected: "sender" });
+    };
+    let Some(EndReport::Receiver(receiver)) = reports.get(&RECEIVER) else {
+        return Err(BenchError::WrongEnd { expected: "receiver" });
+    };
+    Ok(summarise(spec, sender, receiver))
 }
 
 fn summarise(spec: &WriteSpec, sender: &SenderReport, receiver: &ReceiverReport) -> WriteResult {

@@ -1,13 +1,15 @@
 //! `tensorwire batches`: what a worker is fed, as a file.
 
-use tensorwire_train::write_batches;
+use tensorwire_bench::ByName;
+use tensorwire_train::{Supply, Workload, write_batches};
 
 use super::args::BatchesArgs;
 use super::{Failure, output::note};
 
 pub(crate) fn run(args: BatchesArgs) -> Result<(), Failure> {
-    let (spec, path) = args.spec()?;
-    write_batches(&spec, &path)?;
+    let (config, spec, path) = args.spec();
+    let workload = Workload { model: ByName.model(&config)?, data: ByName.data(&config)? };
+    write_batches(&spec, &workload, &path)?;
     note(format_args!("{} steps' batches written to {}", spec.steps, path.display()));
     Ok(())
 }

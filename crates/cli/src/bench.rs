@@ -26,13 +26,10 @@ use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print};
 use super::{Failure, table::table};
 
-/// A member that says nothing for this long has failed the benchmark, in milliseconds.
-const LIVENESS_MS: u64 = 6000;
-
 pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
     match args.scenario {
         Scenario::Transfer(args) => run_transfer(&args),
-        Scenario::Step(args) => run_step(args),
+        Scenario::Step(args) => run_step(*args),
         Scenario::Write(args) => write::run(&args),
         Scenario::Kvstore(args) => kvstore::run(&args),
         Scenario::Allreduce(args) => allreduce::run(&args),
@@ -43,8 +40,7 @@ pub(crate) fn run(args: BenchArgs) -> Result<(), Failure> {
 
 fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
-    // its kind, roles and payload are filled in for each measurement
-    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = job_spec()?;
     let all = transfer_sizes(args.quick);
     let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };
     let transports = transports(&args.transport, &args.wire)?;
@@ -154,9 +150,7 @@ fn run_step(args: StepArgs) -> Result<(), Failure> {
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
     let options = StepOptions { repetitions, against, overlap, alone };
-    let liveness_ms = config.liveness_ms();
-    // its kind, roles and payload are filled in
-    let job = job_spec(config.listen, liveness_ms, "", vec![], serde_json::Value::Null)?;
+    let job = job_spec()?;
     announce(&Machine::here());
     let results = step(&config, &options, &job, &mut |event| match event {
         StepEvent::Transport(choice) => note(choice),
@@ -198,7 +192,7 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
     print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
     for ps in results.iter().filter_map(|result| result.ps.as_ref()) {
         let (exchange, copied) = (ps.exchange.name(), ps.bytes_copied);
-        print(format_args!("{exchange}: {copied} bytes copied by the runtime"))?;
+        print(format_args!("{exchange}: {copied} bytes copied between processes"))?;
         if let Some(overlap) = &ps.overlap {
             print(format_args!(
                 "{exchange}: a step is {:.2} of the longer of computing and communicating, {:.2} of both",

@@ -5,13 +5,12 @@ mod page;
 
 use tensorwire_doctor::{DoctorError, Examination, Severity, examine, examine_peer, hosts_of_peer};
 
+use tensorwire_launch::JobSpec;
+
 use super::Failure;
 use super::args::DoctorArgs;
 use super::job::job_spec;
 use super::output::{note, print};
-
-/// A member that says nothing for this long is taken for dead, in milliseconds.
-const LIVENESS_MS: u64 = 6000;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let options = args.options();
@@ -25,8 +24,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         if !args.json {
             note(format_args!("starting a process on {host} and trying the way there"));
         }
-        // its kind, roles, hosts and payload are filled in
-        let job = job_spec(args.listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+        let job = JobSpec { listen: args.listen, ..job_spec()? };
         let peer = examine_peer(host, hosts, &options, &found.facts, &job)?;
         found = found.with_peer(peer);
     }
@@ -35,9 +33,9 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         found.findings.iter().filter(|finding| finding.severity == Severity::Error).count();
     match errors {
         0 => Ok(()),
-        1 => Err(Failure::other("one thing above does not work; it says what mends it")),
+        1 => Err(Failure::other("one thing above does not work; its fix is beside it")),
         _ => Err(Failure::other(format!(
-            "{errors} things above do not work; each says what mends it"
+            "{errors} things above do not work; the fix of each is beside it"
         ))),
     }
 }

@@ -1,6 +1,7 @@
 //! `tensorwire graph`: what crosses, how many bytes, where it lives, and why its buffer is safe.
 
 use tensorwire_base::human_bytes;
+use tensorwire_bench::ByName;
 use tensorwire_graph::{Edge, Op, Plan, SendFrom, Traffic, Transfer};
 use tensorwire_nn::Program;
 use tensorwire_train::{Exchange, Prepared, StoreValue, Travels};
@@ -11,7 +12,7 @@ use super::{Failure, output::print};
 
 pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     let dot = args.dot;
-    let prepared = Prepared::new(args.config()?)?;
+    let prepared = Prepared::new(args.config()?, &ByName)?;
     let plan = &prepared.plan;
     if dot {
         print(plan.to_dot().trim_end())?;

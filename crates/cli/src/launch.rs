@@ -7,12 +7,12 @@ use clap::Parser;
 
 use super::args::{Arguments, LaunchArgs};
 use super::output::print;
-use super::rendezvous::detected;
 use super::{Failure, dispatch};
+use tensorwire::program::detected;
 
 pub(crate) fn run(args: LaunchArgs) -> Result<(), Failure> {
     if args.detect {
-        return print(match detected()? {
+        return print(match detected().map_err(Failure::user)? {
             None => {
                 "nobody started several processes: this one starts those of a job itself".into()
             }

@@ -17,7 +17,6 @@ mod output;
 mod progress;
 mod rendezvous;
 mod report;
-mod run_with_parent;
 mod simulate;
 mod table;
 mod train;
@@ -60,7 +59,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Report(args) => report::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Member => member::run(),
-        Command::RunWithParent { command } => run_with_parent::run(&command),
+        Command::RunWithParent { command } => tensorwire::program::run_with_parent(command),
     }
 }
 

@@ -5,7 +5,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::Failure;
+use super::output::json_line;
 
 pub(crate) struct Metrics {
     path: PathBuf,
@@ -31,20 +34,22 @@ impl Metrics {
         Ok(Metrics { path: path.to_path_buf(), file, fresh, begun: false })
     }
 
-    pub(crate) fn line(&mut self, value: &serde_json::Value) -> Result<(), Failure> {
-        self.write(value).map_err(|error| {
+    /// Writes one line.
+    pub(crate) fn line(&mut self, value: &impl Serialize) -> Result<(), Failure> {
+        let line = json_line(value)?;
+        self.write(&line).map_err(|error| {
             let path = self.path.display();
             Failure::other(format!("writing metrics to {path}: {error}; free space there"))
         })
     }
 
-    fn write(&mut self, value: &serde_json::Value) -> io::Result<()> {
+    fn write(&mut self, line: &str) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         // a pipe or a device has no length to cut
         if !std::mem::replace(&mut self.begun, true) && file.get_ref().metadata()?.is_file() {
             file.get_ref().set_len(0)?;
         }
-        writeln!(file, "{value}")?;
+        writeln!(file, "{line}")?;
         file.flush()
     }
 }

@@ -1,26 +1,25 @@
 //! `tensorwire models`: what there is to train, to the byte.
 
-use tensorwire_graph::Rule;
-use tensorwire_nn::{Program, ProgramSpec, Sharing};
+use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_tensor::DType;
-use tensorwire_zoo::Model;
+use tensorwire_zoo::MODELS;
 
 use super::{Failure, output::print, table::table};
 
 pub(crate) fn run() -> Result<(), Failure> {
     let mut rows = Vec::new();
-    for model in Model::ALL {
-        let shape = model.sample_shape();
-        let rule = Rule::Sgd { rate: 1.0 };
+    for model in MODELS {
+        let samples = model.samples();
+        let optimizer = Optimizer::sgd(1.0);
         let (batch, replicas, dtype, seed) = (1, 1, DType::F32, 0);
         let sharing = Sharing::All;
-        let spec = ProgramSpec { batch, replicas, sharing, rule, dtype, seed };
-        let program = Program::new(&model.on(shape), &spec).map_err(Failure::other)?;
+        let spec = ProgramSpec { batch, replicas, sharing, optimizer, dtype, seed };
+        let program = Program::new(model, &samples.describe(), &spec).map_err(Failure::other)?;
         let parameters: usize = program.variables.iter().map(|v| v.spec.elements()).sum();
         let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
         rows.push(vec![
-            model.name().to_string(),
-            shape.to_string(),
+            model.name(),
+            samples.to_string(),
             program.variables.len().to_string(),
             parameters.to_string(),
             // fits: shown to a person

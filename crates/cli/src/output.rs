@@ -6,6 +6,8 @@ use std::io::{ErrorKind, Write};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::Failure;
 
 /// How long the last words wait for a terminal that takes nothing.
@@ -19,6 +21,11 @@ pub(crate) fn print(line: impl Display) -> Result<(), Failure> {
         Err(error) => Err(Failure::other(format!("writing to standard output: {error}"))),
         Ok(()) => Ok(()),
     }
+}
+
+/// One line of JSON. Keys come in alphabetical order.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_value(value).map_err(Failure::other)?.to_string())
 }
 
 /// Says something on standard error; if nobody takes it, nobody wants it.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use tensorwire_base::human_seconds;
 use tensorwire_bench::{
@@ -17,13 +18,12 @@ use super::job::{end_at_once_while, job_spec};
 use super::output::{note, print};
 use super::{Failure, table::table};
 
-/// A process that says nothing for this long has failed a measurement, in milliseconds.
-const LIVENESS_MS: u64 = 30_000;
+/// A process that says nothing for this long has failed a measurement.
+const LIVENESS: Duration = Duration::from_secs(30);
 const PAPER: &str = "paper-xue";
 
 pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
-    // its kind, roles and payload are filled in for each measurement
-    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = JobSpec { liveness: LIVENESS, ..job_spec()? };
     if let Some(path) = &args.calibrate {
         return write_network(path, &job);
     }
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     let mut lines = Lines::open(args.json.as_deref())?;
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
-    let specs = args.specs();
+    let specs = args.specs()?;
     let given = match args.compute_ms {
         Some(ms) => Some(Compute::Given { alone_s: ms * 1e-3, crowded_s: None }),
         None if args.network.is_none() && args.preset == PAPER => Some(Compute::Paper),

@@ -13,8 +13,8 @@ use super::look;
 use super::trial::{self, PATIENCE, Trial};
 use tensorwire_launch::Transport;
 use tensorwire_launch::{
-    Hosts, HostsError, JobError, JobSpec, JoinError, Member, MemberError, Peers, QUEUE_PAIRS,
-    Update, WireOptions, launch,
+    Hosts, HostsError, JobError, JobSpec, JoinError, Member, MemberError, Messages, Peers,
+    QUEUE_PAIRS, Update, WireOptions, launch,
 };
 
 /// The kind of job that [`doctor_member`] takes part in.
@@ -58,6 +58,8 @@ pub enum DoctorError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Member(#[from] MemberError),
+    #[error("the end on this machine reported no trial; do both run the same version?")]
+    NoTrial,
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
 }
@@ -71,8 +73,26 @@ struct Task {
     look: bool,
 }
 
+/// What the two ends of a trial say: the other one shows its facts if it is asked to.
+#[derive(Debug)]
+struct Ends;
+
+impl Messages for Ends {
+    type Progress = Facts;
+    type Record = ();
+    type Report = EndReport;
+}
+
+/// What an end reports.
+#[derive(Debug, Serialize, Deserialize)]
+enum EndReport {
+    Drove(Trial),
+    /// What went wrong, if anything did.
+    Served(Option<String>),
+}
+
 impl DoctorError {
-    /// Did the user's command make this, so that another command mends it?
+    /// True if the user's command made this, so that another command fixes it.
     pub fn is_user_error(&self) -> bool {
         match self {
             DoctorError::Peer { .. } | DoctorError::Hosts(_) => true,
@@ -146,19 +166,20 @@ fn try_over(
     facts: &mut Option<Facts>,
 ) -> Result<Trial, DoctorError> {
     let task = Task { transport, verbs: options.clone(), look: facts.is_none() };
-    let payload = serde_json::to_value(task).map_err(JoinError::Payload)?;
-    let job = JobSpec { payload, ..job.clone() };
-    let done = launch(&job, &mut |update| {
+    let job = job.clone().with_payload(&task)?;
+    let done = launch::<Ends>(&job, &mut |update| {
         if let Update::Progress { rank: THERE, value, .. } = update {
-            *facts = serde_json::from_value(value).ok();
+            *facts = Some(value);
         }
     });
     match done {
-        Ok(mut outcome) => {
-            let report = outcome.reports.remove(&HERE);
-            Ok(serde_json::from_value(report.unwrap_or_default()).map_err(JoinError::Payload)?)
-        }
+        Ok(mut outcome) => match outcome.reports.remove(&HERE) {
+            Some(EndReport::Drove(trial)) => Ok(trial),
+            _ => Err(DoctorError::NoTrial),
+        },
         Err(JobError::Failed(failure)) => Ok(Trial::failed(transport, failure.to_string())),
+        // another version, perhaps
+        Err(error @ JobError::Garbled { .. }) => Ok(Trial::failed(transport, error.to_string())),
         Err(error) => Err(error.into()),
     }
 }
@@ -222,8 +243,7 @@ pub fn doctor_member(member: &Member) -> Result<(), DoctorError> {
 fn take_part(member: &Member) -> Result<(), DoctorError> {
     let task: Task = member.payload()?;
     if task.look && member.rank() == THERE {
-        let facts = serde_json::to_value(look::gather(&task.verbs)).map_err(JoinError::Payload)?;
-        member.progress(facts)?;
+        member.progress(look::gather(&task.verbs))?;
     }
     let wire = WireOptions {
         transport: task.transport,
@@ -236,12 +256,11 @@ fn take_part(member: &Member) -> Result<(), DoctorError> {
     let fabric = member.connect(&wire, DOCTOR)?;
     let deadline = Deadline::after(PATIENCE);
     let report = if member.rank() == HERE {
-        let trial = trial::drive(task.transport, fabric, THERE, deadline);
-        serde_json::to_value(trial).map_err(JoinError::Payload)?
+        EndReport::Drove(trial::drive(task.transport, fabric, THERE, deadline))
     } else {
         // the other end sees what goes wrong, and tells it
         let served = trial::serve(fabric, HERE, deadline);
-        serde_json::Value::from(served.err().map(|error| error.to_string()))
+        EndReport::Served(served.err().map(|error| error.to_string()))
     };
     Ok(member.finish(report)?)
 }

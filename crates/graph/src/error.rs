@@ -21,6 +21,10 @@ pub enum GraphError {
     VariableRedeclared { name: String, first: String, second: String },
     #[error("no gradient flows through {op} of node '{node}'")]
     NoGradient { node: String, op: &'static str },
+    #[error("node '{node}': {op} refuses {found}: {why}", found = list(.found))]
+    Refused { node: String, op: &'static str, found: Vec<Fact>, why: String },
+    #[error("node '{node}': the {rule} of {op} panicked: {said}")]
+    Panicked { node: String, op: &'static str, rule: &'static str, said: String },
     #[error("the loss '{node}' is {found}; a gradient starts at a scalar of floating point")]
     LossNotScalar { node: String, found: Fact },
     #[error("{servers} servers for {variables} variables: at most one server a variable")]

@@ -1,4 +1,4 @@
-//! Nodes, the outputs that connect them, and where a node is to run.
+//! Nodes, and where a node is to run.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,16 +9,7 @@ use crate::error::GraphError;
 use crate::op::{Init, Op};
 use crate::pass::infer::infer;
 
-/// A node of one graph; an index, valid in that graph only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NodeId(pub u32);
-
-/// One output of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Output {
-    pub node: NodeId,
-    pub index: u32,
-}
+pub(crate) use crate::output::{NodeId, Output};
 
 /// The two kinds of processes that a graph is partitioned over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,19 +70,6 @@ impl Task {
     /// `/server:index`, counted from 0.
     pub const fn server(index: u32) -> Task {
         Task { job: Job::Server, index }
-    }
-}
-
-impl NodeId {
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-impl From<NodeId> for Output {
-    /// The first output of a node.
-    fn from(node: NodeId) -> Output {
-        Output { node, index: 0 }
     }
 }
 

@@ -9,14 +9,20 @@
 mod error;
 mod graph;
 mod op;
+mod optimizer;
+mod output;
 mod pass;
 mod plan;
 mod render;
 
 pub use error::GraphError;
-pub use graph::{Graph, Hint, Job, Node, NodeId, Output, Task};
-pub use op::{Cell, EdgeId, Init, Op, Reduction, Rule, Window, dropout_keeps};
-pub use pass::gradient::{Gradient, gradients};
+pub use graph::{Graph, Hint, Job, Node, Task};
+pub use op::{
+    Arity, Backward, Cell, CustomOp, CustomOperator, EdgeId, Family, Init, Kind, Op, OpFacts,
+    Reduction, Refusal, Rule, Window, dropout_keeps,
+};
+pub use output::{Gradient, NodeId, Output};
+pub use pass::gradient::gradients;
 pub use pass::infer::infer;
 pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
 pub use pass::place::{Cluster, place};

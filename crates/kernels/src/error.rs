@@ -44,6 +44,14 @@ pub enum KernelError {
     Total { op: &'static str, active: usize, total: usize },
     #[error("{op}: {value} is not a value of {dtype}")]
     FillValue { op: &'static str, value: f64, dtype: DType },
+    #[error(
+        "{op} was put into the graph without a kernel; make it with tensorwire_kernels::custom"
+    )]
+    WithoutKernel { op: &'static str },
+    #[error("{op} refuses: {why}")]
+    Refused { op: &'static str, why: String },
+    #[error("the kernel of {op} panicked: {said}")]
+    Panicked { op: &'static str, said: String },
     #[error("{op}, {operand}: {source}; the plan gave a buffer that kernels cannot use")]
     Buffer { op: &'static str, operand: Operand, source: TensorError },
 }

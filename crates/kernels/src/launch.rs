@@ -2,6 +2,7 @@
 //! all back ends: a back end sees slices whose lengths fit, labels that are classes or −1, indices that
 //! name rows. One file a family; element types are told apart here.
 
+pub(crate) mod custom;
 pub(crate) mod element_wise;
 pub(crate) mod images;
 pub(crate) mod moves;
@@ -11,10 +12,11 @@ pub(crate) mod reductions;
 mod storage;
 pub(crate) mod updates;
 
-use tensorwire_graph::Op;
+use tensorwire_graph::{Family, Kind, Op};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::DType;
 
+use crate::cpu::Threads;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
 use element_wise::ElementWise;
@@ -34,6 +36,9 @@ pub(crate) trait Backend: Convolutions {
     type Loops: Products + ElementWise + Reductions + Moves + Images + Recurrences + Updates;
 
     fn loops(&self) -> &Self::Loops;
+
+    /// The threads that a user's kernel may use.
+    fn threads(&self) -> Threads<'_>;
 }
 
 /// The matrix products of one back end.
@@ -80,125 +85,76 @@ fn launch<B: Backend>(
     op: &Op,
     mut operands: Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
+    let facts = op.facts();
     // the operand that tells the type is the first of all
-    let first = if op.mutated_inputs() > 0 || operands.in_place {
+    let first = if facts.mutated_inputs > 0 || operands.in_place {
         operands.outputs.first().map(|v| (Operand::Output(0), v.dtype()))
     } else {
         operands.inputs.first().map(|x| (Operand::Input(0), x.dtype()))
+    };
+    let Kind::Kernel(family) = facts.kind else {
+        return Err(KernelError::NoKernel { op: facts.name });
     };
     match op {
         Op::Fill { value, spec } => {
             return element_wise::fill(backend.loops(), &mut operands, *value, spec);
         }
-        Op::Concat { .. }
-        | Op::Slice { .. }
-        | Op::Pad { .. }
-        | Op::Transpose { .. }
-        | Op::Gather => {
+        Op::Cast { to } => return element_wise::cast(backend.loops(), &mut operands, *to),
+        Op::Custom(own) => return custom::run(op, own, backend.threads(), operands),
+        _ if family == Family::Movement => {
             // without operands, the counts are checked before the type matters
             let dtype = first.map_or(DType::F32, |(_, dtype)| dtype);
             return moves::launch(backend.loops(), op, dtype, &mut operands);
         }
-        Op::Cast { to } => return element_wise::cast(backend.loops(), &mut operands, *to),
         _ => {}
     }
+    let compute = Floats { backend, op, family };
     match first {
-        Some((_, DType::F64)) => float::<f64, B>(backend, op, &mut operands),
-        Some((_, DType::F32)) | None => float::<f32, B>(backend, op, &mut operands),
-        Some((_, DType::BF16)) if has_kernel(op) => storage::in_f32(backend, op, operands),
-        Some((operand, found)) if has_kernel(op) => {
-            let expected = "f32, f64 or bf16".to_owned();
-            Err(KernelError::DType { op: op.name(), operand, expected, found })
+        Some((_, DType::F64)) => compute.run::<f64>(&mut operands),
+        Some((_, DType::F32)) | None => compute.run::<f32>(&mut operands),
+        Some((_, DType::BF16)) => {
+            storage::check_types(facts.mutated_inputs, &operands)?;
+            let read = if operands.in_place { 1 } else { facts.mutated_inputs };
+            storage::in_f32(operands, read, |operands| compute.run::<f32>(operands))
         }
-        Some(_) => Err(KernelError::NoKernel { op: op.name() }),
+        Some((operand, found)) => {
+            let expected = "f32, f64 or bf16".to_owned();
+            Err(KernelError::DType { op: facts.name, operand, expected, found })
+        }
     }
 }
 
-fn has_kernel(op: &Op) -> bool {
-    let is_data = matches!(op, Op::Input { .. } | Op::Variable { .. } | Op::Reshape { .. });
-    !is_data && *op != Op::NoOp && op.edge().is_none() && op.vector().is_none()
+/// An operator of floating operands, and who computes it.
+struct Floats<'a, B> {
+    backend: &'a B,
+    op: &'a Op,
+    family: Family,
 }
 
-fn float<T: Real, B: Backend>(
-    backend: &B,
+impl<B: Backend> Floats<'_, B> {
+    fn run<T: Real>(&self, operands: &mut Operands<'_, '_, '_>) -> Result<(), KernelError> {
+        let (op, loops) = (self.op, self.backend.loops());
+        match self.family {
+            Family::Product => product::<T, _>(loops, op, operands),
+            Family::ElementWise => element_wise::launch::<T, _>(loops, op, operands),
+            Family::Reduction => reductions::launch::<T, _>(loops, op, operands),
+            Family::Image => images::run::<T, B>(self.backend, op, operands),
+            Family::Recurrence => recurrent::launch::<T, _>(loops, op, operands),
+            Family::Update => updates::launch::<T, _>(loops, op, operands),
+            // their elements may be of any type
+            Family::Movement | Family::Custom => Err(KernelError::NoKernel { op: operands.op }),
+        }
+    }
+}
+
+fn product<T: Real, L: Products>(
+    loops: &L,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
-    match op {
-        Op::MatMul { transpose_a, transpose_b } => {
-            matmul::<T, _>(backend.loops(), operands, *transpose_a, *transpose_b)
-        }
-        Op::BiasAdd
-        | Op::Relu
-        | Op::ReluGrad
-        | Op::Sigmoid
-        | Op::SigmoidGrad
-        | Op::Tanh
-        | Op::TanhGrad
-        | Op::Add
-        | Op::Sub
-        | Op::Mul
-        | Op::Div
-        | Op::Scale { .. }
-        | Op::ScaleBy
-        | Op::Dropout { .. } => element_wise::launch::<T, _>(backend.loops(), op, operands),
-        Op::SumRows
-        | Op::SoftmaxCrossEntropy
-        | Op::CountCorrect
-        | Op::ReduceMax
-        | Op::Reduce { .. }
-        | Op::ReduceGrad { .. }
-        | Op::Softmax
-        | Op::SoftmaxGrad => reductions::launch::<T, _>(backend.loops(), op, operands),
-        Op::ScatterRows => moves::scatter_rows::<T, _>(backend.loops(), operands),
-        Op::Recurrent { cell } => recurrent::forward::<T, _>(backend.loops(), operands, *cell),
-        Op::RecurrentGrad { cell, sequence, finals } => {
-            recurrent::backward::<T, _>(backend.loops(), operands, *cell, *sequence, *finals)
-        }
-        Op::Apply { rule } => updates::apply::<T, _>(backend.loops(), operands, *rule),
-        Op::ApplyRows { rule } => updates::apply_rows::<T, _>(backend.loops(), operands, *rule),
-        Op::ApplyAverage { rate } => {
-            updates::apply_average::<T, _>(backend.loops(), operands, *rate)
-        }
-        // not of floating operands, and so done above
-        Op::Fill { .. }
-        | Op::Cast { .. }
-        | Op::Concat { .. }
-        | Op::Slice { .. }
-        | Op::Pad { .. }
-        | Op::Transpose { .. }
-        | Op::Gather => Err(KernelError::NoKernel { op: operands.op }),
-        Op::Input { .. }
-        | Op::Variable { .. }
-        | Op::NoOp
-        | Op::Send { .. }
-        | Op::Recv { .. }
-        | Op::SendDyn { .. }
-        | Op::RecvDyn { .. }
-        | Op::AllReduce { .. }
-        | Op::Broadcast { .. }
-        | Op::Reshape { .. } => Err(KernelError::NoKernel { op: operands.op }),
-        Op::Conv2d { .. }
-        | Op::Conv2dGradInput { .. }
-        | Op::Conv2dGradWeight { .. }
-        | Op::MaxPool { .. }
-        | Op::MaxPoolGrad { .. }
-        | Op::AvgPool { .. }
-        | Op::AvgPoolGrad { .. }
-        | Op::BatchNorm { .. }
-        | Op::BatchNormGrad { .. }
-        | Op::Normalize { .. }
-        | Op::LocalResponseNorm { .. }
-        | Op::LocalResponseNormGrad { .. } => images::run::<T, B>(backend, op, operands),
-    }
-}
-
-fn matmul<T: Real, L: Products>(
-    loops: &L,
-    operands: &mut Operands<'_, '_, '_>,
-    transpose_a: bool,
-    transpose_b: bool,
-) -> Result<(), KernelError> {
+    let &Op::MatMul { transpose_a, transpose_b } = op else {
+        return Err(KernelError::NoKernel { op: operands.op });
+    };
     let ([a, b], [y]) = operands.exactly()?;
     let (a_rows, a_columns) = a.matrix()?;
     let (b_rows, b_columns) = b.matrix()?;

@@ -7,6 +7,7 @@
 //! library of that name, where it is installed, compute convolutions, and `cpu` the rest. Each gives the same bits for the same operands every time, `cpu` also for any
 //! number of threads.
 
+pub mod check;
 mod cpu;
 mod error;
 mod folding;
@@ -22,9 +23,10 @@ use std::path::Path;
 use tensorwire_graph::Op;
 use tensorwire_memory::{TensorMut, TensorRef};
 
-pub use cpu::SimdLevel;
+pub use cpu::{SimdLevel, Threads};
 pub use error::{KernelError, Operand};
 pub use folding::{FoldKind, Folding, NoFold};
+pub use launch::custom::{Call, CustomKernel, custom};
 pub use onednn::OpenError;
 
 /// Which back end to run on.
@@ -72,10 +74,12 @@ impl Kernels {
             }
             KernelChoice::Cpu => Ok(Kernels::open_at_level(SimdLevel::detect(), threads)),
             KernelChoice::OneDnn => Kernels::open_onednn(None, threads),
-            KernelChoice::Reference => {
-                Ok(Kernels { backend: Opened::Reference(reference::Reference), instead: None })
-            }
+            KernelChoice::Reference => Ok(Kernels::reference()),
         }
+    }
+
+    fn reference() -> Kernels {
+        Kernels { backend: Opened::Reference(reference::Reference), instead: None }
     }
 
     /// As [`Kernels::open`] of [`KernelChoice::OneDnn`], with the library of that path instead of the one

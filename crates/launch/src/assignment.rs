@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Incarnation, JobId, Rank};
 use tensorwire_fabric::{JobCredentials, Secret};
 
-use crate::launcher::JobSpec;
+use crate::job::JobSpec;
 use crate::store_job::StorePlace;
 
 /// One member's place in a job. Travels as one line of JSON; is never printed whole.
@@ -153,8 +153,12 @@ mod tests {
         let identity = JobIdentity::random(3);
         let at = SocketAddr::from(([127, 0, 0, 1], 9));
         let hosts = "127.0.0.1,192.0.2.7".parse().unwrap();
-        let sent =
-            identity.assignment(Rank(2), Rank(2), at, &JobSpec { hosts, ..JobSpec::nothing() });
+        let sent = identity.assignment(
+            Rank(2),
+            Rank(2),
+            at,
+            &JobSpec { hosts, ..JobSpec::new("", "", Vec::new()) },
+        );
         let line = serde_json::to_string(&sent).unwrap();
         let got: Assignment = serde_json::from_str(&line).unwrap();
         let back = got.identity().unwrap();
@@ -167,11 +171,20 @@ mod tests {
     #[test]
     fn a_garbled_assignment_has_no_identity() {
         let at = SocketAddr::from(([127, 0, 0, 1], 9));
-        let mut garbled =
-            JobIdentity::random(1).assignment(Rank(0), Rank(0), at, &JobSpec::nothing());
+        let mut garbled = JobIdentity::random(1).assignment(
+            Rank(0),
+            Rank(0),
+            at,
+            &JobSpec::new("", "", Vec::new()),
+        );
         garbled.secret.pop();
         assert!(garbled.identity().is_none());
-        let outside = JobIdentity::random(1).assignment(Rank(1), Rank(1), at, &JobSpec::nothing());
+        let outside = JobIdentity::random(1).assignment(
+            Rank(1),
+            Rank(1),
+            at,
+            &JobSpec::new("", "", Vec::new()),
+        );
         assert!(outside.identity().is_none());
     }
 }

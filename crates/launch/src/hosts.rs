@@ -142,6 +142,25 @@ impl Hosts {
         (0..count as u32).filter(|other| self.host(Rank(*other)).is(host)).count()
     }
 
+    /// The host that most of `count` members run on, and how many do.
+    pub fn fullest(&self, count: u32) -> (&str, u64) {
+        let turn: u64 = self.list.iter().map(|host| u64::from(host.slots)).sum();
+        let (turns, mut rest) = (u64::from(count) / turn.max(1), u64::from(count) % turn.max(1));
+        let mut on: Vec<(&Host, u64)> = Vec::new();
+        for host in &self.list {
+            let slots = u64::from(host.slots);
+            let last = rest.min(slots);
+            rest -= last;
+            let members = turns * slots + last;
+            match on.iter_mut().find(|(earlier, _)| earlier.is(host)) {
+                Some((_, sum)) => *sum += members,
+                None => on.push((host, members)),
+            }
+        }
+        let fullest = on.into_iter().rev().max_by_key(|(_, members)| *members);
+        fullest.map_or(("", 0), |(host, members)| (host.name.as_str(), members))
+    }
+
     /// Do two members run on one host?
     pub fn together(&self, rank: Rank, other: Rank) -> bool {
         self.host(rank).is(self.host(other))
@@ -363,6 +382,26 @@ mod tests {
         assert!(one.any_remote() && !one.spread(9), "all on one other host share its memory");
         let login: Hosts = "me@localhost".parse().unwrap();
         assert!(login.any_remote(), "who gives a user wants to log in");
+    }
+
+    #[test]
+    fn the_fullest_host_is_found_without_a_walk_over_all_members() {
+        for given in [
+            "192.0.2.1",
+            "192.0.2.1,192.0.2.2:3",
+            "192.0.2.1:2,192.0.2.2,192.0.2.1",
+            "127.0.0.1,a:5,localhost",
+        ] {
+            let hosts: Hosts = given.parse().unwrap();
+            for count in 1..40 {
+                let (name, members) = hosts.fullest(count);
+                let on = |rank| hosts.neighbours(Rank(rank), count as usize) as u64;
+                assert_eq!((0..count).map(on).max(), Some(members), "{given}, {count}");
+                let first = (0..count).find(|rank| hosts.name(Rank(*rank)) == name);
+                assert_eq!(first.map(on), Some(members), "{given}, {count}: {name}");
+            }
+        }
+        assert_eq!(Hosts::default().fullest(u32::MAX), ("localhost", u64::from(u32::MAX)));
     }
 
     #[test]

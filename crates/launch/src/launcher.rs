@@ -6,26 +6,26 @@ mod acceptor;
 mod membership;
 mod process;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Member as Identity, VerbsOptions, VerbsUnusable, verbs_usable};
+use tensorwire_fabric::{Member as Identity, verbs_usable};
 
 use crate::assignment::JobIdentity;
 use crate::control::{FromMember, ToMember, write_frame};
-use crate::hosts::{Hosts, HostsError};
+use crate::job::{JobError, JobOutcome, JobSpec, OnUpdate, Update};
 use crate::negotiate::{Choice, Offer, choose};
-use crate::rendezvous::{Gathering, JoinedProcess, RendezvousError};
+use crate::rendezvous::JoinedProcess;
 use crate::start::start;
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
-use crate::verdict::{End, FirstFailure, Seen, first_failure};
+use crate::verdict::{End, Seen, first_failure};
 use acceptor::{Acceptor, Event};
 use membership::Membership;
 use process::{Ended, Exit, Process};
@@ -45,149 +45,21 @@ const EVENTS_MAX: usize = 10_000;
 /// to be alive for longer: logging in takes seconds on a slow machine.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(20);
 
-/// A job to launch.
-#[derive(Clone, Debug)]
-pub struct JobSpec {
-    /// The program that becomes a member: it reads its [`crate::Assignment`] from standard input.
-    pub program: PathBuf,
-    pub arguments: Vec<String>,
-    /// Told to the members, so that one program can serve several kinds of jobs.
-    pub kind: String,
-    /// What each member is, by rank: `worker 0`, `server 1`.
-    pub roles: Vec<String>,
-    pub payload: serde_json::Value,
-    /// Where the members run.
-    pub hosts: Hosts,
-    /// Where members wait that somebody else started; those who are not there are started by the launcher.
-    pub gathering: Option<Arc<Gathering>>,
-    /// Arguments with which `program` becomes the command in the arguments behind them, and ends when its
-    /// parent does: what starts the members of other hosts is run so.
-    pub run_with_parent: Vec<String>,
-    /// RDMA is wanted and nothing else: a job with members here is not begun if this host cannot.
-    pub verbs: Option<VerbsOptions>,
-    /// Where to listen for the members; port 0: the system chooses. None: on loopback, or where the
-    /// other hosts reach this one.
-    pub listen: Option<SocketAddr>,
-    /// The launcher is the scheduler of a store of workers and servers, in this order of ranks. Whoever comes
-    /// behind them has no part in the store, and the job cannot do without.
-    pub store: Option<StoreJob>,
-    /// How long a silent member is believed to be alive.
-    pub liveness: Duration,
-    /// Set to end the job.
-    pub interrupt: Arc<AtomicBool>,
-}
-
-/// What happens while a job runs.
-#[derive(Clone, Debug)]
-pub enum Update {
-    /// Members of other hosts call this address.
-    Listening {
-        at: SocketAddr,
-    },
-    /// How bytes travel, where that was not given or not sure.
-    Transport(Choice),
-    Started {
-        rank: Rank,
-        pid: u32,
-    },
-    /// All members have been introduced to each other.
-    Introduced,
-    Progress {
-        rank: Rank,
-        step: u64,
-        value: serde_json::Value,
-    },
-    /// What a member recorded, in the job's own form, in order.
-    Recorded {
-        rank: Rank,
-        values: Vec<serde_json::Value>,
-    },
-    /// A worker of an elastic store was lost; `left` of them go on.
-    Shrunk {
-        rank: Rank,
-        why: String,
-        left: usize,
-    },
-    /// A server of a store was lost; the member `by` is started to take its place.
-    Replacing {
-        server: u32,
-        rank: Rank,
-        why: String,
-        by: Rank,
-    },
-    /// It is up: the workers bring it up to date.
-    Replaced {
-        server: u32,
-        by: Rank,
-    },
-}
-
-/// A job that was done.
-#[derive(Clone, Debug)]
-pub struct JobOutcome {
-    /// What each member reported, by rank; those whose loss the job survived reported nothing.
-    pub reports: BTreeMap<Rank, serde_json::Value>,
-    /// What the members agreed on, where they were asked.
-    pub negotiated: Option<Transport>,
-}
-
-/// Why a job was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    #[error(
-        "cannot listen on {at}: {source}; give another --listen ADDRESS:PORT, or port 0 to let the system choose"
-    )]
-    Listen { at: SocketAddr, source: std::io::Error },
-    #[error("{0}")]
-    Hosts(#[from] HostsError),
-    #[error("{0}")]
-    Enlist(#[from] RendezvousError),
-    #[error("{0}")]
-    Verbs(#[from] VerbsUnusable),
-    #[error("cannot start {role}: {program}: {source}")]
-    Spawn { role: String, program: PathBuf, source: std::io::Error },
-    #[error("interrupted")]
-    Interrupted,
-    #[error("{role} (rank {rank}) made another plan than {first}; do all run the same version?")]
-    PlansDiffer { rank: Rank, role: String, first: String },
-    /// The members gave up a launcher that was stopped itself.
-    #[error(
-        "the launcher itself was stopped for {for_s:.1} s, and its members gave it up; raise --deadline to survive that"
-    )]
-    Suspended { for_s: f64 },
-    #[error("{0}")]
-    Failed(Box<FirstFailure>),
-}
-
-impl JobError {
-    /// Did the user's command make this, so that another command mends it?
-    pub fn is_user_error(&self) -> bool {
-        match self {
-            JobError::Listen { .. } | JobError::Hosts(_) | JobError::Verbs(_) => true,
-            JobError::Failed(failure) => failure.user_error,
-            _ => false,
-        }
-    }
-}
-
-/// Launches a job and stays until it is done or has failed. All members have ended when it returns.
-///
-/// # Errors
-/// When a member fails that the job cannot do without, or the job is interrupted.
-///
-/// # Panics
-/// If there is a store whose nodes are others than the roles.
-pub fn launch(spec: &JobSpec, on_update: &mut dyn FnMut(Update)) -> Result<JobOutcome, JobError> {
+/// Launches a job, as [`crate::launch`], and tells `on_update` what members say as they said it.
+pub(crate) fn run(
+    spec: &JobSpec,
+    on_update: &mut OnUpdate<'_>,
+) -> Result<JobOutcome<Value>, JobError> {
     let world = spec.roles.len();
     let here = (0..world as u32).map(Rank).find(|rank| spec.hosts.is_here(*rank));
     if let (Some(options), Some(_)) = (&spec.verbs, here) {
         let why = verbs_usable(options)?;
         let choice = Choice { transport: Transport::Verbs, why, fallback: false };
-        on_update(Update::Transport(choice));
+        on_update(Update::Transport(choice))?;
     }
     let Entrance { listener, at, waiting } = Entrance::open(spec)?;
     if spec.hosts.any_remote() && spec.gathering.is_none() {
-        on_update(Update::Listening { at });
+        on_update(Update::Listening { at })?;
     }
     let mut identity = JobIdentity::random(world);
     if let Some(gathering) = &spec.gathering {
@@ -286,7 +158,7 @@ struct MemberState {
     step: u64,
     offer: Option<Offer>,
     ready: Option<(Vec<String>, String)>,
-    report: Option<serde_json::Value>,
+    report: Option<Value>,
     end: End,
     order: u32,
     /// It is a node of a store that stands.
@@ -304,7 +176,7 @@ impl Launcher<'_> {
         rank: Rank,
         home: Rank,
         store: Option<StorePlace>,
-        on_update: &mut dyn FnMut(Update),
+        on_update: &mut OnUpdate<'_>,
     ) -> Result<(), JobError> {
         let spec = self.spec;
         let role = spec.roles[home.index()].clone();
@@ -326,7 +198,7 @@ impl Launcher<'_> {
                 Process::Child(start(spec, home, &line).map_err(failed)?)
             }
         };
-        on_update(Update::Started { rank, pid: process.pid() });
+        let pid = process.pid();
         self.members.push(MemberState {
             role,
             process,
@@ -345,15 +217,15 @@ impl Launcher<'_> {
             survived: false,
             told_to_end: false,
         });
-        Ok(())
+        on_update(Update::Started { rank, pid })
     }
 
     fn watch(
         &mut self,
         acceptor: &mut Acceptor,
         inbox: &Receiver<Event>,
-        on_update: &mut dyn FnMut(Update),
-    ) -> Result<JobOutcome, JobError> {
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<JobOutcome<Value>, JobError> {
         let (mut last_beat, mut last_look) = (Instant::now(), Instant::now());
         let mut failing: Option<Instant> = None;
         loop {
@@ -362,7 +234,7 @@ impl Launcher<'_> {
                 return Err(JobError::Interrupted);
             }
             acceptor.answer();
-            self.hear(inbox, on_update);
+            self.hear(inbox, on_update)?;
             self.forgive_suspension(&mut last_look);
             if last_beat.elapsed() >= self.spec.liveness / 10 {
                 last_beat = Instant::now();
@@ -370,7 +242,7 @@ impl Launcher<'_> {
             }
             self.reap();
             self.notice_silence();
-            self.negotiate(on_update);
+            self.negotiate(on_update)?;
             self.introduce(on_update)?;
             self.manage_store(acceptor, on_update)?;
             if self.members.iter().all(|member| member.done() || member.survived) {
@@ -403,14 +275,18 @@ impl Launcher<'_> {
         self.spec.gathering.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
     }
 
-    fn outcome(&mut self) -> JobOutcome {
+    fn outcome(&mut self) -> JobOutcome<Value> {
         let done = (0u32..).map(Rank).zip(&mut self.members).filter(|(_, member)| member.done());
         let reports = done.map(|(rank, m)| (rank, m.report.take().unwrap_or_default())).collect();
         JobOutcome { reports, negotiated: self.negotiated }
     }
 
     /// Takes in what was said; waits one tick if nothing was.
-    fn hear(&mut self, inbox: &Receiver<Event>, on_update: &mut dyn FnMut(Update)) {
+    fn hear(
+        &mut self,
+        inbox: &Receiver<Event>,
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<(), JobError> {
         let first = inbox.recv_timeout(TICK).ok();
         let more = inbox.try_iter();
         // bounded: a talkative job must not keep the launcher from looking around
@@ -426,15 +302,21 @@ impl Launcher<'_> {
                     member.control = Some(stream);
                 }
                 Event::HungUp { rank } => self.members[rank.index()].hung_up = true,
-                Event::Said { rank, message } => self.said(rank, message, on_update),
+                Event::Said { rank, message } => self.said(rank, message, on_update)?,
             }
         }
+        Ok(())
     }
 
-    fn said(&mut self, rank: Rank, message: FromMember, on_update: &mut dyn FnMut(Update)) {
+    fn said(
+        &mut self,
+        rank: Rank,
+        message: FromMember,
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<(), JobError> {
         let member = &mut self.members[rank.index()];
         if member.survived {
-            return;
+            return Ok(());
         }
         member.last_heard = Instant::now();
         self.heard(rank);
@@ -457,15 +339,18 @@ impl Launcher<'_> {
             FromMember::Heartbeat { step } => member.step = member.step.max(step),
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
-                on_update(Update::Progress { rank, step, value });
+                on_update(Update::Progress { rank, step, value })?;
             }
-            FromMember::Records { values } => on_update(Update::Recorded { rank, values }),
+            FromMember::Records { values } => {
+                on_update(Update::Recorded { rank, values })?;
+            }
             FromMember::Failed { step, error, user_error, lost_peer } => {
                 let lost_peer = lost_peer.map(Rank);
                 self.end(rank, End::Failed { step, error, user_error, lost_peer });
             }
             FromMember::Finished { report } => member.report = Some(report),
         }
+        Ok(())
     }
 
     fn end(&mut self, rank: Rank, end: End) {
@@ -555,22 +440,22 @@ impl Launcher<'_> {
     }
 
     /// Once every member has said what it can, chooses for all.
-    fn negotiate(&mut self, on_update: &mut dyn FnMut(Update)) {
+    fn negotiate(&mut self, on_update: &mut OnUpdate<'_>) -> Result<(), JobError> {
         let hosts = &self.spec.hosts;
         let offers = (0u32..).map(Rank).zip(&self.members);
         let offers = offers.map(|(rank, member)| Some((hosts.name(rank), member.offer.as_ref()?)));
         let offers: Option<Vec<(&str, &Offer)>> = offers.collect();
         let Some(offers) = offers.filter(|_| self.negotiated.is_none()) else {
-            return;
+            return Ok(());
         };
         let choice = choose(&offers);
         self.negotiated = Some(choice.transport);
         self.tell_all(&ToMember::Transport(choice.transport));
-        on_update(Update::Transport(choice));
+        on_update(Update::Transport(choice))
     }
 
     /// Once every member has said where it is, tells everyone.
-    fn introduce(&mut self, on_update: &mut dyn FnMut(Update)) -> Result<(), JobError> {
+    fn introduce(&mut self, on_update: &mut OnUpdate<'_>) -> Result<(), JobError> {
         let ready: Option<Vec<&(Vec<String>, String)>> =
             self.members.iter().map(|member| member.ready.as_ref()).collect();
         let Some(ready) = ready.filter(|_| !self.introduced) else {
@@ -584,8 +469,7 @@ impl Launcher<'_> {
         let endpoints = ready.iter().map(|(endpoints, _)| Some(endpoints.clone())).collect();
         self.tell_all(&ToMember::Peers { endpoints });
         self.introduced = true;
-        on_update(Update::Introduced);
-        Ok(())
+        on_update(Update::Introduced)
     }
 
     fn tell(&mut self, ranks: &[Rank], message: &ToMember) {
@@ -665,27 +549,5 @@ impl MemberState {
     /// It has reported and ended well.
     fn done(&self) -> bool {
         self.report.is_some() && self.exit.is_some_and(Exit::is_good)
-    }
-}
-
-#[cfg(test)]
-impl JobSpec {
-    /// A job of nobody.
-    pub(crate) fn nothing() -> JobSpec {
-        JobSpec {
-            program: PathBuf::new(),
-            arguments: Vec::new(),
-            kind: String::new(),
-            roles: Vec::new(),
-            payload: serde_json::Value::Null,
-            hosts: Hosts::default(),
-            gathering: None,
-            run_with_parent: Vec::new(),
-            verbs: None,
-            listen: None,
-            store: None,
-            liveness: Duration::from_secs(6),
-            interrupt: Arc::default(),
-        }
     }
 }

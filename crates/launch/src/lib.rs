@@ -7,6 +7,7 @@ mod assignment;
 mod control;
 mod exit;
 mod hosts;
+mod job;
 mod launcher;
 mod member;
 mod negotiate;
@@ -18,11 +19,12 @@ mod verdict;
 
 pub use assignment::{Assignment, JobIdentity};
 pub use hosts::{Hosts, HostsError, Placement, RSH};
-pub use launcher::{JobError, JobOutcome, JobSpec, Update, launch};
+pub use job::{JobError, JobOutcome, JobSpec, Messages, Reports, Update, launch};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,
 };
 pub use negotiate::{Choice, Obstacle};
+pub use start::{MEMBER, RUN_WITH_PARENT};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kvstore::proto::Role;

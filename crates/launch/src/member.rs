@@ -1,36 +1,31 @@
 //! A member's side of a job: it calls the launcher, proves itself, and from then on a thread tells the
 //! launcher that it is alive and watches that the launcher is.
 
+mod connection;
+mod scheduling;
+mod wire;
+
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tensorwire_base::{Deadline, Incarnation, Rank};
-use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
-use tensorwire_fabric::{ArrivalMode, Backend, Endpoint, Fabric, FabricConfig};
-use tensorwire_fabric::{
-    ConnectError, JobCredentials, OpenError, VerbsOptions, VerbsUnusable, verbs_usable,
-};
-use tensorwire_fabric::{Member as Identity, PeerAddress};
-use tensorwire_kvstore::proto::Role;
+use tensorwire_base::{Deadline, Rank};
+use tensorwire_fabric::handshake::HandshakeError;
+use tensorwire_fabric::{ConnectError, JobCredentials, Member as Identity, VerbsUnusable};
 
 use crate::assignment::{Assignment, JobIdentity};
-use crate::control::{FromMember, ToMember, read_frame, record_frames, write_frame};
+use crate::control::{FromMember, record_frames};
 use crate::launcher::START_PATIENCE;
-use crate::negotiate::Offer;
-use crate::store_job::{BarrierError, ControlEvents, StoreEvent, StorePlace};
+use crate::store_job::{BarrierError, ControlEvents, StorePlace};
 use crate::transport::Transport;
+use connection::{ControlReader, dial, spawn_heartbeat, spawn_watch, tell};
 
-/// Queue pairs to each peer; edges are spread over them. Xue et al. §5 use as many.
-pub const QUEUE_PAIRS: usize = 4;
-
-/// How long a replacement tries to reach one worker before it tries the next: some may not expect it yet.
-const ONE_TRY: Duration = Duration::from_secs(1);
-/// How long it waits before it tries them all again.
-const TRY_AGAIN: Duration = Duration::from_millis(100);
+pub use scheduling::Scheduling;
+pub use wire::{Peers, QUEUE_PAIRS, WireOptions};
 
 /// This process as a member of a job.
 #[derive(Debug)]
@@ -43,42 +38,6 @@ pub struct Member {
     told: Receiver<Introduction>,
     control_events: Arc<ControlEvents>,
     step: Arc<AtomicU64>,
-}
-
-/// How a member's bytes travel.
-#[derive(Clone, Debug)]
-pub struct WireOptions {
-    pub transport: Transport,
-    /// Which NIC, if it comes to verbs.
-    pub verbs: VerbsOptions,
-    pub arrival: Option<ArrivalMode>,
-    /// How long a wait spins before it blocks: none where processes share cores.
-    pub spin: Duration,
-    /// To each peer.
-    pub queue_pairs: usize,
-    pub peers: Peers,
-}
-
-/// With whom a member connects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Peers {
-    /// Everybody.
-    All,
-    /// The ranks below `workers` with the others, and nobody with his like (ps-lite's workers and servers).
-    Across { workers: u32 },
-    /// These, each of whom names this one; may be nobody.
-    These(Vec<Rank>),
-}
-
-impl Peers {
-    fn connects(&self, rank: Rank, other: Rank) -> bool {
-        rank != other
-            && match self {
-                Peers::All => true,
-                Peers::Across { workers } => (rank.0 < *workers) != (other.0 < *workers),
-                Peers::These(ranks) => ranks.contains(&other),
-            }
-    }
 }
 
 /// What the launcher tells a member that waits for it.
@@ -177,6 +136,11 @@ impl Member {
         Ok(Member { assignment, identity, control, reached_at, told, control_events, step })
     }
 
+    /// Which job it is, for whoever starts members of several kinds.
+    pub fn kind(&self) -> &str {
+        &self.assignment.kind
+    }
+
     pub fn rank(&self) -> Rank {
         self.assignment.rank()
     }
@@ -218,97 +182,6 @@ impl Member {
     /// When the payload is of another form.
     pub fn payload<T: DeserializeOwned>(&self) -> Result<T, JoinError> {
         Ok(serde_json::from_value(self.assignment.payload.clone())?)
-    }
-
-    /// Opens a fabric over the transport that `options` name, or that is agreed on, and connects it to the
-    /// other members, or to those that `options` want. `plan_digest` must be the same everywhere: the launcher compares.
-    ///
-    /// # Errors
-    /// When this host cannot use the transport, or a peer cannot be reached in time.
-    pub fn connect(&self, options: &WireOptions, plan_digest: &str) -> Result<Fabric, MemberError> {
-        let [fabric] = self.connect_all([options], plan_digest)?;
-        Ok(fabric)
-    }
-
-    /// As [`Member::connect`], several fabrics at once, each with peers of its own. All members open as many, in
-    /// the same order, and all over the transport of the first.
-    ///
-    /// # Errors
-    /// As [`Member::connect`].
-    pub fn connect_all<const N: usize>(
-        &self,
-        options: [&WireOptions; N],
-        plan_digest: &str,
-    ) -> Result<[Fabric; N], MemberError> {
-        let transport = match options.first() {
-            Some(first) => self.transport(first)?,
-            None => Transport::Auto,
-        };
-        let mut fabrics = Vec::with_capacity(N);
-        for options in options {
-            fabrics.push(self.open_fabric(options, transport)?);
-        }
-        let endpoints = fabrics.iter().map(|fabric| fabric.endpoint().to_string()).collect();
-        let endpoints = self.introduce(endpoints, plan_digest)?;
-        let deadline = Deadline::after(self.setup_patience());
-        for (index, (fabric, options)) in fabrics.iter().zip(options).enumerate() {
-            let peers = self.peers(&endpoints, index, &options.peers)?;
-            match self.store() {
-                Some(store) if store.replaces().is_some() => {
-                    self.call_workers(fabric, peers, deadline)?;
-                }
-                _ => fabric.connect(&peers, deadline)?,
-            }
-        }
-        if self.store().is_some_and(|store| store.replaces().is_none()) {
-            self.tell(&FromMember::Connected)?;
-        }
-        Ok(fabrics.try_into().unwrap_or_else(|_| unreachable!("as many as options")))
-    }
-
-    fn open_fabric(
-        &self,
-        options: &WireOptions,
-        transport: Transport,
-    ) -> Result<Fabric, MemberError> {
-        let me = self.identity.member(self.rank());
-        let mut config = FabricConfig::new(me, self.identity.credentials.clone());
-        config.spin = options.spin;
-        config.queue_pairs_per_peer = options.queue_pairs;
-        // fits: a job has far fewer than 2^32 members
-        let ranks = (0..self.world() as u32).map(Rank);
-        let peers = ranks.filter(|rank| options.peers.connects(self.rank(), *rank)).count();
-        // each has a thread: no more than there can be completions for
-        config.completion_queues = config.completion_queues.min(options.queue_pairs * peers).max(1);
-        config.endpoint = self.reached_at;
-        Fabric::open(backend(options, transport, &mut config), config).map_err(
-            |error| match error {
-                OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
-                error => MemberError::Open(error),
-            },
-        )
-    }
-
-    /// Whom a member's fabric of this number connects with, and where they are.
-    fn peers(
-        &self,
-        endpoints: &[Option<Vec<String>>],
-        index: usize,
-        wanted: &Peers,
-    ) -> Result<Vec<PeerAddress>, MemberError> {
-        let mut peers = Vec::new();
-        for (rank, endpoints) in (0u32..).map(Rank).zip(endpoints) {
-            if let Some(endpoints) =
-                endpoints.as_ref().filter(|_| wanted.connects(self.rank(), rank))
-            {
-                let Identity { incarnation, .. } = self.identity.member(rank);
-                let endpoint = endpoints.get(index).cloned().unwrap_or_default();
-                let parsed: Result<Endpoint, _> = endpoint.parse();
-                let endpoint = parsed.map_err(|_| MemberError::BadEndpoint { endpoint })?;
-                peers.push(PeerAddress { rank, incarnation, endpoint });
-            }
-        }
-        Ok(peers)
     }
 
     /// Says where this member's fabrics are found, and hears where the others' are, by rank.
@@ -359,36 +232,6 @@ impl Member {
         Scheduling { control, control_events, store: self.store() }
     }
 
-    /// Connects a server that comes later to the workers, each when it is ready for it. A worker that dies
-    /// meanwhile is not waited for.
-    fn call_workers(
-        &self,
-        fabric: &Fabric,
-        mut workers: Vec<PeerAddress>,
-        deadline: Deadline,
-    ) -> Result<(), ConnectError> {
-        loop {
-            let mut failed = None;
-            workers.retain(|worker| {
-                let one_try = deadline.min(Deadline::after(ONE_TRY));
-                let connected = self.control_events.lives(worker.rank.0)
-                    && match fabric.connect(std::slice::from_ref(worker), one_try) {
-                        Ok(()) => true,
-                        Err(error) => {
-                            failed = Some(error);
-                            false
-                        }
-                    };
-                !connected && self.control_events.lives(worker.rank.0)
-            });
-            match failed.filter(|_| !workers.is_empty()) {
-                None => return Ok(()),
-                Some(error) if deadline.passed() => return Err(error),
-                Some(_) => std::thread::sleep(TRY_AGAIN.min(deadline.remaining())),
-            }
-        }
-    }
-
     /// What this member is in a store, if the job is one.
     pub fn store(&self) -> Option<StorePlace> {
         self.assignment.store
@@ -405,28 +248,6 @@ impl Member {
         passed.then_some(()).ok_or(BarrierError::TimedOut { number })
     }
 
-    /// The transport, as it was given or is agreed on.
-    fn transport(&self, options: &WireOptions) -> Result<Transport, MemberError> {
-        let spread = self.members_here() < self.world();
-        match options.transport.settled(spread) {
-            Some(transport) => Ok(transport),
-            None => self.negotiate(&options.verbs),
-        }
-    }
-
-    /// Says whether this host can use RDMA, and hears what all will take.
-    fn negotiate(&self, options: &VerbsOptions) -> Result<Transport, MemberError> {
-        let verbs = verbs_usable(options).map_err(Into::into);
-        self.tell(&FromMember::Offer(Offer { verbs }))?;
-        match self.told.recv_timeout(self.others_patience()) {
-            Ok(Introduction::Transport(transport)) => Ok(transport),
-            _ => {
-                let waited_s = self.others_patience().as_secs();
-                Err(MemberError::NoTransport { waited_s })
-            }
-        }
-    }
-
     /// Tells the launcher that `step` (from 1) begins: if this process is killed or stopped in it,
     /// nobody else can say which it was.
     ///
@@ -437,28 +258,31 @@ impl Member {
         self.tell(&FromMember::Heartbeat { step })
     }
 
-    /// Shows the launcher something.
+    /// Shows the launcher something, in the job's own form ([`crate::Messages::Progress`]).
     ///
     /// # Errors
-    /// When the launcher is gone.
-    pub fn progress(&self, value: serde_json::Value) -> std::io::Result<()> {
+    /// When it cannot be written as JSON, or the launcher is gone.
+    pub fn progress(&self, value: impl Serialize) -> std::io::Result<()> {
+        let value = serde_json::to_value(value)?;
         self.tell(&FromMember::Progress { step: self.step.load(Ordering::Relaxed), value })
     }
 
-    /// Sends the launcher what this member recorded, in the job's own form, in order.
+    /// Sends the launcher what this member recorded, in the job's own form ([`crate::Messages::Record`]), in order.
     ///
     /// # Errors
-    /// When the launcher is gone.
-    pub fn record(&self, values: Vec<serde_json::Value>) -> std::io::Result<()> {
+    /// When it cannot be written as JSON, or the launcher is gone.
+    pub fn record<T: Serialize>(&self, values: &[T]) -> std::io::Result<()> {
+        let values = values.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let mut frames = record_frames(values).into_iter();
         frames.try_for_each(|values| self.tell(&FromMember::Records { values }))
     }
 
-    /// Says that this member's part is done.
+    /// Says that this member's part is done, with a report in the job's own form ([`crate::Messages::Report`]).
     ///
     /// # Errors
-    /// When the launcher is gone.
-    pub fn finish(&self, report: serde_json::Value) -> std::io::Result<()> {
+    /// When it cannot be written as JSON, or the launcher is gone.
+    pub fn finish(&self, report: impl Serialize) -> std::io::Result<()> {
+        let report = serde_json::to_value(report)?;
         self.tell(&FromMember::Finished { report })
     }
 
@@ -479,18 +303,6 @@ impl Member {
     }
 }
 
-/// What a transport means for a fabric.
-fn backend(options: &WireOptions, transport: Transport, config: &mut FabricConfig) -> Backend {
-    match transport {
-        Transport::Auto | Transport::Shm => Backend::Shm,
-        Transport::Tcp => Backend::Tcp,
-        Transport::Verbs => {
-            config.arrival = options.arrival;
-            Backend::Verbs(options.verbs.clone())
-        }
-    }
-}
-
 /// A member's last word.
 #[derive(Clone, Debug)]
 pub struct Farewell {
@@ -504,46 +316,6 @@ impl Farewell {
     }
 }
 
-fn tell(control: &Mutex<TcpStream>, message: &FromMember) -> std::io::Result<()> {
-    let mut stream = control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
-    write_frame(&mut *stream, message)
-}
-
-/// The launcher as a store's scheduler.
-#[derive(Clone, Debug)]
-pub struct Scheduling {
-    control: Arc<Mutex<TcpStream>>,
-    control_events: Arc<ControlEvents>,
-    store: Option<StorePlace>,
-}
-
-impl Scheduling {
-    /// What the launcher has said of the store since the last call, in order. Never blocks: a driver looks
-    /// here every few milliseconds, whatever else it waits for.
-    pub fn store_events(&self) -> Vec<StoreEvent> {
-        self.control_events.take()
-    }
-
-    /// Comes to the next barrier and returns its number; [`Scheduling::barrier_passed`] tells when all workers
-    /// have. Coming again before that changes nothing.
-    ///
-    /// # Errors
-    /// When this is no worker, or the launcher is gone.
-    pub fn enter_barrier(&self) -> Result<u64, BarrierError> {
-        if !matches!(self.store.map(|store| store.role), Some(Role::Worker(_))) {
-            return Err(BarrierError::NoWorker);
-        }
-        let number = self.control_events.released() + 1;
-        tell(&self.control, &FromMember::EnterBarrier { number })?;
-        Ok(number)
-    }
-
-    /// Have all live workers come to this barrier?
-    pub fn barrier_passed(&self, number: u64) -> bool {
-        self.control_events.released() >= number
-    }
-}
-
 impl JobIdentity {
     /// Which life of which rank a member is.
     ///
@@ -551,159 +323,5 @@ impl JobIdentity {
     /// If there is no such member.
     pub fn member(&self, rank: Rank) -> Identity {
         Identity { rank, incarnation: self.incarnations[rank.index()] }
-    }
-}
-
-/// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
-/// strangers. Nobody listening means that it is gone.
-fn dial(
-    identity: &JobIdentity,
-    rank: Rank,
-    at: std::net::SocketAddr,
-    deadline: Deadline,
-) -> Result<TcpStream, JoinError> {
-    let me = identity.member(rank);
-    let launcher = Identity { rank: Rank(u32::MAX), incarnation: identity.launcher };
-    let job = &identity.credentials;
-    loop {
-        let patience = deadline.remaining().max(Duration::from_millis(1));
-        let error = match TcpStream::connect_timeout(&at, patience) {
-            Err(source) => JoinError::Unreachable { at, source },
-            Ok(mut stream) => {
-                let purpose = Purpose::Rendezvous;
-                match handshake::dial(&mut stream, job, me, Some(launcher), purpose, deadline) {
-                    Ok(_) => return Ok(stream),
-                    Err(source) => JoinError::Handshake { at, source },
-                }
-            }
-        };
-        let last = match &error {
-            JoinError::Handshake { source, .. } => {
-                matches!(source, HandshakeError::Rejected(_) | HandshakeError::Refused(_))
-            }
-            // it listened before it started this process, so it is gone
-            JoinError::Unreachable { source, .. } => {
-                source.kind() == std::io::ErrorKind::ConnectionRefused
-            }
-            _ => true,
-        };
-        if last || deadline.passed() {
-            return Err(error);
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
-/// Ten heartbeats in the time that the launcher waits for one.
-fn spawn_heartbeat(
-    control: Arc<Mutex<TcpStream>>,
-    step: Arc<AtomicU64>,
-    liveness: Duration,
-) -> std::io::Result<()> {
-    let beat = move || {
-        loop {
-            std::thread::sleep(liveness / 10);
-            let message = FromMember::Heartbeat { step: step.load(Ordering::Relaxed) };
-            let Ok(mut stream) = control.lock() else {
-                return;
-            };
-            // a lost launcher is noticed by the watching thread
-            if write_frame(&mut *stream, &message).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("heartbeat".into()).spawn(beat).map(drop)
-}
-
-/// Who wants to know what the launcher says.
-struct ControlReader {
-    tell: Sender<Introduction>,
-    control_events: Arc<ControlEvents>,
-}
-
-impl ControlReader {
-    /// Passes one word on; why the member must end, if it says so.
-    fn hear(&self, message: ToMember) -> Option<Ending> {
-        match message {
-            // nobody asks any more once the member runs
-            ToMember::Transport(transport) => {
-                drop(self.tell.send(Introduction::Transport(transport)))
-            }
-            ToMember::Peers { endpoints } => drop(self.tell.send(Introduction::Peers(endpoints))),
-            ToMember::Heartbeat => {}
-            ToMember::Released { number } => self.control_events.put_released(number),
-            ToMember::World { epoch, alive } => self.control_events.put_world(epoch, alive),
-            ToMember::ServerReplaced { server, was, rank, incarnation, endpoint } => {
-                let Ok(endpoint) = endpoint.parse::<Endpoint>() else {
-                    let reason = format!("the launcher named {endpoint:?}, which is no endpoint");
-                    return Some(Ending::Orphaned { reason });
-                };
-                let (rank, incarnation) = (Rank(rank), Incarnation(incarnation));
-                let (was, peer) = (Rank(was), PeerAddress { rank, incarnation, endpoint });
-                self.control_events.put(StoreEvent::ServerReplaced { server, was, peer });
-            }
-            ToMember::Stop { reason } => return Some(Ending::Told { reason }),
-        }
-        None
-    }
-}
-
-/// Reads what the launcher says; its silence or end is the end of this member. Silence is two time-outs
-/// in a row: after the whole job was suspended and continued, the first one means nothing.
-fn spawn_watch(
-    mut reader: TcpStream,
-    reader_state: ControlReader,
-    on_ending: impl FnOnce(Ending) + Send + 'static,
-) -> std::io::Result<()> {
-    let watch = move || {
-        let mut silences = 0;
-        let ending = loop {
-            let gone = |reason: String| Ending::Orphaned { reason };
-            match reader.peek(&mut [0]) {
-                Ok(0) => break gone("the launcher hung up".to_string()),
-                Ok(_) => silences = 0,
-                // a read with a time-out is not restarted after the process was stopped
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(error) if is_timeout(&error) && silences == 0 => {
-                    silences += 1;
-                    continue;
-                }
-                Err(error) if is_timeout(&error) => {
-                    break gone("nothing was heard of the launcher for too long".to_string());
-                }
-                Err(error) => break gone(format!("the launcher is gone ({error})")),
-            }
-            match read_frame::<ToMember>(&mut reader) {
-                Ok(message) => {
-                    if let Some(ending) = reader_state.hear(message) {
-                        break ending;
-                    }
-                }
-                Err(error) => break gone(format!("the launcher is gone ({error})")),
-            }
-        };
-        on_ending(ending);
-    };
-    std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
-}
-
-fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_member_whose_launcher_is_gone_gives_up_at_once() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        drop(listener);
-        let patience = Deadline::after(Duration::from_secs(60));
-        let error = dial(&JobIdentity::random(1), Rank(0), at, patience).unwrap_err();
-        assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
-        assert!(patience.remaining() > Duration::from_secs(30), "it went on calling");
     }
 }

@@ -7,17 +7,26 @@ use std::process::{Child, Command, Stdio};
 
 use tensorwire_base::Rank;
 
-use crate::launcher::JobSpec;
+use crate::job::JobSpec;
+
+/// Set for a process that a launcher started as a member: the launcher's process id, or `remote` on another host.
+pub const MEMBER: &str = "TENSORWIRE_MEMBER";
+/// Set for a process that is to become the command in its arguments, and to end when its parent does.
+pub const RUN_WITH_PARENT: &str = "TENSORWIRE_RUN_WITH_PARENT";
 
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
     let mut command = Command::new(&spec.program);
-    if spec.hosts.is_here(rank) || spec.gathering.is_some() {
+    let is_here = spec.hosts.is_here(rank) || spec.gathering.is_some();
+    let marks = spec.marks_members;
+    if is_here {
         command.args(&spec.arguments);
+        command.envs(marks.then(|| (MEMBER, std::process::id().to_string())));
     } else {
         // what starts it there is a child of this program first, that ends when the launcher does
         command.args(&spec.run_with_parent).args(spec.hosts.rsh()).arg(spec.hosts.name(rank));
-        command.arg(remote_line(&spec.program, &spec.arguments));
+        command.envs(marks.then_some((RUN_WITH_PARENT, "1")));
+        command.arg(remote_line(&spec.program, &spec.arguments, marks));
     }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let told = child.stdin.take().map(|mut stdin| stdin.write_all(assignment.as_bytes()));
@@ -34,10 +43,11 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
 
 /// One line for the shell of another host. The member takes the shell's place there, so that it ends
 /// with the connection even if it is stopped.
-fn remote_line(program: &Path, arguments: &[String]) -> String {
+fn remote_line(program: &Path, arguments: &[String], marks: bool) -> String {
     let program = program.to_string_lossy();
     let words = std::iter::once(program.as_ref()).chain(arguments.iter().map(String::as_str));
-    format!("exec {}", words.map(quoted).collect::<Vec<_>>().join(" "))
+    let mark = if marks { format!("env {MEMBER}=remote ") } else { String::new() };
+    format!("exec {mark}{}", words.map(quoted).collect::<Vec<_>>().join(" "))
 }
 
 /// A word as a shell reads it back, whatever is in it.
@@ -62,7 +72,9 @@ mod tests {
             let shell = Command::new("sh").arg("-c").arg(line).output().unwrap();
             assert_eq!(String::from_utf8(shell.stdout).unwrap(), word);
         }
-        let line = remote_line(Path::new("/opt/ten sor/wire"), &["member".to_string()]);
+        let line = remote_line(Path::new("/opt/ten sor/wire"), &["member".to_string()], false);
         assert_eq!(line, "exec '/opt/ten sor/wire' member");
+        let line = remote_line(Path::new("/opt/own"), &["--deep".to_string()], true);
+        assert_eq!(line, "exec env TENSORWIRE_MEMBER=remote /opt/own --deep");
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{Fabric, PeerAddress};
 use tensorwire_launch::{
-    Assignment, BarrierError, FirstFailure, Hosts, JobError, JobOutcome, JobSpec, Member, Peers,
+    Assignment, BarrierError, FirstFailure, JobError, JobOutcome, JobSpec, Member, Messages, Peers,
     Role, StoreEvent, StoreJob, Transport, Update, WireOptions, launch,
 };
 
@@ -26,6 +26,8 @@ struct Script {
     replaced: usize,
     /// The worker that never comes to a barrier; it is lost otherwise.
     stays_away: Option<u32>,
+    /// The member of this rank reports what is no report.
+    garbles: Option<u32>,
 }
 
 /// What a member reports.
@@ -41,7 +43,7 @@ struct Report {
 }
 
 const SCRIPT: Script =
-    Script { transport: Transport::Shm, barriers: 3, replaced: 0, stays_away: None };
+    Script { transport: Transport::Shm, barriers: 3, replaced: 0, stays_away: None, garbles: None };
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -76,7 +78,7 @@ fn take_part(member: &Member) -> Result<(), String> {
     let fabric = member.connect(&options, "store").map_err(|error| error.to_string())?;
     let replaces = store.replaces().map(|rank| rank.0);
     let mut report = Report { replaces, ..Report::default() };
-    member.progress("up".into()).unwrap();
+    member.progress("up").unwrap();
     match store.role {
         Role::Worker(index) => {
             let servers = (store.workers..store.workers + store.servers).map(Rank).collect();
@@ -87,7 +89,21 @@ fn take_part(member: &Member) -> Result<(), String> {
         Role::Server(_) => serve(member, &fabric, store.workers)?,
     }
     fabric.close(Deadline::after(PATIENCE)).map_err(|error| error.to_string())?;
-    member.finish(serde_json::to_value(report).unwrap()).map_err(|error| error.to_string())
+    let reported = match script.garbles == Some(member.rank().0) {
+        true => member.finish("all is well"),
+        false => member.finish(report),
+    };
+    reported.map_err(|error| error.to_string())
+}
+
+/// What the members say.
+#[derive(Debug)]
+struct Store;
+
+impl Messages for Store {
+    type Progress = String;
+    type Record = ();
+    type Report = Report;
 }
 
 struct Worker<'a> {
@@ -183,7 +199,7 @@ fn serve(member: &Member, fabric: &Fabric, workers: u32) -> Result<(), String> {
 
 /// A job that was launched.
 struct Done {
-    outcome: Result<JobOutcome, JobError>,
+    outcome: Result<JobOutcome<Report>, JobError>,
     /// By rank.
     pids: BTreeMap<Rank, Pid>,
     shrunk: Vec<(Rank, String, usize)>,
@@ -204,24 +220,16 @@ fn run(
     liveness: Duration,
     mut strike: impl FnMut(Rank, Pid, bool),
 ) -> Done {
+    let program = std::env::current_exe().unwrap();
     let job = JobSpec {
-        program: std::env::current_exe().unwrap(),
         arguments: ["member_process", "--exact", "--ignored"].map(String::from).to_vec(),
-        kind: "store".to_string(),
-        roles: store.roles(),
-        payload: serde_json::to_value(script).unwrap(),
-        hosts: Hosts::default(),
-        gathering: None,
-        run_with_parent: Vec::new(),
-        verbs: None,
-        listen: None,
         store: Some(store),
         liveness,
-        interrupt: Default::default(),
+        ..JobSpec::new(program, "store", store.roles()).with_payload(&script).unwrap()
     };
     let (mut pids, mut shrunk, mut replaced) = (BTreeMap::new(), Vec::new(), Vec::new());
     let (start, mut up, world) = (Instant::now(), BTreeSet::new(), store.workers + store.servers);
-    let outcome = launch(&job, &mut |update| match update {
+    let outcome = launch::<Store>(&job, &mut |update| match update {
         Update::Started { rank, pid } => {
             let pid = Pid::from_raw(pid.cast_signed()).unwrap();
             pids.insert(rank, pid);
@@ -248,7 +256,7 @@ fn run(
 impl Done {
     fn reports(self) -> BTreeMap<u32, Report> {
         let reports = self.outcome.unwrap().reports.into_iter();
-        reports.map(|(rank, report)| (rank.0, serde_json::from_value(report).unwrap())).collect()
+        reports.map(|(rank, report)| (rank.0, report)).collect()
     }
 
     fn failure(&self) -> &FirstFailure {
@@ -284,6 +292,17 @@ fn all_workers_pass_their_barriers_together() {
             assert_eq!(report, Report { barriers, ..Report::default() }, "rank {rank}");
         }
     }
+}
+
+#[test]
+fn a_report_that_makes_no_sense_is_an_error_that_names_who_reported_it() {
+    let done = run(store(2), Script { garbles: Some(3), ..SCRIPT }, LIVENESS, |_, _, _| {});
+    let Err(error @ JobError::Garbled { rank: Rank(3), .. }) = &done.outcome else {
+        panic!("{:?}", done.outcome);
+    };
+    let said = error.to_string();
+    assert!(said.starts_with("server 1 (rank 3): its report makes no sense: "), "{said}");
+    assert!(said.contains("all is well"), "{said}");
 }
 
 #[test]

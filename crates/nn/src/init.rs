@@ -31,7 +31,7 @@ fn generator(name: &str, seed: u64) -> ChaCha8Rng {
 }
 
 /// The 64-bit FNV-1a hash of a name.
-pub fn fnv1a(name: &str) -> u64 {
+pub(crate) fn fnv1a(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -1,25 +1,272 @@
-//! What a model is: a function from a scope to what its loss is made of.
+//! What a model is: a function from a scope and a batch to what is minimised and what is measured.
 
-use tensorwire_graph::{GraphError, Output};
+use std::sync::Arc;
 
+use tensorwire_graph::Output;
+use tensorwire_tensor::{DType, Dim, Fact};
+
+use crate::data::{Description, Extent, Feature, LABELS, short_type_name};
+use crate::error::{Error, Result};
 use crate::scope::Scope;
 
-/// A model, on samples that it knows.
-pub trait Model {
-    /// Adds one copy of the model to the scope's graph.
+/// A model.
+///
+/// ```
+/// use tensorwire_nn::{Batch, Model, Outputs, Padding, Result, Scope};
+///
+/// /// Two convolutions and a classifier, for images of any size.
+/// struct Net;
+///
+/// impl Model for Net {
+///     fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+///         let x = batch.input("input")?;
+///         let y = s.conv_relu("conv1", x, 16, 3, 1, Padding::Same)?;
+///         let y = s.max_pool("pool1", y, 2, 2, Padding::Same)?;
+///         let y = s.conv_relu("conv2", y, 32, 3, 1, Padding::Same)?;
+///         let y = s.global_avg_pool("pool2", y)?;
+///         let logits = s.linear("output", y, batch.classes()?)?;
+///         Ok(Outputs::classification(logits, batch.labels()?))
+///     }
+/// }
+/// ```
+pub trait Model: Send + Sync {
+    /// What people call it; the type's name if nothing else is said.
+    fn name(&self) -> String {
+        short_type_name::<Self>().to_string()
+    }
+
+    /// Adds one copy of the model. Every process of a job calls this for every copy by itself, so that what it adds may
+    /// depend on `self`, on the scope and on the batch, and on nothing else.
     ///
     /// # Errors
     /// When a layer's inputs do not fit it.
-    fn forward(&self, scope: &mut Scope<'_>) -> Result<Outcome, GraphError>;
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs>;
+
+    /// Checks that the model can be trained on such data, before anything is built. [`Error::Mismatch`] says in a model's own
+    /// words what is wrong; without this it is a layer that says so.
+    ///
+    /// # Errors
+    /// What does not fit, and what would.
+    fn check(&self, data: &Description) -> Result<()> {
+        let _ = data;
+        Ok(())
+    }
 }
 
-/// What a model makes of a batch.
+impl<M: Model + ?Sized> Model for &M {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        (**self).forward(s, batch)
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        (**self).check(data)
+    }
+}
+
+impl<M: Model + ?Sized> Model for Arc<M> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        (**self).forward(s, batch)
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        (**self).check(data)
+    }
+}
+
+/// The tensors that one copy of a model is fed with, as its data describe them. What a model does not read is not fed.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    description: &'a Description,
+    tensors: Vec<Output>,
+    size: usize,
+}
+
+impl<'a> Batch<'a> {
+    /// Adds an input for each tensor that the data describe. Numbers become the scope's type.
+    pub(crate) fn new(s: &mut Scope<'_>, description: &'a Description) -> Result<Batch<'a>> {
+        let (mut tensors, mut symbols) = (Vec::new(), Vec::new());
+        for Feature { name, dtype, dims, .. } in description.features() {
+            let dims = dims.iter().map(|dim| dim_of(s, *dim, &mut symbols)).collect();
+            let input = s.input(name, Fact { dtype: *dtype, dims })?;
+            let is_number = dtype.is_floating() && *dtype != s.dtype();
+            let to: DType = s.dtype();
+            tensors.push(match is_number {
+                true => s.cast(&format!("{name}/cast"), input, to)?,
+                false => input,
+            });
+        }
+        Ok(Batch { description, tensors, size: s.batch() })
+    }
+
+    /// Samples in the batch.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// What the data hand out.
+    pub fn description(&self) -> &Description {
+        self.description
+    }
+
+    /// The tensor of this name. Floating point comes as the type that the model computes with.
+    ///
+    /// # Errors
+    /// When the data have none, with those that they have.
+    pub fn input(&self, name: &str) -> Result<Output> {
+        let found = self.description.features().iter().position(|feature| feature.name == name);
+        found.map(|at| self.tensors[at]).ok_or_else(|| self.no_such(name))
+    }
+
+    /// What the data say of this tensor.
+    ///
+    /// # Errors
+    /// When the data have none, with those that they have.
+    pub fn feature(&self, name: &str) -> Result<&Feature> {
+        self.description.get(name).ok_or_else(|| self.no_such(name))
+    }
+
+    /// The bound of a tensor's values: the number of classes or of words.
+    ///
+    /// # Errors
+    /// When the data have no such tensor, or do not say.
+    pub fn bound(&self, name: &str) -> Result<usize> {
+        let bound = self.feature(name)?.values.bound();
+        bound.ok_or_else(|| Error::Unbounded { name: name.to_string() })
+    }
+
+    /// The tensor `labels`.
+    ///
+    /// # Errors
+    /// When the data have none.
+    pub fn labels(&self) -> Result<Output> {
+        self.input(LABELS)
+    }
+
+    /// How many classes the tensor `labels` has.
+    ///
+    /// # Errors
+    /// When the data have no labels, or do not say.
+    pub fn classes(&self) -> Result<usize> {
+        self.bound(LABELS)
+    }
+
+    fn no_such(&self, name: &str) -> Error {
+        Error::NoSuchInput { name: name.to_string(), known: self.description.to_string() }
+    }
+}
+
+/// A dimension of a batch; those of one number are one symbol.
+fn dim_of(s: &mut Scope<'_>, dim: Extent, symbols: &mut Vec<(u32, Dim)>) -> Dim {
+    match dim {
+        Extent::Known(size) => Dim::Known(size),
+        // more than any memory has is refused when the input is made
+        Extent::Batch(each) => Dim::Known(each.saturating_mul(s.batch())),
+        Extent::Varying(number) => match symbols.iter().find(|(known, _)| *known == number) {
+            Some((_, dim)) => *dim,
+            None => {
+                let dim = Dim::Dynamic(s.graph().symbol());
+                symbols.push((number, dim));
+                dim
+            }
+        },
+    }
+}
+
+/// What a model makes of a batch: a loss to minimise, and what to measure besides when it is evaluated.
+///
+/// ```
+/// use tensorwire_nn::{Batch, Model, Outputs, Result, Scope};
+///
+/// /// A line through points.
+/// struct Line;
+///
+/// impl Model for Line {
+///     fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+///         let y = s.linear("line", batch.input("x")?, 1)?;
+///         let error = s.squared_error("error", y, batch.input("y")?)?;
+///         Ok(Outputs::loss(error).metric("mean_squared_error", error))
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    pub(crate) loss: Loss,
+    /// In training alone, each with its weight.
+    pub(crate) auxiliary: Vec<(Loss, f64)>,
+    pub(crate) metrics: Vec<(String, Measure)>,
+}
+
+/// What is minimised.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
-    /// [rows, classes].
-    pub logits: Output,
-    /// i32[rows].
-    pub labels: Output,
-    /// More logits for the same labels, and how much they weigh in the loss, in training.
-    pub auxiliary: Option<(Output, f64)>,
+pub(crate) enum Loss {
+    /// The cross-entropy of [rows, classes] for i32[rows].
+    Classes { logits: Output, labels: Output },
+    /// f[], or f[batch] whose mean it is.
+    Value(Output),
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Measure {
+    /// f[], or f[batch].
+    Mean(Output),
+    /// i64[].
+    Count(Output),
+}
+
+impl Outputs {
+    /// A classifier's: the mean cross-entropy of logits: f[rows, classes] for labels: i32[rows]. When it is evaluated the share of
+    /// labels that have the largest logit is its `accuracy`. Labels of [`PADDING_LABEL`](crate::PADDING_LABEL) count for
+    /// nothing.
+    pub fn classification(logits: Output, labels: Output) -> Outputs {
+        Outputs::of(Loss::Classes { logits, labels })
+    }
+
+    /// Any loss: f[], or f[batch], a number a sample, whose mean is minimised. In a test batch that samples do not fill, the
+    /// rows behind them count for nothing; where the loss is one number, such a batch is left out.
+    pub fn loss(loss: Output) -> Outputs {
+        Outputs::of(Loss::Value(loss))
+    }
+
+    fn of(loss: Loss) -> Outputs {
+        Outputs { loss, auxiliary: Vec::new(), metrics: Vec::new() }
+    }
+
+    /// Adds `weight` times another classifier's loss in training: that of an auxiliary head.
+    #[must_use]
+    pub fn auxiliary(mut self, logits: Output, labels: Output, weight: f64) -> Outputs {
+        self.auxiliary.push((Loss::Classes { logits, labels }, weight));
+        self
+    }
+
+    /// Adds `weight` times another loss in training: f[], or f[batch].
+    #[must_use]
+    pub fn training_loss(mut self, loss: Output, weight: f64) -> Outputs {
+        self.auxiliary.push((Loss::Value(loss), weight));
+        self
+    }
+
+    /// Measures the mean of `value` over the test's samples: f[batch], a number a sample, or f[], one a batch (then what
+    /// [`Outputs::loss`] says of such holds).
+    #[must_use]
+    pub fn metric(mut self, name: &str, value: Output) -> Outputs {
+        self.metrics.push((name.to_string(), Measure::Mean(value)));
+        self
+    }
+
+    /// Measures how many of the test's labels count as right: i64[], as [`Op::CountCorrect`](crate::Op::CountCorrect) gives
+    /// it.
+    #[must_use]
+    pub fn count(mut self, name: &str, right: Output) -> Outputs {
+        self.metrics.push((name.to_string(), Measure::Count(right)));
+        self
+    }
 }

@@ -1,17 +1,25 @@
 //! A model made trainable: replicas, loss, gradients, updates, and the runs that a training job does.
 //! Still only a graph: nothing here knows which process does what.
 
+mod build;
+mod metric;
 mod updates;
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule, RunId, RunSpec, Task,
-    gradients, simplify, verify,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, RunId, RunSpec, Task, gradients,
+    simplify, verify,
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
-use crate::model::{Model, Outcome};
-use crate::scope::{Learned, Mode, Scope, Weights};
+use crate::Optimizer;
+use crate::data::Description;
+use crate::error::{Error, Result};
+use crate::model::Model;
+use crate::scope::{Mode, Weights};
+use build::{Blueprint, Built, declared};
 use updates::Updates;
+
+pub use metric::{Mean, Metric, Tally};
 
 /// How a model is to be trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +29,7 @@ pub struct ProgramSpec {
     pub replicas: u32,
     pub sharing: Sharing,
     /// How a variable is changed, given the mean gradient of a step.
-    pub rule: Rule,
+    pub optimizer: Optimizer,
     /// Of variables and activations: f32, f64 or bf16.
     pub dtype: DType,
     /// Of what dropout drops.
@@ -78,8 +86,8 @@ pub struct Program {
     /// Worker 0's copy for [`Program::EVALUATE`]: its first replica, or one of its own where evaluation
     /// computes something else than training.
     pub evaluation: ModelCopy,
-    /// How many of the evaluated batch are classified right, i64[].
-    pub correct: String,
+    /// What evaluation measures.
+    pub metrics: Vec<Metric>,
     /// Nodes that one training step must compute.
     roots: Vec<String>,
 }
@@ -100,12 +108,15 @@ pub struct ModelCopy {
     pub loss: String,
     /// The number of the step, i64[], where the model asks for it.
     pub step: Option<String>,
+    /// What it reads of the data.
+    inputs: Vec<String>,
 }
 
 impl ModelCopy {
-    /// The node that is fed what the data call `name`.
-    pub fn input(&self, name: &str) -> String {
-        format!("{}/{name}", self.prefix)
+    /// The node that is fed what the data call `name`; none where the model does not read it.
+    pub fn input(&self, name: &str) -> Option<String> {
+        let is_read = self.inputs.iter().any(|input| input == name);
+        is_read.then(|| format!("{}/{name}", self.prefix))
     }
 }
 
@@ -121,43 +132,38 @@ impl Program {
     /// which fold the replicas' gradients in rank order.
     ///
     /// # Errors
-    /// When the spec makes no sense for the model.
-    pub fn new(model: &dyn Model, spec: &ProgramSpec) -> Result<Program, GraphError> {
+    /// When the model and the data do not fit each other, or the spec makes no sense for them.
+    pub fn new(model: &dyn Model, data: &Description, spec: &ProgramSpec) -> Result<Program> {
+        model.check(data)?;
+        let blueprint = Blueprint { model, data, spec };
         let mut graph = Graph::new();
         let mut built = Vec::new();
         for replica in 0..spec.replicas {
             let (prefix, hint) = (format!("replica{replica}"), Hint::Replica(replica));
             let weights = spec.sharing.weights(replica);
-            built.push(build(&mut graph, model, spec, prefix, hint, (Mode::Train, weights))?);
+            built.push(blueprint.build(&mut graph, prefix, hint, (Mode::Train, weights))?);
         }
         let of_first = |of: fn(&Built) -> Vec<Output>| {
             let outputs = built.first().map(of).unwrap_or_default();
             outputs.into_iter().filter_map(|at| declared(&graph, at)).collect::<Vec<Variable>>()
         };
-        let variables = of_first(|copy| copy.learned.iter().map(|l| l.variable).collect());
-        let averages = of_first(|copy| copy.averages.iter().map(|(at, _)| *at).collect());
+        let variables = of_first(|copy| copy.made.learned.iter().map(|l| l.variable).collect());
+        let averages = of_first(|copy| copy.made.averages.iter().map(|(at, _)| *at).collect());
+        if variables.is_empty() {
+            return Err(Error::NoParameters { model: model.name() });
+        }
         let mut found = Vec::new();
         for (replica, copy) in (0..spec.replicas).zip(&built) {
             let prefix = format!("replica{replica}/gradient");
-            let learned: Vec<Output> = copy.learned.iter().map(|l| l.read_as).collect();
+            let learned: Vec<Output> = copy.made.learned.iter().map(|l| l.read_as).collect();
             let hint = Hint::Replica(replica);
-            found.push(gradients(&mut graph, &prefix, hint, copy.loss, &learned)?);
+            let made = gradients(&mut graph, &prefix, hint, copy.loss, &learned);
+            found.push(made.map_err(|error| unused(error, &variables))?);
         }
         let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
         updates.add(&built, found)?;
         let Updates { slots, roots: updates, .. } = updates;
-        // an own copy behind all updates: what trains is not in its way
-        let evaluated = match built.first() {
-            Some(first) if !first.has_modes && !spec.sharing.spreads() => first.clone(),
-            _ => {
-                let (name, hint) = ("evaluation".to_string(), Hint::Replica(0));
-                let weights = match spec.sharing {
-                    Sharing::Own { .. } => Weights::Own { is_first: true },
-                    _ => Weights::Shared,
-                };
-                build(&mut graph, model, spec, name, hint, (Mode::Evaluate, weights))?
-            }
-        };
+        let evaluated = evaluated(blueprint, &mut graph, &built)?;
         // what evaluation has no use for is fetched all the same: it is part of what is saved
         let mut looked_at = Vec::new();
         for variable in &averages {
@@ -166,30 +172,37 @@ impl Program {
             let name = format!("evaluation/{}", variable.name);
             looked_at.push(graph.add(&name, Hint::Replica(0), Op::Reshape { to }, &[average])?);
         }
-        let count = [evaluated.outcome.logits, evaluated.outcome.labels];
-        let correct = graph.add("correct", Hint::Replica(0), Op::CountCorrect, &count)?;
+        let mut metrics = evaluated.metrics.clone();
+        if let Some(classes) = evaluated.classes {
+            graph.add(CORRECT, Hint::Replica(0), Op::CountCorrect, &classes)?;
+            let (name, node) = (metric::ACCURACY.to_string(), CORRECT.to_string());
+            metrics.insert(0, Metric { name, node, tally: Tally::Right });
+        }
         verify(&graph, "gradients")?;
         let losses = built.iter().map(|copy| copy.loss.node);
         let roots: Vec<NodeId> = updates.into_iter().chain(losses).collect();
         let names = roots.iter().map(|id| graph.node(*id).name.clone()).collect();
         let mut kept = roots;
-        kept.extend([evaluated.loss.node, correct]);
+        kept.push(evaluated.loss.node);
+        kept.extend(metrics.iter().filter_map(|metric| graph.find(&metric.node)));
         kept.extend(looked_at);
         let (graph, _) = simplify(&graph, &kept)?;
         verify(&graph, "simplify")?;
-        let replicas = built.iter().map(|copy| copy.named(&graph)).collect();
-        let evaluation = evaluated.named(&graph);
-        let correct = "correct".to_string();
         Ok(Program {
+            replicas: built.iter().map(|copy| copy.named(data, &graph)).collect(),
+            evaluation: evaluated.named(data, &graph),
             graph,
             variables,
             averages,
             slots,
-            replicas,
-            evaluation,
-            correct,
+            metrics,
             roots: names,
         })
+    }
+
+    /// True if it has convolutions.
+    pub fn convolves(&self) -> bool {
+        self.graph.nodes().any(|(_, node)| matches!(node.op, Op::Conv2d { .. }))
     }
 
     /// What a trained model is: what is learned, and the averages.
@@ -203,8 +216,13 @@ impl Program {
         let find = |name: &String| placed.find(name);
         let weights: Vec<NodeId> = self.weights().filter_map(|v| placed.find(&v.name)).collect();
         let first: Option<Task> = cluster.tasks().first().copied();
-        let evaluated =
-            [&self.correct, &self.evaluation.loss].into_iter().filter_map(find).collect();
+        let measured = self.metrics.iter().map(|metric| &metric.node);
+        let mut evaluated: Vec<NodeId> = Vec::new();
+        for node in measured.chain([&self.evaluation.loss]).filter_map(find) {
+            if !evaluated.contains(&node) {
+                evaluated.push(node);
+            }
+        }
         let run = |name, roots, fetch_to, given, followed_by| RunSpec {
             name,
             roots,
@@ -221,78 +239,32 @@ impl Program {
     }
 }
 
-/// A copy of the model in the graph.
-#[derive(Clone)]
-struct Built {
-    prefix: String,
-    outcome: Outcome,
-    loss: Output,
-    loss_name: String,
-    learned: Vec<Learned>,
-    /// Moving averages, each with the value that it takes up.
-    averages: Vec<(Output, Output)>,
-    has_modes: bool,
-}
+/// How many labels of the evaluated batch are right, i64[].
+const CORRECT: &str = "correct";
 
-impl Built {
-    fn named(&self, graph: &Graph) -> ModelCopy {
-        let step = format!("{}/step", self.prefix);
-        let step = graph.find(&step).map(|_| step);
-        ModelCopy { prefix: self.prefix.clone(), loss: self.loss_name.clone(), step }
-    }
-}
-
-fn build(
-    graph: &mut Graph,
-    model: &dyn Model,
-    spec: &ProgramSpec,
-    prefix: String,
-    hint: Hint,
-    (mode, weights): (Mode, Weights),
-) -> Result<Built, GraphError> {
-    let ProgramSpec { batch, dtype, seed, .. } = *spec;
-    let (averages, learned, has_modes) = (Vec::new(), Vec::new(), false);
-    let mut scope = Scope {
-        graph,
-        prefix,
-        hint,
-        mode,
-        batch,
-        dtype,
-        seed,
-        averages,
-        weights,
-        learned,
-        has_modes,
-    };
-    let mut outcome = model.forward(&mut scope)?;
-    if dtype != DType::F32 {
-        // a loss of 8 bits says little
-        let cast = Op::Cast { to: DType::F32 };
-        outcome.logits = scope.add("logits/f32", cast.clone(), &[outcome.logits])?;
-        if let Some((logits, _)) = &mut outcome.auxiliary {
-            *logits = scope.add("auxiliary/f32", cast, &[*logits])?;
+/// The copy that is evaluated: the first replica, or one of its own where evaluation computes something else. It comes
+/// behind all updates, so that what trains does not wait for it.
+fn evaluated(blueprint: Blueprint<'_>, graph: &mut Graph, built: &[Built]) -> Result<Built> {
+    let sharing = blueprint.spec.sharing;
+    match built.first() {
+        Some(first) if !first.made.has_modes && !sharing.spreads() => Ok(first.clone()),
+        _ => {
+            let (name, hint) = ("evaluation".to_string(), Hint::Replica(0));
+            let weights = match sharing {
+                Sharing::Own { .. } => Weights::Own { is_first: true },
+                _ => Weights::Shared,
+            };
+            blueprint.build(graph, name, hint, (Mode::Evaluate, weights))
         }
     }
-    let mut loss = scope.add("loss", Op::SoftmaxCrossEntropy, &[outcome.logits, outcome.labels])?;
-    if let (Some((logits, weight)), Mode::Train) = (outcome.auxiliary, mode) {
-        let inputs = [logits, outcome.labels];
-        let other = scope.add("auxiliary/loss", Op::SoftmaxCrossEntropy, &inputs)?;
-        let weighed = scope.add("auxiliary/weighed", Op::Scale { by: weight }, &[other])?;
-        loss = scope.add("loss/total", Op::Add, &[loss, weighed])?;
-    }
-    let Scope { prefix, averages, learned, has_modes, .. } = scope;
-    let loss_name = graph.node(loss.node).name.clone();
-    Ok(Built { prefix, outcome, loss, loss_name, learned, averages, has_modes })
 }
 
-/// The variable at an output, if it is one.
-fn declared(graph: &Graph, at: Output) -> Option<Variable> {
-    let node = graph.node(at.node);
-    match &node.op {
-        Op::Variable { spec, init } => {
-            Some(Variable { name: node.name.clone(), spec: spec.clone(), init: *init })
+/// Names a parameter that the loss does not depend on.
+fn unused(error: GraphError, variables: &[Variable]) -> Error {
+    match error {
+        GraphError::NoGradient { node, .. } if variables.iter().any(|v| v.name == node) => {
+            Error::UnusedParameter { name: node }
         }
-        _ => None,
+        error => error.into(),
     }
 }

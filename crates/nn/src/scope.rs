@@ -1,9 +1,23 @@
-//! What a model's author writes with: layers that add nodes to one replica and share variables by name.
+//! What a model's author writes with: layers that add nodes to one copy of the model and share parameters by name.
+//!
+//! Each layer has a name. Its parameters are `<name>/weight`, `<name>/bias` and the like, and are called so in files of
+//! weights; its nodes are named after it, too, which is how plans, traces and errors speak of them.
 
-use tensorwire_graph::{Cell, Graph, GraphError, Hint, Init, Op, Output, Window};
+mod layers;
+mod losses;
+mod math;
+mod recurrent;
+
+use tensorwire_graph::{Graph, GraphError, Hint, Init, Op, Output, Task};
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
-/// What the nodes are for.
+use crate::data::STEP;
+use crate::error::{Error, Result};
+
+pub use layers::{LocalNorm, Norm, Padding};
+pub use recurrent::{Recurrent, Sequence};
+
+/// What a copy of the model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Train,
@@ -14,28 +28,51 @@ pub enum Mode {
 /// How far a moving average goes to the latest value, in a step.
 pub(crate) const AVERAGE_RATE: f64 = 0.1;
 
-/// A model in the making, once. Nodes are named `<prefix>/<name>`; variables plainly, so that all copies of
-/// the model share them.
+/// One copy of a model in the making. A job has a copy for each worker, and one to evaluate with where that computes
+/// something else; all have the same parameters.
+///
+/// A layer takes tensors ([`Output`]s of nodes) and gives one; tensors are cheap to copy and belong to their scope.
+/// Dimensions are written outermost first, and `f` is the type that the job computes with: f32, f64 or bf16.
 #[derive(Debug)]
 pub struct Scope<'a> {
-    pub graph: &'a mut Graph,
+    graph: &'a mut Graph,
     /// Such as `replica0`.
-    pub prefix: String,
-    pub hint: Hint,
-    pub mode: Mode,
-    /// Samples in a batch.
-    pub batch: usize,
-    /// Of variables and activations.
-    pub dtype: DType,
+    prefix: String,
+    /// The uses of shared layers that are being made, each with a '/' behind it.
+    path: String,
+    /// Where the copy is.
+    home: Hint,
+    /// Where what is added now is to be, if that is elsewhere.
+    pinned: Option<Task>,
+    mode: Mode,
+    batch: usize,
+    dtype: DType,
+    seed: u64,
+    weights: Weights,
+    made: Made,
+}
+
+/// What a scope is made with.
+#[derive(Debug)]
+pub(crate) struct ScopeSpec {
+    pub(crate) prefix: String,
+    pub(crate) hint: Hint,
+    pub(crate) mode: Mode,
+    pub(crate) batch: usize,
+    pub(crate) dtype: DType,
     /// Of what is dropped.
-    pub seed: u64,
+    pub(crate) seed: u64,
+    pub(crate) weights: Weights,
+}
+
+/// What a copy of the model turned out to be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Made {
     /// Variables that are moving averages, with the value that each takes up in this step.
     pub(crate) averages: Vec<(Output, Output)>,
-    /// How this copy of the model has its variables.
-    pub(crate) weights: Weights,
     /// What is learned, in the order of declaration: the tensors that the copy computes with.
     pub(crate) learned: Vec<Learned>,
-    /// Does evaluation compute anything else than training?
+    /// True if evaluation computes something else than training.
     pub(crate) has_modes: bool,
 }
 
@@ -44,7 +81,7 @@ pub struct Scope<'a> {
 pub(crate) enum Weights {
     /// They are shared by all copies, and each comes from where it lives.
     Shared,
-    /// They are shared, and spread in a group: from its first member, who gets them, to the others. A variable's
+    /// They are shared, and broadcast in a group: from its first member, who gets them, to the others. A variable's
     /// vector is its place in the order of declaration.
     Spread { is_first: bool },
     /// The copy has its own, which `prefix` tells from the others'; those of the first have none.
@@ -58,368 +95,268 @@ pub(crate) struct Learned {
     pub(crate) read_as: Output,
 }
 
-/// Padding of a convolution or a pooling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Padding {
-    Valid,
-    /// As many windows as strides fit the image: TensorFlow's SAME.
-    Same,
-    /// This many rows and columns on all sides.
-    Of([usize; 2]),
-}
+impl<'a> Scope<'a> {
+    pub(crate) fn new(graph: &'a mut Graph, spec: ScopeSpec) -> Scope<'a> {
+        let ScopeSpec { prefix, hint, mode, batch, dtype, seed, weights } = spec;
+        let (path, home, pinned, made) = (String::new(), hint, None, Made::default());
+        Scope { graph, prefix, path, home, pinned, mode, batch, dtype, seed, weights, made }
+    }
 
-/// A batch normalisation: epsilon, and whether it has a scale.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Norm {
-    pub epsilon: f64,
-    pub scaled: bool,
-}
+    pub(crate) fn into_made(self) -> Made {
+        self.made
+    }
 
-/// First values of a layer's weight, from the number of inputs and outputs that one of its numbers is
-/// between.
-pub type WeightInit = fn(usize, usize) -> Init;
+    /// Marks the copy as one that evaluation cannot use.
+    pub(crate) fn differs_in_training(&mut self) {
+        self.made.has_modes = true;
+    }
 
-/// For layers before a ReLU.
-pub fn he(fan_in: usize, _: usize) -> Init {
-    Init::HeUniform { fan_in }
-}
-
-/// For all others.
-pub fn glorot(fan_in: usize, fan_out: usize) -> Init {
-    Init::GlorotUniform { fan_in, fan_out }
+    pub(crate) fn graph(&mut self) -> &mut Graph {
+        self.graph
+    }
 }
 
 impl Scope<'_> {
-    /// The full name of one of this copy's nodes.
-    pub fn name(&self, name: &str) -> String {
-        format!("{}/{name}", self.prefix)
+    /// Samples in a batch.
+    pub fn batch(&self) -> usize {
+        self.batch
     }
 
-    /// Adds a node.
+    /// The type of parameters and of what is computed from them: f32, f64 or bf16.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// What the copy is for. A model that asks has a copy of its own to evaluate with.
+    pub fn mode(&mut self) -> Mode {
+        self.differs_in_training();
+        self.mode
+    }
+
+    /// What is known of a tensor: its type and dimensions.
     ///
     /// # Errors
-    /// When the inputs do not fit the operator.
-    pub fn add(&mut self, name: &str, op: Op, inputs: &[Output]) -> Result<Output, GraphError> {
-        let name = self.name(name);
-        self.graph.add(&name, self.hint, op, inputs).map(Output::from)
+    /// When the tensor is none of this scope's.
+    pub fn fact(&self, x: Output) -> Result<&Fact> {
+        let is_known = x.node.index() < self.graph.len();
+        let node = is_known.then(|| self.graph.node(x.node));
+        let fact = node.and_then(|node| node.facts.get(x.index as usize));
+        fact.ok_or_else(|| Error::other(format!("{x:?} is no tensor of this scope")))
     }
 
-    /// A tensor that is fed before each step.
+    /// The size of a tensor along `axis`.
     ///
     /// # Errors
-    /// When the name is taken.
-    pub fn input(&mut self, name: &str, dtype: DType, dims: &[Dim]) -> Result<Output, GraphError> {
-        self.add(name, Op::Input { fact: Fact { dtype, dims: dims.to_vec() } }, &[])
-    }
-
-    /// A fed tensor of f32, as the model's type.
-    pub fn numbers(&mut self, name: &str, dims: &[Dim]) -> Result<Output, GraphError> {
-        let x = self.input(name, DType::F32, dims)?;
-        match self.dtype {
-            DType::F32 => Ok(x),
-            to => self.add(&format!("{name}/cast"), Op::Cast { to }, &[x]),
+    /// When there is no such dimension, or it is known only when the tensor exists.
+    pub fn size(&self, x: Output, axis: usize) -> Result<usize> {
+        let fact = self.fact(x)?;
+        match fact.dims.get(axis) {
+            Some(Dim::Known(size)) => Ok(*size),
+            _ => Err(Error::other(format!("dimension {axis} of {fact} is not known"))),
         }
     }
 
-    /// What is learned, shared by all copies of the model.
-    pub fn variable(
-        &mut self,
-        name: &str,
-        dims: &[usize],
-        init: Init,
-    ) -> Result<Output, GraphError> {
+    /// Adds any operator, one of your own included: the way for what no layer does. Gives its first output; others are
+    /// `Output { index, ..y }`.
+    ///
+    /// # Errors
+    /// When the inputs do not fit the operator, or the name is taken.
+    pub fn op(&mut self, name: &str, op: impl Into<Op>, inputs: &[Output]) -> Result<Output> {
+        let node = self.name(name);
+        let added = self.graph.add(&node, self.hint(), op.into(), inputs);
+        added.map(Output::from).map_err(|error| of_layer(name, error))
+    }
+
+    /// What is learned: a variable of these dimensions, shared by all copies of the model. Asked for again by the same name
+    /// it is the same.
+    ///
+    /// # Errors
+    /// When it was asked for with other dimensions or other first values.
+    pub fn parameter(&mut self, name: &str, dims: &[usize], init: Init) -> Result<Output> {
         let spec = self.spec(name, dims)?;
         let variable = self.state(name, spec.clone(), init)?;
-        if let Some(known) = self.learned.iter().find(|learned| learned.variable == variable) {
+        if let Some(known) = self.made.learned.iter().find(|learned| learned.variable == variable) {
             return Ok(known.read_as);
         }
         let read_as = match self.weights {
             Weights::Shared | Weights::Own { .. } => variable,
             Weights::Spread { is_first } => {
                 // fits: variables are few
-                let op = Op::Broadcast { vector: self.learned.len() as u32, spec };
+                let op = Op::Broadcast { vector: self.made.learned.len() as u32, spec };
                 let from: &[Output] = if is_first { &[variable] } else { &[] };
-                self.add(&format!("spread/{name}"), op, from)?
+                let node = format!("{}/spread/{name}", self.prefix);
+                self.graph.add(&node, self.hint(), op, from)?.into()
             }
         };
-        self.learned.push(Learned { variable, read_as });
+        self.made.learned.push(Learned { variable, read_as });
         Ok(read_as)
     }
 
-    /// A variable itself, where this copy has it.
-    fn state(&mut self, name: &str, spec: TensorSpec, init: Init) -> Result<Output, GraphError> {
-        match self.weights {
-            Weights::Shared | Weights::Spread { .. } => self.graph.variable(name, spec, init),
-            Weights::Own { is_first: true } => self.graph.variable_at(name, self.hint, spec, init),
-            Weights::Own { is_first: false } => {
-                let name = self.name(name);
-                self.graph.variable_at(&name, self.hint, spec, init)
-            }
+    /// Uses layers once more: what `layers` adds is named under `name`, and parameters are called as the layers call them,
+    /// so that a layer of the same name elsewhere shares them.
+    ///
+    /// ```
+    /// # use tensorwire_nn::{Output, Result, Scope};
+    /// /// The vectors of two sentences, by the same layers.
+    /// fn twins(s: &mut Scope<'_>, a: Output, b: Output) -> Result<[Output; 2]> {
+    ///     let vector = |s: &mut Scope<'_>, x| {
+    ///         let y = s.linear("vector", x, 64)?;
+    ///         s.tanh("vector", y)
+    ///     };
+    ///     Ok([s.shared("a", |s| vector(s, a))?, s.shared("b", |s| vector(s, b))?])
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Whatever `layers` says.
+    pub fn shared<T>(
+        &mut self,
+        name: &str,
+        layers: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let outside = self.path.len();
+        self.path.push_str(name);
+        self.path.push('/');
+        let made = layers(self);
+        self.path.truncate(outside);
+        made
+    }
+
+    /// Puts what `layers` adds on one task, parameters and all, whichever copy of the model this is; gradients and updates go
+    /// with it. What crosses between tasks is found by the plan. In a job of one process everything is there.
+    ///
+    /// ```
+    /// # use tensorwire_nn::{Output, Result, Scope, Task};
+    /// /// A model that is larger than one worker's memory.
+    /// fn halves(s: &mut Scope<'_>, x: Output) -> Result<Output> {
+    ///     let y = s.on(Task::worker(0), |s| s.linear_relu("first", x, 8192))?;
+    ///     s.on(Task::worker(1), |s| s.linear_relu("second", y, 8192))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Whatever `layers` says. That the job has no such task is seen when its graph is placed.
+    pub fn on<T>(&mut self, task: Task, layers: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let outside = self.pinned.replace(task);
+        let made = layers(self);
+        self.pinned = outside;
+        made
+    }
+
+    /// A tensor that is fed before each step, which is done where the copy is.
+    pub(crate) fn input(&mut self, name: &str, fact: Fact) -> Result<Output> {
+        let node = format!("{}/{name}", self.prefix);
+        let added = self.graph.add(&node, self.home, Op::Input { fact }, &[]);
+        added.map(Output::from).map_err(|error| of_layer(name, error))
+    }
+
+    /// The number of the step, i64[].
+    fn step(&mut self) -> Result<Output> {
+        match self.graph.find(&format!("{}/{STEP}", self.prefix)) {
+            Some(step) => Ok(step.into()),
+            None => self.input(STEP, Fact::known(DType::I64, &[])),
         }
     }
 
+    /// Where what is added now is to be.
+    fn hint(&self) -> Hint {
+        self.pinned.map_or(self.home, Hint::Task)
+    }
+
+    /// The full name of one of this copy's nodes.
+    fn name(&self, name: &str) -> String {
+        format!("{}/{}{name}", self.prefix, self.path)
+    }
+
+    /// A variable itself, where this copy has it.
+    fn state(&mut self, name: &str, spec: TensorSpec, init: Init) -> Result<Output> {
+        let made = match self.weights {
+            Weights::Shared | Weights::Spread { .. } => {
+                let hint = self.pinned.map_or(Hint::Shared, Hint::Task);
+                self.graph.variable_at(name, hint, spec, init)
+            }
+            Weights::Own { is_first: true } => {
+                self.graph.variable_at(name, self.hint(), spec, init)
+            }
+            Weights::Own { is_first: false } => {
+                let name = format!("{}/{name}", self.prefix);
+                self.graph.variable_at(&name, self.hint(), spec, init)
+            }
+        };
+        made.map_err(|error| of_layer(name, error))
+    }
+
     /// A moving average.
-    fn average(&mut self, name: &str, channels: usize, init: Init) -> Result<Output, GraphError> {
+    fn average(&mut self, name: &str, channels: usize, init: Init) -> Result<Output> {
         let spec = self.spec(name, &[channels])?;
         self.state(name, spec, init)
     }
 
-    fn spec(&self, name: &str, dims: &[usize]) -> Result<TensorSpec, GraphError> {
-        TensorSpec::new(self.dtype, dims)
-            .map_err(|source| GraphError::Shape { node: name.to_string(), source })
+    fn spec(&self, name: &str, dims: &[usize]) -> Result<TensorSpec> {
+        crate::data::spec(name, self.dtype, dims)
     }
 
-    /// A tensor of zeros.
-    pub fn zeros(&mut self, name: &str, dims: &[usize]) -> Result<Output, GraphError> {
-        let spec = self.spec(name, dims)?;
-        self.add(name, Op::Fill { value: 0.0, spec }, &[])
-    }
-
-    fn dims(&self, x: Output) -> Vec<Dim> {
-        self.graph.fact(x).dims.clone()
-    }
-
-    /// The size of a dimension, which a model knows.
-    fn known(&self, name: &str, x: Output, axis: usize) -> Result<usize, GraphError> {
-        match self.graph.fact(x).dims.get(axis) {
-            Some(Dim::Known(size)) => Ok(*size),
-            _ => Err(GraphError::Mismatch {
-                node: self.name(name),
-                op: "layer",
-                found: vec![self.graph.fact(x).clone()],
-                wanted: "a dimension of known size is needed",
-            }),
-        }
-    }
-
-    /// A fully connected layer, x[b, inputs] → x·Wᵀ + b with W[outputs, inputs]: variables
-    /// `<name>/weight` and `<name>/bias`.
-    ///
-    /// # Errors
-    /// When `x` is not a floating matrix with a known number of columns.
-    pub fn dense(
-        &mut self,
-        name: &str,
-        x: Output,
-        outputs: usize,
-        init: WeightInit,
-    ) -> Result<Output, GraphError> {
-        let inputs = self.known(name, x, 1)?;
-        let weight =
-            self.variable(&format!("{name}/weight"), &[outputs, inputs], init(inputs, outputs))?;
-        let bias = self.variable(&format!("{name}/bias"), &[outputs], Init::Zeros)?;
-        self.project(name, x, weight, bias)
-    }
-
-    /// x·Wᵀ + b.
-    fn project(
-        &mut self,
-        name: &str,
-        x: Output,
-        weight: Output,
-        bias: Output,
-    ) -> Result<Output, GraphError> {
-        let product = Op::MatMul { transpose_a: false, transpose_b: true };
-        let y = self.add(&format!("{name}/product"), product, &[x, weight])?;
-        self.add(name, Op::BiasAdd, &[y, bias])
-    }
-
-    pub fn relu(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
-        self.add(&format!("{name}/relu"), Op::Relu, &[x])
-    }
-
-    /// x[b,h,w,c] → x[b, h·w·c].
-    pub fn flatten(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
-        let dims = self.dims(x);
-        let mut features = 1;
-        for axis in 1..dims.len() {
-            features *= self.known(name, x, axis)?;
-        }
-        let to = vec![dims[0], Dim::Known(features)];
-        self.add(&format!("{name}/flat"), Op::Reshape { to }, &[x])
-    }
-
-    fn window(
+    /// The size of a dimension that a layer must know, and must be at least 1. `what` is how the layer calls the tensor, and
+    /// `wanted` what it takes.
+    fn known(
         &self,
-        name: &str,
-        x: Output,
-        kernel: [usize; 2],
-        stride: usize,
-        padding: Padding,
-    ) -> Result<Window, GraphError> {
-        let stride = [stride, stride];
-        Ok(match padding {
-            Padding::Valid => Window::valid(kernel, stride),
-            Padding::Of(padding) => Window::padded(kernel, stride, padding),
-            Padding::Same => {
-                let size = [self.known(name, x, 1)?, self.known(name, x, 2)?];
-                Window::same(kernel, stride, size)
-            }
-        })
-    }
-
-    /// A convolution without bias: variable `<name>/weight`, [outputs, c, kh, kw].
-    pub fn conv(
-        &mut self,
-        name: &str,
-        x: Output,
-        outputs: usize,
-        kernel: [usize; 2],
-        stride: usize,
-        padding: Padding,
-    ) -> Result<Output, GraphError> {
-        let inputs = self.known(name, x, 3)?;
-        let window = self.window(name, x, kernel, stride, padding)?;
-        let [rows, columns] = kernel;
-        let init = he(inputs * rows * columns, outputs);
-        let dims = [outputs, inputs, rows, columns];
-        let weight = self.variable(&format!("{name}/weight"), &dims, init)?;
-        self.add(&format!("{name}/conv"), Op::Conv2d { window, groups: 1 }, &[x, weight])
-    }
-
-    /// A convolution with a bias and a ReLU: variables `<name>/weight` and `<name>/bias`.
-    pub fn conv_relu(
-        &mut self,
-        name: &str,
-        x: Output,
-        outputs: usize,
-        kernel: usize,
-        stride: usize,
-        padding: Padding,
-    ) -> Result<Output, GraphError> {
-        let y = self.conv(name, x, outputs, [kernel, kernel], stride, padding)?;
-        let bias = self.variable(&format!("{name}/bias"), &[outputs], Init::Zeros)?;
-        let y = self.add(name, Op::BiasAdd, &[y, bias])?;
-        self.relu(name, y)
-    }
-
-    pub fn max_pool(
-        &mut self,
-        name: &str,
-        x: Output,
-        kernel: usize,
-        stride: usize,
-        padding: Padding,
-    ) -> Result<Output, GraphError> {
-        let window = self.window(name, x, [kernel, kernel], stride, padding)?;
-        self.add(name, Op::MaxPool { window }, &[x])
-    }
-
-    pub fn avg_pool(
-        &mut self,
-        name: &str,
-        x: Output,
-        kernel: usize,
-        stride: usize,
-        padding: Padding,
-    ) -> Result<Output, GraphError> {
-        let window = self.window(name, x, [kernel, kernel], stride, padding)?;
-        self.add(name, Op::AvgPool { window }, &[x])
-    }
-
-    /// The mean of each channel over the whole image: x[b,h,w,c] → [b, c].
-    pub fn global_avg_pool(&mut self, name: &str, x: Output) -> Result<Output, GraphError> {
-        let size = [self.known(name, x, 1)?, self.known(name, x, 2)?];
-        let pooled = self.add(name, Op::AvgPool { window: Window::valid(size, [1, 1]) }, &[x])?;
-        self.flatten(name, pooled)
-    }
-
-    /// Batch normalisation over the last dimension: variables `<name>/shift` and, if it is scaled,
-    /// `<name>/scale`; moving averages `<name>/mean` and `<name>/variance`.
-    pub fn batch_norm(&mut self, name: &str, x: Output, norm: Norm) -> Result<Output, GraphError> {
-        let Norm { epsilon, scaled } = norm;
-        self.has_modes = true;
-        let channels = self.known(name, x, self.dims(x).len().saturating_sub(1))?;
-        let one = Init::Constant { value: 1.0 };
-        let mut inputs = vec![x];
-        if scaled {
-            inputs.push(self.variable(&format!("{name}/scale"), &[channels], one)?);
-        }
-        inputs.push(self.variable(&format!("{name}/shift"), &[channels], Init::Zeros)?);
-        let mean = self.average(&format!("{name}/mean"), channels, Init::Zeros)?;
-        let variance = self.average(&format!("{name}/variance"), channels, one)?;
-        let node = format!("{name}/norm");
-        match self.mode {
-            Mode::Train => {
-                let y = self.add(&node, Op::BatchNorm { epsilon, scaled }, &inputs)?;
-                let statistic = |index| Output { node: y.node, index };
-                self.averages.push((mean, statistic(1)));
-                self.averages.push((variance, statistic(2)));
-                Ok(y)
-            }
-            Mode::Evaluate => {
-                inputs.extend([mean, variance]);
-                self.add(&node, Op::Normalize { epsilon, scaled }, &inputs)
-            }
+        layer: &str,
+        (what, x): (&str, Output),
+        axis: usize,
+        wanted: &str,
+    ) -> Result<usize> {
+        let fact = self.fact(x)?;
+        match fact.dims.get(axis) {
+            Some(Dim::Known(size)) if *size > 0 => Ok(*size),
+            _ => Err(Error::layer(layer, format!("{what} is {fact}; {wanted}"))),
         }
     }
 
-    /// Drops `rate` of the elements in training (Srivastava et al. 2014); which, depends on the seed, the
-    /// node's name and the step alone.
-    pub fn dropout(&mut self, name: &str, x: Output, rate: f64) -> Result<Output, GraphError> {
-        self.has_modes = true;
-        if self.mode == Mode::Evaluate {
-            return Ok(x);
+    /// Checks that a tensor has `rank` dimensions and is of floating point.
+    fn check(
+        &self,
+        layer: &str,
+        (what, x): (&str, Output),
+        rank: usize,
+        wanted: &str,
+    ) -> Result<()> {
+        let fact = self.fact(x)?;
+        match fact.dims.len() == rank && fact.dtype.is_floating() {
+            true => Ok(()),
+            false => Err(Error::layer(layer, format!("{what} is {fact}; {wanted}"))),
         }
-        let step = match self.graph.find(&self.name("step")) {
-            Some(step) => step.into(),
-            None => self.input("step", DType::I64, &[])?,
-        };
-        let node = format!("{name}/dropout");
-        let key = crate::init::fnv1a(&self.name(&node)) ^ self.seed;
-        self.add(&node, Op::Dropout { rate, key }, &[x, step])
     }
+}
 
-    /// An embedding: the rows of variable `<name>/weight`, [words, size], that `tokens` names.
-    pub fn embedding(
-        &mut self,
-        name: &str,
-        node: &str,
-        tokens: Output,
-        [words, size]: [usize; 2],
-    ) -> Result<Output, GraphError> {
-        let init = Init::Uniform { limit: 0.1 };
-        let table = self.variable(&format!("{name}/weight"), &[words, size], init)?;
-        self.add(node, Op::Gather, &[table, tokens])
-    }
-
-    /// A recurrent layer over packed sequences (see [`Op::Recurrent`]): x[total, inputs] → (h after each
-    /// step: [total, hidden], each final state: [b, hidden]). Per gate g an input matrix
-    /// `<name>/<g>/input`, [hidden, inputs], a recurrent matrix `<name>/<g>/recurrent`, [hidden, hidden], and
-    /// a bias `<name>/<g>/bias`. `node` names the nodes, where the layer is used more than once.
-    pub fn recurrent(
-        &mut self,
-        (name, node): (&str, &str),
-        cell: Cell,
-        x: Output,
-        hidden: usize,
-        states: &[Output],
-        active: Output,
-    ) -> Result<(Output, Vec<Output>), GraphError> {
-        let inputs = self.known(name, x, 1)?;
-        let gates: &[&str] = match cell {
-            Cell::Rnn => &["hidden"],
-            Cell::Gru => &["reset", "update", "new"],
-            Cell::Lstm => &["input", "forget", "cell", "output"],
-        };
-        // as in PyTorch: all in ±1/√hidden
-        // fits: a layer's width, exact in f64
-        let recurrent = Init::Uniform { limit: 1.0 / (hidden as f64).sqrt() };
-        let (mut products, mut matrices) = (Vec::new(), Vec::new());
-        for gate in gates {
-            let of = |what: &str| format!("{name}/{gate}/{what}");
-            let weight = self.variable(&of("input"), &[hidden, inputs], glorot(inputs, hidden))?;
-            matrices.push(self.variable(&of("recurrent"), &[hidden, hidden], recurrent)?);
-            // an LSTM starts by keeping what it has: Jozefowicz et al. 2015, §2.2
-            let keeps = cell == Cell::Lstm && *gate == "forget";
-            let init = if keeps { Init::Constant { value: 1.0 } } else { Init::Zeros };
-            let bias = self.variable(&of("bias"), &[hidden], init)?;
-            products.push(self.project(&format!("{node}/{gate}"), x, weight, bias)?);
+/// An error of the graph, in a layer's words.
+fn of_layer(layer: &str, error: GraphError) -> Error {
+    match error {
+        GraphError::Mismatch { op, found, wanted, .. } => {
+            let found: Vec<String> = found.iter().map(Fact::to_string).collect();
+            Error::layer(layer, format!("{op} cannot take ({}): {wanted}", found.join(", ")))
         }
-        let operands = [&products[..], &matrices, states, &[active]].concat();
-        let y = self.add(node, Op::Recurrent { cell }, &operands)?;
-        // fits: a cell has two states at most
-        let state = |state: usize| Output { node: y.node, index: 1 + state as u32 };
-        Ok((y, (0..cell.states()).map(state).collect()))
+        GraphError::InputCount { op, wanted, found, .. } => {
+            Error::layer(layer, format!("{op} takes {wanted} inputs, {found} were given"))
+        }
+        GraphError::Refused { op, found, why, .. } => {
+            let found: Vec<String> = found.iter().map(Fact::to_string).collect();
+            Error::layer(layer, format!("{op} cannot take ({}): {why}", found.join(", ")))
+        }
+        GraphError::Panicked { op, rule, said, .. } => {
+            Error::layer(layer, format!("the {rule} of {op} panicked: {said}"))
+        }
+        GraphError::Shape { source, .. } => Error::layer(layer, source.to_string()),
+        GraphError::DuplicateName { .. } => Error::layer(
+            layer,
+            "a layer or a tensor of the data is called so already; give each a name of its own, or use it again in \
+             shared()",
+        ),
+        GraphError::VariableRedeclared { first, second, .. } => {
+            Error::layer(layer, format!("was declared as {first}, and again as {second}"))
+        }
+        GraphError::UnknownOutput { .. } => {
+            Error::layer(layer, "was given a tensor of another scope")
+        }
+        other => other.into(),
     }
 }

@@ -84,10 +84,12 @@ pub enum SessionError {
     Slab(#[from] SlabError),
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    #[error(
-        "part {part} has {edges} edges that cross or tensors of a group, and no exchange was given"
-    )]
+    #[error("part {part} has {edges} edges that cross, and its session was given no exchange")]
     NoExchange { part: usize, edges: usize },
+    #[error(
+        "'{node}' in part {part} is a collective operation, and its session was given no group to do it in"
+    )]
+    NoGroup { part: usize, node: String },
     #[error("there is no node '{name}' in {task}'s part")]
     NoSuchNode { name: String, task: String },
     #[error("'{name}': {source}")]

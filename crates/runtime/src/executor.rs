@@ -16,7 +16,7 @@ use tensorwire_tensor::TensorSpec;
 
 use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
-use crate::ports::{Exchange, Sending};
+use crate::ports::{Events, Exchange, GroupOps, Ports, Sending};
 use crate::session::SessionOptions;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, Timeline, What};
@@ -35,7 +35,7 @@ pub struct Counters {
     /// Times a Recv was asked whether its tensor is there, and how often it was not.
     pub polls: u64,
     pub poll_misses: u64,
-    /// Times there was nothing to do but wait for the exchange.
+    /// Times there was nothing to do but wait for an event.
     pub waits: u64,
     /// Time lost: in polls that found nothing, and blocked in waits.
     pub poll_ns: u64,
@@ -72,7 +72,9 @@ struct Flight {
 
 pub(crate) struct Executor {
     kernels: Arc<Kernels>,
+    events: Option<Box<dyn Events>>,
     exchange: Option<Box<dyn Exchange>>,
+    group: Option<Box<dyn GroupOps>>,
     options: SessionOptions,
     /// Kernels are as good as done when their turn comes.
     pub(crate) leaves_out_kernels: bool,
@@ -81,13 +83,13 @@ pub(crate) struct Executor {
     epochs: Vec<u64>,
     edge_names: Vec<String>,
     ready: VecDeque<NodeId>,
-    /// By node: is it a Send or a group's, or does such a one wait for it?
+    /// By node: true if it is a Send or a collective operation, or feeds one.
     urgent: Vec<bool>,
     flights: HashMap<EdgeId, Flight>,
     finished: Vec<EdgeId>,
-    /// What a group does, and since when.
-    collecting: HashMap<NodeId, u64>,
-    collected: Vec<NodeId>,
+    /// Collective operations under way, and since when.
+    collectives: HashMap<NodeId, u64>,
+    finished_nodes: Vec<NodeId>,
     /// What is to be sent or fetched as soon as the queue has room.
     prepared: HashMap<EdgeId, Tensor>,
     /// When the wait began that nothing has ended yet.
@@ -102,9 +104,13 @@ impl Executor {
         part: usize,
         storage: Storage,
         kernels: Arc<Kernels>,
-        exchange: Option<Box<dyn Exchange>>,
+        ports: Option<Ports>,
         options: SessionOptions,
     ) -> Executor {
+        let (events, exchange, group) = match ports {
+            Some(Ports { events, exchange, group }) => (Some(events), exchange, group),
+            None => (None, None, None),
+        };
         let name =
             |e: &tensorwire_graph::Edge| format!("'{}' from {}", e.name, plan.parts[e.from].task);
         let graph = &plan.parts[part].graph;
@@ -117,7 +123,9 @@ impl Executor {
             graph.ids().map(|id| is_send(&id) || successors[id.index()].iter().any(is_send));
         Executor {
             kernels,
+            events,
             exchange,
+            group,
             options,
             leaves_out_kernels: false,
             workspace: Workspace::new(storage, plan.send_from, options.dynamic_bytes_max),
@@ -127,8 +135,8 @@ impl Executor {
             urgent: urgent.collect(),
             flights: HashMap::new(),
             finished: Vec::new(),
-            collecting: HashMap::new(),
-            collected: Vec::new(),
+            collectives: HashMap::new(),
+            finished_nodes: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
             counters: Counters::default(),
@@ -167,7 +175,7 @@ impl Executor {
                     Turn::NotYet => self.ready.push_back(node),
                 }
             }
-            if self.collect_finished(part, frontier)? || progress {
+            if self.complete_finished(part, frontier)? || progress {
                 self.deadline = None;
                 return Ok(Advance::Progress);
             }
@@ -180,8 +188,8 @@ impl Executor {
     }
 
     fn observe(&mut self) {
-        if let Some(exchange) = &mut self.exchange {
-            exchange.observe();
+        if let Some(events) = &mut self.events {
+            events.observe();
         }
     }
 
@@ -204,10 +212,10 @@ impl Executor {
             Op::Input { .. } => self.fed(part, node),
             Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
             Op::Reshape { .. } => self.view(part, node),
-            Op::Send { edge } | Op::SendDyn { edge } => self.send(part, node, *edge),
-            Op::Recv { edge, .. } => Ok(self.poll(node, *edge)),
-            Op::RecvDyn { edge, .. } => self.receive(node, *edge),
-            Op::AllReduce { .. } | Op::Broadcast { .. } => self.collect(part, node),
+            Op::Send { edge } | Op::SendDynamic { edge } => self.send(part, node, *edge),
+            Op::Recv { edge, .. } => self.poll(node, *edge),
+            Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
+            Op::AllReduce { .. } | Op::Broadcast { .. } => self.collective(part, node),
             _ => self.kernel(part, node),
         }
     }
@@ -244,29 +252,31 @@ impl Executor {
         Ok(Turn::Done)
     }
 
-    fn poll(&mut self, node: NodeId, edge: EdgeId) -> Turn {
+    fn poll(&mut self, node: NodeId, edge: EdgeId) -> Result<Turn, RunError> {
         let start_ns = Clock::now_ns();
-        if !self.has_arrived(edge) {
-            return Turn::NotYet;
+        if !self.has_arrived(edge)? {
+            return Ok(Turn::NotYet);
         }
         self.epochs[edge.index()] += 1;
         let epoch = self.epochs[edge.index()];
         if self.timeline.is_some() {
             self.record(What::Recv { node, epoch }, start_ns, Clock::now_ns());
         }
-        Turn::Done
+        Ok(Turn::Done)
     }
 
-    fn has_arrived(&mut self, edge: EdgeId) -> bool {
+    fn has_arrived(&mut self, edge: EdgeId) -> Result<bool, RunError> {
+        let step = self.counters.steps;
         let epoch = self.epochs[edge.index()] + 1;
         let start_ns = Clock::now_ns();
-        let arrived = self.exchange.as_mut().is_some_and(|e| e.arrived(edge, epoch));
+        let arrived = self.exchange.as_mut().map_or(Ok(false), |e| e.arrived(edge, epoch));
+        let arrived = arrived.map_err(|source| RunError::Exchange { step, source })?;
         self.counters.polls += 1;
         if !arrived {
             self.counters.poll_misses += 1;
             self.counters.poll_ns += Clock::now_ns() - start_ns;
         }
-        arrived
+        Ok(arrived)
     }
 
     /// Learns what was announced, allocates memory for it and starts to read it.
@@ -275,7 +285,7 @@ impl Executor {
         let exchange_error = |source| RunError::Exchange { step, source };
         let epoch = self.epochs[edge.index()] + 1;
         if !self.prepared.contains_key(&edge) {
-            if !self.has_arrived(edge) {
+            if !self.has_arrived(edge)? {
                 return Ok(Turn::NotYet);
             }
             let Some(exchange) = &mut self.exchange else {
@@ -320,7 +330,7 @@ impl Executor {
             return Ok(Turn::NotYet);
         };
         let sending = match (&part.graph.node(node).op, tensor) {
-            (Op::SendDyn { .. }, Some(tensor)) => {
+            (Op::SendDynamic { .. }, Some(tensor)) => {
                 exchange.announce(edge, epoch, &tensor.spec, &tensor.buffer)
             }
             _ => exchange.send(edge, epoch, tensor.map(|tensor| &tensor.buffer)),
@@ -338,30 +348,34 @@ impl Executor {
     }
 
     /// Hands a tensor to the group, in the vector that it is known by there.
-    fn collect(&mut self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
+    fn collective(&mut self, part: &Part, id: NodeId) -> Result<Turn, RunError> {
         let step = self.counters.steps;
         let start_ns = Clock::now_ns();
         let tensor = self.workspace.vector(part, id, step)?;
-        let Some(exchange) = &mut self.exchange else {
+        let Some(group) = &mut self.group else {
             return Ok(Turn::NotYet);
         };
-        let started = exchange.collect(id, &tensor.buffer);
+        let started = group.start(id, &tensor.buffer);
         started.map_err(|source| RunError::Exchange { step, source })?;
-        self.collecting.insert(id, start_ns);
+        self.collectives.insert(id, start_ns);
         Ok(Turn::Started)
     }
 
-    /// Completes what a group has done; true if there was any.
-    fn take_collected(&mut self, part: &Part, frontier: &mut Frontier) -> Result<bool, RunError> {
+    /// Completes the collective operations that are over; returns true if there were any.
+    fn complete_collectives(
+        &mut self,
+        part: &Part,
+        frontier: &mut Frontier,
+    ) -> Result<bool, RunError> {
         let step = self.counters.steps;
-        let Some(exchange) = self.exchange.as_mut().filter(|_| !self.collecting.is_empty()) else {
+        let Some(group) = self.group.as_mut().filter(|_| !self.collectives.is_empty()) else {
             return Ok(false);
         };
-        let collected = exchange.collected(&mut self.collected);
-        collected.map_err(|source| RunError::Exchange { step, source })?;
+        let finished = group.finished(&mut self.finished_nodes);
+        finished.map_err(|source| RunError::Exchange { step, source })?;
         let mut any = false;
-        while let Some(node) = self.collected.pop() {
-            let Some(start_ns) = self.collecting.remove(&node) else { continue };
+        while let Some(node) = self.finished_nodes.pop() {
+            let Some(start_ns) = self.collectives.remove(&node) else { continue };
             if self.timeline.is_some() {
                 self.record(What::Collective(node), start_ns, Clock::now_ns());
             }
@@ -371,26 +385,26 @@ impl Executor {
         Ok(any)
     }
 
-    /// Completes the sends and fetches that are over; true if there were any.
-    fn collect_finished(&mut self, part: &Part, frontier: &mut Frontier) -> Result<bool, RunError> {
+    /// Completes the sends, fetches and collective operations that are over; returns true if there were any.
+    fn complete_finished(
+        &mut self,
+        part: &Part,
+        frontier: &mut Frontier,
+    ) -> Result<bool, RunError> {
         let step = self.counters.steps;
-        let collected = self.take_collected(part, frontier)?;
-        if self.flights.is_empty() {
-            return Ok(collected);
-        }
-        let Some(exchange) = &mut self.exchange else {
-            return Ok(collected);
+        let mut any = self.complete_collectives(part, frontier)?;
+        let Some(exchange) = self.exchange.as_mut().filter(|_| !self.flights.is_empty()) else {
+            return Ok(any);
         };
         let finished = exchange.finished(&mut self.finished);
         finished.map_err(|source| RunError::Exchange { step, source })?;
-        let mut any = collected;
         while let Some(edge) = self.finished.pop() {
             let Some(Flight { node, start_ns, tensor }) = self.flights.remove(&edge) else {
                 continue;
             };
             let epoch = self.epochs[edge.index()];
             let mut what = What::Send { node, epoch };
-            if let (Op::RecvDyn { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
+            if let (Op::RecvDynamic { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
                 self.workspace.hold(part, node.into(), tensor);
                 what = What::Recv { node, epoch };
             }
@@ -412,7 +426,7 @@ impl Executor {
         let step = self.counters.steps;
         let patience = self.options.step_deadline;
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
-        if deadline.passed() || self.exchange.is_none() {
+        if deadline.passed() || self.events.is_none() {
             let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
             return Err(RunError::Stalled { step, waited_s, missing: self.missing(part) });
         }
@@ -428,12 +442,12 @@ impl Executor {
     /// Blocks until something may have changed since the last turn that did something, or `until`.
     pub(crate) fn wait_until(&mut self, until: Deadline) -> Result<(), RunError> {
         let step = self.counters.steps;
-        let Some(exchange) = &mut self.exchange else {
+        let Some(events) = &mut self.events else {
             return Ok(());
         };
         self.counters.waits += 1;
         let start_ns = Clock::now_ns();
-        let waited = exchange.wait(until);
+        let waited = events.wait(until);
         let end_ns = Clock::now_ns();
         self.counters.wait_ns += end_ns - start_ns;
         self.record(What::Wait, start_ns, end_ns);
@@ -444,7 +458,7 @@ impl Executor {
     fn missing(&self, part: &Part) -> String {
         let name = |node: NodeId| part.graph.node(node).name.clone();
         let waiting = self.ready.iter().map(|node| match part.graph.node(*node).op {
-            Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } => {
+            Op::Recv { edge, .. } | Op::RecvDynamic { edge, .. } => {
                 self.edge_names[edge.index()].clone()
             }
             ref op if op.is_send() => format!("room in the queue for '{}'", name(*node)),
@@ -452,8 +466,9 @@ impl Executor {
         });
         let sends =
             self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
-        let group = self.collecting.keys().map(|node| format!("the group's '{}'", name(*node)));
-        let mut missing: Vec<String> = waiting.chain(sends).chain(group).collect();
+        let collectives =
+            self.collectives.keys().map(|node| format!("the group's '{}'", name(*node)));
+        let mut missing: Vec<String> = waiting.chain(sends).chain(collectives).collect();
         let more = missing.len().saturating_sub(4);
         missing.truncate(4);
         let list = missing.join(", ");

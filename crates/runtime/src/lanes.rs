@@ -24,8 +24,7 @@ pub fn share_memory<'a>(part: &Part, mut lanes: impl Iterator<Item = &'a mut Sto
     let Some(first) = lanes.next() else { return };
     let mut shared: Vec<NodeId> = Vec::new();
     for (id, node) in part.graph.nodes() {
-        let is_view =
-            matches!(node.op, Op::Reshape { .. }) && shared.contains(&node.inputs[0].node);
+        let is_view = node.op.is_view() && shared.contains(&node.inputs[0].node);
         if is_view || matches!(node.op, Op::Variable { .. }) {
             shared.push(id);
         }

@@ -20,7 +20,7 @@ pub use error::{AllocError, ConnectError, ExchangeError, RunError, SessionError}
 pub use executor::{Advance, Counters};
 pub use lanes::{run_lanes, share_memory, share_variables};
 pub use one_sided::{OneSided, OneSidedOptions, Opening};
-pub use ports::{Exchange, Sending};
+pub use ports::{Events, Exchange, GroupOps, Ports, Sending};
 pub use session::{Session, SessionOptions};
 pub use storage::Storage;
 pub use timeline::{Event, Timeline, What};

@@ -20,7 +20,7 @@ use tensorwire_memory::{Buffer, Loan, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
-use crate::ports::{Exchange, Sending};
+use crate::ports::{Events, Exchange, Ports, Sending};
 use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
@@ -48,7 +48,6 @@ pub struct OneSided {
     /// Peers' memory that dynamic tensors were found in, by peer and key.
     opened: HashMap<(Rank, u64), RemoteRegion>,
     completions: Completions,
-    ticket: Ticket,
 }
 
 /// An edge that this part sends.
@@ -100,7 +99,6 @@ impl OneSided {
         outbound: HashMap<EdgeId, Outbound>,
         inbound: HashMap<EdgeId, Inbound>,
     ) -> OneSided {
-        let ticket = fabric.ticket();
         let lane = regions[0].clone();
         let regions = regions.into_iter().map(|region| (region.slab().address(), region));
         OneSided {
@@ -114,7 +112,6 @@ impl OneSided {
             flights: BTreeMap::new(),
             opened: HashMap::new(),
             completions,
-            ticket,
         }
     }
 
@@ -132,20 +129,13 @@ impl OneSided {
         region.expect("the executor sends from and fetches into registered memory only")
     }
 
-    fn check_peers(&self) -> Result<(), ExchangeError> {
-        match self.fabric.fault() {
-            None => Ok(()),
-            Some(fault) => Err(fault.into()),
-        }
-    }
-
     /// What a refused post means: ask again, or an error.
     fn refused(&self, name: &str, peer: Rank, source: PostError) -> Result<Sending, ExchangeError> {
         if let PostError::Full { .. } = source {
             return Ok(Sending::Full);
         }
         // the first fault says more than what it made of our post
-        self.check_peers()?;
+        check_peers(&self.fabric)?;
         Err(ExchangeError::Post { edge: name.to_string(), peer, source })
     }
 
@@ -253,8 +243,9 @@ impl Exchange for OneSided {
         Ok(sending)
     }
 
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
-        self.inbound.get(&edge).is_some_and(|inbound| self.fabric.arrived(inbound.slot) >= epoch)
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
+        let slot = self.inbound.get(&edge).map(|inbound| inbound.slot);
+        Ok(slot.is_some_and(|slot| self.fabric.arrived(slot) >= epoch))
     }
 
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
@@ -349,14 +340,35 @@ impl Exchange for OneSided {
     fn free(&mut self, slab: &Slab) {
         self.regions.remove(&slab.address());
     }
+}
 
+/// What happens on a fabric, as a source of [`Events`].
+#[derive(Debug)]
+struct FabricEvents {
+    fabric: Fabric,
+    observed: Ticket,
+}
+
+impl Events for FabricEvents {
     fn observe(&mut self) {
-        self.ticket = self.fabric.ticket();
+        self.observed = self.fabric.ticket();
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        self.check_peers()?;
-        self.fabric.wait(self.ticket, deadline);
-        self.check_peers()
+        check_peers(&self.fabric)?;
+        self.fabric.wait(self.observed, deadline);
+        check_peers(&self.fabric)
+    }
+}
+
+fn check_peers(fabric: &Fabric) -> Result<(), ExchangeError> {
+    fabric.fault().map_or(Ok(()), |fault| Err(fault.into()))
+}
+
+impl From<OneSided> for Ports {
+    /// The ports of a session whose edges all cross here.
+    fn from(exchange: OneSided) -> Ports {
+        let (fabric, observed) = (exchange.fabric.clone(), exchange.fabric.ticket());
+        Ports::new(FabricEvents { fabric, observed }).with_exchange(exchange)
     }
 }

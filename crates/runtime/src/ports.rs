@@ -1,5 +1,6 @@
-//! What the runtime needs of the outside. Adapters fit the fabric (and, for the baselines, RPC) to it,
-//! so that how tensors are exchanged is one field of a configuration.
+//! What a session needs of the outside: somewhere to exchange the tensors of its edges, a group to reduce vectors
+//! with, and one source of events to wait on. Adapters fit the fabric, a store, messages and groups of processes to
+//! these ports, so that how tensors are exchanged is one field of a configuration.
 
 use tensorwire_base::Deadline;
 use tensorwire_graph::{EdgeId, NodeId};
@@ -7,6 +8,55 @@ use tensorwire_memory::{Buffer, Slab};
 use tensorwire_tensor::TensorSpec;
 
 use crate::error::ExchangeError;
+
+/// The ports of one session, each optional, and the source of events that serves them all.
+pub struct Ports {
+    pub(crate) events: Box<dyn Events>,
+    pub(crate) exchange: Option<Box<dyn Exchange>>,
+    pub(crate) group: Option<Box<dyn GroupOps>>,
+}
+
+impl Ports {
+    /// No port yet. `events` reports news of every port that is added.
+    pub fn new(events: impl Events + 'static) -> Ports {
+        Ports { events: Box::new(events), exchange: None, group: None }
+    }
+
+    /// Exchanges the tensors of edges by `exchange`.
+    #[must_use]
+    pub fn with_exchange(mut self, exchange: impl Exchange + 'static) -> Ports {
+        self.exchange = Some(Box::new(exchange));
+        self
+    }
+
+    /// Does collective operations by `group`.
+    #[must_use]
+    pub fn with_group(mut self, group: impl GroupOps + 'static) -> Ports {
+        self.group = Some(Box::new(group));
+        self
+    }
+}
+
+impl std::fmt::Debug for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ports")
+            .field("exchange", &self.exchange.is_some())
+            .field("group", &self.group.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where the news of a session's ports comes from: an event at any of them ends a wait.
+pub trait Events: Send {
+    /// Takes note of this moment; [`Events::wait`] returns once anything has happened after it.
+    fn observe(&mut self);
+
+    /// Waits until something may have changed since [`Events::observe`], or until the deadline.
+    ///
+    /// # Errors
+    /// When a peer is lost.
+    fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError>;
+}
 
 /// Whether a send or a fetch was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +67,14 @@ pub enum Sending {
     Full,
 }
 
-/// Sends and receives tensors along the edges of a plan. Calls never block but [`Exchange::wait`], and
-/// [`Exchange::fetch`] where the sender's memory is seen for the first time. `epoch` counts the
-/// tensors of an edge from 1.
+/// Sends and receives tensors along the edges of a plan. No call blocks, except [`Exchange::fetch`] where the
+/// sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
 pub trait Exchange: Send {
-    /// Starts sending `tensor` (none: no bytes, only the news) along an edge whose size is known. It is
+    /// Starts sending `tensor` (none: no bytes, only the signal) along an edge whose size is known. It is
     /// over when the tensor may be written again as far as the exchange is concerned.
+    ///
+    /// # Errors
+    /// When the tensor cannot be sent, or a peer is lost. So everywhere below.
     fn send(
         &mut self,
         edge: EdgeId,
@@ -40,13 +92,13 @@ pub trait Exchange: Send {
         tensor: &Buffer,
     ) -> Result<Sending, ExchangeError>;
 
-    /// Is the tensor of this epoch there to be read, whole? Of a dynamic edge: is it announced?
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool;
+    /// Returns true once the whole tensor of this epoch can be read; of a dynamic edge, once it is announced.
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError>;
 
-    /// What was announced on a dynamic edge for an epoch that has arrived.
+    /// Returns what was announced on a dynamic edge for an epoch that has arrived.
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError>;
 
-    /// Starts reading the tensor that [`Exchange::announced`] told of into memory of its size.
+    /// Starts reading the tensor that [`Exchange::announced`] described into memory of its size.
     fn fetch(
         &mut self,
         edge: EdgeId,
@@ -55,35 +107,32 @@ pub trait Exchange: Send {
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError>;
 
-    /// In this run nothing reads any more what came over an edge.
+    /// Takes note that nothing reads what came over an edge any more in this run.
     fn released(&mut self, _edge: EdgeId) {}
-
-    /// Starts what the members of a group do together with one vector each, in place: an all-reduce's or a
-    /// broadcast's, which is node `node` of this part. It is over when [`Exchange::collected`] names the node;
-    /// until then the tensor is the group's.
-    fn collect(&mut self, node: NodeId, _tensor: &Buffer) -> Result<(), ExchangeError> {
-        let what = format!("node {} is a group's, and there is no group here", node.0);
-        Err(ExchangeError::Other { peer: None, what })
-    }
-
-    /// Appends the nodes that were started by [`Exchange::collect`] and are over to `collected`.
-    fn collected(&mut self, _collected: &mut Vec<NodeId>) -> Result<(), ExchangeError> {
-        Ok(())
-    }
 
     /// Appends the edges whose send or fetch is over to `finished`.
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;
 
-    /// Memory that tensors can be sent from and fetched into, until it is given to
+    /// Allocates memory that tensors can be sent from and fetched into, until it is given to
     /// [`Exchange::free`].
     fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError>;
 
     /// Forgets memory of [`Exchange::alloc`], of which nothing is lent.
     fn free(&mut self, slab: &Slab);
+}
 
-    /// Takes note of this moment; [`Exchange::wait`] returns if anything happened after it.
-    fn observe(&mut self);
+/// Collective operations of the group that a session's process belongs to. No call blocks.
+pub trait GroupOps: Send {
+    /// Starts what all members do together, each with one vector, in place: the all-reduce or broadcast that is
+    /// `node` of this part. Until [`GroupOps::finished`] names the node, the tensor is the group's.
+    ///
+    /// # Errors
+    /// When the group does not know the node, or a member is lost.
+    fn start(&mut self, node: NodeId, tensor: &Buffer) -> Result<(), ExchangeError>;
 
-    /// Waits until something may have changed since [`Exchange::observe`], or until the deadline.
-    fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError>;
+    /// Appends the nodes whose operation is over to `finished`.
+    ///
+    /// # Errors
+    /// When a member is lost.
+    fn finished(&mut self, finished: &mut Vec<NodeId>) -> Result<(), ExchangeError>;
 }

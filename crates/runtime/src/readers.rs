@@ -23,7 +23,7 @@ impl Readers {
         let mut reads = HashMap::new();
         for &id in nodes {
             let node = part.graph.node(id);
-            if matches!(node.op, Op::Reshape { .. }) {
+            if node.op.is_view() {
                 continue;
             }
             let mut read: Vec<usize> = Vec::new();
@@ -69,7 +69,7 @@ fn received(part: &Part, mut output: Output) -> Option<EdgeId> {
         let node = part.graph.node(output.node);
         match node.op {
             Op::Recv { edge, .. } => return Some(edge),
-            Op::Reshape { .. } => output = *node.inputs.first()?,
+            ref op if op.is_view() => output = *node.inputs.first()?,
             _ => return None,
         }
     }

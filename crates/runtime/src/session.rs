@@ -1,19 +1,19 @@
-//! A session: one part of a plan with its memory, its kernels and its exchange; runs it again and again.
+//! A session: one part of a plan with its memory, its kernels and its ports; runs it again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::Deadline;
-use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, Plan, RunId};
+use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::Kernels;
-use tensorwire_memory::{CopyCounter, ReadGuard, WriteGuard};
+use tensorwire_memory::{Copies, ReadGuard, WriteGuard};
 use tensorwire_tensor::{Dim, TensorSpec};
 
 use crate::dynamic::LaneUse;
 use crate::error::{RunError, SessionError};
 use crate::executor::{Advance, Counters, Executor};
 use crate::frontier::Frontier;
-use crate::ports::Exchange;
+use crate::ports::Ports;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::Timeline;
 
@@ -40,27 +40,22 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session for `plan.parts[part]`. `exchange` may be none where nothing crosses.
+    /// Makes a session for `plan.parts[part]`. `ports` may be none where nothing crosses.
     ///
     /// # Errors
-    /// When edges cross and there is no exchange.
+    /// When edges cross and there is no exchange; when a node is a collective operation and there is no group.
     pub fn new(
         plan: &Plan,
         part: usize,
         storage: Storage,
         kernels: Arc<Kernels>,
-        exchange: Option<Box<dyn Exchange>>,
+        ports: Option<Ports>,
         options: SessionOptions,
     ) -> Result<Session, SessionError> {
-        let crossing = plan.edges.iter().filter(|e| e.from == part || e.to == part).count();
-        let of_group = |(_, node): &(NodeId, &Node)| node.op.vector().is_some();
-        let edges = crossing + plan.parts[part].graph.nodes().filter(of_group).count();
-        if edges > 0 && exchange.is_none() {
-            return Err(SessionError::NoExchange { part, edges });
-        }
         let here = plan.parts[part].clone();
+        check_ports(plan, part, ports.as_ref())?;
         let frontiers = plan.runs.iter().map(|r| Frontier::new(&here, &r.nodes[part])).collect();
-        let executor = Executor::new(plan, part, storage, kernels, exchange, options);
+        let executor = Executor::new(plan, part, storage, kernels, ports, options);
         Ok(Session { part: here, frontiers, executor, run: RunId(0) })
     }
 
@@ -199,8 +194,10 @@ impl Session {
         self.executor.counters
     }
 
-    /// The bytes that the runtime itself copied.
-    pub fn copies(&self) -> &CopyCounter {
+    /// Returns the bytes that the session itself copied: all of them for [`CopyPurpose::Staging`].
+    ///
+    /// [`CopyPurpose::Staging`]: tensorwire_memory::CopyPurpose::Staging
+    pub fn copies(&self) -> &Copies {
         &self.executor.workspace.copies
     }
 
@@ -238,6 +235,21 @@ impl Session {
 
     fn name(&self, output: Output) -> String {
         self.part.graph.node(output.node).name.clone()
+    }
+}
+
+/// Fails if `plan.parts[part]` needs a port that is not there.
+fn check_ports(plan: &Plan, part: usize, ports: Option<&Ports>) -> Result<(), SessionError> {
+    let edges = plan.edges.iter().filter(|e| e.from == part || e.to == part).count();
+    if edges > 0 && ports.is_none_or(|ports| ports.exchange.is_none()) {
+        return Err(SessionError::NoExchange { part, edges });
+    }
+    let mut nodes = plan.parts[part].graph.nodes();
+    match nodes.find(|(_, node)| node.op.vector().is_some()) {
+        Some((_, node)) if ports.is_none_or(|ports| ports.group.is_none()) => {
+            Err(SessionError::NoGroup { part, node: node.name.clone() })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -40,7 +40,7 @@ pub fn flops(graph: &Graph, id: NodeId) -> f64 {
 
 /// Work of a node, in operations: its own, or those of the time in which its operands are moved.
 pub fn work(graph: &Graph, id: NodeId) -> f64 {
-    if !computes(&graph.node(id).op) {
+    if !graph.node(id).op.is_computed() {
         return 0.0;
     }
     let node = graph.node(id);
@@ -49,13 +49,6 @@ pub fn work(graph: &Graph, id: NodeId) -> f64 {
     let changed: f64 =
         node.inputs.iter().take(node.op.mutated_inputs()).map(|v| bytes(graph.fact(*v))).sum();
     flops(graph, id).max(BALANCE * (inputs + outputs + changed))
-}
-
-/// Does a node take any time?
-pub(crate) fn computes(op: &Op) -> bool {
-    let is_state = matches!(op, Op::Input { .. } | Op::Variable { .. });
-    let is_elsewhere = op.edge().is_some() || op.vector().is_some();
-    !is_state && !is_elsewhere && !matches!(op, Op::NoOp | Op::Reshape { .. })
 }
 
 /// Bytes of a tensor, as far as its dimensions are known.

@@ -3,7 +3,10 @@
 use std::fmt;
 
 /// Element type of a tensor. The discriminant is the code used on the wire and in files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum DType {
     F32 = 1,

@@ -13,9 +13,10 @@ use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::kvstore::proto::Mode;
 use tensorwire::kvstore::{Key, KvServer, KvWorker, ServerLoad, ValueSpec};
 use tensorwire::launch::{
-    Assignment, Hosts, JobSpec, Member, Peers, StoreJob, Transport, Update, WireOptions, launch,
+    Assignment, JobSpec, Member, Messages, Peers, StoreJob, Transport, Update, WireOptions, launch,
 };
 use tensorwire::memory::Buffer;
+use tensorwire::nn::Optimizer;
 use tensorwire::tensor::DType;
 use tensorwire::train::{
     SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules, StoreWire, open_store,
@@ -43,31 +44,30 @@ fn main() -> Outcome {
     }
     let path = std::env::temp_dir().join(format!("tensorwire-kvstore-{}", std::process::id()));
     let job = JobSpec {
-        program: std::env::current_exe()?,
         arguments: vec!["member".to_string()],
-        kind: "kvstore".to_string(),
-        roles: JOB.roles(),
-        payload: path.to_string_lossy().into(),
-        hosts: Hosts::default(),
-        gathering: None,
-        run_with_parent: Vec::new(),
-        verbs: None,
-        listen: None,
         store: Some(JOB),
-        liveness: Duration::from_secs(5),
-        interrupt: Arc::default(),
+        ..JobSpec::new(std::env::current_exe()?, "kvstore", JOB.roles()).with_payload(&path)?
     };
     // members have no terminal: what they tell comes here
     let roles = JOB.roles();
-    launch(&job, &mut |update| match update {
+    launch::<Words>(&job, &mut |update| match update {
         Update::Started { rank, pid } => println!("{} is process {pid}", roles[rank.index()]),
         Update::Progress { rank, value, .. } => {
-            println!("{}: {}", roles[rank.index()], value.as_str().unwrap_or_default());
+            println!("{}: {value}", roles[rank.index()]);
         }
         _ => {}
     })?;
     println!("all have left");
     Ok(())
+}
+
+/// What the members say: a line now and then, and a last one.
+struct Words;
+
+impl Messages for Words {
+    type Progress = String;
+    type Record = ();
+    type Report = String;
 }
 
 /// One process of the job.
@@ -107,7 +107,7 @@ fn part(member: &Member) -> Outcome {
         StoreEnd::Server(server) => serve(*server)?,
         StoreEnd::Worker(store) => work(member, *store)?,
     }
-    Ok(member.finish("done".into())?)
+    Ok(member.finish("done")?)
 }
 
 fn serve(mut server: KvServer) -> Outcome {
@@ -145,7 +145,8 @@ fn begin(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
         first.push(tensor(store, spec, 1.0)?);
     }
     if number == 0 {
-        let ticket = store.set_optimizer(&StoreRules::all(StoreRule::Sgd { rate: 0.5 }).to_bytes());
+        let ticket = store
+            .set_optimizer(&StoreRules::all(StoreRule::Optimizer(Optimizer::sgd(0.5))).to_bytes());
         store.wait(ticket, soon())?;
     }
     let ticket = store.init(&all, (number == 0).then_some(&first))?;
@@ -154,7 +155,7 @@ fn begin(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
         if number == 0 {
             let line =
                 format!("server {server} has {bytes} bytes: {whole} values, parts of {parts}");
-            member.progress(line.into())?;
+            member.progress(line)?;
         }
     }
     Ok(())
@@ -171,7 +172,7 @@ fn push_and_pull(member: &Member, store: &mut KvWorker, number: u32) -> Outcome 
     let ticket = store.pushpull(&[BIAS.0, WEIGHTS.0], &pushed, &pulled, 0)?;
     store.wait(ticket, soon())?;
     let found = values(&pulled[0][0])?;
-    Ok(member.progress(format!("pushed {gradient} everywhere, pulled {found:?}").into())?)
+    Ok(member.progress(format!("pushed {gradient} everywhere, pulled {found:?}"))?)
 }
 
 /// Some rows of the table: both workers push row 3, the second one row 4 too.
@@ -185,7 +186,7 @@ fn push_rows(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
     store.wait(ticket, soon())?;
     let found: Vec<f32> = values(&into)?.into_iter().step_by(columns).collect();
     let line = format!("pushed rows {rows:?}, rows 3, 4 and 5 start with {found:?}");
-    Ok(member.progress(line.into())?)
+    Ok(member.progress(line)?)
 }
 
 /// What our function counted, and the servers' state as files.
@@ -193,14 +194,14 @@ fn count_and_save(member: &Member, store: &mut KvWorker) -> Outcome {
     let ticket = store.call(0, TALLY, &[]);
     store.wait(ticket, soon())?;
     let body = store.returned(ticket).unwrap_or_default();
-    member.progress(format!("server 0 counted {}", String::from_utf8_lossy(&body)).into())?;
+    member.progress(format!("server 0 counted {}", String::from_utf8_lossy(&body)))?;
     let path: String = member.payload()?;
     let ticket = store.save(&path);
     store.wait(ticket, soon())?;
     for server in 0..JOB.servers as usize {
         let file = SnapshotFiles::path(server, &path);
         let bytes = std::fs::metadata(&file)?.len();
-        member.progress(format!("server {server} saved {bytes} bytes").into())?;
+        member.progress(format!("server {server} saved {bytes} bytes"))?;
         std::fs::remove_file(&file)?;
     }
     Ok(())

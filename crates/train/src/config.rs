@@ -2,20 +2,20 @@
 //! value reaches every member.
 
 mod clients;
+mod defaults;
 mod exchange;
 mod tuned;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::GraphError;
-use tensorwire_graph::Rule;
+use tensorwire_nn::Optimizer;
 use tensorwire_tensor::DType;
-use tensorwire_zoo::MismatchError;
-use tensorwire_zoo::data::DataError;
 
 use crate::topology::Topology;
 use crate::weights::WeightsError;
@@ -82,17 +82,6 @@ impl Strategy {
     }
 }
 
-/// How a variable is changed (`--optimizer`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OptimizerChoice {
-    Sgd,
-    Momentum,
-    #[serde(rename = "adagrad")]
-    AdaGrad,
-    Adam,
-}
-
 /// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -101,6 +90,17 @@ pub enum FloatType {
     F32,
     F64,
     Bf16,
+}
+
+impl FloatType {
+    /// As `--dtype` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            FloatType::F32 => "f32",
+            FloatType::F64 => "f64",
+            FloatType::Bf16 => "bf16",
+        }
+    }
 }
 
 impl From<FloatType> for DType {
@@ -122,7 +122,7 @@ pub enum Schedule {
 }
 
 /// What only a key-value store can do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreConfig {
     /// How many steps the fastest worker may be ahead of the slowest ([`Strategy::DistAsgd`]); none: any.
     pub max_delay: Option<u64>,
@@ -135,7 +135,7 @@ pub struct StoreConfig {
     pub checkpoint_every: u64,
 }
 
-/// A training job.
+/// A training job. What is not said is as the default has it: `TrainConfig { workers: 3, ..TrainConfig::default() }`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainConfig {
     pub model: String,
@@ -166,9 +166,8 @@ pub struct TrainConfig {
     /// Workers do everything but arithmetic, to measure what is left; servers do all.
     #[serde(default)]
     pub leave_out_kernels: bool,
-    pub optimizer: OptimizerChoice,
-    pub rate: f64,
-    pub momentum: f64,
+    /// How a variable is changed, given the mean gradient of a step.
+    pub optimizer: Optimizer,
     pub dtype: FloatType,
     pub seed: u64,
     /// Threads of each process; none: each host's cores shared among its workers.
@@ -180,8 +179,14 @@ pub struct TrainConfig {
     /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
     /// where the other hosts reach it.
     pub listen: Option<SocketAddr>,
-    /// A process that says nothing for this long is taken for dead, in milliseconds.
+    /// The job ends within this long when one of its processes dies or stops, in milliseconds.
     pub deadline_ms: u64,
+    /// Longest that a step waits for peers that are alive, in milliseconds.
+    #[serde(default = "defaults::step_deadline_ms")]
+    pub step_deadline_ms: u64,
+    /// Most memory that tensors whose size is known only when they exist may take in each arena of a process, in bytes.
+    #[serde(default = "defaults::dynamic_bytes_max")]
+    pub dynamic_bytes_max: usize,
 }
 
 /// What to trace, and where to (`--trace`, `--trace-steps`).
@@ -203,13 +208,23 @@ pub enum Kernels {
     Reference,
 }
 
+impl Kernels {
+    /// As `--kernels` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernels::Auto => "auto",
+            Kernels::Cpu => "cpu",
+            Kernels::OneDnn => "onednn",
+            Kernels::Reference => "reference",
+        }
+    }
+}
+
 /// What is wrong with a configuration: the user's mistake, and how to mend it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("--kernels: {0}")]
     Kernels(#[from] tensorwire_kernels::OpenError),
-    #[error("there is no model '{found}'; known models: {known}")]
-    UnknownModel { found: String, known: String },
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
     #[error("{option} must be {range}, not {found}")]
@@ -219,9 +234,12 @@ pub enum ConfigError {
     )]
     TooManyServers { servers: u32, variables: usize, model: String },
     #[error(
-        "{processes} processes are more than this program starts on one machine (at most {most}); lower --workers or --servers"
+        "{processes} processes on {host} are more than this program starts on one machine (at most {most}); lower \
+         --workers or --servers, or name more machines in --hosts"
     )]
-    TooManyProcesses { processes: u64, most: u64 },
+    TooManyProcesses { processes: u64, most: u64, host: String },
+    #[error("{option} changes nothing here: it is for {used_by}; leave it out")]
+    Unused { option: &'static str, used_by: &'static str },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
     #[error("{option} is of a key-value store; give it with --strategy {with}")]
@@ -293,10 +311,9 @@ pub enum ConfigError {
     SaveElsewhere { host: String },
     #[error("{0}")]
     Hosts(#[from] HostsError),
+    /// The model, the data, or both together.
     #[error("{0}")]
-    Data(#[from] DataError),
-    #[error("{0}")]
-    Mismatch(#[from] MismatchError),
+    Workload(#[from] tensorwire_nn::Error),
     #[error("{0}")]
     Weights(#[from] WeightsError),
     #[error(
@@ -315,19 +332,20 @@ pub enum ConfigError {
         "so many batches take {needed} of memory, {available} are available; lower --steps or --batch"
     )]
     TooManyBatches { needed: String, available: String },
+    #[error("the data have no end, and so no epochs; say for how many steps to train (--steps)")]
+    EndlessEpochs,
     #[error("the data changed while the job started; start it again")]
     DataChanged,
     #[error("{0}")]
     Graph(#[from] GraphError),
 }
 
-/// What PyTorch takes.
-const ADAGRAD_EPSILON: f64 = 1e-10;
-/// Kingma and Ba 2015, algorithm 1.
-const ADAM_BETAS: (f64, f64) = (0.9, 0.999);
-const ADAM_EPSILON: f64 = 1e-8;
-/// Each process holds descriptors and memory of every other; beyond this one host is no cluster.
-const PROCESSES_MAX: u64 = 256;
+/// Each process of a host holds descriptors and memory of every other; beyond this one host is no cluster.
+const PROCESSES_PER_HOST_MAX: u64 = 256;
+/// A step that waits longer for a peer that is alive waits in vain.
+const STEP_DEADLINE_MS_MAX: u64 = 7 * 24 * 3_600_000;
+/// The smallest page that an arena for tensors of unknown size begins with.
+const DYNAMIC_BYTES_MIN: usize = 1 << 20;
 /// More than that no viewer shows with ease.
 const TRACE_STEPS_MAX: u64 = 1000;
 /// More threads than any host has cores help nobody.
@@ -366,16 +384,28 @@ impl TrainConfig {
             return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
-        if !(self.rate.is_finite() && self.rate > 0.0) {
-            return Err(out_of_range("--lr", "a positive number", self.rate));
-        }
-        if !(0.0..1.0).contains(&self.momentum) {
-            return Err(out_of_range("--momentum", "from 0 to below 1", self.momentum));
+        if let Err((parameter, range, found)) = self.optimizer.check() {
+            let option = match parameter {
+                "rate" => "--lr",
+                "momentum" => "--momentum",
+                other => other,
+            };
+            return Err(out_of_range(option, range, found));
         }
         if !(1000..=3_600_000).contains(&self.deadline_ms) {
             // fits: shown to a person
             let seconds = self.deadline_ms as f64 / 1000.0;
             return Err(out_of_range("--deadline", "from 1 to 3600 seconds", seconds));
+        }
+        if !(1000..=STEP_DEADLINE_MS_MAX).contains(&self.step_deadline_ms) {
+            // fits: shown to a person
+            let seconds = self.step_deadline_ms as f64 / 1000.0;
+            return Err(out_of_range("--step-deadline", "from 1 to 604800 seconds", seconds));
+        }
+        if self.dynamic_bytes_max < DYNAMIC_BYTES_MIN {
+            // fits: shown to a person
+            let found = self.dynamic_bytes_max as f64;
+            return Err(out_of_range("--dynamic-memory", "at least 1 MiB", found));
         }
         if let Some(threads) = self.threads.filter(|threads| *threads > THREADS_MAX) {
             // fits: shown to a person
@@ -386,9 +416,10 @@ impl TrainConfig {
             // fits: shown to a person
             return Err(out_of_range("--trace-steps", "from 1 to 1000", steps as f64));
         }
-        let processes = u64::from(self.workers) + u64::from(self.topology().servers);
-        if self.strategy != Strategy::Local && processes > PROCESSES_MAX {
-            return Err(ConfigError::TooManyProcesses { processes, most: PROCESSES_MAX });
+        let (host, processes) = self.hosts.fullest(self.topology().world());
+        if processes > PROCESSES_PER_HOST_MAX {
+            let (host, most) = (host.to_string(), PROCESSES_PER_HOST_MAX);
+            return Err(ConfigError::TooManyProcesses { processes, most, host });
         }
         self.check_store()?;
         self.check_clients()?;
@@ -463,20 +494,6 @@ impl TrainConfig {
         }
     }
 
-    /// How a variable is changed.
-    pub fn rule(&self) -> Rule {
-        let TrainConfig { rate, momentum, .. } = *self;
-        match self.optimizer {
-            OptimizerChoice::Sgd => Rule::Sgd { rate },
-            OptimizerChoice::Momentum => Rule::Momentum { rate, momentum },
-            OptimizerChoice::AdaGrad => Rule::AdaGrad { rate, epsilon: ADAGRAD_EPSILON },
-            OptimizerChoice::Adam => {
-                let (beta1, beta2) = ADAM_BETAS;
-                Rule::Adam { rate, beta1, beta2, epsilon: ADAM_EPSILON }
-            }
-        }
-    }
-
     /// The strategy with its numbers.
     pub fn topology(&self) -> Topology {
         Topology::of(self)
@@ -502,8 +519,13 @@ impl TrainConfig {
 
     /// How long a silent process is believed to be alive: long enough for a busy machine, short
     /// enough to end the job within the deadline.
-    pub fn liveness_ms(&self) -> u64 {
-        self.deadline_ms * 6 / 10
+    pub fn liveness(&self) -> Duration {
+        Duration::from_millis(self.deadline_ms * 6 / 10)
+    }
+
+    /// Longest that a step waits for peers that are alive.
+    pub fn step_deadline(&self) -> Duration {
+        Duration::from_millis(self.step_deadline_ms)
     }
 }
 
@@ -511,17 +533,66 @@ impl TrainConfig {
 pub(crate) mod tests {
     use super::*;
 
-    /// A job of two workers and two servers.
+    /// A step of two workers and two servers.
     pub(crate) fn config() -> TrainConfig {
-        let config = serde_json::json!({
-            "model": "mlp", "data": "digits", "strategy": "ps", "workers": 2, "servers": 2,
-            "asynchronous": false, "transport": "auto", "exchange": "zero-copy", "batch": 8,
-            "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": Hosts::default(),
-            "schedule": {"steps": 1}, "optimizer": "sgd", "rate": 0.1, "momentum": 0.0, "dtype": "f32",
-            "seed": 1,
-            "threads": null, "kernels": "auto", "load": null, "save": null, "trace": null,
-            "listen": "127.0.0.1:0", "deadline_ms": 10000,
-        });
-        serde_json::from_value(config).unwrap()
+        TrainConfig {
+            batch: 8,
+            schedule: Schedule::Steps(1),
+            optimizer: Optimizer::sgd(0.1),
+            ..TrainConfig::default()
+        }
+    }
+
+    fn refusal(config: &TrainConfig) -> String {
+        config.check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_limit_of_processes_is_that_of_one_host() {
+        let many = TrainConfig { workers: 200, servers: 57, ..config() };
+        let found = refusal(&many);
+        assert!(found.starts_with("257 processes on localhost are more than"), "{found}");
+        assert!(found.contains("at most 256") && found.contains("--hosts"), "{found}");
+        let hosts: Hosts = "192.0.2.1,192.0.2.2".parse().unwrap();
+        let spread = TrainConfig { hosts, listen: Some(([127, 0, 0, 1], 0).into()), ..many };
+        spread.check().unwrap();
+        let hosts: Hosts = "192.0.2.1,192.0.2.2:200,192.0.2.1".parse().unwrap();
+        let uneven = TrainConfig { workers: 400, servers: 100, hosts, ..spread.clone() };
+        let found = refusal(&uneven);
+        assert!(found.starts_with("495 processes on 192.0.2.2 are more than"), "{found}");
+        // so many are refused without counting them one by one
+        let huge = TrainConfig { workers: u32::MAX, servers: u32::MAX, ..spread };
+        assert!(refusal(&huge).contains("are more than"), "{}", refusal(&huge));
+        TrainConfig { strategy: Strategy::Local, workers: 300, ..config() }.check().unwrap();
+    }
+
+    #[test]
+    fn limits_of_a_step_name_their_options() {
+        let found = refusal(&TrainConfig { step_deadline_ms: 999, ..config() });
+        assert_eq!(found, "--step-deadline must be from 1 to 604800 seconds, not 0.999");
+        let found = refusal(&TrainConfig { dynamic_bytes_max: 1 << 19, ..config() });
+        assert_eq!(found, "--dynamic-memory must be at least 1 MiB, not 524288");
+    }
+
+    #[test]
+    fn a_configuration_of_an_earlier_version_has_the_limits_that_it_had() {
+        let mut earlier = serde_json::to_value(config()).unwrap();
+        let fields = earlier.as_object_mut().unwrap();
+        assert!(fields.remove("step_deadline_ms").is_some());
+        assert!(fields.remove("dynamic_bytes_max").is_some());
+        let read: TrainConfig = serde_json::from_value(earlier).unwrap();
+        assert_eq!((read.step_deadline().as_secs(), read.dynamic_bytes_max), (600, 4 << 30));
+        assert_eq!(read, config());
+    }
+
+    #[test]
+    fn names_are_those_that_are_written() {
+        let written = |value: serde_json::Value| value.as_str().unwrap().to_string();
+        for float in [FloatType::F32, FloatType::F64, FloatType::Bf16] {
+            assert_eq!(written(serde_json::to_value(float).unwrap()), float.name());
+        }
+        for kernels in [Kernels::Auto, Kernels::Cpu, Kernels::OneDnn, Kernels::Reference] {
+            assert_eq!(written(serde_json::to_value(kernels).unwrap()), kernels.name());
+        }
     }
 }

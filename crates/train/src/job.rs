@@ -6,6 +6,7 @@ mod loader;
 mod strategy;
 mod trainer;
 mod worker;
+mod workload;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -15,34 +16,29 @@ use tensorwire_base::{Rank, human_bytes};
 use tensorwire_graph::{Cluster, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{
-    JobError, JobOutcome, JobSpec, JoinError, Member, Role, StoreJob, Update, launch,
-};
+use tensorwire_launch::{JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
-use tensorwire_nn::{Program, ProgramSpec};
+use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, TestBatches};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
-use tensorwire_zoo::Model;
-use tensorwire_zoo::data::{Batches, Data, DataError, Shape, Source};
 
 use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
 use crate::report::{Progress, TrainReport};
+use crate::run::first_error;
 use crate::store::OpenStoreError;
 use crate::topology::{Topology, Weights};
-use crate::trace::{Collector, TraceError, TraceEvent};
+use crate::trace::{Collector, TraceError};
 use crate::weights::{self, WeightsError};
 use crate::whole_file;
 
 use listener::Caller;
 use strategy::{Connected, strategy};
 
+pub use workload::{Supply, Workload};
+
 pub use strategy::values::StoreValue;
 
-/// Longest that one step may wait for peers that are alive. Dead ones are noticed in seconds.
-const STEP_DEADLINE: Duration = Duration::from_secs(600);
-/// Most memory that tensors of unknown size may take in each arena of a process, in bytes.
-const DYNAMIC_BYTES_MAX: usize = 4 << 30;
 /// How long a wait spins before it blocks, where every process has a core.
 const SPIN: Duration = Duration::from_micros(50);
 
@@ -59,11 +55,13 @@ pub struct Prepared {
 }
 
 /// What the data decide about the graph; members that need no data get it from the launcher.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct JobShape {
-    samples: Shape,
+    samples: Description,
     steps: u64,
     steps_per_epoch: u64,
+    /// How often the model is evaluated, batch by batch, when all of the test is.
+    test_batches: u64,
 }
 
 /// What every member of a training job is told.
@@ -104,6 +102,10 @@ pub enum TrainError {
     Interrupted,
     #[error("the thread that makes batches cannot be started: {0}; free memory or processes")]
     Loader(std::io::Error),
+    #[error("step {step}: {source}")]
+    Batch { step: u64, source: tensorwire_nn::Error },
+    #[error("evaluating: {0}")]
+    TestBatch(tensorwire_nn::Error),
     #[error("step {step}: the thread that makes batches is gone")]
     LoaderGone { step: u64 },
     #[error(transparent)]
@@ -138,24 +140,28 @@ impl Prepared {
     ///
     /// # Errors
     /// The user's mistake, with how to mend it.
-    pub fn new(config: TrainConfig) -> Result<Prepared, ConfigError> {
+    pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
-        // opened once more by whoever computes; here it is looked for before anything is started
-        Kernels::open(kernel_choice(&config), 1)?;
-        let model = model(&config)?;
-        let source: Source = config.data.parse()?;
-        let data = source.open(&model.sample_shape(), config.seed)?;
-        let samples = data.shape();
-        model.check(&samples)?;
+        let model = supply.model(&config)?;
+        let data = supply.data(&config)?;
         let batches = batches(&data, &config)?;
         let steps_per_epoch = batches.steps_per_epoch();
-        let steps = match config.schedule {
-            Schedule::Steps(steps) => steps,
-            Schedule::Epochs(epochs) => epochs.saturating_mul(steps_per_epoch),
+        let steps = match (config.schedule, steps_per_epoch) {
+            (Schedule::Steps(steps), _) => steps,
+            (Schedule::Epochs(epochs), Some(steps)) => epochs.saturating_mul(steps),
+            (Schedule::Epochs(_), None) => return Err(ConfigError::EndlessEpochs),
         };
-        let shape = JobShape { samples, steps, steps_per_epoch };
+        let samples = data.train.describe();
+        let steps_per_epoch = steps_per_epoch.unwrap_or(steps);
+        let test =
+            data.test.clone().map(|test| TestBatches::new(test, config.batch)).transpose()?;
+        // fits: batches of a test are counted
+        let test_batches = test.map_or(0, |test| test.len() as u64);
+        let shape = JobShape { samples, steps, steps_per_epoch, test_batches };
         let topology = config.topology();
-        let (program, cluster, plan) = build(&config, &topology, shape)?;
+        let (program, cluster, plan) = build(&*model, &config, &topology, &shape)?;
+        // opened once more by whoever computes; here it is looked for before anything is started
+        Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
         check_memory(&program, &plan, &config, &topology)?;
         if let Some(path) = &config.load {
@@ -201,21 +207,23 @@ impl Prepared {
         let local = self.config.strategy == Strategy::Local;
         let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
-        let opened = Kernels::open(kernel_choice(&self.config), threads);
+        let opened = Kernels::open(kernel_choice(&self.config, &self.program), threads);
         opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
     }
 
     /// Do all processes compute the same bits as one that computes alone? Not where threads are shared out
     /// and oneDNN may compute.
     pub fn has_bits_of_one(&self) -> bool {
-        let ours =
-            matches!(kernel_choice(&self.config), KernelChoice::Cpu | KernelChoice::Reference);
+        let ours = matches!(
+            kernel_choice(&self.config, &self.program),
+            KernelChoice::Cpu | KernelChoice::Reference
+        );
         ours || self.config.threads.is_some()
     }
 
     /// What the members are told.
     pub fn payload(&self) -> serde_json::Value {
-        let payload = Payload { config: self.config.clone(), shape: self.shape };
+        let payload = Payload { config: self.config.clone(), shape: self.shape.clone() };
         serde_json::to_value(payload).unwrap_or_default()
     }
 }
@@ -252,39 +260,25 @@ fn check_memory(
     Err(ConfigError::TooLarge { needed, available })
 }
 
-fn model(config: &TrainConfig) -> Result<Model, ConfigError> {
-    model_named(&config.model)
-}
-
-/// The model of this name.
-///
-/// # Errors
-/// When there is none, with the names that there are.
-pub fn model_named(name: &str) -> Result<Model, ConfigError> {
-    Model::from_name(name).ok_or_else(|| ConfigError::UnknownModel {
-        found: name.to_string(),
-        known: Model::ALL.map(Model::name).join(", "),
-    })
-}
-
-fn batches(data: &Data, config: &TrainConfig) -> Result<Batches, DataError> {
-    Batches::new(data.clone(), config.workers as usize, config.batch, config.seed)
+fn batches(data: &Data, config: &TrainConfig) -> tensorwire_nn::Result<Batches> {
+    Batches::new(data.train.clone(), config.workers as usize, config.batch, config.seed)
 }
 
 fn build(
+    model: &dyn Model,
     config: &TrainConfig,
     topology: &Topology,
-    shape: JobShape,
+    shape: &JobShape,
 ) -> Result<(Program, Cluster, Plan), ConfigError> {
     let spec = ProgramSpec {
         batch: config.batch,
         replicas: topology.replicas(),
         sharing: topology.sharing(),
-        rule: config.rule(),
+        optimizer: config.optimizer,
         dtype: config.dtype.into(),
         seed: config.seed,
     };
-    let program = Program::new(&model(config)?.on(shape.samples), &spec)?;
+    let program = Program::new(model, &shape.samples, &spec)?;
     let (servers, variables) = (config.servers, program.variables.len());
     if topology.weights == Weights::Servers && servers as usize > variables {
         let model = config.model.clone();
@@ -299,7 +293,7 @@ fn build(
 
 impl Prepared {
     /// The part of the plan by which a member is traced; the servers of a store are in the plan's place for one.
-    fn part_of(&self, rank: Rank) -> usize {
+    pub(crate) fn part_of(&self, rank: Rank) -> usize {
         // fits: members are few
         match self.topology.role(rank) {
             Role::Worker(worker) => worker as usize,
@@ -316,11 +310,11 @@ impl Prepared {
     fn part(&self) -> Part {
         let Prepared { config, topology, program, plan, shape, data, .. } = self;
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
-        let (topology, shape, data) = (*topology, *shape, Some(data.clone()));
+        let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         Part { config, topology, program, plan, shape, data }
     }
 
-    fn collector(&self) -> Option<Collector<'_>> {
+    pub(crate) fn collector(&self) -> Option<Collector<'_>> {
         self.config.trace.as_ref().map(|trace| Collector::new(trace, &self.plan))
     }
 }
@@ -333,69 +327,6 @@ impl Prepared {
         let workers = self.topology.masters();
         let job = StoreJob { workers, servers, elastic, replace_servers };
         self.topology.has_store().then_some(job)
-    }
-}
-
-/// Launches the members of a training job and stays until it is done or has failed, as [`launch`]
-/// does; then writes the trace, if there is to be one, however the job ended.
-///
-/// # Errors
-/// As [`launch`], or when the trace cannot be written.
-pub fn launch_train(
-    prepared: &Prepared,
-    spec: &JobSpec,
-    on_update: &mut dyn FnMut(Update),
-) -> Result<JobOutcome, JobFailure> {
-    let mut collector = prepared.collector();
-    let outcome = launch(spec, &mut |update| {
-        match (&mut collector, &update) {
-            (Some(trace), Update::Started { rank, pid }) => {
-                trace.started(prepared.part_of(*rank), *rank, *pid);
-            }
-            (Some(trace), Update::Recorded { rank, values }) => {
-                // what is no event came from another version, and is not shown
-                let event = |value| TraceEvent::deserialize(value).ok();
-                let events: Vec<TraceEvent> = values.iter().filter_map(event).collect();
-                trace.add(prepared.part_of(*rank), &events);
-            }
-            _ => {}
-        }
-        on_update(update);
-    });
-    let written = collector.map_or(Ok(()), |trace| trace.write());
-    first_error(outcome.map_err(JobFailure::from), written)
-}
-
-/// Why a launched job was not done.
-#[derive(Debug, thiserror::Error)]
-pub enum JobFailure {
-    #[error(transparent)]
-    Job(#[from] JobError),
-    #[error(transparent)]
-    Trace(#[from] TraceError),
-}
-
-impl JobFailure {
-    /// True if the user's command made this, so that another command fixes it.
-    pub fn is_user_error(&self) -> bool {
-        matches!(self, JobFailure::Job(error) if error.is_user_error())
-    }
-}
-
-/// Why a job failed matters more than why its trace was not written.
-fn first_error<T, E: From<TraceError>>(
-    done: Result<T, E>,
-    written: Result<(), TraceError>,
-) -> Result<T, E> {
-    match (done, written) {
-        (Ok(done), Ok(())) => Ok(done),
-        (Ok(_), Err(error)) => Err(error.into()),
-        (Err(first), written) => {
-            if let Err(error) = written {
-                tracing::warn!("{error}");
-            }
-            Err(first)
-        }
     }
 }
 
@@ -425,12 +356,12 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
     worker::run(strategy::open_local(&part)?, &part, caller)
 }
 
-/// Does this member's part of a training job, from its assignment to its report.
+/// Does this member's part of a training job, from its assignment to its report; `supply` has what it trains.
 ///
 /// # Errors
 /// When anything fails; the launcher has been told then.
-pub fn train_member(member: &Member) -> Result<(), TrainError> {
-    let done = member_part(member);
+pub fn train_member(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
+    let done = member_part(member, supply);
     if let Err(error) = &done {
         member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
     }
@@ -448,35 +379,31 @@ struct Part {
     data: Option<Data>,
 }
 
-fn member_part(member: &Member) -> Result<(), TrainError> {
+fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape } = member.payload()?;
     let topology = config.topology();
-    let (program, _, plan) = build(&config, &topology, shape)?;
+    let model = supply.model(&config)?;
+    let (program, _, plan) = build(&*model, &config, &topology, &shape)?;
     let data = match topology.role(member.rank()) {
         Role::Server(_) => None,
-        Role::Worker(_) => {
-            let source: Source = config.data.parse().map_err(ConfigError::from)?;
-            let wanted = model(&config)?.sample_shape();
-            let loaded = source.open(&wanted, config.seed).map_err(ConfigError::from)?;
-            if loaded.shape() != shape.samples {
-                return Err(ConfigError::DataChanged.into());
-            }
-            Some(loaded)
-        }
+        Role::Worker(_) => Some(supply.data(&config)?),
     };
+    if data.as_ref().is_some_and(|data| data.train.describe() != shape.samples) {
+        return Err(ConfigError::DataChanged.into());
+    }
     let part = Part { config, topology, program, plan, shape, data };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,
     };
-    Ok(member.finish(serde_json::to_value(&report).unwrap_or_default())?)
+    Ok(member.finish(&report)?)
 }
 
 fn session_options(config: &TrainConfig) -> SessionOptions {
     SessionOptions {
-        step_deadline: STEP_DEADLINE,
+        step_deadline: config.step_deadline(),
         timeline: config.trace.is_some(),
-        dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+        dynamic_bytes_max: config.dynamic_bytes_max,
         variables_shared: false,
     }
 }
@@ -489,13 +416,11 @@ fn peak_bytes() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-fn kernel_choice(config: &TrainConfig) -> KernelChoice {
+fn kernel_choice(config: &TrainConfig, program: &Program) -> KernelChoice {
     match config.kernels {
         // oneDNN computes convolutions: where there are none, its library need not be loaded
-        config::Kernels::Auto => match model(config) {
-            Ok(model) if !model.convolves() => KernelChoice::Cpu,
-            _ => KernelChoice::Auto,
-        },
+        config::Kernels::Auto if !program.convolves() => KernelChoice::Cpu,
+        config::Kernels::Auto => KernelChoice::Auto,
         config::Kernels::Cpu => KernelChoice::Cpu,
         config::Kernels::OneDnn => KernelChoice::OneDnn,
         config::Kernels::Reference => KernelChoice::Reference,

@@ -11,7 +11,10 @@ mod job;
 mod messages;
 mod open_part;
 mod report;
+mod run;
+mod steps;
 mod store;
+mod summary;
 mod topology;
 mod trace;
 mod weights;
@@ -19,20 +22,20 @@ pub mod whole_file;
 
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, OptimizerChoice, Schedule,
-    StoreConfig, Strategy, TraceConfig, TrainConfig, TunedRow,
+    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
+    Strategy, TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorFold};
-pub use job::{
-    JobFailure, Prepared, StoreValue, TrainError, launch_train, model_named, train_local,
-    train_member,
-};
+pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions, open_lanes, open_part};
-pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
+pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
+pub use run::{JobFailure, TRAIN, TrainOutcome, TrainUpdate, launch_train};
+pub use steps::{FinishedStep, PollingFigures, StepAggregator};
 pub use store::{
     Arithmetic, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules,
     StoreWire, open_store,
 };
+pub use summary::{Summary, SummaryError};
 pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::{ServerLoad, Travels};

@@ -4,7 +4,7 @@ use tensorwire_baselines::Baseline;
 use tensorwire_baselines::messages::{self, MessageOptions};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
-use tensorwire_runtime::{Exchange, Storage};
+use tensorwire_runtime::{Ports, Storage};
 
 use crate::config::Exchange as Crossing;
 use crate::open_part::{Lanes, PartOptions, digest};
@@ -35,7 +35,7 @@ pub(crate) fn open(
     plan: &Plan,
     lanes: &Lanes,
     options: &PartOptions,
-) -> Result<Option<(Vec<(Box<dyn Exchange>, Storage)>, MessageEnd)>, OpenError> {
+) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
     let Some(baseline) = baseline(options.exchange) else { return Ok(None) };
     let message_options = MessageOptions {
         baseline,
@@ -45,6 +45,6 @@ pub(crate) fn open(
         digest: digest(plan),
     };
     let (opened, end) = messages::open(member, plan, lanes.part, &lanes.ranks, &message_options)?;
-    let boxed = |(exchange, storage)| (Box::new(exchange) as Box<dyn Exchange>, storage);
-    Ok(Some((opened.into_iter().map(boxed).collect(), end)))
+    let ports = opened.into_iter().map(|(exchange, storage)| (Ports::from(exchange), storage));
+    Ok(Some((ports.collect(), end)))
 }

@@ -3,7 +3,7 @@
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
-use tensorwire_runtime::{Exchange, Storage};
+use tensorwire_runtime::{Ports, Storage};
 
 use crate::config::Exchange as Crossing;
 use crate::open_part::{Lanes, PartOptions};
@@ -48,6 +48,6 @@ pub(crate) fn open(
     _plan: &Plan,
     _lanes: &Lanes,
     _options: &PartOptions,
-) -> Result<Option<(Vec<(Box<dyn Exchange>, Storage)>, MessageEnd)>, OpenError> {
+) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
     Ok(None)
 }

@@ -10,8 +10,8 @@ use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
 use tensorwire_runtime::{
-    ConnectError, Exchange, OneSided, OneSidedOptions, Opening, Session, SessionError,
-    SessionOptions, Storage, share_variables,
+    ConnectError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError, SessionOptions,
+    Storage, share_variables,
 };
 
 use crate::config::Exchange as Crossing;
@@ -123,15 +123,15 @@ pub fn open_lanes(
         Some((opened, end)) => (opened, End::Messages(end)),
         None => {
             let (opened, fabric) = open_one_sided(member, plan, lanes, &options)?;
-            (opened.into_iter().map(boxed).collect::<Vec<_>>(), End::OneSided(fabric))
+            (opened.into_iter().map(ports).collect::<Vec<_>>(), End::OneSided(fabric))
         }
     };
     let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
     let variables_shared = lanes.ranks.len() > 1;
     let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
     let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
-    let session = |(exchange, storage): (Box<dyn Exchange>, Storage)| {
-        Session::new(plan, lanes.part, storage, kernels.clone(), Some(exchange), options)
+    let session = |(ports, storage): (Ports, Storage)| {
+        Session::new(plan, lanes.part, storage, kernels.clone(), Some(ports), options)
     };
     let sessions: Result<Vec<Session>, SessionError> = opened.into_iter().map(session).collect();
     Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), end })
@@ -158,8 +158,8 @@ fn open_one_sided(
     Ok((opened, fabric))
 }
 
-fn boxed((exchange, storage): (impl Exchange + 'static, Storage)) -> (Box<dyn Exchange>, Storage) {
-    (Box::new(exchange), storage)
+fn ports((exchange, storage): (impl Into<Ports>, Storage)) -> (Ports, Storage) {
+    (exchange.into(), storage)
 }
 
 impl End {

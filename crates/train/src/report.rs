@@ -1,12 +1,14 @@
 //! What a process of a training job says of its steps, and at the end.
 
+use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_runtime::Counters;
 
 /// One step of one worker.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Progress {
     /// From 1.
     pub step: u64,
@@ -20,7 +22,7 @@ pub struct Progress {
 }
 
 /// How far a worker is at the end of an epoch.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochEnd {
     /// Since its first step began, without its own evaluations.
     pub seconds: f64,
@@ -40,14 +42,39 @@ pub struct Traffic {
     pub client_bytes: u64,
 }
 
-/// What weights do with the test's samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What weights do with the test's samples: what the model measures, by name.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// The share of the labels that are found.
-    pub accuracy: f64,
-    /// The mean over them.
-    pub loss: f64,
+    pub metrics: BTreeMap<String, f64>,
 }
+
+impl Evaluation {
+    /// The share of the labels that are found, if the model classifies.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.metrics.get(ACCURACY).copied()
+    }
+
+    /// The mean loss.
+    pub fn loss(&self) -> Option<f64> {
+        self.metrics.get(LOSS).copied()
+    }
+
+    /// What the model measures besides.
+    pub fn others(&self) -> BTreeMap<String, f64> {
+        let mut metrics = self.metrics.clone();
+        metrics.retain(|name, _| name != ACCURACY && name != LOSS);
+        metrics
+    }
+}
+
+impl FromIterator<(String, f64)> for Evaluation {
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(metrics: I) -> Evaluation {
+        Evaluation { metrics: metrics.into_iter().collect() }
+    }
+}
+
+const ACCURACY: &str = "accuracy";
+const LOSS: &str = "loss";
 
 /// How a process waited for tensors (Xue et al. §4), in one step or in several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,11 +98,17 @@ pub struct TrainReport {
     pub train_seconds: f64,
     /// The same without the first step, which waits until all processes have set up.
     pub warm_seconds: f64,
-    /// Bytes that the runtime copied from memory to memory.
+    /// Bytes that the runtime copied from memory to memory on their way from one process to another.
     pub bytes_copied: u64,
+    /// All bytes that the runtime copied, those of `bytes_copied` among them: a key `bytes_copied_…` for each purpose.
+    #[serde(flatten, with = "copies_by_purpose")]
+    pub copies: Copies,
     /// Only worker 0 evaluates: the share of the test's labels that are found, and the mean loss over them.
     pub test_accuracy: Option<f64>,
     pub test_loss: Option<f64>,
+    /// What else the model measures.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
     /// The most memory that the process had at once, in bytes.
     pub peak_bytes: u64,
     pub weights_sha256: Option<String>,
@@ -89,6 +122,44 @@ pub struct TrainReport {
     /// What was pushed to a store and pulled from it, in bytes.
     #[serde(default)]
     pub store_bytes: u64,
+}
+
+impl TrainReport {
+    /// Counts what was copied.
+    pub(crate) fn add_copies(&mut self, copies: &Copies) {
+        self.copies.merge(copies);
+        self.bytes_copied = self.copies.exchanged();
+    }
+}
+
+/// The key of a purpose in JSON.
+pub fn copies_key(purpose: CopyPurpose) -> String {
+    format!("bytes_copied_{}", purpose.name())
+}
+
+/// [`Copies`] as one key a purpose.
+pub(crate) mod copies_by_purpose {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::Value;
+    use tensorwire_memory::{Copies, CopyPurpose};
+
+    use super::copies_key;
+
+    pub(crate) fn serialize<S: Serializer>(copies: &Copies, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(CopyPurpose::ALL.map(|purpose| (copies_key(purpose), copies.of(purpose))))
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Copies, D::Error> {
+        let found = BTreeMap::<String, Value>::deserialize(from)?;
+        let mut copies = Copies::default();
+        for purpose in CopyPurpose::ALL {
+            let bytes = found.get(&copies_key(purpose)).and_then(Value::as_u64);
+            copies.add(purpose, bytes.unwrap_or_default());
+        }
+        Ok(copies)
+    }
 }
 
 impl Sub for Traffic {
@@ -155,5 +226,33 @@ impl Sub for Polling {
 impl std::iter::Sum for Polling {
     fn sum<I: Iterator<Item = Polling>>(all: I) -> Polling {
         all.fold(Polling::default(), Add::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_copied_is_a_key_for_each_purpose_and_comes_back() {
+        let (mut copies, mut report) = (Copies::default(), TrainReport::default());
+        for (at, purpose) in CopyPurpose::ALL.into_iter().enumerate() {
+            copies.add(purpose, 1 << at);
+        }
+        report.add_copies(&copies);
+        let json = serde_json::to_value(&report).unwrap();
+        // staging, messages and store
+        assert_eq!(json["bytes_copied"], 0b111);
+        assert_eq!(
+            (&json["bytes_copied_store"], &json["bytes_copied_feeding"]),
+            (&4.into(), &16.into())
+        );
+        let same: TrainReport = serde_json::from_value(json).unwrap();
+        assert_eq!((same.copies, same.bytes_copied), (copies, 0b111));
+        // of a member that counts less
+        let json = serde_json::json!({"bytes_copied": 7, "kernels": "cpu", "train_seconds": 0.0,
+            "warm_seconds": 0.0, "peak_bytes": 0, "bytes_written": 0, "polling": Polling::default()});
+        let old: TrainReport = serde_json::from_value(json).unwrap();
+        assert_eq!((old.bytes_copied, old.copies), (7, Copies::default()));
     }
 }

@@ -7,7 +7,7 @@ mod open;
 mod rows;
 mod rules;
 
-pub(crate) use exchange::{StoreExchange, StoreKeys};
+pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys};
 pub use files::SnapshotFiles;
 pub(crate) use open::open_store_on;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire, open_store};

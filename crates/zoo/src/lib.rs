@@ -5,4 +5,7 @@
 pub mod data;
 mod models;
 
-pub use models::{MismatchError, Model, OnSamples};
+pub use models::{
+    AlexNet, Cifar, Fcn5, Gru, InceptionV3, Lstm, MODELS, Mlp, ResNet50, SentenceEmbedding,
+    Seq2Seq, Shipped, UnknownModel, Vgg16, model,
+};

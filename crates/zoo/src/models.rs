@@ -1,5 +1,4 @@
-//! The models, each a short function that builds a graph: from what it is fed to the logits that its loss is
-//! made of.
+//! The models: a file each, and a row in [`MODELS`].
 
 mod alexnet;
 mod cifar;
@@ -11,215 +10,198 @@ mod sentences;
 mod seq2seq;
 mod vgg;
 
-use tensorwire_graph::{Cell, GraphError, Output};
-use tensorwire_tensor::{DType, Dim};
+use tensorwire_nn::{Description, Error, Model, Result};
 
-use crate::data::Shape;
-use tensorwire_nn::{Outcome, Scope};
+use crate::data::SampleKind;
 
-/// The models there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Model {
-    Mlp,
-    Fcn5,
-    AlexNet,
-    Vgg16,
-    InceptionV3,
-    ResNet50,
-    Cifar,
-    Lstm,
-    Gru,
-    Seq2Seq,
-    SentenceEmbedding,
-}
+pub use alexnet::AlexNet;
+pub use cifar::Cifar;
+pub use inception::InceptionV3;
+pub use perceptrons::{Fcn5, Mlp};
+pub use recurrent::{Gru, Lstm};
+pub use resnet::ResNet50;
+pub use sentences::SentenceEmbedding;
+pub use seq2seq::Seq2Seq;
+pub use vgg::Vgg16;
 
-/// Why a model cannot be trained on some data.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MismatchError {
-    #[error(
-        "{model} learns from {wanted}, and the data are {found}; choose other data, or {fitting}"
-    )]
-    Kind { model: &'static str, wanted: &'static str, found: &'static str, fitting: String },
-    #[error(
-        "{model} takes images of {}×{}×{}, and the data's are {}×{}×{}; choose other data, such as \
-         synthetic, or a model for any image: cifar, mlp, fcn5", .wanted[0], .wanted[1], .wanted[2],
-        .found[0], .found[1], .found[2]
-    )]
-    Image { model: &'static str, wanted: [usize; 3], found: [usize; 3] },
-    #[error("{model} needs images of at least {least}×{least}, and the data's are {}×{}", .found[0], .found[1])]
-    SmallImage { model: &'static str, least: usize, found: [usize; 3] },
-}
-
-impl Model {
-    pub const ALL: [Model; 11] = [
-        Model::Mlp,
-        Model::Fcn5,
-        Model::AlexNet,
-        Model::Vgg16,
-        Model::InceptionV3,
-        Model::ResNet50,
-        Model::Cifar,
-        Model::Lstm,
-        Model::Gru,
-        Model::Seq2Seq,
-        Model::SentenceEmbedding,
-    ];
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Model::Mlp => "mlp",
-            Model::Fcn5 => "fcn5",
-            Model::AlexNet => "alexnet",
-            Model::Vgg16 => "vgg16",
-            Model::InceptionV3 => "inception-v3",
-            Model::ResNet50 => "resnet50",
-            Model::Cifar => "cifar",
-            Model::Lstm => "lstm",
-            Model::Gru => "gru",
-            Model::Seq2Seq => "seq2seq",
-            Model::SentenceEmbedding => "sentence-embedding",
-        }
-    }
-
-    /// The model of this name.
-    pub fn from_name(name: &str) -> Option<Model> {
-        Model::ALL.into_iter().find(|model| model.name() == name)
-    }
-
-    /// Does it have convolutions?
-    pub fn convolves(self) -> bool {
-        match self {
-            Model::AlexNet | Model::Vgg16 | Model::InceptionV3 => true,
-            Model::ResNet50 | Model::Cifar => true,
-            Model::Mlp | Model::Fcn5 | Model::Lstm | Model::Gru => false,
-            Model::Seq2Seq | Model::SentenceEmbedding => false,
-        }
-    }
-
+/// A model that is shipped. Its name is what the command line calls it.
+pub trait Shipped: Model {
     /// What the literature trains it on, which is what synthetic data are made like.
-    pub fn sample_shape(self) -> Shape {
-        let image =
-            |size, channels, classes| Shape::Images { dims: [size, size, channels], classes };
-        match self {
-            Model::Mlp | Model::Fcn5 => image(28, 1, 10),
-            Model::AlexNet | Model::Vgg16 => image(224, 3, 10),
-            Model::InceptionV3 => image(299, 3, 10),
-            Model::ResNet50 => image(224, 3, 1000),
-            Model::Cifar => image(32, 3, 10),
-            Model::Lstm | Model::Gru => {
-                Shape::Sequences { steps: 80, features: 1024, classes: 1000 }
+    fn samples(&self) -> SampleKind;
+}
+
+impl std::fmt::Debug for dyn Shipped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl PartialEq for dyn Shipped {
+    /// True if both are of one name.
+    fn eq(&self, other: &dyn Shipped) -> bool {
+        self.name() == other.name()
+    }
+}
+
+/// All models.
+pub static MODELS: [&dyn Shipped; 11] = [
+    &Mlp,
+    &Fcn5,
+    &AlexNet,
+    &Vgg16,
+    &InceptionV3,
+    &ResNet50,
+    &Cifar,
+    &Lstm,
+    &Gru,
+    &Seq2Seq,
+    &SentenceEmbedding,
+];
+
+/// There is no such model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no model '{found}'; {}known models: {known}", .nearest.as_ref().map(|name| format!("did you mean '{name}'? ")).unwrap_or_default())]
+pub struct UnknownModel {
+    pub found: String,
+    /// The one whose name is nearly that.
+    pub nearest: Option<String>,
+    pub known: String,
+}
+
+impl From<UnknownModel> for Error {
+    fn from(error: UnknownModel) -> Error {
+        Error::other(error)
+    }
+}
+
+/// The model of this name.
+///
+/// ```
+/// use tensorwire_zoo::{Shipped, model};
+/// assert_eq!(model("vgg16")?.samples().to_string(), "224×224×3 → 10");
+/// assert_eq!(model("resent50").err().and_then(|e| e.nearest).as_deref(), Some("resnet50"));
+/// # Ok::<(), tensorwire_zoo::UnknownModel>(())
+/// ```
+///
+/// # Errors
+/// When there is none, with the names that there are.
+pub fn model(name: &str) -> Result<&'static dyn Shipped, UnknownModel> {
+    let found = MODELS.into_iter().find(|model| model.name() == name);
+    found.ok_or_else(|| {
+        let names = MODELS.map(|model| model.name());
+        let distance = |known: &String| (edits(name, known), known.clone());
+        // a third of the letters at most: more would be another word
+        let near = |(edits, known): &(usize, String)| 3 * edits <= known.len();
+        let nearest = names.iter().map(distance).filter(near).min().map(|(_, known)| known);
+        UnknownModel { found: name.to_string(), nearest, known: names.join(", ") }
+    })
+}
+
+/// Letters that must be put in, left out, changed, or exchanged with the next, to make one word of the other
+/// (Damerau and Levenshtein, each place touched once).
+fn edits(a: &str, b: &str) -> usize {
+    let [a, b] = [a, b].map(|word| word.to_lowercase().chars().collect::<Vec<char>>());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let changed = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = changed.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
             }
-            Model::Seq2Seq => Shape::Pairs { source_words: 8000, target_words: 8000 },
-            Model::SentenceEmbedding => Shape::Sentences { words: 1000, classes: 64 },
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+/// What the data hold, if it is of the kind that the model learns from.
+fn kind_of(model: &dyn Shipped, data: &Description) -> Result<SampleKind> {
+    let (wanted, found) = (model.samples(), SampleKind::of(data));
+    if let Some(found) = found.filter(|found| found.name() == wanted.name()) {
+        return Ok(found);
+    }
+    let (name, wanted) = (model.name(), wanted.name());
+    let Some(found) = found.map(|found| found.name()) else {
+        return Err(Error::Mismatch(format!(
+            "{name} learns from {wanted}, {}, and the data are {data}; choose other data",
+            model.samples().describe()
+        )));
+    };
+    let fits = |model: &&&dyn Shipped| model.samples().name() == found;
+    let names = MODELS.iter().filter(fits).map(|model| model.name());
+    let fitting = format!("--model {}", names.collect::<Vec<_>>().join("|"));
+    Err(Error::Mismatch(format!(
+        "{name} learns from {wanted}, and the data are {found}; choose other data, or {fitting}"
+    )))
+}
+
+/// Checks data for a model that takes images of one size.
+fn check_image(model: &dyn Shipped, data: &Description) -> Result<()> {
+    match (model.samples(), kind_of(model, data)?) {
+        (SampleKind::Images { dims: wanted, .. }, SampleKind::Images { dims: found, .. })
+            if wanted != found =>
+        {
+            let size =
+                |[height, width, channels]: [usize; 3]| format!("{height}×{width}×{channels}");
+            Err(Error::Mismatch(format!(
+                "{} takes images of {}, and the data's are {}; choose other data, such as \
+                 synthetic, or a model for any image: cifar, mlp, fcn5",
+                model.name(),
+                size(wanted),
+                size(found)
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_both_ways() {
+        for shipped in MODELS {
+            assert_eq!(model(&shipped.name()).unwrap().name(), shipped.name());
+        }
+        assert!(model("perceptron").is_err());
+    }
+
+    #[test]
+    fn a_near_miss_is_told_what_it_missed() {
+        let said = |name: &str| model(name).err().map(|error| error.to_string()).unwrap();
+        for (missed, meant) in [
+            ("resent50", "resnet50"),
+            ("ResNet50", "resnet50"),
+            ("vgg-16", "vgg16"),
+            ("inceptionv3", "inception-v3"),
+            ("mpl", "mlp"),
+            ("sentence-embeding", "sentence-embedding"),
+        ] {
+            let text = said(missed);
+            assert!(
+                text.contains(&format!("; did you mean '{meant}'? known models: mlp, ")),
+                "{text}"
+            );
+        }
+        for name in ["perceptron", "nothing", "", "transformer", "bert"] {
+            let text = said(name);
+            assert!(
+                text.starts_with(&format!("there is no model '{name}'; known models: mlp")),
+                "{text}"
+            );
         }
     }
 
-    /// Can the model be trained on samples of `shape`?
-    ///
-    /// # Errors
-    /// What does not fit, and what would.
-    pub fn check(self, shape: &Shape) -> Result<(), MismatchError> {
-        let own = self.sample_shape();
-        let model = self.name();
-        if own.kind() != shape.kind() {
-            let fits = |model: &Model| model.sample_shape().kind() == shape.kind();
-            let names = Model::ALL.into_iter().filter(fits).map(Model::name);
-            let fitting = format!("--model {}", names.collect::<Vec<_>>().join("|"));
-            let (wanted, found) = (own.kind(), shape.kind());
-            return Err(MismatchError::Kind { model, wanted, found, fitting });
+    #[test]
+    fn edits_are_counted() {
+        for (a, b, wanted) in
+            [("", "", 0), ("abc", "", 3), ("abc", "acb", 1), ("ca", "abc", 3), ("a-b", "ab", 1)]
+        {
+            assert_eq!((edits(a, b), edits(b, a)), (wanted, wanted), "{a} {b}");
         }
-        match (self, own, *shape) {
-            (
-                Model::AlexNet | Model::Vgg16 | Model::InceptionV3 | Model::ResNet50,
-                Shape::Images { dims: wanted, .. },
-                Shape::Images { dims: found, .. },
-            ) if wanted != found => Err(MismatchError::Image { model, wanted, found }),
-            (Model::Cifar, _, Shape::Images { dims: found, .. })
-                if found[0].min(found[1]) < cifar::SIZE_MIN =>
-            {
-                Err(MismatchError::SmallImage { model, least: cifar::SIZE_MIN, found })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The model for samples of `shape`.
-    pub fn on(self, shape: Shape) -> OnSamples {
-        OnSamples { model: self, shape }
-    }
-
-    fn build(self, scope: &mut Scope<'_>, shape: &Shape) -> Result<Outcome, GraphError> {
-        let outcome = match (self, *shape) {
-            (Model::Seq2Seq, Shape::Pairs { source_words, target_words }) => {
-                return seq2seq::build(scope, source_words, target_words);
-            }
-            (Model::SentenceEmbedding, Shape::Sentences { words, .. }) => {
-                return sentences::build(scope, words);
-            }
-            (_, Shape::Images { dims, classes }) => {
-                let dims = [scope.batch, dims[0], dims[1], dims[2]].map(Dim::Known);
-                let x = scope.numbers("input", &dims)?;
-                self.classify_images(scope, x, classes)?
-            }
-            (_, Shape::Sequences { steps, features, classes }) => {
-                let dims = [steps * scope.batch, features].map(Dim::Known);
-                let x = scope.numbers("input", &dims)?;
-                let cell = if self == Model::Gru { Cell::Gru } else { Cell::Lstm };
-                Logits::of(recurrent::logits(scope, x, cell, steps, classes)?)
-            }
-            // data of another kind were refused
-            (_, shape) => {
-                return Err(GraphError::Invalid {
-                    node: self.name().to_string(),
-                    what: format!("does not learn from {}", shape.kind()),
-                });
-            }
-        };
-        let labels = scope.input("labels", DType::I32, &[Dim::Known(scope.batch)])?;
-        let Logits { logits, auxiliary } = outcome;
-        Ok(Outcome { logits, labels, auxiliary })
-    }
-
-    fn classify_images(
-        self,
-        scope: &mut Scope<'_>,
-        x: Output,
-        classes: usize,
-    ) -> Result<Logits, GraphError> {
-        Ok(match self {
-            Model::AlexNet => Logits::of(alexnet::logits(scope, x, classes)?),
-            Model::Vgg16 => Logits::of(vgg::logits(scope, x, classes)?),
-            Model::InceptionV3 => inception::logits(scope, x, classes)?,
-            Model::ResNet50 => Logits::of(resnet::logits(scope, x, classes)?),
-            Model::Cifar => Logits::of(cifar::logits(scope, x, classes)?),
-            Model::Fcn5 => Logits::of(perceptrons::fcn5(scope, x, classes)?),
-            _ => Logits::of(perceptrons::mlp(scope, x, classes)?),
-        })
-    }
-}
-
-/// A model that knows its samples.
-#[derive(Clone, Copy, Debug)]
-pub struct OnSamples {
-    model: Model,
-    shape: Shape,
-}
-
-impl tensorwire_nn::Model for OnSamples {
-    fn forward(&self, scope: &mut Scope<'_>) -> Result<Outcome, GraphError> {
-        self.model.build(scope, &self.shape)
-    }
-}
-
-/// A classifier's output.
-struct Logits {
-    logits: Output,
-    auxiliary: Option<(Output, f64)>,
-}
-
-impl Logits {
-    fn of(logits: Output) -> Logits {
-        Logits { logits, auxiliary: None }
     }
 }

@@ -1,17 +1,19 @@
-//! Keeps ARCHITECTURE.md true. Gathers texts and metadata here; the checks are functions over
+//! Keeps ARCHITECTURE.md true, and the other pages readable. Gathers texts and metadata here; the checks are functions over
 //! strings, one file a subject.
 
 mod code;
+mod crates;
 mod files;
-mod rooms;
+mod pages;
 mod words;
 
 use std::fmt;
 use std::path::Path;
 
 pub use code::Code;
+pub use crates::{CrateTable, Edge, check_edges, check_members};
 pub use files::{check_rust_file, check_text_file};
-pub use rooms::{Edge, Rooms, check_edges, check_members};
+pub use pages::{check_pages, is_page};
 pub use words::{check_forbids_unsafe, check_words};
 
 /// One thing that is not as ARCHITECTURE.md says: where, what, and what to do instead.
@@ -39,11 +41,18 @@ pub fn check(root: &Path) -> Result<Vec<Complaint>, TidyError> {
     let map = root.join("ARCHITECTURE.md");
     let map = std::fs::read_to_string(&map)
         .map_err(|source| TidyError::Read { file: map.display().to_string(), source })?;
-    let (rooms, mut complaints) = Rooms::parse(&map);
+    let (table, mut complaints) = CrateTable::parse(&map);
     let (members, edges) = workspace(root)?;
-    complaints.extend(check_members(&rooms, &members));
-    complaints.extend(check_edges(&rooms, &edges));
-    for (file, text) in texts(root)? {
+    complaints.extend(check_members(&table, &members));
+    complaints.extend(check_edges(&table, &edges));
+    let texts = texts(root)?;
+    let pages: Vec<(&str, &str)> = texts
+        .iter()
+        .map(|(file, text)| (file.as_str(), text.as_str()))
+        .filter(|(file, _)| is_page(file))
+        .collect();
+    complaints.extend(check_pages(&pages, &|file| root.join(file).exists()));
+    for (file, text) in texts {
         complaints.extend(check_text_file(&file, &text));
         if file.ends_with(".rs") {
             let code = Code::read(&text);

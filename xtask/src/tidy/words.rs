@@ -1,4 +1,4 @@
-//! Words that belong to one room. A word in the wrong room is the first sign that a thing is being
+//! Words that belong to one crate. A word in the wrong crate is the first sign that a thing is being
 //! built in the wrong place.
 
 use super::{Code, Complaint};
@@ -26,10 +26,20 @@ enum Where {
     NotIn(&'static [&'static str]),
 }
 
-/// Rooms in which `unsafe` lives.
+/// Crates in which `unsafe` lives.
 const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi"];
-const THREADS: &[&str] =
-    &["baselines", "bench", "cli", "doctor", "fabric", "launch", "runtime", "testkit", "train"];
+const THREADS: &[&str] = &[
+    "baselines",
+    "bench",
+    "cli",
+    "doctor",
+    "fabric",
+    "launch",
+    "runtime",
+    "tensorwire",
+    "testkit",
+    "train",
+];
 const CLOCKS: &[&str] = &["base", "bench", "cli", "doctor", "fabric", "launch", "testkit", "train"];
 /// `println!` and its like panic when nobody reads; nobody needs them.
 const OUTPUT: &[&str] = &["cli/src/output.rs"];
@@ -39,12 +49,12 @@ const COMPLAINTS: &[&str] = &["cli/src/output.rs", "testkit"];
 const NO_ELEMENTS: &[&str] = &["fabric", "memory"];
 
 const ASK_FABRIC: &str = "ask the fabric for it by its API";
-const SAFE: &str = "build it from what those rooms offer, or move it there";
+const SAFE: &str = "build it from what those crates offer, or move it there";
 const ARGUMENT: &str = "take it as an argument; the command line reads the environment";
 const BLOCKING: &str = "block with a deadline, or poll";
 const NO_THREADS: &str = "be called from a thread that the runtime, train or fabric owns";
 const RETURN_IT: &str = "return it, log it with tracing, or say it through cli/src/output.rs";
-const BYTES: &str = "move bytes; only rooms above know what they mean";
+const BYTES: &str = "move bytes; only crates above know what they mean";
 const DEADLINE: &str = "take a Deadline, or use tensorwire_base::Clock";
 
 const WORDS: &[Word] = &[
@@ -69,7 +79,7 @@ const fn word(says: Says, allowed: Where, instead: &'static str) -> Word {
     Word { says, allowed, instead }
 }
 
-/// Holds one file's words against the rooms they belong to; `file` is its path in the project. Items
+/// Holds one file's words against the crates they belong to; `file` is its path in the project. Items
 /// under `#[cfg(test)]` and files of tests are free, and so is everything outside of `crates/*/src`.
 pub fn check_words(file: &str, code: &Code) -> Vec<Complaint> {
     let Some(place) = file.strip_prefix("crates/").filter(|place| place.contains("/src/")) else {
@@ -79,8 +89,8 @@ pub fn check_words(file: &str, code: &Code) -> Vec<Complaint> {
     for word in WORDS.iter().filter(|word| !word.allowed.holds(place)) {
         let lines = word.says.lines(code);
         complaints.extend(lines.into_iter().map(|line| {
-            let (name, rooms, instead) = (word.says.name(), word.allowed.rooms(), word.instead);
-            Complaint::new(file, line, format!("`{name}` belongs {rooms}; {instead}"))
+            let (name, crates, instead) = (word.says.name(), word.allowed.crates(), word.instead);
+            Complaint::new(file, line, format!("`{name}` belongs {crates}; {instead}"))
         }));
     }
     complaints
@@ -88,11 +98,11 @@ pub fn check_words(file: &str, code: &Code) -> Vec<Complaint> {
 
 /// A library that may not say `unsafe` has the compiler forbid it.
 pub fn check_forbids_unsafe(file: &str, text: &str) -> Option<Complaint> {
-    let room = file.strip_suffix("/src/lib.rs")?;
-    let room = room.strip_prefix("crates/").unwrap_or(room);
+    let name = file.strip_suffix("/src/lib.rs")?;
+    let name = name.strip_prefix("crates/").unwrap_or(name);
     let forbids = text.lines().any(|line| line.trim() == "#![forbid(unsafe_code)]");
-    let message = "room without `#![forbid(unsafe_code)]`; add it below the `//!` lines";
-    (!forbids && !UNSAFE.contains(&room)).then(|| Complaint::new(file, 1, message.to_owned()))
+    let message = "crate without `#![forbid(unsafe_code)]`; add it below the `//!` lines";
+    (!forbids && !UNSAFE.contains(&name)).then(|| Complaint::new(file, 1, message.to_owned()))
 }
 
 impl Says {
@@ -135,10 +145,10 @@ impl Where {
         }
     }
 
-    fn rooms(&self) -> String {
+    fn crates(&self) -> String {
         match self {
             Where::In(folders) => format!("to {}", folders.join(", ")),
-            Where::NotIn(folders) => format!("to any room but {}", folders.join(", ")),
+            Where::NotIn(folders) => format!("to any crate but {}", folders.join(", ")),
         }
     }
 }

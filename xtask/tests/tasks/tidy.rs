@@ -2,30 +2,30 @@
 //! means something.
 
 use xtask::tidy::{
-    Code, Complaint, Edge, Rooms, check, check_edges, check_forbids_unsafe, check_members,
-    check_rust_file, check_text_file, check_words,
+    Code, Complaint, CrateTable, Edge, check, check_edges, check_forbids_unsafe, check_members,
+    check_pages, check_rust_file, check_text_file, check_words, is_page,
 };
 
 const MAP: &str = "\
 # Map
 
-| room | may use (besides base) | never |
+| crate | may use (besides base) | never |
 |---|---|---|
 | `base` | – | tensors |
 | tensor | – | bytes |
 | memory | tensor | ranks |
-| node | all | arguments |
-| tensorwire (the program) | node, tensor | logic |
+| train | all | arguments |
+| tensorwire (the library) | train, tensor | logic |
 | testkit | memory | |
 | xtask | – | |
 
-| not | a | room |
+| not | a | crate |
 ";
 
-fn rooms() -> Rooms {
-    let (rooms, complaints) = Rooms::parse(MAP);
+fn table() -> CrateTable {
+    let (table, complaints) = CrateTable::parse(MAP);
     assert_eq!(complaints, []);
-    rooms
+    table
 }
 
 /// The only complaint about the words of `text` in `file`.
@@ -55,7 +55,7 @@ fn a_dependency_that_the_table_does_not_allow() {
         ("tensorwire", "tensorwire-train"),
         ("tensorwire-testkit", "tensorwire-memory"),
     ];
-    assert_eq!(check_edges(&rooms(), &allowed.map(|(user, used)| edge(user, used))), []);
+    assert_eq!(check_edges(&table(), &allowed.map(|(user, used)| edge(user, used))), []);
     for (user, used) in [
         ("tensorwire-tensor", "tensorwire-memory"),
         ("tensorwire-base", "tensorwire-tensor"),
@@ -63,7 +63,7 @@ fn a_dependency_that_the_table_does_not_allow() {
         ("tensorwire", "tensorwire-memory"),
         ("tensorwire-unknown", "tensorwire-tensor"),
     ] {
-        let complaints = check_edges(&rooms(), &[edge(user, used)]);
+        let complaints = check_edges(&table(), &[edge(user, used)]);
         assert_eq!(complaints.len(), 1, "{user} -> {used}");
         assert!(complaints[0].message.contains("does not allow"), "{}", complaints[0]);
     }
@@ -73,23 +73,23 @@ fn a_dependency_that_the_table_does_not_allow() {
 fn test_helpers_are_for_tests() {
     // not even where the table says all
     for used in ["tensorwire-testkit", "xtask"] {
-        let complaints = check_edges(&rooms(), &[edge("tensorwire-train", used)]);
+        let complaints = check_edges(&table(), &[edge("tensorwire-train", used)]);
         assert!(complaints[0].message.contains("dev-dependency"), "{complaints:?}");
         let dev = Edge { dev: true, ..edge("tensorwire-train", used) };
-        assert_eq!(check_edges(&rooms(), &[dev]), []);
+        assert_eq!(check_edges(&table(), &[dev]), []);
     }
 }
 
 #[test]
-fn rooms_and_packages_are_the_same() {
+fn the_tables_crates_and_the_packages_are_the_same() {
     let packages =
-        ["base", "tensor", "memory", "node", "testkit"].map(|r| format!("tensorwire-{r}"));
+        ["base", "tensor", "memory", "train", "testkit"].map(|r| format!("tensorwire-{r}"));
     let mut packages = Vec::from(packages);
     packages.extend(["tensorwire", "xtask"].map(str::to_owned));
-    assert_eq!(check_members(&rooms(), &packages), []);
+    assert_eq!(check_members(&table(), &packages), []);
     packages.push("tensorwire-attic".to_owned());
     packages.retain(|package| package != "tensorwire-memory");
-    let complaints = check_members(&rooms(), &packages);
+    let complaints = check_members(&table(), &packages);
     assert_eq!(complaints.len(), 2);
     assert!(complaints[0].message.contains("'attic'"), "{}", complaints[0]);
     assert!(complaints[1].message.contains("'memory' has no package"), "{}", complaints[1]);
@@ -97,15 +97,16 @@ fn rooms_and_packages_are_the_same() {
 
 #[test]
 fn a_table_that_is_wrong_itself() {
-    assert_eq!(Rooms::parse("no table\n").1.len(), 1);
-    let (_, complaints) = Rooms::parse("| room | may use |\n|---|---|\n| a | b |\n| a | – |\n");
+    assert_eq!(CrateTable::parse("no table\n").1.len(), 1);
+    let (_, complaints) =
+        CrateTable::parse("| crate | may use |\n|---|---|\n| a | b |\n| a | – |\n");
     assert_eq!(complaints.len(), 2, "{complaints:?}");
     assert_eq!((complaints[0].line, complaints[1].line), (3, 4));
 }
 
 #[test]
-fn each_word_in_a_room_that_is_not_its_own() {
-    for (room, name, text) in [
+fn each_word_in_a_crate_that_is_not_its_own() {
+    for (place, name, text) in [
         ("fabric", "ibv_", "fn f() { ibv_post_send(); }"),
         ("graph", "unsafe", "fn f() { unsafe { g() } }"),
         ("node", "std::env", "fn f() { std::env::args(); }"),
@@ -123,14 +124,14 @@ fn each_word_in_a_room_that_is_not_its_own() {
         ("runtime", "Instant::now", "fn f() { Instant::now(); }"),
         ("nn", "SystemTime", "use std::time::SystemTime;"),
     ] {
-        let complaint = word(&format!("crates/{room}/src/a/b.rs"), &format!("//! x\n{text}\n"));
+        let complaint = word(&format!("crates/{place}/src/a/b.rs"), &format!("//! x\n{text}\n"));
         assert_eq!(complaint.line, 2, "{complaint}");
         assert!(complaint.message.starts_with(&format!("`{name}` belongs to ")), "{complaint}");
     }
 }
 
 #[test]
-fn each_word_in_its_own_room() {
+fn each_word_in_its_own_crate() {
     for (file, text) in [
         ("crates/fabric/src/verbs/a.rs", "fn f() { unsafe { ibv_post_send() } }"),
         ("crates/cli/src/main.rs", "fn f() { g(std::env::args()); }"),
@@ -168,7 +169,7 @@ fn a_folder_is_not_a_prefix() {
 }
 
 #[test]
-fn a_safe_room_has_the_compiler_forbid_unsafe() {
+fn a_safe_crate_has_the_compiler_forbid_unsafe() {
     let complains = |file, text| check_forbids_unsafe(file, text).is_some();
     assert!(complains("crates/graph/src/lib.rs", "//! x\n"));
     assert!(complains("crates/graph/src/lib.rs", "//! x\n// #![forbid(unsafe_code)]\n"));
@@ -202,4 +203,66 @@ fn places_of_one_machine() {
     let complaints = check_text_file("README.md", &format!("fine\ncd {path}\nnetwork/path\n"));
     assert_eq!(complaints.len(), 1);
     assert_eq!(complaints[0].to_string().split(": ").next(), Some("README.md:2"));
+}
+
+/// A project of three pages and one other file.
+fn pages_of<'a>(readme: &'a str, guide: &'a str) -> Vec<(&'a str, &'a str)> {
+    let contents = "# Book\n- [Guide](guide.md)\n";
+    vec![("README.md", readme), ("docs/SUMMARY.md", contents), ("docs/guide.md", guide)]
+}
+
+fn exists(path: &str) -> bool {
+    ["README.md", "LICENSE", "docs/SUMMARY.md", "docs/guide.md", "docs"].contains(&path)
+}
+
+#[test]
+fn a_link_that_leads_nowhere() {
+    let guide = "# A guide, in `code`\n## How it ends\n";
+    let good = "[a](docs/guide.md) [b](./docs/guide.md#how-it-ends) [c](docs/guide.md#a-guide-in-code)\n\
+                [d](LICENSE) [e](https://example.org/x#y) [f](#here) [`g`](docs/)\n\
+                `[no](link)`\n```sh\n[no](link)\n# no heading\n```\n### Here\n";
+    assert_eq!(check_pages(&pages_of(good, guide), &exists), []);
+    for (link, says) in [
+        ("docs/other.md", "leads nowhere"),
+        ("../README.md", "leads nowhere"),
+        ("docs/guide.md#how-it-began", "no heading"),
+        ("#no-heading", "no heading"),
+    ] {
+        let readme = format!("```sh\n# no heading\n```\n[x](LICENSE) [y]({link})\n");
+        let complaints = check_pages(&pages_of(&readme, guide), &exists);
+        assert_eq!(complaints.len(), 1, "{complaints:?}");
+        assert_eq!((complaints[0].file.as_str(), complaints[0].line), ("README.md", 4));
+        assert!(complaints[0].message.contains(says), "{}", complaints[0]);
+    }
+}
+
+#[test]
+fn a_book_is_whole_and_by_itself() {
+    let outside = check_pages(&pages_of("", "[x](../README.md)\n"), &exists);
+    assert_eq!(outside.len(), 1);
+    assert!(outside[0].to_string().starts_with("docs/guide.md:1: "), "{}", outside[0]);
+    let mut pages = pages_of("", "");
+    pages.push(("docs/attic.md", ""));
+    let complaints = check_pages(&pages, &exists);
+    assert_eq!(complaints.len(), 1);
+    assert!(complaints[0].to_string().contains("`attic.md`"), "{}", complaints[0]);
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = |count| "word\n".repeat(count);
+    assert_eq!(check_pages(&[("README.md", &lines(150))], &exists), []);
+    assert_eq!(check_pages(&[("docs/guide.md", &lines(151))], &exists), []);
+    let complaints = check_pages(&[("README.md", &lines(151))], &exists);
+    assert!(complaints[0].message.starts_with("151 lines"), "{complaints:?}");
+}
+
+#[test]
+fn which_files_are_pages() {
+    for file in ["README.md", "ARCHITECTURE.md", "docs/guide.md"] {
+        assert!(is_page(file), "{file}");
+    }
+    for file in ["data/README.md", "docs/book.toml", "docs/a/b.md", "crates/base/src/lib.rs"] {
+        assert!(!is_page(file), "{file}");
+    }
 }

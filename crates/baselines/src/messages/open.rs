@@ -145,8 +145,6 @@ pub fn open(
         flights: HashMap::new(),
         announced: HashMap::new(),
         ended: Vec::new(),
-        fault: None,
-        seen: 0,
     };
     let exchanges = edges.into_iter().map(exchange).zip(storages).collect();
     Ok((exchanges, MessageEnd { transport, inbox }))

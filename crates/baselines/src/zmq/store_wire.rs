@@ -33,6 +33,12 @@ impl ZmqWire {
     }
 }
 
+impl std::fmt::Debug for ZmqWire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ZmqWire").field("stats", &self.stats).finish_non_exhaustive()
+    }
+}
+
 fn failed(error: ZmqError) -> WireError {
     WireError::Failed(error.to_string())
 }

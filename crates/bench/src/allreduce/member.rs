@@ -92,7 +92,7 @@ fn take_part(member: &Member) -> Result<(), AllreduceError> {
     let mut subject = Subject::open(member, &told)?;
     let report = measure(&mut subject, &told)?;
     subject.members().close(soon())?;
-    member.finish(serde_json::to_value(report).map_err(JoinError::Payload)?)?;
+    member.finish(report)?;
     Ok(())
 }
 

@@ -4,12 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use tensorwire_launch::{Transport, Update, launch};
-use tensorwire_train::{Exchange, Prepared, Progress, Strategy, TrainConfig, train_local};
+use tensorwire_launch::{Transport, Update};
+use tensorwire_train::{
+    Exchange, Prepared, Progress, Strategy, TrainConfig, TrainOutcome, launch_train, train_local,
+};
 
 use super::Runner;
+use crate::by_name::ByName;
 use crate::error::BenchError;
-use crate::job::{Job, reports};
 use crate::machine::Machine;
 use crate::statistics::Summary;
 use crate::step::{promises_bits, step_ms};
@@ -68,18 +70,14 @@ struct LossPoint<'a> {
 
 impl Runner<'_> {
     pub(super) fn throughput(&mut self, config: &TrainConfig) -> Result<Throughput, BenchError> {
-        let Job { prepared, spec } = Job::new(config, self.job)?;
+        let prepared = Prepared::new(config.clone(), &ByName)?;
         let (mut all_ms, mut sha256) = (Vec::new(), None);
-        let mut transport = config.settled_transport();
+        let mut transport = config.transport;
         for _ in 0..self.repetitions {
-            let outcome = launch(&spec, &mut |_| {})?;
-            transport = outcome.negotiated.or(transport);
-            let members = reports(outcome)?;
-            all_ms.push(step_ms(&members, &prepared));
-            let found = members.iter().find_map(|report| report.weights_sha256.clone());
-            let found = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
-            self.same_bits(&prepared, &found)?;
-            sha256 = Some(found);
+            let outcome = launch_train(&prepared, self.job, &mut |_| {})?;
+            transport = outcome.transport;
+            all_ms.push(step_ms(&outcome, &prepared));
+            sha256 = Some(self.same_bits(&prepared, &outcome)?);
         }
         let none = || BenchError::Zero { what: "repetitions" };
         let summary = Summary::of(all_ms.iter().map(|ms| ms * 1e-3)).ok_or_else(none)?;
@@ -90,7 +88,7 @@ impl Runner<'_> {
             model: config.model.clone(),
             data: config.data.clone(),
             exchange: config.exchange,
-            transport: transport.unwrap_or(config.transport),
+            transport,
             strategy: config.strategy.name(),
             workers: config.workers,
             servers: config.topology().servers,
@@ -125,13 +123,13 @@ impl Runner<'_> {
             exchange: Exchange::ZeroCopy,
             ..config.clone()
         };
-        let prepared = Prepared::new(alone)?;
+        let prepared = Prepared::new(alone, &ByName)?;
         let mut all_ms = Vec::new();
         for _ in 0..self.repetitions {
             self.alone.store(true, Ordering::SeqCst);
             let report = train_local(&prepared, &self.job.interrupt, &mut |_| {});
             self.alone.store(false, Ordering::SeqCst);
-            all_ms.push(step_ms(&[report?], &prepared));
+            all_ms.push(step_ms(&TrainOutcome::alone(report?), &prepared));
         }
         let median = Summary::of(all_ms).map(|summary| summary.median);
         let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;
@@ -139,10 +137,16 @@ impl Runner<'_> {
         Ok(median)
     }
 
-    /// The same job ends with the same weights however its bytes travel.
-    fn same_bits(&mut self, prepared: &Prepared, found: &str) -> Result<(), BenchError> {
+    /// The same job ends with the same weights however its bytes travel. Returns their hash.
+    fn same_bits(
+        &mut self,
+        prepared: &Prepared,
+        outcome: &TrainOutcome,
+    ) -> Result<String, BenchError> {
+        let kind = prepared.config.strategy.name();
+        let found = outcome.weights_sha256().ok_or(BenchError::NoWeights { kind })?;
         if !promises_bits(prepared) {
-            return Ok(());
+            return Ok(found.to_string());
         }
         let TrainConfig { model, data, batch, workers, .. } = &prepared.config;
         let key = format!("{model} {data} {batch} {workers} {}", prepared.steps());
@@ -151,10 +155,10 @@ impl Runner<'_> {
                 let (local, ps) = (first.clone(), found.to_string());
                 Err(BenchError::WeightsDiffer { local, ps })
             }
-            Some(_) => Ok(()),
+            Some(_) => Ok(found.to_string()),
             None => {
                 self.weights.insert(key, found.to_string());
-                Ok(())
+                Ok(found.to_string())
             }
         }
     }
@@ -165,14 +169,13 @@ impl Runner<'_> {
         every: u64,
         on_line: &mut dyn FnMut(serde_json::Value),
     ) -> Result<(), BenchError> {
-        let Job { prepared, spec } = Job::new(config, self.job)?;
+        let prepared = Prepared::new(config.clone(), &ByName)?;
         let machine = Machine::here();
         let mut begun = Instant::now();
         let mut losses = Losses::default();
-        let outcome = launch(&spec, &mut |update| match update {
+        let outcome = launch_train(&prepared, self.job, &mut |update| match update {
             Update::Introduced => begun = Instant::now(),
-            Update::Progress { value, .. } => {
-                let Ok(Progress { step, loss, .. }) = serde_json::from_value(value) else { return };
+            Update::Progress { value: Progress { step, loss, .. }, .. } => {
                 let Some(loss) = losses.add(step, loss, config.workers, every) else { return };
                 let point = LossPoint {
                     bench: "convergence",
@@ -194,10 +197,8 @@ impl Runner<'_> {
             }
             _ => {}
         })?;
-        let members = reports(outcome)?;
-        let found = members.iter().find_map(|report| report.weights_sha256.clone());
-        let found = found.ok_or(BenchError::NoWeights { kind: config.strategy.name() })?;
-        self.same_bits(&prepared, &found)
+        self.same_bits(&prepared, &outcome)?;
+        Ok(())
     }
 }
 

@@ -119,7 +119,7 @@ fn take_part(member: &Member) -> Result<(), KvstoreError> {
         StoreEnd::Worker(store) => work(member.rank(), *store, &spec)?,
         StoreEnd::Server(store) => serve(*store)?,
     };
-    member.finish(serde_json::to_value(report).map_err(JoinError::Payload)?)?;
+    member.finish(report)?;
     Ok(())
 }
 

@@ -4,21 +4,19 @@
 use std::thread;
 
 use tensorwire_base::Clock;
-use tensorwire_graph::{Op, Rule};
+use tensorwire_graph::Op;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_simulate::{Link, Local, Machine, Network, Rpc};
 use tensorwire_tensor::{DType, TensorSpec};
-use tensorwire_train::Exchange;
+use tensorwire_train::{Exchange, TrainConfig};
 
 use crate::error::BenchError;
 use crate::machine::cores;
 use crate::statistics::Summary;
 use crate::transfer::{Sizes, TransferSpec, transfer};
 use crate::write::{WriteSpec, write};
-
-use super::{MOMENTUM, RATE};
 
 /// A tensor of a page, and one that no cache holds.
 const SMALL: usize = 4 << 10;
@@ -102,7 +100,7 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
 /// the weights. The median.
 fn update_s(threads: usize, gradients: usize) -> Result<f64, BenchError> {
     let kernels = Kernels::open(KernelChoice::Cpu, threads)?;
-    let op = Op::Apply { rule: Rule::Momentum { rate: RATE, momentum: MOMENTUM } };
+    let op = Op::Apply { rule: TrainConfig::default().optimizer };
     let spec = TensorSpec::new(DType::F32, &[WEIGHTS / DType::F32.bytes()])?;
     // written: memory that is zero may be one page, many times
     let tensor = || vec![1e-3f32; WEIGHTS / DType::F32.bytes()];

@@ -80,6 +80,13 @@ pub(super) struct ReceiverReport {
     pub(super) traffic: Traffic,
 }
 
+/// What an end reports.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum EndReport {
+    Sender(SenderReport),
+    Receiver(ReceiverReport),
+}
+
 /// One end of a transfer, from its assignment to its report.
 ///
 /// # Errors
@@ -129,13 +136,12 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
     let part = open_part(member, &plan, options)?;
     let mut end = End { member, spec, part, step: 0, cold: Traffic::default() };
     let report = match member.rank() {
-        SENDER => serde_json::to_value(end.send(&plan)?),
-        RECEIVER => serde_json::to_value(end.receive(&plan, spin)?),
+        SENDER => EndReport::Sender(end.send(&plan)?),
+        RECEIVER => EndReport::Receiver(end.receive(&plan, spin)?),
         rank => return Err(TransferError::NoPart { rank }),
     };
     end.part.close(Deadline::after(member.setup_patience()))?;
-    member.finish(report.map_err(JoinError::Payload)?)?;
-    Ok(())
+    Ok(member.finish(report)?)
 }
 
 struct End<'a> {

@@ -16,7 +16,9 @@ use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{ALIGNMENT, Arena, ArenaError, Buffer, LoanError, Place};
 
 use super::calls::CallError;
-use super::{RECEIVER, SENDER, WriteSpec, receiver, sender};
+use super::receiver::{self, ReceiverReport};
+use super::sender::{self, SenderReport};
+use super::{RECEIVER, SENDER, WriteSpec};
 use crate::machine::cores;
 
 /// How long a wait spins before it sleeps, if both members have a core.
@@ -118,6 +120,13 @@ pub(super) enum FromReceiver {
     Verified,
 }
 
+/// What an end reports.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum EndReport {
+    Sender(SenderReport),
+    Receiver(ReceiverReport),
+}
+
 /// One end of the measurement, from its assignment to its report.
 ///
 /// # Errors
@@ -146,12 +155,11 @@ fn take_part(member: &Member) -> Result<(), WriteError> {
     let peer = if member.rank() == SENDER { RECEIVER } else { SENDER };
     let end = End::new(fabric.clone(), peer, &spec)?;
     let report = match member.rank() {
-        SENDER => serde_json::to_value(sender::send(end, &spec)?),
-        _ => serde_json::to_value(receiver::receive(end, &spec, member.address(), spin)?),
+        SENDER => EndReport::Sender(sender::send(end, &spec)?),
+        _ => EndReport::Receiver(receiver::receive(end, &spec, member.address(), spin)?),
     };
     fabric.close(Deadline::after(member.setup_patience()))?;
-    member.finish(report.map_err(JoinError::Payload)?)?;
-    Ok(())
+    Ok(member.finish(report)?)
 }
 
 /// One process: the way to the other, and memory with a place for each write that may be on its way.

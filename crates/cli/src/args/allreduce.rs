@@ -7,9 +7,9 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, Tensor, Way, parse_size};
 use tensorwire_collectives::{Algorithm, Design};
-use tensorwire_train::FloatType;
 
-use super::{FloatArg, TransportArg, WireArgs};
+use super::job::FloatArg;
+use super::{TransportArg, WireArgs};
 
 #[derive(Args, Debug)]
 pub(crate) struct AllreduceArgs {
@@ -102,7 +102,7 @@ fn of_a_group() -> RangedI64ValueParser<u32> {
 pub(crate) enum AlgorithmArg {
     /// What the table says
     Auto,
-    /// Each process folds its piece of all vectors where they lie; shm only
+    /// Each process reduces its piece of all vectors where they lie; shm only
     Shared,
     /// All sends all to all
     Exchange,
@@ -110,7 +110,7 @@ pub(crate) enum AlgorithmArg {
     Direct,
     /// Pieces go round (bucket algorithm)
     Ring,
-    /// Several rings, one folding while another sends
+    /// Several rings, one reducing while another sends
     MultiRing,
     /// Recursive halving and doubling
     HalvingDoubling,
@@ -175,16 +175,6 @@ impl From<DesignArg> for Design {
             DesignArg::OmpRing => Design::OmpRing,
             DesignArg::Reg => Design::Reg,
             DesignArg::FlatRing => Design::FlatRing,
-        }
-    }
-}
-
-impl From<FloatArg> for FloatType {
-    fn from(given: FloatArg) -> FloatType {
-        match given {
-            FloatArg::F32 => FloatType::F32,
-            FloatArg::F64 => FloatType::F64,
-            FloatArg::Bf16 => FloatType::Bf16,
         }
     }
 }

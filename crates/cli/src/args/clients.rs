@@ -38,8 +38,8 @@ impl From<StrategyArg> for Strategy {
 /// What only groups of workers, and weights that are averaged, can do.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientArgs {
-    /// mpi-sgd, mpi-asgd, mpi-esgd: groups of workers that fold their gradients among themselves; worker 0 of each
-    /// pushes and pulls, and spreads what it gets [default: 1, all workers]
+    /// mpi-sgd, mpi-asgd, mpi-esgd: groups of workers that all-reduce their gradients among themselves; worker 0 of each
+    /// pushes and pulls, and broadcasts what it gets [default: 1, all workers]
     #[arg(long, value_name = "C")]
     clients: Option<u32>,
     /// dist-esgd, mpi-esgd: steps between two exchanges with the centre [default: 64]
@@ -49,11 +49,11 @@ pub(crate) struct ClientArgs {
     /// [default: 0.9 / clients, as Zhang et al. 2015 have it]
     #[arg(long, value_name = "A")]
     alpha: Option<f64>,
-    /// allreduce, mpi-sgd: fold gradients in the order of ranks, so that every algorithm, transport and run has the
+    /// allreduce, mpi-sgd: reduce gradients in the order of ranks, so that every algorithm, transport and run has the
     /// same bits (ps, dist-sgd and local always do)
     #[arg(long)]
     deterministic: bool,
-    /// allreduce, mpi-...: how gradients are folded [default: what was measured to be fastest for their size]
+    /// allreduce, mpi-...: how gradients are all-reduced [default: what was measured to be fastest for their size]
     #[arg(long, value_enum)]
     algorithm: Option<AlgorithmArg>,
     /// allreduce, mpi-...: what is fastest here, as `bench allreduce --tune FILE` wrote it [default: a table that
@@ -64,11 +64,11 @@ pub(crate) struct ClientArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum AlgorithmArg {
-    /// Each folds its share where all have theirs, and puts it there (shared memory alone)
+    /// Each reduces its share where all have theirs, and puts it there (shared memory alone)
     Shared,
     /// Everybody sends all to everybody
     Exchange,
-    /// Each share to one who folds it, and back
+    /// Each share to one who reduces it, and back
     Direct,
     /// Around a ring, twice
     Ring,

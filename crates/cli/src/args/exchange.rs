@@ -1,11 +1,7 @@
-//! `--exchange`, and which transfers a list of them is.
+//! `--exchange`.
 
 use clap::ValueEnum;
-use tensorwire_bench::Sizes;
-use tensorwire_launch::Transport;
 use tensorwire_train::Exchange;
-
-use super::{KindArg, TransferArgs};
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum ExchangeArg {
@@ -23,32 +19,6 @@ pub(crate) enum ExchangeArg {
     GrpcRdma,
     /// Messages over ZeroMQ, as ps-lite sends them, to compare with (ps, dist-sgd, dist-asgd, dist-esgd)
     Zmq,
-}
-
-impl TransferArgs {
-    /// What to measure over these transports, in order. What goes over TCP of its own is measured with tcp
-    /// alone, where that is among them.
-    pub(crate) fn ways(&self, transports: &[Transport]) -> Vec<(Transport, Exchange, Sizes)> {
-        let mut ways = Vec::new();
-        for &transport in transports {
-            for &exchange in &self.exchange {
-                let way = Exchange::from(exchange);
-                let is_elsewhere = way.is_over_tcp()
-                    && transport != Transport::Tcp
-                    && transports.contains(&Transport::Tcp);
-                let kinds = self.kind.iter().filter(|kind| !self.measures_twice(exchange, **kind));
-                let kinds = kinds.filter(|_| !is_elsewhere);
-                ways.extend(kinds.map(|kind| (transport, way, Sizes::from(*kind))));
-            }
-        }
-        ways
-    }
-
-    /// A dynamic tensor is announced and read, whether others are written or stay where they are.
-    fn measures_twice(&self, exchange: ExchangeArg, kind: KindArg) -> bool {
-        let also = self.exchange.contains(&ExchangeArg::ZeroCopy);
-        (exchange, kind) == (ExchangeArg::Write, KindArg::Dynamic) && also
-    }
 }
 
 impl From<ExchangeArg> for Exchange {

@@ -12,7 +12,7 @@ Examples:
   srun -n 4 tensorwire launch --detect                 and this says what it found
 
 Under mpirun, srun, torchrun, mpiexec, a ps-lite tracker or a Kubernetes Indexed Job `train` starts no process
-of its own but one: that of rank 0 leads the job and computes, the others call it. docs/launching.md has a whole
+of its own but one: that of rank 0 leads the job and computes, the others call it. docs/several-machines.md has a whole
 example of each, the variables that are read, and what TENSORWIRE_SECRET protects.";
 
 #[derive(Args, Debug)]

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tensorwire_bench::train_config;
+use tensorwire_nn::Optimizer;
 use tensorwire_train::{ClientConfig, Schedule, Strategy, TrainConfig};
 
 use super::clients::StrategyArg;
-use super::{TransportArg, default_data};
+use super::job::default_data;
+use super::{DEFAULTS, TransportArg, with_default};
 
 /// With --quick.
 const QUICK_EPOCHS: u64 = 5;
@@ -19,7 +20,7 @@ pub(crate) struct ModesArgs {
           default_values = ["dist-sgd", "dist-asgd", "dist-esgd", "mpi-sgd", "mpi-asgd", "mpi-esgd"])]
     modes: Vec<StrategyArg>,
     /// Model to train
-    #[arg(long, default_value = "mlp")]
+    #[arg(long, default_value_t = DEFAULTS.model.clone())]
     model: String,
     /// Data, as `train` takes them [default: digits, or synthetic where the model takes no such images]
     #[arg(long)]
@@ -33,27 +34,26 @@ pub(crate) struct ModesArgs {
     /// Server processes
     #[arg(long, value_name = "K", default_value_t = 1)]
     servers: u32,
-    /// Passes over the data [default: 20]
-    #[arg(long, value_name = "E")]
+    #[arg(long, value_name = "E", help = with_default("Passes over the data", Schedule::EPOCHS))]
     epochs: Option<u64>,
     /// ...-esgd: steps between two exchanges with the centre [default: 64]
     #[arg(long, value_name = "STEPS")]
     pub(crate) interval: Option<u64>,
-    /// Samples per worker and step. Gradients are means over what is folded: of all workers (...-sgd), of a client
+    /// Samples per worker and step. Gradients are means over what is reduced: of all workers (...-sgd), of a client
     /// (mpi-asgd, mpi-esgd), of a worker
     #[arg(long, value_name = "B", default_value_t = 16)]
     batch: usize,
     /// Learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 0.05)]
+    #[arg(long, value_name = "RATE", default_value_t = DEFAULTS.optimizer.rate())]
     lr: f64,
     /// Momentum, from 0 to below 1
-    #[arg(long, value_name = "M", default_value_t = 0.9)]
+    #[arg(long, value_name = "M", default_value_t = super::job::MOMENTUM)]
     momentum: f64,
     /// Seed of first values and of the order of samples
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
     seed: u64,
     /// How bytes travel
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, default_value = DEFAULTS.transport.name())]
     transport: TransportArg,
     /// The accuracy to be reached
     #[arg(long, value_name = "A", default_value_t = 0.955)]
@@ -73,19 +73,23 @@ impl ModesArgs {
 
     /// The job of all modes, each of which takes what is its own of it.
     pub(crate) fn config(&self) -> TrainConfig {
-        let epochs = self.epochs.unwrap_or(if self.quick { QUICK_EPOCHS } else { 20 });
+        let quick = self.quick.then_some(QUICK_EPOCHS);
+        let epochs = self.epochs.or(quick).unwrap_or(Schedule::EPOCHS);
         let data = self.data.as_deref().unwrap_or_else(|| default_data(&self.model));
         let (clients, interval) = (Some(self.clients), self.interval);
         TrainConfig {
+            model: self.model.clone(),
+            data: data.to_string(),
+            strategy: Strategy::DistSgd,
             workers: self.workers,
             servers: self.servers,
             clients: ClientConfig { clients, interval, ..ClientConfig::default() },
             batch: self.batch,
-            rate: self.lr,
-            momentum: self.momentum,
+            optimizer: Optimizer::Momentum { rate: self.lr, momentum: self.momentum },
             seed: self.seed,
             transport: self.transport.into(),
-            ..train_config(&self.model, data, Strategy::DistSgd, Schedule::Epochs(epochs))
+            schedule: Schedule::Epochs(epochs),
+            ..TrainConfig::default()
         }
     }
 }

@@ -6,9 +6,11 @@ use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::SimulateSpec;
 use tensorwire_simulate::{Exchange, Network, Strategy};
-use tensorwire_train::Algorithm;
+use tensorwire_train::{Algorithm, ConfigError};
+use tensorwire_zoo::Shipped;
 
 use super::super::Failure;
+use super::DEFAULTS;
 use super::clients::AlgorithmArg;
 
 /// As far as it was tried.
@@ -35,7 +37,7 @@ worker and a server a machine), loopback (all on one machine of 2 cores, reading
 #[derive(Args, Debug)]
 pub(crate) struct SimulateArgs {
     /// Model (see `tensorwire models`)
-    #[arg(long, default_value = "mlp")]
+    #[arg(long, default_value_t = DEFAULTS.model.clone())]
     model: String,
     /// Ways of training
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["ps"])]
@@ -50,7 +52,7 @@ pub(crate) struct SimulateArgs {
     /// mpi-sgd: groups of workers [default: 1]
     #[arg(long, value_name = "C", value_parser = up_to_most())]
     clients: Option<u32>,
-    /// allreduce, mpi-sgd: how gradients are folded [default: as a job on this machine chooses]
+    /// allreduce, mpi-sgd: how gradients are all-reduced [default: as a job on this machine chooses]
     #[arg(long, value_enum)]
     algorithm: Option<AlgorithmArg>,
     /// The cluster, as --calibrate writes it
@@ -141,21 +143,32 @@ impl SimulateArgs {
     }
 
     /// What is to be simulated, in the order in which it is shown.
-    pub(crate) fn specs(&self) -> Vec<SimulateSpec> {
+    ///
+    /// # Errors
+    /// When there is no such model.
+    pub(crate) fn specs(&self) -> Result<Vec<SimulateSpec>, ConfigError> {
+        let model = tensorwire_zoo::model(&self.model).map_err(tensorwire_nn::Error::other)?;
         let mut specs = Vec::new();
         for strategy in &self.strategy {
             for exchange in &self.exchange {
                 for workers in &self.workers {
-                    specs.push(self.spec(strategy.named(), exchange.named(), *workers));
+                    let (strategy, exchange) = (strategy.named(), exchange.named());
+                    specs.push(self.spec(model, strategy, exchange, *workers));
                 }
             }
         }
-        specs
+        Ok(specs)
     }
 
-    fn spec(&self, strategy: Strategy, exchange: Exchange, workers: u32) -> SimulateSpec {
+    fn spec(
+        &self,
+        model: &'static dyn Shipped,
+        strategy: Strategy,
+        exchange: Exchange,
+        workers: u32,
+    ) -> SimulateSpec {
         SimulateSpec {
-            model: self.model.clone(),
+            model,
             strategy,
             workers,
             servers: self.servers,

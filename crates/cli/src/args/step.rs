@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tensorwire_bench::QUIET_RATE;
 use tensorwire_train::{ConfigError, Exchange, Schedule, TraceConfig, TrainConfig};
 
 use super::{ExchangeArg, JobArgs};
@@ -38,18 +39,18 @@ pub(crate) struct StepArgs {
 impl StepArgs {
     /// Each once, and not the job's own again.
     pub(crate) fn against(&self) -> Vec<Exchange> {
-        let mut all: Vec<ExchangeArg> = Vec::new();
-        for exchange in &self.against {
-            if *exchange != self.job.exchange && !all.contains(exchange) {
-                all.push(*exchange);
+        let mut all = Vec::new();
+        for exchange in self.against.iter().copied().map(Exchange::from) {
+            if exchange != self.job.exchange() && !all.contains(&exchange) {
+                all.push(exchange);
             }
         }
-        all.into_iter().map(Exchange::from).collect()
+        all
     }
 
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let trace = self.trace.map(|path| TraceConfig { path, steps: TRACE_STEPS });
-        let config = self.job.config(Schedule::Steps(self.steps))?;
+        let config = self.job.config(Schedule::Steps(self.steps), QUIET_RATE)?;
         Ok(TrainConfig { trace, ..config })
     }
 }

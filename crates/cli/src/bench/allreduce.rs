@@ -10,7 +10,7 @@ use tensorwire_collectives::{Algorithm, Table};
 use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_train::TunedRow;
 
-use super::{LIVENESS_MS, Lines, announce, transports};
+use super::{Lines, announce, transports};
 use crate::args::{AllreduceArgs, read_table};
 use crate::job::job_spec;
 use crate::output::{note, print};
@@ -47,8 +47,7 @@ pub(super) fn run(args: &AllreduceArgs) -> Result<(), Failure> {
             "--table is what --algorithm auto looks at; name auto, or leave one out",
         ));
     }
-    // its kind, roles and payload are filled in for each measurement
-    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = job_spec()?;
     announce(&Machine::here());
     let (mut rows, mut results) = (Vec::new(), Vec::new());
     for &transport in &transports {

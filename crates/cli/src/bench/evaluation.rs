@@ -1,4 +1,4 @@
-//! `tensorwire bench evaluation`: everything that the papers measured, by one command.
+//! `tensorwire bench evaluation`: the figures of the papers that one machine can measure, by one command.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tensorwire_bench::{Case, FIGURES, Figure, Machine, Runner, Scope};
 use tensorwire_launch::JobSpec;
 use tensorwire_train::Exchange;
 
-use super::{LIVENESS_MS, Lines, announce};
+use super::{Lines, announce};
 use crate::args::EvaluationArgs;
 use crate::job::{end_at_once_while, job_spec};
 use crate::output::{note, print};
@@ -30,8 +30,7 @@ pub(super) fn run(args: &EvaluationArgs) -> Result<(), Failure> {
         report::check_output(page, &files)?;
         report::check_lines(&files)?;
     }
-    // its kind, roles and payload are filled in for each case
-    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = job_spec()?;
     let alone = Arc::new(AtomicBool::new(false));
     end_at_once_while(&alone)?;
     announce(&Machine::here());

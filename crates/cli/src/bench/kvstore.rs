@@ -5,7 +5,7 @@ use tensorwire_bench::{KvstoreResult, KvstoreSpec, Machine, PAPER_BYTES, Pull, k
 use tensorwire_launch::Transport;
 use tensorwire_train::StoreWire;
 
-use super::{LIVENESS_MS, Lines, announce, transports};
+use super::{Lines, announce, transports};
 use crate::args::KvstoreArgs;
 use crate::job::job_spec;
 use crate::output::{note, print};
@@ -18,8 +18,7 @@ const QUICK_WORKERS: &[u32] = &[1, 2, 4];
 pub(super) fn run(args: &KvstoreArgs) -> Result<(), Failure> {
     let jobs = jobs(args)?;
     let mut lines = Lines::open(args.json.as_deref())?;
-    // its kind, roles and payload are filled in for each measurement
-    let job = job_spec(None, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = job_spec()?;
     let sizes = if args.sizes.is_empty() { &[PAPER_BYTES][..] } else { &args.sizes };
     let transports = transports(&args.transport, &args.wire)?;
     announce(&Machine::here());

@@ -27,8 +27,7 @@ pub(super) fn run(args: &ModesArgs) -> Result<(), Failure> {
         return Err(Failure::user(format!("--target is an accuracy from 0 to 1, not {target}")));
     }
     let mut lines = Lines::open(args.json.as_deref())?;
-    // its kind, roles and payload are filled in for each mode
-    let job = job_spec(None, config.liveness_ms(), "", vec![], serde_json::Value::Null)?;
+    let job = job_spec()?;
     announce(&Machine::here());
     let mut curves = Vec::new();
     for mode in modes {

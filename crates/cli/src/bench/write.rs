@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{Machine, WINDOW_MAX, WriteResult, WriteSpec, transfer_sizes, write};
-use tensorwire_launch::Transport;
+use tensorwire_launch::{JobSpec, Transport};
 
-use super::{LIVENESS_MS, Lines, announce, transports};
+use super::{Lines, announce, transports};
 use crate::args::WriteArgs;
 use crate::job::job_spec;
 use crate::output::{note, print};
@@ -18,9 +18,8 @@ pub(super) fn run(args: &WriteArgs) -> Result<(), Failure> {
         return Err(Failure::user(format!("--window must be from 1 to {WINDOW_MAX}, not {found}")));
     }
     let mut lines = Lines::open(args.json.as_deref())?;
-    // its kind, roles and payload are filled in for each measurement
     let listen = Some(SocketAddr::new(args.address, 0));
-    let job = job_spec(listen, LIVENESS_MS, "", vec![], serde_json::Value::Null)?;
+    let job = JobSpec { listen, ..job_spec()? };
     // up to 64 MiB
     let all = transfer_sizes(true);
     let sizes = if args.sizes.is_empty() { &all } else { &args.sizes };

@@ -374,7 +374,7 @@ fn yesterdays_hello() -> Vec<u8> {
 
 #[test]
 fn the_shipped_data_is_what_the_binary_trains_on() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../data/digits");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../zoo/data/digits");
     let mnist = format!("train --steps 3 --json --data mnist:{}", folder.display());
     let from_files = Job::start(&mnist).end(LIMIT).json();
     let built_in = Job::start("train --steps 3 --json").end(LIMIT).json();

@@ -69,8 +69,8 @@ fn the_drawing_has_every_node_once_and_every_crossing() {
     assert_eq!(dot.matches('{').count(), dot.matches('}').count());
     assert_eq!(dot.matches("subgraph cluster_").count(), 2);
     assert_eq!(dot.matches("style=bold").count(), 12);
-    assert_eq!(dot.matches("\\nRdmaSend").count(), 12);
-    assert_eq!(dot.matches("\\nRdmaRecv").count(), 12);
+    assert_eq!(dot.matches("\\nSend").count(), 12);
+    assert_eq!(dot.matches("\\nRecv").count(), 12);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Reverse-mode gradients: a table, one row per operator, walked backwards from the loss.
 
+mod custom;
 mod table;
 
 use std::collections::HashMap;
@@ -9,33 +10,7 @@ use tensorwire_tensor::TensorSpec;
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, NodeId, Output};
 use crate::op::Op;
-
-/// The gradient of one tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gradient {
-    /// A tensor of the same shape.
-    Dense(Output),
-    /// What [`Op::Gather`] leaves of a table: rows f[k,d], each to be added at its index, i32[k]; all other rows
-    /// are zeros.
-    Rows { indices: Output, rows: Output },
-}
-
-impl Gradient {
-    /// The tensor, if it is one.
-    pub fn dense(self) -> Option<Output> {
-        match self {
-            Gradient::Dense(output) => Some(output),
-            Gradient::Rows { .. } => None,
-        }
-    }
-
-    /// The node that makes the numbers.
-    fn node(self) -> NodeId {
-        match self {
-            Gradient::Dense(output) | Gradient::Rows { rows: output, .. } => output.node,
-        }
-    }
-}
+use crate::output::Gradient;
 
 /// Adds to `graph` the nodes that compute d`loss`/d`wrt`, and gives their outputs in `wrt`'s order.
 /// The new nodes are named `<prefix>/...`. Each is where the node is whose gradient it is a part of, so that a graph that
@@ -76,7 +51,7 @@ fn seed_spec(graph: &Graph, loss: Output) -> Result<TensorSpec, GraphError> {
     }
 }
 
-/// For each node up to the loss: does it compute from any of `wrt`, or is it one?
+/// For each node up to the loss: true if it computes from any of `wrt`, or is one.
 fn depends_on(graph: &Graph, loss: NodeId, wrt: &[Output]) -> Vec<bool> {
     let mut depends = vec![false; graph.len()];
     for output in wrt {

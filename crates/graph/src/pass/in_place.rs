@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use crate::graph::{Graph, Node, NodeId, Output};
-use crate::op::Op;
+use crate::op::{Kind, Op, OpFacts};
 
 /// The outputs of a part by the memory that they share.
 #[derive(Clone, Debug, Default)]
@@ -56,13 +56,14 @@ impl Classes {
                     let is_owned = all.classes[class].is_owned && sole;
                     let is_static = |output| graph.fact(output).spec().is_some();
                     let alike = is_static(input) == is_static(output);
+                    let OpFacts { kind, works_in_place, .. } = node.op.facts();
                     match node.op {
-                        Op::Reshape { .. } => Some((class, is_owned)),
+                        _ if kind == Kind::View => Some((class, is_owned)),
                         // spread from where it is
                         Op::Broadcast { .. } => Some((class, false)),
-                        _ if node.op.works_in_place() && is_owned && alike => {
+                        _ if works_in_place && is_owned && alike => {
                             all.in_place.insert(id);
-                            Some((class, node.op.vector().is_none()))
+                            Some((class, kind != Kind::Group))
                         }
                         _ => None,
                     }
@@ -74,7 +75,7 @@ impl Classes {
                         class
                     }
                     None => {
-                        let is_owned = !is_state(&node.op);
+                        let is_owned = !is_brought(&node.op);
                         all.classes.push(Class { members: vec![output], is_owned });
                         all.classes.len() - 1
                     }
@@ -97,7 +98,7 @@ impl Classes {
     /// changes a variable.
     pub(crate) fn writers(&self, graph: &Graph, class: &Class) -> Vec<NodeId> {
         let members = class.members.iter().map(|output| output.node);
-        let computes = |id: &NodeId| !is_fed(&graph.node(*id).op) && !is_view(graph.node(*id));
+        let computes = |id: &NodeId| !graph.node(*id).op.is_state() && !is_view(graph.node(*id));
         let mut writers: Vec<NodeId> = members.filter(computes).collect();
         if let Op::Variable { .. } = graph.node(class.root().node).op {
             let changes = graph.nodes().filter(|(_, node)| {
@@ -109,22 +110,17 @@ impl Classes {
     }
 }
 
-/// What the caller writes between runs.
-pub(crate) fn is_fed(op: &Op) -> bool {
-    matches!(op, Op::Input { .. } | Op::Variable { .. })
-}
-
-/// Has it its input's bytes, and changes none of them?
+/// True if it has its input's bytes, and changes none of them.
 pub(crate) fn is_view(node: &Node) -> bool {
     match node.op {
-        Op::Reshape { .. } => true,
         Op::Broadcast { .. } => !node.inputs.is_empty(),
-        _ => false,
+        _ => node.op.is_view(),
     }
 }
 
-fn is_state(op: &Op) -> bool {
-    is_fed(op) || matches!(op, Op::Recv { .. } | Op::RecvDyn { .. }) || op.vector().is_some()
+/// True if its value is there when a run begins, or others bring it while it goes on.
+fn is_brought(op: &Op) -> bool {
+    matches!(op.facts().kind, Kind::State | Kind::Recv | Kind::Group)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Shape inference: one row per operator (Xue et al. §3.4, "static shape inference"). Rows of more than
+//! Shape inference: one arm per operator (Xue et al. §3.4, "static shape inference"). Arms of more than
 //! a few lines are in the files below, by family.
 
+mod custom;
 mod layers;
 mod moves;
 mod state;
@@ -8,7 +9,7 @@ mod state;
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
 use crate::error::GraphError;
-use crate::op::Op;
+use crate::op::{Op, OpFacts};
 
 /// The facts of an operator's outputs, from those of its inputs.
 ///
@@ -18,7 +19,7 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
     check_count(node, op, inputs.len())?;
     let row = Row { node, op, inputs };
     match op {
-        Op::Input { fact } | Op::Recv { fact, .. } | Op::RecvDyn { fact, .. } => {
+        Op::Input { fact } | Op::Recv { fact, .. } | Op::RecvDynamic { fact, .. } => {
             Ok(vec![fact.clone()])
         }
         Op::Variable { spec, .. } | Op::Fill { spec, .. } => Ok(vec![Fact::from(spec)]),
@@ -128,7 +129,8 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
             true => Ok(vec![Fact::from(spec)]),
             false => row.mismatch("a tensor of the size that all members know is needed"),
         },
-        Op::NoOp | Op::Send { .. } | Op::SendDyn { .. } => Ok(Vec::new()),
+        Op::NoOp | Op::Send { .. } | Op::SendDynamic { .. } => Ok(Vec::new()),
+        Op::Custom(op) => row.custom(op),
     }
 }
 
@@ -138,52 +140,16 @@ fn inputs_of(scaled: bool, without_scale: usize) -> usize {
 }
 
 fn check_count(node: &str, op: &Op, found: usize) -> Result<(), GraphError> {
-    let (least, most) = match op {
-        Op::Input { .. } | Op::Variable { .. } | Op::Fill { .. } => (0, 0),
-        Op::NoOp | Op::Recv { .. } | Op::RecvDyn { .. } => (0, 0),
-        Op::SumRows | Op::Relu | Op::Sigmoid | Op::Tanh | Op::Scale { .. } => (1, 1),
-        Op::Softmax | Op::Cast { .. } | Op::ReduceMax | Op::Reduce { .. } => (1, 1),
-        Op::Reshape { .. } | Op::Slice { .. } | Op::Pad { .. } | Op::Transpose { .. } => (1, 1),
-        Op::MaxPool { .. } | Op::AvgPool { .. } | Op::AvgPoolGrad { .. } => (1, 1),
-        Op::LocalResponseNorm { .. } | Op::SendDyn { .. } => (1, 1),
-        // a control edge crosses as a send of nothing
-        Op::Send { .. } => (0, 1),
-        Op::AllReduce { .. } => (1, 1),
-        // the first member has what the others get
-        Op::Broadcast { .. } => (0, 1),
-        Op::MatMul { .. } | Op::BiasAdd | Op::ScaleBy | Op::Dropout { .. } => (2, 2),
-        Op::Add | Op::Sub | Op::Mul | Op::Div => (2, 2),
-        Op::ReluGrad | Op::SigmoidGrad | Op::TanhGrad | Op::SoftmaxGrad => (2, 2),
-        Op::SoftmaxCrossEntropy | Op::CountCorrect | Op::Gather => (2, 2),
-        Op::Conv2d { .. } | Op::Conv2dGradInput { .. } | Op::Conv2dGradWeight { .. } => (2, 2),
-        Op::MaxPoolGrad { .. } => (2, 2),
-        Op::ReduceGrad { .. } | Op::ScatterRows | Op::LocalResponseNormGrad { .. } => (3, 3),
-        Op::Concat { .. } => (1, usize::MAX),
-        Op::BatchNorm { scaled, .. } => exactly(inputs_of(*scaled, 2)),
-        Op::BatchNormGrad { scaled, .. } => exactly(inputs_of(*scaled, 4)),
-        Op::Normalize { scaled, .. } => exactly(inputs_of(*scaled, 4)),
-        Op::Recurrent { cell } => exactly(2 * cell.gates() + cell.states() + 1),
-        Op::RecurrentGrad { cell, sequence, finals } => {
-            let flowing = [*sequence, finals[0], finals[1]].into_iter().filter(|&flows| flows);
-            exactly(flowing.count() + cell.gates() + cell.states() + 3)
-        }
-        Op::Apply { rule } => (2 + rule.slots(), usize::MAX),
-        Op::ApplyRows { rule } => (3 + rule.slots(), usize::MAX),
-        Op::ApplyAverage { .. } => (2, usize::MAX),
-    };
-    if (least..=most).contains(&found) {
-        return Ok(());
+    let OpFacts { name, arity, .. } = op.facts();
+    match arity.fits(found) {
+        true => Ok(()),
+        false => Err(GraphError::InputCount {
+            node: node.to_string(),
+            op: name,
+            wanted: arity.to_string(),
+            found,
+        }),
     }
-    let wanted = match most {
-        most if most == least => format!("{least}"),
-        usize::MAX => format!("at least {least}"),
-        _ => format!("{least} to {most}"),
-    };
-    Err(GraphError::InputCount { node: node.to_string(), op: op.name(), wanted, found })
-}
-
-fn exactly(count: usize) -> (usize, usize) {
-    (count, count)
 }
 
 /// What a row of the table sees.
@@ -331,8 +297,8 @@ pub(super) fn scalar(dtype: DType) -> Fact {
     Fact { dtype, dims: Vec::new() }
 }
 
-/// Can the two be the same dimensions?
-pub(super) fn alike(a: &[Dim], b: &[Dim]) -> bool {
+/// True if the two can be the same dimensions.
+pub(in crate::pass) fn alike(a: &[Dim], b: &[Dim]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| unify(*a, *b).is_some())
 }
 

@@ -9,7 +9,7 @@ use tensorwire_tensor::TensorSpec;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Output};
 use crate::op::Op;
-use crate::pass::in_place::{Class, Classes, is_fed, is_view};
+use crate::pass::in_place::{Class, Classes, is_view};
 use crate::pass::infer::known_spec;
 
 /// Offsets are multiples of this, in bytes: a cache line, and an AVX-512 vector.
@@ -195,7 +195,7 @@ fn is_state(needs: &MemoryNeeds<'_>, class: &Class) -> bool {
     has_vector(needs.graph, class)
         || class.members.iter().any(|output| {
             let op = &needs.graph.node(output.node).op;
-            is_fed(op)
+            op.is_state()
                 || matches!(op, Op::Recv { .. })
                 || needs.kept.contains(&output.node)
                 || needs.read_by_peers.contains(output)

@@ -5,7 +5,6 @@
 use std::collections::HashSet;
 
 use crate::graph::{Graph, NodeId, Output};
-use crate::op::Op;
 
 /// Pairs (first, then) that keep in-place updates behind the readers of what they change, and of views of
 /// it.
@@ -32,7 +31,7 @@ pub(crate) fn write_after_read(graph: &Graph) -> Vec<(NodeId, NodeId)> {
 fn views(graph: &Graph, output: Output) -> HashSet<Output> {
     let mut same = HashSet::from([output]);
     for (id, node) in graph.nodes() {
-        if matches!(node.op, Op::Reshape { .. }) && same.contains(&node.inputs[0]) {
+        if node.op.is_view() && same.contains(&node.inputs[0]) {
             same.insert(id.into());
         }
     }
@@ -43,7 +42,7 @@ fn views(graph: &Graph, output: Output) -> HashSet<Output> {
 mod tests {
     use super::*;
     use crate::graph::Hint;
-    use crate::op::{Init, Rule};
+    use crate::op::{Init, Op, Rule};
     use tensorwire_tensor::{DType, Dim, TensorSpec};
 
     #[test]

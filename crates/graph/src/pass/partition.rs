@@ -189,7 +189,7 @@ impl Cutter<'_> {
         let edge = EdgeId(self.out.cuts.len() as u32);
         let (send_op, recv_op) = match fact.spec() {
             Some(_) => (Op::Send { edge }, Op::Recv { edge, fact: fact.clone() }),
-            None => (Op::SendDyn { edge }, Op::RecvDyn { edge, fact: fact.clone() }),
+            None => (Op::SendDynamic { edge }, Op::RecvDynamic { edge, fact: fact.clone() }),
         };
         let send = self.out.graphs[from].push(Node {
             name: format!("send {name} to {}", self.tasks[to]),

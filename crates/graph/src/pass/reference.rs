@@ -116,7 +116,7 @@ impl Chooser<'_> {
             return Err(WhyWrite::Given);
         }
         match sender.node(class.root().node).op {
-            Op::Recv { .. } | Op::RecvDyn { .. } => return Err(WhyWrite::Borrowed),
+            ref op if op.is_recv() => return Err(WhyWrite::Borrowed),
             Op::Variable { .. } if self.variables_shared => return Err(WhyWrite::ManyWriters),
             Op::Variable { .. } => {}
             // whoever computes it does so before it is sent

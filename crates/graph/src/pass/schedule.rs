@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
-use crate::op::Op;
 use crate::pass::partition::{Cut, Partition};
 use crate::plan::RunSpec;
 
@@ -115,7 +114,8 @@ fn closure(
 fn predecessors(partition: &Partition, (part, node): At) -> Vec<At> {
     let graph = &partition.graphs[part];
     let mut before: Vec<At> = graph.predecessors(node).into_iter().map(|id| (part, id)).collect();
-    if let Op::Recv { edge, .. } | Op::RecvDyn { edge, .. } = graph.node(node).op {
+    let op = &graph.node(node).op;
+    if let (true, Some(edge)) = (op.is_recv(), op.edge()) {
         let cut = &partition.cuts[edge.index()];
         before.push((cut.from, cut.send));
     }

@@ -38,7 +38,7 @@ pub(crate) fn in_sequence(
                 update.map_or((id, None), |after| (*after, Some(id)))
             };
             let mut kernels: Vec<NodeId> =
-                members.iter().copied().filter(|id| computes(&graph.node(*id).op)).collect();
+                members.iter().copied().filter(|id| graph.node(*id).op.is_computed()).collect();
             kernels.sort_unstable_by_key(|id| place(*id));
             let received = behind_all_receives(graph, &schedule.of_part(part));
             let reduced = behind_reductions(graph, &schedule.of_part(part));
@@ -58,14 +58,13 @@ pub(crate) fn in_sequence(
 fn behind_all_receives(graph: &Graph, run: &[(NodeId, Vec<NodeId>)]) -> HashSet<NodeId> {
     let mut awaited = vec![false; graph.len()];
     for (id, before) in run.iter().rev() {
-        if awaited[id.index()] || computes(&graph.node(*id).op) {
+        if awaited[id.index()] || graph.node(*id).op.is_computed() {
             before.iter().for_each(|earlier| awaited[earlier.index()] = true);
         }
     }
     let is_recv = |id: NodeId| {
         let op = &graph.node(id).op;
-        awaited[id.index()]
-            && matches!(op, Op::Recv { .. } | Op::RecvDyn { .. } | Op::Broadcast { .. })
+        awaited[id.index()] && (op.is_recv() || matches!(op, Op::Broadcast { .. }))
     };
     let recvs = run.iter().filter(|(id, _)| is_recv(*id)).count();
     let words = recvs.div_ceil(64);
@@ -112,10 +111,7 @@ fn updates(
     members: &HashSet<NodeId>,
 ) -> HashMap<NodeId, NodeId> {
     let is_update = |id: &NodeId| members.contains(id) && graph.node(*id).op.mutated_inputs() > 0;
-    let counts = |id: &NodeId| {
-        let is_state = matches!(graph.node(*id).op, Op::Input { .. } | Op::Variable { .. });
-        members.contains(id) && !is_state
-    };
+    let counts = |id: &NodeId| members.contains(id) && !graph.node(*id).op.is_state();
     let mut last: HashMap<NodeId, NodeId> = HashMap::new();
     let waits = graph
         .ids()
@@ -127,10 +123,4 @@ fn updates(
         *after = (*after).max(before);
     }
     last
-}
-
-fn computes(op: &Op) -> bool {
-    let is_state = matches!(op, Op::Input { .. } | Op::Variable { .. });
-    let is_elsewhere = op.edge().is_some() || op.vector().is_some();
-    !is_state && !matches!(op, Op::NoOp | Op::Reshape { .. }) && !is_elsewhere
 }

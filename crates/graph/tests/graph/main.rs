@@ -1,6 +1,7 @@
 //! The passes over graphs, and the plans made of them.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod custom;
 mod passes;
 mod placement;
 mod plan;

@@ -393,8 +393,8 @@ fn an_edge_of_unknown_size_is_announced_and_read() {
     assert_eq!((x.transfer, &x.reuse), (Transfer::Dynamic, &Reuse::Acknowledged));
     assert_eq!((x.bytes(), &x.fact), (None, &fact));
     let (from, to) = (&plan.parts[0], &plan.parts[1]);
-    assert_eq!(from.graph.node(x.send).op, Op::SendDyn { edge: x.id });
-    assert_eq!(to.graph.node(x.recv).op, Op::RecvDyn { edge: x.id, fact });
+    assert_eq!(from.graph.node(x.send).op, Op::SendDynamic { edge: x.id });
+    assert_eq!(to.graph.node(x.recv).op, Op::RecvDynamic { edge: x.id, fact });
     assert_eq!(to.memory.spot(x.recv.into()), None);
     let max = to.graph.find("max").unwrap();
     assert!(to.memory.spot(max.into()).is_some(), "the largest element has a known size");

@@ -19,6 +19,14 @@ pub(super) struct Two<'a, T, F> {
     pub(super) f: F,
 }
 
+/// y ← f(x, others).
+pub(super) struct Many<'a, T, F, const N: usize> {
+    pub(super) x: Source<'a, T>,
+    pub(super) others: [&'a [T]; N],
+    pub(super) y: &'a mut [T],
+    pub(super) f: F,
+}
+
 /// y[i] ← f(start + i, x[i]).
 pub(super) struct Numbered<'a, T, F> {
     pub(super) x: Source<'a, T>,
@@ -68,6 +76,29 @@ impl<T: Copy, F: Fn(T, T) -> T> NullaryFnOnce for Two<'_, T, F> {
     #[inline(always)]
     fn call(self) {
         two(self.a, self.b, self.y, &self.f);
+    }
+}
+
+impl<T: Copy, F: Fn(T, [T; N]) -> T, const N: usize> NullaryFnOnce for Many<'_, T, F, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let len = self.y.len();
+        let others = self.others.map(|other| &other[..len]);
+        match self.x {
+            Source::Apart(x) => {
+                let x = &x[..len];
+                for (i, y) in self.y.iter_mut().enumerate() {
+                    *y = (self.f)(x[i], others.map(|other| other[i]));
+                }
+            }
+            Source::InPlace => {
+                for (i, y) in self.y.iter_mut().enumerate() {
+                    *y = (self.f)(*y, others.map(|other| other[i]));
+                }
+            }
+        }
     }
 }
 

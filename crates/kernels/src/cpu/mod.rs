@@ -23,6 +23,7 @@ mod scratch;
 mod shared;
 mod simd;
 mod softmax;
+mod threads;
 mod transpose;
 mod update;
 mod windows;
@@ -33,6 +34,7 @@ use pool::Pool;
 pub(crate) use simd::SimdProof;
 
 pub use simd::SimdLevel;
+pub use threads::Threads;
 
 /// The opened back end.
 #[derive(Debug)]
@@ -65,6 +67,10 @@ impl Backend for Cpu {
 
     fn loops(&self) -> &Cpu {
         self
+    }
+
+    fn threads(&self) -> Threads<'_> {
+        Threads::of(&self.pool, self.simd)
     }
 }
 

@@ -48,12 +48,7 @@ impl Pool {
         parallel: bool,
         body: impl Fn(usize) + Send + Sync,
     ) {
-        match &self.workers {
-            Some(workers) if parallel && count > 1 => {
-                workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(body));
-            }
-            _ => (0..count).for_each(body),
-        }
+        self.indices(count, parallel, &body);
     }
 
     /// `body` of every index, in the order of the indices.
@@ -63,12 +58,11 @@ impl Pool {
         parallel: bool,
         body: impl Fn(usize) -> R + Send + Sync,
     ) -> Vec<R> {
-        match &self.workers {
-            Some(workers) if parallel && count > 1 => {
-                workers.install(|| (0..count).into_par_iter().with_max_len(1).map(body).collect())
-            }
-            _ => (0..count).map(body).collect(),
-        }
+        let mut results = Vec::new();
+        results.resize_with(count, || None);
+        let keep = |i: usize, result: &mut [Option<R>]| result[0] = Some(body(i));
+        self.pieces(&mut results, 1, parallel, 1, &keep);
+        results.into_iter().flatten().collect()
     }
 
     /// What `body` makes of every piece of `chunk` elements of `y`, in the order of the pieces.
@@ -78,13 +72,14 @@ impl Pool {
         chunk: usize,
         body: impl Fn(usize, &mut [T]) -> R + Send + Sync,
     ) -> Vec<R> {
-        let numbered = |(i, y): (usize, &mut [T])| body(i * chunk, y);
-        match &self.workers {
-            Some(workers) if y.len() > chunk => {
-                workers.install(|| y.par_chunks_mut(chunk).enumerate().map(numbered).collect())
-            }
-            _ => y.chunks_mut(chunk).enumerate().map(numbered).collect(),
-        }
+        let mut results = Vec::new();
+        results.resize_with(y.len().div_ceil(chunk), || None);
+        let parallel = y.len() > chunk;
+        let keep = |piece: usize, y: &mut [T], result: &mut [Option<R>]| {
+            result[0] = Some(body(piece * chunk, y));
+        };
+        self.pairs(y, &mut results, [chunk, 1], parallel, &keep);
+        results.into_iter().flatten().collect()
     }
 
     /// Gives `body` every piece of `y`, with the index of the piece's first element.
@@ -115,23 +110,14 @@ impl Pool {
         parallel: bool,
         body: impl Fn(usize, &mut [T]) + Send + Sync,
     ) {
-        let numbered = |(i, y): (usize, &mut [T])| body(i * chunk, y);
-        match &self.workers {
-            Some(workers) if parallel && y.len() > chunk => {
-                workers.install(|| y.par_chunks_mut(chunk).enumerate().for_each(numbered));
-            }
-            _ => y.chunks_mut(chunk).enumerate().for_each(numbered),
-        }
+        self.pieces(y, chunk, parallel, usize::MAX, &|i, y| body(i * chunk, y));
     }
 
     /// Gives `body` every item, on all threads where there are several.
     pub(super) fn each_of<I: Send>(&self, items: Vec<I>, body: impl Fn(I) + Send + Sync) {
-        match &self.workers {
-            Some(workers) if items.len() > 1 => {
-                workers.install(|| items.into_par_iter().with_max_len(1).for_each(body));
-            }
-            _ => items.into_iter().for_each(body),
-        }
+        let mut items: Vec<Option<I>> = items.into_iter().map(Some).collect();
+        let take = |_: usize, item: &mut [Option<I>]| item[0].take().into_iter().for_each(&body);
+        self.pieces(&mut items, 1, true, 1, &take);
     }
 
     /// As [`Pool::split`], over two slices, cut in as many pieces of `chunks` elements.
@@ -143,12 +129,55 @@ impl Pool {
         parallel: bool,
         body: impl Fn(usize, &mut [T], &mut [U]) + Send + Sync,
     ) {
+        self.pairs(y, z, chunks, parallel, &body);
+    }
+
+    // What follows knows its callers' code by reference: rayon's is then compiled once for each type of element
+    // and not for each kernel, at every vector level. A call costs nothing beside a piece of work.
+
+    fn indices(&self, count: usize, parallel: bool, body: &(dyn Fn(usize) + Sync)) {
+        match &self.workers {
+            Some(workers) if parallel && count > 1 => {
+                workers.install(|| (0..count).into_par_iter().with_max_len(1).for_each(body));
+            }
+            _ => (0..count).for_each(body),
+        }
+    }
+
+    /// Gives `body` every piece of `chunk` elements with its number; a thread takes at most so many at a time.
+    fn pieces<T: Send>(
+        &self,
+        y: &mut [T],
+        chunk: usize,
+        parallel: bool,
+        at_a_time: usize,
+        body: &(dyn Fn(usize, &mut [T]) + Sync),
+    ) {
+        let numbered = |(i, y): (usize, &mut [T])| body(i, y);
+        match &self.workers {
+            Some(workers) if parallel && y.len() > chunk => {
+                let pieces = y.par_chunks_mut(chunk).enumerate().with_max_len(at_a_time);
+                workers.install(|| pieces.for_each(numbered));
+            }
+            _ => y.chunks_mut(chunk).enumerate().for_each(numbered),
+        }
+    }
+
+    /// Gives `body` every two pieces, of `chunks` elements, with their number.
+    fn pairs<T: Send, U: Send>(
+        &self,
+        y: &mut [T],
+        z: &mut [U],
+        chunks: [usize; 2],
+        parallel: bool,
+        body: &(dyn Fn(usize, &mut [T], &mut [U]) + Sync),
+    ) {
         let numbered = |(i, (y, z)): (usize, (&mut [T], &mut [U]))| body(i, y, z);
         match &self.workers {
-            Some(workers) if parallel && y.len() > chunks[0] => workers.install(|| {
+            Some(workers) if parallel && y.len() > chunks[0] => {
                 let pieces = y.par_chunks_mut(chunks[0]).zip(z.par_chunks_mut(chunks[1]));
-                pieces.enumerate().for_each(numbered);
-            }),
+                workers.install(|| pieces.enumerate().for_each(numbered));
+            }
             _ => {
                 let pieces = y.chunks_mut(chunks[0]).zip(z.chunks_mut(chunks[1]));
                 pieces.enumerate().for_each(numbered);

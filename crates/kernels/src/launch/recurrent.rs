@@ -1,6 +1,6 @@
 //! The recurrent cells, and their gradients, over sequences of many lengths.
 
-use tensorwire_graph::Cell;
+use tensorwire_graph::{Cell, Op};
 
 use super::operands::{Input, Operands, Output};
 use crate::error::KernelError;
@@ -88,7 +88,21 @@ impl Steps {
     }
 }
 
-pub(super) fn forward<T: Real, B: Recurrences>(
+pub(super) fn launch<T: Real, B: Recurrences>(
+    backend: &B,
+    op: &Op,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    match *op {
+        Op::Recurrent { cell } => forward::<T, B>(backend, operands, cell),
+        Op::RecurrentGrad { cell, sequence, finals } => {
+            backward::<T, B>(backend, operands, cell, sequence, finals)
+        }
+        _ => Err(KernelError::NoKernel { op: operands.op }),
+    }
+}
+
+fn forward<T: Real, B: Recurrences>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     cell: Cell,
@@ -116,7 +130,7 @@ pub(super) fn forward<T: Real, B: Recurrences>(
     Ok(())
 }
 
-pub(super) fn backward<T: Real, B: Recurrences>(
+fn backward<T: Real, B: Recurrences>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     cell: Cell,

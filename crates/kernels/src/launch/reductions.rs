@@ -2,6 +2,7 @@
 
 use tensorwire_graph::{Op, Reduction};
 
+use super::moves::{Moves, scatter_rows};
 use super::operands::Operands;
 use crate::error::KernelError;
 use crate::real::Real;
@@ -51,7 +52,7 @@ impl Axis {
     }
 }
 
-pub(super) fn launch<T: Real, B: Reductions>(
+pub(super) fn launch<T: Real, B: Reductions + Moves>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -65,6 +66,7 @@ pub(super) fn launch<T: Real, B: Reductions>(
         }
         Op::SoftmaxCrossEntropy => softmax_cross_entropy::<T, B>(backend, operands)?,
         Op::CountCorrect => count_correct::<T, B>(backend, operands)?,
+        Op::ScatterRows => scatter_rows::<T, B>(backend, operands)?,
         Op::ReduceMax => {
             let ([x], [y]) = operands.exactly()?;
             y.expect_dims(&[])?;

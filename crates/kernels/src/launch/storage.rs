@@ -2,11 +2,9 @@
 //! widened into scratch, and results rounded to nearest even, so that no back end has a loop for it.
 
 use half::bf16;
-use tensorwire_graph::Op;
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, TensorSpec};
 
-use super::Backend;
 use super::operands::{Input, Operands, Output};
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
@@ -17,15 +15,13 @@ struct Wide {
     elements: Vec<f32>,
 }
 
-/// Computes `op`, of which the first floating operand is bf16, and so are all.
-pub(super) fn in_f32<B: Backend>(
-    backend: &B,
-    op: &Op,
+/// Gives `compute` the operands with those of bf16 in f32. Of the outputs, the first `read` are read too.
+pub(super) fn in_f32(
     mut operands: Operands<'_, '_, '_>,
+    read: usize,
+    compute: impl FnOnce(&mut Operands<'_, '_, '_>) -> Result<(), KernelError>,
 ) -> Result<(), KernelError> {
-    check_types(op, &operands)?;
     let (name, in_place) = (operands.op, operands.in_place);
-    let read = if in_place { 1 } else { op.mutated_inputs() };
     let (inputs, mut outputs) = operands.parts_unchecked();
     let wide_inputs = inputs.iter().map(widened).collect::<Result<Vec<_>, _>>()?;
     let mut wide_outputs = outputs
@@ -50,8 +46,7 @@ pub(super) fn in_f32<B: Backend>(
                 None => output.tensor(),
             })
             .collect::<Result<_, _>>()?;
-        let operands = Operands { op: name, inputs: &inputs, outputs: &mut outputs, in_place };
-        super::float::<f32, B>(backend, op, &mut { operands })
+        compute(&mut Operands { op: name, inputs: &inputs, outputs: &mut outputs, in_place })
     };
     if let Err(error) = computed {
         return Err(renamed(error, &wide_inputs, &wide_outputs, usize::from(in_place)));
@@ -66,16 +61,19 @@ pub(super) fn in_f32<B: Backend>(
     Ok(())
 }
 
-/// Floating operands are of one type; but an optimizer's slots are f32.
-fn check_types(op: &Op, operands: &Operands<'_, '_, '_>) -> Result<(), KernelError> {
+/// Checks that all floating operands are bf16; but the slots, which follow the variable among the `mutated`
+/// inputs, are f32.
+pub(super) fn check_types(
+    mutated: usize,
+    operands: &Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
     let first = usize::from(operands.in_place);
     let inputs = operands.inputs.iter().enumerate();
     let inputs = inputs.map(|(place, x)| (Operand::Input(first + place), x.dtype()));
     let outputs = operands.outputs.iter().enumerate();
     let outputs = outputs.map(|(place, y)| (Operand::Output(place), y.dtype()));
     for (operand, found) in inputs.chain(outputs) {
-        let is_slot =
-            matches!(operand, Operand::Output(place) if (1..op.mutated_inputs()).contains(&place));
+        let is_slot = matches!(operand, Operand::Output(place) if (1..mutated).contains(&place));
         let wanted = if is_slot { DType::F32 } else { DType::BF16 };
         if found.is_floating() && found != wanted {
             let expected = wanted.to_string();

@@ -1,6 +1,6 @@
 //! Operators that change variables in place.
 
-use tensorwire_graph::Rule;
+use tensorwire_graph::{Op, Rule};
 
 use super::moves::checked_indices;
 use super::operands::{Operands, Output};
@@ -56,7 +56,20 @@ pub(crate) struct RowPart<'a, T> {
     pub(crate) rows: &'a [T],
 }
 
-pub(super) fn apply<T: Real, B: Updates>(
+pub(super) fn launch<T: Real, B: Updates>(
+    backend: &B,
+    op: &Op,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    match *op {
+        Op::Apply { rule } => apply::<T, B>(backend, operands, rule),
+        Op::ApplyRows { rule } => apply_rows::<T, B>(backend, operands, rule),
+        Op::ApplyAverage { rate } => apply_average::<T, B>(backend, operands, rate),
+        _ => Err(KernelError::NoKernel { op: operands.op }),
+    }
+}
+
+fn apply<T: Real, B: Updates>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     rule: Rule,
@@ -66,7 +79,7 @@ pub(super) fn apply<T: Real, B: Updates>(
     with_step(rule, state, |step, v| backend.apply(step, share, v, &gradients))
 }
 
-pub(super) fn apply_rows<T: Real, B: Updates>(
+fn apply_rows<T: Real, B: Updates>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     rule: Rule,
@@ -91,7 +104,7 @@ pub(super) fn apply_rows<T: Real, B: Updates>(
     with_step(rule, state, |step, v| backend.apply_rows(step, share, columns, v, &parts))
 }
 
-pub(super) fn apply_average<T: Real, B: Updates>(
+fn apply_average<T: Real, B: Updates>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
     rate: f64,

@@ -4,7 +4,7 @@
 use tensorwire_tensor::DType;
 
 use super::OneDnn;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Threads};
 use crate::launch::Backend;
 use crate::launch::images::{Convolution, Convolutions};
 use crate::real::Real;
@@ -24,6 +24,10 @@ impl Backend for OneDnn {
 
     fn loops(&self) -> &Cpu {
         &self.cpu
+    }
+
+    fn threads(&self) -> Threads<'_> {
+        self.cpu.threads()
     }
 }
 

@@ -9,6 +9,7 @@ mod recurrent;
 mod reductions;
 mod updates;
 
+use crate::cpu::Threads;
 use crate::launch::{Backend, Product, Products};
 use crate::real::Real;
 
@@ -23,6 +24,10 @@ impl Backend for Reference {
 
     fn loops(&self) -> &Reference {
         self
+    }
+
+    fn threads(&self) -> Threads<'_> {
+        Threads::callers()
     }
 }
 

@@ -21,44 +21,23 @@ use crate::common::{
 use half::bf16;
 use proptest::prelude::*;
 use tensorwire_graph::{Cell, Op, Reduction, Rule};
+use tensorwire_kernels::check::{self, Tolerance};
 use tensorwire_tensor::{DType, Element};
 
-/// Both back ends' results of an operator of one output are the same bits.
+/// All back ends' results of an operator of one output are the same bits, apart and over the first input.
 fn same_bits<T: Real>(op: &Op, inputs: &[Tensor], dims: &[usize]) {
-    let expected: Vec<T> = run_one(&reference(), op, inputs, dims);
-    for cpu in cpus() {
-        assert_same(&run_one::<T>(&cpu, op, inputs, dims), &expected);
-    }
+    let expected = Tensor::new(dims, &run_one::<T>(&reference(), op, inputs, dims));
+    check::agreement(&all(), op, inputs, &[expected], Tolerance::Bits).unwrap();
 }
 
-/// As [`same_bits`], and the same ones again over the first input.
-fn same_bits_in_place<T: Real>(op: &Op, inputs: &[Tensor], dims: &[usize]) {
-    same_bits::<T>(op, inputs, dims);
-    in_place::<T>(op, inputs, dims);
-}
-
-/// Every back end gives the same bits apart and over the first input.
-fn in_place<T: Real>(op: &Op, inputs: &[Tensor], dims: &[usize]) {
-    for kernels in all() {
-        let expected: Vec<T> = run_one(&kernels, op, inputs, dims);
-        let mut first = [inputs[0].clone()];
-        try_run_in_place(&kernels, op, &inputs[1..], &mut first).unwrap();
-        assert_same(&first[0].to_vec::<T>(), &expected);
-    }
-}
-
-/// Both back ends' results differ by at most `tolerance` of the expected value.
+/// All back ends' results differ from the reference's by at most `tolerance` of the expected value, and are the same
+/// bits apart and over the first input.
 fn near<T: Real>(op: &Op, inputs: &[Tensor], dims: &[&[usize]], tolerance: impl Fn(usize, T) -> T) {
     let expected = run_all::<T>(&reference(), op, inputs, dims);
-    for cpu in cpus() {
-        let found = run_all::<T>(&cpu, op, inputs, dims);
-        for (output, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
-                let fits = (f - e).abs() <= tolerance(output, e) || (f.is_nan() && e.is_nan());
-                assert!(fits, "{op:?}, output {output}, element {i}: {f:?} for {e:?}");
-            }
-        }
-    }
+    let expected: Vec<Tensor> =
+        dims.iter().zip(&expected).map(|(dims, made)| Tensor::new(dims, made)).collect();
+    let most = |output: usize, _: usize, value: f64| tolerance(output, T::of(value)).into();
+    check::agreement(&all(), op, inputs, &expected, Tolerance::Within(&most)).unwrap();
 }
 
 fn element_wise<T: Real>(len: usize, seed: u64) {
@@ -67,20 +46,19 @@ fn element_wise<T: Real>(len: usize, seed: u64) {
     let a = Tensor::new(&dims, &values.odd_reals::<T>(len));
     let b = Tensor::new(&dims, &values.odd_reals::<T>(len));
     for op in [Op::Sub, Op::Mul, Op::Div, Op::SigmoidGrad, Op::TanhGrad] {
-        same_bits_in_place::<T>(&op, &[a.clone(), b.clone()], &dims);
+        same_bits::<T>(&op, &[a.clone(), b.clone()], &dims);
     }
     let scale = Op::Scale { by: values.uniform() };
-    same_bits_in_place::<T>(&scale, std::slice::from_ref(&a), &dims);
+    same_bits::<T>(&scale, std::slice::from_ref(&a), &dims);
     let dropout = Op::Dropout { rate: 0.4, key: values.next() };
     let step = Tensor::scalar(values.next() as i64);
-    same_bits_in_place::<T>(&dropout, &[a.clone(), step], &dims);
+    same_bits::<T>(&dropout, &[a.clone(), step], &dims);
     let x = Tensor::new(
         &dims,
         &values.reals::<T>(len).iter().map(|&x| x * T::of(20.0)).collect::<Vec<T>>(),
     );
     for op in [Op::Sigmoid, Op::Tanh] {
         for x in [&a, &x] {
-            in_place::<T>(&op, std::slice::from_ref(x), &dims);
             let tiny = T::min_positive_value();
             let tolerance = |_, y: T| T::of(8.0) * T::epsilon() * y.abs() + tiny;
             near::<T>(&op, std::slice::from_ref(x), &[&dims], tolerance);

@@ -3,63 +3,28 @@
 //! every gradient held against central differences of the forward part. Once with all operands wanted, and
 //! once with each of them alone.
 
-use std::collections::HashMap;
-
 use crate::common::images::{Shape, count, shape};
-use crate::common::{
-    Tensor, Values, assert_close, central_differences, profile, reference, try_run,
-};
+use crate::common::{Tensor, Values, profile};
 use proptest::prelude::*;
-use tensorwire_graph::{
-    Cell, Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output, Reduction, Window, gradients,
-};
-use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
-
-/// What central differences leave over, of the largest of a gradient's elements or of 1.
-const TOLERANCE: f64 = 1e-6;
+use tensorwire_graph::{Cell, GraphError, Hint, NodeId, Op, Output, Reduction, Window, gradients};
+use tensorwire_kernels::check;
+use tensorwire_tensor::{DType, Dim};
 
 const HINT: Hint = Hint::Replica(0);
 
-/// A graph with what its inputs and variables hold.
+/// A network to be checked, and random numbers for it.
 struct Net {
-    graph: Graph,
-    held: HashMap<NodeId, Tensor>,
-    /// Operands whose gradients are compared.
-    wanted: Vec<Output>,
+    net: check::Net,
     values: Values,
-}
-
-/// All outputs of all nodes, computed in order of their ids.
-fn run(graph: &Graph, held: &HashMap<NodeId, Tensor>) -> Vec<Vec<Tensor>> {
-    let kernels = reference();
-    let mut made: Vec<Vec<Tensor>> = Vec::with_capacity(graph.len());
-    for (id, node) in graph.nodes() {
-        let get = |input: &Output| made[input.node.index()][input.index as usize].clone();
-        let inputs: Vec<Tensor> = node.inputs.iter().map(get).collect();
-        let specs = node.facts.iter().map(|fact| fact.spec().unwrap().unwrap());
-        let mut outputs: Vec<Tensor> =
-            specs.map(|spec| Tensor::unwritten(spec.dtype, spec.dims())).collect();
-        match &node.op {
-            Op::Input { .. } | Op::Variable { .. } => outputs = vec![held[&id].clone()],
-            Op::Reshape { .. } => {
-                outputs = vec![Tensor::new(outputs[0].spec().dims(), &inputs[0].to_vec::<f64>())];
-            }
-            op => try_run(&kernels, op, &inputs, &mut outputs).unwrap(),
-        }
-        made.push(outputs);
-    }
-    made
 }
 
 impl Net {
     fn new(seed: u64) -> Net {
-        let (graph, held) = (Graph::new(), HashMap::new());
-        Net { graph, held, wanted: Vec::new(), values: Values(seed) }
+        Net { net: check::Net::new(), values: Values(seed) }
     }
 
     fn add(&mut self, op: Op, inputs: &[Output]) -> NodeId {
-        let name = format!("{}/{}", op.name(), self.graph.len());
-        self.graph.add(&name, HINT, op, inputs).unwrap()
+        self.net.add(op, inputs).unwrap()[0].node
     }
 
     /// The first output of an operator.
@@ -69,16 +34,12 @@ impl Net {
 
     /// An input whose gradient is not asked for.
     fn fixed(&mut self, tensor: Tensor) -> Output {
-        let input = self.add(Op::Input { fact: Fact::from(tensor.spec()) }, &[]);
-        self.held.insert(input, tensor);
-        input.into()
+        self.net.fixed(tensor).unwrap()
     }
 
     /// An input whose gradient is asked for.
     fn holding(&mut self, dims: &[usize], elements: &[f64]) -> Output {
-        let input = self.fixed(Tensor::new(dims, elements));
-        self.wanted.push(input);
-        input
+        self.net.differentiated(Tensor::new(dims, elements)).unwrap()
     }
 
     /// As `holding`, of random numbers in ±2.
@@ -102,86 +63,14 @@ impl Net {
 
     /// As `x`, a variable.
     fn variable(&mut self, dims: &[usize]) -> Output {
-        let spec = TensorSpec::new(DType::F64, dims).unwrap();
-        let name = format!("variable_{}", self.graph.len());
-        let variable = self.graph.variable(&name, spec, Init::Zeros).unwrap();
         let elements: Vec<f64> = self.values.reals(count(dims));
-        self.held.insert(variable.node, Tensor::new(dims, &elements));
-        self.wanted.push(variable);
-        variable
-    }
-
-    /// Σ weights∘output, the weights fixed and random.
-    fn weighted(&mut self, output: Output) -> Output {
-        let spec = self.graph.fact(output).spec().unwrap().unwrap();
-        let weights: Vec<f64> = self.values.reals(count(spec.dims()));
-        let weights = self.fixed(Tensor::new(spec.dims(), &weights));
-        let mut sum = self.op(Op::Mul, &[output, weights]);
-        for _ in spec.dims() {
-            sum = self.op(Op::Reduce { by: Reduction::Sum, axis: 0 }, &[sum]);
-        }
-        sum
-    }
-
-    /// The sum of the weighted sums of `outputs`.
-    fn loss(&mut self, outputs: &[Output]) -> Output {
-        let mut sums: Vec<Output> = outputs.iter().map(|output| self.weighted(*output)).collect();
-        let mut loss = sums.remove(0);
-        for sum in sums {
-            loss = self.op(Op::Add, &[loss, sum]);
-        }
-        loss
-    }
-
-    /// d`loss` of each of `wanted`, as the graph that `gradients` makes computes it.
-    fn gradients(&self, loss: Output, wanted: &[Output]) -> Vec<Vec<f64>> {
-        let mut graph = self.graph.clone();
-        let made = gradients(&mut graph, "gradients", HINT, loss, wanted).unwrap();
-        let tensors = run(&graph, &self.held);
-        let get = |output: Output| &tensors[output.node.index()][output.index as usize];
-        let flat = |(wanted, gradient): (&Output, Gradient)| {
-            let spec = get(*wanted).spec();
-            match gradient {
-                Gradient::Dense(dense) => {
-                    assert_eq!(get(dense).spec(), spec);
-                    get(dense).to_vec()
-                }
-                Gradient::Rows { indices, rows } => {
-                    let (indices, rows) = (get(indices).to_vec::<i32>(), get(rows));
-                    let width = spec.dims()[1];
-                    assert_eq!(rows.spec().dims(), [indices.len(), width]);
-                    let (rows, mut dense) = (rows.to_vec::<f64>(), vec![0.0; count(spec.dims())]);
-                    for (row, index) in rows.chunks(width).zip(indices) {
-                        let start = index as usize * width;
-                        for (sum, part) in dense[start..start + width].iter_mut().zip(row) {
-                            *sum += part;
-                        }
-                    }
-                    dense
-                }
-            }
-        };
-        wanted.iter().zip(made).map(flat).collect()
+        self.net.variable(Tensor::new(dims, &elements)).unwrap()
     }
 
     /// Asserts that the gradients of a loss that takes all of `outputs` are central differences of it.
     #[track_caller]
     fn check(mut self, outputs: &[Output]) {
-        let loss = self.loss(outputs);
-        let all = self.gradients(loss, &self.wanted);
-        for (&wanted, found) in self.wanted.iter().zip(all) {
-            let held = &self.held[&wanted.node];
-            let forward = |x: &[f64]| {
-                let mut moved = self.held.clone();
-                moved.insert(wanted.node, Tensor::new(held.spec().dims(), x));
-                run(&self.graph, &moved)[loss.node.index()][0].to_vec::<f64>()[0]
-            };
-            let expected = central_differences(&held.to_vec::<f64>(), forward);
-            let scale = expected.iter().fold(1.0f64, |most, d| most.max(d.abs()));
-            assert_close(&found, &expected, TOLERANCE * scale);
-            // the same bits, whoever else is wanted
-            assert_eq!(self.gradients(loss, &[wanted]), [found]);
-        }
+        self.net.check(outputs).unwrap();
     }
 }
 
@@ -252,10 +141,11 @@ fn casts() {
     let x = net.x(&[3, 2]);
     let narrow = net.op(Op::Cast { to: DType::F32 }, &[x]);
     let wide = net.op(Op::Cast { to: DType::F64 }, &[narrow]);
-    let loss = net.loss(&[wide]);
-    let weights = net.held.iter().find(|(id, _)| **id != x.node).unwrap().1.to_vec::<f64>();
+    let loss = net.net.loss(&[wide]).unwrap();
+    let held = net.net.graph().ids().filter(|id| *id != x.node);
+    let weights = held.filter_map(|id| net.net.held(id.into())).next().unwrap().to_vec::<f64>();
     let rounded: Vec<f64> = weights.iter().map(|w| f64::from(*w as f32)).collect();
-    assert_eq!(net.gradients(loss, &[x]), [rounded]);
+    assert_eq!(net.net.gradients(loss, &[x]), Ok(vec![rounded]));
 }
 
 #[test]
@@ -315,27 +205,27 @@ fn reshapes() {
 #[test]
 fn what_has_no_row_is_refused() {
     let refused = |net: &Net, loss: Output, x: Output| {
-        let error = gradients(&mut net.graph.clone(), "g", HINT, loss, &[x]).unwrap_err();
+        let error = gradients(&mut net.net.graph().clone(), "g", HINT, loss, &[x]).unwrap_err();
         assert!(matches!(error, GraphError::NoGradient { .. }), "{error}");
     };
     // the factor of a ScaleBy
     let mut net = Net::new(27);
     let (x, scale) = (net.x(&[3]), net.x(&[]));
     let y = net.op(Op::ScaleBy, &[x, scale]);
-    let loss = net.loss(&[y]);
+    let loss = net.net.loss(&[y]).unwrap();
     refused(&net, loss, scale);
     // a batch's mean and variance
     let mut net = Net::new(28);
     let (x, shift) = (net.x(&[4, 3]), net.x(&[3]));
     let node = net.add(Op::BatchNorm { epsilon: 0.1, scaled: false }, &[x, shift]);
     let mean = Output { node, index: 1 };
-    let loss = net.loss(&[node.into(), mean]);
+    let loss = net.net.loss(&[node.into(), mean]).unwrap();
     refused(&net, loss, x);
     // the gradient that comes with a loss
     let mut net = Net::new(29);
     let (logits, labels) = (net.x(&[2, 3]), net.fixed(Tensor::new(&[2], &[0i32, 2])));
     let node = net.add(Op::SoftmaxCrossEntropy, &[logits, labels]);
-    let loss = net.loss(&[Output { node, index: 1 }]);
+    let loss = net.net.loss(&[Output { node, index: 1 }]).unwrap();
     refused(&net, loss, logits);
 }
 

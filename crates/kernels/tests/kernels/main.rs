@@ -7,6 +7,7 @@ mod agreement_families;
 mod closed_form;
 mod closed_form_families;
 mod common;
+mod custom;
 mod determinism;
 mod errors;
 mod gradient_table;

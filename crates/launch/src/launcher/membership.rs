@@ -9,9 +9,10 @@ use tensorwire_kvstore::proto::{
     Node, Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions,
 };
 
+use super::Launcher;
 use super::acceptor::Acceptor;
-use super::{JobError, JobSpec, Launcher, Update};
 use crate::control::ToMember;
+use crate::job::{JobError, JobSpec, OnUpdate, RawUpdate, Update};
 use crate::store_job::StoreJob;
 use crate::verdict::End;
 
@@ -21,7 +22,7 @@ pub(super) struct Membership {
     scheduler: Scheduler,
     since: Instant,
     replacements: Vec<Replacement>,
-    updates: Vec<Update>,
+    updates: Vec<RawUpdate>,
 }
 
 /// A server that is to be started anew.
@@ -65,7 +66,7 @@ impl Launcher<'_> {
     pub(super) fn manage_store(
         &mut self,
         acceptor: &mut Acceptor,
-        on_update: &mut dyn FnMut(Update),
+        on_update: &mut OnUpdate<'_>,
     ) -> Result<(), JobError> {
         self.schedule(SchedulerEvent::Tick);
         let Some(store) = &mut self.store else {
@@ -73,7 +74,7 @@ impl Launcher<'_> {
         };
         let job = store.job;
         let replacements = std::mem::take(&mut store.replacements);
-        store.updates.drain(..).for_each(&mut *on_update);
+        store.updates.drain(..).try_for_each(&mut *on_update)?;
         if self.fatal {
             return Ok(());
         }

@@ -115,7 +115,7 @@ fn one_that_ends_before_all_are_there_is_named() {
 #[test]
 fn an_assignment_goes_without_its_secret_and_arrives_with_it() {
     use crate::assignment::JobIdentity;
-    use crate::launcher::JobSpec;
+    use crate::job::JobSpec;
     let port = free_port();
     let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
     let other = thread::spawn(move || join_within(&of_two(1, port, "job"), Some("s"), SOON));
@@ -124,7 +124,7 @@ fn an_assignment_goes_without_its_secret_and_arrives_with_it() {
     identity.credentials.secret = gathering.job_secret();
     let (_, mut waiting) = gathering.take_over().unwrap();
     let at = gathering.reached_at(&waiting);
-    let assignment = identity.assignment(Rank(1), Rank(1), at, &JobSpec::nothing());
+    let assignment = identity.assignment(Rank(1), Rank(1), at, &JobSpec::new("", "", Vec::new()));
     let bare = serde_json::to_string(&assignment.clone().without_secret()).unwrap();
     assert!(!bare.contains(&hex::encode(gathering.job_secret().0)));
     gathering.assign(waiting[1].as_mut().unwrap(), assignment).unwrap();

@@ -1,10 +1,10 @@
 //! What changes variables in a step: the replicas' gradients, folded where they are to be, and the updates that take
 //! them.
 
-use tensorwire_graph::{Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output, Rule};
-use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_graph::{Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output};
 
-use super::{Built, ProgramSpec, Sharing, Variable, declared};
+use super::build::{Built, declared};
+use super::{ProgramSpec, Sharing};
 use crate::scope::{AVERAGE_RATE, Learned};
 
 /// Updates in the making.
@@ -27,7 +27,7 @@ impl Updates<'_> {
     ) -> Result<(), GraphError> {
         let mut latest: Vec<Vec<Output>> = built
             .iter()
-            .map(|copy| copy.averages.iter().map(|(_, latest)| *latest).collect())
+            .map(|copy| copy.made.averages.iter().map(|(_, latest)| *latest).collect())
             .collect();
         let folding = match self.spec.sharing {
             Sharing::All => None,
@@ -39,7 +39,7 @@ impl Updates<'_> {
             for (replica, copy) in (0..).zip(built) {
                 // fits: replicas are built in memory
                 let at = replica as usize;
-                found[at] = self.reduce_all(replica, &copy.learned, &found[at])?;
+                found[at] = self.reduce_all(replica, &copy.made.learned, &found[at])?;
                 latest[at] = self.reduce_averages(replica, copy, &latest[at])?;
             }
         }
@@ -54,12 +54,12 @@ impl Updates<'_> {
         };
         for (owner, givers) in groups {
             let Some(copy) = built.get(owner) else { continue };
-            for (index, Learned { variable, .. }) in copy.learned.iter().enumerate() {
+            for (index, Learned { variable, .. }) in copy.made.learned.iter().enumerate() {
                 let parts: Vec<Gradient> =
                     givers.iter().map(|giver| found[*giver][index]).collect();
                 self.update(*variable, &parts)?;
             }
-            for (index, (average, _)) in copy.averages.iter().enumerate() {
+            for (index, (average, _)) in copy.made.averages.iter().enumerate() {
                 let latest: Vec<Output> =
                     givers.iter().map(|giver| latest[*giver][index]).collect();
                 self.average(*average, &latest)?;
@@ -102,8 +102,8 @@ impl Updates<'_> {
         copy: &Built,
         latest: &[Output],
     ) -> Result<Vec<Output>, GraphError> {
-        let first = 2 * copy.learned.len();
-        let all = copy.averages.iter().zip(latest).enumerate();
+        let first = 2 * copy.made.learned.len();
+        let all = copy.made.averages.iter().zip(latest).enumerate();
         all.map(|(index, ((average, _), latest))| {
             let name = self.plain_name(*average, replica);
             self.reduce(replica, &name, first + index, *latest)
@@ -137,18 +137,13 @@ impl Updates<'_> {
         let unknown = || GraphError::UnknownOutput { node: format!("{at:?}") };
         let variable = declared(self.graph, at).ok_or_else(unknown)?;
         let hint = Hint::With(at.node);
-        let rule = self.spec.rule;
+        let rule = self.spec.optimizer;
         let mut inputs = vec![at];
-        let names: &[&str] = match rule {
-            Rule::Sgd { .. } => &[],
-            Rule::Momentum { .. } => &["velocity"],
-            Rule::AdaGrad { .. } => &["accumulator"],
-            Rule::Adam { .. } => &["first_moment", "second_moment", "steps"],
-        };
-        for slot in names {
+        let slots = rule
+            .slots_of(&variable.spec)
+            .map_err(|source| GraphError::Shape { node: variable.name.clone(), source })?;
+        for (slot, spec) in slots {
             let name = format!("{}/{slot}", variable.name);
-            let spec = slot_spec(slot, &variable)
-                .map_err(|source| GraphError::Shape { node: name.clone(), source })?;
             let op = Op::Variable { spec, init: Init::Zeros };
             inputs.push(self.graph.add(&name, hint, op, &[])?.into());
             self.slots.push(name);
@@ -181,16 +176,5 @@ impl Updates<'_> {
         let op = Op::ApplyAverage { rate: AVERAGE_RATE };
         self.roots.push(self.graph.add(&name, Hint::With(average.node), op, &inputs)?);
         Ok(())
-    }
-}
-
-fn slot_spec(slot: &str, variable: &Variable) -> Result<TensorSpec, tensorwire_tensor::ShapeError> {
-    match slot {
-        "steps" => TensorSpec::new(DType::I64, &[]),
-        // where a variable is bf16, what is summed up over steps is not: a small change would be lost
-        _ if variable.spec.dtype == DType::BF16 => {
-            TensorSpec::new(DType::F32, variable.spec.dims())
-        }
-        _ => Ok(variable.spec.clone()),
     }
 }

@@ -4,6 +4,7 @@
 
 mod distributed;
 mod dynamic;
+mod group;
 mod hazards;
 mod polling;
 mod reuse;

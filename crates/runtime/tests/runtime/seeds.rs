@@ -19,7 +19,7 @@ use tensorwire_fabric::{Backend, Fabric, SimNetwork};
 use tensorwire_graph::{NodeId, Op, PlanOptions, Reuse, ReuseRule, RunId, SharedMemory, Transfer};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_runtime::{
-    Exchange, OneSided, OneSidedOptions, Opening, Session, SessionOptions, Storage,
+    OneSided, OneSidedOptions, Opening, Ports, Session, SessionOptions, Storage,
 };
 use tensorwire_testkit::mesh;
 
@@ -143,8 +143,8 @@ fn open(job: &Job, backend: Backend, options: SessionOptions) -> (Vec<Session>, 
     });
     let opened = Opening::complete_all(openings.collect(), mesh::soon()).unwrap();
     let session = |(part, (exchange, storage)): (usize, (OneSided, Storage))| {
-        let exchange = Some(Box::new(exchange) as Box<dyn Exchange>);
-        Session::new(&job.plan, part, storage, KERNELS.clone(), exchange, options).unwrap()
+        let ports = Some(Ports::from(exchange));
+        Session::new(&job.plan, part, storage, KERNELS.clone(), ports, options).unwrap()
     };
     (opened.into_iter().enumerate().map(session).collect(), fabrics)
 }

@@ -7,24 +7,30 @@ use tensorwire_simulate::{
     Estimate, Exchange, Job, Network, SimulateError, Strategy, cost, estimate, paper,
 };
 use tensorwire_tensor::DType;
-use tensorwire_zoo::Model;
+use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Seq2Seq, Shipped, Vgg16};
 
-fn planned(model: Model, batch: usize, sharing: Sharing, replicas: u32, cluster: Cluster) -> Plan {
+fn planned(
+    model: &'static dyn Shipped,
+    batch: usize,
+    sharing: Sharing,
+    replicas: u32,
+    cluster: Cluster,
+) -> Plan {
     let rule = Rule::Sgd { rate: 0.1 };
     let (dtype, seed) = (DType::F32, 0);
-    let spec = ProgramSpec { batch, replicas, sharing, rule, dtype, seed };
-    let program = Program::new(&model.on(model.sample_shape()), &spec).unwrap();
+    let spec = ProgramSpec { batch, replicas, sharing, optimizer: rule, dtype, seed };
+    let program = Program::new(model, &model.samples().describe(), &spec).unwrap();
     let placed = place(&program.graph, cluster).unwrap();
     let runs = program.runs(&placed, cluster);
     plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()
 }
 
-fn with_servers(model: Model, batch: usize, servers: u32) -> Plan {
+fn with_servers(model: &'static dyn Shipped, batch: usize, servers: u32) -> Plan {
     let cluster = Cluster::ParameterServers { workers: 2, servers };
     planned(model, batch, Sharing::All, 2, cluster)
 }
 
-fn without_servers(model: Model) -> Plan {
+fn without_servers(model: &'static dyn Shipped) -> Plan {
     let cluster = Cluster::Workers { workers: 2 };
     planned(model, 8, Sharing::Own { clients: 1 }, 2, cluster)
 }
@@ -56,7 +62,7 @@ fn plain(bandwidth_gbs: f64) -> Network {
     network
 }
 
-fn bytes(model: Model) -> f64 {
+fn bytes(model: &'static dyn Shipped) -> f64 {
     let plan = without_servers(model);
     let vectors = plan.parts[1].graph.nodes().filter(|(_, node)| node.op.vector().is_some());
     let sizes = vectors.map(|(_, node)| node.facts[0].spec().unwrap().unwrap().bytes());
@@ -73,7 +79,7 @@ fn waits_s(plan: &Plan, workers: u32, algorithm: Algorithm, network: &Network) -
 
 #[test]
 fn a_ring_takes_two_times_n_minus_one_nths_of_the_vector() {
-    let (plan, size, network) = (without_servers(Model::Fcn5), bytes(Model::Fcn5), plain(1.0));
+    let (plan, size, network) = (without_servers(&Fcn5), bytes(&Fcn5), plain(1.0));
     for n in [2, 3, 8, 64] {
         let found = waits_s(&plan, n, Algorithm::Ring, &network);
         let n = f64::from(n);
@@ -84,7 +90,7 @@ fn a_ring_takes_two_times_n_minus_one_nths_of_the_vector() {
 
 #[test]
 fn a_ring_waits_for_a_latency_each_round() {
-    let (plan, mut network) = (without_servers(Model::Mlp), plain(1e6));
+    let (plan, mut network) = (without_servers(&Mlp), plain(1e6));
     network.link.latency_us = 1000.0;
     for n in [2, 5, 16] {
         // all vectors go round at the same time
@@ -96,7 +102,7 @@ fn a_ring_waits_for_a_latency_each_round() {
 
 #[test]
 fn all_algorithms_but_exchange_send_what_they_must_and_halving_takes_fewer_rounds() {
-    let (plan, size) = (without_servers(Model::Fcn5), bytes(Model::Fcn5));
+    let (plan, size) = (without_servers(&Fcn5), bytes(&Fcn5));
     let least = |n: f64| 2.0 * (n - 1.0) / n * size / 1e9;
     for algorithm in [Algorithm::Direct, Algorithm::MultiRing, Algorithm::HalvingDoubling] {
         let found = waits_s(&plan, 8, algorithm, &plain(1.0));
@@ -114,20 +120,20 @@ fn all_algorithms_but_exchange_send_what_they_must_and_halving_takes_fewer_round
 
 #[test]
 fn a_server_sends_to_all_and_gets_from_all() {
-    let plan = with_servers(Model::Fcn5, 8, 1);
+    let plan = with_servers(&Fcn5, 8, 1);
     let mut network = plain(1.0);
     network.machine.servers_apart = true;
     let job = Job { compute_s: 1e-9, ..job(&plan, Strategy::Ps, 5, 1) };
     let found = estimate(&job, &network).unwrap();
     // one direction at a time: what the workers get, and then what they give
-    let wanted = 2.0 * 5.0 * bytes(Model::Fcn5) / 1e9;
+    let wanted = 2.0 * 5.0 * bytes(&Fcn5) / 1e9;
     assert!((found.step_s / wanted - 1.0).abs() < 0.05, "{}, not {wanted}", found.step_s);
     assert!(found.bottleneck.contains("nic of server 0"), "{}", found.bottleneck);
 }
 
 #[test]
 fn a_worker_alone_takes_what_it_computes() {
-    let plan = without_servers(Model::Mlp);
+    let plan = without_servers(&Mlp);
     let mut network = plain(1e6);
     (network.machine.workers, network.local.latency_us) = (0, 0.0);
     let job = job(&plan, Strategy::AllReduce, 1, 0);
@@ -142,7 +148,7 @@ fn a_worker_alone_takes_what_it_computes() {
 
 #[test]
 fn more_bandwidth_never_slows_and_the_same_again_is_the_same() {
-    let plan = with_servers(Model::Fcn5, 8, 4);
+    let plan = with_servers(&Fcn5, 8, 4);
     let mut last = f64::INFINITY;
     for bandwidth in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
         let mut network = Network::preset("rdma-100g").unwrap();
@@ -157,7 +163,7 @@ fn more_bandwidth_never_slows_and_the_same_again_is_the_same() {
 
 #[test]
 fn copies_serialization_and_a_narrow_core_cost() {
-    let plan = with_servers(Model::Fcn5, 8, 4);
+    let plan = with_servers(&Fcn5, 8, 4);
     let network = Network::preset("rdma-100g").unwrap();
     let step_s = |exchange, network: &Network| {
         let job = Job { exchange, ..job(&plan, Strategy::Ps, 8, 4) };
@@ -169,7 +175,7 @@ fn copies_serialization_and_a_narrow_core_cost() {
     let mut narrow = network.clone();
     narrow.link.oversubscription = 8.0;
     // 8 machines of 12.5 GB/s, an eighth of that; each server's values go to 7 others' workers and back
-    let least = 2.0 * 7.0 * bytes(Model::Fcn5) / 12.5e9;
+    let least = 2.0 * 7.0 * bytes(&Fcn5) / 12.5e9;
     let found = step_s(Exchange::ZeroCopy, &narrow);
     // two steps are a mean that a job not quite in its stride is off by a percent
     assert!(found > (0.98 * least).max(times[0]), "{found}, {least}, {times:?}");
@@ -191,7 +197,7 @@ fn copies_serialization_and_a_narrow_core_cost() {
 
 #[test]
 fn four_thousand_workers_are_over_soon_and_small() {
-    let (with, without) = (with_servers(Model::Vgg16, 1, 32), without_servers(Model::Fcn5));
+    let (with, without) = (with_servers(&Vgg16, 1, 32), without_servers(&Fcn5));
     let network = Network::preset("rdma-100g").unwrap();
     let check = |job: &Job<'_>| -> Estimate {
         let found = estimate(job, &network).unwrap();
@@ -206,15 +212,15 @@ fn four_thousand_workers_are_over_soon_and_small() {
         let algorithm = Some(algorithm);
         check(&Job { algorithm, ..job(&without, Strategy::AllReduce, 4096, 0) });
     }
-    let store = with_servers(Model::Fcn5, 1, 1);
+    let store = with_servers(&Fcn5, 1, 1);
     check(&job(&store, Strategy::DistSgd, 4096, 16));
 }
 
 #[test]
 fn clients_of_a_store_send_less_than_its_workers() {
     let cluster = Cluster::ParameterServers { workers: 4, servers: 1 };
-    let plan = planned(Model::Fcn5, 8, Sharing::Clients { clients: 2 }, 4, cluster);
-    let all = with_servers(Model::Fcn5, 8, 1);
+    let plan = planned(&Fcn5, 8, Sharing::Clients { clients: 2 }, 4, cluster);
+    let all = with_servers(&Fcn5, 8, 1);
     let network = plain(1.0);
     let of_workers = estimate(&job(&all, Strategy::DistSgd, 16, 1), &network).unwrap();
     let of_clients = Job {
@@ -233,11 +239,11 @@ fn clients_of_a_store_send_less_than_its_workers() {
 fn the_papers_cluster_speeds_up_as_the_paper_says() {
     let network = Network::preset("paper-xue").unwrap();
     let mut off = Vec::new();
-    for (model, bound) in [(Model::Lstm, 0.5), (Model::InceptionV3, 0.05), (Model::Vgg16, 0.05)] {
+    for (model, bound) in [(&Lstm as &dyn Shipped, 0.5), (&InceptionV3, 0.05), (&Vgg16, 0.05)] {
         let plan = with_servers(model, paper::BATCH, paper::MACHINES);
         let part = &plan.parts[1].graph;
         let flops = plan.runs[0].nodes[1].iter().map(|id| cost::flops(part, *id)).sum();
-        let benchmark = paper::benchmark(model.name()).unwrap();
+        let benchmark = paper::benchmark(&model.name()).unwrap();
         let compute_s = benchmark.compute_s(flops);
         let job = Job { compute_s, ..job(&plan, Strategy::Ps, paper::MACHINES, paper::MACHINES) };
         let found = estimate(&job, &network).unwrap();
@@ -250,7 +256,7 @@ fn the_papers_cluster_speeds_up_as_the_paper_says() {
 
 #[test]
 fn a_step_on_one_machine_is_never_shorter_than_its_compute() {
-    for (model, batch) in [(Model::Mlp, 8), (Model::Mlp, 512), (Model::Fcn5, 1), (Model::Lstm, 8)] {
+    for (model, batch) in [(&Mlp as &dyn Shipped, 8), (&Mlp, 512), (&Fcn5, 1), (&Lstm, 8)] {
         let plan = with_servers(model, batch, 1);
         for strategy in [Strategy::Ps, Strategy::DistSgd] {
             for preset in Network::PRESETS {
@@ -297,7 +303,7 @@ const CORE: [Field; 1] =
 
 #[test]
 fn a_number_out_of_its_range_is_an_error_and_one_at_its_end_is_not() {
-    let plan = with_servers(Model::Mlp, 8, 2);
+    let plan = with_servers(&Mlp, 8, 2);
     let preset = Network::preset("rdma-100g").unwrap();
     let never = [f64::NAN, f64::INFINITY, -1.0, 1e300];
     for (fields, wrong, right, range) in [
@@ -330,7 +336,7 @@ fn a_number_out_of_its_range_is_an_error_and_one_at_its_end_is_not() {
 
 #[test]
 fn the_ends_of_all_ranges_at_once_are_simulated() {
-    let (with, without) = (with_servers(Model::Mlp, 8, 2), without_servers(Model::Mlp));
+    let (with, without) = (with_servers(&Mlp, 8, 2), without_servers(&Mlp));
     for (rate, other_rate) in [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (1e6, 1e6)] {
         for (time, compute_s) in [(0.0, 1e-12), (0.0, 1e6), (1e9, 1e-12), (1e9, 1e6)] {
             for (plan, strategy, servers) in [
@@ -353,7 +359,7 @@ fn the_ends_of_all_ranges_at_once_are_simulated() {
 
 #[test]
 fn what_makes_no_sense_is_said() {
-    let plan = with_servers(Model::Mlp, 8, 2);
+    let plan = with_servers(&Mlp, 8, 2);
     let network = Network::preset("loopback").unwrap();
     let said = |job: Job<'_>| estimate(&job, &network).unwrap_err().to_string();
     let fine = job(&plan, Strategy::Ps, 2, 2);
@@ -369,13 +375,8 @@ fn what_makes_no_sense_is_said() {
     let error = estimate(&fine, &wrong).unwrap_err();
     assert!(matches!(error, SimulateError::Network(_)));
     assert!(error.to_string().contains("link.bandwidth_gbs"), "{error}");
-    let spoken = planned(
-        Model::Seq2Seq,
-        4,
-        Sharing::All,
-        2,
-        Cluster::ParameterServers { workers: 2, servers: 1 },
-    );
+    let spoken =
+        planned(&Seq2Seq, 4, Sharing::All, 2, Cluster::ParameterServers { workers: 2, servers: 1 });
     assert!(matches!(
         estimate(&job(&spoken, Strategy::Ps, 2, 1), &network),
         Err(SimulateError::Dynamic { .. })

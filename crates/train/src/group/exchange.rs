@@ -1,112 +1,66 @@
-//! A worker's exchange in a client: its group's vectors beside the edges to a store, where it has any. What a group
-//! does moves when the executor looks for news, between two kernels.
+//! The ports of a worker in a client: collective operations of its group, beside the edges to a store where it has
+//! any. What a group does moves when the executor looks for events, between two kernels.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tensorwire_base::Deadline;
 use tensorwire_collectives::{Call, GroupError, Ticket};
 use tensorwire_graph::{EdgeId, NodeId};
-use tensorwire_memory::{Buffer, Slab};
-use tensorwire_runtime::{Exchange, ExchangeError, Sending};
+use tensorwire_memory::{Buffer, Slab, SlabError};
+use tensorwire_runtime::{Events, Exchange, ExchangeError, GroupOps, Ports, Sending};
 use tensorwire_tensor::TensorSpec;
 
 use super::{Bound, SharedGroup};
 use crate::carried::Carried;
+use crate::store::{StoreEvents, StoreExchange};
 
 /// How long one of two is waited for while the other may have news too.
 const TURN: Duration = Duration::from_micros(100);
 
-/// An [`Exchange`] over a group.
-pub(crate) struct GroupExchange {
+/// Operations that were started and are not over, each with its node.
+type UnderWay = Arc<Mutex<Vec<(Ticket, NodeId)>>>;
+
+/// A session's collective operations, by the group that knows the vectors of its part.
+struct Operations {
     group: SharedGroup,
     bound: Bound,
-    /// Of a client's master.
-    store: Option<Box<dyn Exchange>>,
-    under_way: Vec<(Ticket, NodeId)>,
-    /// Sends to servers that this worker has nothing to do with.
-    over: Vec<EdgeId>,
+    under_way: UnderWay,
     carried: Carried,
 }
 
-impl GroupExchange {
-    /// Over `group`, which knows the vectors of `bound`; edges to servers go over `store`.
-    pub(crate) fn new(
-        group: SharedGroup,
-        bound: Bound,
-        store: Option<Box<dyn Exchange>>,
-        carried: Carried,
-    ) -> GroupExchange {
-        GroupExchange { group, bound, store, under_way: Vec::new(), over: Vec::new(), carried }
+impl Operations {
+    fn new(group: SharedGroup, bound: Bound, carried: Carried) -> Operations {
+        Operations { group, bound, under_way: UnderWay::default(), carried }
     }
+}
 
-    fn progress(&mut self) -> Result<bool, ExchangeError> {
-        self.group.lock().progress().map_err(group_error)
-    }
+/// The ports of a client's member: its group's operations on the vectors of `bound`, and no edges.
+pub(crate) fn member_ports(group: &SharedGroup, bound: Bound, carried: Carried) -> Ports {
+    let operations = Operations::new(group.clone(), bound, carried);
+    Ports::new(GroupEvents { group: group.clone() }).with_group(operations)
+}
+
+/// The ports of a client's master, whose edges go over `store`.
+pub(crate) fn master_ports(
+    group: &SharedGroup,
+    bound: Bound,
+    store: StoreExchange,
+    carried: Carried,
+) -> Ports {
+    let operations = Operations::new(group.clone(), bound, carried);
+    let under_way = operations.under_way.clone();
+    let events = MasterEvents { group: group.clone(), store: store.events(), under_way };
+    Ports::new(events).with_exchange(store).with_group(operations)
 }
 
 fn group_error(error: GroupError) -> ExchangeError {
     ExchangeError::Other { peer: error.lost_peer(), what: error.to_string() }
 }
 
-fn no_edge(edge: EdgeId) -> ExchangeError {
-    let what = format!("edge {} ends at a server, and there is none", edge.0);
-    ExchangeError::Other { peer: None, what }
-}
-
-impl Exchange for GroupExchange {
-    fn send(
-        &mut self,
-        edge: EdgeId,
-        epoch: u64,
-        tensor: Option<&Buffer>,
-    ) -> Result<Sending, ExchangeError> {
-        match &mut self.store {
-            Some(store) => store.send(edge, epoch, tensor),
-            None if tensor.is_some() => Err(no_edge(edge)),
-            // an order among nodes, some of them a server's: here there is none
-            None => {
-                self.over.push(edge);
-                Ok(Sending::Started)
-            }
-        }
-    }
-
-    fn announce(
-        &mut self,
-        edge: EdgeId,
-        epoch: u64,
-        spec: &TensorSpec,
-        tensor: &Buffer,
-    ) -> Result<Sending, ExchangeError> {
-        let store = self.store.as_mut().ok_or_else(|| no_edge(edge))?;
-        store.announce(edge, epoch, spec, tensor)
-    }
-
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
-        self.store.as_mut().is_none_or(|store| store.arrived(edge, epoch))
-    }
-
-    fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
-        self.store.as_mut().ok_or_else(|| no_edge(edge))?.announced(edge, epoch)
-    }
-
-    fn fetch(
-        &mut self,
-        edge: EdgeId,
-        epoch: u64,
-        into: &Buffer,
-        deadline: Deadline,
-    ) -> Result<Sending, ExchangeError> {
-        self.store.as_mut().ok_or_else(|| no_edge(edge))?.fetch(edge, epoch, into, deadline)
-    }
-
-    fn released(&mut self, edge: EdgeId) {
-        if let Some(store) = &mut self.store {
-            store.released(edge);
-        }
-    }
-
-    fn collect(&mut self, node: NodeId, tensor: &Buffer) -> Result<(), ExchangeError> {
+impl GroupOps for Operations {
+    fn start(&mut self, node: NodeId, tensor: &Buffer) -> Result<(), ExchangeError> {
         let Some((vector, call)) = self.bound.calls.get(&node) else {
             let what = format!("node {} is none that the group knows", node.0);
             return Err(ExchangeError::Other { peer: None, what });
@@ -118,78 +72,139 @@ impl Exchange for GroupExchange {
             _ => self.carried.folded(tensor.bytes(), group.size()),
         }
         let ticket = group.start(*vector, call.clone()).map_err(group_error)?;
-        drop(group);
-        self.under_way.push((ticket, node));
+        self.under_way.lock().push((ticket, node));
         Ok(())
     }
 
-    fn collected(&mut self, collected: &mut Vec<NodeId>) -> Result<(), ExchangeError> {
-        if self.under_way.is_empty() {
+    fn finished(&mut self, finished: &mut Vec<NodeId>) -> Result<(), ExchangeError> {
+        let mut under_way = self.under_way.lock();
+        if under_way.is_empty() {
             return Ok(());
         }
-        self.progress()?;
         let mut group = self.group.lock();
-        self.under_way.retain(|(ticket, node)| {
+        group.progress().map_err(group_error)?;
+        under_way.retain(|(ticket, node)| {
             let is_done = group.is_done(*ticket);
             if is_done {
-                collected.push(*node);
+                finished.push(*node);
             }
             !is_done
         });
         Ok(())
     }
+}
 
-    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
-        finished.append(&mut self.over);
-        self.store.as_mut().map_or(Ok(()), |store| store.finished(finished))
-    }
+/// What happens in a group, as a source of [`Events`].
+struct GroupEvents {
+    group: SharedGroup,
+}
 
-    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
-        match &mut self.store {
-            // what is allocated while a job runs is for edges
-            Some(store) => store.alloc(bytes),
-            None => self.group.lock().alloc(bytes).map_err(group_error),
-        }
-    }
-
-    /// Others may know the memory for as long as the job runs.
-    fn free(&mut self, slab: &Slab) {
-        if let Some(store) = &mut self.store {
-            store.free(slab);
-        }
-    }
-
+impl Events for GroupEvents {
     fn observe(&mut self) {
         self.group.lock().observe();
-        if let Some(store) = &mut self.store {
-            store.observe();
-        }
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        match &mut self.store {
-            Some(store) if self.under_way.is_empty() => store.wait(deadline),
-            None => {
-                self.group.lock().wait_for_news(deadline);
-                Ok(())
-            }
-            Some(store) => {
-                store.wait(deadline.min(Deadline::after(Duration::ZERO)))?;
-                if !self.group.lock().progress().map_err(group_error)? {
-                    let turn = deadline.min(Deadline::after(TURN));
-                    self.group.lock().wait_for_news(turn);
-                }
-                Ok(())
-            }
-        }
+        self.group.lock().wait_for_news(deadline);
+        Ok(())
     }
+}
+
+/// What happens at a client's master, in its group and at its end of the store, which have a fabric each.
+struct MasterEvents {
+    group: SharedGroup,
+    store: StoreEvents,
+    under_way: UnderWay,
+}
+
+impl Events for MasterEvents {
+    fn observe(&mut self) {
+        self.group.lock().observe();
+        self.store.observe();
+    }
+
+    fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
+        if self.under_way.lock().is_empty() {
+            return self.store.wait(deadline);
+        }
+        self.store.wait(deadline.min(Deadline::after(Duration::ZERO)))?;
+        let mut group = self.group.lock();
+        if !group.progress().map_err(group_error)? {
+            group.wait_for_news(deadline.min(Deadline::after(TURN)));
+        }
+        Ok(())
+    }
+}
+
+/// The edges of a part between servers that it has nothing to do with: they put nodes in an order, and carry no tensor.
+#[derive(Debug, Default)]
+pub(crate) struct OrderOnly {
+    over: Vec<EdgeId>,
+}
+
+fn no_edge(edge: EdgeId) -> ExchangeError {
+    let what = format!("edge {} ends at a server, and there is none", edge.0);
+    ExchangeError::Other { peer: None, what }
+}
+
+impl Exchange for OrderOnly {
+    fn send(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        tensor: Option<&Buffer>,
+    ) -> Result<Sending, ExchangeError> {
+        if tensor.is_some() {
+            return Err(no_edge(edge));
+        }
+        self.over.push(edge);
+        Ok(Sending::Started)
+    }
+
+    fn announce(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        _spec: &TensorSpec,
+        _tensor: &Buffer,
+    ) -> Result<Sending, ExchangeError> {
+        Err(no_edge(edge))
+    }
+
+    fn arrived(&mut self, _edge: EdgeId, _epoch: u64) -> Result<bool, ExchangeError> {
+        Ok(true)
+    }
+
+    fn announced(&mut self, edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {
+        Err(no_edge(edge))
+    }
+
+    fn fetch(
+        &mut self,
+        edge: EdgeId,
+        _epoch: u64,
+        _into: &Buffer,
+        _deadline: Deadline,
+    ) -> Result<Sending, ExchangeError> {
+        Err(no_edge(edge))
+    }
+
+    fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
+        finished.append(&mut self.over);
+        Ok(())
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError> {
+        let failed =
+            |error: SlabError| ExchangeError::Other { peer: None, what: error.to_string() };
+        Slab::anonymous(bytes).map_err(failed)
+    }
+
+    fn free(&mut self, _slab: &Slab) {}
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use parking_lot::Mutex;
     use tensorwire_base::Rank;
     use tensorwire_collectives::{Collectives, Group, GroupOptions};
     use tensorwire_fabric::{Backend, Fabric, FabricConfig, JobCredentials, Member, Secret};
@@ -209,7 +224,8 @@ mod tests {
 
     #[test]
     fn what_only_orders_nodes_is_over_at_once_and_a_tensor_goes_nowhere() {
-        let mut exchange = GroupExchange::new(alone(), Bound::default(), None, Carried::default());
+        let mut exchange = OrderOnly::default();
+        assert!(exchange.arrived(EdgeId(3), 1).unwrap());
         assert_eq!(exchange.send(EdgeId(3), 1, None).unwrap(), Sending::Started);
         let mut finished = Vec::new();
         exchange.finished(&mut finished).unwrap();
@@ -220,7 +236,8 @@ mod tests {
         let buffer =
             tensorwire_memory::Arena::new(&slab, &places).unwrap().into_buffers().remove(0);
         assert!(exchange.send(EdgeId(3), 2, Some(&buffer)).is_err());
-        let error = exchange.collect(NodeId(7), &buffer).unwrap_err();
+        let mut operations = Operations::new(alone(), Bound::default(), Carried::default());
+        let error = operations.start(NodeId(7), &buffer).unwrap_err();
         assert!(error.to_string().contains("node 7"), "{error}");
     }
 }

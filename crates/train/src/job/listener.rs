@@ -22,12 +22,11 @@ impl Listener for &Member {
     }
 
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError> {
-        Ok(Member::progress(self, serde_json::to_value(progress).unwrap_or_default())?)
+        Ok(Member::progress(self, progress)?)
     }
 
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError> {
-        let values = events.iter().map(|event| serde_json::to_value(event).unwrap_or_default());
-        Ok(self.record(values.collect())?)
+        Ok(self.record(events)?)
     }
 }
 

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-use tensorwire_zoo::data::{Batches, Fed};
+use tensorwire_nn::{Batches, HostBatch};
 
 use super::TrainError;
 
 /// Batches in the order of the steps. When it is dropped, its thread ends.
 pub(super) struct Loader {
     /// None while it is being dropped.
-    steps: Option<Receiver<Vec<Vec<Fed>>>>,
+    steps: Option<Receiver<tensorwire_nn::Result<Vec<HostBatch>>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -29,8 +29,9 @@ impl Loader {
         let (sender, receiver) = sync_channel(0);
         let make = move || {
             for step in 0..steps {
-                let of_step = workers.clone().map(|worker| batches.feed(step, worker)).collect();
-                if sender.send(of_step).is_err() {
+                let of_step = workers.clone().map(|worker| batches.batch(step, worker)).collect();
+                let failed = tensorwire_nn::Result::is_err(&of_step);
+                if sender.send(of_step).is_err() || failed {
                     return;
                 }
             }
@@ -41,9 +42,10 @@ impl Loader {
     }
 
     /// The next step's batches, one a worker; `step` is for the error.
-    pub(super) fn next(&self, step: u64) -> Result<Vec<Vec<Fed>>, TrainError> {
+    pub(super) fn next(&self, step: u64) -> Result<Vec<HostBatch>, TrainError> {
         let made = self.steps.as_ref().and_then(|steps| steps.recv().ok());
-        made.ok_or(TrainError::LoaderGone { step })
+        made.ok_or(TrainError::LoaderGone { step })?
+            .map_err(|source| TrainError::Batch { step, source })
     }
 }
 

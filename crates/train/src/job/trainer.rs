@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::Clock;
 use tensorwire_graph::{Node, Op, Output, Plan};
-use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
-use tensorwire_nn::{ModelCopy, Program, Variable};
+use tensorwire_memory::{CopyPurpose, ReadGuard, TensorMut, TensorRef};
+use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatches, Variable};
 use tensorwire_runtime::Session;
 use tensorwire_tensor::Element;
-use tensorwire_zoo::data::{Data, Fed, FedValues, counted};
 
 use super::listener::Listener;
 use super::loader::Loader;
@@ -31,7 +30,7 @@ pub(super) struct Trainer<'a> {
     pub(super) config: &'a TrainConfig,
     pub(super) program: &'a Program,
     pub(super) plan: &'a Plan,
-    pub(super) shape: JobShape,
+    pub(super) shape: &'a JobShape,
     pub(super) session: &'a mut Session,
     /// The replicas of the graph that this part computes.
     pub(super) replicas: Range<u32>,
@@ -63,7 +62,7 @@ impl<'a> Trainer<'a> {
         config: &'a TrainConfig,
         program: &'a Program,
         plan: &'a Plan,
-        shape: JobShape,
+        shape: &'a JobShape,
         session: &'a mut Session,
         replicas: Range<u32>,
     ) -> Trainer<'a> {
@@ -95,7 +94,10 @@ impl Trainer<'_> {
             };
             let (spec, mut bytes) = self.session.write(id.into())?;
             match &file {
-                Some(file) if is_kept(node) => bytes.copy_from_slice(&file.tensor(&node.name)?),
+                Some(file) if is_kept(node) => {
+                    bytes.copy_from_slice(file.tensor(&node.name)?);
+                    self.carried.copied(CopyPurpose::Checkpoint, bytes.len());
+                }
                 _ => {
                     let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
                     let tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
@@ -205,7 +207,7 @@ impl Trainer<'_> {
     }
 
     /// Copies a batch for each replica here into its input tensors.
-    fn feed_step(&mut self, step: u64, batches: &[Vec<Fed>]) -> Result<(), TrainError> {
+    fn feed_step(&mut self, step: u64, batches: &[HostBatch]) -> Result<(), TrainError> {
         for (replica, batch) in self.replicas.clone().zip(batches) {
             let copy = &self.program.replicas[replica as usize];
             self.feed(copy, batch)?;
@@ -217,13 +219,15 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    fn feed(&mut self, copy: &ModelCopy, batch: &[Fed]) -> Result<(), TrainError> {
-        for Fed { name, dims, values } in batch {
-            let name = copy.input(name);
-            match values {
-                FedValues::F32(values) => self.fill(&name, dims, values)?,
-                FedValues::I32(values) => self.fill(&name, dims, values)?,
-            }
+    fn feed(&mut self, copy: &ModelCopy, batch: &HostBatch) -> Result<(), TrainError> {
+        for tensor in batch.tensors() {
+            // what the model does not read is not fed
+            let Some(name) = copy.input(tensor.name()) else { continue };
+            let node = self.session.node(&name)?;
+            let (_, mut bytes) = self.session.feed(node.into(), tensor.spec().dims())?;
+            // as many as the dimensions say, which the session has checked, of the type that the graph was built for
+            bytes.copy_from_slice(tensor.bytes());
+            self.carried.copied(CopyPurpose::Feeding, tensor.bytes().len());
         }
         Ok(())
     }
@@ -240,6 +244,7 @@ impl Trainer<'_> {
         let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
         // as many as the dimensions say, which the session has checked
         tensor.elements::<T>().map_err(bad)?.copy_from_slice(values);
+        self.carried.copied(CopyPurpose::Feeding, size_of_val(values));
         Ok(())
     }
 
@@ -278,8 +283,9 @@ impl Trainer<'_> {
             self.session.run(Program::FETCH)?;
         }
         if let Some(data) = data.filter(|_| self.concludes) {
-            let Evaluation { accuracy, loss } = self.evaluate(data)?;
-            (report.test_accuracy, report.test_loss) = (Some(accuracy), Some(loss));
+            let evaluation = self.evaluate(data)?;
+            (report.test_accuracy, report.test_loss) = (evaluation.accuracy(), evaluation.loss());
+            report.metrics = evaluation.others();
             let weights = self.weights()?;
             let pairs = || weights.iter().map(|(variable, bytes)| (*variable, &**bytes));
             report.weights_sha256 = Some(weights::sha256(pairs()));
@@ -287,28 +293,58 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
-        report.bytes_copied = self.session.copies().bytes();
+        if !self.concludes {
+            self.help_to_evaluate()?;
+        }
+        self.report_copies(report);
         Ok(())
     }
 
-    /// The share of the test's labels that are found, and the mean loss over them.
+    /// Computes what of the evaluation is placed here, where layers of the model are on tasks of their own.
+    fn help_to_evaluate(&mut self) -> Result<(), TrainError> {
+        let task = self.session.part().task;
+        let here = self.plan.parts.iter().position(|part| part.task == task);
+        let nodes = here.map(|here| &self.plan.runs[Program::EVALUATE.0].nodes[here]);
+        if nodes.is_none_or(Vec::is_empty) || self.config.topology().is_asynchronous() {
+            return Ok(());
+        }
+        for _ in 0..self.shape.test_batches {
+            self.session.run(Program::EVALUATE)?;
+        }
+        Ok(())
+    }
+
+    /// What was copied here so far, in the place of what the report says of it.
+    pub(super) fn report_copies(&self, report: &mut TrainReport) {
+        report.copies = *self.session.copies();
+        report.add_copies(&self.carried.copies());
+    }
+
+    /// What the model measures over the test's samples.
     fn evaluate(&mut self, data: &Data) -> Result<Evaluation, TrainError> {
+        let Some(test) = &data.test else { return Ok(Evaluation::default()) };
         let batch = self.config.batch;
-        let (mut correct, mut loss, mut labels) = (0, 0.0, 0);
+        let batches = TestBatches::new(test.clone(), batch).map_err(TrainError::TestBatch)?;
         let program = self.program;
-        for index in 0..data.test_batches(batch) {
-            let fed = data.test_batch(index, batch);
+        let mut means = vec![Mean::default(); program.metrics.len()];
+        for index in 0..batches.len() {
+            let fed = batches.batch(index).map_err(TrainError::TestBatch)?;
             self.feed(&program.evaluation, &fed)?;
             self.session.run(Program::EVALUATE)?;
-            let here = counted(&fed);
-            correct += self.scalar::<i64>(&program.correct)?;
-            // fits: counts of labels, exact in f64
-            loss += f64::from(self.scalar::<f32>(&program.evaluation.loss)?) * here as f64;
-            labels += here;
+            self.measure(&mut means, fed.filled)?;
         }
-        // fits: as above
-        let labels = labels as f64;
-        Ok(Evaluation { accuracy: correct as f64 / labels, loss: loss / labels })
+        let named = program.metrics.iter().zip(&means);
+        let values = named.filter_map(|(metric, mean)| Some((metric.name.clone(), mean.value()?)));
+        Ok(values.collect())
+    }
+
+    /// Adds a batch to what is measured.
+    fn measure(&self, means: &mut [Mean], filled: Filled) -> Result<(), TrainError> {
+        for (metric, mean) in self.program.metrics.iter().zip(means) {
+            let (_, given) = self.session.read(self.session.node(&metric.node)?.into())?;
+            metric.add(mean, &given, filled, self.config.batch);
+        }
+        Ok(())
     }
 
     /// The variables as they are here: their own, or what the last fetch brought.

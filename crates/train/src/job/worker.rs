@@ -95,7 +95,7 @@ pub(super) fn run(
 ) -> Result<TrainReport, TrainError> {
     let Part { config, program, plan, shape, data, .. } = part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
-    let trainer = Trainer::new(config, program, plan, *shape, &mut session, replicas);
+    let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
     let mut trainer = Trainer { shard, concludes, carried, ..trainer };
     trainer.initialise()?;
     link.begin(&mut trainer)?;

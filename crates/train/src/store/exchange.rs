@@ -10,7 +10,7 @@ use tensorwire_base::Deadline;
 use tensorwire_graph::{Edge, EdgeId, Op, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvWorker, Progress, StoreError, Ticket};
 use tensorwire_memory::{Buffer, Slab};
-use tensorwire_runtime::{Exchange, ExchangeError, Sending, Storage};
+use tensorwire_runtime::{Events, Exchange, ExchangeError, Ports, Sending, Storage};
 use tensorwire_tensor::TensorSpec;
 
 use super::rows::sorted_rows;
@@ -140,6 +140,11 @@ impl StoreExchange {
         }
     }
 
+    /// What happens at its worker.
+    pub(crate) fn events(&self) -> StoreEvents {
+        StoreEvents { worker: self.worker.clone() }
+    }
+
     fn progress(&mut self) {
         if let Err(error) = self.worker.lock().progress() {
             self.failed.get_or_insert(error);
@@ -260,7 +265,10 @@ impl Exchange for StoreExchange {
         };
         let edges = [here.0, other.0];
         let (indices, rows) = if sent == Sent::Indices { (here, other) } else { (other, here) };
-        let pushed = sorted_rows(&mut self.worker.lock(), key, &indices.3, &rows.2, &rows.3);
+        let pushed = {
+            let mut worker = self.worker.lock();
+            sorted_rows((&mut worker, &self.carried), key, &indices.3, &rows.2, &rows.3)
+        };
         let (indices, rows) = pushed.map_err(store_error)?;
         let pushed =
             self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));
@@ -273,22 +281,23 @@ impl Exchange for StoreExchange {
         Ok(Sending::Started)
     }
 
-    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> bool {
+    fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
         if !self.inbound.contains_key(&edge) {
-            return true;
+            return Ok(true);
         }
         let ticket = match self.pulls.get(&edge) {
             Some((pulled, ticket)) if *pulled == epoch => *ticket,
             _ => {
                 // the others are asked for first: all go in one message
                 self.ask(edge, epoch);
-                return false;
+                return self.check().map(|()| false);
             }
         };
         if !self.worker.lock().is_done(ticket) {
             self.progress();
         }
-        self.worker.lock().is_done(ticket)
+        self.check()?;
+        Ok(self.worker.lock().is_done(ticket))
     }
 
     fn announced(&mut self, edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {
@@ -331,18 +340,31 @@ impl Exchange for StoreExchange {
 
     /// Servers may know the memory for as long as the job runs.
     fn free(&mut self, _slab: &Slab) {}
+}
 
+/// What happens at a worker of a store, as a source of [`Events`].
+#[derive(Debug)]
+pub(crate) struct StoreEvents {
+    worker: Arc<Mutex<KvWorker>>,
+}
+
+impl Events for StoreEvents {
     fn observe(&mut self) {
         self.worker.lock().observe();
     }
 
     fn wait(&mut self, deadline: Deadline) -> Result<(), ExchangeError> {
-        self.progress();
-        self.check()?;
-        if self.over.is_empty() {
-            self.worker.lock().wait_for_news(deadline);
+        let mut worker = self.worker.lock();
+        worker.progress().map_err(store_error)?;
+        if !worker.has_news() {
+            worker.wait_for_news(deadline);
         }
-        self.progress();
-        self.check()
+        worker.progress().map(|_| ()).map_err(store_error)
+    }
+}
+
+impl From<StoreExchange> for Ports {
+    fn from(exchange: StoreExchange) -> Ports {
+        Ports::new(exchange.events()).with_exchange(exchange)
     }
 }

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_graph::{Op, Rule};
+use tensorwire_graph::Op;
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, PartKey, PushedRows, Reduce, StateTensor, Update, ValueSpec};
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
+use tensorwire_nn::Optimizer;
 use tensorwire_tensor::{DType, TensorSpec};
 
 /// What a push of all workers does to a value.
@@ -18,15 +19,8 @@ pub enum StoreRule {
     /// The value becomes the sum of what was pushed; rows are added to it.
     #[default]
     Sum,
-    /// w ← w − rate·g, with g the mean of what was pushed. So below.
-    Sgd { rate: f64 },
-    /// u ← momentum·u + g; w ← w − rate·u.
-    Momentum { rate: f64, momentum: f64 },
-    /// a ← a + g²; w ← w − rate·g/(√a + epsilon) (Duchi et al. 2011).
-    #[serde(rename = "adagrad")]
-    AdaGrad { rate: f64, epsilon: f64 },
-    /// Kingma and Ba 2015, algorithm 1.
-    Adam { rate: f64, beta1: f64, beta2: f64, epsilon: f64 },
+    /// The value changes as the optimizer says, with g the mean of what was pushed.
+    Optimizer(Optimizer),
     /// w ← w + rate·(mean − w): a moving average.
     Average { rate: f64 },
     /// w ← w + alpha·Σ (x − w) over the workers' weights x: the centre variable of elastic averaging (Zhang
@@ -59,45 +53,20 @@ impl StoreRules {
     }
 }
 
-impl From<Rule> for StoreRule {
-    fn from(rule: Rule) -> StoreRule {
-        match rule {
-            Rule::Sgd { rate } => StoreRule::Sgd { rate },
-            Rule::Momentum { rate, momentum } => StoreRule::Momentum { rate, momentum },
-            Rule::AdaGrad { rate, epsilon } => StoreRule::AdaGrad { rate, epsilon },
-            Rule::Adam { rate, beta1, beta2, epsilon } => {
-                StoreRule::Adam { rate, beta1, beta2, epsilon }
-            }
-        }
+impl From<Optimizer> for StoreRule {
+    fn from(optimizer: Optimizer) -> StoreRule {
+        StoreRule::Optimizer(optimizer)
     }
 }
 
 impl StoreRule {
-    fn optimizer(self) -> Option<Rule> {
+    fn optimizer(self) -> Option<Optimizer> {
         match self {
-            StoreRule::Sgd { rate } => Some(Rule::Sgd { rate }),
-            StoreRule::Momentum { rate, momentum } => Some(Rule::Momentum { rate, momentum }),
-            StoreRule::AdaGrad { rate, epsilon } => Some(Rule::AdaGrad { rate, epsilon }),
-            StoreRule::Adam { rate, beta1, beta2, epsilon } => {
-                Some(Rule::Adam { rate, beta1, beta2, epsilon })
-            }
+            StoreRule::Optimizer(optimizer) => Some(optimizer),
             StoreRule::Sum | StoreRule::Average { .. } | StoreRule::Elastic { .. } => None,
         }
     }
-
-    /// The tensors that it keeps beside a variable, by name.
-    fn slots(self) -> &'static [&'static str] {
-        match self {
-            StoreRule::Momentum { .. } => &["velocity"],
-            StoreRule::AdaGrad { .. } => &["accumulator"],
-            StoreRule::Adam { .. } => &["first_moment", "second_moment", STEPS],
-            _ => &[],
-        }
-    }
 }
-
-/// Adam's count of steps: a number, whatever the variable is.
-const STEPS: &str = "steps";
 
 /// The servers' arithmetic, and the workers'.
 #[derive(Debug)]
@@ -304,14 +273,7 @@ impl Update for Arithmetic {
 
 /// What a rule keeps beside a part, as zeros.
 fn slots(rule: StoreRule, spec: &TensorSpec) -> Result<Vec<Slot>, String> {
-    let slot = |name: &'static str| {
-        let spec = match name {
-            STEPS => TensorSpec::new(DType::I64, &[]),
-            // where a variable is bf16, what is summed up over steps is not: a small change would be lost
-            _ if spec.dtype == DType::BF16 => TensorSpec::new(DType::F32, spec.dims()),
-            _ => Ok(spec.clone()),
-        };
-        let spec = spec.map_err(|error| error.to_string())?;
+    let slot = |(name, spec): (&'static str, TensorSpec)| {
         let bytes = spec.bytes();
         let slab = Slab::anonymous(bytes).map_err(|error| error.to_string())?;
         let arena = Arena::new(&slab, &[Place { offset: 0, bytes }]);
@@ -319,7 +281,9 @@ fn slots(rule: StoreRule, spec: &TensorSpec) -> Result<Vec<Slot>, String> {
         let buffer = buffers.into_iter().next().ok_or("an arena of no place")?;
         Ok(Slot { name, spec, buffer })
     };
-    rule.slots().iter().copied().map(slot).collect()
+    let Some(optimizer) = rule.optimizer() else { return Ok(Vec::new()) };
+    let slots = optimizer.slots_of(spec).map_err(|error| error.to_string())?;
+    slots.into_iter().map(slot).collect()
 }
 
 fn add_integers(dtype: DType, into: &mut [u8], from: &[u8]) -> Result<(), String> {

@@ -59,14 +59,16 @@ fn crossings(plan: &Plan, processes: &[Process]) -> HashMap<Crossing, u64> {
 
 fn sends(part: &Part, event: &TraceEvent) -> Option<Crossing> {
     match (event.did, op(part, event)?) {
-        (Did::Send { epoch, .. }, Op::Send { edge } | Op::SendDyn { edge }) => Some((*edge, epoch)),
+        (Did::Send { epoch, .. }, Op::Send { edge } | Op::SendDynamic { edge }) => {
+            Some((*edge, epoch))
+        }
         _ => None,
     }
 }
 
 fn receives(part: &Part, event: &TraceEvent) -> Option<Crossing> {
     match (event.did, op(part, event)?) {
-        (Did::Recv { epoch, .. }, Op::Recv { edge, .. } | Op::RecvDyn { edge, .. }) => {
+        (Did::Recv { epoch, .. }, Op::Recv { edge, .. } | Op::RecvDynamic { edge, .. }) => {
             Some((*edge, epoch))
         }
         _ => None,
@@ -406,7 +408,7 @@ mod tests {
         assert_eq!(times, [(&0.5.into(), &1.5.into()), (&0.0.into(), &1.25.into())]);
         assert_eq!(slices[0]["cat"], "wait");
         let args = serde_json::json!({
-            "step": 1, "op": "RdmaSend", "bytes": 16, "peer": "worker 0 (rank 0)",
+            "step": 1, "op": "Send", "bytes": 16, "peer": "worker 0 (rank 0)",
             "transfer": "one write"
         });
         assert_eq!(slices[1]["args"], args);

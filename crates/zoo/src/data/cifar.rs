@@ -28,11 +28,16 @@ const CLASSES: usize = 10;
 /// First two bytes of every gzip file: the form in which CIFAR-10 is downloaded.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// Reads the six files of a folder.
-pub(super) fn read(folder: &Path) -> Result<Images, DataError> {
-    let train = split(folder, &TRAIN_FILES)?;
-    let test = split(folder, &[TEST_FILE])?;
-    Ok(Images::new("cifar10", train, test, [SIDE, SIDE, CHANNELS], CLASSES))
+impl Images {
+    /// Reads the six files of a folder.
+    ///
+    /// # Errors
+    /// When a file is missing, or is none of CIFAR-10's.
+    pub fn cifar10(folder: &Path) -> Result<Images, DataError> {
+        let train = split(folder, &TRAIN_FILES)?;
+        let test = split(folder, &[TEST_FILE])?;
+        Ok(Images::new("cifar10", train, test, [SIDE, SIDE, CHANNELS], CLASSES))
+    }
 }
 
 fn split(folder: &Path, names: &[&'static str]) -> Result<Split, DataError> {

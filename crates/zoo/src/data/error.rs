@@ -9,13 +9,9 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("unknown data '{given}'; known are: {known}")]
-    UnknownSource { given: String, known: &'static str },
-    #[error("'{given}' names no folder; write mnist:DIR, DIR being where MNIST's four files lie")]
-    NoFolder { given: String },
-    #[error(
-        "'{given}' names no folder; write cifar10:DIR, DIR being where CIFAR-10's .bin files lie"
-    )]
-    NoCifarFolder { given: String },
+    UnknownSource { given: String, known: String },
+    #[error("'{given}' names no folder; write {name}:DIR, DIR being {what}")]
+    NoFolder { given: String, name: &'static str, what: &'static str },
     #[error(
         "'{given}' does not name two files; write text:SOURCE,TARGET, with no comma in either name"
     )]
@@ -27,7 +23,7 @@ pub enum DataError {
     #[error(
         "data '{given}' cannot be {wanted}, from which this model learns; give one of: {known}"
     )]
-    WrongKind { given: String, wanted: &'static str, known: &'static str },
+    WrongKind { given: String, wanted: &'static str, known: String },
     #[error("no file '{name}' (or '{other}') in '{folder}'; {mend}", folder = .folder.display())]
     Missing { folder: PathBuf, name: &'static str, other: &'static str, mend: String },
     #[error("no file '{name}' in '{folder}'; {mend}", folder = .folder.display())]
@@ -73,17 +69,10 @@ pub enum DataError {
     )]
     Label { file: String, sample: usize, offset: usize, label: u8, classes: usize },
     #[error(
-        "batch larger than data set: {workers} workers of batch {batch} need {needed} samples a step, \
-         there are {samples}; lower the batch or the workers"
-    )]
-    BatchTooLarge { workers: usize, batch: usize, needed: u128, samples: usize },
-    #[error(
         "batch larger than the number of classes: the {batch} pairs of a batch must be of distinct \
          classes, there are {classes}; lower the batch"
     )]
     TooFewClasses { batch: usize, classes: usize },
-    #[error("{workers} workers of batch {batch} are no samples a step; both must be at least 1")]
-    NoBatch { workers: usize, batch: usize },
     #[error(
         "a synthetic set of {samples} samples with {features} features in {classes} classes cannot \
          be made; each must be at least 1 and all must fit in memory"
@@ -121,4 +110,10 @@ pub enum DataError {
     },
     #[error("cannot learn the words of '{file}': {reason}; give another file")]
     NoVocabulary { file: String, reason: String },
+}
+
+impl From<DataError> for tensorwire_nn::Error {
+    fn from(error: DataError) -> tensorwire_nn::Error {
+        tensorwire_nn::Error::other(error)
+    }
 }

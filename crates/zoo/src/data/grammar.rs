@@ -3,11 +3,10 @@
 //! with them; prepositions behind what they govern; verbs last; reasons first. Knows nothing of files.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::RngCore;
+use tensorwire_nn::order::{ChaCha8Rng, RngCore, below, random};
 
-use super::order::below;
 use super::pairs::{PairSplit, Pairs};
 use super::tokens::{NO_WORDS, Vocabulary};
 
@@ -41,26 +40,29 @@ const RELATIVE: &str = "that";
 /// Last, since the other language has two words for each.
 const DETERMINERS: [&str; 5] = ["the", "a", "this", "every", "my"];
 
-/// `pairs` to learn from and a tenth of that (at least one) to test with; the same on every machine for the
-/// same arguments. No source sentence is there twice.
-pub(super) fn pairs(pairs: usize, seed: u64) -> Pairs {
-    let mut grammar = Grammar::new(seed);
-    let mut seen = HashSet::new();
-    let mut split = |samples: usize| {
-        let mut split = PairSplit::default();
-        // ends: there are more than 10^10 sentences, and most draws are of long ones
-        while split.samples() < samples {
-            let sentence = grammar.sentence();
-            if seen.insert(sentence.source.clone()) {
-                split.push(&sentence.source, &sentence.target);
+impl Pairs {
+    /// `pairs` to learn from and a tenth of that (at least one) to test with; the same on every machine for the
+    /// same arguments. No source sentence is there twice.
+    pub fn grammar(pairs: usize, seed: u64) -> Pairs {
+        let mut grammar = Grammar::new(seed);
+        let mut seen = HashSet::new();
+        let mut split = |samples: usize| {
+            let mut split = PairSplit::default();
+            // ends: there are more than 10^10 sentences, and most draws are of long ones
+            while split.samples() < samples {
+                let sentence = grammar.sentence();
+                if seen.insert(sentence.source.clone()) {
+                    split.push(&sentence.source, &sentence.target);
+                }
             }
-        }
-        split
-    };
-    let (train, test) = (split(pairs), split((pairs / 10).max(1)));
-    let source = Vocabulary::new(source_words().map(str::to_owned));
-    let target = Vocabulary::new(target_words(seed));
-    Pairs { name: "grammar".to_owned(), source, target, train, test, left_out: 0 }
+            split
+        };
+        let (train, test) = (split(pairs), split((pairs / 10).max(1)));
+        let source = Vocabulary::new(source_words().map(str::to_owned));
+        let target = Vocabulary::new(target_words(seed));
+        let (train, test) = (Arc::new(train), Arc::new(test));
+        Pairs { name: "grammar".to_owned(), source, target, train, test, left_out: 0 }
+    }
 }
 
 /// All words of the source language, in the order of their tokens.
@@ -85,7 +87,7 @@ fn target_words(seed: u64) -> Vec<String> {
     const CONSONANTS: &[u8] = b"bdfgklmnprstvz";
     const VOWELS: &[u8] = b"aeiou";
     let taken: HashSet<&str> = source_words().collect();
-    let mut random = super::random(seed, 1);
+    let mut random = random(seed, 1);
     let mut words: Vec<String> = Vec::new();
     while words.len() < source_words().count() + DETERMINERS.len() {
         let mut word = String::new();
@@ -119,11 +121,11 @@ struct Phrase {
 
 impl Grammar {
     fn new(seed: u64) -> Grammar {
-        let mut genders = super::random(seed, 2);
+        let mut genders = random(seed, 2);
         let genders = NOUNS.map(|_| genders.next_u64() >> 63 == 1);
         // fits: a hundred words
         let tokens = source_words().zip(NO_WORDS.len() as i32..).collect();
-        Grammar { random: super::random(seed, 0), tokens, genders }
+        Grammar { random: random(seed, 0), tokens, genders }
     }
 
     /// One clause, or two; a reason is said last in the source and first in the target.
@@ -232,7 +234,7 @@ mod tests {
     fn words_are_distinct() {
         let words: HashSet<&str> = source_words().collect();
         assert_eq!(words.len(), source_words().count());
-        let data = pairs(1, 4);
+        let data = Pairs::grammar(1, 4);
         let made: HashSet<&str> =
             (2..data.target.words() as i32).map(|t| data.target.word(t)).collect();
         assert_eq!(made.len(), words.len() + DETERMINERS.len());
@@ -241,7 +243,7 @@ mod tests {
 
     #[test]
     fn tests_are_new_and_lengths_vary() {
-        let data = pairs(3000, 5);
+        let data = Pairs::grammar(3000, 5);
         assert_eq!((data.train.samples(), data.test.samples()), (3000, 300));
         let train: HashSet<&[i32]> = (0..3000).map(|i| data.train.sources().sentence(i)).collect();
         assert_eq!(train.len(), 3000);
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn every_word_is_translated_and_verbs_come_last() {
-        let data = pairs(500, 6);
+        let data = Pairs::grammar(500, 6);
         let determiner = token(DETERMINERS[0]);
         let forms = DETERMINERS.len() as i32;
         let first_verb = token(TRANSITIVES[0]);
@@ -282,8 +284,8 @@ mod tests {
 
     #[test]
     fn equal_seeds_give_equal_languages() {
-        assert_eq!(pairs(50, 1).train, pairs(50, 1).train);
-        assert_eq!(pairs(50, 1).target, pairs(50, 1).target);
-        assert_ne!(pairs(50, 1).target, pairs(50, 2).target);
+        assert_eq!(Pairs::grammar(50, 1).train, Pairs::grammar(50, 1).train);
+        assert_eq!(Pairs::grammar(50, 1).target, Pairs::grammar(50, 1).target);
+        assert_ne!(Pairs::grammar(50, 1).target, Pairs::grammar(50, 2).target);
     }
 }

@@ -2,22 +2,26 @@
 //! tested with. Knows neither where it came from nor in which order it is read.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+
+use tensorwire_nn::data::{elements, spec};
+use tensorwire_nn::{
+    BatchMemory, BatchSource, DType, Data, Dataset, Description, Filled, PADDING_LABEL, Result,
+    Sample,
+};
 
 use super::error::DataError;
-use super::fed::{Fed, FedValues};
 use super::idx::{self, LABELS_HEADER};
+use super::kind::SampleKind;
 use super::synthetic::Recipe;
-
-/// The label of a padding row in the last test batch; such a row counts neither right nor wrong.
-pub const PADDING_LABEL: i32 = -1;
 
 /// Images with their classes, split into train and test.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// What people call it, such as `digits`.
     pub name: String,
-    pub train: Split,
-    pub test: Split,
+    pub train: Arc<Split>,
+    pub test: Arc<Split>,
     /// Height, width and channels of an image; its values lie in this order.
     pub dims: [usize; 3],
     /// Values of an image, the product of `dims`: the width of a row that [`Split::fill`] writes.
@@ -31,8 +35,8 @@ pub struct Images {
 pub struct Sequences {
     /// What people call it, such as `synthetic`.
     pub name: String,
-    pub train: Split,
-    pub test: Split,
+    pub train: Arc<Split>,
+    pub test: Arc<Split>,
     pub steps: usize,
     /// Values of one step.
     pub features: usize,
@@ -79,46 +83,123 @@ impl Images {
     ) -> Images {
         let features = dims.iter().product();
         assert_eq!([train.features, test.features], [features; 2], "images of {dims:?}");
+        let (train, test) = (Arc::new(train), Arc::new(test));
         Images { name: name.to_owned(), train, test, dims, features, classes }
     }
 
-    /// Batches that hold every test sample once: the last may be padded.
-    pub fn test_batches(&self, batch: usize) -> usize {
-        self.test.samples().div_ceil(batch)
-    }
-
-    /// `samples` of `split` as tensors: "input" f32[batch, h, w, c] in 0..=1 and "labels" i32[batch].
-    /// Rows past the last sample are padding.
-    pub(super) fn feed(&self, split: &Split, samples: &[usize], batch: usize) -> Vec<Fed> {
-        let (mut x, mut labels) = (vec![0.0; batch * self.features], vec![PADDING_LABEL; batch]);
-        let filled = samples.len() * self.features;
-        let rows = samples.iter().copied();
-        split.fill(rows, &mut x[..filled], &mut labels[..samples.len()]);
-        let [height, width, channels] = self.dims;
-        let dims = vec![batch, height, width, channels];
-        let input = Fed { name: "input", dims, values: FedValues::F32(x) };
-        vec![input, Fed::vector("labels", labels)]
+    /// What a model must know of them.
+    pub fn kind(&self) -> SampleKind {
+        SampleKind::Images { dims: self.dims, classes: self.classes }
     }
 }
 
 impl Sequences {
-    /// `samples` of `split` as tensors: "input" f32[steps·batch, features] in 0..=1, first the first
-    /// step of each sample, then the second of each, …; and "labels" i32[batch]. Rows past the last
-    /// sample are padding.
-    pub(super) fn feed(&self, split: &Split, samples: &[usize], batch: usize) -> Vec<Fed> {
-        let mut x = vec![0.0; self.steps * batch * self.features];
-        let mut labels = vec![PADDING_LABEL; batch];
-        for (row, &sample) in samples.iter().enumerate() {
-            let pixels = split.pixels(sample);
+    /// What a model must know of them.
+    pub fn kind(&self) -> SampleKind {
+        let Sequences { steps, features, classes, .. } = *self;
+        SampleKind::Sequences { steps, features, classes }
+    }
+}
+
+impl From<Images> for Data {
+    fn from(images: Images) -> Data {
+        let samples = |split: &Arc<Split>| ImageSamples {
+            name: images.name.clone(),
+            description: images.kind().describe(),
+            split: Arc::clone(split),
+        };
+        (samples(&images.train), samples(&images.test)).into()
+    }
+}
+
+impl From<Sequences> for Data {
+    fn from(sequences: Sequences) -> Data {
+        let samples = |split: &Arc<Split>| SequenceSamples {
+            name: sequences.name.clone(),
+            description: sequences.kind().describe(),
+            split: Arc::clone(split),
+            steps: sequences.steps,
+            features: sequences.features,
+        };
+        Data::batches(samples(&sequences.train), samples(&sequences.test))
+    }
+}
+
+/// A split of images: "input" f32[batch, h, w, c] in 0..=1 and "labels" i32[batch].
+struct ImageSamples {
+    name: String,
+    description: Description,
+    split: Arc<Split>,
+}
+
+impl Dataset for ImageSamples {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn len(&self) -> usize {
+        self.split.samples()
+    }
+
+    fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let mut label = [0];
+        self.split.fill([index].into_iter(), sample.values("input")?, &mut label);
+        sample.set("labels", &label)
+    }
+}
+
+/// A split of sequences: "input" f32[steps·batch, features] in 0..=1, first the first step of each sample, then the second
+/// of each, …; and "labels" i32[batch].
+struct SequenceSamples {
+    name: String,
+    description: Description,
+    split: Arc<Split>,
+    steps: usize,
+    /// Values of one step.
+    features: usize,
+}
+
+impl BatchSource for SequenceSamples {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn samples(&self) -> Option<usize> {
+        Some(self.split.samples())
+    }
+
+    fn fill(
+        &self,
+        entries: &[usize],
+        batch: usize,
+        memory: &mut dyn BatchMemory,
+    ) -> Result<Filled> {
+        let rows = self.steps.saturating_mul(batch);
+        let [input, labels] = memory.claim_array([
+            ("input", spec("input", DType::F32, &[rows, self.features])?),
+            ("labels", spec("labels", DType::I32, &[batch])?),
+        ])?;
+        let x = elements::<f32>("input", DType::F32, input)?;
+        let labels = elements::<i32>("labels", DType::I32, labels)?;
+        x.fill(0.0);
+        labels.fill(PADDING_LABEL);
+        for (row, &sample) in entries.iter().enumerate() {
+            let pixels = self.split.pixels(sample);
             for (step, values) in pixels.chunks_exact(self.features).enumerate() {
                 let at = (step * batch + row) * self.features;
                 to_unit(values, &mut x[at..at + self.features]);
             }
-            labels[row] = split.labels[sample];
+            labels[row] = self.split.labels[sample];
         }
-        let dims = vec![self.steps * batch, self.features];
-        let input = Fed { name: "input", dims, values: FedValues::F32(x) };
-        vec![input, Fed::vector("labels", labels)]
+        Ok(Filled { samples: entries.len(), labels: entries.len() })
     }
 }
 
@@ -189,13 +270,6 @@ impl Split {
         &self.labels
     }
 
-    /// The samples of batch `index` when all are taken in order, `batch` at a time; the last may be
-    /// fewer, and there are none behind it.
-    pub(super) fn batch(&self, index: usize, batch: usize) -> std::ops::Range<usize> {
-        let first = index.saturating_mul(batch).min(self.samples());
-        first..first + (self.samples() - first).min(batch)
-    }
-
     /// Writes `samples`, one a row, into `x`: `[samples, features]` in 0..=1, and `labels`:
     /// `[samples]`. What is stored is read once and written once.
     ///
@@ -228,6 +302,7 @@ fn to_unit(bytes: &[u8], values: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tensorwire_nn::{HostBatch, TestBatches};
 
     /// Samples of two pixels: sample `i` is `[10 i, 255 - i]` with label `i`.
     fn counting(samples: u8) -> Split {
@@ -246,13 +321,14 @@ mod tests {
     #[test]
     fn the_last_test_batch_is_padded() {
         let (train, test) = (counting(1), counting(5));
-        let data = Images::new("t", train, test, [1, 2, 1], 5);
-        assert_eq!(data.test_batches(2), 3);
-        assert_eq!(data.test_batches(5), 1);
+        let data = Data::from(Images::new("t", train, test, [1, 2, 1], 5)).test.unwrap();
+        let batches = |batch| TestBatches::new(Arc::clone(&data), batch).unwrap();
+        assert_eq!(batches(2).len(), 3);
+        assert_eq!(batches(5).len(), 1);
         let batch = |index| {
-            let samples: Vec<usize> = data.test.batch(index, 2).collect();
-            let fed = data.feed(&data.test, &samples, 2);
-            (fed[0].f32s().to_vec(), fed[1].i32s().to_vec())
+            let fed = batches(2).batch(index).unwrap();
+            let [x, labels] = fed.tensors() else { panic!("{fed:?}") };
+            (x.values::<f32>().to_vec(), labels.values::<i32>().to_vec())
         };
         assert_eq!(batch(1).1, [2, 3]);
         let half = vec![40.0 / 255.0, 251.0 / 255.0, 0.0, 0.0];
@@ -268,23 +344,28 @@ mod tests {
 
     #[test]
     fn images_are_fed_with_their_dims() {
-        let data = Images::new("t", counting(1), counting(5), [1, 2, 1], 5);
-        let fed = data.feed(&data.test, &[4], 2);
-        assert_eq!(fed[0].dims, [2, 1, 2, 1]);
-        assert_eq!(fed[0].f32s(), [40.0 / 255.0, 251.0 / 255.0, 0.0, 0.0]);
-        assert_eq!((fed[1].name, fed[1].i32s()), ("labels", &[4, PADDING_LABEL][..]));
+        let data = Data::from(Images::new("t", counting(1), counting(5), [1, 2, 1], 5));
+        let mut fed = HostBatch::new();
+        data.test.unwrap().fill(&[4], 2, &mut fed).unwrap();
+        let [x, labels] = fed.tensors() else { panic!("{fed:?}") };
+        assert_eq!(x.spec().dims(), [2, 1, 2, 1]);
+        assert_eq!(x.values::<f32>(), [40.0 / 255.0, 251.0 / 255.0, 0.0, 0.0]);
+        assert_eq!((labels.name(), labels.values::<i32>()), ("labels", &[4, PADDING_LABEL][..]));
     }
 
     #[test]
     fn sequences_are_fed_step_by_step() {
         // samples of two steps of one value: [10 i, 255 - i]
-        let (train, test) = (counting(3), counting(1));
+        let (train, test) = (Arc::new(counting(3)), Arc::new(counting(1)));
         let name = "t".to_owned();
         let data = Sequences { name, train, test, steps: 2, features: 1, classes: 3 };
-        let fed = data.feed(&data.train, &[2, 1], 3);
-        assert_eq!(fed[0].dims, [6, 1]);
-        let bytes = fed[0].f32s().iter().map(|value| (value * 255.0).round()).collect::<Vec<_>>();
+        let mut fed = HostBatch::new();
+        Data::from(data).train.fill(&[2, 1], 3, &mut fed).unwrap();
+        let [x, labels] = fed.tensors() else { panic!("{fed:?}") };
+        assert_eq!(x.spec().dims(), [6, 1]);
+        let bytes =
+            x.values::<f32>().iter().map(|value| (value * 255.0).round()).collect::<Vec<_>>();
         assert_eq!(bytes, [20.0, 10.0, 0.0, 253.0, 254.0, 0.0]);
-        assert_eq!(fed[1].i32s(), [2, 1, PADDING_LABEL]);
+        assert_eq!(labels.values::<i32>(), [2, 1, PADDING_LABEL]);
     }
 }

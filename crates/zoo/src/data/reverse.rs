@@ -2,8 +2,10 @@
 //! translator can learn only by remembering all of a source. Knows nothing of files.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use super::order::below;
+use tensorwire_nn::order::{below, random};
+
 use super::pairs::{PairSplit, Pairs};
 use super::tokens::Vocabulary;
 
@@ -13,31 +15,33 @@ const LETTERS: usize = 20;
 /// 20^10 there are always new ones.
 const WORDS_MAX: usize = 10;
 
-/// `pairs` to learn from and a tenth of that (at least one) to test with; the same on every machine for the
-/// same arguments. No sequence is there twice.
-pub(super) fn pairs(pairs: usize, seed: u64) -> Pairs {
-    // fits: letters
-    let letters =
-        || Vocabulary::new((b'a'..).take(LETTERS).map(|letter| char::from(letter).into()));
-    let mut random = super::random(seed, 0);
-    let mut seen = HashSet::new();
-    let mut split = |samples: usize| {
-        let mut split = PairSplit::default();
-        while split.samples() < samples {
-            let words = 1 + below(WORDS_MAX, &mut random);
-            // fits: letters, behind the two tokens that are no words
-            let source: Vec<i32> =
-                (0..words).map(|_| 2 + below(LETTERS, &mut random) as i32).collect();
-            if seen.insert(source.clone()) {
-                let target: Vec<i32> = source.iter().rev().copied().collect();
-                split.push(&source, &target);
+impl Pairs {
+    /// `pairs` to learn from and a tenth of that (at least one) to test with; the same on every machine for the
+    /// same arguments. No sequence is there twice.
+    pub fn reverse(pairs: usize, seed: u64) -> Pairs {
+        // fits: letters
+        let letters =
+            || Vocabulary::new((b'a'..).take(LETTERS).map(|letter| char::from(letter).into()));
+        let mut random = random(seed, 0);
+        let mut seen = HashSet::new();
+        let mut split = |samples: usize| {
+            let mut split = PairSplit::default();
+            while split.samples() < samples {
+                let words = 1 + below(WORDS_MAX, &mut random);
+                // fits: letters, behind the two tokens that are no words
+                let source: Vec<i32> =
+                    (0..words).map(|_| 2 + below(LETTERS, &mut random) as i32).collect();
+                if seen.insert(source.clone()) {
+                    let target: Vec<i32> = source.iter().rev().copied().collect();
+                    split.push(&source, &target);
+                }
             }
-        }
-        split
-    };
-    let (train, test) = (split(pairs), split((pairs / 10).max(1)));
-    let name = "reverse".to_owned();
-    Pairs { name, source: letters(), target: letters(), train, test, left_out: 0 }
+            split
+        };
+        let (train, test) = (Arc::new(split(pairs)), Arc::new(split((pairs / 10).max(1))));
+        let name = "reverse".to_owned();
+        Pairs { name, source: letters(), target: letters(), train, test, left_out: 0 }
+    }
 }
 
 #[cfg(test)]
@@ -46,7 +50,7 @@ mod tests {
 
     #[test]
     fn targets_are_reversed_and_tests_are_new() {
-        let data = pairs(2000, 3);
+        let data = Pairs::reverse(2000, 3);
         assert_eq!(
             (data.train.samples(), data.test.samples(), data.source.words()),
             (2000, 200, 22)
@@ -62,12 +66,15 @@ mod tests {
         let all: HashSet<&[i32]> = all.collect();
         assert_eq!(all.len(), 2000);
         assert!((0..200).all(|i| !all.contains(data.test.sources().sentence(i))));
-        assert_eq!((data.train.sources().longest(), pairs(9, 0).test.samples()), (WORDS_MAX, 1));
+        assert_eq!(
+            (data.train.sources().longest(), Pairs::reverse(9, 0).test.samples()),
+            (WORDS_MAX, 1)
+        );
     }
 
     #[test]
     fn equal_seeds_give_equal_sets() {
-        assert_eq!(pairs(50, 1).train, pairs(50, 1).train);
-        assert_ne!(pairs(50, 1).train, pairs(50, 2).train);
+        assert_eq!(Pairs::reverse(50, 1).train, Pairs::reverse(50, 1).train);
+        assert_ne!(Pairs::reverse(50, 1).train, Pairs::reverse(50, 2).train);
     }
 }

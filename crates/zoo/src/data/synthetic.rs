@@ -1,7 +1,9 @@
 //! Made-up data: for models whose real data nobody ships, and for measuring. Each class has a random
 //! image, each sample is the mean of its class's image and noise, so a model can learn it.
 
-use rand_chacha::rand_core::RngCore;
+use std::sync::Arc;
+
+use tensorwire_nn::order::{RngCore, random};
 
 use super::error::DataError;
 use super::images::{Images, Sequences, Split};
@@ -35,7 +37,7 @@ impl Recipe {
     pub(super) fn make(&self, sample: usize, label: i32) -> Vec<u8> {
         let bytes = |stream: u64| {
             let mut bytes = vec![0; self.features];
-            super::random(self.seed, stream).fill_bytes(&mut bytes);
+            random(self.seed, stream).fill_bytes(&mut bytes);
             bytes
         };
         // fits: labels are not negative, and streams lie far apart
@@ -46,28 +48,39 @@ impl Recipe {
     }
 }
 
-/// `samples` train images of `dims` = [height, width, channels] and a quarter of that (at least one) to
-/// test with; the same on every machine for the same arguments. Sample `i` is of class `i mod classes`.
-pub(super) fn images(
-    samples: usize,
-    dims: [usize; 3],
-    classes: usize,
-    seed: u64,
-) -> Result<Images, DataError> {
-    let features = dims.iter().fold(1usize, |product, &dim| product.saturating_mul(dim));
-    let (train, test) = splits(samples, features, classes, seed)?;
-    Ok(Images::new("synthetic", train, test, dims, classes))
+impl Images {
+    /// `samples` train images of `dims` = [height, width, channels] and a quarter of that (at least one) to
+    /// test with; the same on every machine for the same arguments. Sample `i` is of class `i mod classes`.
+    ///
+    /// # Errors
+    /// When there are none, or more than memory has room for.
+    pub fn synthetic(
+        samples: usize,
+        dims: [usize; 3],
+        classes: usize,
+        seed: u64,
+    ) -> Result<Images, DataError> {
+        let features = dims.iter().fold(1usize, |product, &dim| product.saturating_mul(dim));
+        let (train, test) = splits(samples, features, classes, seed)?;
+        Ok(Images::new("synthetic", train, test, dims, classes))
+    }
 }
 
-/// Sequences of `steps` vectors of `features` values; else as [`images`].
-pub(super) fn sequences(
-    samples: usize,
-    [steps, features]: [usize; 2],
-    classes: usize,
-    seed: u64,
-) -> Result<Sequences, DataError> {
-    let (train, test) = splits(samples, steps.saturating_mul(features), classes, seed)?;
-    Ok(Sequences { name: "synthetic".to_owned(), train, test, steps, features, classes })
+impl Sequences {
+    /// Sequences of `steps` vectors of `features` values; else as [`Images::synthetic`].
+    ///
+    /// # Errors
+    /// As [`Images::synthetic`].
+    pub fn synthetic(
+        samples: usize,
+        [steps, features]: [usize; 2],
+        classes: usize,
+        seed: u64,
+    ) -> Result<Sequences, DataError> {
+        let (train, test) = splits(samples, steps.saturating_mul(features), classes, seed)?;
+        let (train, test) = (Arc::new(train), Arc::new(test));
+        Ok(Sequences { name: "synthetic".to_owned(), train, test, steps, features, classes })
+    }
 }
 
 fn splits(
@@ -90,7 +103,7 @@ fn splits(
         let train = made(samples, TRAIN_STREAMS).ok_or_else(refused)?;
         return Ok((train, made(test_samples, TEST_STREAMS).ok_or_else(refused)?));
     }
-    let mut rng = super::random(seed, 0);
+    let mut rng = random(seed, 0);
     let mut prototypes = zeroed(classes, features).ok_or_else(refused)?;
     rng.fill_bytes(&mut prototypes);
     let mut split = |samples| -> Option<Split> {
@@ -150,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_set() {
-        let make = |seed| images(40, [3, 2, 2], 7, seed).unwrap();
+        let make = |seed| Images::synthetic(40, [3, 2, 2], 7, seed).unwrap();
         assert_eq!(make(3).train, make(3).train);
         assert_eq!(make(3).test, make(3).test);
         assert_ne!(make(3).train, make(4).train);
@@ -158,14 +171,14 @@ mod tests {
 
     #[test]
     fn a_sample_is_nearest_to_its_own_class() {
-        let data = images(200, [8, 8, 1], 10, 1).unwrap();
+        let data = Images::synthetic(200, [8, 8, 1], 10, 1).unwrap();
         assert_eq!((data.train.samples(), data.test.samples()), (200, 50));
         assert_learnable(&data.train, &data.test, 50);
     }
 
     #[test]
     fn a_large_set_is_made_sample_by_sample() {
-        let make = |seed| images(10_000, [224, 224, 3], 10, seed).unwrap();
+        let make = |seed| Images::synthetic(10_000, [224, 224, 3], 10, seed).unwrap();
         let data = make(1);
         assert_eq!((data.train.samples(), data.test.samples()), (10_000, 2500));
         assert!(matches!(data.train.pixels(9999), std::borrow::Cow::Owned(_)));
@@ -183,9 +196,9 @@ mod tests {
         for (samples, features, classes) in
             [(0, 1, 1), (1, 0, 1), (1, 1, 0), (most, 2, 1), (1, most, 1), (1, 1, most)]
         {
-            let error = images(samples, [1, features, 2], classes, 0).unwrap_err();
+            let error = Images::synthetic(samples, [1, features, 2], classes, 0).unwrap_err();
             assert!(matches!(error, DataError::NoSynthetic { .. }), "{error}");
-            let error = sequences(samples, [features, 3], classes, 0).unwrap_err();
+            let error = Sequences::synthetic(samples, [features, 3], classes, 0).unwrap_err();
             assert!(matches!(error, DataError::NoSynthetic { .. }), "{error}");
         }
     }

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use tokenizers::models::wordlevel::{WordLevel, WordLevelTrainer};
 use tokenizers::pre_tokenizers::whitespace::Whitespace;
@@ -30,10 +31,15 @@ struct File {
     lines: Vec<Vec<u32>>,
 }
 
-/// Reads [source, target], with vocabularies of at most `words` tokens each.
-pub(super) fn read(paths: [&Path; 2], words: [usize; 2]) -> Result<Pairs, DataError> {
-    let [source, target] = [read_file(paths[0])?, read_file(paths[1])?];
-    pairs(&source, &target, words)
+impl Pairs {
+    /// Reads [source, target], with vocabularies of at most `words` tokens each.
+    ///
+    /// # Errors
+    /// When a file cannot be read or is no text, or the two have no pairs.
+    pub fn text(paths: [&Path; 2], words: [usize; 2]) -> Result<Pairs, DataError> {
+        let [source, target] = [read_file(paths[0])?, read_file(paths[1])?];
+        pairs(&source, &target, words)
+    }
 }
 
 fn read_file(path: &Path) -> Result<File, DataError> {
@@ -135,7 +141,7 @@ fn pairs(source: &File, target: &File, words: [usize; 2]) -> Result<Pairs, DataE
         }
         split
     };
-    let (train, test) = (split(&train), split(&test));
+    let (train, test) = (Arc::new(split(&train)), Arc::new(split(&test)));
     let name = "text".to_owned();
     let (source, target) = (source_vocabulary, target_vocabulary);
     Ok(Pairs { name, source, target, train, test, left_out })

@@ -2,10 +2,11 @@
 //! all topics have in common. Topics of the test are new mixtures of the same clusters, so a model that has
 //! learned which words belong together embeds them too. Knows nothing of files.
 
-use rand_chacha::rand_core::RngCore;
+use std::sync::Arc;
+
+use tensorwire_nn::order::{RngCore, below, random, shuffle};
 
 use super::error::DataError;
-use super::order::{below, shuffle};
 use super::sentences::{SentenceSplit, Sentences};
 use super::tokens::{NO_WORDS, Vocabulary};
 
@@ -28,50 +29,57 @@ struct Words {
     per_cluster: usize,
 }
 
-/// `samples` sentences of `classes` topics, and a quarter as many topics (at least two) to test with; the
-/// same on every machine for the same arguments. The vocabulary has at most `words` tokens.
-pub(super) fn sentences(
-    samples: usize,
-    words: usize,
-    classes: usize,
-    seed: u64,
-) -> Result<Sentences, DataError> {
-    // before anything is made: classes are bounded by samples, and those by who asks
-    let enough = classes > 0 && samples / 2 >= classes;
-    let asked = classes;
-    let classes = if enough { classes } else { classes.min(samples) };
-    let test_classes = classes.div_ceil(4).max(2);
-    let clusters = clusters(classes + test_classes);
-    let words_min = NO_WORDS.len() + COMMON_WORDS[0] + clusters * CLUSTER_WORDS[0];
-    if !enough || words < words_min {
-        return Err(DataError::NoSentences { samples, classes: asked, words, words_min });
-    }
-    let free = words - NO_WORDS.len();
-    let common = (free / 8).clamp(COMMON_WORDS[0], COMMON_WORDS[1]);
-    let per_cluster = ((free - common) / clusters).clamp(CLUSTER_WORDS[0], CLUSTER_WORDS[1]);
-    let words = Words { common, clusters, per_cluster };
-
-    let mut random = super::random(seed, 0);
-    let mut topics = words.mixtures();
-    shuffle(&mut topics, &mut random);
-    let topics = &mut topics[..classes + test_classes];
-    // which cluster gives three of six words, which two, which one
-    topics.iter_mut().for_each(|topic| shuffle(topic, &mut random));
-    let (train_topics, test_topics) = topics.split_at(classes);
-
-    let mut split = |topics: &[[usize; MIXED]], sentences: &dyn Fn(usize) -> usize| {
-        let mut split = SentenceSplit::default();
-        for (class, &topic) in topics.iter().enumerate() {
-            for _ in 0..sentences(class) {
-                split.push(class, &words.sentence(topic, &mut random));
-            }
+impl Sentences {
+    /// `samples` sentences of `classes` topics, and a quarter as many topics (at least two) to test with; the
+    /// same on every machine for the same arguments. The vocabulary has at most `words` tokens.
+    ///
+    /// # Errors
+    /// When there are fewer than two sentences a class, or too few words.
+    pub fn synthetic(
+        samples: usize,
+        words: usize,
+        classes: usize,
+        seed: u64,
+    ) -> Result<Sentences, DataError> {
+        // before anything is made: classes are bounded by samples, and those by who asks
+        let enough = classes > 0 && samples / 2 >= classes;
+        let asked = classes;
+        let classes = if enough { classes } else { classes.min(samples) };
+        let test_classes = classes.div_ceil(4).max(2);
+        let clusters = clusters(classes + test_classes);
+        let words_min = NO_WORDS.len() + COMMON_WORDS[0] + clusters * CLUSTER_WORDS[0];
+        if !enough || words < words_min {
+            return Err(DataError::NoSentences { samples, classes: asked, words, words_min });
         }
-        split
-    };
-    let train =
-        split(train_topics, &|class| samples / classes + usize::from(class < samples % classes));
-    let test = split(test_topics, &|_| (samples / classes).clamp(2, TEST_SENTENCES_MAX));
-    Ok(Sentences { name: "synthetic".to_owned(), vocabulary: words.vocabulary(), train, test })
+        let free = words - NO_WORDS.len();
+        let common = (free / 8).clamp(COMMON_WORDS[0], COMMON_WORDS[1]);
+        let per_cluster = ((free - common) / clusters).clamp(CLUSTER_WORDS[0], CLUSTER_WORDS[1]);
+        let words = Words { common, clusters, per_cluster };
+
+        let mut random = random(seed, 0);
+        let mut topics = words.mixtures();
+        shuffle(&mut topics, &mut random);
+        let topics = &mut topics[..classes + test_classes];
+        // which cluster gives three of six words, which two, which one
+        topics.iter_mut().for_each(|topic| shuffle(topic, &mut random));
+        let (train_topics, test_topics) = topics.split_at(classes);
+
+        let mut split = |topics: &[[usize; MIXED]], sentences: &dyn Fn(usize) -> usize| {
+            let mut split = SentenceSplit::default();
+            for (class, &topic) in topics.iter().enumerate() {
+                for _ in 0..sentences(class) {
+                    split.push(class, &words.sentence(topic, &mut random));
+                }
+            }
+            split
+        };
+        let train = split(train_topics, &|class| {
+            samples / classes + usize::from(class < samples % classes)
+        });
+        let test = split(test_topics, &|_| (samples / classes).clamp(2, TEST_SENTENCES_MAX));
+        let (train, test) = (Arc::new(train), Arc::new(test));
+        Ok(Sentences { name: "synthetic".to_owned(), vocabulary: words.vocabulary(), train, test })
+    }
 }
 
 /// Clusters enough for four times so many mixtures, so that the test's are few of those that could be.
@@ -124,7 +132,7 @@ mod tests {
 
     #[test]
     fn as_many_as_asked_for() {
-        let data = sentences(1000, 2000, 64, 1).unwrap();
+        let data = Sentences::synthetic(1000, 2000, 64, 1).unwrap();
         assert_eq!(
             (data.train.samples(), data.train.classes(), data.test.classes()),
             (1000, 64, 16)
@@ -134,14 +142,14 @@ mod tests {
         assert_eq!(sizes, HashSet::from([15, 16]));
         let tokens = (0..1000).flat_map(|i| data.train.sentences().sentence(i));
         assert!(tokens.into_iter().all(|&t| (2..data.vocabulary.words() as i32).contains(&t)));
-        let smallest = sentences(4, 42, 2, 1).unwrap();
+        let smallest = Sentences::synthetic(4, 42, 2, 1).unwrap();
         assert_eq!((smallest.train.rounds(), smallest.test.rounds()), (1, 1));
         assert_eq!(smallest.vocabulary.words(), 42);
     }
 
     #[test]
     fn topics_are_three_clusters_and_those_of_the_test_are_new() {
-        let data = sentences(64 * 40, 2000, 64, 2).unwrap();
+        let data = Sentences::synthetic(64 * 40, 2000, 64, 2).unwrap();
         let common = common_of(&data);
         let topics = |split: &SentenceSplit| -> Vec<Vec<String>> {
             let cluster = |t: &i32| data.vocabulary.word(*t).split('-').next().unwrap().to_owned();
@@ -168,9 +176,12 @@ mod tests {
         for (samples, words, classes) in
             [(3, 1000, 2), (10, 41, 2), (10, 1000, 0), (10, 1000, usize::MAX), (0, 0, 0)]
         {
-            let error = sentences(samples, words, classes, 0).unwrap_err();
+            let error = Sentences::synthetic(samples, words, classes, 0).unwrap_err();
             assert!(matches!(error, DataError::NoSentences { .. }), "{error}");
         }
-        assert_eq!(sentences(9, 99, 3, 7).unwrap().train, sentences(9, 99, 3, 7).unwrap().train);
+        assert_eq!(
+            Sentences::synthetic(9, 99, 3, 7).unwrap().train,
+            Sentences::synthetic(9, 99, 3, 7).unwrap().train
+        );
     }
 }

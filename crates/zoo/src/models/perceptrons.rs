@@ -1,31 +1,78 @@
 //! Multilayer perceptrons with ReLU: that of Li et al.'s MNIST experiments, features–2048–2048–classes, and
 //! FCN-5 (Shi et al. 2016; Xue et al. table 2), features–4096–4096–4096–4096–classes.
 
-use tensorwire_graph::{GraphError, Output};
+use tensorwire_nn::{Batch, Description, Extent, Model, Outputs, Result, Scope};
 
-use tensorwire_nn::{Scope, glorot, he};
+use super::{Shipped, kind_of};
+use crate::data::SampleKind;
 
-/// x: f[batch, …] → logits: f[batch, classes].
-pub(super) fn mlp(scope: &mut Scope<'_>, x: Output, classes: usize) -> Result<Output, GraphError> {
-    perceptron(scope, x, &["hidden1", "hidden2"], 2048, classes)
+/// Images of any size, or any other numbers, as many for each sample.
+#[derive(Clone, Copy, Debug)]
+pub struct Mlp;
+
+/// As [`Mlp`], deeper.
+#[derive(Clone, Copy, Debug)]
+pub struct Fcn5;
+
+impl Shipped for Mlp {
+    fn samples(&self) -> SampleKind {
+        SampleKind::Images { dims: [28, 28, 1], classes: 10 }
+    }
 }
 
-/// x: f[batch, …] → logits: f[batch, classes].
-pub(super) fn fcn5(scope: &mut Scope<'_>, x: Output, classes: usize) -> Result<Output, GraphError> {
-    perceptron(scope, x, &["hidden1", "hidden2", "hidden3", "hidden4"], 4096, classes)
+impl Shipped for Fcn5 {
+    fn samples(&self) -> SampleKind {
+        Mlp.samples()
+    }
+}
+
+impl Model for Mlp {
+    fn name(&self) -> String {
+        "mlp".to_string()
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        check(self, data)
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        perceptron(s, batch, &["hidden1", "hidden2"], 2048)
+    }
+}
+
+impl Model for Fcn5 {
+    fn name(&self) -> String {
+        "fcn5".to_string()
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        check(self, data)
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        perceptron(s, batch, &["hidden1", "hidden2", "hidden3", "hidden4"], 4096)
+    }
+}
+
+fn check(model: &dyn Shipped, data: &Description) -> Result<()> {
+    let is_classified = data.get("labels").is_some_and(|labels| labels.values.bound().is_some());
+    let first = data.get("input").and_then(|input| input.dims.first());
+    match (first, is_classified) {
+        (Some(Extent::Batch(1)), true) => Ok(()),
+        _ => kind_of(model, data).map(drop),
+    }
 }
 
 fn perceptron(
-    scope: &mut Scope<'_>,
-    x: Output,
+    s: &mut Scope<'_>,
+    batch: &Batch<'_>,
     layers: &[&str],
     width: usize,
-    classes: usize,
-) -> Result<Output, GraphError> {
-    let mut y = scope.flatten("input", x)?;
+) -> Result<Outputs> {
+    let mut y = s.flatten("input", batch.input("input")?)?;
     for name in layers {
-        y = scope.dense(name, y, width, he)?;
-        y = scope.relu(name, y)?;
+        y = s.linear_relu(name, y, width)?;
     }
-    scope.dense("output", y, classes, glorot)
+    let logits = s.linear("output", y, batch.classes()?)?;
+    Ok(Outputs::classification(logits, batch.labels()?))
 }

@@ -1,29 +1,71 @@
 //! The LSTM and GRU of Xue et al.'s table 2: one layer of 1024 over sequences of equal length, and a
 //! classifier on its last state.
 
-use tensorwire_graph::{Cell, GraphError, Op, Output};
-use tensorwire_tensor::{DType, TensorSpec};
+use tensorwire_nn::{Batch, Cell, Description, Error, Extent, Model, Outputs, Result, Scope};
 
-use tensorwire_nn::{Scope, glorot};
+use super::{Shipped, kind_of};
+use crate::data::SampleKind;
 
 const HIDDEN: usize = 1024;
 
-/// x: f[steps·batch, features], step by step → logits: f[batch, classes].
-pub(super) fn logits(
-    scope: &mut Scope<'_>,
-    x: Output,
-    cell: Cell,
-    steps: usize,
-    classes: usize,
-) -> Result<Output, GraphError> {
-    let name = if cell == Cell::Gru { "gru" } else { "lstm" };
-    // no sequence ends before another
-    let spec = TensorSpec::new(DType::I32, &[steps])
-        .map_err(|source| GraphError::Shape { node: "active".to_string(), source })?;
-    // fits: a batch is far below 2^53
-    let active = scope.add("active", Op::Fill { value: scope.batch as f64, spec }, &[])?;
-    let first = scope.zeros("first", &[scope.batch, HIDDEN])?;
+/// Sequences of one length, step by step.
+#[derive(Clone, Copy, Debug)]
+pub struct Lstm;
+
+/// Sequences of one length, step by step.
+#[derive(Clone, Copy, Debug)]
+pub struct Gru;
+
+impl Shipped for Lstm {
+    fn samples(&self) -> SampleKind {
+        SampleKind::Sequences { steps: 80, features: 1024, classes: 1000 }
+    }
+}
+
+impl Shipped for Gru {
+    fn samples(&self) -> SampleKind {
+        Lstm.samples()
+    }
+}
+
+impl Model for Lstm {
+    fn name(&self) -> String {
+        "lstm".to_string()
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        kind_of(self, data).map(drop)
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        classify(s, batch, "lstm", Cell::Lstm)
+    }
+}
+
+impl Model for Gru {
+    fn name(&self) -> String {
+        "gru".to_string()
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        kind_of(self, data).map(drop)
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        classify(s, batch, "gru", Cell::Gru)
+    }
+}
+
+/// input: f[steps·batch, features], step by step.
+fn classify(s: &mut Scope<'_>, batch: &Batch<'_>, name: &str, cell: Cell) -> Result<Outputs> {
+    let x = batch.input("input")?;
+    let [Extent::Batch(steps), _] = batch.feature("input")?.dims[..] else {
+        return Err(Error::layer(name, "input is no batch of sequences, step by step"));
+    };
+    let active = s.equal_lengths("active", batch.size(), steps)?;
+    let first = s.zeros("first", &[batch.size(), HIDDEN])?;
     let states = vec![first; cell.states()];
-    let (_, last) = scope.recurrent((name, name), cell, x, HIDDEN, &states, active)?;
-    scope.dense("output", last[0], classes, glorot)
+    let made = s.recurrent(name, cell, x, HIDDEN, &states, active)?;
+    let logits = s.linear("output", made.last[0], batch.classes()?)?;
+    Ok(Outputs::classification(logits, batch.labels()?))
 }

@@ -2,46 +2,48 @@
 //! LSTM that writes the target, each word from the words before. Lengths vary, nothing is padded: what
 //! the words become is of dynamic size.
 
-use tensorwire_graph::{Cell, GraphError, Op};
-use tensorwire_tensor::{DType, Dim};
+use tensorwire_nn::{Batch, Cell, Description, Model, Outputs, Result, Scope};
 
-use tensorwire_nn::Outcome;
-use tensorwire_nn::{Scope, glorot};
+use super::{Shipped, kind_of};
+use crate::data::SampleKind;
 
 const EMBEDDING: usize = 128;
 const HIDDEN: usize = 256;
 
-/// Feeds, packed (see [`Op::Recurrent`]): `source`, `source_active`; `order`, i32[batch], for each row of
-/// the targets the row of its source; `target`, `target_active` and `labels`, the word that follows each of
-/// the target's.
-pub(super) fn build(
-    scope: &mut Scope<'_>,
-    source_words: usize,
-    target_words: usize,
-) -> Result<Outcome, GraphError> {
-    let batch = Dim::Known(scope.batch);
-    let mut symbol = || Dim::Dynamic(scope.graph.symbol());
-    let [sources, source_steps, targets, target_steps] = std::array::from_fn(|_| symbol());
-    let source = scope.input("source", DType::I32, &[sources])?;
-    let source_active = scope.input("source_active", DType::I32, &[source_steps])?;
-    let order = scope.input("order", DType::I32, &[batch])?;
-    let target = scope.input("target", DType::I32, &[targets])?;
-    let target_active = scope.input("target_active", DType::I32, &[target_steps])?;
-    let labels = scope.input("labels", DType::I32, &[targets])?;
+/// Sentences and their translations.
+#[derive(Clone, Copy, Debug)]
+pub struct Seq2Seq;
 
-    let first = scope.zeros("first", &[scope.batch, HIDDEN])?;
-    let read = scope.embedding("source", "source/embedded", source, [source_words, EMBEDDING])?;
-    let encoder = ("encoder", "encoder");
-    let (_, states) =
-        scope.recurrent(encoder, Cell::Lstm, read, HIDDEN, &[first, first], source_active)?;
-    let mut thought = Vec::new();
-    for (name, state) in ["thought/hidden", "thought/cell"].into_iter().zip(states) {
-        thought.push(scope.add(name, Op::Gather, &[state, order])?);
+impl Shipped for Seq2Seq {
+    fn samples(&self) -> SampleKind {
+        SampleKind::Pairs { source_words: 8000, target_words: 8000 }
     }
-    let said = scope.embedding("target", "target/embedded", target, [target_words, EMBEDDING])?;
-    let decoder = ("decoder", "decoder");
-    let (written, _) =
-        scope.recurrent(decoder, Cell::Lstm, said, HIDDEN, &thought, target_active)?;
-    let logits = scope.dense("output", written, target_words, glorot)?;
-    Ok(Outcome { logits, labels, auxiliary: None })
+}
+
+impl Model for Seq2Seq {
+    fn name(&self) -> String {
+        "seq2seq".to_string()
+    }
+
+    fn check(&self, data: &Description) -> Result<()> {
+        kind_of(self, data).map(drop)
+    }
+
+    fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs> {
+        let (source_words, target_words) = (batch.bound("source")?, batch.bound("target")?);
+        let first = s.zeros("first", &[batch.size(), HIDDEN])?;
+        let read = s.embedding("source", batch.input("source")?, [source_words, EMBEDDING])?;
+        let active = batch.input("source_active")?;
+        let encoded = s.recurrent("encoder", Cell::Lstm, read, HIDDEN, &[first, first], active)?;
+        let order = batch.input("order")?;
+        let mut thought = Vec::new();
+        for (name, state) in ["thought/hidden", "thought/cell"].into_iter().zip(encoded.last) {
+            thought.push(s.gather(name, state, order)?);
+        }
+        let said = s.embedding("target", batch.input("target")?, [target_words, EMBEDDING])?;
+        let active = batch.input("target_active")?;
+        let written = s.recurrent("decoder", Cell::Lstm, said, HIDDEN, &thought, active)?;
+        let logits = s.linear("output", written.sequence, target_words)?;
+        Ok(Outputs::classification(logits, batch.labels()?))
+    }
 }

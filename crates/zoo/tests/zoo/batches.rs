@@ -4,23 +4,26 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tensorwire_zoo::data::{Batches, Data, DataError, Images, Shape, Source};
+use tensorwire_nn::{BatchSource, Batches, Data, Error};
+use tensorwire_zoo::data::Images;
 
-fn images(source: &Source) -> Arc<Images> {
-    match source.open(&Shape::Images { dims: [1, 3, 1], classes: 5 }, 0) {
-        Ok(Data::Images(images)) => images,
-        other => panic!("{other:?}"),
-    }
+fn images(samples: usize) -> Images {
+    Images::synthetic(samples, [1, 3, 1], 5, 0).unwrap()
 }
 
-fn data(samples: usize) -> Arc<Images> {
-    images(&Source::Synthetic { samples })
+fn train(images: Images) -> Arc<dyn BatchSource> {
+    Data::from(images).train
+}
+
+fn data(samples: usize) -> Arc<dyn BatchSource> {
+    train(images(samples))
 }
 
 /// What a worker sees, as pixels and labels.
 fn seen(batches: &mut Batches, step: u64, worker: usize) -> (Vec<f32>, Vec<i32>) {
-    let fed = batches.feed(step, worker);
-    (fed[0].f32s().to_vec(), fed[1].i32s().to_vec())
+    let fed = batches.batch(step, worker).unwrap();
+    let [x, labels] = fed.tensors() else { panic!("{fed:?}") };
+    (x.values().to_vec(), labels.values().to_vec())
 }
 
 /// What all workers see in `step`, in rank order, as pixels and labels.
@@ -37,12 +40,12 @@ proptest! {
     ) {
         let samples = workers * batch + more;
         let mut batches = Batches::new(data(samples), workers, batch, seed).unwrap();
-        let steps = batches.steps_per_epoch();
+        let steps = batches.steps_per_epoch().unwrap();
         prop_assert_eq!(steps, (samples / (workers * batch)) as u64);
         let mut seen = vec![0; samples];
         for step in epoch * steps..(epoch + 1) * steps {
             for worker in 0..workers {
-                batches.samples(step, worker).iter().for_each(|&sample| seen[sample] += 1);
+                batches.entries(step, worker).unwrap().iter().for_each(|&sample| seen[sample] += 1);
             }
         }
         prop_assert!(seen.iter().all(|&times| times <= 1));
@@ -71,13 +74,13 @@ proptest! {
 
 #[test]
 fn two_workers_of_32_see_what_one_of_64_sees() {
-    let digits = images(&Source::Digits);
+    let digits = train(Images::digits().unwrap());
     let mut two = Batches::new(Arc::clone(&digits), 2, 32, 7).unwrap();
     let mut one = Batches::new(digits, 1, 64, 7).unwrap();
-    assert_eq!((two.steps_per_epoch(), one.steps_per_epoch()), (22, 22));
+    assert_eq!((two.steps_per_epoch(), one.steps_per_epoch()), (Some(22), Some(22)));
     for step in [0, 1, 21, 22, 439] {
-        let whole = one.samples(step, 0).to_vec();
-        let shares = [0, 1].map(|worker| two.samples(step, worker).to_vec());
+        let whole = one.entries(step, 0).unwrap();
+        let shares = [0, 1].map(|worker| two.entries(step, worker).unwrap());
         assert_eq!(shares.concat(), whole);
     }
 }
@@ -85,7 +88,7 @@ fn two_workers_of_32_see_what_one_of_64_sees() {
 #[test]
 fn epochs_and_seeds_differ() {
     let order =
-        |seed, epoch| Batches::new(data(50), 1, 50, seed).unwrap().samples(epoch, 0).to_vec();
+        |seed, epoch| Batches::new(data(50), 1, 50, seed).unwrap().entries(epoch, 0).unwrap();
     assert_eq!(order(1, 3), order(1, 3));
     assert_ne!(order(1, 3), order(1, 4));
     assert_ne!(order(1, 3), order(2, 3));
@@ -93,10 +96,10 @@ fn epochs_and_seeds_differ() {
 
 #[test]
 fn rows_hold_the_samples_they_name() {
-    let set = data(10);
-    let mut batches = Batches::new(Arc::clone(&set), 2, 3, 1).unwrap();
+    let set = images(10);
+    let mut batches = Batches::new(train(set.clone()), 2, 3, 1).unwrap();
     let (x, labels) = seen(&mut batches, 0, 1);
-    for (row, &sample) in batches.samples(0, 1).to_vec().iter().enumerate() {
+    for (row, &sample) in batches.entries(0, 1).unwrap().iter().enumerate() {
         let pixels: Vec<f32> = x[row * 3..][..3].iter().map(|value| value * 255.0).collect();
         let wanted = set.train.pixels(sample);
         assert!(pixels.iter().zip(&*wanted).all(|(a, &b)| (a - f32::from(b)).abs() < 1e-3));
@@ -106,13 +109,13 @@ fn rows_hold_the_samples_they_name() {
 
 #[test]
 fn a_step_must_fit_into_the_data() {
-    assert_eq!(Batches::new(data(64), 2, 32, 0).unwrap().steps_per_epoch(), 1);
+    assert_eq!(Batches::new(data(64), 2, 32, 0).unwrap().steps_per_epoch(), Some(1));
     let error = Batches::new(data(63), 2, 32, 0).unwrap_err();
-    assert!(matches!(error, DataError::BatchTooLarge { needed: 64, samples: 63, .. }), "{error}");
+    assert!(matches!(error, Error::BatchTooLarge { needed: 64, samples: 63, .. }), "{error}");
     assert!(error.to_string().starts_with("batch larger than data set"), "{error}");
     assert!(Batches::new(data(63), usize::MAX, usize::MAX, 0).is_err());
     for (workers, batch) in [(0, 1), (1, 0)] {
         let error = Batches::new(data(9), workers, batch, 0).unwrap_err();
-        assert!(matches!(error, DataError::NoBatch { .. }), "{error}");
+        assert!(matches!(error, Error::NoBatch { .. }), "{error}");
     }
 }

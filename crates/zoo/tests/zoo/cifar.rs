@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use tempfile::TempDir;
-use tensorwire_zoo::data::{Data, DataError, Shape, Source};
+use tensorwire_nn::Data;
+use tensorwire_zoo::data::{DataError, Images, SampleKind, Source};
 
 /// Bytes of each of the files: 10,000 records of a label and 32×32 pixels of three colours.
 const FILE_BYTES: u64 = 30_730_000;
@@ -13,7 +14,7 @@ const TEST_FILE: &str = "test_batch.bin";
 
 fn load(folder: &Path) -> Result<Data, DataError> {
     let source: Source = format!("cifar10:{}", folder.display()).parse().unwrap();
-    source.open(&Shape::Images { dims: [1, 1, 1], classes: 3 }, 0)
+    source.open(SampleKind::Images { dims: [1, 1, 1], classes: 3 }, 0)
 }
 
 /// A folder of six files; all images are black and of class 0.
@@ -40,12 +41,12 @@ fn six_files_are_a_data_set() {
     (bytes[0], bytes[1]) = (7, 255);
     fs::write(folder.path().join("data_batch_5.bin"), bytes).unwrap();
     let data = load(folder.path()).unwrap();
-    assert_eq!(data.shape(), Shape::Images { dims: [32, 32, 3], classes: 10 });
-    assert_eq!(
-        (data.name(), data.train_samples(), data.test_samples()),
-        ("cifar10", 50_000, 10_000)
-    );
-    let Data::Images(images) = data else { panic!("no images") };
+    let found = SampleKind::of(&data.train.describe());
+    assert_eq!(found, Some(SampleKind::Images { dims: [32, 32, 3], classes: 10 }));
+    let test = data.test.unwrap();
+    assert_eq!((data.train.name().as_str(), test.name().as_str()), ("cifar10", "cifar10"));
+    assert_eq!((data.train.samples(), test.test_samples()), (Some(50_000), 10_000));
+    let images = Images::cifar10(folder.path()).unwrap();
     assert_eq!(images.train.labels()[39_999..40_002], [0, 7, 0]);
     assert_eq!(images.train.pixels(40_000)[..4], [255, 0, 0, 0]);
 

@@ -5,29 +5,33 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use tensorwire_nn::{BatchSource, Batches, Data, Error, HostBatch, PADDING_LABEL, TestBatches};
 use tensorwire_zoo::data::{
-    Batches, Data, DataError, Fed, MARKER, PADDING_LABEL, Pairs, Shape, Source, counted,
+    DataError, Images, MARKER, Pairs, SampleKind, Sentences, Sequences, Source,
 };
 
-const PAIRS: Shape = Shape::Pairs { source_words: 8000, target_words: 8000 };
-
-fn open(source: &str, shape: Shape) -> Data {
-    source.parse::<Source>().unwrap().open(&shape, 3).unwrap()
+fn pairs(source: &str) -> (Data, Pairs) {
+    let pairs = match source.split_once(':').unwrap() {
+        ("grammar", count) => Pairs::grammar(count.parse().unwrap(), 3),
+        (_, count) => Pairs::reverse(count.parse().unwrap(), 3),
+    };
+    // what the command line names is the same
+    let kind = SampleKind::Pairs { source_words: 8000, target_words: 8000 };
+    let opened = source.parse::<Source>().unwrap().open(kind, 3).unwrap();
+    assert_eq!(opened.train.describe(), pairs.kind().describe());
+    (opened, pairs)
 }
 
-fn pairs(source: &str) -> (Data, Arc<Pairs>) {
-    match open(source, PAIRS) {
-        Data::Pairs(pairs) => (Data::Pairs(Arc::clone(&pairs)), pairs),
-        other => panic!("{other:?}"),
-    }
+fn sentences(samples: usize, classes: usize) -> Sentences {
+    Sentences::synthetic(samples, 1000, classes, 3).unwrap()
 }
 
-fn sentences(samples: usize, classes: usize) -> Data {
-    open(&format!("synthetic:{samples}"), Shape::Sentences { words: 1000, classes })
+fn train(data: impl Into<Data>) -> Arc<dyn BatchSource> {
+    data.into().train
 }
 
-fn values<'a>(fed: &'a [Fed], name: &str) -> &'a [i32] {
-    fed.iter().find(|fed| fed.name == name).unwrap().i32s()
+fn values<'a>(fed: &'a HostBatch, name: &str) -> &'a [i32] {
+    fed.get(name).unwrap().values()
 }
 
 /// The sequences that lie step by step in `packed`, in their sorted order.
@@ -50,10 +54,10 @@ proptest! {
         workers in 1usize..4, batch in 1usize..9, seed: u64, step in 0u64..60,
     ) {
         let (data, pairs) = pairs("grammar:90");
-        let mut batches = Batches::new(data, workers, batch, seed).unwrap();
+        let mut batches = Batches::new(train(data), workers, batch, seed).unwrap();
         for worker in 0..workers {
-            let samples = batches.samples(step, worker);
-            let fed = batches.feed(step, worker);
+            let samples = batches.entries(step, worker).unwrap();
+            let fed = batches.batch(step, worker).unwrap();
             let sources = unpack(values(&fed, "source"), values(&fed, "source_active"));
             let inputs = unpack(values(&fed, "target"), values(&fed, "target_active"));
             let labels = unpack(values(&fed, "labels"), values(&fed, "target_active"));
@@ -75,7 +79,7 @@ proptest! {
             wanted.sort_unstable();
             found.sort_unstable();
             prop_assert_eq!(found, wanted);
-            prop_assert_eq!(counted(&fed), values(&fed, "labels").len());
+            prop_assert_eq!(fed.filled.labels, values(&fed, "labels").len());
         }
     }
 
@@ -84,13 +88,13 @@ proptest! {
         workers in 1usize..4, batch in 1usize..9, seed: u64, epoch in 0u64..9,
     ) {
         let (data, _) = pairs("reverse:100");
-        let mut batches = Batches::new(data, workers, batch, seed).unwrap();
-        let steps = batches.steps_per_epoch();
+        let mut batches = Batches::new(train(data), workers, batch, seed).unwrap();
+        let steps = batches.steps_per_epoch().unwrap();
         prop_assert_eq!(steps, (100 / (workers * batch)) as u64);
         let mut seen = HashSet::new();
         for step in epoch * steps..(epoch + 1) * steps {
             for worker in 0..workers {
-                let samples = batches.samples(step, worker);
+                let samples = batches.entries(step, worker).unwrap();
                 prop_assert!(samples.into_iter().all(|sample| seen.insert(sample)));
             }
         }
@@ -101,9 +105,8 @@ proptest! {
     fn sentences_of_a_batch_are_pairs_of_distinct_classes(
         workers in 1usize..4, batch in 1usize..8, seed: u64, step in 0u64..60,
     ) {
-        let data = sentences(100, 10);
-        let Data::Sentences(set) = &data else { panic!("no sentences") };
-        let set = Arc::clone(set);
+        let set = sentences(100, 10);
+        let data = set.clone();
         let class_of = |sentence: &[i32]| {
             let mut found = set.train.of_class().iter().enumerate().filter(|(_, sentences)| {
                 sentences.iter().any(|&s| set.train.sentences().sentence(s) == sentence)
@@ -113,9 +116,9 @@ proptest! {
             assert!(found.next().is_none(), "a sentence of two classes");
             class
         };
-        let mut batches = Batches::new(data, workers, batch, seed).unwrap();
+        let mut batches = Batches::new(train(data), workers, batch, seed).unwrap();
         for worker in 0..workers {
-            let fed = batches.feed(step, worker);
+            let fed = batches.batch(step, worker).unwrap();
             let [anchors, positives] = [
                 ["anchor", "anchor_active", "anchor_rows"],
                 ["positive", "positive_active", "positive_rows"],
@@ -135,11 +138,11 @@ proptest! {
 
     #[test]
     fn a_step_does_not_depend_on_those_before_it(seed: u64, at in 0u64..60) {
-        for data in [pairs("reverse:60").0, sentences(60, 6)] {
+        for data in [train(pairs("reverse:60").0), train(sentences(60, 6))] {
             let mut walked = Batches::new(data.clone(), 2, 3, seed).unwrap();
-            (0..at).for_each(|earlier| drop(walked.feed(earlier, 0)));
+            (0..at).for_each(|earlier| drop(walked.batch(earlier, 0).unwrap()));
             let mut fresh = Batches::new(data, 2, 3, seed).unwrap();
-            prop_assert_eq!(walked.feed(at, 1), fresh.feed(at, 1));
+            prop_assert_eq!(walked.batch(at, 1).unwrap(), fresh.batch(at, 1).unwrap());
         }
     }
 }
@@ -162,9 +165,9 @@ fn pairs_of_like_length_share_a_batch() {
             let [source, target] = [pairs.train.sources(), pairs.train.targets()];
             [source.sentence(i).len(), target.sentence(i).len() + 1]
         };
-        let mut batches = Batches::new(data, 2, 32, 1).unwrap();
-        let steps = batches.steps_per_epoch();
-        let drawn = (0..2 * steps).map(|i| batches.samples(i / 2, (i % 2) as usize));
+        let mut batches = Batches::new(train(data), 2, 32, 1).unwrap();
+        let steps = batches.steps_per_epoch().unwrap();
+        let drawn = (0..2 * steps).map(|i| batches.entries(i / 2, (i % 2) as usize).unwrap());
         let drawn = drawn.map(|samples| samples.into_iter().map(length).collect());
         let (tokens, bucketed) = tokens_and_steps(drawn);
         // made samples are in random order already
@@ -185,12 +188,12 @@ fn pairs_of_like_length_share_a_batch() {
 #[test]
 fn workers_get_as_much_to_do() {
     let (data, pairs) = pairs("grammar:4000");
-    let mut batches = Batches::new(data, 4, 16, 1).unwrap();
+    let mut batches = Batches::new(train(data), 4, 16, 1).unwrap();
     let tokens = |samples: Vec<usize>| -> usize {
         samples.into_iter().map(|i| pairs.train.sources().sentence(i).len()).sum()
     };
-    for step in 0..batches.steps_per_epoch() {
-        let work = [0, 1, 2, 3].map(|worker| tokens(batches.samples(step, worker)));
+    for step in 0..batches.steps_per_epoch().unwrap() {
+        let work = [0, 1, 2, 3].map(|worker| tokens(batches.entries(step, worker).unwrap()));
         let (least, most) = (work.iter().min().unwrap(), work.iter().max().unwrap());
         assert!(*most as f64 <= 1.25 * *least as f64, "step {step}: {work:?}");
     }
@@ -198,33 +201,36 @@ fn workers_get_as_much_to_do() {
 
 #[test]
 fn images_and_sequences_have_their_dims() {
-    let images = open("synthetic:20", Shape::Images { dims: [4, 3, 2], classes: 5 });
-    let fed = Batches::new(images.clone(), 2, 5, 0).unwrap().feed(1, 1);
+    let images = Data::from(Images::synthetic(20, [4, 3, 2], 5, 3).unwrap());
+    let fed = Batches::new(train(images.clone()), 2, 5, 0).unwrap().batch(1, 1).unwrap();
+    let [input, labels] = fed.tensors() else { panic!("{fed:?}") };
     assert_eq!(
-        (fed[0].name, &fed[0].dims[..], fed[0].f32s().len()),
+        (input.name(), input.spec().dims(), input.values::<f32>().len()),
         ("input", &[5, 4, 3, 2][..], 120)
     );
-    assert_eq!((fed[1].name, &fed[1].dims[..], counted(&fed)), ("labels", &[5][..], 5));
-    assert!(fed[0].f32s().iter().all(|value| (0.0..=1.0).contains(value)));
+    assert_eq!((labels.name(), labels.spec().dims(), fed.filled.labels), ("labels", &[5][..], 5));
+    assert!(input.values::<f32>().iter().all(|value| (0.0..=1.0).contains(value)));
 
-    let shape = Shape::Sequences { steps: 80, features: 7, classes: 5 };
-    let sequences = open("synthetic:20", shape);
-    assert_eq!(sequences.shape(), shape);
-    let mut batches = Batches::new(sequences.clone(), 1, 5, 0).unwrap();
-    let (samples, fed) = (batches.samples(2, 0), batches.feed(2, 0));
-    assert_eq!((&fed[0].dims[..], counted(&fed)), (&[400, 7][..], 5));
-    let Data::Sequences(set) = &sequences else { panic!("no sequences") };
+    let set = Sequences::synthetic(20, [80, 7], 5, 3).unwrap();
+    assert_eq!(set.kind(), SampleKind::Sequences { steps: 80, features: 7, classes: 5 });
+    let sequences = Data::from(set.clone());
+    let mut batches = Batches::new(train(sequences.clone()), 1, 5, 0).unwrap();
+    let (samples, fed) = (batches.entries(2, 0).unwrap(), batches.batch(2, 0).unwrap());
+    let input = &fed.tensors()[0];
+    assert_eq!((input.spec().dims(), fed.filled.labels), (&[400, 7][..], 5));
     // step 79 of the third sample
     let wanted: Vec<f32> = set.train.pixels(samples[2])[79 * 7..]
         .iter()
         .map(|&byte| f32::from(byte) / 255.0)
         .collect();
-    assert_eq!(fed[0].f32s()[(79 * 5 + 2) * 7..][..7], wanted);
+    assert_eq!(input.values::<f32>()[(79 * 5 + 2) * 7..][..7], wanted);
 
     for data in [images, sequences] {
-        assert_eq!(data.test_batches(3), 2);
-        assert_eq!([0, 1, 2].map(|i| counted(&data.test_batch(i, 3))), [3, 2, 0]);
-        assert_eq!(values(&data.test_batch(1, 3), "labels")[2], PADDING_LABEL);
+        let batches = TestBatches::new(data.test.unwrap(), 3).unwrap();
+        let batch = |index| batches.batch(index).unwrap();
+        assert_eq!(batches.len(), 2);
+        assert_eq!([0, 1, 2].map(|i| batch(i).filled.labels), [3, 2, 0]);
+        assert_eq!(values(&batch(1), "labels")[2], PADDING_LABEL);
     }
 }
 
@@ -232,16 +238,23 @@ fn images_and_sequences_have_their_dims() {
 fn test_batches_hold_every_sample_once() {
     let (data, pairs) = pairs("reverse:170");
     let words: usize = (0..17).map(|i| pairs.test.targets().sentence(i).len() + 1).sum();
-    for data in [data, sentences(80, 8)] {
+    for data in [data, sentences(80, 8).into()] {
+        let test = data.test.unwrap();
         for batch in [1, 4, 5, 17, 40] {
-            let fed: Vec<Vec<Fed>> =
-                (0..data.test_batches(batch)).map(|i| data.test_batch(i, batch)).collect();
-            let all: usize = fed.iter().map(|fed| counted(fed)).sum();
-            let wanted = if data.name() == "reverse" { words } else { data.test_samples() };
-            assert_eq!(all, wanted, "{} {batch}", data.name());
+            let batches = TestBatches::new(Arc::clone(&test), batch).unwrap();
+            let fed: Vec<HostBatch> =
+                (0..batches.len()).map(|i| batches.batch(i).unwrap()).collect();
+            let all: usize = fed.iter().map(|fed| fed.filled.labels).sum();
+            let wanted = if test.name() == "reverse" { words } else { test.test_samples() };
+            assert_eq!(all, wanted, "{} {batch}", test.name());
             for fed in &fed {
-                let first_step = fed.iter().filter(|fed| fed.name.ends_with("_active"));
-                assert!(first_step.map(|fed| fed.i32s()[0]).all(|rows| rows as usize == batch));
+                let is_active = |name: &str| name.ends_with("_active");
+                let mut first_step = fed.tensors().iter().filter(|fed| is_active(fed.name()));
+                assert!(first_step.all(|fed| fed.values::<i32>()[0] as usize == batch));
+                // what fills up does not count, and nothing else
+                let counts = |label: &&i32| **label != PADDING_LABEL;
+                let labels = values(fed, "labels").iter().filter(counts).count();
+                assert_eq!(labels, fed.filled.labels, "{} {batch}", test.name());
             }
         }
     }
@@ -249,13 +262,17 @@ fn test_batches_hold_every_sample_once() {
 
 #[test]
 fn more_pairs_than_classes_are_refused() {
-    let error = Batches::new(sentences(80, 8), 1, 9, 0).unwrap_err();
-    assert!(matches!(error, DataError::TooFewClasses { batch: 9, classes: 8 }), "{error}");
+    let set = train(sentences(80, 8));
+    let batches = |workers, batch| Batches::new(Arc::clone(&set), workers, batch, 0);
+    let error = batches(1, 9).unwrap_err();
+    let Error::Other(source) = &error else { panic!("{error}") };
+    let source = source.downcast_ref::<DataError>();
+    assert!(matches!(source, Some(DataError::TooFewClasses { batch: 9, classes: 8 })), "{error}");
     // five rounds of one batch each
-    assert_eq!(Batches::new(sentences(80, 8), 1, 8, 0).unwrap().steps_per_epoch(), 5);
-    assert_eq!(Batches::new(sentences(80, 8), 2, 5, 0).unwrap().steps_per_epoch(), 2);
-    let error = Batches::new(sentences(80, 8), 6, 8, 0).unwrap_err();
-    assert!(matches!(error, DataError::BatchTooLarge { needed: 48, samples: 40, .. }), "{error}");
+    assert_eq!(batches(1, 8).unwrap().steps_per_epoch(), Some(5));
+    assert_eq!(batches(2, 5).unwrap().steps_per_epoch(), Some(2));
+    let error = batches(6, 8).unwrap_err();
+    assert!(matches!(error, Error::BatchTooLarge { needed: 48, samples: 40, .. }), "{error}");
 }
 
 #[test]

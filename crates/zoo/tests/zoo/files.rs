@@ -3,10 +3,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use tempfile::TempDir;
-use tensorwire_zoo::data::{Data, DataError, Images, Shape, Source};
+use tensorwire_zoo::data::{DataError, Images, SampleKind, Source};
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
 const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
@@ -37,12 +36,14 @@ fn folder() -> TempDir {
     folder
 }
 
-fn load(folder: &Path) -> Result<Arc<Images>, DataError> {
-    let wanted = Shape::Images { dims: [28, 28, 1], classes: 10 };
-    match Source::Mnist(folder.to_owned()).open(&wanted, 0)? {
-        Data::Images(images) => Ok(images),
-        other => panic!("{other:?}"),
-    }
+fn load(folder: &Path) -> Result<Images, DataError> {
+    let source: Source = format!("mnist:{}", folder.display()).parse()?;
+    let opened = source.open(SampleKind::Images { dims: [28, 28, 1], classes: 10 }, 0);
+    let images = Images::mnist(folder);
+    // both say the same
+    let (opened, images) = (opened.map(|data| data.train.samples()), images?);
+    assert_eq!(opened?, Some(images.train.samples()));
+    Ok(images)
 }
 
 /// The error after `file` was replaced by `bytes`; one line that names the file.

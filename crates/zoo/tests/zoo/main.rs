@@ -1,4 +1,4 @@
-//! The models as programs, and the data they learn from.
+//! The shipped models as programs, and the shipped data in batches.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod batches;

@@ -1,17 +1,18 @@
 //! The models as programs: their sizes, what crosses where they are placed, and what memory they take.
 
-use tensorwire_graph::{Cluster, NodeId, Part, Plan, PlanOptions, Rule, place, plan};
-use tensorwire_nn::{Program, ProgramSpec, Sharing, Variable};
-use tensorwire_tensor::{DType, TensorSpec};
-use tensorwire_zoo::Model;
-use tensorwire_zoo::data::Shape;
+use tensorwire_graph::{Cluster, NodeId, Part, Plan, PlanOptions, place, plan};
+use tensorwire_nn::{DType, Optimizer, Program, ProgramSpec, Sharing, TensorSpec, Variable};
+use tensorwire_zoo::data::SampleKind;
+use tensorwire_zoo::{
+    AlexNet, Cifar, Fcn5, Gru, InceptionV3, Lstm, MODELS, Mlp, ResNet50, Seq2Seq, Shipped, Vgg16,
+};
 
 fn spec(replicas: u32) -> ProgramSpec {
     ProgramSpec {
         batch: 8,
         replicas,
         sharing: Sharing::All,
-        rule: Rule::Momentum { rate: 0.05, momentum: 0.9 },
+        optimizer: Optimizer::Momentum { rate: 0.05, momentum: 0.9 },
         dtype: DType::F32,
         seed: 0,
     }
@@ -63,12 +64,12 @@ fn nothing_crosses_when_all_replicas_are_local() {
 #[test]
 fn the_papers_models_have_the_papers_sizes() {
     let table = [
-        (Model::AlexNet, 16, 46_247_882, "176.42"),
-        (Model::InceptionV3, 196, 24_353_332, "92.90"),
-        (Model::Vgg16, 32, 134_301_514, "512.32"),
-        (Model::Lstm, 14, 9_417_704, "35.93"),
-        (Model::Gru, 11, 7_319_528, "27.92"),
-        (Model::Fcn5, 10, 53_600_266, "204.47"),
+        (&AlexNet as &dyn Shipped, 16, 46_247_882, "176.42"),
+        (&InceptionV3 as &dyn Shipped, 196, 24_353_332, "92.90"),
+        (&Vgg16 as &dyn Shipped, 32, 134_301_514, "512.32"),
+        (&Lstm as &dyn Shipped, 14, 9_417_704, "35.93"),
+        (&Gru as &dyn Shipped, 11, 7_319_528, "27.92"),
+        (&Fcn5 as &dyn Shipped, 10, 53_600_266, "204.47"),
     ];
     for (model, variables, parameters, mib) in table {
         let program = program(model, &of(1));
@@ -85,26 +86,26 @@ fn of(replicas: u32) -> ProgramSpec {
 }
 
 /// The model on what the literature trains it on.
-fn program(model: Model, spec: &ProgramSpec) -> Program {
-    Program::new(&model.on(model.sample_shape()), spec).unwrap()
+fn program(model: &dyn Shipped, spec: &ProgramSpec) -> Program {
+    Program::new(&model, &model.samples().describe(), spec).unwrap()
 }
 
 /// The multilayer perceptron on small images.
 fn mlp(spec: &ProgramSpec) -> Program {
-    let shape = Shape::Images { dims: [8, 8, 1], classes: 10 };
-    Program::new(&Model::Mlp.on(shape), spec).unwrap()
+    let kind = SampleKind::Images { dims: [8, 8, 1], classes: 10 };
+    Program::new(&Mlp, &kind.describe(), spec).unwrap()
 }
 
 #[test]
 fn every_model_is_planned_over_servers_and_alone() {
-    for model in Model::ALL {
+    for model in MODELS {
         let program = program(model, &of(2));
         for cluster in [Cluster::Local, Cluster::ParameterServers { workers: 2, servers: 2 }] {
             let placed = place(&program.graph, cluster).unwrap();
             let runs = program.runs(&placed, cluster);
             let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
             let dynamic = plan.traffic(Program::TRAIN).dynamic;
-            let varies = matches!(model, Model::Seq2Seq) && cluster != Cluster::Local;
+            let varies = model.name() == "seq2seq" && cluster != Cluster::Local;
             assert_eq!(dynamic > 0, varies, "{}: {dynamic}", model.name());
         }
     }
@@ -136,7 +137,7 @@ fn vectors(plan: &Plan) -> Vec<Vec<(u32, TensorSpec)>> {
 
 #[test]
 fn all_members_of_a_client_fold_and_spread_the_same() {
-    for model in Model::ALL {
+    for model in MODELS {
         for (sharing, spread) in
             [(Sharing::Own { clients: 2 }, 0), (Sharing::Clients { clients: 2 }, 1)]
         {
@@ -182,7 +183,7 @@ fn a_gradient_is_folded_where_it_was_made() {
     let sharing = Sharing::Own { clients: 1 };
     let [of_one, (program, plan)] = [1, 2].map(|replicas| {
         let spec = ProgramSpec { sharing, ..of(replicas) };
-        planned(program(Model::Fcn5, &spec), &spec)
+        planned(program(&Fcn5, &spec), &spec)
     });
     let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
     for part in &plan.parts {
@@ -196,13 +197,17 @@ fn a_gradient_is_folded_where_it_was_made() {
 
 #[test]
 fn averages_and_dropout_make_evaluation_another_graph() {
-    for (model, has_own) in [(Model::ResNet50, true), (Model::AlexNet, true), (Model::Gru, false)] {
+    for (model, has_own) in [
+        (&ResNet50 as &dyn Shipped, true),
+        (&AlexNet as &dyn Shipped, true),
+        (&Gru as &dyn Shipped, false),
+    ] {
         let program = program(model, &of(1));
         let own = program.evaluation != program.replicas[0];
         assert_eq!(own, has_own, "{}", model.name());
-        assert_eq!(program.averages.is_empty(), model != Model::ResNet50);
+        assert_eq!(program.averages.is_empty(), model.name() != "resnet50");
         let drops = program.replicas[0].step.is_some();
-        assert_eq!(drops, model == Model::AlexNet, "{}", model.name());
+        assert_eq!(drops, model.name() == "alexnet", "{}", model.name());
         assert_eq!(program.evaluation.step, None);
     }
 }
@@ -212,11 +217,11 @@ fn averages_and_dropout_make_evaluation_another_graph() {
 #[test]
 fn gradients_are_dead_when_the_next_are_made() {
     for (model, rule, copies) in [
-        (Model::Fcn5, Rule::Sgd { rate: 0.1 }, 1),
-        (Model::Fcn5, Rule::Momentum { rate: 0.1, momentum: 0.9 }, 2),
-        (Model::AlexNet, Rule::Momentum { rate: 0.1, momentum: 0.9 }, 2),
+        (&Fcn5 as &dyn Shipped, Optimizer::Sgd { rate: 0.1 }, 1),
+        (&Fcn5 as &dyn Shipped, Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, 2),
+        (&AlexNet as &dyn Shipped, Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, 2),
     ] {
-        let program = program(model, &ProgramSpec { rule, ..of(1) });
+        let program = program(model, &ProgramSpec { optimizer: rule, ..of(1) });
         let placed = place(&program.graph, Cluster::Local).unwrap();
         let runs = program.runs(&placed, Cluster::Local);
         let tasks = Cluster::Local.tasks();
@@ -232,23 +237,17 @@ fn gradients_are_dead_when_the_next_are_made() {
 
 #[test]
 fn data_that_do_not_fit_are_refused_with_what_would() {
-    let said = |model: Model, shape| model.check(&shape).unwrap_err().to_string();
-    let small = Shape::Images { dims: [32, 32, 3], classes: 10 };
-    let text = said(Model::AlexNet, small);
+    let said = |model: &dyn Shipped, kind: SampleKind| {
+        model.check(&kind.describe()).unwrap_err().to_string()
+    };
+    let small = SampleKind::Images { dims: [32, 32, 3], classes: 10 };
+    let text = said(&AlexNet as &dyn Shipped, small);
     assert!(text.contains("224×224×3") && text.contains("32×32×3"), "{text}");
-    let text = said(Model::Seq2Seq, small);
+    let text = said(&Seq2Seq as &dyn Shipped, small);
     assert!(text.contains("images") && text.contains("--model mlp|fcn5|alexnet"), "{text}");
-    let tiny = Shape::Images { dims: [3, 9, 1], classes: 10 };
-    assert!(said(Model::Cifar, tiny).contains("4×4"));
-    for model in Model::ALL {
-        model.check(&model.sample_shape()).unwrap();
+    let tiny = SampleKind::Images { dims: [3, 9, 1], classes: 10 };
+    assert!(said(&Cifar as &dyn Shipped, tiny).contains("4×4"));
+    for model in MODELS {
+        model.check(&model.samples().describe()).unwrap();
     }
-}
-
-#[test]
-fn names_are_known_both_ways() {
-    for model in Model::ALL {
-        assert_eq!(Model::from_name(model.name()), Some(model));
-    }
-    assert_eq!(Model::from_name("perceptron"), None);
 }

@@ -3,34 +3,34 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
 use proptest::prelude::*;
 use tempfile::TempDir;
 use tensorwire_zoo::data::{
-    Data, DataError, Pairs, SENTENCE_WORDS_MAX, Shape, Source, UNKNOWN, Vocabulary,
+    DataError, Pairs, SENTENCE_WORDS_MAX, SampleKind, Source, UNKNOWN, Vocabulary,
 };
 
-const SHAPE: Shape = Shape::Pairs { source_words: 8000, target_words: 8000 };
+const WORDS: [usize; 2] = [8000, 8000];
 
 /// Writes both files and loads them.
-fn load_from(folder: &Path, source: &[u8], target: &[u8], shape: Shape) -> Result<Data, DataError> {
+fn load_from(
+    folder: &Path,
+    source: &[u8],
+    target: &[u8],
+    words: [usize; 2],
+) -> Result<Pairs, DataError> {
     let paths = ["a.en", "b.de"].map(|name| folder.join(name));
     fs::write(&paths[0], source).unwrap();
     fs::write(&paths[1], target).unwrap();
-    let [source, target] = paths;
-    Source::Text { source, target }.open(&shape, 0)
+    Pairs::text(paths.each_ref().map(|path| path.as_path()), words)
 }
 
-fn load(source: &[u8], target: &[u8]) -> Result<Data, DataError> {
-    load_from(TempDir::new().unwrap().path(), source, target, SHAPE)
+fn load(source: &[u8], target: &[u8]) -> Result<Pairs, DataError> {
+    load_from(TempDir::new().unwrap().path(), source, target, WORDS)
 }
 
-fn pairs(source: &str, target: &str) -> Arc<Pairs> {
-    match load(source.as_bytes(), target.as_bytes()).unwrap() {
-        Data::Pairs(pairs) => pairs,
-        other => panic!("{other:?}"),
-    }
+fn pairs(source: &str, target: &str) -> Pairs {
+    load(source.as_bytes(), target.as_bytes()).unwrap()
 }
 
 /// 20 lines of each language.
@@ -58,15 +58,13 @@ fn every_tenth_line_is_for_the_test() {
 fn vocabularies_are_bounded() {
     let [source, target] = corpus();
     let folder = TempDir::new().unwrap();
-    let shape = Shape::Pairs { source_words: 6, target_words: 5 };
-    let load = || load_from(folder.path(), source.as_bytes(), target.as_bytes(), shape).unwrap();
+    let load = || load_from(folder.path(), source.as_bytes(), target.as_bytes(), [6, 5]).unwrap();
     let data = load();
-    assert_eq!(data.shape(), shape);
-    let Data::Pairs(data) = data else { panic!("no pairs") };
+    assert_eq!(data.kind(), SampleKind::Pairs { source_words: 6, target_words: 5 });
     // the four that are in every line, in the order of their characters
     assert_eq!(data.source.sentence(&[2, 3, 4, 5]), "! , number please");
     assert_eq!(data.train.targets().sentence(9), [3, 4, 1, 1, 2]);
-    let Data::Pairs(again) = load() else { panic!("no pairs") };
+    let again = load();
     assert_eq!((&again.source, &again.train), (&data.source, &data.train));
 }
 
@@ -109,7 +107,10 @@ fn what_is_wrong_is_named() {
         assert!(line.contains(mend) && line.contains("b.de") && line.contains("offset"), "{line}");
     }
     let nowhere: Source = "text:/nowhere/a,/nowhere/b".parse().unwrap();
-    let line = nowhere.open(&SHAPE, 0).unwrap_err().to_string();
+    let line = nowhere
+        .open(SampleKind::Pairs { source_words: 8000, target_words: 8000 }, 0)
+        .unwrap_err()
+        .to_string();
     assert!(line.contains("/nowhere/a"), "{line}");
 }
 
@@ -157,7 +158,7 @@ proptest! {
         bytes[at] = byte;
         let valid = std::str::from_utf8(&bytes).map_err(|error| error.valid_up_to());
         match (load(&bytes, target.as_bytes()), valid) {
-            (Ok(data), Ok(_)) => prop_assert_eq!(data.train_samples() + data.test_samples(), 20),
+            (Ok(data), Ok(_)) => prop_assert_eq!(data.train.samples() + data.test.samples(), 20),
             (Err(error), valid) => {
                 assert_diagnoses(&error);
                 match error {
@@ -186,8 +187,7 @@ proptest! {
         let text = lines.join("\n");
         match load(text.as_bytes(), text.as_bytes()) {
             Err(error) => assert_diagnoses(&error),
-            Ok(data) => {
-                let Data::Pairs(pairs) = data else { panic!("no pairs") };
+            Ok(pairs) => {
                 prop_assert_eq!(&pairs.train.sources(), &pairs.train.targets());
                 for i in 0..pairs.train.samples() {
                     prop_assert!(pairs.train.sources().sentence(i).iter().all(|&t| t >= 2));

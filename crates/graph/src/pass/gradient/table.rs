@@ -2,10 +2,11 @@
 
 use tensorwire_tensor::Dim;
 
-use super::{Gradient, Tape};
+use super::Tape;
 use crate::error::GraphError;
 use crate::graph::{NodeId, Output};
 use crate::op::Op;
+use crate::output::Gradient;
 
 impl Tape<'_> {
     /// For each input of node `id` the part of its gradient that flows through the node, given those of its
@@ -19,8 +20,10 @@ impl Tape<'_> {
     ) -> Result<Vec<Option<Gradient>>, GraphError> {
         let node = self.graph.node(id);
         let (op, inputs) = (node.op.clone(), node.inputs.clone());
-        if let Op::Recurrent { .. } = op {
-            return self.recurrent(id, flowing);
+        match &op {
+            Op::Recurrent { .. } => return self.recurrent(id, flowing),
+            Op::Custom(op) => return self.custom(id, op, flowing, wanted),
+            _ => {}
         }
         let (Some(dy), true) = (flowing[0], flowing[1..].iter().all(Option::is_none)) else {
             return Err(self.no_gradient(id));

@@ -1,4 +1,4 @@
-//! What the suites share: tensors that own their bytes, back ends to run on, values to run with.
+//! What the suites share: back ends to run on, values to run with.
 
 pub(crate) mod images;
 
@@ -6,63 +6,11 @@ use num_traits::Float;
 use tensorwire_graph::Op;
 use tensorwire_kernels::{KernelChoice, KernelError, Kernels, SimdLevel};
 use tensorwire_memory::{TensorMut, TensorRef};
-use tensorwire_tensor::{DType, Element, TensorSpec};
+use tensorwire_tensor::Element;
 use tensorwire_testkit::skip::skip_part;
 
-/// A tensor with its own, aligned bytes.
-#[derive(Clone, Debug)]
-pub(crate) struct Tensor {
-    spec: TensorSpec,
-    words: Vec<u64>,
-}
-
-impl Tensor {
-    pub(crate) fn new<T: Element>(dims: &[usize], elements: &[T]) -> Tensor {
-        let mut tensor = Tensor::unwritten(T::DTYPE, dims);
-        let bytes = tensor.spec.bytes();
-        assert_eq!(bytes, size_of_val(elements));
-        tensor.bytes_mut().copy_from_slice(bytemuck::cast_slice(elements));
-        tensor
-    }
-
-    pub(crate) fn scalar<T: Element>(element: T) -> Tensor {
-        Tensor::new(&[], &[element])
-    }
-
-    /// Every byte 0xFF: NaN as a float, −1 as an integer. A kernel that adds to what an output held
-    /// shows it.
-    pub(crate) fn unwritten(dtype: DType, dims: &[usize]) -> Tensor {
-        let spec = TensorSpec::new(dtype, dims).unwrap();
-        let words = vec![u64::MAX; spec.bytes().div_ceil(8)];
-        Tensor { spec, words }
-    }
-
-    pub(crate) fn spec(&self) -> &TensorSpec {
-        &self.spec
-    }
-
-    pub(crate) fn view(&self) -> TensorRef<'_> {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
-        TensorRef::new(&self.spec, &bytes[..self.spec.bytes()]).unwrap()
-    }
-
-    pub(crate) fn view_mut(&mut self) -> TensorMut<'_> {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
-        let len = self.spec.bytes();
-        TensorMut::new(&self.spec, &mut bytes[..len]).unwrap()
-    }
-
-    pub(crate) fn to_vec<T: Element>(&self) -> Vec<T> {
-        assert_eq!(self.spec.dtype, T::DTYPE);
-        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
-        bytemuck::cast_slice(&bytes[..self.spec.bytes()]).to_vec()
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        let len = self.spec.bytes();
-        &mut bytemuck::cast_slice_mut(&mut self.words)[..len]
-    }
-}
+#[allow(unused_imports)] // as above
+pub(crate) use tensorwire_kernels::check::{Tensor, central_differences};
 
 /// Runs `op`, and returns what it says.
 pub(crate) fn try_run(
@@ -253,23 +201,6 @@ impl Values {
             })
             .collect()
     }
-}
-
-/// (f(x + h·eᵢ) − f(x − h·eᵢ)) / 2h for every i: the gradient of `f` at `x`, with an error of the
-/// order of h² and of eps/h; h = 1e-5 gives some 1e-10 for values and derivatives around 1.
-pub(crate) fn central_differences(x: &[f64], f: impl Fn(&[f64]) -> f64) -> Vec<f64> {
-    const STEP: f64 = 1e-5;
-    let mut moved = x.to_vec();
-    (0..x.len())
-        .map(|i| {
-            moved[i] = x[i] + STEP;
-            let above = f(&moved);
-            moved[i] = x[i] - STEP;
-            let below = f(&moved);
-            moved[i] = x[i];
-            (above - below) / (2.0 * STEP)
-        })
-        .collect()
 }
 
 #[track_caller]

@@ -18,7 +18,7 @@ use tensorwire_graph::{
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, TensorMut, TensorRef};
 use tensorwire_runtime::{
-    Exchange, OneSided, OneSidedOptions, Opening, Session, SessionError, SessionOptions, Storage,
+    OneSided, OneSidedOptions, Opening, Ports, Session, SessionError, SessionOptions, Storage,
 };
 use tensorwire_tensor::{DType, Element, Fact, TensorSpec};
 use tensorwire_testkit::mesh;
@@ -131,8 +131,7 @@ pub(crate) fn try_session(
     };
     let storage = storage.unwrap_or_else(alone);
     let kernels = Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap());
-    let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
-    Session::new(plan, part, storage, kernels, exchange, options)
+    Session::new(plan, part, storage, kernels, exchange.map(Ports::from), options)
 }
 
 pub(crate) fn options(step_deadline: Duration) -> SessionOptions {

@@ -9,14 +9,14 @@ use tensorwire_collectives::{Call, VectorId};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
-use tensorwire_memory::{Arena, Buffer, LoanError, Place, TensorMut, TensorRef};
+use tensorwire_memory::{Arena, Buffer, CopyPurpose, LoanError, Place, TensorMut, TensorRef};
 use tensorwire_runtime::{Session, SessionError};
 use tensorwire_tensor::TensorSpec;
 
 use crate::carried::Carried;
 use crate::config;
 use crate::group::{ClientError, SharedGroup};
-use crate::job::{STEP_DEADLINE, TrainError};
+use crate::job::TrainError;
 
 /// Bytes between the beginnings of two vectors are a multiple of this: a cache line.
 const ALIGNMENT: usize = 64;
@@ -91,17 +91,22 @@ impl Averaging {
     }
 
     /// Before `step`, from 1: in the first, and in every `interval`th from there.
-    pub(super) fn before(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
+    pub(super) fn before(
+        &mut self,
+        step: u64,
+        session: &mut Session,
+        deadline: Deadline,
+    ) -> Result<(), TrainError> {
         if !(step - 1).is_multiple_of(self.how.interval) {
             return Ok(());
         }
-        let deadline = Deadline::after(STEP_DEADLINE);
         self.fetch(deadline, true)?;
         let mut pushes = Vec::new();
         for (index, weight) in self.weights.iter().enumerate() {
             let (_, mut here) = session.write(weight.node.into())?;
             if let (Some(store), Some(from)) = (&mut self.store, self.pushed.get(index)) {
                 from.write().map_err(|error| weight.lent(&error))?.copy_from_slice(&here);
+                self.carried.copied(CopyPurpose::Averaging, here.len());
                 pushes.push(store.push(&[weight.key], &[vec![from.clone()]], 0)?);
                 self.carried.to_store(here.len());
             }
@@ -131,6 +136,7 @@ impl Averaging {
         for (weight, centre) in self.weights.iter().zip(&self.centres) {
             let (_, mut here) = session.write(weight.node.into())?;
             here.copy_from_slice(&centre.read().map_err(|error| weight.lent(&error))?);
+            self.carried.copied(CopyPurpose::Averaging, here.len());
         }
         Ok(())
     }
@@ -144,7 +150,9 @@ impl Averaging {
     ) -> Result<Vec<Vec<u8>>, TrainError> {
         let mut own = Vec::with_capacity(self.weights.len());
         for weight in &self.weights {
-            own.push(session.read(weight.node.into())?.1.to_vec());
+            let here = session.read(weight.node.into())?.1.to_vec();
+            self.carried.copied(CopyPurpose::Averaging, here.len());
+            own.push(here);
         }
         self.adopt(session, true, deadline)?;
         Ok(own)
@@ -154,6 +162,7 @@ impl Averaging {
     pub(super) fn restore(&self, session: &Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
         for (weight, own) in self.weights.iter().zip(own) {
             session.write(weight.node.into())?.1.copy_from_slice(own);
+            self.carried.copied(CopyPurpose::Averaging, own.len());
         }
         Ok(())
     }
@@ -191,6 +200,8 @@ impl Averaging {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tensorwire_graph::{
         Cluster, Graph, Hint, Init, PlanOptions, Rule, RunId, RunSpec, place, plan,
     };
@@ -202,6 +213,7 @@ mod tests {
     use super::*;
     use crate::store::{Arithmetic, SnapshotFiles, StoreRule, StoreRules};
 
+    const PATIENCE: Duration = Duration::from_secs(20);
     const RATE: f64 = 0.1;
     const CURVATURE: f64 = 1.5;
     const TARGET: f64 = 3.0;
@@ -227,7 +239,7 @@ mod tests {
         let registered = Slab::anonymous(plan.parts[0].memory.registered_bytes).unwrap();
         let storage = Storage::new(&plan.parts[0], &registered).unwrap();
         let options = SessionOptions {
-            step_deadline: STEP_DEADLINE,
+            step_deadline: PATIENCE,
             timeline: false,
             dynamic_bytes_max: 1 << 20,
             variables_shared: false,
@@ -251,7 +263,7 @@ mod tests {
     }
 
     fn soon() -> Deadline {
-        Deadline::after(std::time::Duration::from_secs(20))
+        Deadline::after(PATIENCE)
     }
 
     type Matrix = [[f64; 2]; 2];
@@ -295,10 +307,20 @@ mod tests {
         let (mut averaging, mut session) = averaging(1, &first);
         averaging.adopt(&mut session, false, soon()).unwrap();
         assert_eq!(numbers(&session), first, "it begins at the centre");
+        let copied = |averaging: &Averaging| {
+            assert_eq!(
+                averaging.carried.copies().of(CopyPurpose::Averaging),
+                averaging.carried.copies().bytes()
+            );
+            averaging.carried.copies().bytes()
+        };
+        // the centre, adopted
+        let weights = 8 * first.len() as u64;
+        assert_eq!(copied(&averaging), weights);
         let h = RATE * CURVATURE;
         let step = [[(1.0 - h) * (1.0 - ALPHA), (1.0 - h) * ALPHA], [ALPHA, 1.0 - ALPHA]];
         for n in 1..=40 {
-            averaging.before(u64::from(n), &mut session).unwrap();
+            averaging.before(u64::from(n), &mut session, soon()).unwrap();
             session.run(RunId(0)).unwrap();
             let [[a, b], _] = power(step, n);
             for (found, first) in numbers(&session).iter().zip(first) {
@@ -306,6 +328,12 @@ mod tests {
                 assert!((found - wanted).abs() < 1e-12, "step {n}: {found}, not {wanted}");
             }
         }
+        // once in each step: what is pushed
+        assert_eq!(copied(&averaging), (1 + 40) * weights);
+        let own = averaging.look_at_centre(&mut session, soon()).unwrap();
+        averaging.restore(&session, &own).unwrap();
+        // kept, adopted, restored
+        assert_eq!(copied(&averaging), (1 + 40 + 3) * weights);
         averaging.adopt(&mut session, true, soon()).unwrap();
         let [_, [c, d]] = power(step, 40);
         for (found, first) in numbers(&session).iter().zip(first) {
@@ -322,7 +350,7 @@ mod tests {
         let mut centre = 1.0;
         for step in 1..=8u64 {
             let before = averaging.carried.traffic().store_bytes;
-            averaging.before(step, &mut session).unwrap();
+            averaging.before(step, &mut session, soon()).unwrap();
             let meets = [1, 4, 7].contains(&step);
             let carried = averaging.carried.traffic().store_bytes - before;
             assert_eq!(carried, if meets { 16 } else { 0 }, "step {step}");

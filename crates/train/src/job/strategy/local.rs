@@ -32,8 +32,9 @@ pub(in crate::job) fn open(part: &Part) -> Result<Worker<'static>, TrainError> {
         Slab::anonymous(plan.parts[0].memory.registered_bytes).map_err(SessionError::from)?;
     let storage = Storage::new(&plan.parts[0], &registered)?;
     let threads = config.threads.unwrap_or_else(cores);
-    let kernels =
-        Arc::new(Kernels::open(kernel_choice(config), threads).map_err(ConfigError::from)?);
+    let kernels = Arc::new(
+        Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?,
+    );
     let description = kernels.description();
     let session = Session::new(plan, 0, storage, kernels, None, session_options(config))?;
     let worker = Worker::new(session, description, 0..topology.workers, Box::new(NoLink));

@@ -8,9 +8,9 @@ use tensorwire_graph::{NodeId, PlanOptions};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
-use tensorwire_memory::Slab;
+use tensorwire_memory::{CopyPurpose, Slab};
 use tensorwire_nn::Program;
-use tensorwire_runtime::{Exchange, Session, SessionError, Storage};
+use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
 use super::ends::{self, Ends, add_store, leave_group, meet};
@@ -19,10 +19,10 @@ use super::values::{centre_bytes, server_bytes};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
-use crate::group::{ClientError, GroupExchange, SharedGroup, Widest, bind_part};
+use crate::group::{ClientError, SharedGroup, Widest, bind_part, member_ports};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{Part, STEP_DEADLINE, TrainError, session_options};
+use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
 use crate::topology::Topology;
 
@@ -78,12 +78,10 @@ fn open<'a>(
     let bound = bound.transpose()?;
     let widest = bound.as_ref().and_then(|bound| bound.widest());
     let carried = Carried::default();
-    let exchange = group.clone().zip(bound);
-    let exchange =
-        exchange.map(|(group, bound)| GroupExchange::new(group, bound, None, carried.clone()));
-    let exchange = exchange.map(|exchange| Box::new(exchange) as Box<dyn Exchange>);
+    let ports = group.as_ref().zip(bound);
+    let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
     let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels.clone(), exchange, options)?;
+    let session = Session::new(plan, here, storage, kernels.clone(), ports, options)?;
     let link = ReplicaLink {
         member,
         part,
@@ -116,6 +114,11 @@ struct ReplicaLink<'a> {
 }
 
 impl ReplicaLink<'_> {
+    /// Until when a step that begins now may wait for its peers.
+    fn step_deadline(&self) -> Deadline {
+        Deadline::after(self.part.config.step_deadline())
+    }
+
     fn average(
         &mut self,
         how: config::Averaging,
@@ -125,7 +128,7 @@ impl ReplicaLink<'_> {
         let ends = (self.store.take(), self.group.clone());
         let shared = (trainer.carried.clone(), self.patience);
         let mut averaging = Averaging::open(how, self.kernels.clone(), ends, weights, shared)?;
-        averaging.adopt(trainer.session, false, Deadline::after(STEP_DEADLINE))?;
+        averaging.adopt(trainer.session, false, self.step_deadline())?;
         self.averaging = Some(averaging);
         Ok(())
     }
@@ -134,28 +137,33 @@ impl ReplicaLink<'_> {
 impl Link for ReplicaLink<'_> {
     fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
         if let Some(store) = &mut self.store {
-            give_values(store, self.part, |_| None, self.member, self.patience)?;
+            let ends = (self.member, &trainer.carried);
+            give_values(store, self.part, |_| None, ends, self.patience)?;
         }
         match (self.part.topology.averaging, &self.group, &self.widest) {
             (Some(how), ..) => self.average(how, trainer),
             (None, Some(group), Some(widest)) => {
                 let weights = weights(self.part, self.worker, trainer.session)?;
                 let nodes = weights.iter().map(|weight| weight.node);
-                broadcast(group, widest, trainer.session, nodes, self.patience)
+                let copied = broadcast(group, widest, trainer.session, nodes, self.patience)?;
+                trainer.carried.copied(CopyPurpose::Broadcast, copied);
+                Ok(())
             }
             _ => Ok(()),
         }
     }
 
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
-        self.averaging.as_mut().map_or(Ok(()), |averaging| averaging.before(step, session))
+        let deadline = self.step_deadline();
+        let averaging = self.averaging.as_mut();
+        averaging.map_or(Ok(()), |averaging| averaging.before(step, session, deadline))
     }
 
     fn show_evaluated(
         &mut self,
         session: &mut Session,
     ) -> Result<Option<Vec<Vec<u8>>>, TrainError> {
-        let deadline = Deadline::after(STEP_DEADLINE);
+        let deadline = self.step_deadline();
         let averaging = self.averaging.as_mut();
         averaging.map(|averaging| averaging.look_at_centre(session, deadline)).transpose()
     }
@@ -165,12 +173,13 @@ impl Link for ReplicaLink<'_> {
     }
 
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
+        let deadline = self.step_deadline();
         let Some(averaging) = &mut self.averaging else { return Ok(()) };
         let Some(store) = &mut averaging.store else { return Ok(()) };
         // whoever evaluates has what all have pushed
         meet(store)?;
         if self.worker == 0 {
-            averaging.adopt(trainer.session, true, Deadline::after(STEP_DEADLINE))?;
+            averaging.adopt(trainer.session, true, deadline)?;
         }
         Ok(())
     }
@@ -179,7 +188,7 @@ impl Link for ReplicaLink<'_> {
         let averaging = self.averaging.take();
         let store = self.store.take().or_else(|| averaging.and_then(|averaging| averaging.store));
         if let Some(mut store) = store {
-            add_store(report, &store.stats());
+            add_store(report, &store.stats(), &store.copies());
             store.close(Deadline::after(self.member.setup_patience()))?;
         }
         leave_group(self.member, self.group.as_ref(), report)
@@ -197,14 +206,14 @@ fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, T
     (0..).map(Key).zip(part.program.weights()).map(weight).collect()
 }
 
-/// Gives all members of the group the first one's weights.
+/// Gives all members of the group the first one's weights; returns the bytes that were copied here for it.
 fn broadcast(
     group: &SharedGroup,
     widest: &Widest,
     session: &Session,
     nodes: impl Iterator<Item = NodeId>,
     deadline: Deadline,
-) -> Result<(), TrainError> {
+) -> Result<usize, TrainError> {
     let values = nodes.map(|node| session.write(node.into()).map(|(_, bytes)| bytes));
     let mut values = values.collect::<Result<Vec<_>, SessionError>>()?;
     let mut values: Vec<&mut [u8]> = values.iter_mut().map(|bytes| &mut **bytes).collect();

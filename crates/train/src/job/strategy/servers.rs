@@ -7,6 +7,7 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{RunError, Session, run_lanes};
 
@@ -14,9 +15,7 @@ use super::{Connected, Strategy};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{
-    DYNAMIC_BYTES_MAX, Part, SPIN, STEP_DEADLINE, TrainError, cores, default_threads, kernel_choice,
-};
+use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{Lanes, OpenLanes, PartOptions, open_lanes};
 use crate::report::{Polling, TrainReport};
 use crate::topology::Topology;
@@ -38,11 +37,11 @@ impl Strategy for Servers {
             verbs: config.verbs.clone(),
             arrival: config.arrival,
             spin: if crowded { Duration::ZERO } else { SPIN },
-            kernels: kernel_choice(config),
+            kernels: kernel_choice(config, &part.program),
             threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
-            step_deadline: STEP_DEADLINE,
+            step_deadline: config.step_deadline(),
             timeline: config.trace.is_some(),
-            dynamic_bytes_max: DYNAMIC_BYTES_MAX,
+            dynamic_bytes_max: config.dynamic_bytes_max,
         };
         let mut open = open_lanes(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);
@@ -76,7 +75,9 @@ struct Edges<'a> {
 impl Link for Edges<'_> {
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         report.bytes_written = self.open.bytes_written();
-        report.bytes_copied += self.open.bytes_copied();
+        let mut messages = Copies::default();
+        messages.add(CopyPurpose::Messages, self.open.bytes_copied());
+        report.add_copies(&messages);
         Ok(self.open.close(Deadline::after(self.member.setup_patience()))?)
     }
 }
@@ -85,19 +86,20 @@ impl Link for Edges<'_> {
 fn serve(member: &Member, part: &Part, mut open: OpenLanes) -> Result<TrainReport, TrainError> {
     let Part { config, program, plan, shape, .. } = part;
     let session = &mut open.sessions[0];
-    Trainer::new(config, program, plan, *shape, session, 0..0).initialise()?;
+    let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
+    trainer.initialise()?;
+    let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
+    report.add_copies(&trainer.carried.copies());
     let mut told = Ok(());
     serve_all(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it
         told = member.begin_step(step);
     })?;
     told?;
-    let polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
+    report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
     // all gradients are in: worker 0 may have the variables
     open.sessions[0].run(Program::FETCH)?;
-    let bytes_copied = open.sessions.iter().map(|session| session.copies().bytes()).sum();
-    let kernels = open.kernels.clone();
-    let mut report = TrainReport { bytes_copied, polling, kernels, ..TrainReport::default() };
+    open.sessions.iter().for_each(|session| report.add_copies(session.copies()));
     Edges { member, open }.leave(&mut report)?;
     Ok(report)
 }

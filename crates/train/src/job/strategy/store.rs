@@ -11,19 +11,19 @@ use tensorwire_graph::{Edge, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError};
 use tensorwire_launch::Member;
-use tensorwire_memory::{Buffer, TensorMut};
+use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
-use tensorwire_runtime::{Exchange, Session, Storage};
+use tensorwire_runtime::{Ports, Session, Storage};
 
 use super::ends::{self, Ends, add_store, leave_group, meet};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::config::TrainConfig;
-use crate::group::{ClientError, GroupExchange, SharedGroup, bind_part};
+use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{Part, STEP_DEADLINE, TrainError, session_options};
+use crate::job::{Part, TrainError, session_options};
 use crate::report::TrainReport;
 use crate::store::{StoreExchange, StoreKeys};
 use crate::topology::Topology;
@@ -83,21 +83,19 @@ fn open_master<'a>(
     let patience = Deadline::after(member.setup_patience());
     let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
     let bound = bound.transpose()?;
-    give_values(&mut store, part, first_place(part, here, &storage), member, patience)?;
+    let carried = Carried::default();
+    let ends = (member, &carried);
+    give_values(&mut store, part, first_place(part, here, &storage), ends, patience)?;
     refer(&mut store, part, here, &mut storage, patience)?;
     let store = Arc::new(Mutex::new(store));
-    let carried = Carried::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
-    let exchange = Box::new(exchange) as Box<dyn Exchange>;
-    let exchange = match group.clone().zip(bound) {
-        Some((group, bound)) => {
-            Box::new(GroupExchange::new(group, bound, Some(exchange), carried.clone()))
-        }
-        None => exchange,
+    let ports = match group.as_ref().zip(bound) {
+        Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
+        None => Ports::from(exchange),
     };
     let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels, Some(exchange), options)?;
+    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
     let of_one = topology.plans_one_worker();
     let replicas = if of_one { 0..1 } else { number..number + 1 };
     // fits: workers are few
@@ -143,7 +141,7 @@ impl Link for StoreLink<'_> {
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         let mut store = self.store.lock();
-        add_store(report, &store.stats());
+        add_store(report, &store.stats(), &store.copies());
         store.close(Deadline::after(self.member.setup_patience()))?;
         leave_group(self.member, self.group.as_ref(), report)
     }
@@ -166,9 +164,9 @@ fn open_follower<'a>(
     let patience = Deadline::after(member.setup_patience());
     let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
     let carried = Carried::default();
-    let exchange = Box::new(GroupExchange::new(group.clone(), bound, None, carried.clone()));
+    let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
     let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels, Some(exchange), options)?;
+    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
     let link = Box::new(GroupLink { member, group });
     let opened = Worker::new(session, description, worker..worker + 1, link);
     Ok(Worker { carried, ..opened })
@@ -227,13 +225,13 @@ pub(super) fn give_values(
     worker: &mut KvWorker,
     part: &Part,
     pulled: impl Fn(&Variable) -> Option<Buffer>,
-    member: &Member,
+    (member, carried): (&Member, &Carried),
     patience: Deadline,
 ) -> Result<(), TrainError> {
-    let Part { topology, program, .. } = part;
+    let Part { config, topology, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
-        return give_first(worker, part, pulled, patience);
+        return give_first(worker, part, pulled, carried, patience);
     }
     let values = values(topology, program);
     let ticket = worker.init(&values, None)?;
@@ -249,13 +247,13 @@ pub(super) fn give_values(
     }
     // what can be pulled was given
     let there = worker.pull(&keys, &into, 0)?;
-    let deadline = Deadline::after(STEP_DEADLINE);
+    let deadline = Deadline::after(config.step_deadline());
     let mut has_given = false;
     while !worker.is_done(there) && !deadline.passed() {
         let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
         if is_first && !has_given {
             // in memory of its own: what was given before may be on its way to the other
-            give_first(worker, part, |_| None, patience)?;
+            give_first(worker, part, |_| None, carried, patience)?;
             has_given = true;
         }
         worker.observe();
@@ -271,6 +269,7 @@ fn give_first(
     worker: &mut KvWorker,
     part: &Part,
     place: impl Fn(&Variable) -> Option<Buffer>,
+    carried: &Carried,
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
@@ -285,7 +284,10 @@ fn give_first(
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
         match &file {
-            Some(file) => bytes.copy_from_slice(&file.tensor(&variable.name)?),
+            Some(file) => {
+                bytes.copy_from_slice(file.tensor(&variable.name)?);
+                carried.copied(CopyPurpose::Checkpoint, bytes.len());
+            }
             None => {
                 let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
                 let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;

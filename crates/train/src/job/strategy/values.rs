@@ -103,7 +103,7 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     let sizes = config.store_sizes();
     let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
         let slots = if sizes.needs_slot(&part) { topology.groups as usize } else { 0 };
-        let state = if topology.averaging.is_some() { 0 } else { config.rule().slots() };
+        let state = if topology.averaging.is_some() { 0 } else { config.optimizer.slots() };
         let kept = part.bytes().saturating_mul(1 + state);
         // fits: usize is 64 bits wide
         kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
@@ -157,7 +157,7 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
     if let Some(Averaging { alpha, .. }) = topology.averaging {
         return StoreRules::all(StoreRule::Elastic { alpha });
     }
-    let mut rules = StoreRules::all(StoreRule::from(config.rule()));
+    let mut rules = StoreRules::all(StoreRule::from(config.optimizer));
     let averages = (0u64..).zip(program.weights()).skip(program.variables.len());
     for (key, variable) in averages {
         let at = program.graph.find(&variable.name);
@@ -175,25 +175,34 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Kernels, Schedule};
+    use crate::job::Workload;
+    use tensorwire_zoo::data::Source;
+    use tensorwire_zoo::{Mlp, Shipped};
 
-    fn prepared(transport: &str, exchange: &str) -> Prepared {
-        let config = serde_json::json!({
-            "model": "mlp", "data": "digits", "strategy": "dist-sgd", "workers": 3, "servers": 2,
-            "asynchronous": false, "transport": transport, "exchange": exchange, "batch": 8,
-            "verbs": {"nic": null, "gid": null}, "arrival": null, "hosts": tensorwire_launch::Hosts::default(),
-            "schedule": {"steps": 1}, "optimizer": "momentum", "rate": 0.1, "momentum": 0.9,
-            "dtype": "f32", "seed": 1, "threads": null, "kernels": "cpu", "load": null, "save": null,
-            "trace": null, "listen": "127.0.0.1:0", "deadline_ms": 10000,
-        });
-        Prepared::new(serde_json::from_value(config).unwrap()).unwrap()
+    fn prepared(transport: Transport, exchange: Exchange) -> Prepared {
+        let config = TrainConfig {
+            strategy: Strategy::DistSgd,
+            workers: 3,
+            transport,
+            exchange,
+            batch: 8,
+            schedule: Schedule::Steps(1),
+            kernels: Kernels::Cpu,
+            ..TrainConfig::default()
+        };
+        let source: Source = "digits".parse().unwrap();
+        let data = source.open(Mlp.samples(), 1).unwrap();
+        Prepared::new(config, &Workload::new(Mlp, data)).unwrap()
     }
 
     #[test]
     fn servers_take_slots_for_what_is_not_shown_alone() {
         for (transport, exchange, shown_from) in [
-            ("tcp", "zero-copy", usize::MAX),
-            ("tcp", "zmq", usize::MAX),
-            ("shm", "zero-copy", SHOWN_FROM),
+            (Transport::Tcp, Exchange::ZeroCopy, usize::MAX),
+            #[cfg(feature = "baselines")]
+            (Transport::Tcp, Exchange::Zmq, usize::MAX),
+            (Transport::Shm, Exchange::ZeroCopy, SHOWN_FROM),
         ] {
             let Prepared { config, topology, program, .. } = prepared(transport, exchange);
             let sizes: Vec<usize> = program.weights().map(|v| v.spec.bytes()).collect();
@@ -203,7 +212,7 @@ mod tests {
             assert_eq!(
                 server_bytes(&program, &config, &topology),
                 expected as u64,
-                "{transport} {exchange}"
+                "{transport:?} {exchange:?}"
             );
             assert!(sizes.iter().any(|bytes| *bytes >= SHOWN_FROM), "else it says nothing");
         }

@@ -3,6 +3,7 @@
 use tensorwire_kernels::KernelChoice;
 
 use super::*;
+use tensorwire_nn::Optimizer;
 
 const PART: PartKey = PartKey(70);
 const KEY: Key = Key(7);
@@ -12,13 +13,14 @@ const N: usize = ROWS * COLUMNS;
 const WORKERS: usize = 3;
 const STEPS_MADE: usize = 4;
 
-const SGD: StoreRule = StoreRule::Sgd { rate: 0.1 };
-const ADAM: StoreRule = StoreRule::Adam { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-6 };
+const SGD: StoreRule = StoreRule::Optimizer(Optimizer::Sgd { rate: 0.1 });
+const ADAM: StoreRule =
+    StoreRule::Optimizer(Optimizer::Adam { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-6 });
 /// Those that move along a gradient.
 const OPTIMIZERS: [StoreRule; 4] = [
     SGD,
-    StoreRule::Momentum { rate: 0.1, momentum: 0.8 },
-    StoreRule::AdaGrad { rate: 0.1, epsilon: 1e-6 },
+    StoreRule::Optimizer(Optimizer::Momentum { rate: 0.1, momentum: 0.8 }),
+    StoreRule::Optimizer(Optimizer::AdaGrad { rate: 0.1, epsilon: 1e-6 }),
     ADAM,
 ];
 
@@ -86,16 +88,16 @@ impl Model {
             let Some(g) = *g else { continue };
             let (w, first, second) = (&mut w[at], &mut first[at], &mut second[at]);
             match rule {
-                StoreRule::Sgd { rate } => *w -= rate * g,
-                StoreRule::Momentum { rate, momentum } => {
+                StoreRule::Optimizer(Optimizer::Sgd { rate }) => *w -= rate * g,
+                StoreRule::Optimizer(Optimizer::Momentum { rate, momentum }) => {
                     *first = momentum * *first + g;
                     *w -= rate * *first;
                 }
-                StoreRule::AdaGrad { rate, epsilon } => {
+                StoreRule::Optimizer(Optimizer::AdaGrad { rate, epsilon }) => {
                     *first += g * g;
                     *w -= rate * g / (first.sqrt() + epsilon);
                 }
-                StoreRule::Adam { rate, beta1, beta2, epsilon } => {
+                StoreRule::Optimizer(Optimizer::Adam { rate, beta1, beta2, epsilon }) => {
                     *first = beta1 * *first + (1.0 - beta1) * g;
                     *second = beta2 * *second + (1.0 - beta2) * g * g;
                     let (m, s) = (
@@ -144,18 +146,14 @@ fn optimizers_move_along_the_mean_of_what_was_pushed() {
 fn a_fold_has_the_bits_of_the_operator_that_trains() {
     let dtype = DType::F32;
     let tensor = TensorSpec::new(dtype, &[ROWS, COLUMNS]).unwrap();
-    let steps_spec = TensorSpec::new(DType::I64, &[]).unwrap();
     for rule in OPTIMIZERS {
         let mut arithmetic = arithmetic(rule, dtype);
         let op = Op::Apply { rule: rule.optimizer().unwrap() };
         let mut weights = bytes(dtype, &first());
         let mut trained = weights.clone();
-        let mut slots: Vec<(&TensorSpec, Vec<u8>)> = rule
-            .slots()
-            .iter()
-            .map(|name| if *name == STEPS { &steps_spec } else { &tensor })
-            .map(|spec| (spec, vec![0; spec.bytes()]))
-            .collect();
+        let kept = rule.optimizer().unwrap().slots_of(&tensor).unwrap();
+        let mut slots: Vec<(&TensorSpec, Vec<u8>)> =
+            kept.iter().map(|(_, spec)| (spec, vec![0; spec.bytes()])).collect();
         for step in 0..STEPS_MADE {
             let pushes: Vec<Vec<u8>> =
                 (0..WORKERS).map(|worker| bytes(dtype, &pushed(step, worker, N))).collect();
@@ -317,7 +315,10 @@ fn what_is_restored_goes_on_with_the_same_bits() {
         (0..3).for_each(|step| fold(&mut whole, &mut weights, step));
         let kept = whole.state(PART);
         let names: Vec<&str> = kept.iter().map(|slot| slot.name.as_str()).collect();
-        assert_eq!(names, rule.slots());
+        let spec = TensorSpec::new(dtype, &[ROWS, COLUMNS]).unwrap();
+        let expected = rule.optimizer().unwrap().slots_of(&spec).unwrap();
+        let expected: Vec<&str> = expected.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, expected);
         if dtype == DType::BF16 {
             let is_wide = |slot: &StateTensor| [DType::F32, DType::I64].contains(&slot.dtype);
             assert!(kept.iter().all(is_wide), "what is summed up loses small changes in bf16");

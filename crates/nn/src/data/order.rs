@@ -1,9 +1,10 @@
-//! In which order an epoch reads its samples: a pure function of seed and epoch. Knows how long sentences
-//! are and of which class, not what they say.
+//! In which order an epoch reads its samples: pure functions of seed and epoch, which a [`BatchSource`](crate::BatchSource)
+//! puts together. Knows how long samples are, not what they say.
 
-use rand_chacha::rand_core::RngCore;
+use rand_chacha::rand_core::SeedableRng;
 
-use super::sentences::{SentencePair, SentenceSplit};
+pub use rand_chacha::ChaCha8Rng;
+pub use rand_chacha::rand_core::RngCore;
 
 /// Steps whose samples are sorted by length together. More save more of the short tails, and leave less
 /// to chance of what meets in a step.
@@ -12,23 +13,33 @@ const WINDOW_STEPS: usize = 32;
 /// samples in order from 0.
 const STEP_STREAMS: u64 = 1 << 60;
 
+/// Random bits of `seed`: stream `stream` of ChaCha8, whose bits a published algorithm fixes, so that every machine and
+/// every later version draws the same. The order of epoch `e` is drawn from stream `e`.
+pub fn random(seed: u64, stream: u64) -> ChaCha8Rng {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    let mut random = ChaCha8Rng::from_seed(key);
+    random.set_stream(stream);
+    random
+}
+
 /// A random order of `0..samples`. Each epoch has a random stream of its own, so none needs those before
 /// it.
-pub(super) fn permutation(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
+pub fn permutation(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..samples).collect();
-    shuffle(&mut order, &mut super::random(seed, epoch));
+    shuffle(&mut order, &mut random(seed, epoch));
     order
 }
 
 /// Puts `order` in a random order (Fisher–Yates).
-pub(super) fn shuffle<T>(order: &mut [T], random: &mut impl RngCore) {
+pub fn shuffle<T>(order: &mut [T], random: &mut impl RngCore) {
     for last in (1..order.len()).rev() {
         order.swap(last, below(last + 1, random));
     }
 }
 
 /// A random number below `bound`, which is at least 1.
-pub(super) fn below(bound: usize, random: &mut impl RngCore) -> usize {
+pub fn below(bound: usize, random: &mut impl RngCore) -> usize {
     // its bias of at most bound / 2^64 cannot be seen
     ((u128::from(random.next_u64()) * bound as u128) >> 64) as usize
 }
@@ -37,7 +48,7 @@ pub(super) fn below(bound: usize, random: &mut impl RngCore) -> usize {
 /// sorted and cut into steps of `workers × batch`, and the steps are put in a random order. Within a step
 /// samples are dealt out: worker `r` gets the `r`-th shortest, and every `workers`-th behind it, so that no
 /// worker has all the long ones. What fills no step is left out.
-pub(super) fn by_length(
+pub fn by_length(
     samples: usize,
     [workers, batch]: [usize; 2],
     seed: u64,
@@ -63,31 +74,6 @@ pub(super) fn by_length(
         }
     }
     dealt
-}
-
-/// Random pairs in which no sentence is twice. They come in rounds: a round has one pair of each class,
-/// classes in random order, as far as they fill batches of `batch`. So the pairs of a batch are of distinct
-/// classes.
-pub(super) fn by_class(
-    sentences: &SentenceSplit,
-    batch: usize,
-    seed: u64,
-    epoch: u64,
-) -> Vec<SentencePair> {
-    let mut random = super::random(seed, epoch);
-    let mut of_class = sentences.of_class().to_vec();
-    of_class.iter_mut().for_each(|sentences| shuffle(sentences, &mut random));
-    let mut classes: Vec<usize> = (0..of_class.len()).collect();
-    let in_batches = classes.len() / batch * batch;
-    let mut pairs = Vec::with_capacity(sentences.rounds() * in_batches);
-    for round in 0..sentences.rounds() {
-        shuffle(&mut classes, &mut random);
-        pairs.extend(classes[..in_batches].iter().map(|&class| {
-            let sentences = &of_class[class];
-            SentencePair { anchor: sentences[2 * round], positive: sentences[2 * round + 1] }
-        }));
-    }
-    pairs
 }
 
 #[cfg(test)]

@@ -1,0 +1,25 @@
+//! The command line of `tensorwire graph`.
+
+use clap::Args;
+use tensorwire_train::{ConfigError, Schedule, TrainConfig};
+
+use super::{DEFAULTS, JobArgs};
+
+#[derive(Args, Debug)]
+pub(crate) struct GraphArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// The plan of one worker's lane, as `train --async` has it
+    #[arg(long = "async")]
+    asynchronous: bool,
+    /// Print the whole graph in Graphviz's language instead
+    #[arg(long)]
+    pub(crate) dot: bool,
+}
+
+impl GraphArgs {
+    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
+        let config = self.job.config(Schedule::Steps(1), DEFAULTS.optimizer.rate())?;
+        Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
+    }
+}

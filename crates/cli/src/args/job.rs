@@ -1,0 +1,279 @@
+//! What commands that prepare a job have in common: the model, its data, how it is trained and where.
+
+use std::net::SocketAddr;
+use std::path::absolute;
+
+use clap::{Args, ValueEnum};
+use tensorwire_base::human_bytes;
+use tensorwire_bench::{QUIET_RATE, parse_size};
+use tensorwire_launch::{Hosts, RSH, Transport};
+use tensorwire_nn::Optimizer;
+use tensorwire_train::{
+    ConfigError, Exchange, FloatType, Kernels, Schedule, Strategy, TrainConfig,
+};
+use tensorwire_zoo::data::SampleKind;
+
+use super::clients::{ClientArgs, StrategyArg};
+use super::{DEFAULTS, ExchangeArg, TransportArg, WireArgs, with_default};
+
+/// What `--momentum` is where it is not given.
+pub(super) const MOMENTUM: f64 = 0.9;
+/// Who uses what is of communication.
+const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
+
+/// What decides the graph and its partition.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct JobArgs {
+    /// Model to train (see `tensorwire models`)
+    #[arg(long, default_value_t = DEFAULTS.model.clone())]
+    model: String,
+    /// Data. Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`. Sentences and their
+    /// translations: `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up).
+    /// Made up for any model: `synthetic[:N]` [default: digits, or synthetic where the model takes no such
+    /// images]
+    #[arg(long)]
+    data: Option<String>,
+    /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
+    /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
+    /// `allreduce`: variables on every worker, gradients all-reduced. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by
+    /// groups of workers (--clients). `dist-esgd`, `mpi-esgd`: workers (groups) train weights of their own, which
+    /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
+    #[arg(long, value_enum, default_value = DEFAULTS.strategy.name())]
+    strategy: StrategyArg,
+    #[arg(long, value_name = "N", help = with_default(
+        "Worker processes (with `local`: replicas, reduced in the same order)",
+        format_args!("{}, or half of the processes that mpirun, srun or torchrun started", DEFAULTS.workers),
+    ))]
+    pub(crate) workers: Option<u32>,
+    #[arg(long, value_name = "K", help = with_default(
+        "Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may have 0",
+        format_args!("{}, or the rest of those processes", DEFAULTS.servers),
+    ))]
+    pub(crate) servers: Option<u32>,
+    #[command(flatten)]
+    clients: ClientArgs,
+    #[arg(long, value_enum, help = with_default("How bytes travel", DEFAULTS.transport.name()))]
+    transport: Option<TransportArg>,
+    #[command(flatten)]
+    wire: WireArgs,
+    /// Where the processes run: `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line
+    /// [default: this machine]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) hosts: Option<String>,
+    /// Where they run that somebody else started
+    #[arg(skip)]
+    pub(crate) placed: Option<Hosts>,
+    #[arg(long, value_name = "COMMAND", help = with_default(
+        "What starts a process on another host: it is given the host and a command line", RSH,
+    ))]
+    rsh: Option<String>,
+    #[arg(long, value_enum, help = with_default("How a tensor crosses", DEFAULTS.exchange.name()))]
+    exchange: Option<ExchangeArg>,
+    /// Samples per worker and step
+    #[arg(long, value_name = "B", default_value_t = DEFAULTS.batch)]
+    batch: usize,
+    /// How the servers update variables
+    #[arg(long, value_enum, default_value = DEFAULTS.optimizer.kind())]
+    optimizer: OptimizerArg,
+    /// Type of variables and activations; sums of bf16 are made in f32
+    #[arg(long, value_enum, default_value = DEFAULTS.dtype.name())]
+    dtype: FloatArg,
+    #[arg(long, value_name = "RATE", help = with_default(
+        "Learning rate",
+        format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate()),
+    ))]
+    lr: Option<f64>,
+    #[arg(long, value_name = "M", help = with_default(
+        "--optimizer momentum: from 0 to below 1", MOMENTUM,
+    ))]
+    momentum: Option<f64>,
+    /// Seed of first values and of the order of samples: equal seeds give equal bits
+    #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
+    seed: u64,
+    /// Threads of each process [default: the workers of a machine share its cores, a server has all]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Which kernels compute. `auto`: `onednn` where libdnnl.so.3 is installed, else `cpu`. `reference`: plain
+    /// loops, slow, to check against
+    #[arg(long, value_enum, default_value = DEFAULTS.kernels.name())]
+    kernels: KernelsArg,
+    /// Seconds within which the job ends when one of its processes dies or stops
+    #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.deadline_ms))]
+    deadline: f64,
+    /// Seconds that a step waits at most for processes that are alive
+    #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.step_deadline_ms))]
+    step_deadline: f64,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help = with_default(
+        "Most memory of each kind that a process gives to tensors whose size is known only when they exist: `512MiB`",
+        human_bytes(DEFAULTS.dynamic_bytes_max as u64),
+    ))]
+    dynamic_memory: Option<usize>,
+    /// Where the launcher listens for its processes; port 0: the system chooses [default: loopback, or this
+    /// machine's address towards the other hosts]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OptimizerArg {
+    Sgd,
+    Momentum,
+    #[value(name = "adagrad")]
+    AdaGrad,
+    Adam,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FloatArg {
+    F32,
+    F64,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum KernelsArg {
+    Auto,
+    Cpu,
+    #[value(name = "onednn")]
+    OneDnn,
+    Reference,
+}
+
+impl JobArgs {
+    pub(crate) fn strategy(&self) -> Strategy {
+        self.strategy.into()
+    }
+
+    /// How a tensor crosses.
+    pub(crate) fn exchange(&self) -> Exchange {
+        self.exchange.map_or(DEFAULTS.exchange, Exchange::from)
+    }
+
+    /// Refuses what was given and would change nothing.
+    fn check_used(&self) -> Result<(), ConfigError> {
+        let is_alone = self.strategy() == Strategy::Local;
+        let is_momentum = matches!(self.optimizer, OptimizerArg::Momentum);
+        let (verbs, arrival) = self.wire.clone().options();
+        for (option, given, is_used, used_by) in [
+            ("--momentum", self.momentum.is_some(), is_momentum, "--optimizer momentum"),
+            ("--transport", self.transport.is_some(), !is_alone, SEVERAL),
+            ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
+            ("--nic", verbs.nic.is_some(), !is_alone, SEVERAL),
+            ("--gid", verbs.gid.is_some(), !is_alone, SEVERAL),
+            ("--arrival", arrival.is_some(), !is_alone, SEVERAL),
+            ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
+            ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
+        ] {
+            if given && !is_used {
+                return Err(ConfigError::Unused { option, used_by });
+            }
+        }
+        Ok(())
+    }
+
+    /// The job, with `rate` where none is given.
+    pub(super) fn config(self, schedule: Schedule, rate: f64) -> Result<TrainConfig, ConfigError> {
+        self.check_used()?;
+        let (strategy, exchange) = (self.strategy(), self.exchange());
+        let hosts = match (self.placed, self.hosts) {
+            (Some(placed), _) => Some(placed),
+            (None, given) => given.map(|given| given.parse()).transpose()?,
+        };
+        let (verbs, arrival) = self.wire.options();
+        let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
+        let hosts = hosts.unwrap_or_default();
+        let mut config = TrainConfig {
+            model: self.model,
+            data,
+            strategy,
+            workers: self.workers.unwrap_or(DEFAULTS.workers),
+            servers: self.servers.unwrap_or(DEFAULTS.servers),
+            clients: self.clients.config()?,
+            transport: self.transport.map_or(DEFAULTS.transport, Transport::from),
+            verbs,
+            arrival,
+            hosts: match &self.rsh {
+                Some(rsh) => hosts.started_by(rsh)?,
+                None => hosts,
+            },
+            exchange,
+            batch: self.batch,
+            schedule,
+            optimizer: optimizer(self.optimizer, self.lr.unwrap_or(rate), self.momentum),
+            dtype: self.dtype.into(),
+            seed: self.seed,
+            threads: self.threads,
+            kernels: match self.kernels {
+                KernelsArg::Auto => Kernels::Auto,
+                KernelsArg::Cpu => Kernels::Cpu,
+                KernelsArg::OneDnn => Kernels::OneDnn,
+                KernelsArg::Reference => Kernels::Reference,
+            },
+            listen: self.listen,
+            // a negative or huge number saturates and is refused by the configuration's check
+            deadline_ms: (self.deadline * 1000.0) as u64,
+            step_deadline_ms: (self.step_deadline * 1000.0) as u64,
+            dynamic_bytes_max: self.dynamic_memory.unwrap_or(DEFAULTS.dynamic_bytes_max),
+            ..TrainConfig::default()
+        };
+        if config.hosts.any_remote() {
+            config.data = with_absolute_paths(&config.data);
+        }
+        Ok(config)
+    }
+}
+
+/// An optimizer with its usual parameters but for those that are given.
+fn optimizer(which: OptimizerArg, rate: f64, momentum: Option<f64>) -> Optimizer {
+    match which {
+        OptimizerArg::Sgd => Optimizer::sgd(rate),
+        OptimizerArg::Momentum => {
+            Optimizer::Momentum { rate, momentum: momentum.unwrap_or(MOMENTUM) }
+        }
+        OptimizerArg::AdaGrad => Optimizer::adagrad(rate),
+        OptimizerArg::Adam => Optimizer::adam(rate),
+    }
+}
+
+impl From<FloatArg> for FloatType {
+    fn from(given: FloatArg) -> FloatType {
+        match given {
+            FloatArg::F32 => FloatType::F32,
+            FloatArg::F64 => FloatType::F64,
+            FloatArg::Bf16 => FloatType::Bf16,
+        }
+    }
+}
+
+fn seconds(ms: u64) -> f64 {
+    // fits: shown to a person
+    ms as f64 / 1000.0
+}
+
+/// Data whose files are named from the root: processes of other hosts are in another folder.
+fn with_absolute_paths(data: &str) -> String {
+    let full = |path: &str| match absolute(path) {
+        Ok(path) => path.display().to_string(),
+        // whoever opens it says what is wrong
+        Err(_) => path.to_string(),
+    };
+    match data.split_once(':') {
+        Some((kind @ ("mnist" | "cifar10"), folder)) => format!("{kind}:{}", full(folder)),
+        Some(("text", files)) => {
+            let files: Vec<String> = files.split(',').map(full).collect();
+            format!("text:{}", files.join(","))
+        }
+        _ => data.to_string(),
+    }
+}
+
+/// Images that the program brings along.
+const DIGITS: SampleKind = SampleKind::Images { dims: [8, 8, 1], classes: 10 };
+
+/// The data that come with the program, where the model learns from them.
+pub(super) fn default_data(model: &str) -> &'static str {
+    match tensorwire_zoo::model(model) {
+        Ok(model) if model.check(&DIGITS.describe()).is_err() => "synthetic",
+        _ => "digits",
+    }
+}

@@ -1,0 +1,126 @@
+//! The command line of `tensorwire train`.
+
+use std::path::{PathBuf, absolute};
+
+use clap::Args;
+use tensorwire_train::{ConfigError, Schedule, StoreConfig, TraceConfig, TrainConfig};
+
+use super::{DEFAULTS, JobArgs, with_default};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tensorwire train                             2 workers, 2 servers, the digits, shared memory
+  tensorwire train --transport tcp             the same bits over TCP
+  tensorwire train --strategy local            the same bits in one process
+  tensorwire train --strategy dist-sgd         the same bits over a key-value store
+  tensorwire train --strategy dist-asgd --max-delay 4
+  tensorwire train --strategy allreduce        the same bits without servers
+  tensorwire train --strategy mpi-sgd --workers 4 --clients 2
+  tensorwire train --strategy mpi-esgd --workers 4 --clients 2 --interval 64
+  tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
+  tensorwire train --save w.safetensors --metrics m.jsonl --json
+  tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
+  tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
+  mpirun -np 4 tensorwire train                with processes that mpirun started (see `launch --help`)
+  tensorwire train --hosts @FILE --workers 8 --servers 4 --transport verbs
+
+Several machines: --hosts names them. The processes go to the hosts round-robin, workers first, then
+servers: with --hosts a,b:2 and 3 workers and 2 servers, a gets worker 0 and server 0, b the others, for a
+host with :2 takes two in its turn. The first line about the hosts says who runs where. This machine (its
+name, one of its addresses, localhost) starts its processes itself; on every other host they are started by
+`RSH HOST COMMAND`, where --rsh is RSH, and must find this program at the same path, as well as what
+--data and --load name. Nothing is copied there. The job's secret goes through standard input.
+  --listen      where the other hosts call this one; without it, this machine's address towards the first
+  --transport   auto: shm where all processes are on one host; on several, verbs if every host can, else tcp,
+                with a warning that says which host cannot, why, and the fix. verbs: that or nothing.
+
+A line of --metrics holds step, epoch, loss, samples_per_second (so far), and how the workers waited for
+tensors in that step, summed over them: polls (times a tensor was asked for), poll_misses (it was not
+there yet), waits (times a worker blocked), poll_us and wait_us (microseconds lost in missed polls and
+in waits). The summary, which is also what --json prints, has these figures over all steps.
+
+Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as a process that died.
+TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
+
+#[derive(Args, Debug)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    #[arg(long, value_name = "E", help = with_default("Passes over the data", Schedule::EPOCHS))]
+    epochs: Option<u64>,
+    /// Steps, instead of epochs
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Let each worker train at its own pace: servers apply a gradient when it comes. Results depend on who
+    /// was first; not with --trace
+    #[arg(long = "async")]
+    asynchronous: bool,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Start from the weights in this safetensors file
+    #[arg(long, value_name = "FILE")]
+    load: Option<PathBuf>,
+    /// Write the trained weights to this safetensors file, whole or not at all
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write one line of JSON a step to this file, and a summary as its last line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// Write what every process did in the first steps, and when, to this file; ui.perfetto.dev and
+    /// chrome://tracing open it
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// How many steps to trace, from the first on; later ones cost nothing
+    #[arg(long, value_name = "N", default_value_t = TraceConfig::STEPS, requires = "trace")]
+    trace_steps: u64,
+    /// End with one line of JSON on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Start the job's processes here, whatever mpirun, srun or torchrun has set in the environment
+    #[arg(long)]
+    pub(crate) no_detect: bool,
+}
+
+/// What only a key-value store can do.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreArgs {
+    /// dist-asgd, mpi-asgd: the fastest worker (or client) is at most so many steps ahead of the slowest [default:
+    /// any number]
+    #[arg(long, value_name = "STEPS")]
+    max_delay: Option<u64>,
+    /// dist-sgd, dist-asgd: if a worker dies, the others go on
+    #[arg(long)]
+    elastic: bool,
+    /// dist-sgd, dist-asgd: servers write snapshots to PATH.serverN.safetensors; if one dies, a new process
+    /// goes on from there, and the workers bring it up to date
+    #[arg(long, value_name = "PATH")]
+    checkpoint: Option<PathBuf>,
+    /// Steps between two snapshots; workers keep what they pushed since the last
+    #[arg(long, value_name = "STEPS", default_value_t = DEFAULTS.store.checkpoint_every,
+          requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: u64,
+}
+
+impl TrainArgs {
+    pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
+        let schedule = match self.steps {
+            Some(steps) => Schedule::Steps(steps),
+            None => Schedule::Epochs(self.epochs.unwrap_or(Schedule::EPOCHS)),
+        };
+        let steps = self.trace_steps;
+        let trace = self.trace.map(|path| TraceConfig { path, steps });
+        let config = self.job.config(schedule, DEFAULTS.optimizer.rate())?;
+        let any_remote = config.hosts.any_remote();
+        // as for the data
+        let from_root = |path: PathBuf| match any_remote {
+            true => absolute(&path).unwrap_or(path),
+            false => path,
+        };
+        let load = self.load.map(from_root);
+        let StoreArgs { max_delay, elastic, checkpoint, checkpoint_every } = self.store;
+        let checkpoint = checkpoint.map(from_root);
+        let store = StoreConfig { max_delay, elastic, checkpoint, checkpoint_every };
+        let (save, asynchronous) = (self.save, self.asynchronous);
+        Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
+    }
+}

@@ -1,0 +1,132 @@
+//! What is said before a job begins: what was chosen, and why.
+
+use tensorwire_base::human_bytes;
+use tensorwire_launch::{Placement, Transport};
+use tensorwire_nn::Program;
+use tensorwire_train::{Averaging, Exchange, Prepared, Strategy, TrainConfig};
+
+use crate::output::note;
+use crate::table::partition_table;
+
+/// How many samples there are, as it is shown.
+struct Samples(Option<usize>);
+
+impl std::fmt::Display for Samples {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(count) => write!(f, "{count}"),
+            None => f.write_str("endless"),
+        }
+    }
+}
+
+/// Says once what was chosen, and why.
+pub(super) fn announce(prepared: &Prepared) {
+    let Prepared { config, plan, data, program, .. } = prepared;
+    let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
+    note(format_args!(
+        "{}: {} variables, {} parameters, {}; {}: {} train and {} test samples",
+        config.model,
+        program.variables.len(),
+        prepared.parameters(),
+        human_bytes(bytes as u64),
+        data.train.name(),
+        Samples(data.train.samples()),
+        data.test.as_ref().map_or(0, |test| test.test_samples()),
+    ));
+    if let Some(said) = data.train.note() {
+        note(said);
+    }
+    note(format_args!("kernels: {}", prepared.kernels()));
+    if config.strategy == Strategy::Local {
+        let replicas = if config.workers == 1 { "replica" } else { "replicas" };
+        note(format_args!("local: {} {replicas} in one process, nothing crosses", config.workers));
+        return;
+    }
+    let (hosts, roles) = (&config.hosts, &prepared.roles());
+    if hosts.any_remote() {
+        note(format_args!("hosts: {}", Placement { hosts, roles }));
+    }
+    let transport = match (config.transport, config.settled_transport()) {
+        _ if config.exchange == Exchange::Zmq => "tcp (ZeroMQ)",
+        _ if config.exchange.is_over_tcp() => "tcp (gRPC)",
+        (Transport::Auto, Some(_)) if hosts.any_remote() => {
+            "shm (auto: all processes are on one host)"
+        }
+        (Transport::Auto, Some(_)) => "shm (auto: all processes are on this host)",
+        (Transport::Auto, None) => "auto (several hosts: verbs if every one can, else tcp)",
+        (given, _) => given.name(),
+    };
+    if config.topology().has_store() {
+        return announce_store(prepared, transport);
+    }
+    if config.topology().is_replicated() {
+        return note(announcement_of_group(prepared, transport));
+    }
+    let traffic = plan.traffic(Program::TRAIN);
+    let written = if config.exchange.is_by_message() { "in messages" } else { "written" };
+    let asynchronous = if config.asynchronous { " (async: each at its own pace)" } else { "" };
+    note(format_args!(
+        "ps: {} workers{asynchronous}, {} servers; transport {transport}; per step {} by reference, {} {written}, {} sends",
+        config.workers,
+        config.servers,
+        human_bytes(traffic.by_reference),
+        human_bytes(traffic.written),
+        traffic.sends,
+    ));
+}
+
+/// Says what workers without servers all-reduce in a step.
+fn announcement_of_group(prepared: &Prepared, transport: &str) -> String {
+    let Prepared { config, program, .. } = prepared;
+    let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
+    format!(
+        "{}: {} workers with weights of their own; transport {transport}; per step {} all-reduced{}",
+        config.strategy.name(),
+        config.workers,
+        // fits: sizes in memory
+        human_bytes(bytes as u64),
+        if config.clients.deterministic { ", in the order of ranks" } else { "" },
+    )
+}
+
+/// Who pushes and pulls how much, and how often.
+fn traffic_of_store(config: &TrainConfig, bytes: u64) -> String {
+    let (workers, clients) = (config.workers, config.topology().groups);
+    let who = match clients == workers {
+        true => "worker".to_string(),
+        false => format!("client (of {} workers)", workers / clients.max(1)),
+    };
+    let size = human_bytes(bytes);
+    match config.topology().averaging {
+        None => format!("per step and {who} {size} pushed, {size} pulled"),
+        Some(Averaging { interval, alpha }) => {
+            let step = human_bytes(2 * bytes / interval);
+            format!(
+                "every {interval} steps per {who} {size} pushed, {size} pulled: {step} a step, a {interval}th of \
+                 dist-sgd's; alpha {alpha}"
+            )
+        }
+    }
+}
+
+/// Says what is in the store, and where.
+fn announce_store(prepared: &Prepared, transport: &str) {
+    let Prepared { config, program, .. } = prepared;
+    let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
+    // fits: sizes in memory
+    let traffic = traffic_of_store(config, bytes as u64);
+    let store = &config.store;
+    let checkpoint = store.checkpoint.as_ref().map(|path| {
+        format!("; snapshots every {} steps at {}", store.checkpoint_every, path.display())
+    });
+    note(format_args!(
+        "{}: {} workers, {} servers; transport {transport}; {traffic}{}{}",
+        config.strategy.name(),
+        config.workers,
+        config.servers,
+        if store.elastic { "; elastic" } else { "" },
+        checkpoint.unwrap_or_default(),
+    ));
+    note(partition_table(&prepared.store_table().unwrap_or_default()));
+}

@@ -1,0 +1,81 @@
+//! Shows a job while it runs: the bar, what happens to its processes, and a line of `--metrics` a step.
+
+use tensorwire_launch::Update;
+use tensorwire_train::{FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
+
+use crate::Failure;
+use crate::metrics::Metrics;
+use crate::progress::Bar;
+
+/// Shows what is said of a job.
+pub(super) struct Watcher {
+    bar: Bar,
+    roles: Vec<String>,
+    pub(super) steps: StepAggregator,
+    pub(super) metrics: Metrics,
+    /// The first line of metrics that could not be written.
+    pub(super) failure: Option<Failure>,
+}
+
+impl Watcher {
+    pub(super) fn new(prepared: &Prepared, metrics: Metrics) -> Watcher {
+        Watcher {
+            bar: Bar::new(prepared.steps(), prepared.steps_per_epoch()),
+            roles: prepared.roles(),
+            steps: StepAggregator::new(prepared),
+            metrics,
+            failure: None,
+        }
+    }
+
+    /// The first step of a process that trains alone begins.
+    pub(super) fn begin(&mut self) {
+        self.steps.begin();
+        self.bar.begin();
+    }
+
+    /// A process that trains alone did a step.
+    pub(super) fn all_did(&mut self, progress: &Progress) {
+        let step = self.steps.all_did(progress);
+        self.step_done(&step);
+    }
+
+    /// Nothing more will be said.
+    pub(super) fn end(&self) {
+        self.bar.clear();
+    }
+
+    pub(super) fn update(&mut self, update: TrainUpdate) {
+        self.steps.update(&update);
+        match update {
+            Update::Started { .. } | Update::Recorded { .. } | Update::Progress { .. } => {}
+            Update::Shrunk { rank, why, left } => {
+                let others =
+                    if left == 1 { "1 worker goes" } else { &format!("{left} workers go") };
+                let role = self.roles.get(rank.index()).map_or("worker", String::as_str);
+                self.bar.say(format_args!("{role} was lost: {why}; {others} on"));
+            }
+            Update::Replacing { server, rank, why, by } => self.bar.say(format_args!(
+                "server {server} (rank {rank}) was lost: {why}; rank {by} is to take its place"
+            )),
+            Update::Replaced { server, by } => self.bar.say(format_args!(
+                "rank {by} is server {server} now; the workers bring it up to date"
+            )),
+            Update::Listening { at } => {
+                self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
+            }
+            Update::Transport(choice) => self.bar.say(choice),
+            Update::Introduced => self.bar.begin(),
+        }
+        while let Some(step) = self.steps.take() {
+            self.step_done(&step);
+        }
+    }
+
+    fn step_done(&mut self, step: &FinishedStep) {
+        self.bar.step(step);
+        if let Err(failure) = self.metrics.line(step) {
+            self.failure.get_or_insert(failure);
+        }
+    }
+}

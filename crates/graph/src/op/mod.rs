@@ -1,0 +1,194 @@
+//! The operators: what a node computes. What is known of each is a row in `facts.rs`; shapes and gradients are
+//! tables over this enum (`pass/infer.rs`, `pass/gradient/table.rs`); arithmetic lives in the kernels room.
+
+mod custom;
+mod facts;
+mod parameters;
+
+use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+
+pub use custom::{Backward, CustomOp, CustomOperator, Refusal};
+pub use facts::{Arity, Family, Kind, OpFacts};
+pub use parameters::{Cell, Init, Reduction, Rule, Window, dropout_keeps};
+
+/// Identity of a crossing edge, the same in the sender's and in the receiver's partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EdgeId(pub u32);
+
+impl EdgeId {
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a node computes. Dimensions are written outermost first; `f` is f32 or f64, the same for all
+/// floating operands of one node.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// Fed by the caller before each run. → the fed tensor.
+    Input { fact: Fact },
+    /// State that outlives a run. → its present value.
+    Variable { spec: TensorSpec, init: Init },
+    /// → a tensor of `spec` with every element `value`.
+    Fill { value: f64, spec: TensorSpec },
+    /// (a, b) → a·b, two matrices, each transposed first where its flag says so.
+    MatMul { transpose_a: bool, transpose_b: bool },
+    /// (x: f[…,n], b: f[n]) → x + b on every row, a row being what lies along the last dimension.
+    BiasAdd,
+    /// (x: f[…,n]) → f[n], the sum over rows, added in row order.
+    SumRows,
+    /// (x) → max(x, 0).
+    Relu,
+    /// (dy, y) → dy where y > 0, else 0; y is the output of [`Op::Relu`].
+    ReluGrad,
+    /// (x) → 1/(1 + e⁻ˣ).
+    Sigmoid,
+    /// (dy, y) → dy·y·(1−y); y is the output of [`Op::Sigmoid`].
+    SigmoidGrad,
+    /// (x) → tanh x.
+    Tanh,
+    /// (dy, y) → dy·(1−y²); y is the output of [`Op::Tanh`].
+    TanhGrad,
+    /// (a, b) → a + b, same shape.
+    Add,
+    /// (a, b) → a − b, same shape.
+    Sub,
+    /// (a, b) → a·b by elements, same shape.
+    Mul,
+    /// (a, b) → a/b by elements, same shape.
+    Div,
+    /// (x) → x·by.
+    Scale { by: f64 },
+    /// (x, s: f[]) → x·s.
+    ScaleBy,
+    /// (logits: f[b,c], labels: i32[b]) → (loss: f[], dlogits: f[b,c]).
+    /// loss = mean over the rows of −log softmax(logits)[label]; dlogits is its gradient. A label of
+    /// −1 is padding: its row counts for nothing. Any other label outside 0..c is an error.
+    SoftmaxCrossEntropy,
+    /// (logits: f[b,c], labels: i32[b]) → i64[], how many rows have their largest logit (the first
+    /// of equals) at their label. A label of −1 never counts.
+    CountCorrect,
+    /// (x: f[...], at least one element) → f[], the largest element. Xue et al. §5.1's consumer.
+    ReduceMax,
+    /// (x: f[…]) → x without dimension `axis`, which is reduced in its order. A mean or a maximum of no
+    /// elements is an error.
+    Reduce { by: Reduction, axis: usize },
+    /// (dy, x, y) → dx; y is the output of [`Op::Reduce`] for x.
+    ReduceGrad { by: Reduction, axis: usize },
+    /// (x: f[…,n]) → softmax along the last dimension.
+    Softmax,
+    /// (dy, y) → dx = y∘(dy − Σ dy∘y), the sum along the last dimension; y is the output of
+    /// [`Op::Softmax`].
+    SoftmaxGrad,
+    /// (x: f[…]) → the same numbers, rounded to nearest, as another floating type.
+    Cast { to: DType },
+    /// (x: f[…], step: i64[]) → x/(1−rate) where an element is kept, else 0: Srivastava et al. 2014, scaled
+    /// in training. Element e is kept if [`dropout_keeps`] says so for `key`, the step and e; so the
+    /// same operator is its own gradient.
+    Dropout { rate: f64, key: u64 },
+    /// (x₀, x₁, …) → the inputs one behind the other along `axis`.
+    Concat { axis: usize },
+    /// (x) → elements `start..start + length` along `axis`.
+    Slice { axis: usize, start: usize, length: usize },
+    /// (x) → x with `before` and `after` zeros along `axis`.
+    Pad { axis: usize, before: usize, after: usize },
+    /// (x) → y whose dimension d is x's dimension `permutation[d]`.
+    Transpose { permutation: Vec<usize> },
+    /// (table: f[v,d], indices: i32[k]) → f[k,d], the rows that are named. An index outside 0..v is an
+    /// error. The gradient of a variable is rows and indices, see [`Op::ApplyRows`].
+    Gather,
+    /// (rows: f[k,d], indices: i32[k], like: f[v,d]) → f[v,d], zeros with each row added at its index, in
+    /// order. Of `like` the shape alone counts.
+    ScatterRows,
+    /// (x: f[n,h,w,c], w: f[o,c/groups,kh,kw]) → f[n,oh,ow,o]. Input channels and output channels are cut
+    /// into `groups`, each computed by itself.
+    Conv2d { window: Window, groups: usize },
+    /// (dy: f[n,oh,ow,o], w) → dx: f[n,h,w,c] with `size` = [h, w].
+    Conv2dGradInput { window: Window, groups: usize, size: [usize; 2] },
+    /// (dy: f[n,oh,ow,o], x: f[n,h,w,c]) → dw: f[o,c/groups,kh,kw].
+    Conv2dGradWeight { window: Window, groups: usize },
+    /// (x: f[n,h,w,c]) → (the largest of each window: f[n,oh,ow,c], where it was: u8[n,oh,ow,c]). A place is
+    /// row·kernel width + column in the window, the first of equals. Padding is never the largest.
+    MaxPool { window: Window },
+    /// (dy, places) → dx: f[n,h,w,c] with `size` = [h, w].
+    MaxPoolGrad { window: Window, size: [usize; 2] },
+    /// (x: f[n,h,w,c]) → f[n,oh,ow,c], the mean of what lies in each window and is no padding.
+    AvgPool { window: Window },
+    /// (dy) → dx: f[n,h,w,c] with `size` = [h, w].
+    AvgPoolGrad { window: Window, size: [usize; 2] },
+    /// (x: f[…,c], [scale: f[c],] shift: f[c]) → (y, mean: f[c], variance: f[c]) over all dimensions but the
+    /// last; y = (x − mean)/√(variance + epsilon)·scale + shift, the variance biased (Ioffe and Szegedy
+    /// 2015, algorithm 1). Without `scaled` there is no scale.
+    BatchNorm { epsilon: f64, scaled: bool },
+    /// (dy, x, mean, variance, [scale]) → (dx, [dscale,] dshift).
+    BatchNormGrad { epsilon: f64, scaled: bool },
+    /// (x: f[…,c], [scale,] shift, mean, variance) → y as [`Op::BatchNorm`]'s, with a mean and a variance that
+    /// are given: f[c] each.
+    Normalize { epsilon: f64, scaled: bool },
+    /// (x: f[…,c]) → y = x·(bias + alpha·Σ x²)^−beta, the sum over the `size` channels around each, as far as
+    /// there are such: Krizhevsky et al. 2012, §3.3. `size` is odd.
+    LocalResponseNorm { size: usize, alpha: f64, beta: f64, bias: f64 },
+    /// (dy, x, y) → dx; y is the output of [`Op::LocalResponseNorm`] for x.
+    LocalResponseNormGrad { size: usize, alpha: f64, beta: f64, bias: f64 },
+    /// Sequences of any lengths without padding. Those of a batch of b are sorted, longest first, and stored
+    /// step by step: `active: i32[t]` says how many are not over at each step, and row order is step 0's
+    /// rows, then step 1's, …: `total` = Σ active.
+    ///
+    /// (one product for each gate: f[total,h]; one recurrent matrix for each gate: f[h,h]; the states before
+    /// the first step: f[b,h] each; active: i32[t]) → (y: f[total,h], h after each step; each state behind
+    /// its sequence's last step: f[b,h]; what the gradient needs: f[total, `cell.saved()`·h]).
+    Recurrent { cell: Cell },
+    /// ([dy if `sequence`,] [d(final state s) where `finals[s]`,] recurrent matrices, first states, active, y,
+    /// saved) → (d(product) of each gate, d(recurrent matrix) of each gate, d(first state) of each state).
+    RecurrentGrad { cell: Cell, sequence: bool, finals: [bool; 2] },
+    /// (x) → the same elements as `to`, no byte moved: the output shares the input's memory. At most
+    /// one dimension of `to` is dynamic: it takes what the others leave.
+    Reshape { to: Vec<Dim> },
+    /// (variable, its slots, gradient of rank 0, …, of rank W−1) → nothing. Changes them in place as the
+    /// rule says with g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once.
+    Apply { rule: Rule },
+    /// (variable: f[v,d], its slots, indices: i32[k] and rows: f[k,d] of rank 0, …, of rank W−1) → nothing. As
+    /// [`Op::Apply`], with the gradient given by its rows: a rank's rows of one index are added in their
+    /// order, then the ranks' in theirs. Rows that no index names stay as they are, their slots too.
+    ApplyRows { rule: Rule },
+    /// (variable, value of rank 0, …, of rank W−1) → nothing. v ← v + rate·(mean of the values − v), in place:
+    /// a moving average.
+    ApplyAverage { rate: f64 },
+    /// (x: f[…] of known size) → the mean of what the members of a group of processes give, each in its own
+    /// part; over x's bytes where nobody else uses them. `vector` is the same number at all of them.
+    AllReduce { vector: u32 },
+    /// (x) at a group's first member, () at the others → the first one's x. `vector` as above.
+    Broadcast { vector: u32, spec: TensorSpec },
+    /// Computes nothing; gives other nodes something to wait for.
+    NoOp,
+    /// (x) → nothing. Writes x into the receiver's buffer of `edge`. Put in by the partitioner.
+    Send { edge: EdgeId },
+    /// → the tensor that [`Op::Send`] of the same edge wrote. Put in by the partitioner.
+    Recv { edge: EdgeId, fact: Fact },
+    /// (x) → nothing. Tells the receiver what x is and where it lies, and keeps it there until the
+    /// receiver has read it (Xue et al. §3.3). Put in by the partitioner where a dimension is dynamic.
+    SendDynamic { edge: EdgeId },
+    /// → the tensor that [`Op::SendDynamic`] of the same edge announced, read into fresh memory.
+    RecvDynamic { edge: EdgeId, fact: Fact },
+    /// What a user brought: shapes, gradient and arithmetic are its own.
+    Custom(CustomOp),
+}
+
+impl Op {
+    /// The vector that it reduces or broadcasts together with other processes.
+    pub fn vector(&self) -> Option<u32> {
+        match self {
+            Op::AllReduce { vector } | Op::Broadcast { vector, .. } => Some(*vector),
+            _ => None,
+        }
+    }
+
+    /// The edge that it sends to or receives from.
+    pub fn edge(&self) -> Option<EdgeId> {
+        match self {
+            Op::Send { edge } | Op::SendDynamic { edge } => Some(*edge),
+            Op::Recv { edge, .. } | Op::RecvDynamic { edge, .. } => Some(*edge),
+            _ => None,
+        }
+    }
+}

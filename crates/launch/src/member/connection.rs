@@ -1,0 +1,176 @@
+//! The control connection at a member's end: it calls the launcher and proves itself; one thread tells the launcher
+//! that this process is alive, another hears what it says and sees when it is gone.
+
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tensorwire_base::{Deadline, Incarnation, Rank};
+use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
+use tensorwire_fabric::{Endpoint, Member as Identity, PeerAddress};
+
+use super::{Ending, Introduction, JoinError};
+use crate::assignment::JobIdentity;
+use crate::control::{FromMember, ToMember, read_frame, write_frame};
+use crate::store_job::{ControlEvents, StoreEvent};
+
+/// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
+/// strangers. Nobody listening means that it is gone.
+pub(super) fn dial(
+    identity: &JobIdentity,
+    rank: Rank,
+    at: std::net::SocketAddr,
+    deadline: Deadline,
+) -> Result<TcpStream, JoinError> {
+    let me = identity.member(rank);
+    let launcher = Identity { rank: Rank(u32::MAX), incarnation: identity.launcher };
+    let job = &identity.credentials;
+    loop {
+        let patience = deadline.remaining().max(Duration::from_millis(1));
+        let error = match TcpStream::connect_timeout(&at, patience) {
+            Err(source) => JoinError::Unreachable { at, source },
+            Ok(mut stream) => {
+                let purpose = Purpose::Rendezvous;
+                match handshake::dial(&mut stream, job, me, Some(launcher), purpose, deadline) {
+                    Ok(_) => return Ok(stream),
+                    Err(source) => JoinError::Handshake { at, source },
+                }
+            }
+        };
+        let last = match &error {
+            JoinError::Handshake { source, .. } => {
+                matches!(source, HandshakeError::Rejected(_) | HandshakeError::Refused(_))
+            }
+            // it listened before it started this process, so it is gone
+            JoinError::Unreachable { source, .. } => {
+                source.kind() == std::io::ErrorKind::ConnectionRefused
+            }
+            _ => true,
+        };
+        if last || deadline.passed() {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Ten heartbeats in the time that the launcher waits for one.
+pub(super) fn spawn_heartbeat(
+    control: Arc<Mutex<TcpStream>>,
+    step: Arc<AtomicU64>,
+    liveness: Duration,
+) -> std::io::Result<()> {
+    let beat = move || {
+        loop {
+            std::thread::sleep(liveness / 10);
+            let message = FromMember::Heartbeat { step: step.load(Ordering::Relaxed) };
+            let Ok(mut stream) = control.lock() else {
+                return;
+            };
+            // a lost launcher is noticed by the watching thread
+            if write_frame(&mut *stream, &message).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("heartbeat".into()).spawn(beat).map(drop)
+}
+
+/// Who wants to know what the launcher says.
+pub(super) struct ControlReader {
+    pub(super) tell: Sender<Introduction>,
+    pub(super) control_events: Arc<ControlEvents>,
+}
+
+impl ControlReader {
+    /// Passes one word on; why the member must end, if it says so.
+    fn hear(&self, message: ToMember) -> Option<Ending> {
+        match message {
+            // nobody asks any more once the member runs
+            ToMember::Transport(transport) => {
+                drop(self.tell.send(Introduction::Transport(transport)))
+            }
+            ToMember::Peers { endpoints } => drop(self.tell.send(Introduction::Peers(endpoints))),
+            ToMember::Heartbeat => {}
+            ToMember::Released { number } => self.control_events.put_released(number),
+            ToMember::World { epoch, alive } => self.control_events.put_world(epoch, alive),
+            ToMember::ServerReplaced { server, was, rank, incarnation, endpoint } => {
+                let Ok(endpoint) = endpoint.parse::<Endpoint>() else {
+                    let reason = format!("the launcher named {endpoint:?}, which is no endpoint");
+                    return Some(Ending::Orphaned { reason });
+                };
+                let (rank, incarnation) = (Rank(rank), Incarnation(incarnation));
+                let (was, peer) = (Rank(was), PeerAddress { rank, incarnation, endpoint });
+                self.control_events.put(StoreEvent::ServerReplaced { server, was, peer });
+            }
+            ToMember::Stop { reason } => return Some(Ending::Told { reason }),
+        }
+        None
+    }
+}
+
+/// Reads what the launcher says; its silence or end is the end of this member. Silence is two time-outs
+/// in a row: after the whole job was suspended and continued, the first one means nothing.
+pub(super) fn spawn_watch(
+    mut reader: TcpStream,
+    reader_state: ControlReader,
+    on_ending: impl FnOnce(Ending) + Send + 'static,
+) -> std::io::Result<()> {
+    let watch = move || {
+        let mut silences = 0;
+        let ending = loop {
+            let gone = |reason: String| Ending::Orphaned { reason };
+            match reader.peek(&mut [0]) {
+                Ok(0) => break gone("the launcher hung up".to_string()),
+                Ok(_) => silences = 0,
+                // a read with a time-out is not restarted after the process was stopped
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) if is_timeout(&error) && silences == 0 => {
+                    silences += 1;
+                    continue;
+                }
+                Err(error) if is_timeout(&error) => {
+                    break gone("nothing was heard of the launcher for too long".to_string());
+                }
+                Err(error) => break gone(format!("the launcher is gone ({error})")),
+            }
+            match read_frame::<ToMember>(&mut reader) {
+                Ok(message) => {
+                    if let Some(ending) = reader_state.hear(message) {
+                        break ending;
+                    }
+                }
+                Err(error) => break gone(format!("the launcher is gone ({error})")),
+            }
+        };
+        on_ending(ending);
+    };
+    std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
+}
+
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
+pub(super) fn tell(control: &Mutex<TcpStream>, message: &FromMember) -> std::io::Result<()> {
+    let mut stream = control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
+    write_frame(&mut *stream, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_whose_launcher_is_gone_gives_up_at_once() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        drop(listener);
+        let patience = Deadline::after(Duration::from_secs(60));
+        let error = dial(&JobIdentity::random(1), Rank(0), at, patience).unwrap_err();
+        assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
+        assert!(patience.remaining() > Duration::from_secs(30), "it went on calling");
+    }
+}

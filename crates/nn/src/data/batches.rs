@@ -1,0 +1,293 @@
+//! Which samples each worker sees in which step. A pure function of seed, step and worker: every
+//! process computes its own rows and nobody sends any. So where training stands in its data is a number, the step.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tensorwire_tensor::TensorSpec;
+
+use super::description::Description;
+use super::memory::{BatchMemory, Filled, HostBatch};
+use super::source::BatchSource;
+use crate::error::{Error, Result, said};
+
+/// Shuffled train batches without end. A step takes the next `workers × batch` samples of its
+/// epoch's order, worker `r` the rows `r × batch..(r + 1) × batch` of them: where samples are of one size two
+/// workers of batch 32 see together what one of batch 64 sees, in the same order.
+///
+/// May be sent to another thread, and holds but a share of the data and the order of one epoch.
+#[derive(Clone)]
+pub struct Batches {
+    source: Arc<dyn BatchSource>,
+    name: String,
+    description: Description,
+    workers: usize,
+    batch: usize,
+    seed: u64,
+    /// None: the data have no end.
+    steps_per_epoch: Option<u64>,
+    /// The epoch whose entries `order` has.
+    epoch: u64,
+    order: Vec<usize>,
+}
+
+impl Batches {
+    /// Batches of `batch` samples for each of `workers` workers. The samples of an epoch that do not
+    /// fill a whole step are left out; the next epoch's order leaves out others.
+    ///
+    /// # Errors
+    /// The data do not describe themselves, or a step has no samples or more than there are.
+    pub fn new(
+        source: Arc<dyn BatchSource>,
+        workers: usize,
+        batch: usize,
+        seed: u64,
+    ) -> Result<Batches> {
+        if workers == 0 || batch == 0 {
+            return Err(Error::NoBatch { workers, batch });
+        }
+        let (name, description) = (source.name(), source.describe());
+        description.check(&name)?;
+        let samples = source.samples_per_epoch(batch)?;
+        // cannot overflow: two factors below 2^64
+        let needed = workers as u128 * batch as u128;
+        if needed > samples as u128 {
+            return Err(Error::BatchTooLarge { workers, batch, needed, samples });
+        }
+        let endless = source.samples().is_none();
+        let steps_per_epoch = (!endless).then(|| (samples / (workers * batch)) as u64);
+        let mut batches = Batches {
+            source,
+            name,
+            description,
+            workers,
+            batch,
+            seed,
+            steps_per_epoch,
+            epoch: 0,
+            order: vec![],
+        };
+        batches.make_order(0)?;
+        Ok(batches)
+    }
+
+    /// Steps that one pass over the data takes, the same for every worker, at least 1; none where the data have no end.
+    pub fn steps_per_epoch(&self) -> Option<u64> {
+        self.steps_per_epoch
+    }
+
+    /// What is read.
+    pub fn source(&self) -> &Arc<dyn BatchSource> {
+        &self.source
+    }
+
+    /// The entries of the batch that `worker` sees in `step`, in order: numbers of samples, where the source says nothing
+    /// else.
+    ///
+    /// # Errors
+    /// When the source's order panics or is too short.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn entries(&mut self, step: u64, worker: usize) -> Result<Vec<usize>> {
+        assert!(worker < self.workers, "worker {worker} of {}", self.workers);
+        let Some(steps) = self.steps_per_epoch else {
+            // fits: nobody takes so many steps
+            let first = (step as usize * self.workers + worker) * self.batch;
+            return Ok((first..first + self.batch).collect());
+        };
+        let epoch = step / steps;
+        if epoch != self.epoch {
+            self.make_order(epoch)?;
+        }
+        // fits: below the number of samples
+        let step = (step % steps) as usize;
+        let first = (step * self.workers + worker) * self.batch;
+        Ok(self.order[first..first + self.batch].to_vec())
+    }
+
+    /// Writes what `worker` sees in `step`, counted from 0.
+    ///
+    /// # Errors
+    /// When the data cannot be had, or there is no memory for them.
+    ///
+    /// # Panics
+    /// If there is no such worker.
+    pub fn fill(
+        &mut self,
+        step: u64,
+        worker: usize,
+        memory: &mut dyn BatchMemory,
+    ) -> Result<Filled> {
+        let entries = self.entries(step, worker)?;
+        let described = (self.name.as_str(), &self.description);
+        fill(&*self.source, described, &entries, self.batch, memory)
+    }
+
+    /// As [`Batches::fill`], in memory of its own.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn batch(&mut self, step: u64, worker: usize) -> Result<HostBatch> {
+        let mut batch = HostBatch::new();
+        batch.filled = self.fill(step, worker, &mut batch)?;
+        Ok(batch)
+    }
+
+    fn make_order(&mut self, epoch: u64) -> Result<()> {
+        let Some(steps) = self.steps_per_epoch else { return Ok(()) };
+        let Batches { source, workers, batch, seed, .. } = self;
+        let order = || source.order(*workers, *batch, *seed, epoch);
+        let order = guarded(&self.name, "order", order)?;
+        // fits: steps of samples in memory
+        let needed = steps as usize * self.workers * self.batch;
+        if order.len() < needed {
+            let reason = format!("order() gives {} entries, an epoch has {needed}", order.len());
+            return Err(Error::Batch { data: self.name.clone(), reason });
+        }
+        (self.order, self.epoch) = (order, epoch);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Batches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Batches { name, workers, batch, seed, steps_per_epoch, epoch, .. } = self;
+        f.debug_struct("Batches")
+            .field("data", name)
+            .field("workers", workers)
+            .field("batch", batch)
+            .field("seed", seed)
+            .field("steps_per_epoch", steps_per_epoch)
+            .field("epoch", epoch)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Batches that hold every test sample once, always in the same order.
+#[derive(Clone)]
+pub struct TestBatches {
+    source: Arc<dyn BatchSource>,
+    name: String,
+    description: Description,
+    batch: usize,
+    order: Vec<Vec<usize>>,
+}
+
+impl TestBatches {
+    /// Batches of at most `batch` samples; the last, and others if the source says so, have fewer.
+    ///
+    /// # Errors
+    /// The data do not describe themselves, or a batch has no samples.
+    pub fn new(source: Arc<dyn BatchSource>, batch: usize) -> Result<TestBatches> {
+        if batch == 0 {
+            return Err(Error::NoBatch { workers: 1, batch });
+        }
+        let (name, description) = (source.name(), source.describe());
+        description.check(&name)?;
+        let order = guarded(&name, "test_order", || source.test_order(batch))?;
+        Ok(TestBatches { source, name, description, batch, order })
+    }
+
+    /// How many batches there are.
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// True if there is no batch.
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Writes batch `index`; one of no samples where there is none.
+    ///
+    /// # Errors
+    /// When the data cannot be had, or there is no memory for them.
+    pub fn fill(&self, index: usize, memory: &mut dyn BatchMemory) -> Result<Filled> {
+        let entries = self.order.get(index).map_or(&[] as &[usize], Vec::as_slice);
+        let described = (self.name.as_str(), &self.description);
+        fill(&*self.source, described, entries, self.batch, memory)
+    }
+
+    /// As [`TestBatches::fill`], in memory of its own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn batch(&self, index: usize) -> Result<HostBatch> {
+        let mut batch = HostBatch::new();
+        batch.filled = self.fill(index, &mut batch)?;
+        Ok(batch)
+    }
+}
+
+impl std::fmt::Debug for TestBatches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TestBatches { name, batch, order, .. } = self;
+        let batches = order.len();
+        f.debug_struct("TestBatches")
+            .field("data", name)
+            .field("batch", batch)
+            .field("batches", &batches)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Has a batch written, and checks that it is what the source describes.
+fn fill(
+    source: &dyn BatchSource,
+    (name, description): (&str, &Description),
+    entries: &[usize],
+    batch: usize,
+    memory: &mut dyn BatchMemory,
+) -> Result<Filled> {
+    let refused = |reason: String| Error::Batch { data: name.to_string(), reason };
+    let mut described = Described { description, batch, memory, claimed: false, refused: None };
+    let filled = guarded(name, "fill", || source.fill(entries, batch, &mut described))?;
+    if let Some(reason) = described.refused.take() {
+        return Err(refused(reason));
+    }
+    let (filled, claimed) = (filled?, described.claimed);
+    if !claimed {
+        return Err(refused("fill() claimed no memory".to_string()));
+    }
+    if filled.samples > batch {
+        return Err(refused(format!("fill() wrote {} samples of {batch}", filled.samples)));
+    }
+    Ok(filled)
+}
+
+/// Memory that takes what a description says and nothing else.
+struct Described<'a> {
+    description: &'a Description,
+    batch: usize,
+    memory: &'a mut dyn BatchMemory,
+    claimed: bool,
+    /// What was claimed and is not described.
+    refused: Option<String>,
+}
+
+impl BatchMemory for Described<'_> {
+    fn claim<'a>(&'a mut self, wanted: &[(&str, TensorSpec)]) -> Result<Vec<&'a mut [u8]>> {
+        match self.description.check_batch(wanted, self.batch) {
+            Ok(()) => {
+                self.claimed = true;
+                self.memory.claim(wanted)
+            }
+            Err(reason) => {
+                self.refused = Some(reason.clone());
+                Err(Error::other(reason))
+            }
+        }
+    }
+}
+
+/// What a source says, or that it panicked.
+fn guarded<T>(name: &str, method: &str, ask: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(ask)).map_err(|panic| {
+        let reason = format!("{method}() panicked: {}", said(&*panic));
+        Error::Batch { data: name.to_string(), reason }
+    })
+}

@@ -1,0 +1,307 @@
+//! What users implement to bring their data: [`Dataset`], and [`Stream`] where there is no end of them. Samples are of one
+//! fixed size; order, batches and shares of workers are made here.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tensorwire_tensor::Element;
+
+use super::description::{Description, Extent, Feature, Values};
+use super::memory::{BatchMemory, Filled, elements, spec};
+use super::source::BatchSource;
+use crate::PADDING_LABEL;
+use crate::error::{Error, Result, said};
+
+/// Samples of one fixed size, in any order.
+///
+/// Every worker has the whole data set and reads its share of each step's samples, in an order that depends on seed and
+/// epoch alone. Batches are made on a thread of their own, one step ahead.
+///
+/// ```
+/// use tensorwire_nn::{Dataset, Description, DType, Result, Sample};
+///
+/// /// Points of the plane, and whether they lie in the unit circle.
+/// struct Points(Vec<[f32; 2]>);
+///
+/// impl Dataset for Points {
+///     fn describe(&self) -> Description {
+///         Description::new().input("input", DType::F32, &[2]).labels("labels", 2)
+///     }
+///
+///     fn len(&self) -> usize {
+///         self.0.len()
+///     }
+///
+///     fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+///         let [x, y] = self.0[index];
+///         sample.set("input", &[x, y])?;
+///         sample.set_label("labels", i32::from(x * x + y * y < 1.0))
+///     }
+/// }
+/// ```
+pub trait Dataset: Send + Sync {
+    /// What people call it; the type's name if nothing else is said.
+    fn name(&self) -> String {
+        short_type_name::<Self>().to_string()
+    }
+
+    /// The tensors of a sample, always the same.
+    fn describe(&self) -> Description;
+
+    /// How many samples there are.
+    fn len(&self) -> usize;
+
+    /// True if there is no sample.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes sample `index`, below [`Dataset::len`]: each of its tensors, whole. Called from several threads; the same
+    /// index must always give the same sample.
+    ///
+    /// # Errors
+    /// When the sample cannot be had. The job ends, and names the sample. So it does after a panic.
+    fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
+}
+
+/// Samples of one fixed size without end, read in order: generated ones, or more than an epoch of which nobody waits for.
+///
+/// Step s of W workers of batch B has samples s·W·B to (s+1)·W·B, worker by worker, so that a job that goes on at a step
+/// goes on at the same samples.
+pub trait Stream: Send + Sync {
+    /// What people call it; the type's name if nothing else is said.
+    fn name(&self) -> String {
+        short_type_name::<Self>().to_string()
+    }
+
+    /// The tensors of a sample, always the same.
+    fn describe(&self) -> Description;
+
+    /// Writes sample `index`, any number, as [`Dataset::get`] does.
+    ///
+    /// # Errors
+    /// As there.
+    fn get(&self, index: u64, sample: &mut Sample<'_>) -> Result<()>;
+}
+
+/// The name of a type without its path and its parameters.
+pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
+    let name = std::any::type_name::<T>();
+    let name = name.split('<').next().unwrap_or(name);
+    name.rsplit("::").next().unwrap_or(name)
+}
+
+/// The tensors of one sample, to be written. They hold whatever was there before.
+pub struct Sample<'a> {
+    features: &'a [Feature],
+    rows: Vec<&'a mut [u8]>,
+    /// Which of them were asked for.
+    written: Vec<bool>,
+}
+
+impl Sample<'_> {
+    /// The elements of tensor `name`, to be written: as many as its dimensions say, row by row.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or its elements are of another type.
+    pub fn values<T: Element>(&mut self, name: &str) -> Result<&mut [T]> {
+        let Some(at) = self.features.iter().position(|feature| feature.name == name) else {
+            let known: Vec<String> = self.features.iter().map(Feature::to_string).collect();
+            return Err(Error::other(format!("there is no '{name}' in {}", known.join(", "))));
+        };
+        self.written[at] = true;
+        elements(name, self.features[at].dtype, self.rows[at])
+    }
+
+    /// Writes tensor `name`.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or it has another number of elements or another type.
+    pub fn set<T: Element>(&mut self, name: &str, values: &[T]) -> Result<()> {
+        let into = self.values::<T>(name)?;
+        let (wanted, found) = (into.len(), values.len());
+        if wanted != found {
+            return Err(Error::other(format!(
+                "'{name}' has {wanted} elements, {found} were given"
+            )));
+        }
+        into.copy_from_slice(values);
+        Ok(())
+    }
+
+    /// Writes the only element of tensor `name`, an i32.
+    ///
+    /// # Errors
+    /// As [`Sample::set`].
+    pub fn set_label(&mut self, name: &str, label: i32) -> Result<()> {
+        self.set(name, &[label])
+    }
+
+    /// Checks what was written.
+    fn check(&self) -> Result<(), String> {
+        for ((feature, row), written) in self.features.iter().zip(&self.rows).zip(&self.written) {
+            let name = &feature.name;
+            if !written {
+                return Err(format!("'{name}' was not written; get() must write every tensor"));
+            }
+            let Some(bound) = feature.values.bound() else { continue };
+            // i32, of which the description was checked
+            let values = row.as_chunks::<4>().0.iter().map(|bytes| i32::from_ne_bytes(*bytes));
+            let is_inside = |value: &i32| usize::try_from(*value).is_ok_and(|v| v < bound);
+            if let Some(value) = values.into_iter().find(|value| !is_inside(value)) {
+                return Err(format!("'{name}' is {value}, outside 0..{bound}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Sample<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sample").field("features", &self.features).finish_non_exhaustive()
+    }
+}
+
+/// A [`Dataset`] in batches.
+pub(super) struct Samples<D> {
+    data: D,
+    description: Description,
+}
+
+impl<D: Dataset> Samples<D> {
+    pub(super) fn new(data: D) -> Samples<D> {
+        let description = data.describe();
+        Samples { data, description }
+    }
+}
+
+impl<D: Dataset> BatchSource for Samples<D> {
+    fn name(&self) -> String {
+        self.data.name()
+    }
+
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn samples(&self) -> Option<usize> {
+        Some(self.data.len())
+    }
+
+    fn fill(
+        &self,
+        entries: &[usize],
+        batch: usize,
+        memory: &mut dyn BatchMemory,
+    ) -> Result<Filled> {
+        let get = |index: usize, sample: &mut Sample<'_>| self.data.get(index, sample);
+        fill(&self.name(), &self.description, entries, batch, memory, &get)
+    }
+}
+
+/// A [`Stream`] in batches.
+pub(super) struct StreamSamples<S> {
+    stream: S,
+    description: Description,
+}
+
+impl<S: Stream> StreamSamples<S> {
+    pub(super) fn new(stream: S) -> StreamSamples<S> {
+        let description = stream.describe();
+        StreamSamples { stream, description }
+    }
+}
+
+impl<S: Stream> BatchSource for StreamSamples<S> {
+    fn name(&self) -> String {
+        self.stream.name()
+    }
+
+    fn describe(&self) -> Description {
+        self.description.clone()
+    }
+
+    fn samples(&self) -> Option<usize> {
+        None
+    }
+
+    fn fill(
+        &self,
+        entries: &[usize],
+        batch: usize,
+        memory: &mut dyn BatchMemory,
+    ) -> Result<Filled> {
+        // fits: a usize has at most 64 bits here
+        let get = |index: usize, sample: &mut Sample<'_>| self.stream.get(index as u64, sample);
+        fill(&self.name(), &self.description, entries, batch, memory, &get)
+    }
+}
+
+type Get<'a> = &'a dyn Fn(usize, &mut Sample<'_>) -> Result<()>;
+
+/// Asks for `entries`, one a row, and fills up to `batch` rows.
+fn fill(
+    data: &str,
+    description: &Description,
+    entries: &[usize],
+    batch: usize,
+    memory: &mut dyn BatchMemory,
+    get: Get<'_>,
+) -> Result<Filled> {
+    let features = description.features();
+    let mut wanted = Vec::with_capacity(features.len());
+    for feature in features {
+        let dims = batch_dims(data, feature, batch)?;
+        wanted.push((feature.name.as_str(), spec(&feature.name, feature.dtype, &dims)?));
+    }
+    let tensors = memory.claim(&wanted)?;
+    let mut rows = Vec::with_capacity(tensors.len());
+    for bytes in tensors {
+        // a feature has elements, so a row has bytes
+        let row = (bytes.len() / batch).max(1);
+        rows.push(bytes.chunks_exact_mut(row));
+    }
+    for &index in entries {
+        let rows = rows.iter_mut().filter_map(Iterator::next).collect();
+        let mut sample = Sample { features, rows, written: vec![false; features.len()] };
+        let done = catch_unwind(AssertUnwindSafe(|| get(index, &mut sample)));
+        let reason = match done {
+            Ok(Ok(())) => sample.check().err(),
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(panic) => Some(format!("get() panicked: {}", said(&*panic))),
+        };
+        if let Some(reason) = reason {
+            return Err(Error::Sample { data: data.to_string(), sample: index, reason });
+        }
+    }
+    for (feature, rows) in features.iter().zip(rows) {
+        for row in rows {
+            match feature.values {
+                Values::Labels(_) => {
+                    row.as_chunks_mut().0.fill(PADDING_LABEL.to_ne_bytes());
+                }
+                Values::Any | Values::Below(_) => row.fill(0),
+            }
+        }
+    }
+    Ok(Filled { samples: entries.len(), labels: entries.len() })
+}
+
+/// The dimensions of a batch's tensor whose samples lie one behind the other.
+fn batch_dims(data: &str, feature: &Feature, batch: usize) -> Result<Vec<usize>> {
+    let mut dims = Vec::with_capacity(feature.dims.len());
+    for (axis, dim) in feature.dims.iter().enumerate() {
+        match (axis, dim) {
+            (0, Extent::Batch(each)) => dims.push(each.saturating_mul(batch)),
+            (1.., Extent::Known(size)) => dims.push(*size),
+            _ => {
+                let reason = format!(
+                    "'{feature}' is not of one size for each sample; describe it by input(), labels() \
+                     or tokens(), or implement BatchSource"
+                );
+                return Err(Error::Description { data: data.to_string(), reason });
+            }
+        }
+    }
+    Ok(dims)
+}

@@ -1,0 +1,248 @@
+//! What a data set hands out: named tensors, their types and sizes. A model is built from this alone, so that a process
+//! that computes no batch needs no data.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_tensor::{DType, TensorSpec};
+
+use crate::error::{Error, Result};
+
+/// The tensor that models read as their classes where nothing else is said.
+pub const LABELS: &str = "labels";
+/// The name that dropout's count of steps has in a model.
+pub(crate) const STEP: &str = "step";
+
+/// The tensors of a batch.
+///
+/// ```
+/// use tensorwire_nn::{Description, DType};
+/// // images of 28×28 grey values, each of one of ten classes
+/// let images = Description::new().input("input", DType::F32, &[28, 28, 1]).labels("labels", 10);
+/// assert_eq!(images.to_string(), "input: f32[batch×28×28×1], labels: i32[batch] below 10");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    features: Vec<Feature>,
+}
+
+/// One tensor of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Feature {
+    /// As models call it.
+    pub name: String,
+    pub dtype: DType,
+    /// Of the whole batch, outermost first.
+    pub dims: Vec<Extent>,
+    pub values: Values,
+}
+
+/// How long a batch's tensor is along one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Extent {
+    Known(usize),
+    /// So many for each sample of the batch.
+    Batch(usize),
+    /// Another number in every batch. Dimensions of one number are equal in a batch.
+    Varying(u32),
+}
+
+/// Which values a tensor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Values {
+    Any,
+    /// Integers in `0..bound`: words of a vocabulary. Rows that fill a batch up are zeros.
+    Below(usize),
+    /// Integers in `0..bound`: classes. Rows that fill a batch up are [`PADDING_LABEL`](crate::PADDING_LABEL).
+    Labels(usize),
+}
+
+impl Values {
+    /// How many values there are, if that is known.
+    pub fn bound(self) -> Option<usize> {
+        match self {
+            Values::Any => None,
+            Values::Below(bound) | Values::Labels(bound) => Some(bound),
+        }
+    }
+}
+
+impl Description {
+    /// Without a tensor.
+    pub fn new() -> Description {
+        Description::default()
+    }
+
+    /// With a tensor more: `dims` of each sample, so [batch, dims…] of a batch.
+    #[must_use]
+    pub fn input(self, name: &str, dtype: DType, dims: &[usize]) -> Description {
+        self.samplewise(name, dtype, dims, Values::Any)
+    }
+
+    /// With a class for each sample: i32[batch], each in `0..classes`.
+    #[must_use]
+    pub fn labels(self, name: &str, classes: usize) -> Description {
+        self.samplewise(name, DType::I32, &[], Values::Labels(classes))
+    }
+
+    /// With words for each sample: i32[batch, dims…], each in `0..words`.
+    #[must_use]
+    pub fn tokens(self, name: &str, dims: &[usize], words: usize) -> Description {
+        self.samplewise(name, DType::I32, dims, Values::Below(words))
+    }
+
+    /// With any tensor more.
+    #[must_use]
+    pub fn feature(mut self, feature: Feature) -> Description {
+        self.features.push(feature);
+        self
+    }
+
+    fn samplewise(self, name: &str, dtype: DType, dims: &[usize], values: Values) -> Description {
+        let dims = dims.iter().copied().map(Extent::Known);
+        let dims = std::iter::once(Extent::Batch(1)).chain(dims).collect();
+        self.feature(Feature { name: name.to_string(), dtype, dims, values })
+    }
+
+    /// All tensors, in the order in which they were described.
+    pub fn features(&self) -> &[Feature] {
+        &self.features
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&Feature> {
+        self.features.iter().find(|feature| feature.name == name)
+    }
+
+    /// True if each sample has several labels, as many as its own length is.
+    pub fn labels_sequences(&self) -> bool {
+        self.get(LABELS).is_some_and(|labels| matches!(labels.dims[..], [Extent::Varying(_)]))
+    }
+
+    /// Checks that the tensors of a batch of `batch` are those that are described, each once and in their order.
+    pub(crate) fn check_batch(
+        &self,
+        tensors: &[(&str, TensorSpec)],
+        batch: usize,
+    ) -> Result<(), String> {
+        let wrong = |(name, spec): &(&str, TensorSpec), feature: &Feature| {
+            format!("fill() has '{name}' as {spec}, and describe() says {feature}")
+        };
+        if tensors.len() != self.features.len() {
+            let (found, wanted) = (tensors.len(), self.features.len());
+            return Err(format!("fill() has {found} tensors, and describe() {wanted}: {self}"));
+        }
+        // sizes of varying dimensions, by their numbers
+        let mut sizes: Vec<(u32, usize)> = Vec::new();
+        for (tensor, feature) in tensors.iter().zip(&self.features) {
+            let (name, spec) = tensor;
+            let same = *name == feature.name && spec.dtype == feature.dtype;
+            if !same || spec.dims().len() != feature.dims.len() {
+                return Err(wrong(tensor, feature));
+            }
+            for (&size, dim) in spec.dims().iter().zip(&feature.dims) {
+                let wanted = match *dim {
+                    Extent::Known(known) => known,
+                    Extent::Batch(each) => each.saturating_mul(batch),
+                    Extent::Varying(number) => {
+                        match sizes.iter().find(|(known, _)| *known == number) {
+                            Some((_, known)) => *known,
+                            None => {
+                                sizes.push((number, size));
+                                size
+                            }
+                        }
+                    }
+                };
+                if size != wanted {
+                    return Err(wrong(tensor, feature));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what makes no sense for any model. `data` is how the error names the data set.
+    ///
+    /// # Errors
+    /// The first tensor that makes no sense, and why.
+    pub fn check(&self, data: &str) -> Result<()> {
+        let refused = |reason: String| Error::Description { data: data.to_string(), reason };
+        if self.features.is_empty() {
+            return Err(refused("describe() names no tensor".to_string()));
+        }
+        for (index, feature) in self.features.iter().enumerate() {
+            let Feature { name, dtype, dims, values } = feature;
+            if name.is_empty() || name.contains('/') || name == STEP {
+                return Err(refused(format!(
+                    "'{name}' cannot be a tensor's name: it is empty, has a '/', or is '{STEP}'"
+                )));
+            }
+            if self.features[..index].iter().any(|other| other.name == *name) {
+                return Err(refused(format!("two tensors are named '{name}'")));
+            }
+            if dims.iter().any(|dim| matches!(dim, Extent::Known(0) | Extent::Batch(0))) {
+                return Err(refused(format!("'{feature}' has no elements")));
+            }
+            let fits = |bound: usize| bound > 0 && i32::try_from(bound).is_ok();
+            if values.bound().is_some_and(|bound| *dtype != DType::I32 || !fits(bound)) {
+                let most = i32::MAX;
+                return Err(refused(format!(
+                    "'{feature}': classes and words are i32, and at least 1 and at most {most} of them"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Description {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let features: Vec<String> = self.features.iter().map(Feature::to_string).collect();
+        f.write_str(&features.join(", "))
+    }
+}
+
+impl fmt::Display for Feature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dims: Vec<String> = self.dims.iter().map(Extent::to_string).collect();
+        write!(f, "{}: {}[{}]", self.name, self.dtype, dims.join("×"))?;
+        match self.values.bound() {
+            Some(bound) => write!(f, " below {bound}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Extent::Known(size) => write!(f, "{size}"),
+            Extent::Batch(1) => f.write_str("batch"),
+            Extent::Batch(each) => write!(f, "{each}·batch"),
+            Extent::Varying(_) => f.write_str("?"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let said = |description: Description| description.check("mine").unwrap_err().to_string();
+        let x = || Description::new().input("x", DType::F32, &[2]);
+        x().labels("y", 3).check("mine").unwrap();
+        assert_eq!(said(Description::new()), "data 'mine': describe() names no tensor");
+        assert!(said(x().labels("x", 3)).contains("two tensors are named 'x'"));
+        assert!(said(x().input("z", DType::F32, &[2, 0])).contains("'z: f32[batch×2×0]'"));
+        assert!(said(x().labels("y", 0)).contains("'y: i32[batch] below 0'"));
+        assert!(said(x().tokens("y", &[4], 1 << 31)).contains("at most 2147483647"));
+        for name in ["", "a/b", "step"] {
+            assert!(said(x().labels(name, 3)).contains(&format!("'{name}' cannot be")));
+        }
+    }
+}

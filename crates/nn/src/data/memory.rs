@@ -1,0 +1,187 @@
+//! Where a batch is written: memory that whoever trains has, or a [`HostBatch`] of its own. Data sets write there directly,
+//! and nothing is copied in between.
+
+use tensorwire_tensor::{DType, Element, TensorSpec};
+
+use crate::error::{Error, Result};
+
+/// Memory for the tensors of one batch.
+pub trait BatchMemory {
+    /// The bytes of these tensors, in their order: as many as each spec says, aligned for its elements, holding whatever
+    /// was there before.
+    ///
+    /// # Errors
+    /// When there is no such tensor, or no memory.
+    fn claim<'a>(&'a mut self, wanted: &[(&str, TensorSpec)]) -> Result<Vec<&'a mut [u8]>>;
+}
+
+impl dyn BatchMemory + '_ {
+    /// As [`BatchMemory::claim`], for a number of tensors that is known.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn claim_array<'a, const N: usize>(
+        &'a mut self,
+        wanted: [(&str, TensorSpec); N],
+    ) -> Result<[&'a mut [u8]; N]> {
+        let tensors = self.claim(&wanted)?;
+        let found = tensors.len();
+        let why = |_| Error::other(format!("memory for {found} tensors instead of {N}"));
+        tensors.try_into().map_err(why)
+    }
+}
+
+/// What a batch holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Samples; the rows behind them fill the batch up and count for nothing.
+    pub samples: usize,
+    /// Labels that count, by which a loss over the batch weighs in a mean over batches: one a sample, or one a word where
+    /// each sample has several. As many as samples where the data have no labels.
+    pub labels: usize,
+}
+
+/// A batch in this process's memory. Filled again it keeps the memory that it has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostBatch {
+    tensors: Vec<HostTensor>,
+    /// Tensors that are in use; memory of more is kept.
+    used: usize,
+    pub filled: Filled,
+}
+
+/// A tensor of a [`HostBatch`].
+#[derive(Clone, Debug)]
+pub struct HostTensor {
+    name: String,
+    spec: TensorSpec,
+    /// Words of eight bytes, so that elements of any type are aligned.
+    words: Vec<u64>,
+}
+
+impl HostBatch {
+    /// Without tensors.
+    pub fn new() -> HostBatch {
+        HostBatch::default()
+    }
+
+    /// The tensors, in the order in which they were asked for.
+    pub fn tensors(&self) -> &[HostTensor] {
+        &self.tensors[..self.used]
+    }
+
+    /// The tensor of this name.
+    pub fn get(&self, name: &str) -> Option<&HostTensor> {
+        self.tensors().iter().find(|tensor| tensor.name == name)
+    }
+
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> usize {
+        self.tensors().iter().map(|tensor| tensor.spec.bytes()).sum()
+    }
+}
+
+impl BatchMemory for HostBatch {
+    fn claim<'a>(&'a mut self, wanted: &[(&str, TensorSpec)]) -> Result<Vec<&'a mut [u8]>> {
+        self.used = wanted.len();
+        for (index, (name, spec)) in wanted.iter().enumerate() {
+            if self.tensors.len() == index {
+                let (name, spec, words) = (String::new(), spec.clone(), Vec::new());
+                self.tensors.push(HostTensor { name, spec, words });
+            }
+            let tensor = &mut self.tensors[index];
+            if tensor.name != *name {
+                tensor.name = (*name).to_string();
+            }
+            tensor.spec = spec.clone();
+            tensor.words.resize(spec.bytes().div_ceil(size_of::<u64>()), 0);
+        }
+        Ok(self.tensors[..self.used].iter_mut().map(HostTensor::bytes_mut).collect())
+    }
+}
+
+impl HostTensor {
+    /// As the data describe it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its type and dimensions.
+    pub fn spec(&self) -> &TensorSpec {
+        &self.spec
+    }
+
+    /// Its elements, row by row.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.spec.bytes()]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let bytes = self.spec.bytes();
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
+    }
+
+    /// Its elements, row by row; none where they are of another type.
+    pub fn values<T: Element>(&self) -> &[T] {
+        match self.spec.dtype == T::DTYPE {
+            true => bytemuck::cast_slice(self.bytes()),
+            false => &[],
+        }
+    }
+}
+
+impl PartialEq for HostTensor {
+    /// True if names, specs and bytes are equal.
+    fn eq(&self, other: &HostTensor) -> bool {
+        self.name == other.name && self.spec == other.spec && self.bytes() == other.bytes()
+    }
+}
+
+/// The elements of a tensor's bytes, as [`BatchMemory::claim`] gives them for a tensor of `dtype`.
+///
+/// # Errors
+/// When they are of another type, or lie where such elements cannot.
+pub fn elements<'a, T: Element>(
+    name: &str,
+    dtype: DType,
+    bytes: &'a mut [u8],
+) -> Result<&'a mut [T]> {
+    if dtype != T::DTYPE {
+        return Err(Error::other(format!("'{name}' is of {dtype}, not of {}", T::DTYPE)));
+    }
+    let why = |error| Error::other(format!("'{name}' lies where no {dtype} can: {error}"));
+    bytemuck::try_cast_slice_mut(bytes).map_err(why)
+}
+
+/// A tensor's spec, from dimensions that came from a data set.
+///
+/// # Errors
+/// When it is larger than any memory.
+pub fn spec(name: &str, dtype: DType, dims: &[usize]) -> Result<TensorSpec> {
+    TensorSpec::new(dtype, dims).map_err(|source| Error::Shape { name: name.to_string(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_is_filled_again_holds_what_is_new() {
+        let mut batch = HostBatch::new();
+        let wide = [
+            ("x", spec("x", DType::F32, &[2, 3]).unwrap()),
+            ("y", spec("y", DType::U8, &[3]).unwrap()),
+        ];
+        let tensors = batch.claim(&wide).unwrap();
+        assert_eq!(tensors.iter().map(|bytes| bytes.len()).collect::<Vec<_>>(), [24, 3]);
+        for (bytes, value) in tensors.into_iter().zip(1..) {
+            bytes.fill(value);
+        }
+        assert_eq!(batch.get("y").unwrap().values::<u8>(), [2; 3]);
+        assert_eq!((batch.bytes(), batch.get("y").unwrap().values::<f32>().len()), (27, 0));
+        let narrow = [("z", spec("z", DType::I32, &[1]).unwrap())];
+        batch.claim(&narrow).unwrap()[0].copy_from_slice(&7i32.to_ne_bytes());
+        assert_eq!((batch.tensors().len(), batch.get("y")), (1, None));
+        assert_eq!(batch.get("z").unwrap().values::<i32>(), [7]);
+    }
+}

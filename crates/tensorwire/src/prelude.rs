@@ -1,0 +1,14 @@
+//! What a program that trains a model of its own uses.
+
+pub use tensorwire_launch::Transport;
+pub use tensorwire_nn::{
+    self as nn, Batch, DType, Data, Dataset, Description, Model, Optimizer, Outputs, Padding,
+    Sample, Scope, Stream,
+};
+pub use tensorwire_train::{FinishedStep, FloatType, Kernels, StoreConfig, Summary};
+
+pub use crate::Training;
+pub use crate::strategies::{
+    AllReduce, AsyncParameterServers, AsyncStore, ElasticAveraging, Groups, Local,
+    ParameterServers, Store,
+};

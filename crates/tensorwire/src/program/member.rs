@@ -1,0 +1,108 @@
+//! One process of a job: told what to do through standard input, or by the one that it joined.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tensorwire_launch::{Assignment, Ending, Farewell, Member};
+
+use super::ProgramError;
+
+/// How long a member that somebody else started and tells to end stays, so that the launcher sees first who ended
+/// before. Open MPI gives processes a second.
+const TOLD_TO_END: Duration = Duration::from_millis(800);
+/// How long such a member stays when it has failed, if the launcher does not end it before: the first one that ends
+/// may be the end of all, with nothing said.
+const FAILED: Duration = Duration::from_secs(5);
+
+/// Reads the assignment of a process that a launcher started. It ends when the launcher does, however that ends.
+///
+/// # Errors
+/// When standard input holds none.
+pub fn read_assignment() -> Result<Assignment, ProgramError> {
+    // even a stopped member ends with its launcher; one that runs is told why by its control connection
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|source| failed("to end a member with its launcher", source.into()))?;
+    serde_json::from_reader(std::io::stdin()).map_err(ProgramError::Assignment)
+}
+
+fn failed(what: &'static str, source: std::io::Error) -> ProgramError {
+    ProgramError::System { what, source }
+}
+
+/// Does this process's part of a job.
+///
+/// `stay` is of a process that somebody else started; `run` does the work, and has told the launcher if it fails: then this
+/// function does not return.
+///
+/// # Errors
+/// When the launcher cannot be reached.
+pub fn take_part<E>(
+    assignment: Assignment,
+    stay: Option<Stay>,
+    run: impl FnOnce(&Member) -> Result<(), E>,
+) -> Result<(), ProgramError> {
+    let stay = match (stay, assignment.joined) {
+        (None, true) => Some(Stay::begin()?),
+        (stay, _) => stay,
+    };
+    // Ctrl-C reaches the whole terminal; the launcher decides what it means
+    let ignored = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, ignored)
+        .map_err(|source| failed("to handle a signal", source))?;
+    let rank = assignment.rank();
+    let end = move |ending: Ending| {
+        if let Ending::Orphaned { reason } = ending {
+            super::say(&format!("rank {rank} (pid {}) ends: {reason}", std::process::id()));
+        }
+        std::process::exit(1);
+    };
+    let member = Member::join(assignment, end)?;
+    if let Some(stay) = &stay {
+        stay.says_farewell(&member);
+    }
+    run(&member).map_err(|_| {
+        // the launcher has been told, and shows it
+        if stay.is_some() {
+            std::thread::sleep(FAILED);
+        }
+        std::process::exit(1)
+    })
+}
+
+/// A process that somebody else started stays for a moment when it is told to end.
+#[derive(Debug)]
+pub struct Stay(Arc<OnceLock<Farewell>>);
+
+impl Stay {
+    /// Begins to mind the signal that tells it to end.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn begin() -> Result<Stay, ProgramError> {
+        let mut signals =
+            Signals::new([SIGTERM]).map_err(|source| failed("to handle a signal", source))?;
+        let farewell = Arc::<OnceLock<Farewell>>::default();
+        let stay = Stay(farewell.clone());
+        let wait = move || {
+            if signals.forever().next().is_some() {
+                if let Some(farewell) = farewell.get() {
+                    farewell.told_to_end();
+                }
+                std::thread::sleep(TOLD_TO_END);
+                std::process::exit(1);
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".into());
+        thread.spawn(wait).map_err(|source| failed("a thread", source))?;
+        Ok(stay)
+    }
+
+    /// From now on there is somebody to tell.
+    fn says_farewell(&self, member: &Member) {
+        // a process is one member
+        let _ = self.0.set(member.farewell());
+    }
+}

@@ -1,0 +1,108 @@
+//! What every program has to do whose processes train together: become a member where a launcher started it, find its place
+//! where mpirun, srun, torchrun or Kubernetes did, and mind signals. [`crate::Training`] does all of it; a program that
+//! launches jobs of its own kind starts here.
+//!
+//! The processes of a job run the same program with the same arguments. One that a launcher started knows it by an
+//! environment variable, and reads its assignment from standard input.
+
+mod member;
+mod rendezvous;
+mod signals;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
+
+pub use member::{Stay, read_assignment, take_part};
+pub use rendezvous::{Lead, LeadError, detected, follow};
+pub use signals::{end_at_once_while, interrupt, told_to_end};
+
+/// What `ssh` ends with, too, when it cannot start what it is told to.
+const CANNOT_START: i32 = 255;
+
+/// Why a program cannot take its part.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    #[error("this process was started as a member of a job, and has no assignment: {0}")]
+    Assignment(serde_json::Error),
+    #[error("the system refuses {what}: {source}")]
+    System { what: &'static str, source: std::io::Error },
+    #[error("the variables of the launcher that started this process: {0}")]
+    Detect(#[from] tensorwire_launch::rendezvous::DetectError),
+    #[error(transparent)]
+    Join(#[from] tensorwire_launch::JoinError),
+}
+
+/// Where the assignment waits for the job that it is of.
+static ASSIGNMENT: OnceLock<Option<Assignment>> = OnceLock::new();
+
+/// Makes this process what it was started as. Call it first in `main`, before the program reads its arguments or standard
+/// input. In a process that a launcher started it takes the assignment; [`crate::Training::run`] then does the member's
+/// part and never returns.
+///
+/// # Errors
+/// When the process was started as a member and has no assignment.
+pub fn init() -> Result<(), ProgramError> {
+    if ASSIGNMENT.get().is_some() {
+        return Ok(());
+    }
+    if std::env::var_os(RUN_WITH_PARENT).is_some() {
+        run_with_parent(std::env::args_os().skip(1).collect());
+    }
+    let assignment = if is_member() { Some(read_assignment()?) } else { None };
+    // another thread may have been first; it found the same
+    let _ = ASSIGNMENT.set(assignment);
+    Ok(())
+}
+
+/// Returns the assignment of this process, if a launcher started it.
+pub fn assigned() -> Option<Assignment> {
+    ASSIGNMENT.get()?.clone()
+}
+
+/// True if a launcher started this process itself, rather than a parent that inherited the variable.
+fn is_member() -> bool {
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
+    let said = std::env::var(MEMBER).ok();
+    said.is_some_and(|said| said == "remote" || Some(said) == parent)
+}
+
+/// Becomes another command that ends when the launcher does, however that ends. So a connection to a host that does not answer
+/// outlives nobody.
+pub fn run_with_parent(command: Vec<OsString>) -> ! {
+    let dies = Some(rustix::process::Signal::KILL);
+    let tied = rustix::process::set_parent_process_death_signal(dies);
+    let said = match (tied, command.split_first()) {
+        (Err(error), _) => error.to_string(),
+        (_, None) => "there is no command to become".to_string(),
+        // returns only if it failed
+        (Ok(()), Some((program, arguments))) => {
+            let error = Command::new(program).args(arguments).exec();
+            format!("{}: {error}", program.to_string_lossy())
+        }
+    };
+    say(&said);
+    std::process::exit(CANNOT_START)
+}
+
+/// Returns a job whose members are this program, started with its own arguments. Its first Ctrl-C ends it in good order.
+///
+/// # Errors
+/// When the system does not say which program this is, or refuses to handle a signal.
+pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError> {
+    let failed = |source| ProgramError::System { what: "to say which program this is", source };
+    let program = std::env::current_exe().map_err(failed)?;
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
+    let spec = JobSpec::new(program, kind, roles);
+    Ok(JobSpec { arguments, marks_members: true, interrupt: interrupt()?, ..spec })
+}
+
+/// Says something on standard error; if nobody takes it, nobody wants it.
+pub(crate) fn say(line: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr().lock(), "{line}");
+}

@@ -1,0 +1,136 @@
+//! The strategies as a program names them: each a value with its numbers.
+
+use tensorwire_train::{ClientConfig, StoreConfig, Strategy, TrainConfig};
+
+/// A way of training; one of the types of [`crate::strategies`].
+pub trait IntoStrategy {
+    /// Writes it into a job's configuration.
+    fn configure(self, config: &mut TrainConfig);
+}
+
+/// One process, nothing crosses: `replicas` copies of the model, each with a batch of its own, are computed one after another. Gives
+/// the bits of a synchronous job of as many workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    pub replicas: u32,
+}
+
+/// Variables on servers that are parts of the graph, a replica of the model at each worker (Xue et al. 2019, §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParameterServers {
+    pub workers: u32,
+    pub servers: u32,
+}
+
+/// As [`ParameterServers`], each worker at its own pace: a server updates with every gradient that comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncParameterServers {
+    pub workers: u32,
+    pub servers: u32,
+}
+
+/// Variables in a key-value store: workers push gradients and pull weights, servers update once a step (ps-lite; Li et al.).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Store {
+    pub workers: u32,
+    pub servers: u32,
+    /// Snapshots, elasticity.
+    pub options: StoreConfig,
+}
+
+/// As [`Store`], where servers update with every gradient that comes; the fastest worker is at most
+/// [`StoreConfig::max_delay`] steps ahead of the slowest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AsyncStore {
+    pub workers: u32,
+    pub servers: u32,
+    pub options: StoreConfig,
+}
+
+/// Each worker has the weights; gradients are all-reduced, and everybody updates alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllReduce {
+    pub workers: u32,
+    /// Sums are made in the order of ranks, so that every algorithm and transport gives the same bits.
+    pub deterministic: bool,
+}
+
+/// Weights of each worker's own, and a centre in a store that they and it are drawn to every `interval` steps (Zhang et al. 2015;
+/// Mamidala et al. §5).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ElasticAveraging {
+    pub workers: u32,
+    pub servers: u32,
+    pub interval: u64,
+    /// How far a worker and the centre go towards each other; none: 0.9 by the number of workers.
+    pub alpha: Option<f64>,
+}
+
+/// `groups` of workers that all-reduce their gradients among themselves; a group's master alone deals with the store
+/// (Mamidala et al. §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    pub workers: u32,
+    pub servers: u32,
+    pub groups: u32,
+}
+
+impl IntoStrategy for Local {
+    fn configure(self, config: &mut TrainConfig) {
+        (config.strategy, config.workers) = (Strategy::Local, self.replicas);
+    }
+}
+
+impl IntoStrategy for ParameterServers {
+    fn configure(self, config: &mut TrainConfig) {
+        let ParameterServers { workers, servers } = self;
+        (config.strategy, config.workers, config.servers) = (Strategy::Ps, workers, servers);
+        config.asynchronous = false;
+    }
+}
+
+impl IntoStrategy for AsyncParameterServers {
+    fn configure(self, config: &mut TrainConfig) {
+        let AsyncParameterServers { workers, servers } = self;
+        ParameterServers { workers, servers }.configure(config);
+        config.asynchronous = true;
+    }
+}
+
+impl IntoStrategy for Store {
+    fn configure(self, config: &mut TrainConfig) {
+        (config.strategy, config.store) = (Strategy::DistSgd, self.options);
+        (config.workers, config.servers) = (self.workers, self.servers);
+    }
+}
+
+impl IntoStrategy for AsyncStore {
+    fn configure(self, config: &mut TrainConfig) {
+        (config.strategy, config.store) = (Strategy::DistAsgd, self.options);
+        (config.workers, config.servers) = (self.workers, self.servers);
+    }
+}
+
+impl IntoStrategy for AllReduce {
+    fn configure(self, config: &mut TrainConfig) {
+        (config.strategy, config.workers) = (Strategy::AllReduce, self.workers);
+        config.clients =
+            ClientConfig { deterministic: self.deterministic, ..config.clients.clone() };
+    }
+}
+
+impl IntoStrategy for ElasticAveraging {
+    fn configure(self, config: &mut TrainConfig) {
+        let ElasticAveraging { workers, servers, interval, alpha } = self;
+        (config.strategy, config.workers, config.servers) = (Strategy::DistEsgd, workers, servers);
+        config.clients = ClientConfig { interval: Some(interval), alpha, ..config.clients.clone() };
+    }
+}
+
+impl IntoStrategy for Groups {
+    fn configure(self, config: &mut TrainConfig) {
+        let Groups { workers, servers, groups } = self;
+        (config.strategy, config.workers, config.servers) = (Strategy::MpiSgd, workers, servers);
+        config.clients = ClientConfig { clients: Some(groups), ..config.clients.clone() };
+    }
+}

@@ -1,0 +1,247 @@
+//! A training job as a program writes it: a model, data, how to train, and `run`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tensorwire_launch::rendezvous::{Composition, Detected};
+use tensorwire_launch::{Assignment, Hosts, HostsError, Transport};
+use tensorwire_nn::{Data, Model, Optimizer};
+use tensorwire_train::{
+    FinishedStep, FloatType, Kernels, Prepared, Schedule, StepAggregator, Strategy, Summary, TRAIN,
+    TrainConfig, TrainOutcome, Workload, launch_train, train_local, train_member,
+};
+
+use crate::error::{Error, Result};
+use crate::program::{self, Lead};
+use crate::strategies::IntoStrategy;
+
+/// Jobs that this process has run, or has left to the process that started it.
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+/// What the jobs of this process came to, in order: a member that is started for a later one is told.
+static DONE: Mutex<Vec<Summary>> = Mutex::new(Vec::new());
+
+/// What a member's payload has beside the job's own: the number of the job in the program, and what those before it came to.
+const RUN: &str = "run";
+const EARLIER: &str = "earlier";
+
+/// A training job.
+///
+/// Every process of the job runs this same program with the same arguments, as under mpirun: what stands before
+/// [`Training::run`] happens in each of them. `run` returns where the job was started; elsewhere it does a member's part and ends
+/// the process.
+///
+/// Under mpirun, srun, torchrun and Kubernetes the processes that they started are the job's. Else `run` starts them itself, here
+/// or on [`Training::hosts`].
+#[must_use = "a job does nothing until it is run"]
+pub struct Training {
+    workload: Workload,
+    config: TrainConfig,
+    hosts: Result<Option<Hosts>, HostsError>,
+    has_strategy: bool,
+    on_step: Option<Box<dyn FnMut(&FinishedStep) + Send>>,
+}
+
+impl fmt::Debug for Training {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Training").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Training {
+    /// A job that trains `model` on `data`: two workers and two parameter servers on this machine, momentum at a rate of 0.05,
+    /// batches of 64, 20 epochs.
+    pub fn new(model: impl Model + 'static, data: impl Into<Data>) -> Training {
+        let workload = Workload::new(model, data.into());
+        let config = TrainConfig {
+            model: workload.model.name(),
+            data: workload.data.train.name(),
+            ..TrainConfig::default()
+        };
+        Training { workload, config, hosts: Ok(None), has_strategy: false, on_step: None }
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut TrainConfig)) -> Training {
+        set(&mut self.config);
+        self
+    }
+
+    /// How the processes train together; see [`crate::strategies`]. Without this: two workers and two parameter servers, or under
+    /// mpirun and its like as many of both as processes were started.
+    pub fn strategy(self, strategy: impl IntoStrategy) -> Training {
+        let training = self.with(|config| strategy.configure(config));
+        Training { has_strategy: true, ..training }
+    }
+
+    /// How a variable changes, given the mean gradient of a step.
+    pub fn optimizer(self, optimizer: Optimizer) -> Training {
+        self.with(|config| config.optimizer = optimizer)
+    }
+
+    /// Samples per worker and step.
+    pub fn batch(self, samples: usize) -> Training {
+        self.with(|config| config.batch = samples)
+    }
+
+    /// Trains for so many passes over the data.
+    pub fn epochs(self, epochs: u64) -> Training {
+        self.with(|config| config.schedule = Schedule::Epochs(epochs))
+    }
+
+    /// Trains for so many steps.
+    pub fn steps(self, steps: u64) -> Training {
+        self.with(|config| config.schedule = Schedule::Steps(steps))
+    }
+
+    /// What first values, the order of samples and dropout depend on.
+    pub fn seed(self, seed: u64) -> Training {
+        self.with(|config| config.seed = seed)
+    }
+
+    /// The type of variables and activations.
+    pub fn dtype(self, dtype: FloatType) -> Training {
+        self.with(|config| config.dtype = dtype)
+    }
+
+    /// How bytes travel between processes. Without this: shared memory on one host; else RDMA if every host can, else TCP.
+    pub fn transport(self, transport: Transport) -> Training {
+        self.with(|config| config.transport = transport)
+    }
+
+    /// Where the processes run, round-robin: `NAME`, `USER@NAME` or an address, with `:SLOTS` behind it where it takes several
+    /// in a turn. They are started by ssh; the program must be at the same path everywhere.
+    pub fn hosts<H: AsRef<str>>(mut self, hosts: impl IntoIterator<Item = H>) -> Training {
+        let list: Vec<String> = hosts.into_iter().map(|host| host.as_ref().to_string()).collect();
+        self.hosts = list.join(",").parse().map(Some);
+        self
+    }
+
+    /// The command that starts a process on another host, in place of ssh.
+    pub fn remote_shell(mut self, command: &str) -> Training {
+        self.hosts =
+            self.hosts.and_then(|hosts| hosts.unwrap_or_default().started_by(command).map(Some));
+        self
+    }
+
+    /// Threads that compute in each process. Without this: each host's cores shared among its workers.
+    pub fn threads(self, threads: usize) -> Training {
+        self.with(|config| config.threads = Some(threads))
+    }
+
+    /// Which kernels compute.
+    pub fn kernels(self, kernels: Kernels) -> Training {
+        self.with(|config| config.kernels = kernels)
+    }
+
+    /// Begins with the weights of a safetensors file.
+    pub fn load(self, path: impl Into<PathBuf>) -> Training {
+        self.with(|config| config.load = Some(path.into()))
+    }
+
+    /// Writes the trained weights to a safetensors file.
+    pub fn save(self, path: impl Into<PathBuf>) -> Training {
+        self.with(|config| config.save = Some(path.into()))
+    }
+
+    /// Changes anything else of the configuration.
+    pub fn configure(self, change: impl FnOnce(&mut TrainConfig)) -> Training {
+        self.with(change)
+    }
+
+    /// Is told of each step that all workers have finished.
+    pub fn on_step(mut self, told: impl FnMut(&FinishedStep) + Send + 'static) -> Training {
+        self.on_step = Some(Box::new(told));
+        self
+    }
+
+    /// Trains, and returns what came of it. In a process that is a member of the job it does not return.
+    ///
+    /// # Errors
+    /// The user's mistake, or the first cause of the job's failure, which names the process and the step.
+    pub fn run(mut self) -> Result<Summary> {
+        program::init()?;
+        let run = RUNS.fetch_add(1, Ordering::Relaxed);
+        if let Some(assignment) = program::assigned() {
+            return self.take_part(run, assignment);
+        }
+        self.config.hosts = std::mem::replace(&mut self.hosts, Ok(None))?.unwrap_or_default();
+        let found = if self.config.hosts.any_remote() { None } else { program::detected()? };
+        // one process that somebody started starts those of the job itself
+        match found.filter(|found| found.world > 1 || found.counts.is_some()) {
+            None => self.run_own(run, None),
+            Some(_) if run > 0 => Err(Error::SecondJob),
+            Some(found) if found.launched_as.is_launcher() => self.lead(run, &found),
+            Some(found) => {
+                program::follow(&found, |member| train_member(member, &self.workload))?;
+                std::process::exit(0)
+            }
+        }
+    }
+
+    /// A member's part, if this is the job that it was started for; what an earlier one came to otherwise.
+    fn take_part(self, run: usize, assignment: Assignment) -> Result<Summary> {
+        let of = |key: &str| assignment.payload.get(key).cloned().unwrap_or_default();
+        let wanted: usize = serde_json::from_value(of(RUN)).map_err(Error::Garbled)?;
+        if run < wanted {
+            let mut earlier: Vec<Summary> =
+                serde_json::from_value(of(EARLIER)).map_err(Error::Garbled)?;
+            let lacking = run >= earlier.len();
+            return if lacking { Err(Error::SecondJob) } else { Ok(earlier.swap_remove(run)) };
+        }
+        program::take_part(assignment, None, |member| train_member(member, &self.workload))?;
+        std::process::exit(0)
+    }
+
+    /// Leads the processes that somebody else started.
+    fn lead(mut self, run: usize, found: &Detected) -> Result<Summary> {
+        let lead = Lead::open(found, self.config.listen)?;
+        let gathering = lead.gathering.clone();
+        let composition = match self.config.strategy {
+            Strategy::Local => Composition::OneProcess,
+            Strategy::AllReduce => Composition::Workers,
+            _ => Composition::WorkersAndServers,
+        };
+        let asked = self.has_strategy.then_some((self.config.workers, self.config.servers));
+        let asked = (asked.map(|(workers, _)| workers), asked.map(|(_, servers)| servers));
+        let done = lead.gather(found, composition, asked).map_err(Error::from).and_then(|counts| {
+            (self.config.workers, self.config.servers) = counts;
+            self.config.hosts = lead.gathering.hosts();
+            self.run_own(run, Some(lead))
+        });
+        done.inspect_err(|error| {
+            // said before the others end: whoever started them ends this process then
+            program::say(&format!("error: {error}"));
+            gathering.dismiss();
+        })
+    }
+
+    /// Runs the job with processes of its own, or with those that `lead` gathered.
+    fn run_own(mut self, run: usize, lead: Option<Lead>) -> Result<Summary> {
+        let prepared = Prepared::new(self.config, &self.workload)?;
+        let mut steps = StepAggregator::new(&prepared);
+        let mut on_step = self.on_step.take().unwrap_or_else(|| Box::new(|_| {}));
+        let outcome = if prepared.config.strategy == Strategy::Local {
+            let interrupt = program::interrupt()?;
+            steps.begin();
+            let told = &mut |progress| on_step(&steps.all_did(&progress));
+            TrainOutcome::alone(train_local(&prepared, &interrupt, told)?)
+        } else {
+            let mut how = program::job_spec(TRAIN, Vec::new())?;
+            if let Some(Lead { gathering, interrupt }) = lead {
+                (how.gathering, how.interrupt) = (Some(gathering), interrupt);
+            }
+            let done = DONE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            how.payload = serde_json::json!({ RUN: run, EARLIER: done });
+            launch_train(&prepared, &how, &mut |update| {
+                steps.update(&update);
+                while let Some(step) = steps.take() {
+                    on_step(&step);
+                }
+            })?
+        };
+        let summary = Summary::new(&prepared, &outcome, &steps)?;
+        DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());
+        Ok(summary)
+    }
+}

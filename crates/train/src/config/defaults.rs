@@ -1,0 +1,92 @@
+//! What a job is where nothing else is said: what `tensorwire train` does without an option.
+
+use std::path::PathBuf;
+
+use tensorwire_fabric::VerbsOptions;
+use tensorwire_launch::{Hosts, Transport};
+
+use tensorwire_nn::Optimizer;
+
+use super::{
+    ClientConfig, Exchange, FloatType, Kernels, Schedule, StoreConfig, Strategy, TraceConfig,
+    TrainConfig,
+};
+
+/// Long enough for any step, and for a peer that writes a snapshot.
+pub(super) fn step_deadline_ms() -> u64 {
+    600_000
+}
+
+/// More than a batch of any shipped model takes.
+pub(super) fn dynamic_bytes_max() -> usize {
+    4 << 30
+}
+
+impl Default for TrainConfig {
+    /// Two workers and two servers train `mlp` on the digits for 20 epochs, on this host.
+    fn default() -> TrainConfig {
+        TrainConfig {
+            model: "mlp".to_string(),
+            data: "digits".to_string(),
+            strategy: Strategy::Ps,
+            workers: 2,
+            servers: 2,
+            asynchronous: false,
+            store: StoreConfig::default(),
+            clients: ClientConfig::default(),
+            transport: Transport::Auto,
+            verbs: VerbsOptions::default(),
+            arrival: None,
+            hosts: Hosts::default(),
+            exchange: Exchange::ZeroCopy,
+            batch: 64,
+            schedule: Schedule::Epochs(Schedule::EPOCHS),
+            evaluate_each_epoch: false,
+            leave_out_kernels: false,
+            optimizer: Optimizer::default(),
+            dtype: FloatType::F32,
+            seed: 1,
+            threads: None,
+            kernels: Kernels::Auto,
+            load: None,
+            save: None,
+            trace: None,
+            listen: None,
+            deadline_ms: 10_000,
+            step_deadline_ms: step_deadline_ms(),
+            dynamic_bytes_max: dynamic_bytes_max(),
+        }
+    }
+}
+
+impl Schedule {
+    /// Epochs where nothing else is said.
+    pub const EPOCHS: u64 = 20;
+}
+
+impl Default for StoreConfig {
+    /// No bound, no snapshots, and nobody may be lost.
+    fn default() -> StoreConfig {
+        StoreConfig { max_delay: None, elastic: false, checkpoint: None, checkpoint_every: 20 }
+    }
+}
+
+impl TraceConfig {
+    /// Steps that are traced where nothing else is said.
+    pub const STEPS: u64 = 20;
+
+    /// The first steps, to be written to `path`.
+    pub fn new(path: impl Into<PathBuf>) -> TraceConfig {
+        TraceConfig { path: path.into(), steps: TraceConfig::STEPS }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_makes_sense() {
+        TrainConfig::default().check().unwrap();
+    }
+}

@@ -1,0 +1,149 @@
+//! A whole job, as whoever launches it sees it: its members are started and watched, what they say is told as it comes,
+//! and what they report is there at the end.
+
+use std::collections::BTreeMap;
+
+use tensorwire_base::Rank;
+use tensorwire_launch::{JobError, JobSpec, Messages, Transport, Update, launch};
+
+use crate::job::Prepared;
+use crate::report::{Progress, TrainReport};
+use crate::trace::{TraceError, TraceEvent};
+
+/// The kind of job that [`crate::train_member`] takes part in.
+pub const TRAIN: &str = "train";
+
+/// What the members of a training job say to their launcher.
+#[derive(Debug)]
+struct Training;
+
+impl Messages for Training {
+    type Progress = Progress;
+    type Record = TraceEvent;
+    type Report = TrainReport;
+}
+
+/// What happens while a training job runs. What members record goes to the trace and is not told.
+pub type TrainUpdate = Update<Progress, TraceEvent>;
+
+/// A training job that was done.
+#[derive(Clone, Debug)]
+pub struct TrainOutcome {
+    /// What each member reported, by rank; those whose loss the job survived reported nothing.
+    pub reports: BTreeMap<Rank, TrainReport>,
+    /// What bytes travelled over: what was given, or what the members agreed on. [`Transport::Auto`]: nothing travelled.
+    pub transport: Transport,
+    /// Servers that were lost, and whose place another process took.
+    pub servers_replaced: u64,
+}
+
+impl TrainOutcome {
+    /// Of a process that trained alone ([`crate::train_local`]).
+    pub fn alone(report: TrainReport) -> TrainOutcome {
+        let reports = BTreeMap::from([(Rank(0), report)]);
+        TrainOutcome { reports, transport: Transport::Auto, servers_replaced: 0 }
+    }
+
+    /// The hash of the weights that were evaluated; none if nobody did.
+    pub fn weights_sha256(&self) -> Option<&str> {
+        self.reports.values().find_map(|report| report.weights_sha256.as_deref())
+    }
+
+    /// The share of the test's labels that the weights find; none if nobody evaluated.
+    pub fn test_accuracy(&self) -> Option<f64> {
+        self.reports.values().find_map(|report| report.test_accuracy)
+    }
+}
+
+/// Why a launched job was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum JobFailure {
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl JobFailure {
+    /// True if the user's command made this, so that another command fixes it.
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, JobFailure::Job(error) if error.is_user_error())
+    }
+}
+
+impl Prepared {
+    /// The job to launch. `how` says how a member is started, who waits for it and what ends it; the rest is the
+    /// configuration's.
+    fn job(&self, how: &JobSpec) -> JobSpec {
+        JobSpec {
+            kind: TRAIN.to_string(),
+            roles: self.roles(),
+            payload: with_fields(self.payload(), &how.payload),
+            hosts: self.config.hosts.clone(),
+            verbs: self.config.verbs_wanted(),
+            listen: self.config.listen,
+            store: self.store_job(),
+            liveness: self.config.liveness(),
+            ..how.clone()
+        }
+    }
+}
+
+/// A payload with whatever else its members are told by whoever launches them.
+fn with_fields(mut payload: serde_json::Value, more: &serde_json::Value) -> serde_json::Value {
+    if let (Some(payload), Some(more)) = (payload.as_object_mut(), more.as_object()) {
+        payload.extend(more.iter().map(|(key, value)| (key.clone(), value.clone())));
+    }
+    payload
+}
+
+/// Launches the members of a training job and stays until it is done or has failed, as [`launch`] does; then writes the
+/// trace, if there is to be one, however the job ended. `how` says how a member is started
+/// ([`JobSpec::program`], its arguments, [`JobSpec::run_with_parent`]), who waits for it ([`JobSpec::gathering`]) and what
+/// ends the job ([`JobSpec::interrupt`]); the fields of its payload are told beside the job's own. Its other fields are filled in.
+///
+/// # Errors
+/// As [`launch`], or when the trace cannot be written.
+pub fn launch_train(
+    prepared: &Prepared,
+    how: &JobSpec,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<TrainOutcome, JobFailure> {
+    let mut collector = prepared.collector();
+    let mut servers_replaced = 0;
+    let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
+        match (&mut collector, &update) {
+            (Some(trace), Update::Started { rank, pid }) => {
+                trace.started(prepared.part_of(*rank), *rank, *pid);
+            }
+            (Some(trace), Update::Recorded { rank, values }) => {
+                return trace.add(prepared.part_of(*rank), values);
+            }
+            (_, Update::Replacing { .. }) => servers_replaced += 1,
+            _ => {}
+        }
+        on_update(update);
+    });
+    let written = collector.map_or(Ok(()), |trace| trace.write());
+    let done = first_error(outcome.map_err(JobFailure::from), written)?;
+    let settled = done.negotiated.or(prepared.config.settled_transport());
+    let transport = settled.unwrap_or(prepared.config.transport);
+    Ok(TrainOutcome { reports: done.reports, transport, servers_replaced })
+}
+
+/// Why a job failed matters more than why its trace was not written.
+pub(crate) fn first_error<T, E: From<TraceError>>(
+    done: Result<T, E>,
+    written: Result<(), TraceError>,
+) -> Result<T, E> {
+    match (done, written) {
+        (Ok(done), Ok(())) => Ok(done),
+        (Ok(_), Err(error)) => Err(error.into()),
+        (Err(first), written) => {
+            if let Err(error) = written {
+                tracing::warn!("{error}");
+            }
+            Err(first)
+        }
+    }
+}

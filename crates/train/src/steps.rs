@@ -1,0 +1,312 @@
+//! What the workers of a job say of their steps, put together: a step is finished once every worker that lives has
+//! finished it. Shows nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+use tensorwire_launch::Update;
+
+use crate::job::Prepared;
+use crate::report::{Polling, Progress};
+use crate::run::TrainUpdate;
+
+/// A step that every live worker has finished. Serialized, it is a line of `--metrics`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FinishedStep {
+    /// From 1.
+    pub step: u64,
+    /// The epoch that it is in, from 1.
+    pub epoch: u64,
+    /// The mean of the workers' losses, added in the order of workers.
+    pub loss: f32,
+    /// Of the whole job, from its first step until this one was finished.
+    pub samples_per_second: f64,
+    /// How the workers waited for tensors in this step, all together.
+    #[serde(flatten)]
+    pub polling: PollingFigures,
+}
+
+/// [`Polling`] in microseconds, as it is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PollingFigures {
+    /// Times a tensor was asked for.
+    pub polls: u64,
+    /// Times it was not there yet.
+    pub poll_misses: u64,
+    /// Times a worker blocked.
+    pub waits: u64,
+    /// Time lost in polls that found nothing.
+    pub poll_us: f64,
+    /// Time lost in waits.
+    pub wait_us: f64,
+}
+
+impl From<Polling> for PollingFigures {
+    fn from(polling: Polling) -> PollingFigures {
+        let Polling { polls, poll_misses, waits, poll_ns, wait_ns } = polling;
+        // fits: times of a job, shown to a person
+        let [poll_us, wait_us] = [poll_ns, wait_ns].map(|ns| ns as f64 / 1e3);
+        PollingFigures { polls, poll_misses, waits, poll_us, wait_us }
+    }
+}
+
+/// Puts together what the workers say of their steps, who need not be in the same one.
+#[derive(Debug)]
+pub struct StepAggregator {
+    /// Which worker a member is.
+    workers: BTreeMap<Rank, usize>,
+    steps_per_epoch: u64,
+    /// Samples that a worker takes in a step, and all that were taken.
+    batch: u64,
+    samples: u64,
+    /// When the first step began: what came before was set-up.
+    begun: Instant,
+    /// What was said of the steps that some worker has not finished, by step from `first` on, by worker.
+    open: VecDeque<Vec<Option<Progress>>>,
+    first: u64,
+    /// By worker: it is not waited for any more.
+    lost: Vec<bool>,
+}
+
+impl StepAggregator {
+    /// For a job of which nothing has been said yet.
+    pub fn new(prepared: &Prepared) -> StepAggregator {
+        // fits: members are few
+        let ranks = (0..prepared.roles().len() as u32).map(Rank);
+        let workers = ranks.filter_map(|rank| Some((rank, prepared.worker(rank)? as usize)));
+        // fits: a batch is in memory
+        let batch = prepared.config.batch as u64;
+        // fits: workers are few
+        let count = prepared.config.workers as usize;
+        StepAggregator::of(workers.collect(), count, batch, prepared.steps_per_epoch())
+    }
+
+    fn of(
+        workers: BTreeMap<Rank, usize>,
+        count: usize,
+        batch: u64,
+        steps_per_epoch: u64,
+    ) -> StepAggregator {
+        StepAggregator {
+            workers,
+            steps_per_epoch: steps_per_epoch.max(1),
+            batch,
+            samples: 0,
+            begun: Instant::now(),
+            open: VecDeque::new(),
+            first: 1,
+            lost: vec![false; count],
+        }
+    }
+
+    /// The first step begins now.
+    pub fn begin(&mut self) {
+        self.begun = Instant::now();
+    }
+
+    /// Takes in what was said; [`StepAggregator::take`] has the steps that are finished by it.
+    pub fn update(&mut self, update: &TrainUpdate) {
+        match update {
+            Update::Introduced => self.begin(),
+            Update::Progress { rank, value, .. } => {
+                if let Some(&worker) = self.workers.get(rank) {
+                    self.add(worker, value.clone());
+                }
+            }
+            Update::Shrunk { rank, .. } => {
+                let lost = self.workers.get(rank).and_then(|worker| self.lost.get_mut(*worker));
+                lost.into_iter().for_each(|lost| *lost = true);
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, worker: usize, progress: Progress) {
+        let Some(ahead) = progress.step.checked_sub(self.first) else { return };
+        // a worker is at most one step ahead of another where the servers wait for all; else any number
+        while (self.open.len() as u64) <= ahead {
+            self.open.push_back(vec![None; self.lost.len()]);
+        }
+        // fits: a job's steps that were not finished are in memory
+        let step = &mut self.open[ahead as usize];
+        if let Some(place) = step.get_mut(worker).filter(|place| place.is_none()) {
+            *place = Some(progress);
+            self.samples += self.batch;
+        }
+    }
+
+    /// The next step that all have done who are not lost.
+    pub fn take(&mut self) -> Option<FinishedStep> {
+        let said = self.open.front()?;
+        let waits = said.iter().zip(&self.lost).any(|(said, lost)| said.is_none() && !lost);
+        let all: Vec<Progress> = said.iter().flatten().cloned().collect();
+        if waits || all.is_empty() {
+            return None;
+        }
+        // fits: workers are few
+        let loss = all.iter().map(|one| one.loss).sum::<f32>() / all.len() as f32;
+        let polling = all.iter().map(|one| one.polling).sum();
+        self.open.pop_front();
+        Some(self.finished(self.first, loss, polling))
+    }
+
+    /// A step of a process that trains alone, for all workers.
+    pub fn all_did(&mut self, progress: &Progress) -> FinishedStep {
+        // fits: workers are few
+        self.samples += self.batch * self.lost.len() as u64;
+        self.finished(progress.step, progress.loss, progress.polling)
+    }
+
+    fn finished(&mut self, step: u64, loss: f32, polling: Polling) -> FinishedStep {
+        self.first = step + 1;
+        FinishedStep {
+            step,
+            epoch: step.div_ceil(self.steps_per_epoch),
+            loss,
+            samples_per_second: rate(self.samples, self.begun.elapsed()),
+            polling: polling.into(),
+        }
+    }
+
+    /// Samples that all workers together have taken.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+}
+
+/// Samples a second.
+fn rate(samples: u64, elapsed: Duration) -> f64 {
+    // fits: shown to a person
+    samples as f64 / elapsed.as_secs_f64().max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of `workers` workers that are the members of rank 0, 2, 4, … with 8 samples a step and 2 steps an epoch.
+    fn aggregator(workers: u32) -> StepAggregator {
+        let ranks = (0..workers).map(|worker| (Rank(2 * worker), worker as usize));
+        StepAggregator::of(ranks.collect(), workers as usize, 8, 2)
+    }
+
+    fn says(worker: u32, step: u64, loss: f32) -> TrainUpdate {
+        let polling = Polling { polls: 10, wait_ns: 1500, ..Polling::default() };
+        let value = Progress { step, loss, polling, epoch: None };
+        Update::Progress { rank: Rank(2 * worker), step, value }
+    }
+
+    fn loses(worker: u32) -> TrainUpdate {
+        Update::Shrunk { rank: Rank(2 * worker), why: "killed".to_string(), left: 1 }
+    }
+
+    #[test]
+    fn a_step_is_finished_when_all_workers_have_finished_it_whoever_was_ahead() {
+        let mut steps = aggregator(2);
+        for step in 1..=3 {
+            steps.update(&says(1, step, 1.0));
+            assert_eq!(steps.take(), None);
+        }
+        steps.update(&says(0, 1, 2.0));
+        let first = steps.take().unwrap();
+        assert_eq!((first.step, first.epoch, first.loss), (1, 1, 1.5));
+        assert_eq!((first.polling.polls, first.polling.wait_us), (20, 3.0));
+        assert_eq!(steps.take(), None);
+        steps.update(&says(0, 2, 4.0));
+        steps.update(&says(0, 3, 5.0));
+        let rest: Vec<_> = std::iter::from_fn(|| steps.take()).collect();
+        let rest: Vec<_> = rest.iter().map(|step| (step.step, step.epoch, step.loss)).collect();
+        assert_eq!(rest, [(2, 1, 2.5), (3, 2, 3.0)]);
+        assert_eq!(steps.samples(), 6 * 8);
+    }
+
+    #[test]
+    fn losses_are_added_in_the_order_of_workers_whoever_spoke_first() {
+        // in f32 the order shows: 1e8 - 1e8 + 3 is 3, and 3 - 1e8 + 1e8 is 0
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let mut steps = aggregator(3);
+            for worker in order {
+                steps.update(&says(worker, 1, [1e8, -1e8, 3.0][worker as usize]));
+            }
+            assert_eq!(steps.take().map(|step| step.loss), Some(1.0));
+        }
+    }
+
+    #[test]
+    fn a_lost_worker_is_not_waited_for_and_what_it_said_counts() {
+        let mut steps = aggregator(2);
+        steps.update(&says(1, 1, 3.0));
+        steps.update(&says(0, 1, 1.0));
+        steps.update(&says(0, 2, 5.0));
+        assert_eq!(steps.take().map(|step| step.loss), Some(2.0));
+        assert_eq!(steps.take(), None);
+        steps.update(&loses(1));
+        assert_eq!(steps.take().map(|step| (step.step, step.loss)), Some((2, 5.0)));
+        assert_eq!(steps.take(), None);
+    }
+
+    #[test]
+    fn a_step_that_only_a_lost_worker_did_is_finished() {
+        let mut steps = aggregator(1);
+        steps.update(&says(0, 1, 3.0));
+        steps.update(&loses(0));
+        assert_eq!(steps.take().map(|step| step.loss), Some(3.0));
+        // nobody says what comes then
+        assert_eq!(steps.take(), None);
+    }
+
+    #[test]
+    fn what_is_said_again_or_by_no_worker_counts_once_or_not() {
+        let mut steps = aggregator(1);
+        let server = Update::Progress {
+            rank: Rank(1),
+            step: 1,
+            value: Progress { step: 1, loss: 9.0, polling: Polling::default(), epoch: None },
+        };
+        steps.update(&server);
+        assert_eq!(steps.take(), None);
+        steps.update(&says(0, 1, 1.0));
+        steps.update(&says(0, 1, 2.0));
+        assert_eq!(steps.take().map(|step| step.loss), Some(1.0));
+        // the step before the first that is open
+        steps.update(&says(0, 1, 2.0));
+        assert_eq!((steps.take(), steps.samples()), (None, 8));
+    }
+
+    #[test]
+    fn one_process_does_the_steps_of_all_workers() {
+        let mut steps = aggregator(3);
+        let did = Progress { step: 1, loss: 2.0, polling: Polling::default(), epoch: None };
+        let first = steps.all_did(&did);
+        assert_eq!((first.step, first.epoch, first.loss), (1, 1, 2.0));
+        assert_eq!(steps.samples(), 24);
+        assert_eq!(rate(24, Duration::from_millis(500)), 48.0);
+    }
+
+    #[test]
+    fn a_line_of_metrics_has_its_keys() {
+        let mut steps = aggregator(1);
+        steps.update(&says(0, 1, 0.5));
+        let line = serde_json::to_value(steps.take()).unwrap();
+        let keys: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+        let mut expected = [
+            "step",
+            "epoch",
+            "loss",
+            "samples_per_second",
+            "polls",
+            "poll_misses",
+            "waits",
+            "poll_us",
+            "wait_us",
+        ];
+        expected.sort_unstable();
+        assert_eq!(keys, expected);
+        assert_eq!(
+            (&line["step"], &line["loss"], &line["wait_us"]),
+            (&1.into(), &0.5.into(), &1.5.into())
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! Where data come from, as a user names it: a table, with a row for each source. Reads only what it
+//! is told to read.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use tensorwire_nn::Data;
+
+use super::error::DataError;
+use super::images::{Images, Sequences};
+use super::kind::SampleKind;
+use super::pairs::Pairs;
+use super::sentences::Sentences;
+
+/// Most samples that are made: `synthetic:N` and the like. Sentences and labels are kept in memory.
+const MADE_SAMPLES_MAX: usize = 1_000_000;
+
+/// All sources: one is a row here, and the file that reads or makes its data.
+#[rustfmt::skip]
+const SOURCES: [Row; 7] = [
+    Row { name: "digits", has: images, opens: Opens::Itself(|| Ok(Images::digits()?.into())) },
+    Row { name: "mnist", has: images, opens: Opens::Folder("where MNIST's four files lie", |folder| Ok(Images::mnist(folder)?.into())) },
+    Row { name: "cifar10", has: images, opens: Opens::Folder("where CIFAR-10's .bin files lie", |folder| Ok(Images::cifar10(folder)?.into())) },
+    Row { name: "synthetic", has: |_| true, opens: Opens::Made(1024, synthetic) },
+    Row { name: "reverse", has: pairs, opens: Opens::Made(10_000, |count, _, seed| Ok(Pairs::reverse(count, seed).into())) },
+    Row { name: "grammar", has: pairs, opens: Opens::Made(20_000, |count, _, seed| Ok(Pairs::grammar(count, seed).into())) },
+    Row { name: "text", has: pairs, opens: Opens::TwoFiles(text) },
+];
+
+/// A source of data.
+#[derive(Debug)]
+struct Row {
+    /// As users write it, before a ':'.
+    name: &'static str,
+    /// True if it has data of this kind.
+    has: fn(SampleKind) -> bool,
+    opens: Opens,
+}
+
+type Opened = Result<Data, DataError>;
+
+/// How a source is opened, which says what stands behind its ':'. It is asked only for a kind that it has.
+#[derive(Clone, Copy, Debug)]
+enum Opens {
+    /// Nothing.
+    Itself(fn() -> Opened),
+    /// A number of samples, this where there is none: made by number, kind and seed.
+    Made(usize, fn(usize, SampleKind, u64) -> Opened),
+    /// A folder, and what it is.
+    Folder(&'static str, fn(&Path) -> Opened),
+    /// Two files with a comma between: read by their paths and the kind.
+    TwoFiles(fn([&Path; 2], SampleKind) -> Opened),
+}
+
+fn images(kind: SampleKind) -> bool {
+    matches!(kind, SampleKind::Images { .. })
+}
+
+fn pairs(kind: SampleKind) -> bool {
+    matches!(kind, SampleKind::Pairs { .. })
+}
+
+fn synthetic(samples: usize, kind: SampleKind, seed: u64) -> Opened {
+    Ok(match kind {
+        SampleKind::Images { dims, classes } => {
+            Images::synthetic(samples, dims, classes, seed)?.into()
+        }
+        SampleKind::Sequences { steps, features, classes } => {
+            Sequences::synthetic(samples, [steps, features], classes, seed)?.into()
+        }
+        SampleKind::Pairs { .. } => Pairs::reverse(samples, seed).into(),
+        SampleKind::Sentences { words, classes } => {
+            Sentences::synthetic(samples, words, classes, seed)?.into()
+        }
+    })
+}
+
+fn text(files: [&Path; 2], kind: SampleKind) -> Opened {
+    // sources of pairs are asked for nothing else
+    let SampleKind::Pairs { source_words, target_words } = kind else {
+        unreachable!("{kind:?} of a text")
+    };
+    Ok(Pairs::text(files, [source_words, target_words])?.into())
+}
+
+/// A data set's origin, as the user names it:
+///
+/// - `digits`: 8×8 images that are part of the program;
+/// - `mnist:DIR`: MNIST's four idx files in a folder, unpacked;
+/// - `cifar10:DIR`: the six files of CIFAR-10's binary version in a folder, unpacked;
+/// - `synthetic` or `synthetic:N`: N random train samples for any model; of images and sequences a quarter of that for the test;
+/// - `reverse` or `reverse:N`: N random sequences and their reverses, and a tenth of that for the test;
+/// - `grammar` or `grammar:N`: N sentences of a made-up language and their translations to another, and a
+///   tenth of that for the test;
+/// - `text:SOURCE,TARGET`: two files of UTF-8, a sentence a line, line N of one translating line N of the
+///   other. Every tenth pair is for the test.
+///
+/// ```
+/// use tensorwire_zoo::data::{SampleKind, Source};
+/// let source: Source = "digits".parse()?;
+/// let data = source.open(SampleKind::Images { dims: [28, 28, 1], classes: 10 }, 1)?;
+/// // files say themselves how large their images are
+/// let found = SampleKind::of(&data.train.describe());
+/// assert_eq!(found, Some(SampleKind::Images { dims: [8, 8, 1], classes: 10 }));
+/// # Ok::<(), tensorwire_zoo::data::DataError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Source {
+    row: &'static Row,
+    argument: Argument,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Argument {
+    Nothing,
+    Count(usize),
+    Folder(PathBuf),
+    TwoFiles([PathBuf; 2]),
+}
+
+impl Source {
+    /// Loads the data set, or makes it. `wanted` is what the model learns from: the kind of data, and what
+    /// made data look like. What files hold they say themselves, in their description.
+    ///
+    /// # Errors
+    /// There is no such kind of data here, or something is wrong with a file.
+    pub fn open(&self, wanted: SampleKind, seed: u64) -> Result<Data, DataError> {
+        let Source { row, argument } = self;
+        if !(row.has)(wanted) {
+            let (given, kind) = (self.to_string(), wanted.name());
+            let known = known(|row| (row.has)(wanted));
+            return Err(DataError::WrongKind { given, wanted: kind, known });
+        }
+        match (row.opens, argument) {
+            (Opens::Itself(open), _) => open(),
+            (Opens::Made(_, open), Argument::Count(count)) => open(*count, wanted, seed),
+            (Opens::Folder(_, open), Argument::Folder(folder)) => open(folder),
+            (Opens::TwoFiles(open), Argument::TwoFiles([source, target])) => {
+                open([source, target], wanted)
+            }
+            (opens, argument) => unreachable!("{argument:?} was parsed for {opens:?}"),
+        }
+    }
+
+    /// The same source with every file and folder as `path` gives it, such as from the root.
+    #[must_use]
+    pub fn with_paths(mut self, path: impl Fn(&Path) -> PathBuf) -> Source {
+        match &mut self.argument {
+            Argument::Nothing | Argument::Count(_) => {}
+            Argument::Folder(folder) => *folder = path(folder),
+            Argument::TwoFiles(files) => files.iter_mut().for_each(|file| *file = path(file)),
+        }
+        self
+    }
+}
+
+impl PartialEq for Source {
+    /// True if they are written alike.
+    fn eq(&self, other: &Source) -> bool {
+        self.row.name == other.row.name && self.argument == other.argument
+    }
+}
+
+impl Eq for Source {}
+
+impl Row {
+    /// As users write it, such as "mnist:DIR".
+    fn forms(&self) -> String {
+        let name = self.name;
+        match self.opens {
+            Opens::Itself(_) => name.to_string(),
+            Opens::Made(..) => format!("{name}, {name}:N"),
+            Opens::Folder(..) => format!("{name}:DIR"),
+            Opens::TwoFiles(_) => format!("{name}:SOURCE,TARGET"),
+        }
+    }
+}
+
+/// The sources that `which` says, as users write them.
+fn known(which: impl Fn(&Row) -> bool) -> String {
+    let forms: Vec<String> = SOURCES.iter().filter(|row| which(row)).map(Row::forms).collect();
+    forms.join(", ")
+}
+
+impl FromStr for Source {
+    type Err = DataError;
+
+    fn from_str(given: &str) -> Result<Source, DataError> {
+        let (name, argument) = match given.split_once(':') {
+            Some((name, argument)) => (name, Some(argument)),
+            None => (given, None),
+        };
+        let unknown = || {
+            let known = known(|_| true);
+            DataError::UnknownSource { given: given.to_owned(), known }
+        };
+        let row = SOURCES.iter().find(|row| row.name == name).ok_or_else(unknown)?;
+        let argument = match (row.opens, argument) {
+            (Opens::Itself(_), None) => Argument::Nothing,
+            (Opens::Itself(_), Some(_)) => return Err(unknown()),
+            (Opens::Made(default, _), None) => Argument::Count(default),
+            (Opens::Made(..), Some(count)) => match count.parse() {
+                Ok(count) if (1..=MADE_SAMPLES_MAX).contains(&count) => Argument::Count(count),
+                _ => {
+                    return Err(DataError::NoSampleCount {
+                        given: given.to_owned(),
+                        name: row.name,
+                    });
+                }
+            },
+            (Opens::Folder(..), Some(folder)) if !folder.is_empty() => {
+                Argument::Folder(folder.into())
+            }
+            (Opens::Folder(what, _), _) => {
+                return Err(DataError::NoFolder { given: given.to_owned(), name: row.name, what });
+            }
+            (Opens::TwoFiles(_), files) => {
+                match files.unwrap_or_default().split(',').collect::<Vec<_>>()[..] {
+                    [source, target] if !source.is_empty() && !target.is_empty() => {
+                        Argument::TwoFiles([source.into(), target.into()])
+                    }
+                    _ => return Err(DataError::NoTextFiles { given: given.to_owned() }),
+                }
+            }
+        };
+        Ok(Source { row, argument })
+    }
+}
+
+/// As it is parsed.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.row.name;
+        match &self.argument {
+            Argument::Nothing => write!(f, "{name}"),
+            Argument::Count(count) => write!(f, "{name}:{count}"),
+            Argument::Folder(folder) => write!(f, "{name}:{}", folder.display()),
+            Argument::TwoFiles([source, target]) => {
+                write!(f, "{name}:{},{}", source.display(), target.display())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_parse_as_they_print() {
+        for text in [
+            "digits",
+            "mnist:/data/m",
+            "mnist:a:b",
+            "cifar10:/c",
+            "synthetic:7",
+            "reverse:1",
+            "grammar:1000000",
+            "text:/a/b.en,c:d.de",
+        ] {
+            assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
+        }
+        let defaults =
+            ["synthetic", "reverse", "grammar"].map(|name| name.parse::<Source>().unwrap());
+        let wanted = ["synthetic:1024", "reverse:10000", "grammar:20000"];
+        assert_eq!(defaults, wanted.map(|text| text.parse::<Source>().unwrap()));
+    }
+
+    #[test]
+    fn bad_sources_say_what_is_known() {
+        let known = "digits, mnist:DIR, cifar10:DIR, synthetic, synthetic:N, reverse, reverse:N, \
+                     grammar, grammar:N, text:SOURCE,TARGET";
+        let message = |text: &str| text.parse::<Source>().unwrap_err().to_string();
+        for text in ["", "imagenet", "Digits", "digits:x", "digits:", "cifar100:there"] {
+            assert_eq!(message(text), format!("unknown data '{text}'; known are: {known}"));
+        }
+        for name in ["mnist", "cifar10"] {
+            assert!(message(name).contains(&format!("{name}:DIR")));
+            assert!(message(&format!("{name}:")).contains(&format!("{name}:DIR")));
+        }
+        for name in ["synthetic", "reverse", "grammar"] {
+            for count in ["", "1000001", "0", "-1", "x"] {
+                let line = message(&format!("{name}:{count}"));
+                assert!(line.contains(&format!("{name}:N")), "{line}");
+            }
+        }
+        for text in ["text", "text:", "text:a", "text:a,", "text:,a", "text:a,b,c"] {
+            assert!(message(text).contains("text:SOURCE,TARGET"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_model_gets_the_kind_of_data_that_it_learns_from() {
+        let shapes = [
+            SampleKind::Images { dims: [2, 2, 1], classes: 2 },
+            SampleKind::Sequences { steps: 2, features: 2, classes: 2 },
+            SampleKind::Pairs { source_words: 100, target_words: 100 },
+            SampleKind::Sentences { words: 1000, classes: 4 },
+        ];
+        for text in ["digits", "synthetic:10", "reverse:10", "grammar:10"] {
+            let source: Source = text.parse().unwrap();
+            for shape in shapes {
+                let fits = match source.row.name {
+                    "digits" => matches!(shape, SampleKind::Images { .. }),
+                    "synthetic" => true,
+                    _ => matches!(shape, SampleKind::Pairs { .. }),
+                };
+                let found =
+                    |data: &Data| SampleKind::of(&data.train.describe()).map(|kind| kind.name());
+                match source.open(shape, 0) {
+                    Ok(data) => assert!(fits && found(&data) == Some(shape.name()), "{text}"),
+                    Err(DataError::WrongKind { .. }) => assert!(!fits, "{text} {shape:?}"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_digits_that_the_project_ships() {
+        let data = Images::digits().unwrap();
+        assert_eq!((data.train.samples(), data.test.samples()), (1438, 359));
+        assert_eq!((data.dims, data.features), ([8, 8, 1], 64));
+        assert_eq!((data.classes, data.name.as_str()), (10, "digits"));
+        for class in 0..10 {
+            assert!(data.train.labels().contains(&class));
+            assert!(data.test.labels().contains(&class));
+        }
+        // the set begins 0, 1, …, 9, 0, 1, …, and every fifth sample of it is in the test
+        assert_eq!(data.train.labels()[..8], [0, 1, 2, 3, 5, 6, 7, 8]);
+        assert_eq!(data.test.labels()[..2], [4, 9]);
+    }
+
+    #[test]
+    fn paths_of_a_source_can_be_made_absolute() {
+        let rooted = |text: &str| {
+            let source: Source = text.parse().unwrap();
+            source.with_paths(|path| Path::new("/data").join(path)).to_string()
+        };
+        assert_eq!(rooted("mnist:m"), "mnist:/data/m");
+        assert_eq!(rooted("text:a,/b"), "text:/data/a,/b");
+        assert_eq!(rooted("grammar:7"), "grammar:7");
+    }
+}
