@@ -203,10 +203,8 @@ impl Epochs {
         let open = &mut self.open[ahead];
         open.loss += f64::from(progress.loss);
         open.losses += 1;
-        if let Some(end) = open.ends.get_mut(worker) {
-            if end.is_none() {
-                *end = progress.epoch.clone();
-            }
+        if let Some(end) = open.ends.get_mut(worker).filter(|end| end.is_none()) {
+            *end = progress.epoch.clone();
         }
     }
 

@@ -393,7 +393,7 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     }
     let part = Part { config, topology, program, plan, shape, data };
     let report = match strategy(&topology).connect(member, &part)? {
-        Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
+        Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,
     };
     Ok(member.finish(&report)?)

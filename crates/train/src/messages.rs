@@ -4,10 +4,10 @@ use tensorwire_baselines::Baseline;
 use tensorwire_baselines::messages::{self, MessageOptions};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
-use tensorwire_runtime::{Ports, Storage};
+use tensorwire_runtime::Ports;
 
 use crate::config::Exchange as Crossing;
-use crate::open_part::{Lanes, PartOptions, digest};
+use crate::open_part::{Lanes, Opened, PartOptions, digest};
 
 pub(crate) use tensorwire_baselines::messages::{MessageEnd, OpenError};
 
@@ -35,7 +35,7 @@ pub(crate) fn open(
     plan: &Plan,
     lanes: &Lanes,
     options: &PartOptions,
-) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
+) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
     let Some(baseline) = baseline(options.exchange) else { return Ok(None) };
     let message_options = MessageOptions {
         baseline,

@@ -3,10 +3,9 @@
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
-use tensorwire_runtime::{Ports, Storage};
 
 use crate::config::Exchange as Crossing;
-use crate::open_part::{Lanes, PartOptions};
+use crate::open_part::{Lanes, Opened, PartOptions};
 
 /// This build has no baselines.
 pub(crate) const BUILT_IN: bool = false;
@@ -48,6 +47,6 @@ pub(crate) fn open(
     _plan: &Plan,
     _lanes: &Lanes,
     _options: &PartOptions,
-) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
+) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
     Ok(None)
 }

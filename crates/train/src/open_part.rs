@@ -18,6 +18,9 @@ use crate::config::Exchange as Crossing;
 use crate::messages::{self, MessageEnd, OpenError};
 use tensorwire_launch::{Member, MemberError, Peers, QUEUE_PAIRS, Transport, WireOptions};
 
+/// The ports of each session and its memory.
+pub(crate) type Opened = Vec<(Ports, Storage)>;
+
 /// How to open a part.
 #[derive(Clone, Debug)]
 pub struct PartOptions {
