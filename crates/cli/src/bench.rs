@@ -192,7 +192,7 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
     print(table(&["", "step", "p90", "ratio"], &rows, &[1, 2, 3]))?;
     for ps in results.iter().filter_map(|result| result.ps.as_ref()) {
         let (exchange, copied) = (ps.exchange.name(), ps.bytes_copied);
-        print(format_args!("{exchange}: {copied} bytes copied by the runtime"))?;
+        print(format_args!("{exchange}: {copied} bytes copied between processes"))?;
         if let Some(overlap) = &ps.overlap {
             print(format_args!(
                 "{exchange}: a step is {:.2} of the longer of computing and communicating, {:.2} of both",

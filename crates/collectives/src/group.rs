@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalSlot, Channel, Completion, Fabric, Ticket as Moment, Wake};
 use tensorwire_fabric::{Region, RemoteRegion};
-use tensorwire_memory::{Arena, Buffer, Place, Slab, Window};
+use tensorwire_memory::{Arena, Buffer, Copies, Place, Slab, Window};
 
 use crate::error::GroupError;
 use crate::ports::{Call, Collectives, GroupStats, Ticket, VectorId};
@@ -95,6 +95,7 @@ pub struct Group {
     /// A block of a fold.
     scratch: Window,
     bytes_sent: u64,
+    copies: Copies,
 }
 
 /// A region of another member.
@@ -196,6 +197,7 @@ impl Group {
             completions: Vec::new(),
             scratch: Window::new(&scratch).map_err(|error| failed(&error))?,
             bytes_sent: 0,
+            copies: Copies::default(),
             options: GroupOptions { algorithm: Some(Algorithm::Direct), ..options.clone() },
         };
         // the first vector is the barrier's; it shows whether memory is shared, which the others ask
@@ -349,6 +351,7 @@ impl Collectives for Group {
             operations: self.started,
             bytes_sent: self.bytes_sent,
             registered_bytes: self.regions.values().map(Region::bytes).sum(),
+            copies: self.copies,
         }
     }
 

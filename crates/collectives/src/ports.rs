@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
-use tensorwire_memory::{Buffer, Slab};
+use tensorwire_memory::{Buffer, Copies, Slab};
 
 use crate::error::GroupError;
 
@@ -84,6 +84,8 @@ pub struct GroupStats {
     pub bytes_sent: u64,
     /// Memory that other members can reach.
     pub registered_bytes: u64,
+    /// By this member, from memory of its own to memory of its own.
+    pub copies: Copies,
 }
 
 /// A group of processes that fold, spread and gather vectors: [`crate::Group`] over one-sided writes, or MPI.

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Deadline;
-use tensorwire_memory::{Arena, Buffer, Place, Slab};
+use tensorwire_memory::{Arena, Buffer, Copies, CopyPurpose, Place, Slab};
 
 use crate::error::GroupError;
 use crate::ports::{Call, Collectives, Fold, GroupStats, VectorId};
@@ -97,6 +97,7 @@ pub struct TensorGroup {
     design: Design,
     slices: usize,
     tensors: Vec<Bound>,
+    copies: Copies,
 }
 
 /// A tensor's memory.
@@ -131,7 +132,10 @@ impl TensorGroup {
                 "in a flat ring every device is a member of its own; open a group of all of them"
                     .into(),
             )),
-            _ => Ok(TensorGroup { group, devices, design, slices, tensors: Vec::new() }),
+            _ => {
+                let (tensors, copies) = (Vec::new(), Copies::default());
+                Ok(TensorGroup { group, devices, design, slices, tensors, copies })
+            }
         }
     }
 
@@ -215,6 +219,7 @@ impl TensorGroup {
             let has_moved = self.group.progress()?;
             if operation.advance(self.group.as_mut())? || has_moved {
                 if operation.is_done() {
+                    self.copies.add(CopyPurpose::Staging, operation.bytes_copied());
                     return Ok(());
                 }
                 continue;
@@ -233,9 +238,11 @@ impl TensorGroup {
         self.group.as_mut()
     }
 
-    /// What the members' group did.
+    /// What the members' group did, with what devices copied to its memory and from there.
     pub fn stats(&self) -> GroupStats {
-        self.group.stats()
+        let mut stats = self.group.stats();
+        stats.copies.merge(&self.copies);
+        stats
     }
 
     fn bound(&self, tensor: TensorId) -> Result<&Bound, GroupError> {

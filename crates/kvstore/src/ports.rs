@@ -79,6 +79,15 @@ pub struct PartSnapshot {
     pub state: Vec<StateTensor>,
 }
 
+impl PartSnapshot {
+    /// Returns the bytes of its weights and state.
+    pub fn bytes(&self) -> u64 {
+        let state: usize = self.state.iter().map(|tensor| tensor.bytes.len()).sum();
+        // fits: sizes in memory
+        (self.weights.len() + state) as u64
+    }
+}
+
 /// Where snapshots are kept.
 pub trait Keep: Send {
     /// Keeps a snapshot of server `server`, whole or not at all, instead of the one before.

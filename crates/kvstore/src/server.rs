@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::Member;
+use tensorwire_memory::{Copies, CopyPurpose};
 
 use crate::error::StoreError;
 use crate::key::{Key, PartKey, ValueSpec};
 use crate::message::{Answer, Refusal, RequestId};
 use crate::partition::Partition;
 use crate::pool::Pool;
-use crate::ports::{Keep, Membership, Snapshot, StoreEvent, Update};
+use crate::ports::{Keep, Membership, PartSnapshot, Snapshot, StoreEvent, Update};
 use crate::proto::{Control, Mode, Server, ServerConfig, ServerState};
 use crate::wire::{Wire, WireError, WireStats};
 
@@ -113,7 +114,7 @@ struct Core {
     /// Workers that sent what is none of a worker's requests.
     strange: Vec<(usize, String)>,
     counters: ServerCounters,
-    bytes_copied: u64,
+    copies: Copies,
     failed: Option<StoreError>,
 }
 
@@ -173,7 +174,7 @@ impl KvServer {
             saves: VecDeque::new(),
             strange: Vec::new(),
             counters: ServerCounters::default(),
-            bytes_copied: 0,
+            copies: Copies::default(),
             failed: None,
         };
         KvServer { wire, membership, core }
@@ -227,8 +228,15 @@ impl KvServer {
     /// What the wire did, with the copies that were made here.
     pub fn stats(&self) -> WireStats {
         let mut stats = self.wire.stats();
-        stats.bytes_copied += self.core.bytes_copied;
+        stats.bytes_copied += self.core.copies.of(CopyPurpose::Store);
         stats
+    }
+
+    /// Returns the bytes that were copied here, by purpose; those of [`WireStats::bytes_copied`] are among them.
+    pub fn copies(&self) -> Copies {
+        let mut copies = self.core.copies;
+        copies.add(CopyPurpose::Store, self.wire.stats().bytes_copied);
+        copies
     }
 
     /// Says goodbye to the workers.
@@ -366,11 +374,13 @@ impl Core {
         Ok(())
     }
 
-    fn snapshot(&self) -> Result<(Snapshot, ServerState), StoreError> {
+    fn snapshot(&mut self) -> Result<(Snapshot, ServerState), StoreError> {
         let state = self.proto.state();
         let protocol =
             postcard::to_stdvec(&state).map_err(|error| StoreError::Snapshot(error.to_string()))?;
         let parts = self.parts.snapshot(&state, self.update.as_ref())?;
+        let bytes = parts.iter().map(PartSnapshot::bytes).sum();
+        self.copies.add(CopyPurpose::Checkpoint, bytes);
         Ok((Snapshot { protocol, parts }, state))
     }
 
@@ -401,6 +411,7 @@ impl Core {
             self.parts.check(part)?;
         }
         for part in snapshot.parts {
+            self.copies.add(CopyPurpose::Checkpoint, part.bytes());
             self.parts.put_back(part.key, &part.weights)?;
             self.update.restore(part.key, part.state).map_err(StoreError::Update)?;
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
 use tensorwire_fabric::Member;
-use tensorwire_memory::{Buffer, Slab};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, Slab};
 
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
@@ -430,9 +430,20 @@ impl KvWorker {
     /// What the wire did, with the copies that were made here.
     pub fn stats(&self) -> WireStats {
         let mut stats = self.wire.stats();
-        stats.bytes_copied += self.core.bytes_copied;
+        stats.bytes_copied += self.core.copies.of(CopyPurpose::Store);
         stats.bytes_direct += self.core.bytes_read;
         stats
+    }
+
+    /// Returns the bytes that were copied here, by purpose, those of [`WireStats::bytes_copied`] among them; with those
+    /// of the server in a store of one.
+    pub fn copies(&self) -> Copies {
+        let mut copies = self.core.copies;
+        copies.add(CopyPurpose::Store, self.wire.stats().bytes_copied);
+        if let Some(server) = &self.server {
+            copies.merge(&server.copies());
+        }
+        copies
     }
 
     /// Waits until all that was asked for is done, and says goodbye to the servers.

@@ -14,7 +14,7 @@ mod window;
 
 pub use arena::{Arena, ArenaError, Place};
 pub use buffer::{Buffer, Loan, LoanError, ReadGuard, WriteGuard, WriteLoan};
-pub use copies::CopyCounter;
+pub use copies::{Copies, CopyPurpose};
 pub use heap::Heap;
 pub use shown::Shown;
 pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError};

@@ -348,7 +348,8 @@ fn of_layer(layer: &str, error: GraphError) -> Error {
         GraphError::Shape { source, .. } => Error::layer(layer, source.to_string()),
         GraphError::DuplicateName { .. } => Error::layer(
             layer,
-            "there is such a layer already; give each a name of its own, or use it again in shared()",
+            "a layer or a tensor of the data is called so already; give each a name of its own, or use it again in \
+             shared()",
         ),
         GraphError::VariableRedeclared { first, second, .. } => {
             Error::layer(layer, format!("was declared as {first}, and again as {second}"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorwire_base::Deadline;
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::Kernels;
-use tensorwire_memory::{CopyCounter, ReadGuard, WriteGuard};
+use tensorwire_memory::{Copies, ReadGuard, WriteGuard};
 use tensorwire_tensor::{Dim, TensorSpec};
 
 use crate::dynamic::LaneUse;
@@ -194,8 +194,10 @@ impl Session {
         self.executor.counters
     }
 
-    /// The bytes that the runtime itself copied.
-    pub fn copies(&self) -> &CopyCounter {
+    /// Returns the bytes that the session itself copied: all of them for [`CopyPurpose::Staging`].
+    ///
+    /// [`CopyPurpose::Staging`]: tensorwire_memory::CopyPurpose::Staging
+    pub fn copies(&self) -> &Copies {
         &self.executor.workspace.copies
     }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, SendFrom, infer};
-use tensorwire_memory::{Buffer, CopyCounter, LoanError, Slab};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, LoanError, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::dynamic::{Anonymous, LaneUse, Pool, Site, Sites, Source};
@@ -22,7 +22,7 @@ pub(crate) struct Workspace {
     send_from: SendFrom,
     /// Outputs that the plan gave no place: how many users are still to come in this run.
     users: HashMap<Output, u32>,
-    pub(crate) copies: CopyCounter,
+    pub(crate) copies: Copies,
 }
 
 /// Memory that peers can access.
@@ -82,7 +82,7 @@ impl Workspace {
             private: Pool::new("private", bytes_max),
             send_from,
             users: HashMap::new(),
-            copies: CopyCounter::default(),
+            copies: Copies::default(),
         }
     }
 
@@ -186,13 +186,20 @@ impl Workspace {
         };
         let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
         let source = tensor.buffer.read().map_err(lent)?;
-        self.copies.copy(&source, &mut copy.buffer.write().map_err(lent)?);
+        let mut target = copy.buffer.write().map_err(lent)?;
+        self.copies.copy(CopyPurpose::Staging, &source, &mut target);
+        drop(target);
         Ok(Some(copy))
     }
 
     /// The vector of a group's node, with what it is to fold or spread: where the plan has the input's bytes
     /// elsewhere, since others use them too, they are copied, once.
-    pub(crate) fn vector(&self, part: &Part, id: NodeId, step: u64) -> Result<Tensor, RunError> {
+    pub(crate) fn vector(
+        &mut self,
+        part: &Part,
+        id: NodeId,
+        step: u64,
+    ) -> Result<Tensor, RunError> {
         let node = part.graph.node(id);
         let name = || node.name.clone();
         let unfed = || RunError::NotFed { step, node: name() };
@@ -202,7 +209,8 @@ impl Workspace {
             let input = self.storage.tensor(*input).ok_or_else(unfed)?;
             if input.buffer.address() != vector.buffer.address() {
                 let source = input.buffer.read().map_err(lent)?;
-                self.copies.copy(&source, &mut vector.buffer.write().map_err(lent)?);
+                let mut target = vector.buffer.write().map_err(lent)?;
+                self.copies.copy(CopyPurpose::Staging, &source, &mut target);
             }
         }
         Ok(vector)

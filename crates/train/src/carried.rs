@@ -1,7 +1,11 @@
-//! Counts the tensors that a worker exchanges, for whoever reports them while it trains.
+//! Counts the tensors that a worker exchanges, and the bytes that are copied for its training, for whoever reports them
+//! while it trains.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tensorwire_memory::{Copies, CopyPurpose};
 
 use crate::report::Traffic;
 
@@ -10,6 +14,7 @@ use crate::report::Traffic;
 pub(crate) struct Carried {
     store: Arc<AtomicU64>,
     client: Arc<AtomicU64>,
+    copies: Arc<Mutex<Copies>>,
 }
 
 impl Carried {
@@ -30,6 +35,16 @@ impl Carried {
     pub(crate) fn spread(&self, bytes: usize) {
         // fits: sizes in memory
         self.client.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes were copied from memory to memory here.
+    pub(crate) fn copied(&self, purpose: CopyPurpose, bytes: usize) {
+        // fits: sizes in memory
+        self.copies.lock().add(purpose, bytes as u64);
+    }
+
+    pub(crate) fn copies(&self) -> Copies {
+        *self.copies.lock()
     }
 
     pub(crate) fn traffic(&self) -> Traffic {

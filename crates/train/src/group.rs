@@ -115,13 +115,14 @@ impl Bound {
 
 impl Widest {
     /// Gives all members the first one's `values`, through this vector, before anything else uses it. All have values
-    /// of these sizes.
+    /// of these sizes. Returns the bytes that were copied here, into the vector or out of it.
     pub(crate) fn spread(
         &self,
         group: &SharedGroup,
         values: &mut [&mut [u8]],
         deadline: Deadline,
-    ) -> Result<(), ClientError> {
+    ) -> Result<usize, ClientError> {
+        let mut copied = 0;
         let Widest { vector, buffer } = self;
         let mut group = group.lock();
         let is_first = group.me() == 0;
@@ -134,6 +135,7 @@ impl Widest {
             while let Some(piece) = pieces.next_if(|piece| end + piece.len() <= buffer.bytes()) {
                 let range = end..end + piece.len();
                 end = range.end;
+                copied += piece.len();
                 round.push((range, piece));
             }
             if is_first {
@@ -147,6 +149,6 @@ impl Widest {
                 round.into_iter().for_each(|(range, piece)| piece.copy_from_slice(&all[range]));
             }
         }
-        Ok(())
+        Ok(copied)
     }
 }

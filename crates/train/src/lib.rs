@@ -28,7 +28,7 @@ pub use config::{
 pub use group::{ClientError, VectorFold};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
 pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions, open_lanes, open_part};
-pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
+pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, TRAIN, TrainOutcome, TrainUpdate, launch_train};
 pub use steps::{FinishedStep, PollingFigures, StepAggregator};
 pub use store::{

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
 use serde::{Deserialize, Serialize};
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_runtime::Counters;
 
 /// One step of one worker.
@@ -97,8 +98,11 @@ pub struct TrainReport {
     pub train_seconds: f64,
     /// The same without the first step, which waits until all processes have set up.
     pub warm_seconds: f64,
-    /// Bytes that the runtime copied from memory to memory.
+    /// Bytes that the runtime copied from memory to memory on their way from one process to another.
     pub bytes_copied: u64,
+    /// All bytes that the runtime copied, those of `bytes_copied` among them: a key `bytes_copied_…` for each purpose.
+    #[serde(flatten, with = "copies_by_purpose")]
+    pub copies: Copies,
     /// Only worker 0 evaluates: the share of the test's labels that are found, and the mean loss over them.
     pub test_accuracy: Option<f64>,
     pub test_loss: Option<f64>,
@@ -118,6 +122,44 @@ pub struct TrainReport {
     /// What was pushed to a store and pulled from it, in bytes.
     #[serde(default)]
     pub store_bytes: u64,
+}
+
+impl TrainReport {
+    /// Counts what was copied.
+    pub(crate) fn add_copies(&mut self, copies: &Copies) {
+        self.copies.merge(copies);
+        self.bytes_copied = self.copies.exchanged();
+    }
+}
+
+/// The key of a purpose in JSON.
+pub fn copies_key(purpose: CopyPurpose) -> String {
+    format!("bytes_copied_{}", purpose.name())
+}
+
+/// [`Copies`] as one key a purpose.
+pub(crate) mod copies_by_purpose {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+    use serde_json::Value;
+    use tensorwire_memory::{Copies, CopyPurpose};
+
+    use super::copies_key;
+
+    pub(crate) fn serialize<S: Serializer>(copies: &Copies, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(CopyPurpose::ALL.map(|purpose| (copies_key(purpose), copies.of(purpose))))
+    }
+
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Copies, D::Error> {
+        let found = BTreeMap::<String, Value>::deserialize(from)?;
+        let mut copies = Copies::default();
+        for purpose in CopyPurpose::ALL {
+            let bytes = found.get(&copies_key(purpose)).and_then(Value::as_u64);
+            copies.add(purpose, bytes.unwrap_or_default());
+        }
+        Ok(copies)
+    }
 }
 
 impl Sub for Traffic {
@@ -184,5 +226,33 @@ impl Sub for Polling {
 impl std::iter::Sum for Polling {
     fn sum<I: Iterator<Item = Polling>>(all: I) -> Polling {
         all.fold(Polling::default(), Add::add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_copied_is_a_key_for_each_purpose_and_comes_back() {
+        let (mut copies, mut report) = (Copies::default(), TrainReport::default());
+        for (at, purpose) in CopyPurpose::ALL.into_iter().enumerate() {
+            copies.add(purpose, 1 << at);
+        }
+        report.add_copies(&copies);
+        let json = serde_json::to_value(&report).unwrap();
+        // staging, messages and store
+        assert_eq!(json["bytes_copied"], 0b111);
+        assert_eq!(
+            (&json["bytes_copied_store"], &json["bytes_copied_feeding"]),
+            (&4.into(), &16.into())
+        );
+        let same: TrainReport = serde_json::from_value(json).unwrap();
+        assert_eq!((same.copies, same.bytes_copied), (copies, 0b111));
+        // of a member that counts less
+        let json = serde_json::json!({"bytes_copied": 7, "kernels": "cpu", "train_seconds": 0.0,
+            "warm_seconds": 0.0, "peak_bytes": 0, "bytes_written": 0, "polling": Polling::default()});
+        let old: TrainReport = serde_json::from_value(json).unwrap();
+        assert_eq!((old.bytes_copied, old.copies), (7, Copies::default()));
     }
 }

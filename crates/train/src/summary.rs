@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use tensorwire_memory::Copies;
+
 use crate::config::Strategy;
 use crate::job::Prepared;
 use crate::report::{Polling, TrainReport};
@@ -48,6 +50,9 @@ pub struct Summary {
     /// By all members together: copied from memory to memory, written to peers, memory that peers of a store may touch,
     /// pushed to a store and pulled from it.
     pub bytes_copied: u64,
+    /// All bytes that the runtime copied, those of `bytes_copied` among them: a key `bytes_copied_…` for each purpose.
+    #[serde(flatten, with = "crate::report::copies_by_purpose")]
+    pub copies: Copies,
     pub bytes_written: u64,
     pub registered_bytes: u64,
     pub store_bytes: u64,
@@ -86,6 +91,8 @@ impl Summary {
         let sum = |of: fn(&TrainReport) -> u64| reports().map(of).sum::<u64>();
         let workers = reports().filter(|report| report.final_loss.is_some());
         let polling: Polling = workers.map(|report| report.polling).sum();
+        let mut copies = Copies::default();
+        reports().for_each(|report| copies.merge(&report.copies));
         let is_alone = config.strategy == Strategy::Local;
         let test_loss = reports().find_map(|report| report.test_loss);
         let says_words = prepared.data.train.describe().labels_sequences();
@@ -118,6 +125,7 @@ impl Summary {
             // fits: shown to a person
             samples_per_second: steps.samples() as f64 / seconds,
             bytes_copied: sum(|report| report.bytes_copied),
+            copies,
             bytes_written: sum(|report| report.bytes_written),
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),

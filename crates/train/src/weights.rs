@@ -80,10 +80,10 @@ impl Weights {
     }
 
     /// The bytes of a tensor that `open` found to be there.
-    pub(crate) fn tensor(&self, name: &str) -> Result<Vec<u8>, WeightsError> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<&[u8], WeightsError> {
         let file = self.parse()?;
         let tensor = file.tensor(name).map_err(|error| self.foreign(error))?;
-        Ok(tensor.data().to_vec())
+        Ok(tensor.data())
     }
 
     fn parse(&self) -> Result<SafeTensors<'_>, WeightsError> {

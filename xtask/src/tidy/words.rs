@@ -28,8 +28,18 @@ enum Where {
 
 /// Crates in which `unsafe` lives.
 const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi"];
-const THREADS: &[&str] =
-    &["baselines", "bench", "cli", "doctor", "fabric", "launch", "runtime", "testkit", "train"];
+const THREADS: &[&str] = &[
+    "baselines",
+    "bench",
+    "cli",
+    "doctor",
+    "fabric",
+    "launch",
+    "runtime",
+    "tensorwire",
+    "testkit",
+    "train",
+];
 const CLOCKS: &[&str] = &["base", "bench", "cli", "doctor", "fabric", "launch", "testkit", "train"];
 /// `println!` and its like panic when nobody reads; nobody needs them.
 const OUTPUT: &[&str] = &["cli/src/output.rs"];

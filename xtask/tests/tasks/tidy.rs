@@ -14,8 +14,8 @@ const MAP: &str = "\
 | `base` | – | tensors |
 | tensor | – | bytes |
 | memory | tensor | ranks |
-| node | all | arguments |
-| tensorwire (the program) | node, tensor | logic |
+| train | all | arguments |
+| tensorwire (the library) | train, tensor | logic |
 | testkit | memory | |
 | xtask | – | |
 
@@ -83,7 +83,7 @@ fn test_helpers_are_for_tests() {
 #[test]
 fn the_tables_crates_and_the_packages_are_the_same() {
     let packages =
-        ["base", "tensor", "memory", "node", "testkit"].map(|r| format!("tensorwire-{r}"));
+        ["base", "tensor", "memory", "train", "testkit"].map(|r| format!("tensorwire-{r}"));
     let mut packages = Vec::from(packages);
     packages.extend(["tensorwire", "xtask"].map(str::to_owned));
     assert_eq!(check_members(&table(), &packages), []);

@@ -37,6 +37,18 @@ fn allreduce_and_one_client_have_the_bits_of_ps_and_of_the_local_fold() {
     }
 }
 
+/// Worker 0's weights go through the largest vector: into it there, out of it at the others.
+#[test]
+fn the_first_weights_are_copied_once_at_each_worker() {
+    for workers in [1, 2, 3] {
+        let how = "--strategy allreduce --batch 8 --steps 1 --transport tcp";
+        let ended = train(&format!("{how} --workers {workers}"));
+        // a worker alone is a group, too
+        assert_eq!(number(&ended, "bytes_copied_broadcast"), f64::from(workers) * WEIGHTS);
+        assert_eq!(number(&ended, "bytes_copied"), 0.0);
+    }
+}
+
 /// State of optimizers, types, and what is dropped: a replica drops what it drops with servers.
 #[test]
 fn allreduce_has_the_bits_of_ps_for_every_optimizer_type_and_way_of_folding() {
@@ -114,6 +126,7 @@ const WEIGHTS: f64 = 4_349_962.0 * 4.0;
 fn averages_learn_the_digits_with_a_64th_of_the_traffic() {
     for (how, clients) in [
         ("dist-esgd --transport shm", 2.0),
+        #[cfg(feature = "baselines")]
         ("dist-esgd --exchange zmq", 2.0),
         ("mpi-esgd --workers 4 --clients 2 --batch 32 --transport tcp", 2.0),
         ("mpi-esgd --clients 1", 1.0),

@@ -7,6 +7,8 @@ use std::time::Duration;
 use crate::support::{Ended, Job};
 
 const LIMIT: Duration = Duration::from_secs(240);
+/// Of 359 digits that are kept for the test, fed once in the end, in batches of 8 whose last is filled up.
+const TEST_SAMPLES: u64 = 360;
 
 fn train(arguments: &str) -> Ended {
     Job::start(&format!("train --json {arguments}")).end(LIMIT)
@@ -84,7 +86,32 @@ fn the_runtime_copies_nothing_and_the_baseline_copies_each_tensor_once() {
         // 4,349,962 parameters of 4 bytes; three steps to and from two workers, and one fetch
         let sent: u64 = 4_349_962 * 4 * (3 * 4 + 1);
         assert_eq!(copied["bytes_copied"], sent);
+        assert_eq!(copied["bytes_copied_staging"], sent);
         assert_eq!(copied["bytes_written"], sent);
+    }
+}
+
+/// What is copied beside the exchange: each number of a sample and each label into its input, once; weights out of a
+/// file, by whom they are at home with.
+#[test]
+fn what_is_fed_and_loaded_is_counted_to_the_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("w.safetensors");
+    let path = path.display();
+    // 64 numbers and a label, of 4 bytes each
+    let fed = |samples: u64| samples * 65 * 4;
+    let saved = train(&format!("--batch 8 --steps 3 --save {path}")).json();
+    assert_eq!(saved["bytes_copied_feeding"], fed(2 * 3 * 8 + TEST_SAMPLES));
+    assert_eq!((&saved["bytes_copied"], &saved["bytes_copied_checkpoint"]), (&0.into(), &0.into()));
+    for strategy in ["local", "ps", "dist-sgd"] {
+        let job = format!("--strategy {strategy} --batch 8 --steps 2 --load {path}");
+        let loaded = train(&job).json();
+        assert_eq!(loaded["bytes_copied_feeding"], fed(2 * 2 * 8 + TEST_SAMPLES), "{strategy}");
+        assert_eq!(loaded["bytes_copied_checkpoint"], 4_349_962 * 4, "{strategy}");
+        let other = ["messages", "rows", "averaging", "broadcast", "reduction"];
+        for other in other.map(|purpose| format!("bytes_copied_{purpose}")) {
+            assert_eq!(loaded[&other], 0, "{strategy}: {other}");
+        }
     }
 }
 

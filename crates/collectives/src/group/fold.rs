@@ -1,8 +1,9 @@
-//! What a member does with bytes: its own, what landed, and those of members whose memory it shares.
+//! What a member does with bytes: its own, what landed, and those of members whose memory it shares. What it writes into
+//! the memory of others, or reads from there into its own, is the transfer; what it copies here is counted.
 
 use std::ops::Range;
 
-use tensorwire_memory::{LoanError, Place};
+use tensorwire_memory::{CopyPurpose, LoanError, Place};
 
 use super::run::Running;
 use super::{Group, failed};
@@ -27,7 +28,7 @@ impl Group {
             return Ok(());
         }
         let whole = is_whole.then_some(self.size());
-        let Group { vectors, landings, scratch, .. } = self;
+        let Group { vectors, landings, scratch, copies, .. } = self;
         let known = &vectors[running.vector];
         let landed = |at: usize, skipped: usize, bytes: usize| {
             let landing = known.landing?;
@@ -52,7 +53,8 @@ impl Group {
                 let parts: Option<Vec<&[u8]>> = addends.iter().map(part).collect();
                 fold.fold(&parts.ok_or_else(nowhere)?, sum, whole);
             }
-            known.buffer.write().map_err(lent)?[block].copy_from_slice(sum);
+            let mut own = known.buffer.write().map_err(lent)?;
+            copies.copy(CopyPurpose::Reduction, sum, &mut own[block]);
         }
         Ok(())
     }
@@ -66,7 +68,7 @@ impl Group {
     ) -> Result<(), GroupError> {
         let fold = fold_of(running)?;
         let size = self.size();
-        let Group { vectors, opened, scratch, me, .. } = self;
+        let Group { vectors, opened, scratch, me, copies, .. } = self;
         let known = &vectors[running.vector];
         // of two, one is folded in place: the order of two does not matter
         let mut remotes = known.remotes.iter().flatten();
@@ -98,7 +100,8 @@ impl Group {
             }
             for member in (0..size).filter(|at| to == Owners::All || to == Owners::One(*at)) {
                 if member == *me {
-                    known.buffer.write().map_err(lent)?[block.clone()].copy_from_slice(sum);
+                    let mut own = known.buffer.write().map_err(lent)?;
+                    copies.copy(CopyPurpose::Reduction, sum, &mut own[block.clone()]);
                 } else if let Some(remote) = &known.remotes[member] {
                     let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
                     let place = place(remote.offset, &block).ok_or_else(unshared)?;
@@ -128,10 +131,16 @@ impl Group {
     }
 
     /// In a group of one, what is folded is the one vector.
-    pub(super) fn alone(&self, vector: usize, fold: Option<&dyn Fold>) -> Result<(), GroupError> {
+    pub(super) fn alone(
+        &mut self,
+        vector: usize,
+        fold: Option<&dyn Fold>,
+    ) -> Result<(), GroupError> {
         let Some(fold) = fold else { return Ok(()) };
         let known = &self.vectors[vector];
         let own = known.buffer.read().map_err(lent)?.to_vec();
+        // fits: a size in memory
+        self.copies.add(CopyPurpose::Reduction, own.len() as u64);
         fold.fold(&[&own], &mut known.buffer.write().map_err(lent)?, Some(1));
         Ok(())
     }

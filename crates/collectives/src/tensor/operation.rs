@@ -27,6 +27,8 @@ pub(super) struct Operation<'a> {
     stages: Vec<Stage>,
     notify: Sender<Notice>,
     notices: Receiver<Notice>,
+    /// By devices, so far.
+    bytes_copied: u64,
 }
 
 /// Where a slice is.
@@ -44,7 +46,8 @@ enum Stage {
 #[derive(Debug)]
 struct Notice {
     slice: usize,
-    outcome: Result<(), String>,
+    /// Bytes that it copied.
+    outcome: Result<u64, String>,
 }
 
 /// Says that a part is done, or, if the device dropped it, that it never will be.
@@ -64,7 +67,13 @@ impl<'a> Operation<'a> {
     ) -> Operation<'a> {
         let (notify, notices) = channel();
         let stages = vec![Stage::Waiting; bound.slices.count()];
-        Operation { bound, devices, call, me, overlaps, stages, notify, notices }
+        let bytes_copied = 0;
+        Operation { bound, devices, call, me, overlaps, stages, notify, notices, bytes_copied }
+    }
+
+    /// Bytes that devices copied between their vectors and the memory that the group works on.
+    pub(super) fn bytes_copied(&self) -> u64 {
+        self.bytes_copied
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -142,7 +151,7 @@ impl<'a> Operation<'a> {
     }
 
     fn take(&mut self, Notice { slice, outcome }: Notice) -> Result<(), GroupError> {
-        outcome.map_err(GroupError::Failed)?;
+        self.bytes_copied += outcome.map_err(GroupError::Failed)?;
         if let Stage::Gathering(left) | Stage::Spreading(left) = &mut self.stages[slice] {
             *left -= 1;
         }
@@ -162,13 +171,13 @@ impl<'a> Operation<'a> {
                 let piece = self.bound.slices.piece(slice, self.me, members, *element_bytes);
                 self.submit(slice, piece, |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
-                    Box::new(move || first.iter().try_for_each(|first| copy(first, &wire)))
+                    Box::new(move || copy_all(first.iter().map(|first| (first, &wire))))
                 })
             }
             Call::Broadcast { root } if *root == self.me => {
                 self.submit(slice, self.whole(slice), |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
-                    Box::new(move || first.iter().try_for_each(|first| copy(first, &wire)))
+                    Box::new(move || copy_all(first.iter().map(|first| (first, &wire))))
                 })
             }
             Call::Broadcast { .. } => 0,
@@ -189,7 +198,7 @@ impl<'a> Operation<'a> {
         };
         self.submit(slice, range, |part, wire| {
             let vectors = self.of_devices(slice, part);
-            Box::new(move || vectors.iter().try_for_each(|vector| copy(&wire, vector)))
+            Box::new(move || copy_all(vectors.iter().map(|vector| (&wire, vector))))
         })
     }
 
@@ -198,7 +207,7 @@ impl<'a> Operation<'a> {
         &self,
         slice: usize,
         range: Range<usize>,
-        work: impl Fn(usize, Buffer) -> Box<dyn FnOnce() -> Result<(), LoanError> + Send>,
+        work: impl Fn(usize, Buffer) -> Box<dyn FnOnce() -> Result<u64, LoanError> + Send>,
     ) -> usize {
         let mut count = 0;
         for (part, wire) in self.bound.on_wire[slice].iter().enumerate() {
@@ -226,7 +235,7 @@ impl<'a> Operation<'a> {
 }
 
 impl Promise {
-    fn keep(mut self, outcome: Result<(), LoanError>) {
+    fn keep(mut self, outcome: Result<u64, LoanError>) {
         self.is_kept = true;
         let outcome = outcome.map_err(|error| format!("a vector of the tensor: {error}"));
         // whoever gave up waiting does not want to know
@@ -244,14 +253,21 @@ impl Drop for Promise {
 }
 
 /// into ← the fold of a part of all vectors.
-fn reduce(fold: &dyn Fold, addends: &[Buffer], into: &Buffer) -> Result<(), LoanError> {
+fn reduce(fold: &dyn Fold, addends: &[Buffer], into: &Buffer) -> Result<u64, LoanError> {
     let lent = addends.iter().map(Buffer::read).collect::<Result<Vec<_>, _>>()?;
     let parts: Vec<&[u8]> = lent.iter().map(|part| &**part).collect();
     fold.fold(&parts, &mut into.write()?, None);
-    Ok(())
+    // nothing is copied: it is computed there
+    Ok(0)
 }
 
-fn copy(from: &Buffer, into: &Buffer) -> Result<(), LoanError> {
-    into.write()?.copy_from_slice(&from.read()?);
-    Ok(())
+/// Copies each first over its second; returns the bytes of all.
+fn copy_all<'a>(
+    mut pairs: impl Iterator<Item = (&'a Buffer, &'a Buffer)>,
+) -> Result<u64, LoanError> {
+    pairs.try_fold(0, |bytes, (from, into)| {
+        into.write()?.copy_from_slice(&from.read()?);
+        // fits: sizes in memory
+        Ok(bytes + from.bytes() as u64)
+    })
 }

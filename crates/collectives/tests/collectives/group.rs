@@ -7,7 +7,7 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{Algorithm, Call, Collectives, Fold, Group, GroupError, GroupOptions};
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
-use tensorwire_memory::{Arena, Buffer, Place};
+use tensorwire_memory::{Arena, Buffer, CopyPurpose, Place};
 use tensorwire_testkit::mesh::{Setup, connect, open, soon};
 
 /// Means of f32, one after the other.
@@ -223,6 +223,53 @@ fn deterministic_folds_have_the_same_bits() {
     }
     let unordered = GroupOptions { algorithm: Some(Algorithm::Ring), ..GroupOptions::default() };
     assert_ne!(run(SHM, unordered), first, "these numbers cannot tell an order from another");
+}
+
+/// Where three or more addends meet, their result is put together in a cache and copied to its place: a piece of the
+/// vector at its owner, all of it where each has all. Two addends are put together in place.
+#[test]
+fn what_a_member_copies_of_a_reduction_is_counted() {
+    const LEN: usize = 3000;
+    let vector = 4 * LEN as u64;
+    let copied = |setup: Setup, size: u32, algorithm, deterministic| {
+        let options =
+            GroupOptions { algorithm: Some(algorithm), deterministic, ..GroupOptions::default() };
+        let copied = std::sync::Mutex::new(vec![0; size as usize]);
+        with_group(setup.mesh(size), &options, |group| {
+            let buffers = vectors(group, &[LEN]);
+            let ids = group.bind(&buffers, soon()).unwrap();
+            fill(&buffers[0], group.me(), 0);
+            let before = group.stats().copies;
+            let ticket = group.start(ids[0], Call::AllReduce(Arc::new(Mean))).unwrap();
+            group.wait(ticket, soon()).unwrap();
+            let reduced = group.stats().copies;
+            let ticket = group.start(ids[0], Call::Broadcast { root: 0 }).unwrap();
+            group.wait(ticket, soon()).unwrap();
+            assert_eq!(
+                group.stats().copies,
+                reduced,
+                "what goes from place to place is not copied"
+            );
+            let bytes = reduced.of(CopyPurpose::Reduction) - before.of(CopyPurpose::Reduction);
+            assert_eq!(reduced.bytes() - before.bytes(), bytes);
+            copied.lock().unwrap()[group.me()] = bytes;
+        });
+        copied.into_inner().unwrap()
+    };
+    for setup in [SHM, TCP] {
+        for deterministic in [false, true] {
+            let of = |size, algorithm| copied(setup, size, algorithm, deterministic);
+            assert_eq!(of(1, Algorithm::Direct), [vector], "the vector's only addend is set aside");
+            for algorithm in [Algorithm::Exchange, Algorithm::Direct, Algorithm::Ring] {
+                assert_eq!(of(2, algorithm), [0; 2], "{algorithm:?}");
+            }
+            assert_eq!(of(3, Algorithm::Exchange), [vector; 3]);
+            assert_eq!(of(3, Algorithm::Direct), [vector / 3; 3]);
+        }
+        assert_eq!(copied(setup, 3, Algorithm::Ring, false), [0; 3]);
+    }
+    assert_eq!(copied(SHM, 2, Algorithm::Shared, false), [0; 2]);
+    assert_eq!(copied(SHM, 3, Algorithm::Shared, false), [vector / 3; 3]);
 }
 
 #[test]

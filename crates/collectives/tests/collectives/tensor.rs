@@ -11,7 +11,7 @@ use tensorwire_collectives::{
     Call, Design, Devices, Fold, Group, GroupError, GroupOptions, TensorGroup, Work,
 };
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
-use tensorwire_memory::Buffer;
+use tensorwire_memory::{Buffer, CopyPurpose};
 use tensorwire_testkit::mesh::{Setup, connect, open, soon};
 
 const SHM: Setup = Setup { backend: || Backend::Shm, arrival: None };
@@ -342,5 +342,29 @@ fn what_is_no_tensor_is_refused() {
     let tensor = other.bind(64, soon()).unwrap();
     with_tensors(SHM.mesh(1), 1, Design::OmpRing, |group| {
         assert!(group.vectors(tensor).unwrap_err().to_string().contains("no tensor 0"));
+    });
+}
+
+/// Devices of the first design copy what the group works on from their vectors and to them.
+#[test]
+fn what_devices_copy_is_counted() {
+    const LEN: usize = 1000;
+    let vector = 4 * LEN as u64;
+    with_tensors(SHM.mesh(2), 3, Design::ALL[0], |group| {
+        let tensor = group.bind(4 * LEN, soon()).unwrap();
+        let fold: Arc<dyn Fold> = Arc::new(Mean);
+        let is_root = group.members().me() == 0;
+        let calls = [
+            // into every vector; what goes out is computed there
+            (Call::AllReduce(fold.clone()), 3 * vector),
+            (Call::Broadcast { root: 0 }, (3 + u64::from(is_root)) * vector),
+            (Call::Reduce { root: 0, fold }, u64::from(is_root) * 3 * vector),
+        ];
+        for (call, wanted) in calls {
+            let before = group.stats().copies.of(CopyPurpose::Staging);
+            group.run(tensor, &call, soon()).unwrap();
+            let copied = group.stats().copies.of(CopyPurpose::Staging) - before;
+            assert_eq!(copied, wanted, "{call:?}");
+        }
     });
 }

@@ -1,5 +1,7 @@
 //! Threads that copy large payloads, so that the poster goes on and two peers are written at the same
-//! time. One thread per completion queue; queue pairs are spread over them round-robin.
+//! time. One thread per completion queue; queue pairs are spread over them round-robin. Such a copy is the one-sided
+//! write or read itself, from one process's memory to another's: there is no other, and it does not count among the
+//! runtime's own copies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use tensorwire_base::Rank;
+use tensorwire_memory::CopyPurpose;
 
 use super::Core;
 use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
@@ -108,7 +109,12 @@ impl Core {
                 let buffer = memory.weights.clone();
                 Bytes::Of { buffer, offset: 0, bytes: memory.spec.bytes() }
             }
-            true => Bytes::Own(self.parts.gather(part, worker)?),
+            true => {
+                let rows = self.parts.gather(part, worker)?;
+                // fits: sizes in memory; so below
+                self.copies.add(CopyPurpose::Rows, rows.len() as u64);
+                Bytes::Own(rows)
+            }
         };
         let fits = |into: RemotePlace| {
             let (key, region_bytes) = into.region;
@@ -149,7 +155,9 @@ impl Core {
                 let buffer = self.pool.alloc(wire, rows.len())?;
                 let lent =
                     |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
-                buffer.write().map_err(lent)?.copy_from_slice(&rows);
+                let mut registered = buffer.write().map_err(lent)?;
+                self.copies.copy(CopyPurpose::Rows, &rows, &mut registered);
+                drop(registered);
                 let bytes = Bytes::Of { buffer, offset: 0, bytes: rows.len() };
                 Sent::Direct { bytes, to }
             }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use tensorwire_base::Deadline;
 use tensorwire_fabric::{Member, RegionDescriptor};
+use tensorwire_memory::CopyPurpose;
 
 use super::Core;
 use super::memory::{View, indices_of};
@@ -91,6 +92,9 @@ impl Core {
             Ask::Push { part, rows, .. } => self.store(worker, part, rows, carried),
             Ask::Pull { part, .. } => {
                 if let Some(memory) = self.parts.get_mut(part) {
+                    // fits: a size in memory
+                    let bytes = carried.indices.map_or(0, <[u8]>::len) as u64;
+                    self.copies.add(CopyPurpose::Rows, bytes);
                     memory.slots[worker].pulled = carried.indices.map(<[u8]>::to_vec);
                 }
                 Ok(())
@@ -120,7 +124,7 @@ impl Core {
             if let Some(block) = block {
                 bytes[at..at + block.len()].copy_from_slice(block);
                 // fits: a size in memory
-                self.bytes_copied += block.len() as u64;
+                self.copies.add(CopyPurpose::Store, block.len() as u64);
             }
         }
         Ok(())
@@ -262,7 +266,8 @@ impl Core {
             }
             ServerAction::Seed { part, worker } => {
                 let rank = self.options.workers[worker].rank;
-                self.bytes_copied += self.parts.seed(part, worker, &View { wire, rank })?;
+                let copied = self.parts.seed(part, worker, &View { wire, rank })?;
+                self.copies.add(CopyPurpose::Store, copied);
                 self.is_seeding = true;
             }
             ServerAction::Fold { part, workers, .. } => {

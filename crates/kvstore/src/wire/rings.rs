@@ -27,7 +27,7 @@ use tensorwire_fabric::{
     ArrivalError, Completion, Fabric, MessageError, OpenRegionError, Region, RegionDescriptor,
     RemoteRegion, Ticket, Wake,
 };
-use tensorwire_memory::{Buffer, CopyCounter, Place, Shown, Slab};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, Place, Shown, Slab};
 
 use super::{Incoming, Outgoing, RemotePlace, Sending, Wire, WireError, WireStats};
 use flights::{Flight, Flights};
@@ -73,7 +73,7 @@ pub struct Rings {
     regions: HashMap<usize, Region>,
     opened: HashMap<(Rank, u64), Opened>,
     flights: Flights,
-    copies: CopyCounter,
+    copies: Copies,
     messages: u64,
     bytes_direct: u64,
     ticket: Ticket,
@@ -112,7 +112,7 @@ impl Rings {
             regions: HashMap::new(),
             opened: HashMap::new(),
             flights: Flights::default(),
-            copies: CopyCounter::default(),
+            copies: Copies::default(),
             messages: 0,
             bytes_direct: 0,
             ticket,
@@ -381,7 +381,7 @@ impl Wire for Rings {
             registered_bytes: rings + values,
             messages: self.messages,
             transfers: self.flights.started(),
-            bytes_copied: self.copies.bytes(),
+            bytes_copied: self.copies.of(CopyPurpose::Store),
             bytes_direct: self.bytes_direct,
         }
     }

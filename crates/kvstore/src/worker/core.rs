@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use tensorwire_base::{Clock, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Loan};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, Loan};
 
 use super::{KvWorkerOptions, Progress, Ticket};
 use crate::batch::{Bytes, entries};
@@ -132,7 +132,7 @@ pub(super) struct Core {
     pub(super) log: BTreeMap<(PartKey, u64), Logged>,
     /// Direct writes: whose they are.
     pub(super) tokens: HashMap<u64, Option<u64>>,
-    pub(super) bytes_copied: u64,
+    pub(super) copies: Copies,
     /// Of values that servers showed: the one move that they make.
     pub(super) bytes_read: u64,
     pub(super) reduce: Box<dyn Reduce>,
@@ -180,7 +180,7 @@ impl Core {
             operations: HashMap::new(),
             log: BTreeMap::new(),
             tokens: HashMap::new(),
-            bytes_copied: 0,
+            copies: Copies::default(),
             bytes_read: 0,
             reduce,
             tickets: HashMap::new(),
@@ -359,6 +359,10 @@ impl Core {
                     false => None,
                 };
                 let (into, also) = (into.clone(), also.to_vec());
+                if let (Some(indices), Some(_)) = (&indices, wire.direct_from()) {
+                    // fits: a size in memory
+                    self.copies.add(CopyPurpose::Rows, indices.len() as u64);
+                }
                 let indices = indices.map(Bytes::Own);
                 let pulled = Pulled { into, bytes, staging, also, indices };
                 let operation = self.operation(ticket, Work::Pull(pulled));

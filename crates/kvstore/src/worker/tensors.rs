@@ -1,6 +1,6 @@
 //! What a push is sent from and a pull fills: tensors of the user, or memory that stands in for them.
 
-use tensorwire_memory::{Buffer, LoanError};
+use tensorwire_memory::{Buffer, CopyPurpose, LoanError};
 
 use super::core::{Core, Held, Logged, Operation, Pulled, Pushed, ToRead, Work};
 use crate::batch::Bytes;
@@ -33,7 +33,7 @@ impl Core {
         let merged = self.pool.alloc(wire, bytes)?;
         let mut sum = merged.write().map_err(lent)?;
         sum.copy_from_slice(&first.read().map_err(lent)?[..bytes]);
-        self.bytes_copied += bytes as u64;
+        self.copies.add(CopyPurpose::Store, bytes as u64);
         for other in rest {
             let other = other.read().map_err(lent)?;
             let added = self.reduce.add(spec.dtype, &mut sum, &other[..bytes]);
@@ -68,7 +68,7 @@ impl Core {
             let added = rows.try_for_each(|next| self.reduce.add(spec.dtype, into, next));
             added.map_err(StoreError::Update)?;
         }
-        self.bytes_copied += (left.len() * row) as u64;
+        self.copies.add(CopyPurpose::Store, (left.len() * row) as u64);
         drop(into);
         Ok((sums, left))
     }
@@ -87,7 +87,7 @@ impl Core {
         let buffer = self.pool.alloc(wire, bytes)?;
         let lent = |source: LoanError| StoreError::Update(source.to_string());
         buffer.write().map_err(lent)?.copy_from_slice(&indices);
-        self.bytes_copied += bytes as u64;
+        self.copies.add(CopyPurpose::Store, bytes as u64);
         Ok(Bytes::Of { buffer, offset: 0, bytes })
     }
 
@@ -101,7 +101,7 @@ impl Core {
         let copy = self.pool.alloc(wire, pushed.bytes.len())?;
         let from = pushed.from.read().map_err(lent)?;
         copy.write().map_err(lent)?.copy_from_slice(&from[pushed.bytes.clone()]);
-        self.bytes_copied += pushed.bytes.len() as u64;
+        self.copies.add(CopyPurpose::Store, pushed.bytes.len() as u64);
         Ok(Logged { from: copy, indices: pushed.indices.clone() })
     }
 
@@ -127,16 +127,17 @@ impl Core {
                     return Err(StoreError::Nonsense { rank, what });
                 };
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(block);
-                self.bytes_copied += bytes.len() as u64;
+                self.copies.add(CopyPurpose::Store, bytes.len() as u64);
             }
             (Carried::InPlace | Carried::There(_), Some(staging)) => {
                 let staged = staging.read().map_err(lent)?;
                 into.write().map_err(lent)?[bytes.clone()].copy_from_slice(&staged);
-                self.bytes_copied += bytes.len() as u64;
+                self.copies.add(CopyPurpose::Store, bytes.len() as u64);
             }
             (Carried::InPlace | Carried::There(_), None) => {}
         }
-        self.bytes_copied += spread(pulled)?;
+        let copied = spread(pulled)?;
+        self.copies.add(CopyPurpose::Store, copied);
         Ok(())
     }
 
@@ -172,7 +173,7 @@ impl Core {
                 let lent = |source: LoanError| StoreError::Update(source.to_string());
                 pulled.into.write().map_err(lent)?[bytes].copy_from_slice(from);
                 self.bytes_read += from.len() as u64;
-                self.bytes_copied += spread(pulled)?;
+                self.copies.add(CopyPurpose::Store, spread(pulled)?);
             }
             self.links[server].taken.push(id);
             self.proto.on_read(server, id);

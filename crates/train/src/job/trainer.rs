@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::Clock;
 use tensorwire_graph::{Node, Op, Output, Plan};
-use tensorwire_memory::{ReadGuard, TensorMut, TensorRef};
+use tensorwire_memory::{CopyPurpose, ReadGuard, TensorMut, TensorRef};
 use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatches, Variable};
 use tensorwire_runtime::Session;
 use tensorwire_tensor::Element;
@@ -94,7 +94,10 @@ impl Trainer<'_> {
             };
             let (spec, mut bytes) = self.session.write(id.into())?;
             match &file {
-                Some(file) if is_kept(node) => bytes.copy_from_slice(&file.tensor(&node.name)?),
+                Some(file) if is_kept(node) => {
+                    bytes.copy_from_slice(file.tensor(&node.name)?);
+                    self.carried.copied(CopyPurpose::Checkpoint, bytes.len());
+                }
                 _ => {
                     let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
                     let tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
@@ -224,6 +227,7 @@ impl Trainer<'_> {
             let (_, mut bytes) = self.session.feed(node.into(), tensor.spec().dims())?;
             // as many as the dimensions say, which the session has checked, of the type that the graph was built for
             bytes.copy_from_slice(tensor.bytes());
+            self.carried.copied(CopyPurpose::Feeding, tensor.bytes().len());
         }
         Ok(())
     }
@@ -240,6 +244,7 @@ impl Trainer<'_> {
         let mut tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
         // as many as the dimensions say, which the session has checked
         tensor.elements::<T>().map_err(bad)?.copy_from_slice(values);
+        self.carried.copied(CopyPurpose::Feeding, size_of_val(values));
         Ok(())
     }
 
@@ -288,8 +293,31 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
-        report.bytes_copied = self.session.copies().bytes();
+        if !self.concludes {
+            self.help_to_evaluate()?;
+        }
+        self.report_copies(report);
         Ok(())
+    }
+
+    /// Computes what of the evaluation is placed here, where layers of the model are on tasks of their own.
+    fn help_to_evaluate(&mut self) -> Result<(), TrainError> {
+        let task = self.session.part().task;
+        let here = self.plan.parts.iter().position(|part| part.task == task);
+        let nodes = here.map(|here| &self.plan.runs[Program::EVALUATE.0].nodes[here]);
+        if nodes.is_none_or(Vec::is_empty) || self.config.topology().is_asynchronous() {
+            return Ok(());
+        }
+        for _ in 0..self.shape.test_batches {
+            self.session.run(Program::EVALUATE)?;
+        }
+        Ok(())
+    }
+
+    /// What was copied here so far, in the place of what the report says of it.
+    pub(super) fn report_copies(&self, report: &mut TrainReport) {
+        report.copies = *self.session.copies();
+        report.add_copies(&self.carried.copies());
     }
 
     /// What the model measures over the test's samples.

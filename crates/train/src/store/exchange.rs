@@ -265,7 +265,10 @@ impl Exchange for StoreExchange {
         };
         let edges = [here.0, other.0];
         let (indices, rows) = if sent == Sent::Indices { (here, other) } else { (other, here) };
-        let pushed = sorted_rows(&mut self.worker.lock(), key, &indices.3, &rows.2, &rows.3);
+        let pushed = {
+            let mut worker = self.worker.lock();
+            sorted_rows((&mut worker, &self.carried), key, &indices.3, &rows.2, &rows.3)
+        };
         let (indices, rows) = pushed.map_err(store_error)?;
         let pushed =
             self.worker.lock().push_rows(key, &indices, &rows, StoreExchange::priority(key));

@@ -2,12 +2,14 @@
 //! adding them gives the same bits.
 
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
-use tensorwire_memory::Buffer;
+use tensorwire_memory::{Buffer, CopyPurpose};
 use tensorwire_tensor::TensorSpec;
+
+use crate::carried::Carried;
 
 /// Indices and rows to push, from a batch's: `indices` are i32[k], `rows` are f[k, d].
 pub(super) fn sorted_rows(
-    worker: &mut KvWorker,
+    (worker, carried): (&mut KvWorker, &Carried),
     key: Key,
     indices: &Buffer,
     spec: &TensorSpec,
@@ -31,6 +33,8 @@ pub(super) fn sorted_rows(
         into.copy_from_slice(&from[at * row..(at + 1) * row]);
     }
     drop(into);
+    // the indices are read, and then put in order
+    carried.copied(CopyPurpose::Rows, buffer.bytes() + 2 * size_of_val(&*told));
     Ok((order.iter().map(|at| told[*at]).collect(), buffer))
 }
 
@@ -81,7 +85,13 @@ mod tests {
         indices.write().unwrap().copy_from_slice(&bytes);
         let rows = tensor(worker, rows);
         let spec = TensorSpec::new(DType::F32, &[told.len(), 2]).unwrap();
-        sorted_rows(worker, KEY, &indices, &spec, &rows).unwrap()
+        let carried = Carried::default();
+        let sorted = sorted_rows((worker, &carried), KEY, &indices, &spec, &rows).unwrap();
+        // each row of two numbers once, each index twice
+        let copied = told.len() * (2 * 4 + 2 * 4);
+        assert_eq!(carried.copies().of(CopyPurpose::Rows), copied as u64);
+        assert_eq!(carried.copies().bytes(), copied as u64);
+        sorted
     }
 
     #[test]

@@ -336,10 +336,10 @@ mod tests {
     fn paths_of_a_source_can_be_made_absolute() {
         let rooted = |text: &str| {
             let source: Source = text.parse().unwrap();
-            source.with_paths(|path| Path::new("/root").join(path)).to_string()
+            source.with_paths(|path| Path::new("/data").join(path)).to_string()
         };
-        assert_eq!(rooted("mnist:m"), "mnist:/root/m");
-        assert_eq!(rooted("text:a,/b"), "text:/root/a,/b");
+        assert_eq!(rooted("mnist:m"), "mnist:/data/m");
+        assert_eq!(rooted("text:a,/b"), "text:/data/a,/b");
         assert_eq!(rooted("grammar:7"), "grammar:7");
     }
 }

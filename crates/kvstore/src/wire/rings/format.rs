@@ -12,7 +12,7 @@
 //!
 //! All numbers are little-endian.
 
-use tensorwire_memory::CopyCounter;
+use tensorwire_memory::{Copies, CopyPurpose};
 
 use super::ring::{WORD_BYTES, frame_bytes_max};
 
@@ -61,7 +61,7 @@ pub(super) fn message_bytes_max(capacity: usize) -> usize {
 ///
 /// # Panics
 /// If `target` has not [`frame_bytes`] bytes.
-pub(super) fn write(target: &mut [u8], meta: &[u8], blocks: &[&[u8]], copies: &CopyCounter) {
+pub(super) fn write(target: &mut [u8], meta: &[u8], blocks: &[&[u8]], copies: &mut Copies) {
     let data: usize = blocks.iter().map(|block| block.len()).sum();
     let head = (2 + blocks.len()) * WORD_BYTES;
     let length = head - WORD_BYTES + meta.len() + data;
@@ -73,7 +73,7 @@ pub(super) fn write(target: &mut [u8], meta: &[u8], blocks: &[&[u8]], copies: &C
     }
     for part in std::iter::once(meta).chain(blocks.iter().copied()) {
         let (here, behind) = rest.split_at_mut(part.len());
-        copies.copy(part, here);
+        copies.copy(CopyPurpose::Store, part, here);
         rest = behind;
     }
     // the padding goes over the wire: nothing of earlier messages goes with it
@@ -145,8 +145,8 @@ mod tests {
             let length = frame_bytes(&meta, &blocks).unwrap();
             let data: usize = blocks.iter().map(|block| block.len()).sum();
             prop_assert_eq!(length, (16 + 8 * blocks.len() + meta.len() + data).next_multiple_of(8));
-            let (mut frame, copies) = (vec![0xaa; length], CopyCounter::default());
-            write(&mut frame, &meta, &blocks, &copies);
+            let (mut frame, mut copies) = (vec![0xaa; length], Copies::default());
+            write(&mut frame, &meta, &blocks, &mut copies);
             prop_assert_eq!(copies.bytes(), (meta.len() + data) as u64);
             frame.extend_from_slice(&behind);
             let mut found = vec![&[1_u8][..]];
@@ -176,7 +176,7 @@ mod tests {
         #[test]
         fn a_cut_frame_is_refused(meta in bytes(), block in bytes(), keep in 0_usize..200) {
             let mut frame = vec![0; frame_bytes(&meta, &[&block]).unwrap()];
-            write(&mut frame, &meta, &[&block], &CopyCounter::default());
+            write(&mut frame, &meta, &[&block], &mut Copies::default());
             let keep = keep % frame.len();
             prop_assert!(read(&frame[..keep], &mut Vec::new()).is_err());
         }

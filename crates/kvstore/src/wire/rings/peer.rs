@@ -8,7 +8,7 @@ use tensorwire_fabric::{
     Channel, Direction, Fabric, Gone, LocalSlice, Memcpy, PostError, Region, RemoteRegion,
     RemoteSlice,
 };
-use tensorwire_memory::{CopyCounter, Loan, Place};
+use tensorwire_memory::{Copies, Loan, Place};
 
 use super::flights::{Flight, Flights};
 use super::format::{self, Frame};
@@ -145,7 +145,7 @@ impl Peer {
         room: Room,
         bytes: usize,
         message: &Outgoing<'_>,
-        copies: &CopyCounter,
+        copies: &mut Copies,
     ) {
         if let Some(at) = room.left_out_at {
             self.mirror(shares, at, WORD_BYTES).copy_from_slice(&format::LEFT_OUT);

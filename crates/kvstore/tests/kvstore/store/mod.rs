@@ -2,6 +2,7 @@
 //! closed forms.
 
 mod controls;
+mod copies;
 mod deaths;
 mod modes;
 mod replaced;

@@ -9,7 +9,7 @@ use tensorwire_collectives::{Call, VectorId};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
-use tensorwire_memory::{Arena, Buffer, LoanError, Place, TensorMut, TensorRef};
+use tensorwire_memory::{Arena, Buffer, CopyPurpose, LoanError, Place, TensorMut, TensorRef};
 use tensorwire_runtime::{Session, SessionError};
 use tensorwire_tensor::TensorSpec;
 
@@ -106,6 +106,7 @@ impl Averaging {
             let (_, mut here) = session.write(weight.node.into())?;
             if let (Some(store), Some(from)) = (&mut self.store, self.pushed.get(index)) {
                 from.write().map_err(|error| weight.lent(&error))?.copy_from_slice(&here);
+                self.carried.copied(CopyPurpose::Averaging, here.len());
                 pushes.push(store.push(&[weight.key], &[vec![from.clone()]], 0)?);
                 self.carried.to_store(here.len());
             }
@@ -135,6 +136,7 @@ impl Averaging {
         for (weight, centre) in self.weights.iter().zip(&self.centres) {
             let (_, mut here) = session.write(weight.node.into())?;
             here.copy_from_slice(&centre.read().map_err(|error| weight.lent(&error))?);
+            self.carried.copied(CopyPurpose::Averaging, here.len());
         }
         Ok(())
     }
@@ -148,7 +150,9 @@ impl Averaging {
     ) -> Result<Vec<Vec<u8>>, TrainError> {
         let mut own = Vec::with_capacity(self.weights.len());
         for weight in &self.weights {
-            own.push(session.read(weight.node.into())?.1.to_vec());
+            let here = session.read(weight.node.into())?.1.to_vec();
+            self.carried.copied(CopyPurpose::Averaging, here.len());
+            own.push(here);
         }
         self.adopt(session, true, deadline)?;
         Ok(own)
@@ -158,6 +162,7 @@ impl Averaging {
     pub(super) fn restore(&self, session: &Session, own: &[Vec<u8>]) -> Result<(), TrainError> {
         for (weight, own) in self.weights.iter().zip(own) {
             session.write(weight.node.into())?.1.copy_from_slice(own);
+            self.carried.copied(CopyPurpose::Averaging, own.len());
         }
         Ok(())
     }
@@ -302,6 +307,16 @@ mod tests {
         let (mut averaging, mut session) = averaging(1, &first);
         averaging.adopt(&mut session, false, soon()).unwrap();
         assert_eq!(numbers(&session), first, "it begins at the centre");
+        let copied = |averaging: &Averaging| {
+            assert_eq!(
+                averaging.carried.copies().of(CopyPurpose::Averaging),
+                averaging.carried.copies().bytes()
+            );
+            averaging.carried.copies().bytes()
+        };
+        // the centre, adopted
+        let weights = 8 * first.len() as u64;
+        assert_eq!(copied(&averaging), weights);
         let h = RATE * CURVATURE;
         let step = [[(1.0 - h) * (1.0 - ALPHA), (1.0 - h) * ALPHA], [ALPHA, 1.0 - ALPHA]];
         for n in 1..=40 {
@@ -313,6 +328,12 @@ mod tests {
                 assert!((found - wanted).abs() < 1e-12, "step {n}: {found}, not {wanted}");
             }
         }
+        // once in each step: what is pushed
+        assert_eq!(copied(&averaging), (1 + 40) * weights);
+        let own = averaging.look_at_centre(&mut session, soon()).unwrap();
+        averaging.restore(&session, &own).unwrap();
+        // kept, adopted, restored
+        assert_eq!(copied(&averaging), (1 + 40 + 3) * weights);
         averaging.adopt(&mut session, true, soon()).unwrap();
         let [_, [c, d]] = power(step, 40);
         for (found, first) in numbers(&session).iter().zip(first) {

@@ -11,6 +11,7 @@ use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{Checkpoint, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
+use tensorwire_memory::Copies;
 
 use crate::config::{ConfigError, Exchange, TrainConfig};
 use crate::group::{ClientError, SharedGroup, open_group};
@@ -79,7 +80,7 @@ pub(super) fn serve(
 ) -> Result<TrainReport, TrainError> {
     server.serve()?;
     let mut report = TrainReport::default();
-    add_store(&mut report, &server.stats());
+    add_store(&mut report, &server.stats(), &server.copies());
     server.close(Deadline::after(member.setup_patience()))?;
     report.kernels = kernels.description();
     report.peak_bytes = peak_bytes();
@@ -149,8 +150,8 @@ pub(super) fn connect(
 }
 
 /// Adds what went to and from the store.
-pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats) {
-    report.bytes_copied += stats.bytes_copied;
+pub(super) fn add_store(report: &mut TrainReport, stats: &WireStats, copies: &Copies) {
+    report.add_copies(copies);
     report.bytes_written += stats.bytes_direct;
     report.registered_bytes += stats.registered_bytes;
 }
@@ -163,7 +164,8 @@ pub(super) fn leave_group(
 ) -> Result<(), TrainError> {
     let Some(group) = group else { return Ok(()) };
     let mut group = group.lock();
-    let GroupStats { bytes_sent, registered_bytes, .. } = group.stats();
+    let GroupStats { bytes_sent, registered_bytes, copies, .. } = group.stats();
+    report.add_copies(&copies);
     report.bytes_written += bytes_sent;
     report.registered_bytes += registered_bytes;
     let closed = group.close(Deadline::after(member.setup_patience()));

@@ -8,7 +8,7 @@ use tensorwire_graph::{NodeId, PlanOptions};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker};
 use tensorwire_launch::Member;
-use tensorwire_memory::Slab;
+use tensorwire_memory::{CopyPurpose, Slab};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{Session, SessionError, Storage};
 
@@ -137,14 +137,17 @@ impl ReplicaLink<'_> {
 impl Link for ReplicaLink<'_> {
     fn begin(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
         if let Some(store) = &mut self.store {
-            give_values(store, self.part, |_| None, self.member, self.patience)?;
+            let ends = (self.member, &trainer.carried);
+            give_values(store, self.part, |_| None, ends, self.patience)?;
         }
         match (self.part.topology.averaging, &self.group, &self.widest) {
             (Some(how), ..) => self.average(how, trainer),
             (None, Some(group), Some(widest)) => {
                 let weights = weights(self.part, self.worker, trainer.session)?;
                 let nodes = weights.iter().map(|weight| weight.node);
-                broadcast(group, widest, trainer.session, nodes, self.patience)
+                let copied = broadcast(group, widest, trainer.session, nodes, self.patience)?;
+                trainer.carried.copied(CopyPurpose::Broadcast, copied);
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -185,7 +188,7 @@ impl Link for ReplicaLink<'_> {
         let averaging = self.averaging.take();
         let store = self.store.take().or_else(|| averaging.and_then(|averaging| averaging.store));
         if let Some(mut store) = store {
-            add_store(report, &store.stats());
+            add_store(report, &store.stats(), &store.copies());
             store.close(Deadline::after(self.member.setup_patience()))?;
         }
         leave_group(self.member, self.group.as_ref(), report)
@@ -203,14 +206,14 @@ fn weights(part: &Part, worker: u32, session: &Session) -> Result<Vec<Weight>, T
     (0..).map(Key).zip(part.program.weights()).map(weight).collect()
 }
 
-/// Gives all members of the group the first one's weights.
+/// Gives all members of the group the first one's weights; returns the bytes that were copied here for it.
 fn broadcast(
     group: &SharedGroup,
     widest: &Widest,
     session: &Session,
     nodes: impl Iterator<Item = NodeId>,
     deadline: Deadline,
-) -> Result<(), TrainError> {
+) -> Result<usize, TrainError> {
     let values = nodes.map(|node| session.write(node.into()).map(|(_, bytes)| bytes));
     let mut values = values.collect::<Result<Vec<_>, SessionError>>()?;
     let mut values: Vec<&mut [u8]> = values.iter_mut().map(|bytes| &mut **bytes).collect();

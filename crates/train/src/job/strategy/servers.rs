@@ -7,6 +7,7 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
+use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_nn::Program;
 use tensorwire_runtime::{RunError, Session, run_lanes};
 
@@ -74,7 +75,9 @@ struct Edges<'a> {
 impl Link for Edges<'_> {
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         report.bytes_written = self.open.bytes_written();
-        report.bytes_copied += self.open.bytes_copied();
+        let mut messages = Copies::default();
+        messages.add(CopyPurpose::Messages, self.open.bytes_copied());
+        report.add_copies(&messages);
         Ok(self.open.close(Deadline::after(self.member.setup_patience()))?)
     }
 }
@@ -83,19 +86,20 @@ impl Link for Edges<'_> {
 fn serve(member: &Member, part: &Part, mut open: OpenLanes) -> Result<TrainReport, TrainError> {
     let Part { config, program, plan, shape, .. } = part;
     let session = &mut open.sessions[0];
-    Trainer::new(config, program, plan, shape, session, 0..0).initialise()?;
+    let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
+    trainer.initialise()?;
+    let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
+    report.add_copies(&trainer.carried.copies());
     let mut told = Ok(());
     serve_all(&mut open.sessions, shape.steps, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it
         told = member.begin_step(step);
     })?;
     told?;
-    let polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
+    report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
     // all gradients are in: worker 0 may have the variables
     open.sessions[0].run(Program::FETCH)?;
-    let bytes_copied = open.sessions.iter().map(|session| session.copies().bytes()).sum();
-    let kernels = open.kernels.clone();
-    let mut report = TrainReport { bytes_copied, polling, kernels, ..TrainReport::default() };
+    open.sessions.iter().for_each(|session| report.add_copies(session.copies()));
     Edges { member, open }.leave(&mut report)?;
     Ok(report)
 }

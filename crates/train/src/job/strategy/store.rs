@@ -11,7 +11,7 @@ use tensorwire_graph::{Edge, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError};
 use tensorwire_launch::Member;
-use tensorwire_memory::{Buffer, TensorMut};
+use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
 
@@ -83,10 +83,11 @@ fn open_master<'a>(
     let patience = Deadline::after(member.setup_patience());
     let bound = group.as_ref().map(|group| bind_part(group, &plan.parts[here], &storage, patience));
     let bound = bound.transpose()?;
-    give_values(&mut store, part, first_place(part, here, &storage), member, patience)?;
+    let carried = Carried::default();
+    let ends = (member, &carried);
+    give_values(&mut store, part, first_place(part, here, &storage), ends, patience)?;
     refer(&mut store, part, here, &mut storage, patience)?;
     let store = Arc::new(Mutex::new(store));
-    let carried = Carried::default();
     let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
     let ports = match group.as_ref().zip(bound) {
@@ -140,7 +141,7 @@ impl Link for StoreLink<'_> {
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         let mut store = self.store.lock();
-        add_store(report, &store.stats());
+        add_store(report, &store.stats(), &store.copies());
         store.close(Deadline::after(self.member.setup_patience()))?;
         leave_group(self.member, self.group.as_ref(), report)
     }
@@ -224,13 +225,13 @@ pub(super) fn give_values(
     worker: &mut KvWorker,
     part: &Part,
     pulled: impl Fn(&Variable) -> Option<Buffer>,
-    member: &Member,
+    (member, carried): (&Member, &Carried),
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
-        return give_first(worker, part, pulled, patience);
+        return give_first(worker, part, pulled, carried, patience);
     }
     let values = values(topology, program);
     let ticket = worker.init(&values, None)?;
@@ -252,7 +253,7 @@ pub(super) fn give_values(
         let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
         if is_first && !has_given {
             // in memory of its own: what was given before may be on its way to the other
-            give_first(worker, part, |_| None, patience)?;
+            give_first(worker, part, |_| None, carried, patience)?;
             has_given = true;
         }
         worker.observe();
@@ -268,6 +269,7 @@ fn give_first(
     worker: &mut KvWorker,
     part: &Part,
     place: impl Fn(&Variable) -> Option<Buffer>,
+    carried: &Carried,
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
@@ -282,7 +284,10 @@ fn give_first(
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
         match &file {
-            Some(file) => bytes.copy_from_slice(&file.tensor(&variable.name)?),
+            Some(file) => {
+                bytes.copy_from_slice(file.tensor(&variable.name)?);
+                carried.copied(CopyPurpose::Checkpoint, bytes.len());
+            }
             None => {
                 let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
                 let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;
