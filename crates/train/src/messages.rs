@@ -1,5 +1,6 @@
 //! Exchanges by message: the baselines, where they are built in.
 
+use tensorwire_base::Deadline;
 use tensorwire_baselines::Baseline;
 use tensorwire_baselines::messages::{self, MessageOptions};
 use tensorwire_graph::Plan;
@@ -47,4 +48,9 @@ pub(crate) fn open(
     let (opened, end) = messages::open(member, plan, lanes.part, &lanes.ranks, &message_options)?;
     let ports = opened.into_iter().map(|(exchange, storage)| (Ports::from(exchange), storage));
     Ok(Some((ports.collect(), end)))
+}
+
+/// Leaves with everything sent.
+pub(crate) fn close(end: &MessageEnd, deadline: Deadline) -> Result<(), OpenError> {
+    Ok(end.close(deadline)?)
 }

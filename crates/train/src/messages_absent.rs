@@ -32,10 +32,6 @@ impl MessageEnd {
     pub(crate) fn bytes_copied(&self) -> u64 {
         match *self {}
     }
-
-    pub(crate) fn close(&self, _deadline: Deadline) -> Result<(), OpenError> {
-        match *self {}
-    }
 }
 
 pub(crate) fn refusal(_exchange: Crossing, _name: &str, _bytes: usize) -> Option<String> {
@@ -49,4 +45,8 @@ pub(crate) fn open(
     _options: &PartOptions,
 ) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
     Ok(None)
+}
+
+pub(crate) fn close(end: &MessageEnd, _deadline: Deadline) -> Result<(), OpenError> {
+    match *end {}
 }

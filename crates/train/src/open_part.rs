@@ -193,7 +193,7 @@ impl End {
     fn close(&self, deadline: Deadline) -> Result<(), PartError> {
         match self {
             End::OneSided(fabric) => Ok(fabric.close(deadline)?),
-            End::Messages(end) => Ok(end.close(deadline).map_err(OpenError::from)?),
+            End::Messages(end) => Ok(messages::close(end, deadline)?),
         }
     }
 }
