@@ -141,7 +141,7 @@ impl TransferSpec {
     /// Checks that the exchange can carry the tensor, over this transport.
     ///
     /// # Errors
-    /// When it cannot, with how to mend it.
+    /// When it cannot, with the fix.
     pub fn check(&self) -> Result<(), ConfigError> {
         let found = self.exchange;
         if found.is_over_tcp() && !matches!(self.transport, Transport::Auto | Transport::Tcp) {

@@ -98,3 +98,62 @@ pub(crate) enum Command {
         command: Vec<std::ffi::OsString>,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorwire_bench::QUIET_RATE;
+    use tensorwire_nn::Optimizer;
+
+    fn parsed(line: &str) -> Command {
+        let words = std::iter::once("tensorwire").chain(line.split_whitespace());
+        Arguments::try_parse_from(words).unwrap().command
+    }
+
+    fn train(line: &str) -> TrainConfig {
+        match parsed(line) {
+            Command::Train(args) => args.config().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn step(line: &str) -> TrainConfig {
+        match parsed(line) {
+            Command::Bench(BenchArgs { scenario: Scenario::Step(args) }) => args.config().unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_the_library_has_it() {
+        assert_eq!(train("train"), TrainConfig::default());
+        let other = TrainConfig {
+            transport: tensorwire_launch::Transport::Tcp,
+            optimizer: Optimizer::Momentum { rate: 0.05, momentum: 0.5 },
+            step_deadline_ms: 1500,
+            dynamic_bytes_max: 64 << 20,
+            ..TrainConfig::default()
+        };
+        let given = "--transport tcp --momentum 0.5 --step-deadline 1.5 --dynamic-memory 64MiB";
+        assert_eq!(train(&format!("train {given}")), other);
+    }
+
+    /// At `train`'s own rate alexnet's loss is no number after a few steps of random labels: its first loss is ln 10, and
+    /// a step of rate r changes it by about r·|gradient|², which has to stay far below that. What a step takes does not
+    /// depend on the rate.
+    #[test]
+    fn a_measured_step_learns_at_a_rate_at_which_no_model_diverges() {
+        assert_eq!(step("bench step --model alexnet").optimizer.rate(), QUIET_RATE);
+        assert_eq!(step("bench step --model alexnet --lr 0.05").optimizer.rate(), 0.05);
+        assert_eq!(
+            train("train --model alexnet --data synthetic").optimizer.rate(),
+            TrainConfig::default().optimizer.rate()
+        );
+        let help = <Arguments as clap::CommandFactory>::command()
+            .find_subcommand_mut("bench")
+            .and_then(|bench| bench.find_subcommand_mut("step"))
+            .map(|step| step.render_long_help().to_string())
+            .unwrap();
+        assert!(help.contains("bench step: 0.0001"), "{help}");
+    }
+}

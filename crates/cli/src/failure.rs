@@ -15,7 +15,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Another command line would mend it: exit status 2.
+    /// Another command line fixes it: exit status 2.
     pub(crate) fn user(message: impl fmt::Display) -> Failure {
         Failure { message: message.to_string(), remarks: Vec::new(), user_error: true }
     }

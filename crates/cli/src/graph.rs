@@ -94,19 +94,19 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the workers of a client fold and spread in a step, and where it lies: the same in each.
+/// What the workers of a client all-reduce and broadcast in a step, and where it lies: the same in each.
 fn show_vectors(prepared: &Prepared) -> Result<(), Failure> {
     let Prepared { config, plan, .. } = prepared;
     let part = &plan.parts[0];
     let mut vectors: Vec<(u32, Vec<String>)> = Vec::new();
-    let (mut folded, mut spread) = (0, 0);
+    let (mut reduced, mut broadcast) = (0, 0);
     for (id, node) in part.graph.nodes() {
         let (Some(vector), Some(spot)) = (node.op.vector(), part.memory.spot(id.into())) else {
             continue;
         };
         let made = node.inputs.first().map(|input| part.graph.node(input.node).name.clone());
-        let is_folded = matches!(node.op, Op::AllReduce { .. });
-        *(if is_folded { &mut folded } else { &mut spread }) += spot.spec.bytes();
+        let is_reduced = matches!(node.op, Op::AllReduce { .. });
+        *(if is_reduced { &mut reduced } else { &mut broadcast }) += spot.spec.bytes();
         let how = match node.op {
             Op::AllReduce { .. } if part.memory.is_in_place(id) => "all-reduced where it was made",
             Op::AllReduce { .. } => "copied, then all-reduced",
@@ -128,16 +128,16 @@ fn show_vectors(prepared: &Prepared) -> Result<(), Failure> {
     let rows: Vec<Vec<String>> = vectors.into_iter().map(|(_, row)| row).collect();
     let header = ["tensor", "vector", "type", "bytes", "how", "at"];
     print(format_args!("{}\n", table(&header, &rows, &[1, 3])))?;
-    let spread = match spread {
+    let broadcast = match broadcast {
         0 => String::new(),
         // fits: sizes in memory
-        spread => format!(", {} are broadcast", human_bytes(spread as u64)),
+        bytes => format!(", {} are broadcast", human_bytes(bytes as u64)),
     };
     print(format_args!(
-        "a training step: in each of {} clients of {} workers {} are all-reduced to their mean, as they are made{spread}\n",
+        "a training step: in each of {} clients of {} workers {} are all-reduced to their mean, as they are made{broadcast}\n",
         config.topology().groups,
         config.workers / config.topology().groups.max(1),
-        human_bytes(folded as u64),
+        human_bytes(reduced as u64),
     ))
 }
 
@@ -204,7 +204,9 @@ fn where_it_is_read(plan: &Plan, edge: &Edge) -> String {
     match (edge.transfer, plan.receive_offset(edge), origin) {
         (Transfer::Write(_), Some(offset), _) => format!("registered+{offset}"),
         (Transfer::Reference, _, Some(spot)) => format!("the sender's+{}", spot.offset),
-        (Transfer::Dynamic, _, _) => "registered, allocated when it is announced".to_string(),
+        (Transfer::Dynamic, _, _) => {
+            "registered, dynamic: allocated when its size is told".to_string()
+        }
         _ => String::new(),
     }
 }

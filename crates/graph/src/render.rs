@@ -84,7 +84,7 @@ impl std::fmt::Display for Transfer {
             Transfer::Signal => "signal",
             Transfer::Write(_) => "one write",
             Transfer::Reference => "by reference",
-            Transfer::Dynamic => "dynamic: announced, then read",
+            Transfer::Dynamic => "dynamic: read once its size is told",
         })
     }
 }

@@ -113,7 +113,7 @@ pub enum SessionError {
 pub enum AllocError {
     #[error(
         "{request} bytes do not fit the {lane} arena: {in_use} of at most {bytes_max} bytes are in use; \
-         raise dynamic_bytes_max"
+         raise dynamic_bytes_max (--dynamic-memory)"
     )]
     Exhausted { lane: &'static str, request: usize, in_use: usize, bytes_max: usize },
     #[error(transparent)]
@@ -143,7 +143,7 @@ pub enum RunError {
     Exchange { step: u64, source: ExchangeError },
     #[error(
         "step {step}: nothing happened for {waited_s} s while waiting for {missing}; if the peers \
-         are alive and only slow, raise the step deadline"
+         are alive and only slow, raise the step deadline (--step-deadline)"
     )]
     Stalled { step: u64, waited_s: u64, missing: String },
 }

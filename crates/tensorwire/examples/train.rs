@@ -42,7 +42,10 @@ impl Dataset for Stripes {
 fn main() -> tensorwire::Result<()> {
     tensorwire::init()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let training = Training::new(Net, (Stripes(0..1024), Stripes(1024..1280))).batch(16).epochs(4);
+    let training = Training::new(Net, (Stripes(0..1024), Stripes(1024..1280)))
+        .batch(16)
+        .epochs(4)
+        .kernels(Kernels::Cpu);
     let (workers, servers) = (2, 2);
     let training = match arguments.first().map_or("ps", String::as_str) {
         "local" => training.strategy(Local { replicas: workers }),

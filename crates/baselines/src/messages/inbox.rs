@@ -147,7 +147,8 @@ impl MessageSink for Inbox {
                 let most = self.0.dynamic_bytes_max;
                 if spec.bytes() != bytes || bytes > most {
                     return Err(wrong(format!(
-                        "{spec} in a message of {bytes} bytes; dynamic tensors may take {most} here"
+                        "{spec} in a message of {bytes} bytes; dynamic tensors may take {most} here; raise \
+                         --dynamic-memory"
                     )));
                 }
                 let mut memory = Vec::new();

@@ -381,6 +381,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "baselines")]
     #[test]
     fn what_a_job_refuses_is_left_out() {
         let scope = Scope { quick: true, exchanges: EXCHANGES.to_vec() };

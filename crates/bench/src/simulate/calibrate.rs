@@ -27,7 +27,7 @@ const COPIES: usize = 3;
 /// Weights that are updated, of which no cache holds as many as are touched.
 const WEIGHTS: usize = 32 << 20;
 const UPDATES: usize = 11;
-/// Gradients that are folded beside the first.
+/// Gradients that are reduced with the first.
 const FURTHER: usize = 3;
 /// Times that an update by momentum reads or writes as many bytes as there are weights: both, twice, and a gradient.
 const UPDATED: usize = 5;

@@ -68,7 +68,7 @@ fn show(curves: &[(Strategy, Curve)], target: f64) -> Result<(), Failure> {
     print(table(&header, &rows, &[1, 2, 3, 4, 5]))?;
     print(
         "times are worker 0's, without its evaluations; an epoch takes: the mean of all; bytes of tensors, of all \
-         workers since the\nstart: pushed and pulled, and what n members of a client must send to fold them, \
+         workers since the\nstart: pushed and pulled, and what n members of a client must send to all-reduce them, \
          2(n-1)/n each. Where workers keep\nin step, the accuracy in the end was that of the last epoch to the bit.",
     )
 }

@@ -47,7 +47,7 @@ pub(crate) fn page(found: &Examination) -> String {
         }
     }
     if findings.is_empty() {
-        page.line("ok", "nothing to mend");
+        page.line("ok", "nothing to fix");
     }
     page.0
 }

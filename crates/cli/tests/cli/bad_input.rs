@@ -63,6 +63,8 @@ fn numbers_and_names_that_make_no_sense() {
             "--metrics and --trace name the same file; give each its own",
         ),
         ("--trace same --save same", "--save and --trace name the same file; give each its own"),
+        ("--step-deadline 0.5", "--step-deadline must be from 1 to 604800 seconds, not 0.5"),
+        ("--dynamic-memory 64KiB", "--dynamic-memory must be at least 1 MiB, not 65536"),
         ("--trace t.json --trace-steps 0", "--trace-steps must be from 1 to 1000, not 0"),
         ("--trace t.json --trace-steps 1001", "--trace-steps must be from 1 to 1000, not 1001"),
     ] {
@@ -88,6 +90,32 @@ fn asynchronous_training_without_what_it_needs() {
 }
 
 #[test]
+fn options_that_would_change_nothing() {
+    for optimizer in ["sgd", "adagrad", "adam"] {
+        let found = message(&format!("train --optimizer {optimizer} --momentum 0.9"));
+        assert!(found.contains("--momentum changes nothing here"), "{found}");
+        assert!(found.contains("it is for --optimizer momentum; leave it out"), "{found}");
+    }
+    for given in [
+        "--transport tcp",
+        "--transport auto",
+        "--exchange copy",
+        "--nic mlx5_0",
+        "--gid 3",
+        "--arrival write-imm",
+        "--listen 127.0.0.1:0",
+        "--rsh ssh",
+    ] {
+        for command in ["train", "bench step", "graph"] {
+            let found = message(&format!("{command} --strategy local {given}"));
+            let option = given.split(' ').next().unwrap();
+            assert!(found.contains(&format!("{option} changes nothing here")), "{found}");
+            assert!(found.contains("it is for jobs of several processes"), "{found}");
+        }
+    }
+}
+
+#[test]
 fn options_of_a_store_without_one_or_that_do_not_go_together() {
     for (arguments, says) in [
         ("--max-delay 2", "--max-delay is of a key-value store; give it with --strategy dist-asgd"),
@@ -99,10 +127,12 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
             "with --strategy ps, dist-sgd, dist-asgd or dist-esgd",
         ),
         ("--strategy dist-sgd --exchange copy", "is no way of a key-value store"),
+        #[cfg(feature = "baselines")]
         (
             "--strategy dist-sgd --exchange zmq --transport shm",
             "goes over TCP of its own; give --transport",
         ),
+        #[cfg(feature = "baselines")]
         ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
         ("--strategy dist-sgd --checkpoint none/s", "cannot write snapshots to none/s"),
         ("--strategy dist-sgd --checkpoint s/", "it names a folder"),

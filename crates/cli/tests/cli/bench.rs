@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::support::{Ended, Job};
 use serde_json::Value;
 
+/// What the program compares with is built in.
+const BASELINES: bool = cfg!(feature = "baselines");
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs a benchmark that writes `results.jsonl`, and returns its lines.
@@ -65,6 +67,7 @@ fn transfers_are_verified_and_their_copies_counted() {
     assert_eq!((of("limit", "memcpy"), of("limit", "loopback-tcp")), (10, 10));
 }
 
+#[cfg(feature = "baselines")]
 #[test]
 fn transfers_by_message_are_verified_and_their_copies_counted() {
     let exchanges = "grpc-tcp,grpc-tcp-tuned,grpc-rdma,zmq";
@@ -90,11 +93,13 @@ fn transfers_by_message_are_verified_and_their_copies_counted() {
 
 #[test]
 fn a_step_gives_the_same_weights_with_and_without_communication() {
-    let against = "--against grpc-rdma,zero-copy,write,write";
+    let baselines: &[&str] = if BASELINES { &["grpc-rdma"] } else { &[] };
+    let against =
+        format!("--against {}", [baselines, &["zero-copy,write,write"]].concat().join(","));
     let lines = bench(&format!("step --steps 3 --repetitions 2 --batch 8 {against}"));
     let exchanges: Vec<&str> =
         lines.iter().map(|line| line["exchange"].as_str().unwrap()).collect();
-    assert_eq!(exchanges, ["zero-copy", "grpc-rdma", "write"], "each once");
+    assert_eq!(exchanges, [&["zero-copy"], baselines, &["write"]].concat(), "each once");
     for line in &lines {
         assert_eq!(line["weights_sha256"], lines[0]["weights_sha256"], "{line}");
         assert_eq!((&line["ps_ms"]["count"], &line["servers"]), (&2.into(), &2.into()), "{line}");
@@ -115,6 +120,7 @@ fn a_step_gives_the_same_weights_with_and_without_communication() {
     }
 }
 
+#[cfg(feature = "baselines")]
 #[test]
 fn writes_and_calls_are_verified() {
     let lines = bench("write --transport shm,tcp --against grpc --quick --sizes 4KiB,1MiB");
@@ -153,9 +159,10 @@ fn the_store_is_verified_and_its_copies_counted() {
     // the second size is over the bound from which values are split over servers
     let lines = bench("kvstore --quick --workers 1,3 --servers 2 --times 9 --sizes 4KiB,6MB");
     // what one server has whole is shown, too, where memory is shared
+    let over_zmq = if BASELINES { 8 } else { 0 };
     assert_eq!(
         lines.len(),
-        18,
+        10 + over_zmq,
         "2 transports, 2 jobs, 2 sizes, 2 exchanges; 1 size shown in 2 jobs"
     );
     for line in &lines {
@@ -179,7 +186,7 @@ fn the_store_is_verified_and_its_copies_counted() {
             // a push and a pull of each worker, each copied where it is sent
             assert!(number("bytes_copied_per_step") >= 2.0 * bytes * workers, "{line}");
         } else {
-            assert!(number("ratio_to_zmq") > 0.0, "{line}");
+            assert!(!BASELINES || number("ratio_to_zmq") > 0.0, "{line}");
             assert!(
                 line["pull"] == "filled" || (line["transport"] == "shm" && bytes == 4096.0),
                 "{line}"
@@ -193,8 +200,15 @@ fn the_store_is_verified_and_its_copies_counted() {
         }
     }
     let of = |field: &str, value: Value| lines.iter().filter(|line| line[field] == value).count();
-    assert_eq!((of("transport", "shm".into()), of("exchange", "zmq".into())), (10, 8));
-    assert_eq!((of("workers", 1.into()), of("bytes", 6_000_000.into())), (9, 8));
+    assert_eq!(
+        (of("transport", "shm".into()), of("exchange", "zmq".into())),
+        (6 + over_zmq / 2, over_zmq)
+    );
+    let of_each = over_zmq / 2;
+    assert_eq!(
+        (of("workers", 1.into()), of("bytes", 6_000_000.into())),
+        (5 + of_each, 4 + of_each)
+    );
     assert_eq!(of("pull", "shown".into()), 2);
 }
 

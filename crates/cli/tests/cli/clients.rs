@@ -126,6 +126,7 @@ const WEIGHTS: f64 = 4_349_962.0 * 4.0;
 fn averages_learn_the_digits_with_a_64th_of_the_traffic() {
     for (how, clients) in [
         ("dist-esgd --transport shm", 2.0),
+        #[cfg(feature = "baselines")]
         ("dist-esgd --exchange zmq", 2.0),
         ("mpi-esgd --workers 4 --clients 2 --batch 32 --transport tcp", 2.0),
         ("mpi-esgd --clients 1", 1.0),

@@ -95,6 +95,7 @@ fn a_step_is_held_against_its_halves_and_shown_in_a_trace() {
     }
 }
 
+#[cfg(feature = "baselines")]
 #[test]
 fn the_evaluation_runs_what_it_lists() {
     let page = tempfile::NamedTempFile::new().unwrap();

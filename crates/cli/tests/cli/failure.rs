@@ -9,6 +9,8 @@ use rustix::process::Signal;
 /// From the first moments of a process to the middle of training, in milliseconds.
 const MOMENTS_MS: [u64; 5] = [0, 15, 60, 250, 900];
 const LIMIT: Duration = Duration::from_secs(10);
+/// Where nobody is hurt.
+const LONG: Duration = Duration::from_secs(60);
 const ROLES: [&str; 4] = ["worker 0", "worker 1", "server 0", "server 1"];
 
 fn long_job(transport: &str, deadline: u32) -> Job {
@@ -68,6 +70,33 @@ fn stop_every_role(transport: &str) {
             assert!(ended.last_line().contains("nothing was heard of it"), "{context}");
             check_step(&ended, ended.lines_of("metrics.jsonl"), &context);
         }
+    }
+}
+
+/// A process that is believed to be alive, and does nothing: a step waits for it as long as it was told to.
+#[test]
+fn a_step_that_waits_too_long_ends_the_job_and_names_the_option() {
+    let mut job = Job::start("train --steps 100000 --deadline 60 --step-deadline 1");
+    let worker = job.members(4)[1];
+    std::thread::sleep(Duration::from_millis(1500));
+    send(worker, Signal::STOP);
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    let last = ended.last_line();
+    assert!(last.contains("nothing happened for 1 s"), "{}", ended.stderr);
+    assert!(last.contains("raise the step deadline (--step-deadline)"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_tensor_of_unknown_size_that_finds_no_room_ends_the_job_and_names_the_option() {
+    for strategy in ["local", "ps"] {
+        let job = format!(
+            "train --model seq2seq --data reverse:400 --batch 128 --steps 1 --strategy {strategy}"
+        );
+        let ended = Job::start(&format!("{job} --dynamic-memory 1MiB")).end(LONG);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        let last = ended.last_line();
+        assert!(last.contains("raise dynamic_bytes_max (--dynamic-memory)"), "{}", ended.stderr);
     }
 }
 

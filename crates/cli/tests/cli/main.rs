@@ -6,6 +6,7 @@ mod bench;
 mod clients;
 mod doctor;
 mod evaluation;
+#[cfg(feature = "baselines")]
 mod exchanges;
 mod failure;
 mod hosts;

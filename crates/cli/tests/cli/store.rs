@@ -6,6 +6,8 @@ use std::time::Duration;
 use crate::support::{Ended, Job, send};
 use rustix::process::{Pid, Signal};
 
+/// ZeroMQ, where it is built in.
+const ZMQ: &[&str] = if cfg!(feature = "baselines") { &["--exchange zmq"] } else { &[] };
 const LIMIT: Duration = Duration::from_secs(120);
 /// Within which a job ends that cannot go on.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -34,7 +36,7 @@ fn dist_sgd_has_the_bits_of_ps_and_of_the_local_fold() {
         let local = hash(&format!("--strategy local {job}"));
         let job = format!("{job} --servers {servers}");
         assert_eq!(hash(&job), local, "ps: {job}");
-        for wire in ["--transport shm", "--transport tcp", "--exchange zmq", "--elastic"] {
+        for wire in ["--transport shm", "--transport tcp", "--elastic"].iter().chain(ZMQ) {
             assert_eq!(hash(&format!("--strategy dist-sgd {wire} {job}")), local, "{wire} {job}");
         }
     }
@@ -55,7 +57,7 @@ fn dist_sgd_has_the_bits_of_ps_for_every_optimizer_type_and_kind_of_gradient() {
     ] {
         let job = format!("{job} --batch 8 --steps 4");
         let ps = hash(&job);
-        for wire in ["--transport shm", "--transport tcp", "--exchange zmq"] {
+        for wire in ["--transport shm", "--transport tcp"].iter().chain(ZMQ) {
             assert_eq!(hash(&format!("--strategy dist-sgd {wire} {job}")), ps, "{wire} {job}");
         }
     }
@@ -64,8 +66,12 @@ fn dist_sgd_has_the_bits_of_ps_for_every_optimizer_type_and_kind_of_gradient() {
 /// Each worker at its own pace; with `--max-delay 0` nobody is a step ahead.
 #[test]
 fn dist_asgd_learns_the_digits() {
-    for how in ["--transport shm", "--transport tcp --max-delay 2", "--exchange zmq --max-delay 0"]
-    {
+    for how in [
+        "--transport shm",
+        "--transport tcp --max-delay 2",
+        #[cfg(feature = "baselines")]
+        "--exchange zmq --max-delay 0",
+    ] {
         let ended = train(&format!("--strategy dist-asgd --epochs 5 {how}"));
         let result = ended.json();
         assert_eq!((&result["async"], &result["strategy"]), (&true.into(), &"dist-asgd".into()));
@@ -80,7 +86,7 @@ fn weights_go_in_and_out_of_a_store() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("w.safetensors");
     let first = hash(&format!("--strategy dist-sgd --steps 4 --save {}", path.display()));
-    for job in ["--servers 1", "--servers 3 --elastic", "--exchange zmq"] {
+    for job in ["--servers 1", "--servers 3 --elastic"].iter().chain(ZMQ) {
         let job = format!("{job} --strategy dist-sgd --steps 1 --lr 1e-45");
         assert_eq!(hash(&format!("{job} --load {}", path.display())), first, "{job}");
     }
@@ -109,6 +115,7 @@ fn a_death_ends_the_job_by_name_unless_it_may_go_on() {
             ("dist-sgd", "", Signal::KILL),
             ("dist-sgd --transport tcp", "", Signal::KILL),
             ("dist-asgd", "", Signal::KILL),
+            #[cfg(feature = "baselines")]
             ("dist-sgd --exchange zmq", "", Signal::KILL),
             ("dist-sgd", "--deadline 4", Signal::STOP),
             // what may be lost is of the other kind
@@ -135,6 +142,7 @@ fn an_elastic_job_goes_on_without_a_worker_and_learns() {
         ("--transport shm", 1, 600, Signal::KILL),
         ("--transport tcp", 0, 1500, Signal::KILL),
         ("--transport shm --deadline 4", 1, 900, Signal::STOP),
+        #[cfg(feature = "baselines")]
         ("--exchange zmq", 0, 1200, Signal::KILL),
     ] {
         let files = "--metrics m.jsonl --save w.safetensors";

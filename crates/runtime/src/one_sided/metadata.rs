@@ -83,7 +83,7 @@ impl Metadata {
             let bytes = spec.bytes();
             return Err(format!(
                 "{spec} has {bytes} bytes, more than the {bytes_max} that dynamic tensors may take \
-                 here (dynamic_bytes_max)"
+                 here; raise dynamic_bytes_max (--dynamic-memory)"
             ));
         }
         let offset = word(OFFSET);
