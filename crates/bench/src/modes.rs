@@ -203,10 +203,10 @@ impl Epochs {
         let open = &mut self.open[ahead];
         open.loss += f64::from(progress.loss);
         open.losses += 1;
-        if let Some(end) = open.ends.get_mut(worker) {
-            if end.is_none() {
-                *end = progress.epoch.clone();
-            }
+        if let Some(end) = open.ends.get_mut(worker)
+            && end.is_none()
+        {
+            *end = progress.epoch.clone();
         }
     }
 
