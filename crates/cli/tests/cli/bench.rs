@@ -340,6 +340,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_measured() {
         ("evaluation --only fig8", "possible values: transfer, throughput"),
         ("step --repetitions 0", "--repetitions must be at least 1"),
         ("step --steps 0", "--steps must be at least 1"),
+        #[cfg(feature = "baselines")]
         ("evaluation --json /dev/null --report page.html", "no page can be made of /dev/null"),
         ("evaluation --report page.html", "--json <FILE>"),
         ("step --strategy local --against zmq", "--against is for jobs of several processes"),
