@@ -148,10 +148,19 @@ mod tests {
     use tensorwire_launch::{Transport, Update};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 32] = [
+    const KEYS: [&str; 41] = [
         "async",
         "batch",
         "bytes_copied",
+        "bytes_copied_averaging",
+        "bytes_copied_broadcast",
+        "bytes_copied_checkpoint",
+        "bytes_copied_feeding",
+        "bytes_copied_messages",
+        "bytes_copied_reduction",
+        "bytes_copied_rows",
+        "bytes_copied_staging",
+        "bytes_copied_store",
         "bytes_written",
         "clients",
         "data",
