@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 for option; do
   case "$option" in
     --long) export TENSORWIRE_LONG=1 ;;
-    --help) sed -n 's/^# \{0,1\}//p; /^set /q' "$0"; exit ;;
+    --help) sed -n '1d; s/^# \{0,1\}//p; /^set /q' "$0"; exit ;;
     *) printf "no option '%s'; there are --long and --help\n" "$option" >&2; exit 2 ;;
   esac
 done
@@ -32,8 +32,15 @@ if has mpirun && has srun && has slurmctld && has slurmd && has munged && [ "$(i
   export TENSORWIRE_LAUNCHERS=1
 fi
 
-# One set of features for all that is built here: with another one cargo builds everything a second time.
-features=(--features tensorwire-cli/baselines)
+# One set of features for all that is built here: with another one cargo builds most of it a second time.
+features=tensorwire-cli/baselines
+# MPI's headers come with another package than its launcher, and its bindings are built by libclang.
+if has mpicc && printf '#include <mpi.h>\n' | mpicc -fsyntax-only -x c - 2>/dev/null &&
+  { [ -n "${LIBCLANG_PATH:-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
+    compgen -G '/usr/lib*/libclang*.so*' >/dev/null; }; then
+  features+=,tensorwire/mpi
+fi
+features=(--features "$features")
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -56,6 +63,7 @@ part() {
     'BEGIN { printf "%8.1f  %s\n", end - begin, part }' >> "$parts"
   [ "$result" -eq 0 ] || printf 'FAILED (exit status %s): %s\n' "$result" "$*"
   [ "$status" -ne 0 ] || status=$result
+  return "$result"
 }
 # Says that a part is skipped, now and at the end.
 skip() {
@@ -83,18 +91,19 @@ else
   skip 'cargo clippy is not installed (rustup component add clippy)'
 fi
 
-# apart from the tests, so that the time of each is known
-part cargo test --workspace "${features[@]}" --no-run
 tests() {
   # the status of cargo, not of what reads it: pipefail is set
   cargo test --workspace "${features[@]}" --no-fail-fast 2>&1 | logged
 }
-part tests
-# the program that was built beside the tests: cargo would build one with the features of this package alone
+# the program that was built beside the tests: for cargo run, cargo would build it with other features
 rdma() {
   "${CARGO_TARGET_DIR:-target}/debug/xtask" soft-roce test "${features[@]}" 2>&1 | logged
 }
-part rdma
+# apart from the tests, so that the time of each is known
+if part cargo test --workspace "${features[@]}" --no-run; then
+  part tests
+  part rdma
+fi
 
 printf '\n== time, in seconds\n'
 cat "$parts"

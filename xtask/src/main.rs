@@ -44,6 +44,9 @@ enum SoftRoce {
         /// Only cases whose names hold this
         #[arg(default_value = "")]
         filter: String,
+        /// What to build with, as for cargo: what was built with the same is not built again
+        #[arg(long, value_name = "FEATURES")]
+        features: Option<String>,
         #[command(flatten)]
         cache: Cache,
     },
@@ -148,8 +151,9 @@ fn soft_roce(task: SoftRoce) -> Result<ExitCode, SoftRoceError> {
             ExitCode::SUCCESS
         }
         SoftRoce::Run(arguments) => run(&arguments, &stop)?,
-        SoftRoce::Test { filter, cache } => {
-            let passed = soft_roce::test(&filter, &cache.folder()?, &stop, out)?;
+        SoftRoce::Test { filter, features, cache } => {
+            let cache = cache.folder()?;
+            let passed = soft_roce::test(&filter, features.as_deref(), &cache, &stop, out)?;
             if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         SoftRoce::Serve | SoftRoce::Rsh { .. } => ExitCode::SUCCESS,

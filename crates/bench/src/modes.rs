@@ -203,9 +203,7 @@ impl Epochs {
         let open = &mut self.open[ahead];
         open.loss += f64::from(progress.loss);
         open.losses += 1;
-        if let Some(end) = open.ends.get_mut(worker)
-            && end.is_none()
-        {
+        if let Some(end) = open.ends.get_mut(worker).filter(|end| end.is_none()) {
             *end = progress.epoch.clone();
         }
     }

@@ -36,7 +36,7 @@ use crate::{shm, sim, tcp, verbs};
 /// Most bytes of one message. Messages hand out addresses; bulk data goes by memcpy.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 
-/// This process's end of the wire. Clones share it; the last one to drop hangs up, which peers see
+/// This process's end of the wire. Clones share it. Dropping the last one hangs up, which peers see
 /// as a fault unless [`Fabric::close`] said goodbye before.
 #[derive(Clone, Debug)]
 pub struct Fabric {
@@ -45,7 +45,7 @@ pub struct Fabric {
     core: Arc<Core>,
 }
 
-/// A way to one peer: one queue pair. Clones share it.
+/// One queue pair to one peer. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Channel {
     fabric: Fabric,
@@ -53,21 +53,23 @@ pub struct Channel {
     queue_pair: usize,
 }
 
-/// Bytes of a region of this process.
+/// A place in a region of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct LocalSlice<'a> {
     pub region: &'a Region,
+    /// In bytes, from the region's start.
     pub offset: u64,
 }
 
-/// Bytes of a region of the peer.
+/// A place in a region of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteSlice<'a> {
     pub region: &'a RemoteRegion,
+    /// In bytes, from the region's start.
     pub offset: u64,
 }
 
-/// Which way a memcpy goes.
+/// The direction of a memcpy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Local to remote.
@@ -76,7 +78,7 @@ pub enum Direction {
     Read,
 }
 
-/// An index into a process's arrival table; plain data that its owner tells the peers.
+/// An index into a process's arrival table. Plain data, which its owner sends to the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ArrivalSlot(pub u32);
 
@@ -96,53 +98,64 @@ impl ArrivalSlot {
     }
 }
 
-/// "Once the bytes are there, raise the *peer's* `slot` to at least `epoch`." After a write: the
-/// payload may be read. After a read: its source has been taken and may be written again. A slot only
+/// Raises the *peer's* `slot` to at least `epoch` once the bytes are there. After a write this says that the
+/// payload may be read; after a read, that its source has been read and may be written again. A slot only
 /// ever rises, so a late signal of an earlier epoch changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
+    /// A slot that the peer allocated and told us.
     pub slot: ArrivalSlot,
+    /// Counts the signals of a slot, from 1.
     pub epoch: u64,
 }
 
-/// One one-sided copy.
+/// One one-sided copy between a region of this process and a region of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Memcpy<'a> {
     pub local: LocalSlice<'a>,
     pub remote: RemoteSlice<'a>,
+    /// Length of both slices; 0 sends the signal alone.
     pub bytes: u64,
     pub direction: Direction,
+    /// Tells the peer that the copy is done.
     pub signal: Option<Signal>,
-    /// Comes back in the [`Completion`]; means nothing here.
+    /// Returned in the [`Completion`]. The fabric does not interpret it.
     pub token: u64,
 }
 
-/// What became of a memcpy that [`Channel::memcpy_now`] took.
+/// The outcome of [`Channel::memcpy_now`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posted {
-    /// It is over, and has no completion.
+    /// The copy is done, and has no completion.
     Done,
-    /// Its completion will come.
+    /// The copy was posted; a completion follows.
     Queued,
 }
 
 /// The end of one posted memcpy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
+    /// The token of its [`Memcpy`].
     pub token: u64,
     pub peer: Rank,
     pub result: Result<(), CompletionError>,
 }
 
-/// A few bytes from a peer.
+/// A message from a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
+    /// The sender.
     pub from: Rank,
+    /// At most [`MESSAGE_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
 }
 
 impl Fabric {
-    /// Opens this process's end; peers can dial it, and are answered from [`Fabric::connect`] on.
+    /// Opens this process's end. Peers can dial it from now on, and are answered from [`Fabric::connect`] on.
+    ///
+    /// # Errors
+    /// If the configuration is out of range, nothing can listen on its endpoint, or the host lacks what the
+    /// backend takes.
     pub fn open(backend: Backend, config: FabricConfig) -> Result<Fabric, OpenError> {
         let (core, device): (Arc<Core>, Arc<dyn Device>) = match backend {
             Backend::Sim(network) => sim::open(network, config)?,
@@ -153,12 +166,15 @@ impl Fabric {
         Ok(Fabric { device, core })
     }
 
-    /// Where peers find this fabric.
+    /// Returns the address at which peers find this fabric.
     pub fn endpoint(&self) -> Endpoint {
         self.device.endpoint()
     }
 
-    /// Connects to all `peers`, who must call it too. Returns when every one of them is ready.
+    /// Connects to all `peers`, each of which must call this too. Returns once every one of them is ready.
+    ///
+    /// # Errors
+    /// If a peer does not answer before the deadline, refuses this process, or proves to be somebody else.
     pub fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
         let mut seen = std::collections::HashSet::from([self.core.me().rank]);
         for peer in peers {
@@ -172,20 +188,29 @@ impl Fabric {
         self.device.connect(peers, deadline)
     }
 
-    /// Zeroed memory that peers who are told its descriptor may read and write.
+    /// Allocates zeroed memory that peers may read and write once they know its descriptor.
+    ///
+    /// # Errors
+    /// If the host has less memory than that, or the NIC cannot register it.
     pub fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
         self.device.alloc_region(bytes)
     }
 
-    /// A fresh slot of this process's arrival table, at epoch 0. Slots are not given back.
+    /// Allocates a slot of this process's arrival table, at epoch 0. Slots are never freed.
+    ///
+    /// # Errors
+    /// If all slots are taken.
     pub fn alloc_arrival(&self) -> Result<ArrivalSlot, ArrivalError> {
         let slots = self.core.board().slots();
         self.core.board().alloc_slot().ok_or(ArrivalError::NoSlot { slots })
     }
 
-    /// A fresh slot for payloads that end at byte `end` of `region`, where 8 bytes of room follow. In
-    /// mode `flag-tail` the epoch comes in these bytes, with the payload; in every other mode the slot
-    /// is like any, and the bytes are left alone. One payload at a time, of one peer, may use it.
+    /// Allocates a slot for payloads that end at byte `end` of `region`, behind which 8 bytes are free. In
+    /// mode `flag-tail` the epoch is written into these bytes with the payload; in every other mode the slot
+    /// is an ordinary one, and the bytes are not touched. One payload of one peer at a time may use it.
+    ///
+    /// # Errors
+    /// If all slots are taken, or `end` is no multiple of 8 with 8 bytes behind it.
     pub fn alloc_tail_arrival(
         &self,
         region: &Region,
@@ -198,8 +223,8 @@ impl Fabric {
         Ok(self.device.watch_tail(slot, region.memory(), end))
     }
 
-    /// The highest epoch that has arrived at a slot of this process. Acquire: what was written
-    /// before the signal is visible after this returns it.
+    /// Returns the highest epoch that has arrived at a slot of this process. What was written before the
+    /// signal is visible after this returns it (acquire).
     ///
     /// # Panics
     /// If the slot was not allocated here.
@@ -208,7 +233,10 @@ impl Fabric {
         self.core.board().epoch(slot.index())
     }
 
-    /// The paper's `GetChannel`.
+    /// Returns the way to a connected peer over one of its queue pairs (the paper's `GetChannel`).
+    ///
+    /// # Errors
+    /// If the peer is not connected, or has fewer queue pairs.
     pub fn channel(&self, peer: Rank, queue_pair: usize) -> Result<Channel, ChannelError> {
         if self.core.peer(peer).is_none() {
             return Err(ChannelError::NotConnected { rank: peer });
@@ -220,24 +248,28 @@ impl Fabric {
         Ok(Channel { fabric: self.clone(), peer, queue_pair })
     }
 
-    /// Moves every completion there is to the end of `completions`; returns how many.
+    /// Appends every completion that is there to `completions`, and returns their number.
     pub fn poll(&self, completions: &mut Vec<Completion>) -> usize {
         self.device.progress();
         self.core.completions().drain(completions)
     }
 
-    /// A moment to wait from: take it, look for what you await, and only then [`Fabric::wait`].
+    /// Returns the present moment, to wait from: take it, look for what you await, and only then call
+    /// [`Fabric::wait`].
     pub fn ticket(&self) -> Ticket {
         self.core.board().ticket()
     }
 
-    /// Waits until something has happened since `ticket`: an arrival, a completion, a message, a
-    /// fault. Nothing between the two calls is lost; an event may turn out to be somebody else's.
+    /// Waits until something has happened since `ticket`: an arrival, a completion, a message or a
+    /// fault. No event between the two calls is lost. The event may be another than the awaited one.
     pub fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
         self.device.wait(ticket, deadline)
     }
 
-    /// The next message of any peer. Fails at once if there is none and a peer has been lost.
+    /// Returns the next message of any peer, and waits for it until the deadline.
+    ///
+    /// # Errors
+    /// If no message came in time; at once if there is none and a peer has been lost.
     pub fn receive_message(&self, deadline: Deadline) -> Result<Message, ReceiveError> {
         loop {
             let ticket = self.ticket();
@@ -253,51 +285,59 @@ impl Fabric {
         }
     }
 
-    /// The next message if there is one now.
+    /// Returns the next message if there is one now.
     pub fn try_receive_message(&self) -> Option<Message> {
         self.device.progress();
         self.core.inbox().pop()
     }
 
-    /// The first peer that was lost, and why. Stays; other peers may still be used.
+    /// Returns the first peer that was lost, and the cause. It stays the same; other peers may still be used.
     pub fn fault(&self) -> Option<PeerFault> {
         self.core.fault().cloned()
     }
 
-    /// How this peer went, however many others went before; None while it can be talked to, and of one
-    /// that never was connected. Posts to a peer that is gone are refused, and what was posted completes.
+    /// Returns how this peer left, whatever became of others; None while it is connected, and for a peer
+    /// that never was. Posts to a peer that is gone are refused, and what was posted before completes.
     pub fn gone(&self, peer: Rank) -> Option<Gone> {
         self.core.peer(peer)?.gone().cloned()
     }
 
-    /// Says goodbye to every peer and waits until each has confirmed that all our writes landed.
-    /// After it this process may exit, and no peer sees a fault. Posts fail from now on.
+    /// Says goodbye to every peer, and waits until each has confirmed that all our writes have landed.
+    /// This process may exit then, and no peer sees a fault. Posts fail from now on.
+    ///
+    /// # Errors
+    /// If a peer did not confirm before the deadline. The fabric is closed all the same.
     pub fn close(&self, deadline: Deadline) -> Result<(), CloseError> {
         self.device.close(deadline)
     }
 
-    /// What this fabric chose where there was a choice (verbs: NIC, port, GID, MTU, how signals travel),
-    /// and why; one line each.
+    /// Returns what this fabric chose where there was a choice (verbs: NIC, port, GID, MTU, arrival mode),
+    /// with the reason, one line each.
     pub fn choices(&self) -> Vec<String> {
         self.device.choices()
     }
 
-    /// What this fabric did so far.
+    /// Returns the counts of what this fabric did so far.
     pub fn stats(&self) -> FabricStats {
         self.core.counters().snapshot()
     }
 }
 
 impl Channel {
+    /// Returns the peer at the other end.
     pub fn peer(&self) -> Rank {
         self.peer
     }
 
+    /// Returns the index of its queue pair.
     pub fn queue_pair(&self) -> usize {
         self.queue_pair
     }
 
-    /// Makes a region of the peer accessible: a control round trip, once per region.
+    /// Makes a region of the peer accessible. Takes one round trip of the control connection, once per region.
+    ///
+    /// # Errors
+    /// If the peer refuses the descriptor, does not answer before the deadline, or is gone.
     pub fn open_region(
         &self,
         descriptor: &RegionDescriptor,
@@ -306,15 +346,22 @@ impl Channel {
         self.fabric.device.open_region(self.peer, *descriptor, deadline)
     }
 
-    /// Posts one copy. Never waits for the peer; its completion comes through [`Fabric::poll`], and
-    /// the local region stays alive until then.
+    /// Posts one copy, and never waits for the peer. The completion comes through [`Fabric::poll`]; the
+    /// local region stays alive until then.
+    ///
+    /// # Errors
+    /// If it was not posted: the queue is full, the ranges are wrong, or the peer is gone. There is no
+    /// completion then.
     pub fn memcpy(&self, memcpy: Memcpy<'_>) -> Result<(), PostError> {
         let work = self.work(memcpy)?;
         self.fabric.device.post(self.peer, self.queue_pair, work)
     }
 
-    /// As [`Channel::memcpy`], but what this transport can do at once is over when this returns, and has no completion:
-    /// a small copy to memory that is shared.
+    /// Like [`Channel::memcpy`], but a copy that this transport can do at once (a small one to shared memory) is
+    /// done when this returns, and has no completion.
+    ///
+    /// # Errors
+    /// As [`Channel::memcpy`].
     pub fn memcpy_now(&self, memcpy: Memcpy<'_>) -> Result<Posted, PostError> {
         let work = self.work(memcpy)?;
         self.fabric.device.post_now(self.peer, self.queue_pair, work)
@@ -340,8 +387,11 @@ impl Channel {
         })
     }
 
-    /// Sends at most [`MESSAGE_BYTES_MAX`] bytes; messages of one peer arrive in order. Waits until
-    /// `deadline` for room in the outgoing queue, not for the peer to receive.
+    /// Sends at most [`MESSAGE_BYTES_MAX`] bytes. Messages of one peer arrive in order. Waits until
+    /// `deadline` for room in the outgoing queue, and does not wait for the peer to receive.
+    ///
+    /// # Errors
+    /// If the message is too long, the queue stays full until the deadline, or the peer is gone.
     pub fn send_message(&self, body: &[u8], deadline: Deadline) -> Result<(), MessageError> {
         if body.len() > MESSAGE_BYTES_MAX {
             let (bytes, bytes_max) = (body.len(), MESSAGE_BYTES_MAX);

@@ -1,9 +1,9 @@
-//! When has a tensor arrived? The rule is a mode, agreed when two fabrics connect. Knows not how a
-//! backend keeps it.
+//! The rule by which a tensor counts as arrived: a mode, on which two fabrics agree when they connect. Does not
+//! know how a backend keeps it.
 
 use std::fmt;
 
-/// How a signal travels, and what therefore proves that its payload is there.
+/// The way of a signal, and what therefore proves that its payload is there.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -21,6 +21,7 @@ pub enum ArrivalMode {
 }
 
 impl ArrivalMode {
+    /// Returns the name by which it is configured.
     pub fn name(self) -> &'static str {
         match self {
             ArrivalMode::WriteImm => "write-imm",

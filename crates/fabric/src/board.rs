@@ -1,5 +1,5 @@
 //! What peers may raise in a process: its doorbell and its arrival slots, in one mapping that shm
-//! peers map too. Knows not what a slot stands for.
+//! peers map too. Does not know what a slot stands for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,5 +1,5 @@
 //! What every backend's fabric has: its board, regions, completions, inbox, peers, first fault and
-//! counters. Knows not how bytes travel.
+//! counters. Does not know how bytes travel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -35,14 +35,14 @@ pub(crate) struct Peer {
     gone: OnceLock<Gone>,
 }
 
-/// How a peer went.
+/// How a peer left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// It said goodbye.
     Departed,
-    /// It did not.
+    /// It was lost without a goodbye.
     Lost(FaultCause),
-    /// We said goodbye.
+    /// This process said goodbye.
     Closed,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Inbox {
     messages: Mutex<(VecDeque<Message>, usize)>,
 }
 
-/// What a fabric did since it was opened.
+/// Counts of what a fabric did since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricStats {
     /// Memcpys posted, by direction, and their bytes.

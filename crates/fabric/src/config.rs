@@ -16,10 +16,11 @@ use crate::verbs::VerbsOptions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member {
     pub rank: Rank,
+    /// Tells a process from one that had its rank before.
     pub incarnation: Incarnation,
 }
 
-/// What every process of a job knows and a stranger does not.
+/// What every process of a job knows, and no stranger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCredentials {
     pub job_id: JobId,
@@ -30,7 +31,7 @@ pub struct JobCredentials {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 32]);
 
-/// How bytes travel; chosen once, in [`crate::Fabric::open`].
+/// The transport; chosen once, in [`crate::Fabric::open`].
 #[derive(Clone, Debug)]
 pub enum Backend {
     /// Several fabrics in one process, with a seeded, adversarial network between them.
@@ -46,27 +47,29 @@ pub enum Backend {
 /// The paper's `CreateRdmaDevice(num_cqs, num_qps_per_peer, local_endpoint)`, and what a job adds.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
+    /// Who this process is.
     pub me: Member,
     pub job: JobCredentials,
-    /// Where to listen (tcp, verbs). Port 0: the system chooses. Peers must be able to reach the address.
+    /// The address to listen on (tcp, verbs). Port 0: the system chooses. Peers must be able to reach the address.
     pub endpoint: SocketAddr,
     /// Threads that progress and poll completions; queue pairs are spread over them round-robin.
     pub completion_queues: usize,
+    /// The same in all processes of a job.
     pub queue_pairs_per_peer: usize,
     /// Most memcpys of one queue pair that are posted and not yet polled.
     pub queue_depth: usize,
     /// Size of this process's arrival table, 8 bytes a slot.
     pub arrival_slots: usize,
-    /// How long a wait spins before it blocks.
+    /// The time that a wait spins before it blocks.
     pub spin: Duration,
-    /// How signals of this process travel (verbs, sim). None: `write-imm`; shm and tcp know no other.
+    /// The arrival mode of this process's signals (verbs, sim). None: `write-imm`. shm and tcp have no other.
     pub arrival: Option<ArrivalMode>,
     /// For tests: take `flag-tail` although the device does not promise that writes land in order.
     pub trust_tail: bool,
 }
 
 impl FabricConfig {
-    /// The defaults: loopback, 4 completion queues, 4 queue pairs a peer, 256 memcpys deep, 16 Ki
+    /// Returns the defaults: loopback, 4 completion queues, 4 queue pairs a peer, 256 memcpys deep, 16 Ki
     /// arrival slots, 20 µs of spinning.
     pub fn new(me: Member, job: JobCredentials) -> FabricConfig {
         FabricConfig {
@@ -84,19 +87,20 @@ impl FabricConfig {
     }
 }
 
-/// Where a fabric can be reached: what a peer needs to connect. Travels as text.
+/// The address of a fabric, which a peer needs to connect. Travels as text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
     /// In this process, through the `SimNetwork` that both were opened with.
     Sim,
     /// An abstract Unix socket of this host; it leaves no file.
     Shm(String),
+    /// A listening TCP socket.
     Tcp(SocketAddr),
-    /// Where the rendezvous of the queue pairs listens, over TCP.
+    /// A listening TCP socket, over which queue pairs are introduced to each other.
     Verbs(SocketAddr),
 }
 
-/// A peer to connect to: who must answer, and where.
+/// A peer to connect to: who must answer, and at which address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerAddress {
     pub rank: Rank,
@@ -104,7 +108,7 @@ pub struct PeerAddress {
     pub endpoint: Endpoint,
 }
 
-/// A text that is no endpoint.
+/// The error of a text that is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no endpoint; expected sim, shm:NAME, tcp:ADDRESS:PORT or verbs:ADDRESS:PORT")]
 pub struct EndpointError {
@@ -112,6 +116,7 @@ pub struct EndpointError {
 }
 
 impl PeerAddress {
+    /// Returns who must answer.
     pub fn member(&self) -> Member {
         Member { rank: self.rank, incarnation: self.incarnation }
     }

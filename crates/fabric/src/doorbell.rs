@@ -1,5 +1,5 @@
 //! An event count on a futex: ring it after something happened, wait on it after having looked.
-//! Knows not what happened.
+//! Does not know what happened.
 //!
 //! **Why no wake-up is lost.** The waiter takes a ticket (the sequence), looks, announces itself in
 //! `waiters`, and has the kernel sleep only if the sequence still equals its ticket. The ringer raises
@@ -14,15 +14,17 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use tensorwire_base::Deadline;
 
-/// A moment in the sequence of events. Would be mistaken for a later one only if exactly 2^32 events
-/// (or a multiple) happened between taking it and waiting.
+/// A moment in the sequence of events. It is mistaken for a later one only if exactly 2^32 events
+/// (or a multiple) happen between taking it and waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(pub(crate) u32);
 
-/// How a wait ended.
+/// The end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
+    /// Something happened.
     Event,
+    /// The deadline passed.
     TimedOut,
 }
 

@@ -5,7 +5,7 @@ use tensorwire_base::Rank;
 use crate::arrival::ArrivalMode;
 use crate::handshake::HandshakeError;
 
-/// [`crate::Fabric::open`].
+/// Why [`crate::Fabric::open`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("{what} must be {range}, not {found}; correct the fabric's configuration")]
@@ -24,7 +24,7 @@ pub enum OpenError {
     Verbs(#[from] crate::verbs::VerbsUnusable),
 }
 
-/// [`crate::Fabric::connect`].
+/// Why [`crate::Fabric::connect`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("the peer table names rank {rank} twice, or names this process; list each peer once")]
@@ -61,7 +61,7 @@ pub enum ConnectError {
     Closed,
 }
 
-/// [`crate::Fabric::alloc_region`].
+/// Why [`crate::Fabric::alloc_region`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     #[error(
@@ -82,7 +82,7 @@ pub enum RegionError {
     Memlock { bytes: u64, limit: u64 },
 }
 
-/// [`crate::Fabric::alloc_arrival`], [`crate::Fabric::alloc_tail_arrival`].
+/// Why [`crate::Fabric::alloc_arrival`] or [`crate::Fabric::alloc_tail_arrival`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrivalError {
     #[error("all {slots} arrival slots are taken; open the fabric with more arrival_slots")]
@@ -93,7 +93,7 @@ pub enum ArrivalError {
     NoTailRoom { end: u64, region_bytes: u64 },
 }
 
-/// [`crate::Fabric::channel`].
+/// Why [`crate::Fabric::channel`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
     #[error("rank {rank} is not connected; connect to it first")]
@@ -102,7 +102,7 @@ pub enum ChannelError {
     NoSuchQueuePair { queue_pair: usize, count: usize },
 }
 
-/// Bytes that are no region descriptor.
+/// The error of bytes that are no region descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a region descriptor has {expected} bytes, not {found}")]
 pub struct DescriptorError {
@@ -110,7 +110,7 @@ pub struct DescriptorError {
     pub found: usize,
 }
 
-/// [`crate::Channel::open_region`].
+/// Why [`crate::Channel::open_region`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenRegionError {
     #[error(
@@ -127,7 +127,7 @@ pub enum OpenRegionError {
     Map { peer: Rank, reason: String },
 }
 
-/// [`crate::Channel::memcpy`]: nothing was posted and no completion will come.
+/// Why [`crate::Channel::memcpy`] failed: nothing was posted, and no completion follows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     #[error(
@@ -148,7 +148,7 @@ pub enum PostError {
     PeerLost { peer: Rank, cause: String },
 }
 
-/// Which of a memcpy's two regions.
+/// One of a memcpy's two regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Local,
@@ -162,19 +162,19 @@ pub enum CompletionError {
     PeerLost { peer: Rank, cause: String },
     #[error("the simulated network failed this memcpy")]
     Injected,
-    /// The cause of all that is flushed with it.
+    /// The first cause; what was posted behind it is flushed.
     #[error("queue pair {queue_pair} to rank {peer} failed: {cause}")]
     QueuePairFailed { peer: Rank, queue_pair: usize, cause: String },
     #[error(
         "rank {peer} had no room for the signal, {attempts} times; let it poll more often or post fewer memcpys at a time"
     )]
     ReceiverNotReady { peer: Rank, attempts: u32 },
-    /// Never the cause of anything: look for the completion before it.
+    /// Never the first cause: the completion before it has that.
     #[error("not carried out, because its queue pair to rank {peer} failed before: {cause}")]
     Flushed { peer: Rank, cause: String },
 }
 
-/// [`crate::Channel::send_message`].
+/// Why [`crate::Channel::send_message`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     #[error(
@@ -187,7 +187,7 @@ pub enum MessageError {
     PeerLost { peer: Rank, cause: String },
 }
 
-/// [`crate::Fabric::receive_message`].
+/// Why [`crate::Fabric::receive_message`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
     #[error("no message came before the deadline")]
@@ -196,7 +196,7 @@ pub enum ReceiveError {
     Fault(PeerFault),
 }
 
-/// [`crate::Fabric::close`]: the fabric is closed all the same.
+/// Why [`crate::Fabric::close`] failed. The fabric is closed all the same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseError {
     #[error(

@@ -1,5 +1,5 @@
 //! The receiving end of `flag-separate` and `flag-tail`: memory into which peers write epochs, and the
-//! look that raises the board to what it finds there. Knows not how a write gets there.
+//! look that raises the board to what it finds there. Does not know how a write gets there.
 //!
 //! There is one flag table for every queue pair of every peer: a write can only raise what that peer
 //! raised, and two queue pairs, between which there is no order, never write the same word. The board

@@ -1,7 +1,7 @@
 //! Who may talk to whom: a mutual challenge–response over any stream, before anything else is read
 //! from it. Both sides prove that they know the job's secret (HMAC-SHA256 over both hellos and both
-//! nonces), and each states which life of which rank it is. Authenticates; does not encrypt. Knows
-//! nothing of regions; the node's rendezvous uses it as well.
+//! nonces), and each states which life of which rank it is. Authenticates; does not encrypt. Does not know
+//! regions; the launcher's rendezvous uses it as well.
 //!
 //! ```text
 //! dialer                                             acceptor
@@ -38,25 +38,25 @@ pub trait Stream: Read + Write {
     fn set_timeout(&self, timeout: Duration) -> std::io::Result<()>;
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Messages, region requests, goodbyes.
     Control,
     /// Data of that queue pair.
     QueuePair(u32),
-    /// The node's exchange of addresses, before there is a fabric.
+    /// The launcher's exchange of addresses, before there is a fabric.
     Rendezvous,
 }
 
-/// Who dialled, proven, and what for.
+/// Who dialled, as proven, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub member: Member,
     pub purpose: Purpose,
 }
 
-/// Why one side turned the other away.
+/// The reason for which one side turned the other away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("it does not speak this protocol; something else dialled this port")]
@@ -83,7 +83,7 @@ pub enum Refusal {
     Unknown,
 }
 
-/// How a handshake failed.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     #[error("the other side said nothing in time (waiting for {step}); is it stopped?")]

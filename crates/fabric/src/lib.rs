@@ -2,7 +2,88 @@
 //! where its peer's next reader looks. Knows bytes, peers, keys and file descriptors; never what the
 //! bytes mean.
 //!
-//! [`api`](Fabric) is all that users see. Behind it one small seam (`device.rs`: alloc, connect,
+//! A process opens a [`Fabric`], connects it to its peers, and allocates regions. A peer that was told a region's
+//! descriptor writes into it; the signal of a write says that its bytes are there. Every wait has a deadline.
+//! Here both processes are one:
+//!
+//! ```
+//! use std::error::Error;
+//! use std::time::Duration;
+//!
+//! use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
+//! use tensorwire_fabric::{
+//!     Backend, Direction, Fabric, FabricConfig, JobCredentials, LocalSlice, Member, Memcpy,
+//!     OpenError, PeerAddress, RemoteSlice, Secret, Signal, Wake,
+//! };
+//! use tensorwire_memory::{Arena, Place};
+//!
+//! fn open(rank: u32) -> Result<(Fabric, PeerAddress), OpenError> {
+//!     // drawn at random by a launcher, and told to the processes of the job
+//!     let job = JobCredentials { job_id: JobId(1), secret: Secret([7; 32]) };
+//!     let (rank, incarnation) = (Rank(rank), Incarnation(0));
+//!     let fabric = Fabric::open(Backend::Shm, FabricConfig::new(Member { rank, incarnation }, job))?;
+//!     let address = PeerAddress { rank, incarnation, endpoint: fabric.endpoint() };
+//!     Ok((fabric, address))
+//! }
+//!
+//! fn main() -> Result<(), Box<dyn Error>> {
+//!     let deadline = Deadline::after(Duration::from_secs(20));
+//!     let ((writer, writer_address), (reader, reader_address)) = (open(0)?, open(1)?);
+//!     // each waits for the other
+//!     std::thread::scope(|scope| {
+//!         let reader = scope.spawn(|| reader.connect(&[writer_address], deadline));
+//!         writer.connect(&[reader_address], deadline)?;
+//!         reader.join().expect("no panic")
+//!     })?;
+//!
+//!     // the reader allocates; a job sends the descriptor and the slot by message
+//!     let target = reader.alloc_region(4096)?;
+//!     let (descriptor, slot) = (target.descriptor(), reader.alloc_arrival()?);
+//!
+//!     // the writer fills memory of its own, and writes it into the reader's
+//!     let source = writer.alloc_region(4096)?;
+//!     let place = Place { offset: 0, bytes: 5 };
+//!     let outgoing = Arena::new(&source.slab(), &[place])?.into_buffers();
+//!     outgoing[0].write()?.copy_from_slice(b"hello");
+//!     let channel = writer.channel(Rank(1), 0)?;
+//!     let remote = channel.open_region(&descriptor, deadline)?;
+//!     channel.memcpy(Memcpy {
+//!         local: LocalSlice { region: &source, offset: 0 },
+//!         remote: RemoteSlice { region: &remote, offset: 0 },
+//!         bytes: 5,
+//!         direction: Direction::Write,
+//!         signal: Some(Signal { slot, epoch: 1 }),
+//!         token: 0,
+//!     })?;
+//!
+//!     // the reader waits for the signal; the bytes are there then
+//!     loop {
+//!         let ticket = reader.ticket();
+//!         if reader.arrived(slot) == 1 {
+//!             break;
+//!         }
+//!         if reader.wait(ticket, deadline) == Wake::TimedOut {
+//!             return Err("nothing arrived".into());
+//!         }
+//!     }
+//!     let incoming = Arena::new(&target.slab(), &[place])?.into_buffers();
+//!     assert_eq!(&*incoming[0].read()?, b"hello");
+//!
+//!     // goodbye: neither end takes the other's leaving for a fault
+//!     std::thread::scope(|scope| {
+//!         let reader = scope.spawn(|| reader.close(deadline));
+//!         writer.close(deadline)?;
+//!         reader.join().expect("no panic")
+//!     })?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! `examples/memcpy.rs` does it between two processes, over shm, tcp or verbs, and measures it.
+//!
+//! # Inside
+//!
+//! `api.rs` is all that users see. Behind it one small seam (`device.rs`: alloc, connect,
 //! post, progress, wait) has one folder per backend, with the same file names in each: `device.rs`
 //! (open, connect, close), `region.rs` (memory), `queue_pair.rs` (post), `progress.rs` (what happens
 //! behind the poster's back).
@@ -23,7 +104,6 @@ mod board;
 mod common;
 mod config;
 mod control;
-
 mod device;
 mod doorbell;
 mod error;

@@ -1,5 +1,5 @@
 //! Accepting connections of strangers and peers alike: each gets a thread of its own, a deadline and
-//! a handshake, so that one that says nothing delays nobody. Knows not who is expected.
+//! a handshake, so that one that says nothing delays nobody. Does not know who is expected.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

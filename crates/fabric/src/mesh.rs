@@ -1,5 +1,5 @@
 //! Getting connected: the lower rank of a pair accepts, the higher one dials, each connection passes
-//! the handshake. Knows not what the connections will carry.
+//! the handshake. Does not know what the connections will carry.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;

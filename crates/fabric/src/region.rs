@@ -15,22 +15,24 @@ use crate::error::DescriptorError;
 use crate::mapping::Mapping;
 use crate::verbs::{MemoryRegion, Remote};
 
-/// Memory of this process that peers may access. Clones share it; the last holder frees it, and a
-/// memcpy in flight is a holder.
+/// Memory of this process that peers may access. Clones share it. The last holder frees it; a memcpy in
+/// flight is a holder.
 #[derive(Clone, Debug)]
 pub struct Region {
     memory: Arc<RegionMemory>,
 }
 
-/// A capability: who knows the key may read and write the region while it lives.
+/// A capability: whoever knows the key may read and write the region while it lives.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RegionDescriptor {
+    /// Random, and unique in its process.
     pub key: u64,
+    /// The size of the region.
     pub bytes: u64,
 }
 
-/// A peer's region, as this process may access it. Clones share it. It is no [`Region`]: nobody can
-/// tell a peer of memory that is not theirs, or take a peer's memory for local.
+/// A peer's region, as this process may access it. Clones share it. It is a type of its own, so that a peer's
+/// memory cannot be passed for local memory, nor its descriptor be handed on.
 ///
 /// ```compile_fail,E0308
 /// # use tensorwire_fabric::{LocalSlice, RemoteRegion};
@@ -91,11 +93,12 @@ pub(crate) enum Access {
 }
 
 impl Region {
+    /// Returns the size.
     pub fn bytes(&self) -> u64 {
         self.memory.mapping.bytes()
     }
 
-    /// The region's memory as a slab, which keeps the region alive.
+    /// Returns the region's memory as a slab, which keeps the region alive.
     pub fn slab(&self) -> Slab {
         let mapping = &self.memory.mapping;
         // fits: what is mapped fits the address space
@@ -108,7 +111,7 @@ impl Region {
         }
     }
 
-    /// What a peer must know to access the region. Give it to nobody else.
+    /// Returns what a peer must know to access the region. Give it to nobody else.
     pub fn descriptor(&self) -> RegionDescriptor {
         RegionDescriptor { key: self.memory.key, bytes: self.bytes() }
     }
@@ -119,9 +122,10 @@ impl Region {
 }
 
 impl RegionDescriptor {
+    /// Length of [`RegionDescriptor::to_bytes`].
     pub const WIRE_BYTES: usize = 16;
 
-    /// Little-endian: key, bytes.
+    /// Encodes it for a message: key, then bytes, both little-endian.
     pub fn to_bytes(&self) -> [u8; RegionDescriptor::WIRE_BYTES] {
         let mut wire = [0; RegionDescriptor::WIRE_BYTES];
         wire[..8].copy_from_slice(&self.key.to_le_bytes());
@@ -129,6 +133,10 @@ impl RegionDescriptor {
         wire
     }
 
+    /// Decodes what [`RegionDescriptor::to_bytes`] encoded.
+    ///
+    /// # Errors
+    /// If the length is another.
     pub fn from_bytes(wire: &[u8]) -> Result<RegionDescriptor, DescriptorError> {
         let wire: &[u8; RegionDescriptor::WIRE_BYTES] = wire.try_into().map_err(|_| {
             DescriptorError { expected: RegionDescriptor::WIRE_BYTES, found: wire.len() }
@@ -152,22 +160,23 @@ impl RemoteRegion {
         RemoteRegion { memory: Arc::new(RemoteMemory { peer, key, bytes, access }) }
     }
 
-    /// Whose memory it is.
+    /// Returns its owner.
     pub fn peer(&self) -> Rank {
         self.memory.peer
     }
 
+    /// Returns the size.
     pub fn bytes(&self) -> u64 {
         self.memory.bytes
     }
 
-    /// The peer's memory itself, to read a tensor where the peer put it; None where it is not mapped
-    /// into this process (tcp, sim). The slab keeps it mapped, whatever becomes of this handle and of
+    /// Returns the peer's memory itself, to read a tensor where the peer put it; None if it is not mapped
+    /// into this process (tcp, sim, verbs). The slab keeps it mapped, whatever becomes of this handle and of
     /// the peer.
     ///
-    /// Its loans are this process's own: they know nothing of the peer's, nor of a second opening of
-    /// the region. As with a receive buffer, whoever reads must know that the peer does not write
-    /// meanwhile, and whoever writes that it does not read.
+    /// Its loans are this process's own: they exclude neither the peer's loans nor those of a second opening
+    /// of the region. As with a receive buffer, whoever reads must know that the peer does not write
+    /// meanwhile, and whoever writes, that it does not read.
     pub fn slab(&self) -> Option<Slab> {
         let Access::Mapped(mapping, mark) = &self.memory.access else { return None };
         // fits: what is mapped fits the address space

@@ -35,36 +35,38 @@ pub use survey::{Choice, Gid, GidKind, LinkLayer, Nic, Port, PortState, choose, 
 #[cfg(test)]
 mod tests;
 
-/// Which NIC, and how to use it; everything is chosen, and the choice is logged, where nothing is given.
+/// The NIC, and how to use it. What is not given is chosen, and the choice is logged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VerbsOptions {
     /// `mlx5_0`, or with its port, `mlx5_0:2`.
     pub nic: Option<String>,
+    /// The address that peers see.
     pub gid: Option<GidChoice>,
 }
 
-/// Which entry of a port's GID table peers see.
+/// The entry of a port's GID table that peers see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GidChoice {
+    /// The entry of this index.
     Index(u32),
     /// The entry that is this address.
     Address(IpAddr),
 }
 
-/// Why a process cannot use RDMA, and the line that mends it.
+/// Why a process cannot use RDMA, and the fix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("RDMA cannot be used here: {reason}; {mend}")]
 pub struct VerbsUnusable {
     pub reason: String,
+    /// A line that says what to do.
     pub mend: String,
 }
 
-/// Whether [`crate::Backend::Verbs`] would open here: the NIC, port and GID that it would take and why,
-/// in one line, or what is in the way.
+/// Returns the NIC, port and GID that [`crate::Backend::Verbs`] would take here, with the reason, in one line.
 ///
 /// # Errors
-/// What is in the way, and the line that mends it.
+/// If it would not open: the obstacle, and the fix.
 pub fn verbs_usable(options: &VerbsOptions) -> Result<String, VerbsUnusable> {
     device::usable(options, None)
 }

@@ -4,6 +4,48 @@
 //! A model's author calls [`Graph::add`] and never says "send". The passes, in order:
 //! [`gradients`] → [`simplify`] → [`place`] → [`plan`] (partition, write-after-read order, reuse
 //! proofs, memory plan). After each, [`verify`] names the pass that broke an invariant.
+//!
+//! A layer with its gradient, trained by one worker with one server:
+//!
+//! ```
+//! use tensorwire_graph::{
+//!     Cluster, Graph, GraphError, Hint, Init, Op, PlanOptions, Rule, RunId, RunSpec, gradients,
+//!     place, plan, simplify,
+//! };
+//! use tensorwire_tensor::{DType, Fact, TensorSpec};
+//!
+//! # fn main() -> Result<(), GraphError> {
+//! let (mut graph, here) = (Graph::new(), Hint::Replica(0));
+//! let spec = TensorSpec::new(DType::F32, &[784, 10]).expect("a small matrix");
+//! let w = graph.variable("w", spec, Init::GlorotUniform { fan_in: 784, fan_out: 10 })?;
+//! let fact = Fact::known(DType::F32, &[32, 784]);
+//! let x = graph.add("x", here, Op::Input { fact }, &[])?;
+//! let fact = Fact::known(DType::I32, &[32]);
+//! let labels = graph.add("labels", here, Op::Input { fact }, &[])?;
+//! let product = Op::MatMul { transpose_a: false, transpose_b: false };
+//! let logits = graph.add("logits", here, product, &[x.into(), w])?;
+//! let inputs = [logits.into(), labels.into()];
+//! let loss = graph.add("loss", here, Op::SoftmaxCrossEntropy, &inputs)?;
+//!
+//! let made = gradients(&mut graph, "gradients", here, loss.into(), &[w])?;
+//! let dw = made[0].dense().expect("w is used whole");
+//! let rule = Rule::Sgd { rate: 0.1 };
+//! let update = graph.add("update", Hint::With(w.node), Op::Apply { rule }, &[w, dw])?;
+//!
+//! let (graph, moved) = simplify(&graph, &[loss, update])?;
+//! let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
+//! let placed = place(&graph, cluster)?;
+//! let roots = vec![moved[&loss], moved[&update]];
+//! let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+//! let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default())?;
+//!
+//! // the weights cross to the worker, and their gradient back
+//! assert_eq!(plan.traffic(RunId(0)).written, 2 * 784 * 10 * 4);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What an operator is stands in the row that [`Op::facts`] gives. [`CustomOperator`] is the rules of one of your own.
 #![forbid(unsafe_code)]
 
 mod error;

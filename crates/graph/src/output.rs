@@ -16,8 +16,8 @@ pub struct Output {
 pub enum Gradient {
     /// A tensor of the same shape.
     Dense(Output),
-    /// What [`Op::Gather`](crate::Op::Gather) leaves of a table: rows f[k,d], each to be added at its index,
-    /// i32[k]; all other rows are zeros.
+    /// What [`Op::Gather`](crate::Op::Gather) leaves of a table: rows `f[k,d]`, each to be added at its index,
+    /// `i32[k]`; all other rows are zeros.
     Rows { indices: Output, rows: Output },
 }
 

@@ -4,8 +4,78 @@
 //!
 //! Three back ends compute the same operators. `reference` is plain loops in the order in which the
 //! formulas are written: the oracle of the tests. `cpu` is what training runs on. `onednn` has the
-//! library of that name, where it is installed, compute convolutions, and `cpu` the rest. Each gives the same bits for the same operands every time, `cpu` also for any
-//! number of threads.
+//! library of that name, where it is installed, compute convolutions, and `cpu` the rest. Each gives the
+//! same bits for the same operands every time, `cpu` also for any number of threads.
+//!
+//! ```
+//! use tensorwire_graph::Op;
+//! use tensorwire_kernels::check::Tensor;
+//! use tensorwire_kernels::{KernelChoice, Kernels};
+//!
+//! let kernels = Kernels::open(KernelChoice::Cpu, 2)?;
+//! let (a, b) = (Tensor::new(&[3], &[1.0f32, 2.0, 3.0]), Tensor::new(&[3], &[0.5f32, 0.5, 0.5]));
+//! let mut sum = Tensor::new(&[3], &[0.0f32; 3]);
+//! kernels.run(&Op::Add, &[a.view(), b.view()], &mut [sum.view_mut()])?;
+//! assert_eq!(sum.to_vec::<f32>(), [1.5, 2.5, 3.5]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Operators of your own
+//!
+//! An operator is a type with rules, [`CustomOperator`](tensorwire_graph::CustomOperator), which planning needs, and a
+//! kernel, [`CustomKernel`]. [`custom`] makes an [`Op`] of it, which goes wherever ours go: it is placed, planned, sent
+//! and differentiated like them, and [`check`] holds it to what they are held to.
+//!
+//! ```
+//! use tensorwire_graph::{Backward, CustomOperator, Gradient, Op, Refusal};
+//! use tensorwire_kernels::check::{self, Tensor, Tolerance};
+//! use tensorwire_kernels::{Call, CustomKernel, custom};
+//! use tensorwire_tensor::{DType, Fact};
+//!
+//! /// y = x², by elements.
+//! #[derive(Debug)]
+//! struct Square;
+//!
+//! impl CustomOperator for Square {
+//!     fn name(&self) -> &'static str {
+//!         "Square"
+//!     }
+//!
+//!     fn infer(&self, inputs: &[Fact]) -> Result<Vec<Fact>, Refusal> {
+//!         match inputs {
+//!             [x] if x.dtype.is_floating() => Ok(vec![x.clone()]),
+//!             _ => Err("one floating tensor is needed".into()),
+//!         }
+//!     }
+//!
+//!     // dx = 2·x·dy, made of operators that are there
+//!     fn gradient(&self, backward: &mut dyn Backward) -> Result<Vec<Option<Gradient>>, Refusal> {
+//!         let (x, dy) = (backward.inputs()[0], backward.flowing()[0].ok_or("nothing flows")?);
+//!         let product = backward.add(Op::Mul, &[x, dy])?;
+//!         let dx = backward.add(Op::Scale { by: 2.0 }, &[product])?;
+//!         Ok(vec![Some(dx.into())])
+//!     }
+//!
+//!     fn works_in_place(&self) -> bool {
+//!         true
+//!     }
+//! }
+//!
+//! impl CustomKernel for Square {
+//!     fn run(&self, call: &mut Call<'_>) -> Result<(), Refusal> {
+//!         match call.dtype() {
+//!             Some(DType::F64) => call.by_elements(|x: f64, []| x * x)?,
+//!             _ => call.by_elements(|x: f32, []| x * x)?,
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let (x, y) = (Tensor::new(&[2], &[3.0f64, -0.5]), Tensor::new(&[2], &[9.0f64, 0.25]));
+//! check::gradient(&custom(Square), &[x.clone()])?;
+//! check::agreement(&check::backends(), &custom(Square), &[x], &[y], Tolerance::Bits)?;
+//! # Ok::<(), check::Mismatch>(())
+//! ```
 
 pub mod check;
 mod cpu;

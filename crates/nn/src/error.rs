@@ -1,25 +1,24 @@
-//! What can be wrong with a model, its layers or its data. An error names the layer, or the sample and the tensor, so that
-//! its author finds the line.
+//! Errors of models, layers and data. An error names the layer, or the sample and the tensor.
 
 use tensorwire_graph::GraphError;
 use tensorwire_tensor::ShapeError;
 
-/// A result of this crate; what a model and a data set return.
+/// The result type of models and data sets.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why there is no program, or no batch for one.
+/// Why a program or a batch cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A layer was given what it cannot take.
+    /// A layer's input does not fit it.
     #[error("layer '{layer}': {reason}")]
     Layer { layer: String, reason: String },
-    /// The model reads what the data do not have.
+    /// The model reads a tensor that the data do not have.
     #[error(
         "the model reads '{name}', and the data have {known}; read one of these, or give other data"
     )]
     NoSuchInput { name: String, known: String },
-    /// The model asks for the number of classes or words of a tensor that has no such number.
+    /// The model asks for the number of classes or words of a tensor without a bound.
     #[error(
         "'{name}' of the data has no bound; describe it by labels() or tokens(), which say how many there are"
     )]
@@ -27,21 +26,21 @@ pub enum Error {
     /// The model cannot be trained on these data.
     #[error("{0}")]
     Mismatch(String),
-    /// What the model returns is no loss or no metric.
+    /// What the model returns cannot be a loss or a metric.
     #[error("{what} '{name}': {reason}")]
     Output { what: &'static str, name: String, reason: String },
-    /// A parameter that changes nothing.
+    /// The loss does not depend on a parameter.
     #[error(
         "parameter '{name}' has no part in the loss; use it in what forward returns, or leave it out"
     )]
     UnusedParameter { name: String },
-    /// The model has nothing to learn.
-    #[error("{model} has no parameters; add a layer that has, such as linear")]
+    /// The model has no parameters.
+    #[error("{model} has no parameters; add a layer that has some, such as linear")]
     NoParameters { model: String },
-    /// The data do not say what they are.
+    /// The data's description makes no sense.
     #[error("data '{data}': {reason}")]
     Description { data: String, reason: String },
-    /// A sample is not what its data set says that it is.
+    /// A sample cannot be read, or is not as described.
     #[error("data '{data}', sample {sample}: {reason}")]
     Sample { data: String, sample: usize, reason: String },
     /// A batch could not be made.
@@ -54,18 +53,18 @@ pub enum Error {
     BatchTooLarge { workers: usize, batch: usize, needed: u128, samples: usize },
     #[error("{workers} workers of batch {batch} are no samples a step; both must be at least 1")]
     NoBatch { workers: usize, batch: usize },
-    /// Two sizes that are too large together.
+    /// A tensor's size overflows.
     #[error("'{name}': {source}")]
     Shape { name: String, source: ShapeError },
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// What a model or a data set says itself; see [`Error::other`].
+    /// An error of a model or a data set; see [`Error::other`].
     #[error(transparent)]
     Other(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
-    /// An error of the caller's own: any error, or a text.
+    /// Wraps any error, or a text.
     ///
     /// ```
     /// # use tensorwire_nn::{Error, Result};

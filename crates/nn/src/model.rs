@@ -1,4 +1,4 @@
-//! What a model is: a function from a scope and a batch to what is minimised and what is measured.
+//! Models: a model is a function from a scope and a batch to a loss and metrics.
 
 use std::sync::Arc;
 
@@ -30,20 +30,20 @@ use crate::scope::Scope;
 /// }
 /// ```
 pub trait Model: Send + Sync {
-    /// What people call it; the type's name if nothing else is said.
+    /// The name that messages use. By default the name of the type.
     fn name(&self) -> String {
         short_type_name::<Self>().to_string()
     }
 
-    /// Adds one copy of the model. Every process of a job calls this for every copy by itself, so that what it adds may
-    /// depend on `self`, on the scope and on the batch, and on nothing else.
+    /// Adds one copy of the model to the scope's graph. Every process of a job calls this for every copy, so the result may
+    /// depend only on `self`, the scope and the batch.
     ///
     /// # Errors
     /// When a layer's inputs do not fit it.
     fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> Result<Outputs>;
 
-    /// Checks that the model can be trained on such data, before anything is built. [`Error::Mismatch`] says in a model's own
-    /// words what is wrong; without this it is a layer that says so.
+    /// Checks whether the model can be trained on such data, before anything is built. [`Error::Mismatch`] lets a model say in
+    /// its own words what is wrong; otherwise the first layer that does not fit reports it.
     ///
     /// # Errors
     /// What does not fit, and what would.
@@ -81,7 +81,7 @@ impl<M: Model + ?Sized> Model for Arc<M> {
     }
 }
 
-/// The tensors that one copy of a model is fed with, as its data describe them. What a model does not read is not fed.
+/// The input tensors of one copy of a model, as the data describe them. Tensors that the model does not read are not fed.
 #[derive(Debug)]
 pub struct Batch<'a> {
     description: &'a Description,
@@ -90,7 +90,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Adds an input for each tensor that the data describe. Numbers become the scope's type.
+    /// Adds an input for each tensor that the data describe, and casts floating-point tensors to the scope's type.
     pub(crate) fn new(s: &mut Scope<'_>, description: &'a Description) -> Result<Batch<'a>> {
         let (mut tensors, mut symbols) = (Vec::new(), Vec::new());
         for Feature { name, dtype, dims, .. } in description.features() {
@@ -111,24 +111,24 @@ impl<'a> Batch<'a> {
         self.size
     }
 
-    /// What the data hand out.
+    /// The description of the data.
     pub fn description(&self) -> &Description {
         self.description
     }
 
-    /// The tensor of this name. Floating point comes as the type that the model computes with.
+    /// The tensor of this name. Floating-point tensors have the type that the model computes with.
     ///
     /// # Errors
-    /// When the data have none, with those that they have.
+    /// When the data have no such tensor. The error lists those that they have.
     pub fn input(&self, name: &str) -> Result<Output> {
         let found = self.description.features().iter().position(|feature| feature.name == name);
         found.map(|at| self.tensors[at]).ok_or_else(|| self.no_such(name))
     }
 
-    /// What the data say of this tensor.
+    /// The description of this tensor.
     ///
     /// # Errors
-    /// When the data have none, with those that they have.
+    /// When the data have no such tensor. The error lists those that they have.
     pub fn feature(&self, name: &str) -> Result<&Feature> {
         self.description.get(name).ok_or_else(|| self.no_such(name))
     }
@@ -136,7 +136,7 @@ impl<'a> Batch<'a> {
     /// The bound of a tensor's values: the number of classes or of words.
     ///
     /// # Errors
-    /// When the data have no such tensor, or do not say.
+    /// When the data have no such tensor, or give no bound for it.
     pub fn bound(&self, name: &str) -> Result<usize> {
         let bound = self.feature(name)?.values.bound();
         bound.ok_or_else(|| Error::Unbounded { name: name.to_string() })
@@ -145,15 +145,15 @@ impl<'a> Batch<'a> {
     /// The tensor `labels`.
     ///
     /// # Errors
-    /// When the data have none.
+    /// When the data have no labels.
     pub fn labels(&self) -> Result<Output> {
         self.input(LABELS)
     }
 
-    /// How many classes the tensor `labels` has.
+    /// The number of classes in `labels`.
     ///
     /// # Errors
-    /// When the data have no labels, or do not say.
+    /// When the data have no labels, or give no bound for them.
     pub fn classes(&self) -> Result<usize> {
         self.bound(LABELS)
     }
@@ -180,7 +180,7 @@ fn dim_of(s: &mut Scope<'_>, dim: Extent, symbols: &mut Vec<(u32, Dim)>) -> Dim 
     }
 }
 
-/// What a model makes of a batch: a loss to minimise, and what to measure besides when it is evaluated.
+/// What a model computes from a batch: a loss to minimise, and metrics to measure when it is evaluated.
 ///
 /// ```
 /// use tensorwire_nn::{Batch, Model, Outputs, Result, Scope};
@@ -207,31 +207,31 @@ pub struct Outputs {
 /// What is minimised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loss {
-    /// The cross-entropy of [rows, classes] for i32[rows].
+    /// The cross-entropy of `[rows, classes]` for `i32[rows]`.
     Classes { logits: Output, labels: Output },
-    /// f[], or f[batch] whose mean it is.
+    /// `f[]`, or `f[batch]` whose mean it is.
     Value(Output),
 }
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Measure {
-    /// f[], or f[batch].
+    /// `f[]`, or `f[batch]`.
     Mean(Output),
-    /// i64[].
+    /// `i64[]`.
     Count(Output),
 }
 
 impl Outputs {
-    /// A classifier's: the mean cross-entropy of logits: f[rows, classes] for labels: i32[rows]. When it is evaluated the share of
-    /// labels that have the largest logit is its `accuracy`. Labels of [`PADDING_LABEL`](crate::PADDING_LABEL) count for
-    /// nothing.
+    /// The outputs of a classifier, from logits: `f[rows, classes]` and labels: `i32[rows]`. The loss is the mean cross-entropy.
+    /// Evaluation also measures `accuracy`, the share of rows whose largest logit is at the label. Rows with the label
+    /// [`PADDING_LABEL`](crate::PADDING_LABEL) are ignored.
     pub fn classification(logits: Output, labels: Output) -> Outputs {
         Outputs::of(Loss::Classes { logits, labels })
     }
 
-    /// Any loss: f[], or f[batch], a number a sample, whose mean is minimised. In a test batch that samples do not fill, the
-    /// rows behind them count for nothing; where the loss is one number, such a batch is left out.
+    /// Any loss: `f[]`, one number a batch, or `f[batch]`, one number a sample, of which the mean is minimised. Evaluation
+    /// ignores the padding of a partly filled test batch if the loss is given by sample; otherwise it leaves out that batch.
     pub fn loss(loss: Output) -> Outputs {
         Outputs::of(Loss::Value(loss))
     }
@@ -240,30 +240,30 @@ impl Outputs {
         Outputs { loss, auxiliary: Vec::new(), metrics: Vec::new() }
     }
 
-    /// Adds `weight` times another classifier's loss in training: that of an auxiliary head.
+    /// Adds `weight` times the loss of an auxiliary classifier, in training only.
     #[must_use]
     pub fn auxiliary(mut self, logits: Output, labels: Output, weight: f64) -> Outputs {
         self.auxiliary.push((Loss::Classes { logits, labels }, weight));
         self
     }
 
-    /// Adds `weight` times another loss in training: f[], or f[batch].
+    /// Adds `weight` times another loss, `f[]` or `f[batch]`, in training only.
     #[must_use]
     pub fn training_loss(mut self, loss: Output, weight: f64) -> Outputs {
         self.auxiliary.push((Loss::Value(loss), weight));
         self
     }
 
-    /// Measures the mean of `value` over the test's samples: f[batch], a number a sample, or f[], one a batch (then what
-    /// [`Outputs::loss`] says of such holds).
+    /// Measures the mean of `value` over the test samples: `f[batch]`, one number a sample, or `f[]`, one number a batch.
+    /// Partly filled batches are treated as for [`Outputs::loss`].
     #[must_use]
     pub fn metric(mut self, name: &str, value: Output) -> Outputs {
         self.metrics.push((name.to_string(), Measure::Mean(value)));
         self
     }
 
-    /// Measures how many of the test's labels count as right: i64[], as [`Op::CountCorrect`](crate::Op::CountCorrect) gives
-    /// it.
+    /// Measures the share of test labels that are right. `right` is their number in the batch: `i64[]`, as from
+    /// [`Op::CountCorrect`](crate::Op::CountCorrect).
     #[must_use]
     pub fn count(mut self, name: &str, right: Output) -> Outputs {
         self.metrics.push((name.to_string(), Measure::Count(right)));

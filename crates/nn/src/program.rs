@@ -1,13 +1,13 @@
-//! A model made trainable: replicas, loss, gradients, updates, and the runs that a training job does.
-//! Still only a graph: nothing here knows which process does what.
+//! Programs: a model with replicas, gradients, updates and evaluation, and the runs of a training job. Still only a graph:
+//! nothing here knows which process does what.
 
 mod build;
 mod metric;
 mod updates;
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, RunId, RunSpec, Task, gradients,
-    simplify, verify,
+    Cluster, Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output, RunId, RunSpec, Task,
+    gradients, simplify, verify,
 };
 use tensorwire_tensor::{DType, TensorSpec};
 
@@ -24,29 +24,29 @@ pub use metric::{Mean, Metric, Tally};
 /// How a model is to be trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgramSpec {
-    /// Samples of one replica in one step.
+    /// Samples per replica and step.
     pub batch: usize,
     pub replicas: u32,
     pub sharing: Sharing,
     /// How a variable is changed, given the mean gradient of a step.
     pub optimizer: Optimizer,
-    /// Of variables and activations: f32, f64 or bf16.
+    /// Type of variables and activations: f32, f64 or bf16.
     pub dtype: DType,
-    /// Of what dropout drops.
+    /// Seed of dropout.
     pub seed: u64,
 }
 
-/// Whose the variables are, and how the replicas come to one gradient. Replicas are in `clients`: groups of
-/// processes that fold their gradients before anybody else sees them (Mamidala et al. §4). Replica r is in client
-/// r mod `clients`, whose first member, its master, is the replica of that number.
+/// Who owns the variables, and how the replicas' gradients become one. Replicas form `clients`: groups of processes that
+/// all-reduce their gradients before anybody else sees them (Mamidala et al. §4). Replica r is in client r mod `clients`, whose
+/// first member, the master, is the replica with the client's number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// All replicas': each gets them and gives its gradient.
+    /// All replicas share them: each reads them and contributes its gradient.
     #[default]
     All,
-    /// All clients': a client's master gets them, spreads them, and gives the client's mean gradient.
+    /// All clients share them: a client's master reads them, broadcasts them, and contributes the client's mean gradient.
     Clients { clients: u32 },
-    /// Each replica's own, changed by its client's mean gradient.
+    /// Each replica has its own, updated with its client's mean gradient.
     Own { clients: u32 },
 }
 
@@ -59,7 +59,7 @@ impl Sharing {
         }
     }
 
-    /// What `variable` of the model is called at a replica.
+    /// The name of a model's variable at a replica.
     pub fn name(self, variable: &str, replica: u32) -> String {
         match self {
             Sharing::Own { .. } if replica > 0 => format!("replica{replica}/{variable}"),
@@ -72,19 +72,19 @@ impl Sharing {
     }
 }
 
-/// A training graph and the names by which its nodes are found again in every partition.
+/// A training graph, and the names by which its nodes are found in every partition.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub graph: Graph,
-    /// What is learned, in the order of declaration.
+    /// The parameters, in the order of declaration.
     pub variables: Vec<Variable>,
     /// Moving averages that evaluation uses, in the order of declaration.
     pub averages: Vec<Variable>,
-    /// State of the optimizer; starts as zeros.
+    /// The optimizer's state, by name. Starts as zeros.
     pub slots: Vec<String>,
     pub replicas: Vec<ModelCopy>,
-    /// Worker 0's copy for [`Program::EVALUATE`]: its first replica, or one of its own where evaluation
-    /// computes something else than training.
+    /// Worker 0's copy for [`Program::EVALUATE`]: the first replica, or a separate copy if evaluation computes something else
+    /// than training.
     pub evaluation: ModelCopy,
     /// What evaluation measures.
     pub metrics: Vec<Metric>,
@@ -104,16 +104,16 @@ pub struct Variable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelCopy {
     prefix: String,
-    /// Output 0 is the mean loss of the copy's batch, f32[].
+    /// Output 0 is the mean loss of the copy's batch, `f32[]`.
     pub loss: String,
-    /// The number of the step, i64[], where the model asks for it.
+    /// The input that counts steps, `i64[]`, if the model needs it.
     pub step: Option<String>,
-    /// What it reads of the data.
+    /// The tensors of the data that it reads.
     inputs: Vec<String>,
 }
 
 impl ModelCopy {
-    /// The node that is fed what the data call `name`; none where the model does not read it.
+    /// The node to feed with the data's tensor `name`. None if the model does not read it.
     pub fn input(&self, name: &str) -> Option<String> {
         let is_read = self.inputs.iter().any(|input| input == name);
         is_read.then(|| format!("{}/{name}", self.prefix))
@@ -121,15 +121,15 @@ impl ModelCopy {
 }
 
 impl Program {
-    /// One step of training: every update.
+    /// One training step, with all updates.
     pub const TRAIN: RunId = RunId(0);
-    /// The variables come to worker 0.
+    /// Brings the variables to worker 0.
     pub const FETCH: RunId = RunId(1);
-    /// Worker 0 counts what it classifies right, with the variables that it fetched.
+    /// Worker 0 measures a batch, with the variables that it fetched.
     pub const EVALUATE: RunId = RunId(2);
 
-    /// Builds replicas that share variables, the gradient of each replica's loss, and the updates,
-    /// which fold the replicas' gradients in rank order.
+    /// Builds the replicas, the gradient of each replica's loss, the updates, which reduce the replicas' gradients in rank
+    /// order, and the evaluation.
     ///
     /// # Errors
     /// When the model and the data do not fit each other, or the spec makes no sense for them.
@@ -152,32 +152,13 @@ impl Program {
         if variables.is_empty() {
             return Err(Error::NoParameters { model: model.name() });
         }
-        let mut found = Vec::new();
-        for (replica, copy) in (0..spec.replicas).zip(&built) {
-            let prefix = format!("replica{replica}/gradient");
-            let learned: Vec<Output> = copy.made.learned.iter().map(|l| l.read_as).collect();
-            let hint = Hint::Replica(replica);
-            let made = gradients(&mut graph, &prefix, hint, copy.loss, &learned);
-            found.push(made.map_err(|error| unused(error, &variables))?);
-        }
+        let found = differentiate(&mut graph, &built, &variables)?;
         let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
         updates.add(&built, found)?;
         let Updates { slots, roots: updates, .. } = updates;
         let evaluated = evaluated(blueprint, &mut graph, &built)?;
-        // what evaluation has no use for is fetched all the same: it is part of what is saved
-        let mut looked_at = Vec::new();
-        for variable in &averages {
-            let Some(average) = graph.find(&variable.name).map(Output::from) else { continue };
-            let to = graph.fact(average).dims.clone();
-            let name = format!("evaluation/{}", variable.name);
-            looked_at.push(graph.add(&name, Hint::Replica(0), Op::Reshape { to }, &[average])?);
-        }
-        let mut metrics = evaluated.metrics.clone();
-        if let Some(classes) = evaluated.classes {
-            graph.add(CORRECT, Hint::Replica(0), Op::CountCorrect, &classes)?;
-            let (name, node) = (metric::ACCURACY.to_string(), CORRECT.to_string());
-            metrics.insert(0, Metric { name, node, tally: Tally::Right });
-        }
+        let looked_at = look_at(&mut graph, &averages)?;
+        let metrics = measured(&mut graph, &evaluated)?;
         verify(&graph, "gradients")?;
         let losses = built.iter().map(|copy| copy.loss.node);
         let roots: Vec<NodeId> = updates.into_iter().chain(losses).collect();
@@ -200,18 +181,18 @@ impl Program {
         })
     }
 
-    /// True if it has convolutions.
+    /// True if the graph has convolutions.
     pub fn convolves(&self) -> bool {
         self.graph.nodes().any(|(_, node)| matches!(node.op, Op::Conv2d { .. }))
     }
 
-    /// What a trained model is: what is learned, and the averages.
+    /// What is saved of a trained model: the parameters and the moving averages.
     pub fn weights(&self) -> impl Iterator<Item = &Variable> {
         self.variables.iter().chain(&self.averages)
     }
 
-    /// The runs of a training job over a graph that was placed on `cluster`, in the order of
-    /// [`Program::TRAIN`], [`Program::FETCH`] and [`Program::EVALUATE`].
+    /// The runs of a training job, for the graph as placed on `cluster`: [`Program::TRAIN`], [`Program::FETCH`] and
+    /// [`Program::EVALUATE`].
     pub fn runs(&self, placed: &Graph, cluster: Cluster) -> Vec<RunSpec> {
         let find = |name: &String| placed.find(name);
         let weights: Vec<NodeId> = self.weights().filter_map(|v| placed.find(&v.name)).collect();
@@ -239,7 +220,7 @@ impl Program {
     }
 }
 
-/// How many labels of the evaluated batch are right, i64[].
+/// The node that counts the right labels of the evaluated batch, `i64[]`.
 const CORRECT: &str = "correct";
 
 /// The copy that is evaluated: the first replica, or one of its own where evaluation computes something else. It comes
@@ -257,6 +238,45 @@ fn evaluated(blueprint: Blueprint<'_>, graph: &mut Graph, built: &[Built]) -> Re
             blueprint.build(graph, name, hint, (Mode::Evaluate, weights))
         }
     }
+}
+
+/// The gradients of each replica's loss, in the order of what it learns.
+fn differentiate(
+    graph: &mut Graph,
+    built: &[Built],
+    variables: &[Variable],
+) -> Result<Vec<Vec<Gradient>>> {
+    let mut found = Vec::with_capacity(built.len());
+    for (replica, copy) in (0..).zip(built) {
+        let prefix = format!("replica{replica}/gradient");
+        let learned: Vec<Output> = copy.made.learned.iter().map(|l| l.read_as).collect();
+        let made = gradients(graph, &prefix, Hint::Replica(replica), copy.loss, &learned);
+        found.push(made.map_err(|error| unused(error, variables))?);
+    }
+    Ok(found)
+}
+
+/// Fetches the averages for evaluation, which may have no use for some: they are part of what is saved.
+fn look_at(graph: &mut Graph, averages: &[Variable]) -> Result<Vec<NodeId>> {
+    let mut looked_at = Vec::with_capacity(averages.len());
+    for variable in averages {
+        let Some(average) = graph.find(&variable.name).map(Output::from) else { continue };
+        let to = graph.fact(average).dims.clone();
+        let name = format!("evaluation/{}", variable.name);
+        looked_at.push(graph.add(&name, Hint::Replica(0), Op::Reshape { to }, &[average])?);
+    }
+    Ok(looked_at)
+}
+
+/// What evaluation measures, a classifier's accuracy first.
+fn measured(graph: &mut Graph, evaluated: &Built) -> Result<Vec<Metric>> {
+    let mut metrics = evaluated.metrics.clone();
+    if let Some(classes) = evaluated.classes {
+        graph.add(CORRECT, Hint::Replica(0), Op::CountCorrect, &classes)?;
+        let (name, node) = (metric::ACCURACY.to_string(), CORRECT.to_string());
+        metrics.insert(0, Metric { name, node, tally: Tally::Right });
+    }
+    Ok(metrics)
 }
 
 /// Names a parameter that the loss does not depend on.

@@ -1,7 +1,7 @@
-//! What a model's author writes with: layers that add nodes to one copy of the model and share parameters by name.
+//! Scopes: layers that add nodes to one copy of a model and share parameters by name.
 //!
-//! Each layer has a name. Its parameters are `<name>/weight`, `<name>/bias` and the like, and are called so in files of
-//! weights; its nodes are named after it, too, which is how plans, traces and errors speak of them.
+//! Each layer has a name. Its parameters are called `<name>/weight`, `<name>/bias` and the like, also in weights files. Its
+//! nodes are named after it, and plans, traces and errors use these names.
 
 mod layers;
 mod losses;
@@ -17,21 +17,21 @@ use crate::error::{Error, Result};
 pub use layers::{LocalNorm, Norm, Padding};
 pub use recurrent::{Recurrent, Sequence};
 
-/// What a copy of the model is for.
+/// The purpose of a copy of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Train,
-    /// Nothing is dropped, and batches are normalised by moving averages.
+    /// Dropout is off, and batch normalisation uses moving averages.
     Evaluate,
 }
 
 /// How far a moving average goes to the latest value, in a step.
 pub(crate) const AVERAGE_RATE: f64 = 0.1;
 
-/// One copy of a model in the making. A job has a copy for each worker, and one to evaluate with where that computes
-/// something else; all have the same parameters.
+/// A copy of a model while it is built. A job has one copy for each worker, and another for evaluation if that computes
+/// something else. All copies have the same parameters.
 ///
-/// A layer takes tensors ([`Output`]s of nodes) and gives one; tensors are cheap to copy and belong to their scope.
+/// A layer takes tensors and returns one. A tensor is an [`Output`] of a node: cheap to copy, and valid in its own scope only.
 /// Dimensions are written outermost first, and `f` is the type that the job computes with: f32, f64 or bf16.
 #[derive(Debug)]
 pub struct Scope<'a> {
@@ -117,26 +117,26 @@ impl<'a> Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// Samples in a batch.
+    /// The number of samples in a batch.
     pub fn batch(&self) -> usize {
         self.batch
     }
 
-    /// The type of parameters and of what is computed from them: f32, f64 or bf16.
+    /// The type of parameters and activations: f32, f64 or bf16.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// What the copy is for. A model that asks has a copy of its own to evaluate with.
+    /// The purpose of this copy. A model that asks gets a separate copy for evaluation.
     pub fn mode(&mut self) -> Mode {
         self.differs_in_training();
         self.mode
     }
 
-    /// What is known of a tensor: its type and dimensions.
+    /// The type and dimensions of a tensor.
     ///
     /// # Errors
-    /// When the tensor is none of this scope's.
+    /// When the tensor belongs to another scope.
     pub fn fact(&self, x: Output) -> Result<&Fact> {
         let is_known = x.node.index() < self.graph.len();
         let node = is_known.then(|| self.graph.node(x.node));
@@ -147,7 +147,7 @@ impl Scope<'_> {
     /// The size of a tensor along `axis`.
     ///
     /// # Errors
-    /// When there is no such dimension, or it is known only when the tensor exists.
+    /// When there is no such dimension, or its size is known only at run time.
     pub fn size(&self, x: Output, axis: usize) -> Result<usize> {
         let fact = self.fact(x)?;
         match fact.dims.get(axis) {
@@ -156,7 +156,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Adds any operator, one of your own included: the way for what no layer does. Gives its first output; others are
+    /// Adds any operator, including one of your own, and returns its first output `y`. Other outputs are
     /// `Output { index, ..y }`.
     ///
     /// # Errors
@@ -167,11 +167,10 @@ impl Scope<'_> {
         added.map(Output::from).map_err(|error| of_layer(name, error))
     }
 
-    /// What is learned: a variable of these dimensions, shared by all copies of the model. Asked for again by the same name
-    /// it is the same.
+    /// A parameter: a variable that is learned, shared by all copies of the model. The same name returns the same parameter.
     ///
     /// # Errors
-    /// When it was asked for with other dimensions or other first values.
+    /// When the name was used with other dimensions or another initialiser.
     pub fn parameter(&mut self, name: &str, dims: &[usize], init: Init) -> Result<Output> {
         let spec = self.spec(name, dims)?;
         let variable = self.state(name, spec.clone(), init)?;
@@ -192,8 +191,8 @@ impl Scope<'_> {
         Ok(read_as)
     }
 
-    /// Uses layers once more: what `layers` adds is named under `name`, and parameters are called as the layers call them,
-    /// so that a layer of the same name elsewhere shares them.
+    /// Uses layers whose parameters are shared. Nodes that `layers` adds are named under `name`, while parameters keep the names
+    /// that the layers give them. So the same layers in another `shared` use the same parameters.
     ///
     /// ```
     /// # use tensorwire_nn::{Output, Result, Scope};
@@ -208,7 +207,7 @@ impl Scope<'_> {
     /// ```
     ///
     /// # Errors
-    /// Whatever `layers` says.
+    /// Those of `layers`.
     pub fn shared<T>(
         &mut self,
         name: &str,
@@ -222,8 +221,8 @@ impl Scope<'_> {
         made
     }
 
-    /// Puts what `layers` adds on one task, parameters and all, whichever copy of the model this is; gradients and updates go
-    /// with it. What crosses between tasks is found by the plan. In a job of one process everything is there.
+    /// Puts everything that `layers` adds on one task, including parameters, in every copy of the model. Gradients and updates
+    /// follow. The plan finds what crosses between tasks. In a job of one process this changes nothing.
     ///
     /// ```
     /// # use tensorwire_nn::{Output, Result, Scope, Task};
@@ -235,7 +234,7 @@ impl Scope<'_> {
     /// ```
     ///
     /// # Errors
-    /// Whatever `layers` says. That the job has no such task is seen when its graph is placed.
+    /// Those of `layers`. A task that the job does not have is reported when the graph is placed.
     pub fn on<T>(&mut self, task: Task, layers: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let outside = self.pinned.replace(task);
         let made = layers(self);
@@ -250,7 +249,7 @@ impl Scope<'_> {
         added.map(Output::from).map_err(|error| of_layer(name, error))
     }
 
-    /// The number of the step, i64[].
+    /// The number of the step, `i64[]`.
     fn step(&mut self) -> Result<Output> {
         match self.graph.find(&format!("{}/{STEP}", self.prefix)) {
             Some(step) => Ok(step.into()),
@@ -348,7 +347,8 @@ fn of_layer(layer: &str, error: GraphError) -> Error {
         GraphError::Shape { source, .. } => Error::layer(layer, source.to_string()),
         GraphError::DuplicateName { .. } => Error::layer(
             layer,
-            "there is such a layer already; give each a name of its own, or use it again in shared()",
+            "a layer or a tensor of the data is called so already; give each a name of its own, or use it again in \
+             shared()",
         ),
         GraphError::VariableRedeclared { first, second, .. } => {
             Error::layer(layer, format!("was declared as {first}, and again as {second}"))

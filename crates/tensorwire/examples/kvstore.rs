@@ -91,7 +91,7 @@ fn part(member: &Member) -> Outcome {
         peers: Peers::Across { workers: JOB.workers },
     };
     let end = open_store(
-        &member,
+        member,
         StoreOptions {
             transport,
             over: StoreWire::ZeroCopy,

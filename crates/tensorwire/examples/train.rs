@@ -1,4 +1,5 @@
 //! Trains a model of its own on data of its own, with two workers: `cargo run --release --example train [STRATEGY [TRANSPORT]]`
+#![allow(clippy::print_stdout)] // a program for people
 use tensorwire::prelude::*;
 
 /// Two convolutions and a classifier.
@@ -32,7 +33,7 @@ impl Dataset for Stripes {
         for (at, pixel) in sample.values::<f32>("image")?.iter_mut().enumerate() {
             let (row, column) = (at / 12 + seed / 4, at % 12);
             let stripe = [column, row, row + column, row + 12 - column % 12][class] % 4 < 2;
-            let noise = (seed * 2_654_435_761 ^ at * 40_503) % 1000;
+            let noise = ((seed * 2_654_435_761) ^ (at * 40_503)) % 1000;
             *pixel = f32::from(u8::from(stripe)) + noise as f32 / 1000.0 - 0.5;
         }
         sample.set_label("labels", class as i32)
@@ -41,19 +42,19 @@ impl Dataset for Stripes {
 
 fn main() -> tensorwire::Result<()> {
     tensorwire::init()?;
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let training = Training::new(Net, (Stripes(0..1024), Stripes(1024..1280))).batch(16).epochs(4);
-    let (workers, servers) = (2, 2);
-    let training = match arguments.first().map_or("ps", String::as_str) {
-        "local" => training.strategy(Local { replicas: workers }),
-        "dist-sgd" => training.strategy(Store { workers, servers, ..Store::default() }),
-        "allreduce" => training.strategy(AllReduce { workers, deterministic: true }),
-        _ => training.strategy(ParameterServers { workers, servers }),
+    let argument = |at| std::env::args().nth(at).unwrap_or_default();
+    let training = Training::new(Net, (Stripes(0..1024), Stripes(1024..1280)))
+        .transport(if argument(2) == "tcp" { Transport::Tcp } else { Transport::Auto })
+        .kernels(Kernels::Cpu)
+        .batch(16)
+        .epochs(4);
+    let training = match argument(1).as_str() {
+        "local" => training.strategy(Local { replicas: 2 }),
+        "dist-sgd" => training.strategy(Store { workers: 2, servers: 2, ..Store::default() }),
+        "allreduce" => training.strategy(AllReduce { workers: 2, deterministic: true }),
+        _ => training.strategy(ParameterServers { workers: 2, servers: 2 }),
     };
-    let tcp = arguments.get(1).is_some_and(|transport| transport == "tcp");
-    let training = if tcp { training.transport(Transport::Tcp) } else { training };
-    let summary = training.run()?;
-    println!("test accuracy {:.3}", summary.test_accuracy.unwrap_or_default());
-    println!("weights {}", summary.weights_sha256);
+    let Summary { test_accuracy, weights_sha256, .. } = training.run()?;
+    println!("test accuracy {:.3}\nweights {weights_sha256}", test_accuracy.unwrap_or_default());
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tensorwire_launch::rendezvous::{Composition, Detected};
-use tensorwire_launch::{Assignment, Hosts, HostsError, Transport};
+use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer};
 use tensorwire_train::{
     FinishedStep, FloatType, Kernels, Prepared, Schedule, StepAggregator, Strategy, Summary, TRAIN,
@@ -26,6 +26,9 @@ static DONE: Mutex<Vec<Summary>> = Mutex::new(Vec::new());
 const RUN: &str = "run";
 const EARLIER: &str = "earlier";
 
+/// Who is told of a step.
+type OnStep = Box<dyn FnMut(&FinishedStep) + Send>;
+
 /// A training job.
 ///
 /// Every process of the job runs this same program with the same arguments, as under mpirun: what stands before
@@ -40,7 +43,7 @@ pub struct Training {
     config: TrainConfig,
     hosts: Result<Option<Hosts>, HostsError>,
     has_strategy: bool,
-    on_step: Option<Box<dyn FnMut(&FinishedStep) + Send>>,
+    on_step: Option<OnStep>,
 }
 
 impl fmt::Debug for Training {
@@ -173,7 +176,7 @@ impl Training {
             Some(_) if run > 0 => Err(Error::SecondJob),
             Some(found) if found.launched_as.is_launcher() => self.lead(run, &found),
             Some(found) => {
-                program::follow(&found, |member| train_member(member, &self.workload))?;
+                program::follow(&found, |member| self.part_of(member))?;
                 std::process::exit(0)
             }
         }
@@ -189,8 +192,13 @@ impl Training {
             let lacking = run >= earlier.len();
             return if lacking { Err(Error::SecondJob) } else { Ok(earlier.swap_remove(run)) };
         }
-        program::take_part(assignment, None, |member| train_member(member, &self.workload))?;
+        program::take_part(assignment, None, |member| self.part_of(member))?;
         std::process::exit(0)
+    }
+
+    /// Does a member's part; it has told the launcher what failed.
+    fn part_of(&self, member: &Member) -> std::result::Result<(), ()> {
+        train_member(member, &self.workload).map_err(drop)
     }
 
     /// Leads the processes that somebody else started.

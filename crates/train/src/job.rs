@@ -18,7 +18,7 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
-use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec};
+use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, TestBatches};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 
 use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
@@ -60,6 +60,8 @@ struct JobShape {
     samples: Description,
     steps: u64,
     steps_per_epoch: u64,
+    /// How often the model is evaluated, batch by batch, when all of the test is.
+    test_batches: u64,
 }
 
 /// What every member of a training job is told.
@@ -151,7 +153,11 @@ impl Prepared {
         };
         let samples = data.train.describe();
         let steps_per_epoch = steps_per_epoch.unwrap_or(steps);
-        let shape = JobShape { samples, steps, steps_per_epoch };
+        let test =
+            data.test.clone().map(|test| TestBatches::new(test, config.batch)).transpose()?;
+        // fits: batches of a test are counted
+        let test_batches = test.map_or(0, |test| test.len() as u64);
+        let shape = JobShape { samples, steps, steps_per_epoch, test_batches };
         let topology = config.topology();
         let (program, cluster, plan) = build(&*model, &config, &topology, &shape)?;
         // opened once more by whoever computes; here it is looked for before anything is started
@@ -387,7 +393,7 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     }
     let part = Part { config, topology, program, plan, shape, data };
     let report = match strategy(&topology).connect(member, &part)? {
-        Connected::Steps(worker) => worker::run(worker, &part, &mut &*member)?,
+        Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,
     };
     Ok(member.finish(&report)?)

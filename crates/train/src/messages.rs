@@ -1,13 +1,14 @@
 //! Exchanges by message: the baselines, where they are built in.
 
+use tensorwire_base::Deadline;
 use tensorwire_baselines::Baseline;
 use tensorwire_baselines::messages::{self, MessageOptions};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
-use tensorwire_runtime::{Ports, Storage};
+use tensorwire_runtime::Ports;
 
 use crate::config::Exchange as Crossing;
-use crate::open_part::{Lanes, PartOptions, digest};
+use crate::open_part::{Lanes, Opened, PartOptions, digest};
 
 pub(crate) use tensorwire_baselines::messages::{MessageEnd, OpenError};
 
@@ -35,7 +36,7 @@ pub(crate) fn open(
     plan: &Plan,
     lanes: &Lanes,
     options: &PartOptions,
-) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
+) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
     let Some(baseline) = baseline(options.exchange) else { return Ok(None) };
     let message_options = MessageOptions {
         baseline,
@@ -47,4 +48,9 @@ pub(crate) fn open(
     let (opened, end) = messages::open(member, plan, lanes.part, &lanes.ranks, &message_options)?;
     let ports = opened.into_iter().map(|(exchange, storage)| (Ports::from(exchange), storage));
     Ok(Some((ports.collect(), end)))
+}
+
+/// Leaves with everything sent.
+pub(crate) fn close(end: &MessageEnd, deadline: Deadline) -> Result<(), OpenError> {
+    Ok(end.close(deadline)?)
 }

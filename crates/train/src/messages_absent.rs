@@ -3,10 +3,9 @@
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
-use tensorwire_runtime::{Ports, Storage};
 
 use crate::config::Exchange as Crossing;
-use crate::open_part::{Lanes, PartOptions};
+use crate::open_part::{Lanes, Opened, PartOptions};
 
 /// This build has no baselines.
 pub(crate) const BUILT_IN: bool = false;
@@ -33,10 +32,6 @@ impl MessageEnd {
     pub(crate) fn bytes_copied(&self) -> u64 {
         match *self {}
     }
-
-    pub(crate) fn close(&self, _deadline: Deadline) -> Result<(), OpenError> {
-        match *self {}
-    }
 }
 
 pub(crate) fn refusal(_exchange: Crossing, _name: &str, _bytes: usize) -> Option<String> {
@@ -48,6 +43,10 @@ pub(crate) fn open(
     _plan: &Plan,
     _lanes: &Lanes,
     _options: &PartOptions,
-) -> Result<Option<(Vec<(Ports, Storage)>, MessageEnd)>, OpenError> {
+) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
     Ok(None)
+}
+
+pub(crate) fn close(end: &MessageEnd, _deadline: Deadline) -> Result<(), OpenError> {
+    match *end {}
 }

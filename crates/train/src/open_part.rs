@@ -18,6 +18,9 @@ use crate::config::Exchange as Crossing;
 use crate::messages::{self, MessageEnd, OpenError};
 use tensorwire_launch::{Member, MemberError, Peers, QUEUE_PAIRS, Transport, WireOptions};
 
+/// The ports of each session and its memory.
+pub(crate) type Opened = Vec<(Ports, Storage)>;
+
 /// How to open a part.
 #[derive(Clone, Debug)]
 pub struct PartOptions {
@@ -190,7 +193,7 @@ impl End {
     fn close(&self, deadline: Deadline) -> Result<(), PartError> {
         match self {
             End::OneSided(fabric) => Ok(fabric.close(deadline)?),
-            End::Messages(end) => Ok(end.close(deadline).map_err(OpenError::from)?),
+            End::Messages(end) => Ok(messages::close(end, deadline)?),
         }
     }
 }

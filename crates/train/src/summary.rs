@@ -95,7 +95,7 @@ impl Summary {
         reports().for_each(|report| copies.merge(&report.copies));
         let is_alone = config.strategy == Strategy::Local;
         let test_loss = reports().find_map(|report| report.test_loss);
-        let says_words = prepared.data.train.describe().labels_sequences();
+        let says_words = prepared.data.train.describe().has_label_sequences();
         Ok(Summary {
             asynchronous: topology.is_asynchronous(),
             model: config.model.clone(),

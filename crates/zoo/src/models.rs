@@ -1,4 +1,4 @@
-//! The models: a file each, and a row in [`MODELS`].
+//! The shipped models: a file each, and a line in [`MODELS`].
 
 mod alexnet;
 mod cifar;
@@ -24,9 +24,9 @@ pub use sentences::SentenceEmbedding;
 pub use seq2seq::Seq2Seq;
 pub use vgg::Vgg16;
 
-/// A model that is shipped. Its name is what the command line calls it.
+/// A shipped model. The command line knows it by its name.
 pub trait Shipped: Model {
-    /// What the literature trains it on, which is what synthetic data are made like.
+    /// The samples that the literature trains it on. Synthetic data look like them.
     fn samples(&self) -> SampleKind;
 }
 
@@ -43,7 +43,7 @@ impl PartialEq for dyn Shipped {
     }
 }
 
-/// All models.
+/// All shipped models.
 pub static MODELS: [&dyn Shipped; 11] = [
     &Mlp,
     &Fcn5,
@@ -58,12 +58,12 @@ pub static MODELS: [&dyn Shipped; 11] = [
     &SentenceEmbedding,
 ];
 
-/// There is no such model.
+/// No model has the name that was given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no model '{found}'; {}known models: {known}", .nearest.as_ref().map(|name| format!("did you mean '{name}'? ")).unwrap_or_default())]
 pub struct UnknownModel {
     pub found: String,
-    /// The one whose name is nearly that.
+    /// The model with the most similar name, if one is similar.
     pub nearest: Option<String>,
     pub known: String,
 }
@@ -97,8 +97,8 @@ pub fn model(name: &str) -> Result<&'static dyn Shipped, UnknownModel> {
     })
 }
 
-/// Letters that must be put in, left out, changed, or exchanged with the next, to make one word of the other
-/// (Damerau and Levenshtein, each place touched once).
+/// The edit distance of two words: insertions, deletions, substitutions and transpositions of neighbours (Damerau and
+/// Levenshtein, optimal string alignment).
 fn edits(a: &str, b: &str) -> usize {
     let [a, b] = [a, b].map(|word| word.to_lowercase().chars().collect::<Vec<char>>());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
@@ -117,7 +117,7 @@ fn edits(a: &str, b: &str) -> usize {
     rows[a.len()][b.len()]
 }
 
-/// What the data hold, if it is of the kind that the model learns from.
+/// The kind of the data, if the model learns from it.
 fn kind_of(model: &dyn Shipped, data: &Description) -> Result<SampleKind> {
     let (wanted, found) = (model.samples(), SampleKind::of(data));
     if let Some(found) = found.filter(|found| found.name() == wanted.name()) {

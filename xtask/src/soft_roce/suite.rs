@@ -31,10 +31,11 @@ struct Tally {
     ignored: usize,
 }
 
-/// Runs the cases whose names hold `filter`. True if none failed; where this machine lacks what they
-/// need, they are skipped, with the reason.
+/// Runs the cases whose names hold `filter`, of programs with these `features`. True if none failed; where this
+/// machine lacks what they need, they are skipped, with the reason.
 pub fn test(
     filter: &str,
+    features: Option<&str>,
     cache: &Path,
     stop: &Stop,
     out: &mut dyn Write,
@@ -45,7 +46,7 @@ pub fn test(
     let mut tally = Tally::default();
     match prepare(cache, stop, out) {
         Ok(kernel) => {
-            let programs = build(&cases, stop)?;
+            let programs = build(&cases, features, stop)?;
             let mut suite = Suite { kernel: &kernel, programs, stop, out: &mut *out, tally };
             for machines in [1, 2] {
                 let chosen = cases.iter().copied().filter(|case| case.machines == machines);
@@ -219,9 +220,13 @@ impl Running<'_> {
     }
 }
 
-/// Builds what the cases name, as `cargo test --workspace` does, which finds it built then, and so does
-/// this after that.
-fn build(cases: &[&Case], stop: &Stop) -> Result<Vec<(String, PathBuf)>, SoftRoceError> {
+/// Builds what the cases name, as `cargo test --workspace` does with the same features, which finds it built then,
+/// and so does this after that.
+fn build(
+    cases: &[&Case],
+    features: Option<&str>,
+    stop: &Stop,
+) -> Result<Vec<(String, PathBuf)>, SoftRoceError> {
     let mut wanted: Vec<Program> = Vec::new();
     for program in cases.iter().flat_map(|case| case.programs) {
         if !wanted.contains(program) {
@@ -235,6 +240,7 @@ fn build(cases: &[&Case], stop: &Stop) -> Result<Vec<(String, PathBuf)>, SoftRoc
     let mut command = tools::command(&cargo);
     command.current_dir(crate::root()).stderr(Stdio::inherit());
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
+    command.args(features.into_iter().flat_map(|features| ["--features", features]));
     for program in &wanted {
         match program {
             Program::Test(target) => command.args(["--test", target]),

@@ -1,5 +1,5 @@
 //! One peer's control connection: an outgoing queue that any thread may fill, and what the peer has
-//! told us. Reading is the service's. Knows not what the frames mean to a backend.
+//! told us. Reading is the service's. Does not know what the frames mean to a backend.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;

@@ -39,7 +39,7 @@ const EXPLAIN_WITHIN: Duration = Duration::from_millis(250);
 
 /// What a backend answers to its peers.
 pub(crate) trait Requests: Send + Sync + std::fmt::Debug {
-    /// Whether the peer may access that region, and through which descriptor.
+    /// Grants the peer access to that region, or says why not.
     fn open(&self, descriptor: RegionDescriptor) -> Result<Granted, String>;
 
     /// A peer has news of one of its queue pairs. The error is what it did wrong.

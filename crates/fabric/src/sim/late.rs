@@ -1,5 +1,5 @@
 //! News that comes late in the simulated network: a completion some time after its bytes, a signal once
-//! more after it had come. Knows not what is still in flight.
+//! more after it had come. Does not know what is still in flight.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -23,8 +23,8 @@ pub struct SimNetwork {
     shared: Arc<Shared>,
 }
 
-/// How adversarial the network is. `Default`: pieces in random order, a few pieces and signals twice,
-/// and all of it now and then late.
+/// The faults of the network. `Default`: pieces in random order, a few pieces and signals twice, and all of it
+/// late now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimKnobs {
     /// The order of the pieces of one memcpy.
@@ -35,26 +35,26 @@ pub struct SimKnobs {
     pub pieces_max: u32,
     /// Most turns that a memcpy sits out before its first piece.
     pub delay_turns_max: u32,
-    /// Of a thousand turns, how many land a piece again that had landed.
+    /// Of a thousand turns, those that land a piece again that had landed.
     pub duplicate_per_mille: u32,
     /// Most turns that the completion of a memcpy comes after its bytes and its signal, and that a signal
     /// comes again after it came first.
     pub late_turns_max: u32,
-    /// Of a thousand signals, how many come twice.
+    /// Of a thousand signals, those that come twice.
     pub signal_twice_per_mille: u32,
-    /// Of a thousand memcpys, how many fail.
+    /// Of a thousand memcpys, those that fail.
     pub fail_per_mille: u32,
-    /// Of a thousand posts, how many find the queue full.
+    /// Of a thousand posts, those that find the queue full.
     pub full_per_mille: u32,
-    /// When a flag that is a write of its own becomes visible.
+    /// The moment at which a flag that is a write of its own becomes visible.
     pub flags: FlagOrder,
-    /// Of a thousand memcpys, how many their queue pair dies of. Nothing reconnects it: its two ends lose
+    /// Of a thousand memcpys, those that kill their queue pair. Nothing reconnects it: its two ends lose
     /// each other.
     pub kill_queue_pair_per_mille: u32,
-    /// Of a thousand times that a signal comes as a completion, how often its receiver has no room for
-    /// one; it comes again, in its order.
+    /// Of a thousand signals that come as a completion, those for which their receiver has no room; they come
+    /// again, in order.
     pub receiver_not_ready_per_mille: u32,
-    /// How often it comes again before its queue pair dies of it.
+    /// Times that such a signal comes again before its queue pair dies.
     pub retries_max: u32,
     /// Most turns that one poll, or one [`SimNetwork::advance`], gives the network. 1: somebody may look
     /// between any two events.
@@ -62,7 +62,7 @@ pub struct SimKnobs {
 }
 
 /// The order of a flag (`flag-separate`) behind the earlier writes of its queue pair. Flags keep their
-/// order among themselves always, and a flag behind a read waits for the read.
+/// order among themselves, and a flag behind a read waits for the read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagOrder {
     /// Visible behind all earlier writes: flags in strictly ordered memory, writes executed in order.
@@ -74,11 +74,13 @@ pub enum FlagOrder {
 /// The order in which the pieces of one memcpy land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
+    /// From the first byte on.
     Ascending,
+    /// As the seed says.
     Random,
 }
 
-/// How the memcpys of one queue pair overlap. Signals keep their order always, and so do completions.
+/// The overlap of the memcpys of one queue pair. Signals and completions always keep their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Between {
     /// One memcpy after the other.

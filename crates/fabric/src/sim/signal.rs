@@ -1,4 +1,4 @@
-//! How a signal reaches its receiver in the simulated network, in each arrival mode. Knows not when.
+//! How a signal reaches its receiver in the simulated network, in each arrival mode. Does not know when.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;

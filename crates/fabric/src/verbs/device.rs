@@ -253,7 +253,7 @@ impl VerbsDevice {
         self.core.config().arrival.unwrap_or_default()
     }
 
-    /// Whether regions may be written in any order.
+    /// True if the bytes of regions may land in any order.
     pub(super) fn relaxes(&self) -> bool {
         self.mode() != ArrivalMode::FlagTail
     }

@@ -1,5 +1,5 @@
-//! Which RDMA NICs this machine has, as plain data, and which of them to use. Opens them to look, and
-//! connects to nobody.
+//! The RDMA NICs of this machine as plain data, and the choice among them. Opens them to look, and connects to
+//! nobody.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -74,7 +74,7 @@ pub enum GidKind {
     RoceV2,
 }
 
-/// A NIC, a port and a GID, and why these.
+/// A NIC, a port and a GID, and the reason for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Index into the survey.
@@ -83,13 +83,14 @@ pub struct Choice {
     pub port: usize,
     /// Index into the port's GIDs.
     pub gid: usize,
+    /// One line.
     pub reason: String,
 }
 
-/// Every RDMA NIC of this machine; none where there is none.
+/// Returns every RDMA NIC of this machine; an empty list if there is none.
 ///
 /// # Errors
-/// When libibverbs cannot be loaded, or cannot list devices.
+/// If libibverbs cannot be loaded, or cannot list devices.
 pub fn survey() -> Result<Vec<Nic>, VerbsUnusable> {
     Ok(look()?.into_iter().map(|(nic, _)| nic).collect())
 }
@@ -188,11 +189,14 @@ fn describe_port(
     })
 }
 
-/// Chooses among what a survey found. `near` is the address at which this process listens: a NIC of
-/// that network is where its peers are.
+/// Chooses among what a survey found. `near` is the address at which this process listens; its peers are on
+/// that network.
 ///
-/// A GID counts for more the further up it is: asked for by index or address; of an active port; the
-/// address `near` itself; RoCE v2 or InfiniBand; routable; private; link-local.
+/// A GID is taken if the options ask for it. Among the others of active ports, these come first, in this
+/// order: the address `near` itself; RoCE v2 or InfiniBand; routable; private; link-local; IPv4.
+///
+/// # Errors
+/// If there is no NIC, port or GID as the options ask, or none of them is active.
 pub fn choose(
     nics: &[Nic],
     options: &VerbsOptions,

@@ -26,8 +26,10 @@ pub trait CustomOperator: Any + fmt::Debug + Send + Sync {
     /// What diagrams, traces and errors call it: `"Huber"`.
     fn name(&self) -> &'static str;
 
-    /// The facts of its outputs, from those of its inputs. A dimension may be dynamic; a node whose inputs are known
-    /// must make outputs that are known.
+    /// The facts of its outputs, from those of its inputs. It is asked several times: when the node is added, by the
+    /// passes, and when the tensors exist. A dimension of an input may be dynamic; one that then is new and dynamic in an
+    /// output takes a symbol that the operator holds ([`Graph::symbol`](crate::Graph::symbol)). Where all inputs are
+    /// known, all outputs must be.
     ///
     /// # Errors
     /// When the inputs do not fit. The node, the operator and what was found are added to the message.

@@ -33,9 +33,9 @@ pub enum Op {
     Fill { value: f64, spec: TensorSpec },
     /// (a, b) → a·b, two matrices, each transposed first where its flag says so.
     MatMul { transpose_a: bool, transpose_b: bool },
-    /// (x: f[…,n], b: f[n]) → x + b on every row, a row being what lies along the last dimension.
+    /// (x: `f[…,n]`, b: `f[n]`) → x + b on every row, a row being what lies along the last dimension.
     BiasAdd,
-    /// (x: f[…,n]) → f[n], the sum over rows, added in row order.
+    /// (x: `f[…,n]`) → `f[n]`, the sum over rows, added in row order.
     SumRows,
     /// (x) → max(x, 0).
     Relu,
@@ -59,30 +59,30 @@ pub enum Op {
     Div,
     /// (x) → x·by.
     Scale { by: f64 },
-    /// (x, s: f[]) → x·s.
+    /// (x, s: `f[]`) → x·s.
     ScaleBy,
-    /// (logits: f[b,c], labels: i32[b]) → (loss: f[], dlogits: f[b,c]).
-    /// loss = mean over the rows of −log softmax(logits)[label]; dlogits is its gradient. A label of
+    /// (logits: `f[b,c]`, labels: `i32[b]`) → (loss: `f[]`, dlogits: `f[b,c]`).
+    /// loss = mean over the rows of `−log softmax(logits)[label]`; dlogits is its gradient. A label of
     /// −1 is padding: its row counts for nothing. Any other label outside 0..c is an error.
     SoftmaxCrossEntropy,
-    /// (logits: f[b,c], labels: i32[b]) → i64[], how many rows have their largest logit (the first
+    /// (logits: `f[b,c]`, labels: `i32[b]`) → `i64[]`, how many rows have their largest logit (the first
     /// of equals) at their label. A label of −1 never counts.
     CountCorrect,
-    /// (x: f[...], at least one element) → f[], the largest element. Xue et al. §5.1's consumer.
+    /// (x: `f[...]`, at least one element) → `f[]`, the largest element. Xue et al. §5.1's consumer.
     ReduceMax,
-    /// (x: f[…]) → x without dimension `axis`, which is reduced in its order. A mean or a maximum of no
+    /// (x: `f[…]`) → x without dimension `axis`, which is reduced in its order. A mean or a maximum of no
     /// elements is an error.
     Reduce { by: Reduction, axis: usize },
     /// (dy, x, y) → dx; y is the output of [`Op::Reduce`] for x.
     ReduceGrad { by: Reduction, axis: usize },
-    /// (x: f[…,n]) → softmax along the last dimension.
+    /// (x: `f[…,n]`) → softmax along the last dimension.
     Softmax,
     /// (dy, y) → dx = y∘(dy − Σ dy∘y), the sum along the last dimension; y is the output of
     /// [`Op::Softmax`].
     SoftmaxGrad,
-    /// (x: f[…]) → the same numbers, rounded to nearest, as another floating type.
+    /// (x: `f[…]`) → the same numbers, rounded to nearest, as another floating type.
     Cast { to: DType },
-    /// (x: f[…], step: i64[]) → x/(1−rate) where an element is kept, else 0: Srivastava et al. 2014, scaled
+    /// (x: `f[…]`, step: `i64[]`) → x/(1−rate) where an element is kept, else 0: Srivastava et al. 2014, scaled
     /// in training. Element e is kept if [`dropout_keeps`] says so for `key`, the step and e; so the
     /// same operator is its own gradient.
     Dropout { rate: f64, key: u64 },
@@ -94,38 +94,38 @@ pub enum Op {
     Pad { axis: usize, before: usize, after: usize },
     /// (x) → y whose dimension d is x's dimension `permutation[d]`.
     Transpose { permutation: Vec<usize> },
-    /// (table: f[v,d], indices: i32[k]) → f[k,d], the rows that are named. An index outside 0..v is an
+    /// (table: `f[v,d]`, indices: `i32[k]`) → `f[k,d]`, the rows that are named. An index outside 0..v is an
     /// error. The gradient of a variable is rows and indices, see [`Op::ApplyRows`].
     Gather,
-    /// (rows: f[k,d], indices: i32[k], like: f[v,d]) → f[v,d], zeros with each row added at its index, in
+    /// (rows: `f[k,d]`, indices: `i32[k]`, like: `f[v,d]`) → `f[v,d]`, zeros with each row added at its index, in
     /// order. Of `like` the shape alone counts.
     ScatterRows,
-    /// (x: f[n,h,w,c], w: f[o,c/groups,kh,kw]) → f[n,oh,ow,o]. Input channels and output channels are cut
+    /// (x: `f[n,h,w,c]`, w: `f[o,c/groups,kh,kw]`) → `f[n,oh,ow,o]`. Input channels and output channels are cut
     /// into `groups`, each computed by itself.
     Conv2d { window: Window, groups: usize },
-    /// (dy: f[n,oh,ow,o], w) → dx: f[n,h,w,c] with `size` = [h, w].
+    /// (dy: `f[n,oh,ow,o]`, w) → dx: `f[n,h,w,c]` with `size` = `[h, w]`.
     Conv2dGradInput { window: Window, groups: usize, size: [usize; 2] },
-    /// (dy: f[n,oh,ow,o], x: f[n,h,w,c]) → dw: f[o,c/groups,kh,kw].
+    /// (dy: `f[n,oh,ow,o]`, x: `f[n,h,w,c]`) → dw: `f[o,c/groups,kh,kw]`.
     Conv2dGradWeight { window: Window, groups: usize },
-    /// (x: f[n,h,w,c]) → (the largest of each window: f[n,oh,ow,c], where it was: u8[n,oh,ow,c]). A place is
+    /// (x: `f[n,h,w,c]`) → (the largest of each window: `f[n,oh,ow,c]`, where it was: `u8[n,oh,ow,c]`). A place is
     /// row·kernel width + column in the window, the first of equals. Padding is never the largest.
     MaxPool { window: Window },
-    /// (dy, places) → dx: f[n,h,w,c] with `size` = [h, w].
+    /// (dy, places) → dx: `f[n,h,w,c]` with `size` = `[h, w]`.
     MaxPoolGrad { window: Window, size: [usize; 2] },
-    /// (x: f[n,h,w,c]) → f[n,oh,ow,c], the mean of what lies in each window and is no padding.
+    /// (x: `f[n,h,w,c]`) → `f[n,oh,ow,c]`, the mean of what lies in each window and is no padding.
     AvgPool { window: Window },
-    /// (dy) → dx: f[n,h,w,c] with `size` = [h, w].
+    /// (dy) → dx: `f[n,h,w,c]` with `size` = `[h, w]`.
     AvgPoolGrad { window: Window, size: [usize; 2] },
-    /// (x: f[…,c], [scale: f[c],] shift: f[c]) → (y, mean: f[c], variance: f[c]) over all dimensions but the
+    /// (x: `f[…,c]`, `[scale: f[c],]` shift: `f[c]`) → (y, mean: `f[c]`, variance: `f[c]`) over all dimensions but the
     /// last; y = (x − mean)/√(variance + epsilon)·scale + shift, the variance biased (Ioffe and Szegedy
     /// 2015, algorithm 1). Without `scaled` there is no scale.
     BatchNorm { epsilon: f64, scaled: bool },
-    /// (dy, x, mean, variance, [scale]) → (dx, [dscale,] dshift).
+    /// (dy, x, mean, variance, `[scale]`) → (dx, `[dscale,]` dshift).
     BatchNormGrad { epsilon: f64, scaled: bool },
-    /// (x: f[…,c], [scale,] shift, mean, variance) → y as [`Op::BatchNorm`]'s, with a mean and a variance that
-    /// are given: f[c] each.
+    /// (x: `f[…,c]`, `[scale,]` shift, mean, variance) → y as [`Op::BatchNorm`]'s, with a mean and a variance that
+    /// are given: `f[c]` each.
     Normalize { epsilon: f64, scaled: bool },
-    /// (x: f[…,c]) → y = x·(bias + alpha·Σ x²)^−beta, the sum over the `size` channels around each, as far as
+    /// (x: `f[…,c]`) → y = x·(bias + alpha·Σ x²)^−beta, the sum over the `size` channels around each, as far as
     /// there are such: Krizhevsky et al. 2012, §3.3. `size` is odd.
     LocalResponseNorm { size: usize, alpha: f64, beta: f64, bias: f64 },
     /// (dy, x, y) → dx; y is the output of [`Op::LocalResponseNorm`] for x.
@@ -134,9 +134,9 @@ pub enum Op {
     /// step by step: `active: i32[t]` says how many are not over at each step, and row order is step 0's
     /// rows, then step 1's, …: `total` = Σ active.
     ///
-    /// (one product for each gate: f[total,h]; one recurrent matrix for each gate: f[h,h]; the states before
-    /// the first step: f[b,h] each; active: i32[t]) → (y: f[total,h], h after each step; each state behind
-    /// its sequence's last step: f[b,h]; what the gradient needs: f[total, `cell.saved()`·h]).
+    /// (one product for each gate: `f[total,h]`; one recurrent matrix for each gate: `f[h,h]`; the states before
+    /// the first step: `f[b,h]` each; active: `i32[t]`) → (y: `f[total,h]`, h after each step; each state behind
+    /// its sequence's last step: `f[b,h]`; what the gradient needs: `f[total, cell.saved()·h]`).
     Recurrent { cell: Cell },
     /// ([dy if `sequence`,] [d(final state s) where `finals[s]`,] recurrent matrices, first states, active, y,
     /// saved) → (d(product) of each gate, d(recurrent matrix) of each gate, d(first state) of each state).
@@ -147,14 +147,14 @@ pub enum Op {
     /// (variable, its slots, gradient of rank 0, …, of rank W−1) → nothing. Changes them in place as the
     /// rule says with g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once.
     Apply { rule: Rule },
-    /// (variable: f[v,d], its slots, indices: i32[k] and rows: f[k,d] of rank 0, …, of rank W−1) → nothing. As
+    /// (variable: `f[v,d]`, its slots, indices: `i32[k]` and rows: `f[k,d]` of rank 0, …, of rank W−1) → nothing. As
     /// [`Op::Apply`], with the gradient given by its rows: a rank's rows of one index are added in their
     /// order, then the ranks' in theirs. Rows that no index names stay as they are, their slots too.
     ApplyRows { rule: Rule },
     /// (variable, value of rank 0, …, of rank W−1) → nothing. v ← v + rate·(mean of the values − v), in place:
     /// a moving average.
     ApplyAverage { rate: f64 },
-    /// (x: f[…] of known size) → the mean of what the members of a group of processes give, each in its own
+    /// (x: `f[…]` of known size) → the mean of what the members of a group of processes give, each in its own
     /// part; over x's bytes where nobody else uses them. `vector` is the same number at all of them.
     AllReduce { vector: u32 },
     /// (x) at a group's first member, () at the others → the first one's x. `vector` as above.

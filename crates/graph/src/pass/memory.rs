@@ -86,17 +86,17 @@ impl MemoryPlan {
         self.staging.get(&send)
     }
 
-    /// Is the output there after a run? What is not may have been overwritten by a later node.
+    /// True if the output is there after a run. What is not may have been overwritten by a later node.
     pub fn is_kept(&self, output: Output) -> bool {
         self.kept.contains(&output)
     }
 
-    /// Does a peer read the output where it lies?
+    /// True if a peer reads the output where it lies.
     pub fn is_read_by_peers(&self, output: Output) -> bool {
         self.read_by_peers.contains(&output)
     }
 
-    /// Does the node compute over its first input's bytes?
+    /// True if the node computes over its first input's bytes.
     pub fn is_in_place(&self, node: NodeId) -> bool {
         self.in_place.contains(&node)
     }
@@ -185,12 +185,12 @@ impl MemoryPlan {
     }
 }
 
-/// Do other processes fold or spread it, where it lies?
+/// True if other processes reduce or broadcast it where it lies.
 fn has_vector(graph: &Graph, class: &Class) -> bool {
     class.members.iter().any(|output| graph.node(output.node).op.vector().is_some())
 }
 
-/// Is it written from outside of a run, or read there?
+/// True if it is written from outside of a run, or read there.
 fn is_state(needs: &MemoryNeeds<'_>, class: &Class) -> bool {
     has_vector(needs.graph, class)
         || class.members.iter().any(|output| {
@@ -287,7 +287,7 @@ impl Lives {
         Lives { makers, users, runs }
     }
 
-    /// In every run, is one of the two dead before the other is made?
+    /// True if in every run one of the two is dead before the other is made.
     fn are_apart(&self, a: usize, b: usize) -> bool {
         self.runs.iter().all(|run| self.ends_before(run, a, b) || self.ends_before(run, b, a))
     }

@@ -42,8 +42,13 @@ pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
         return Err(GraphError::EmptyCluster { what: "worker" });
     }
     if let Some((_, Some(servers))) = sizes {
-        let shared = |hint| matches!(hint, Hint::Shared);
-        let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && shared(n.hint)).count();
+        // what is pinned to a server gives it something to hold, too
+        let served = |hint| match hint {
+            Hint::Shared => true,
+            Hint::Task(task) => task.job == Job::Server,
+            _ => false,
+        };
+        let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && served(n.hint)).count();
         if servers == 0 {
             return Err(GraphError::EmptyCluster { what: "server" });
         }

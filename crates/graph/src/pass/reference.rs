@@ -162,7 +162,7 @@ impl Chooser<'_> {
 }
 
 impl Chooser<'_> {
-    /// May some run read a cut's tensor without having received it anew, after the sender has changed it?
+    /// True if some run may read a cut's tensor without having received it anew after the sender changed it.
     fn may_be_stale(&self, cut: &Cut, readers: &[NodeId], members: &[HashSet<At>]) -> bool {
         let Some(sent) = cut.sent else { return false };
         let graph = &self.partition.graphs[cut.from];

@@ -37,12 +37,12 @@ impl TaskSets {
         sets
     }
 
-    /// Is there a task in both sets?
+    /// True if some task is in both sets.
     pub(crate) fn meet(&self, at: At, other: &TaskSets, there: At) -> bool {
         self.set(at).iter().zip(other.set(there)).any(|(a, b)| a & b != 0)
     }
 
-    /// Is the task of part `part` in a node's set?
+    /// True if the task of part `part` is in a node's set.
     pub(crate) fn touches(&self, at: At, part: usize) -> bool {
         self.set(at)[part / 64] >> (part % 64) & 1 == 1
     }

@@ -20,8 +20,9 @@ const STEP: f64 = 1e-5;
 const TOLERANCE: f64 = 1e-6;
 
 /// Holds the gradients that an operator's rule gives for its inputs of f64 against central differences of a loss that
-/// is made of all its outputs of f64; and once more of each output alone, where there are several. Inputs of other
-/// types stay as they are. They should lie away from where the operator has no derivative, by more than 10⁻⁵.
+/// is made of all its outputs of f64; and once more of each output alone, where there are several. So the operator and
+/// its gradient must take f64. Inputs of other types stay as they are. The inputs should lie away from where the operator
+/// has no derivative, by more than 10⁻⁵.
 ///
 /// For an output that no gradient flows from, or several operators at once, see [`Net`].
 ///
@@ -162,8 +163,9 @@ impl Net {
             let expected = differences(&held.to_vec::<f64>(), forward)?;
             let scale = expected.iter().fold(1.0f64, |most, d| most.max(d.abs()));
             for (element, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
-                // so that a NaN does not pass
-                if !((found - expected).abs() <= TOLERANCE * scale) {
+                // a NaN is close to nothing
+                let is_close = (found - expected).abs() <= TOLERANCE * scale;
+                if !is_close {
                     return Err(Mismatch::Gradient { op, input, element, found, expected });
                 }
             }

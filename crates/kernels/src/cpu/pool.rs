@@ -16,6 +16,9 @@ pub(super) struct Pool {
     workers: Option<rayon::ThreadPool>,
 }
 
+/// What is done with two pieces of one number.
+type OnPair<'a, T, U> = dyn Fn(usize, &mut [T], &mut [U]) + Sync + 'a;
+
 impl Pool {
     /// A pool of `threads`. Where the system has no more threads to give, the caller's alone.
     pub(super) fn new(threads: usize) -> Pool {
@@ -170,7 +173,7 @@ impl Pool {
         z: &mut [U],
         chunks: [usize; 2],
         parallel: bool,
-        body: &(dyn Fn(usize, &mut [T], &mut [U]) + Sync),
+        body: &OnPair<'_, T, U>,
     ) {
         let numbered = |(i, (y, z)): (usize, (&mut [T], &mut [U]))| body(i, y, z);
         match &self.workers {

@@ -73,7 +73,7 @@ impl Side {
         (0..stride.min(shape.size[side])).map(phase).collect()
     }
 
-    /// Does every target look at its own place alone?
+    /// True if every target looks at its own place alone.
     fn is_identity(&self) -> bool {
         self.step == 1 && self.count == self.size && matches!(self.taps[..], [(_, 0)])
     }
@@ -107,7 +107,7 @@ impl<'a, T: Real> Windows<'a, T> {
         self.sides[0].taps.len() * self.sides[1].taps.len()
     }
 
-    /// Is the source itself the matrix, a target a row of all channels?
+    /// True if the source itself is the matrix, a target a row of all channels.
     pub(super) fn is_source(&self) -> bool {
         self.sides.iter().all(|side| side.is_identity())
     }

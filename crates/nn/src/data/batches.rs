@@ -1,5 +1,5 @@
-//! Which samples each worker sees in which step. A pure function of seed, step and worker: every
-//! process computes its own rows and nobody sends any. So where training stands in its data is a number, the step.
+//! Which samples each worker sees in which step: a pure function of seed, step and worker. Every process computes its own
+//! rows, and nobody sends any. The position in the data is therefore one number, the step.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use super::memory::{BatchMemory, Filled, HostBatch};
 use super::source::BatchSource;
 use crate::error::{Error, Result, said};
 
-/// Shuffled train batches without end. A step takes the next `workers × batch` samples of its
-/// epoch's order, worker `r` the rows `r × batch..(r + 1) × batch` of them: where samples are of one size two
-/// workers of batch 32 see together what one of batch 64 sees, in the same order.
+/// Shuffled training batches, epoch after epoch. A step takes the next `workers × batch` samples of its epoch's order, and
+/// worker `r` takes rows `r × batch..(r + 1) × batch` of them. With samples of one size, two workers of batch 32 together see
+/// what one worker of batch 64 sees, in the same order.
 ///
-/// May be sent to another thread, and holds but a share of the data and the order of one epoch.
+/// Can be sent to another thread. Holds a shared reference to the data and the order of one epoch.
 #[derive(Clone)]
 pub struct Batches {
     source: Arc<dyn BatchSource>,
@@ -36,7 +36,7 @@ impl Batches {
     /// fill a whole step are left out; the next epoch's order leaves out others.
     ///
     /// # Errors
-    /// The data do not describe themselves, or a step has no samples or more than there are.
+    /// The data's description makes no sense, or a step has no samples, or more than there are.
     pub fn new(
         source: Arc<dyn BatchSource>,
         workers: usize,
@@ -71,18 +71,18 @@ impl Batches {
         Ok(batches)
     }
 
-    /// Steps that one pass over the data takes, the same for every worker, at least 1; none where the data have no end.
+    /// Steps of one epoch: at least 1, and the same for every worker. None if the data are endless.
     pub fn steps_per_epoch(&self) -> Option<u64> {
         self.steps_per_epoch
     }
 
-    /// What is read.
+    /// The data.
     pub fn source(&self) -> &Arc<dyn BatchSource> {
         &self.source
     }
 
-    /// The entries of the batch that `worker` sees in `step`, in order: numbers of samples, where the source says nothing
-    /// else.
+    /// The entries of the batch that `worker` sees in `step`, in order: sample numbers, unless the source gives them another
+    /// meaning.
     ///
     /// # Errors
     /// When the source's order panics or is too short.
@@ -106,10 +106,10 @@ impl Batches {
         Ok(self.order[first..first + self.batch].to_vec())
     }
 
-    /// Writes what `worker` sees in `step`, counted from 0.
+    /// Writes the batch that `worker` sees in `step`. Both count from 0.
     ///
     /// # Errors
-    /// When the data cannot be had, or there is no memory for them.
+    /// When a sample cannot be read or is not as described, or there is no memory for the batch.
     ///
     /// # Panics
     /// If there is no such worker.
@@ -124,7 +124,7 @@ impl Batches {
         fill(&*self.source, described, &entries, self.batch, memory)
     }
 
-    /// As [`Batches::fill`], in memory of its own.
+    /// Returns the batch that [`Batches::fill`] writes.
     ///
     /// # Errors
     /// As there.
@@ -167,7 +167,7 @@ impl std::fmt::Debug for Batches {
     }
 }
 
-/// Batches that hold every test sample once, always in the same order.
+/// Batches that together hold every test sample once, always in the same order.
 #[derive(Clone)]
 pub struct TestBatches {
     source: Arc<dyn BatchSource>,
@@ -178,10 +178,10 @@ pub struct TestBatches {
 }
 
 impl TestBatches {
-    /// Batches of at most `batch` samples; the last, and others if the source says so, have fewer.
+    /// Batches of at most `batch` samples. The last one may have fewer, and so may others if the source says so.
     ///
     /// # Errors
-    /// The data do not describe themselves, or a batch has no samples.
+    /// The data's description makes no sense, or `batch` is 0.
     pub fn new(source: Arc<dyn BatchSource>, batch: usize) -> Result<TestBatches> {
         if batch == 0 {
             return Err(Error::NoBatch { workers: 1, batch });
@@ -202,17 +202,17 @@ impl TestBatches {
         self.order.is_empty()
     }
 
-    /// Writes batch `index`; one of no samples where there is none.
+    /// Writes batch `index`. Beyond the last one it is all padding.
     ///
     /// # Errors
-    /// When the data cannot be had, or there is no memory for them.
+    /// When a sample cannot be read or is not as described, or there is no memory for the batch.
     pub fn fill(&self, index: usize, memory: &mut dyn BatchMemory) -> Result<Filled> {
         let entries = self.order.get(index).map_or(&[] as &[usize], Vec::as_slice);
         let described = (self.name.as_str(), &self.description);
         fill(&*self.source, described, entries, self.batch, memory)
     }
 
-    /// As [`TestBatches::fill`], in memory of its own.
+    /// Returns the batch that [`TestBatches::fill`] writes.
     ///
     /// # Errors
     /// As there.
@@ -235,7 +235,7 @@ impl std::fmt::Debug for TestBatches {
     }
 }
 
-/// Has a batch written, and checks that it is what the source describes.
+/// Has the source write a batch, and checks it against the description.
 fn fill(
     source: &dyn BatchSource,
     (name, description): (&str, &Description),
@@ -259,13 +259,13 @@ fn fill(
     Ok(filled)
 }
 
-/// Memory that takes what a description says and nothing else.
+/// Memory that can be claimed only as the description says.
 struct Described<'a> {
     description: &'a Description,
     batch: usize,
     memory: &'a mut dyn BatchMemory,
     claimed: bool,
-    /// What was claimed and is not described.
+    /// The first claim that the description does not allow.
     refused: Option<String>,
 }
 
@@ -284,7 +284,7 @@ impl BatchMemory for Described<'_> {
     }
 }
 
-/// What a source says, or that it panicked.
+/// Calls a method of a source, and turns a panic into an error.
 fn guarded<T>(name: &str, method: &str, ask: impl FnOnce() -> T) -> Result<T> {
     catch_unwind(AssertUnwindSafe(ask)).map_err(|panic| {
         let reason = format!("{method}() panicked: {}", said(&*panic));

@@ -1,5 +1,5 @@
-//! What users implement to bring their data: [`Dataset`], and [`Stream`] where there is no end of them. Samples are of one
-//! fixed size; order, batches and shares of workers are made here.
+//! The traits that users implement to bring their data: [`Dataset`], and [`Stream`] for endless data. All samples have the
+//! same size. Order, batches and the workers' shares are made here.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +12,10 @@ use super::source::BatchSource;
 use crate::PADDING_LABEL;
 use crate::error::{Error, Result, said};
 
-/// Samples of one fixed size, in any order.
+/// A number of samples of the same size, read in any order.
 ///
-/// Every worker has the whole data set and reads its share of each step's samples, in an order that depends on seed and
-/// epoch alone. Batches are made on a thread of their own, one step ahead.
+/// Every worker opens the data set and reads its share of each step's samples, in an order that depends only on seed and
+/// epoch. A separate thread makes batches one step ahead.
 ///
 /// ```
 /// use tensorwire_nn::{Dataset, Description, DType, Result, Sample};
@@ -40,47 +40,47 @@ use crate::error::{Error, Result, said};
 /// }
 /// ```
 pub trait Dataset: Send + Sync {
-    /// What people call it; the type's name if nothing else is said.
+    /// The name that messages use. By default the name of the type.
     fn name(&self) -> String {
         short_type_name::<Self>().to_string()
     }
 
-    /// The tensors of a sample, always the same.
+    /// The tensors of a sample. Must always return the same.
     fn describe(&self) -> Description;
 
     /// How many samples there are.
     fn len(&self) -> usize;
 
-    /// True if there is no sample.
+    /// True if there are no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes sample `index`, below [`Dataset::len`]: each of its tensors, whole. Called from several threads; the same
-    /// index must always give the same sample.
+    /// Writes sample `index`, which is below [`Dataset::len`]. Must write every tensor, and must always write the same for the
+    /// same index. May be called from several threads at once.
     ///
     /// # Errors
-    /// When the sample cannot be had. The job ends, and names the sample. So it does after a panic.
+    /// When the sample cannot be read. An error or a panic ends the job with a message that names the sample.
     fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
 }
 
-/// Samples of one fixed size without end, read in order: generated ones, or more than an epoch of which nobody waits for.
+/// Endless samples of the same size, read in order: generated data, or more data than a job ever reads.
 ///
-/// Step s of W workers of batch B has samples s·W·B to (s+1)·W·B, worker by worker, so that a job that goes on at a step
-/// goes on at the same samples.
+/// With W workers of batch B, step s reads samples s·W·B to (s+1)·W·B, worker by worker. A job that resumes at a step
+/// therefore resumes at the same samples.
 pub trait Stream: Send + Sync {
-    /// What people call it; the type's name if nothing else is said.
+    /// The name that messages use. By default the name of the type.
     fn name(&self) -> String {
         short_type_name::<Self>().to_string()
     }
 
-    /// The tensors of a sample, always the same.
+    /// The tensors of a sample. Must always return the same.
     fn describe(&self) -> Description;
 
-    /// Writes sample `index`, any number, as [`Dataset::get`] does.
+    /// Writes sample `index`, as [`Dataset::get`] does. Any index may be asked for.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Dataset::get`].
     fn get(&self, index: u64, sample: &mut Sample<'_>) -> Result<()>;
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn short_type_name<T: ?Sized>() -> &'static str {
     name.rsplit("::").next().unwrap_or(name)
 }
 
-/// The tensors of one sample, to be written. They hold whatever was there before.
+/// The tensors of one sample, to be written. What they hold before is unspecified.
 pub struct Sample<'a> {
     features: &'a [Feature],
     rows: Vec<&'a mut [u8]>,
@@ -100,7 +100,7 @@ pub struct Sample<'a> {
 }
 
 impl Sample<'_> {
-    /// The elements of tensor `name`, to be written: as many as its dimensions say, row by row.
+    /// The elements of tensor `name`, to be written in row-major order.
     ///
     /// # Errors
     /// When there is no such tensor, or its elements are of another type.
@@ -129,7 +129,7 @@ impl Sample<'_> {
         Ok(())
     }
 
-    /// Writes the only element of tensor `name`, an i32.
+    /// Writes tensor `name`, which is one i32.
     ///
     /// # Errors
     /// As [`Sample::set`].
@@ -239,7 +239,7 @@ impl<S: Stream> BatchSource for StreamSamples<S> {
 
 type Get<'a> = &'a dyn Fn(usize, &mut Sample<'_>) -> Result<()>;
 
-/// Asks for `entries`, one a row, and fills up to `batch` rows.
+/// Writes the samples `entries`, one a row, and pads up to `batch` rows.
 fn fill(
     data: &str,
     description: &Description,
@@ -287,7 +287,7 @@ fn fill(
     Ok(Filled { samples: entries.len(), labels: entries.len() })
 }
 
-/// The dimensions of a batch's tensor whose samples lie one behind the other.
+/// The dimensions of a batch's tensor, in which samples lie one after the other.
 fn batch_dims(data: &str, feature: &Feature, batch: usize) -> Result<Vec<usize>> {
     let mut dims = Vec::with_capacity(feature.dims.len());
     for (axis, dim) in feature.dims.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! What a data set hands out: named tensors, their types and sizes. A model is built from this alone, so that a process
-//! that computes no batch needs no data.
+//! What a batch of data consists of: named tensors with types and sizes. A model is built from this alone, so a process that
+//! reads no samples needs no data.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::error::{Error, Result};
 
-/// The tensor that models read as their classes where nothing else is said.
+/// The name of the tensor that classifiers read their classes from.
 pub const LABELS: &str = "labels";
-/// The name that dropout's count of steps has in a model.
+/// The name of the input that counts steps, which dropout needs.
 pub(crate) const STEP: &str = "step";
 
 /// The tensors of a batch.
@@ -29,38 +29,38 @@ pub struct Description {
 /// One tensor of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feature {
-    /// As models call it.
+    /// The name by which models read it.
     pub name: String,
     pub dtype: DType,
-    /// Of the whole batch, outermost first.
+    /// The dimensions in a whole batch, outermost first.
     pub dims: Vec<Extent>,
     pub values: Values,
 }
 
-/// How long a batch's tensor is along one dimension.
+/// The size of a batch's tensor along one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Extent {
     Known(usize),
-    /// So many for each sample of the batch.
+    /// This many for each sample of the batch.
     Batch(usize),
-    /// Another number in every batch. Dimensions of one number are equal in a batch.
+    /// Different in every batch. Dimensions with the same number have the same size within a batch.
     Varying(u32),
 }
 
-/// Which values a tensor has.
+/// The values that a tensor's elements may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Values {
     Any,
-    /// Integers in `0..bound`: words of a vocabulary. Rows that fill a batch up are zeros.
+    /// Integers in `0..bound`, such as words of a vocabulary. Padding is 0.
     Below(usize),
-    /// Integers in `0..bound`: classes. Rows that fill a batch up are [`PADDING_LABEL`](crate::PADDING_LABEL).
+    /// Classes: integers in `0..bound`. Padding is [`PADDING_LABEL`](crate::PADDING_LABEL).
     Labels(usize),
 }
 
 impl Values {
-    /// How many values there are, if that is known.
+    /// The number of values, if there is a bound.
     pub fn bound(self) -> Option<usize> {
         match self {
             Values::Any => None,
@@ -70,30 +70,30 @@ impl Values {
 }
 
 impl Description {
-    /// Without a tensor.
+    /// A description without tensors.
     pub fn new() -> Description {
         Description::default()
     }
 
-    /// With a tensor more: `dims` of each sample, so [batch, dims…] of a batch.
+    /// Adds a tensor with dimensions `dims` for each sample, and `[batch, dims…]` for a batch.
     #[must_use]
     pub fn input(self, name: &str, dtype: DType, dims: &[usize]) -> Description {
         self.samplewise(name, dtype, dims, Values::Any)
     }
 
-    /// With a class for each sample: i32[batch], each in `0..classes`.
+    /// Adds one class for each sample: `i32[batch]`, each in `0..classes`.
     #[must_use]
     pub fn labels(self, name: &str, classes: usize) -> Description {
         self.samplewise(name, DType::I32, &[], Values::Labels(classes))
     }
 
-    /// With words for each sample: i32[batch, dims…], each in `0..words`.
+    /// Adds words for each sample: `i32[batch, dims…]`, each in `0..words`.
     #[must_use]
     pub fn tokens(self, name: &str, dims: &[usize], words: usize) -> Description {
         self.samplewise(name, DType::I32, dims, Values::Below(words))
     }
 
-    /// With any tensor more.
+    /// Adds any tensor.
     #[must_use]
     pub fn feature(mut self, feature: Feature) -> Description {
         self.features.push(feature);
@@ -116,12 +116,12 @@ impl Description {
         self.features.iter().find(|feature| feature.name == name)
     }
 
-    /// True if each sample has several labels, as many as its own length is.
-    pub fn labels_sequences(&self) -> bool {
+    /// True if a sample has a label for each of its own elements, such as for each word of a sentence.
+    pub fn has_label_sequences(&self) -> bool {
         self.get(LABELS).is_some_and(|labels| matches!(labels.dims[..], [Extent::Varying(_)]))
     }
 
-    /// Checks that the tensors of a batch of `batch` are those that are described, each once and in their order.
+    /// Checks that the tensors of a batch are those described, in the same order.
     pub(crate) fn check_batch(
         &self,
         tensors: &[(&str, TensorSpec)],
@@ -164,7 +164,7 @@ impl Description {
         Ok(())
     }
 
-    /// Checks what makes no sense for any model. `data` is how the error names the data set.
+    /// Checks that the description makes sense for any model. Errors call the data set `data`.
     ///
     /// # Errors
     /// The first tensor that makes no sense, and why.

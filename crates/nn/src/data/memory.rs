@@ -1,5 +1,5 @@
-//! Where a batch is written: memory that whoever trains has, or a [`HostBatch`] of its own. Data sets write there directly,
-//! and nothing is copied in between.
+//! Where batches are written: input tensors of whoever trains, or a [`HostBatch`]. Data sets write there directly, without a
+//! copy in between.
 
 use tensorwire_tensor::{DType, Element, TensorSpec};
 
@@ -7,16 +7,16 @@ use crate::error::{Error, Result};
 
 /// Memory for the tensors of one batch.
 pub trait BatchMemory {
-    /// The bytes of these tensors, in their order: as many as each spec says, aligned for its elements, holding whatever
-    /// was there before.
+    /// Returns the bytes of these tensors, in the same order. Each has the size that its spec says and is aligned for its
+    /// elements. The contents are unspecified.
     ///
     /// # Errors
-    /// When there is no such tensor, or no memory.
+    /// When there is no such tensor, or not enough memory.
     fn claim<'a>(&'a mut self, wanted: &[(&str, TensorSpec)]) -> Result<Vec<&'a mut [u8]>>;
 }
 
 impl dyn BatchMemory + '_ {
-    /// As [`BatchMemory::claim`], for a number of tensors that is known.
+    /// Like [`BatchMemory::claim`], for a fixed number of tensors.
     ///
     /// # Errors
     /// As there.
@@ -31,21 +31,21 @@ impl dyn BatchMemory + '_ {
     }
 }
 
-/// What a batch holds.
+/// How much of a batch counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    /// Samples; the rows behind them fill the batch up and count for nothing.
+    /// Samples. The rows behind them are padding.
     pub samples: usize,
-    /// Labels that count, by which a loss over the batch weighs in a mean over batches: one a sample, or one a word where
-    /// each sample has several. As many as samples where the data have no labels.
+    /// Labels that are not padding: the weight of the batch's loss in a mean over batches. One a sample, or for sentences one a
+    /// word. The number of samples if the data have no labels.
     pub labels: usize,
 }
 
-/// A batch in this process's memory. Filled again it keeps the memory that it has.
+/// A batch in this process's memory. It keeps its memory when it is filled again.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostBatch {
     tensors: Vec<HostTensor>,
-    /// Tensors that are in use; memory of more is kept.
+    /// The number of tensors in use. The memory of others is kept.
     used: usize,
     pub filled: Filled,
 }
@@ -60,12 +60,12 @@ pub struct HostTensor {
 }
 
 impl HostBatch {
-    /// Without tensors.
+    /// An empty batch.
     pub fn new() -> HostBatch {
         HostBatch::default()
     }
 
-    /// The tensors, in the order in which they were asked for.
+    /// The tensors, in the order in which they were claimed.
     pub fn tensors(&self) -> &[HostTensor] {
         &self.tensors[..self.used]
     }
@@ -75,7 +75,7 @@ impl HostBatch {
         self.tensors().iter().find(|tensor| tensor.name == name)
     }
 
-    /// Bytes of all tensors.
+    /// The size of all tensors in bytes.
     pub fn bytes(&self) -> usize {
         self.tensors().iter().map(|tensor| tensor.spec.bytes()).sum()
     }
@@ -94,14 +94,19 @@ impl BatchMemory for HostBatch {
                 tensor.name = (*name).to_string();
             }
             tensor.spec = spec.clone();
-            tensor.words.resize(spec.bytes().div_ceil(size_of::<u64>()), 0);
+            let words = spec.bytes().div_ceil(size_of::<u64>());
+            match tensor.words.is_empty() {
+                // pages of zeros that nobody has to write
+                true => tensor.words = vec![0; words],
+                false => tensor.words.resize(words, 0),
+            }
         }
         Ok(self.tensors[..self.used].iter_mut().map(HostTensor::bytes_mut).collect())
     }
 }
 
 impl HostTensor {
-    /// As the data describe it.
+    /// Its name in the data's description.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -111,7 +116,7 @@ impl HostTensor {
         &self.spec
     }
 
-    /// Its elements, row by row.
+    /// Its elements in row-major order.
     pub fn bytes(&self) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[..self.spec.bytes()]
     }
@@ -121,7 +126,7 @@ impl HostTensor {
         &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]
     }
 
-    /// Its elements, row by row; none where they are of another type.
+    /// Its elements in row-major order. Empty if they have another type.
     pub fn values<T: Element>(&self) -> &[T] {
         match self.spec.dtype == T::DTYPE {
             true => bytemuck::cast_slice(self.bytes()),
@@ -137,10 +142,10 @@ impl PartialEq for HostTensor {
     }
 }
 
-/// The elements of a tensor's bytes, as [`BatchMemory::claim`] gives them for a tensor of `dtype`.
+/// The elements of a tensor of `dtype`, from the bytes that [`BatchMemory::claim`] returned.
 ///
 /// # Errors
-/// When they are of another type, or lie where such elements cannot.
+/// When the elements have another type, or the bytes are not aligned for them.
 pub fn elements<'a, T: Element>(
     name: &str,
     dtype: DType,
@@ -153,10 +158,10 @@ pub fn elements<'a, T: Element>(
     bytemuck::try_cast_slice_mut(bytes).map_err(why)
 }
 
-/// A tensor's spec, from dimensions that came from a data set.
+/// The spec of a tensor of a batch.
 ///
 /// # Errors
-/// When it is larger than any memory.
+/// When its size overflows.
 pub fn spec(name: &str, dtype: DType, dims: &[usize]) -> Result<TensorSpec> {
     TensorSpec::new(dtype, dims).map_err(|source| Error::Shape { name: name.to_string(), source })
 }

@@ -1,5 +1,5 @@
-//! What models learn from: data sets that users bring, as named tensors, and which sample each worker sees in which step.
-//! Nothing here knows a graph, a file or a clock.
+//! Data: what users implement, batches as named tensors, and which sample each worker sees in which step. Nothing here knows
+//! a graph, a file or a clock.
 
 mod batches;
 mod dataset;

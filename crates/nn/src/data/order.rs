@@ -1,5 +1,5 @@
-//! In which order an epoch reads its samples: pure functions of seed and epoch, which a [`BatchSource`](crate::BatchSource)
-//! puts together. Knows how long samples are, not what they say.
+//! The order in which an epoch reads its samples: pure functions of seed and epoch, from which a
+//! [`BatchSource`](crate::BatchSource) makes its own. Knows how long samples are, not what they say.
 
 use rand_chacha::rand_core::SeedableRng;
 
@@ -13,8 +13,8 @@ const WINDOW_STEPS: usize = 32;
 /// samples in order from 0.
 const STEP_STREAMS: u64 = 1 << 60;
 
-/// Random bits of `seed`: stream `stream` of ChaCha8, whose bits a published algorithm fixes, so that every machine and
-/// every later version draws the same. The order of epoch `e` is drawn from stream `e`.
+/// A generator of random bits for `seed`: stream `stream` of ChaCha8. A published algorithm fixes its bits, so every machine
+/// and every later version draws the same. The order of epoch `e` uses stream `e`.
 pub fn random(seed: u64, stream: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -23,7 +23,7 @@ pub fn random(seed: u64, stream: u64) -> ChaCha8Rng {
     random
 }
 
-/// A random order of `0..samples`. Each epoch has a random stream of its own, so none needs those before
+/// A random order of `0..samples`. Each epoch has a random stream of its own, so its order does not depend on those before
 /// it.
 pub fn permutation(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..samples).collect();
@@ -31,7 +31,7 @@ pub fn permutation(samples: usize, seed: u64, epoch: u64) -> Vec<usize> {
     order
 }
 
-/// Puts `order` in a random order (Fisher–Yates).
+/// Shuffles `order` (Fisher–Yates).
 pub fn shuffle<T>(order: &mut [T], random: &mut impl RngCore) {
     for last in (1..order.len()).rev() {
         order.swap(last, below(last + 1, random));
@@ -44,10 +44,9 @@ pub fn below(bound: usize, random: &mut impl RngCore) -> usize {
     ((u128::from(random.next_u64()) * bound as u128) >> 64) as usize
 }
 
-/// A random order in which samples of like length share a step: the permutation is cut into windows, each
-/// sorted and cut into steps of `workers × batch`, and the steps are put in a random order. Within a step
-/// samples are dealt out: worker `r` gets the `r`-th shortest, and every `workers`-th behind it, so that no
-/// worker has all the long ones. What fills no step is left out.
+/// A random order in which samples of similar length share a step. The permutation is cut into windows; each window is sorted
+/// and cut into steps of `workers × batch`; the steps are shuffled. Within a step, worker `r` gets the `r`-th shortest sample
+/// and every `workers`-th after it, so that no worker gets all the long ones. Samples that fill no step are left out.
 pub fn by_length(
     samples: usize,
     [workers, batch]: [usize; 2],

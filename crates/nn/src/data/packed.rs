@@ -1,6 +1,6 @@
-//! Sequences of different lengths in one batch, without padding, as recurrent layers take them
-//! ([`Op::Recurrent`](crate::Op::Recurrent)): longest first, and stored step by step, first the first element of each, then
-//! the second of each that has one, and so on.
+//! Sequences of different lengths in one batch without padding, as recurrent layers take them
+//! ([`Op::Recurrent`](crate::Op::Recurrent)). They are sorted, longest first, and stored step by step: the first element of
+//! each, then the second element of each that has one, and so on.
 //!
 //! ```
 //! use tensorwire_nn::packed;
@@ -12,8 +12,8 @@
 //! assert_eq!(packed::active(&[3, 2, 1]).collect::<Vec<_>>(), [3, 2, 1]);
 //! ```
 
-/// The order in which sentences of these lengths are packed, longest first and else as they come: row `r`
-/// is sentence `order[r]`.
+/// The order in which sequences of these lengths are packed: longest first, equal lengths as they come. Row `r` is sequence
+/// `order[r]`.
 pub fn longest_first(lengths: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     // stable: equal lengths stay in order
@@ -21,7 +21,7 @@ pub fn longest_first(lengths: &[usize]) -> Vec<usize> {
     order
 }
 
-/// Where each entry of an order went: `inverse(order)[order[r]]` is `r`.
+/// The row of each entry of an order: `inverse(order)[order[r]]` is `r`.
 pub fn inverse(order: &[usize]) -> Vec<usize> {
     let mut rows = vec![0; order.len()];
     for (row, &sentence) in order.iter().enumerate() {
@@ -30,7 +30,8 @@ pub fn inverse(order: &[usize]) -> Vec<usize> {
     rows
 }
 
-/// How many of these lengths, longest first, are not over at each step: as many numbers as the longest is long.
+/// How many sequences of these lengths, longest first, have an element at each step. Yields one number for each step of the
+/// longest.
 pub fn active(lengths: &[usize]) -> impl Iterator<Item = i32> {
     let longest = lengths.first().copied().unwrap_or(0);
     let mut rows = lengths.len();
@@ -43,7 +44,7 @@ pub fn active(lengths: &[usize]) -> impl Iterator<Item = i32> {
     })
 }
 
-/// Sequences, longest first, step by step: as many numbers as they have together.
+/// The elements of sequences, longest first, step by step.
 pub fn step_major<'a, S: AsRef<[i32]>>(sequences: &'a [S]) -> impl Iterator<Item = i32> + 'a {
     let longest = sequences.first().map_or(0, |first| first.as_ref().len());
     (0..longest).flat_map(move |step| {

@@ -1,5 +1,5 @@
-//! Data that make batches by themselves: sentences packed without padding, pairs of distinct classes. [`Dataset`] is the
-//! simple way; whatever it cannot say implements [`BatchSource`].
+//! Data that make whole batches, such as sentences packed without padding or pairs of distinct classes. [`Dataset`] is the
+//! simple way; [`BatchSource`] is for what it cannot express.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use super::memory::{BatchMemory, Filled};
 use super::order::permutation;
 use crate::error::Result;
 
-/// Batches of whatever sizes.
+/// Data that make whole batches, of any sizes.
 ///
-/// An *entry* is a number that names what a row of a batch is made of, such as the number of a sample; what it means the
-/// source alone knows.
+/// An *entry* is a number that stands for one row of a batch, such as the number of a sample. Only the source knows what it
+/// means.
 pub trait BatchSource: Send + Sync {
-    /// What people call it.
+    /// The name that messages use.
     fn name(&self) -> String;
 
-    /// The tensors of a batch, always the same.
+    /// The tensors of a batch. Must always return the same.
     fn describe(&self) -> Description;
 
-    /// How many samples there are; none: they have no end, and entries are 0, 1, 2, ….
+    /// How many samples there are. None: they are endless, and entries are 0, 1, 2, ….
     fn samples(&self) -> Option<usize>;
 
-    /// What a user should know of it, if anything; shown once.
+    /// A remark for users, shown once when training starts.
     fn note(&self) -> Option<String> {
         None
     }
 
-    /// Samples that an epoch of batches of `batch` can show.
+    /// How many samples an epoch of batches of `batch` uses at most.
     ///
     /// # Errors
-    /// When there can be no such batch.
+    /// When such batches are impossible.
     fn samples_per_epoch(&self, batch: usize) -> Result<usize> {
         let _ = batch;
         Ok(self.samples().unwrap_or(usize::MAX))
     }
 
-    /// The entries of an epoch: for each step in turn, for each of `workers` in turn, `batch` of them. A function of
-    /// these arguments alone: every process computes it, and nobody sends it. What fills no step may be left out or not.
+    /// The entries of an epoch: for each step in turn, for each worker in turn, `batch` of them. Must depend on the arguments
+    /// alone, since every process computes it for itself. Entries beyond the last full step are ignored.
     fn order(&self, workers: usize, batch: usize, seed: u64, epoch: u64) -> Vec<usize> {
         let _ = (workers, batch);
         permutation(self.samples().unwrap_or(0), seed, epoch)
@@ -50,22 +50,22 @@ pub trait BatchSource: Send + Sync {
         self.samples().unwrap_or(0)
     }
 
-    /// Batches of at most `batch` entries that together hold every sample once, in an order that never changes.
+    /// Batches of at most `batch` entries that together hold every test sample once. Must always return the same.
     fn test_order(&self, batch: usize) -> Vec<Vec<usize>> {
         let all: Vec<usize> = (0..self.test_samples()).collect();
         all.chunks(batch.max(1)).map(<[usize]>::to_vec).collect()
     }
 
-    /// Writes the batch of these entries, at most `batch`, and fills it up to `batch` rows: what fills up has labels of
-    /// [`PADDING_LABEL`](crate::PADDING_LABEL).
+    /// Writes the batch of these entries, of which there are at most `batch`, and pads it to `batch` rows. Padding has the
+    /// label [`PADDING_LABEL`](crate::PADDING_LABEL).
     ///
     /// # Errors
-    /// When the batch cannot be made. The job ends. So it does after a panic.
+    /// When the batch cannot be made. An error or a panic ends the job.
     fn fill(&self, entries: &[usize], batch: usize, memory: &mut dyn BatchMemory)
     -> Result<Filled>;
 }
 
-/// What a job learns from, and what it is tested with. A clone shares both.
+/// Training data, and optionally test data. A clone shares both.
 ///
 /// ```
 /// # use tensorwire_nn::{Data, Dataset, Description, DType, Result, Sample};
@@ -82,32 +82,32 @@ pub trait BatchSource: Send + Sync {
 #[derive(Clone)]
 pub struct Data {
     pub train: Arc<dyn BatchSource>,
-    /// None: nothing is tested.
+    /// None: the model is not evaluated.
     pub test: Option<Arc<dyn BatchSource>>,
 }
 
 impl Data {
-    /// Data without end, and what is tested with.
+    /// Endless training data, and optionally test data.
     pub fn stream(train: impl Stream + 'static, test: Option<impl Dataset + 'static>) -> Data {
         let test = test.map(|test| Arc::new(Samples::new(test)) as Arc<dyn BatchSource>);
         Data { train: Arc::new(StreamSamples::new(train)), test }
     }
 
-    /// Data that make their batches by themselves.
+    /// Training and test data that make whole batches.
     pub fn batches(train: impl BatchSource + 'static, test: impl BatchSource + 'static) -> Data {
         Data { train: Arc::new(train), test: Some(Arc::new(test)) }
     }
 }
 
 impl<D: Dataset + 'static> From<D> for Data {
-    /// To learn from alone.
+    /// Training data alone.
     fn from(train: D) -> Data {
         Data { train: Arc::new(Samples::new(train)), test: None }
     }
 }
 
 impl<D: Dataset + 'static, T: Dataset + 'static> From<(D, T)> for Data {
-    /// To learn from, and to be tested with.
+    /// Training data and test data.
     fn from((train, test): (D, T)) -> Data {
         Data { train: Arc::new(Samples::new(train)), test: Some(Arc::new(Samples::new(test))) }
     }

@@ -23,7 +23,7 @@ pub(super) struct Blueprint<'a> {
 pub(super) struct Built {
     prefix: String,
     pub(super) made: Made,
-    /// What training minimises, f32[].
+    /// What training minimises, `f32[]`.
     pub(super) loss: Output,
     loss_name: String,
     /// What evaluation measures; of a classifier its logits and labels are counted.
@@ -91,9 +91,9 @@ pub(super) fn declared(graph: &Graph, at: Output) -> Option<Variable> {
 }
 
 struct Losses {
-    /// f32[]; in training with all that is added to it.
+    /// `f32[]`; in training with all that is added to it.
     loss: Output,
-    /// f32[batch], where the model says it by sample.
+    /// `f32[batch]`, where the model says it by sample.
     each: Option<Output>,
     /// Logits and labels of a classifier.
     classes: Option<[Output; 2]>,
@@ -194,7 +194,7 @@ fn named(scope: &mut Scope<'_>, name: &str, x: Output) -> Result<Output> {
     scope.op(name, Op::Reshape { to }, &[x])
 }
 
-/// True if `value` is f[batch], false if it is f[].
+/// True if `value` is `f[batch]`, false if it is `f[]`.
 fn is_by_sample(scope: &Scope<'_>, what: &'static str, name: &str, value: Output) -> Result<bool> {
     let fact = scope.fact(value)?;
     match fact.dims[..] {

@@ -1,35 +1,35 @@
-//! What is measured over the test's batches, and how the batches' numbers become one.
+//! Metrics: what evaluation measures, and how the results of batches are combined.
 
 use crate::data::Filled;
 
-/// The metrics that every classifier has.
+/// The metrics that need not be named.
 pub(super) const LOSS: &str = "loss";
 pub(super) const ACCURACY: &str = "accuracy";
 
-/// Something that evaluation measures.
+/// A metric that evaluation measures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// As the model calls it; `loss`, and of a classifier `accuracy`, are there by themselves.
+    /// The model's name for it. Every program has `loss`, and a classifier's has `accuracy`.
     pub name: String,
-    /// The node whose output 0 is a batch's.
+    /// The node whose output 0 is the result for a batch.
     pub node: String,
     pub tally: Tally,
 }
 
-/// How the numbers of batches become one.
+/// How the results of batches are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tally {
-    /// i64[]: how many labels are right; their share of all that count.
+    /// `i64[]`, the number of right labels. The metric is their share of all labels.
     Right,
-    /// f32[]: a mean over the labels that count; each batch weighs as many.
+    /// `f32[]`, a mean over labels. The metric is the mean over all labels.
     Labels,
-    /// f32[batch]: a number a sample; their mean.
+    /// `f32[batch]`, one number a sample. The metric is their mean.
     Samples,
-    /// f32[]: a mean over all rows; of batches that samples fill, the mean.
+    /// `f32[]`, a mean over all rows, padding included. The metric is the mean over full batches.
     FullBatches,
 }
 
-/// A metric over the batches so far.
+/// A metric over several batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mean {
     sum: f64,
@@ -37,14 +37,14 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// The metric; none before there was anything to measure.
+    /// The metric. None if no batch has counted.
     pub fn value(&self) -> Option<f64> {
         (self.of > 0.0).then(|| self.sum / self.of)
     }
 }
 
 impl Metric {
-    /// Adds a batch of `batch` rows: what its node gave, and what the batch held.
+    /// Adds the result for a batch of `batch` rows: `given` are the bytes of the metric's node.
     pub fn add(&self, mean: &mut Mean, given: &[u8], filled: Filled, batch: usize) {
         let numbers = || given.as_chunks().0.iter().map(|bytes| f32::from_ne_bytes(*bytes));
         let first = || numbers().next().map_or(f64::NAN, f64::from);

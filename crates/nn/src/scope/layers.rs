@@ -52,7 +52,7 @@ const MATRIX: &str = "a matrix [batch, features] of known width is needed: flatt
 const IMAGES: &str = "images [batch, height, width, channels] of known size are needed";
 
 impl Scope<'_> {
-    /// A fully connected layer, x: f[b, inputs] → x·Wᵀ + bias: f[b, outputs]. Parameters `<name>/weight`, [outputs, inputs],
+    /// A fully connected layer, x: `f[b, inputs]` → x·Wᵀ + bias: `f[b, outputs]`. Parameters `<name>/weight`, `[outputs, inputs]`,
     /// first uniform as Glorot and Bengio 2010, and `<name>/bias`, first zeros. Before a ReLU use [`Scope::linear_relu`].
     ///
     /// # Errors
@@ -62,7 +62,7 @@ impl Scope<'_> {
         self.dense(name, x, outputs, Init::GlorotUniform { fan_in: inputs, fan_out: outputs })
     }
 
-    /// A fully connected layer and a ReLU, x: f[b, inputs] → max(x·Wᵀ + bias, 0): f[b, outputs]. As [`Scope::linear`], with
+    /// A fully connected layer and a ReLU, x: `f[b, inputs]` → max(x·Wᵀ + bias, 0): `f[b, outputs]`. As [`Scope::linear`], with
     /// first weights for what comes before a ReLU (He et al. 2015).
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Scope<'_> {
         self.op(name, Op::BiasAdd, &[y, bias])
     }
 
-    /// A bias on the last dimension, x: f[…, n] → x + bias: f[…, n]. Parameter `<name>/bias`, [n], first zeros.
+    /// A bias on the last dimension, x: `f[…, n]` → x + bias: `f[…, n]`. Parameter `<name>/bias`, `[n]`, first zeros.
     ///
     /// # Errors
     /// When the last dimension of `x` is not known.
@@ -110,7 +110,7 @@ impl Scope<'_> {
         self.op(name, Op::BiasAdd, &[x, bias])
     }
 
-    /// Each sample as one row, x: f[b, d₁, …, dₙ] → f[b, d₁·…·dₙ]. No byte is moved.
+    /// Each sample as one row, x: `f[b, d₁, …, dₙ]` → `f[b, d₁·…·dₙ]`. No byte is moved.
     ///
     /// # Errors
     /// When a dimension but the first is not known.
@@ -149,8 +149,8 @@ impl Scope<'_> {
         Ok([side(1)?, side(2)?])
     }
 
-    /// A convolution without bias, x: f[b, h, w, c] → f[b, oh, ow, outputs], with a kernel of [rows, columns] at every
-    /// `stride`-th place. Parameter `<name>/weight`, [outputs, c, rows, columns], first uniform as He et al. 2015.
+    /// A convolution without bias, x: `f[b, h, w, c]` → `f[b, oh, ow, outputs]`, with a kernel of `[rows, columns]` at every
+    /// `stride`-th place. Parameter `<name>/weight`, `[outputs, c, rows, columns]`, first uniform as He et al. 2015.
     ///
     /// # Errors
     /// When `x` is no batch of images, or the kernel does not fit them.
@@ -173,7 +173,7 @@ impl Scope<'_> {
         self.op(&format!("{name}/conv"), Op::Conv2d { window, groups: 1 }, &[x, weight])
     }
 
-    /// A convolution with a square kernel, a bias and a ReLU, x: f[b, h, w, c] → f[b, oh, ow, outputs]. Parameters
+    /// A convolution with a square kernel, a bias and a ReLU, x: `f[b, h, w, c]` → `f[b, oh, ow, outputs]`. Parameters
     /// `<name>/weight` and `<name>/bias`.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl Scope<'_> {
         self.relu(name, y)
     }
 
-    /// The largest of each square window, x: f[b, h, w, c] → f[b, oh, ow, c]. Padding is never the largest.
+    /// The largest of each square window, x: `f[b, h, w, c]` → `f[b, oh, ow, c]`. Padding is never the largest.
     ///
     /// # Errors
     /// When `x` is no batch of images, or the window does not fit them.
@@ -209,7 +209,7 @@ impl Scope<'_> {
         self.op(name, Op::MaxPool { window }, &[x])
     }
 
-    /// The mean of each square window, x: f[b, h, w, c] → f[b, oh, ow, c]. Padding is not counted.
+    /// The mean of each square window, x: `f[b, h, w, c]` → `f[b, oh, ow, c]`. Padding is not counted.
     ///
     /// # Errors
     /// As [`Scope::max_pool`].
@@ -226,7 +226,7 @@ impl Scope<'_> {
         self.op(name, Op::AvgPool { window }, &[x])
     }
 
-    /// The mean of each channel over the whole image, x: f[b, h, w, c] → f[b, c].
+    /// The mean of each channel over the whole image, x: `f[b, h, w, c]` → `f[b, c]`.
     ///
     /// # Errors
     /// When `x` is no batch of images.
@@ -237,8 +237,8 @@ impl Scope<'_> {
         self.flatten(name, pooled)
     }
 
-    /// Batch normalisation over all dimensions but the last (Ioffe and Szegedy 2015), x: f[…, c] → f[…, c]. Parameters
-    /// `<name>/shift` and, if it is scaled, `<name>/scale`, [c] each; moving averages `<name>/mean` and `<name>/variance`,
+    /// Batch normalisation over all dimensions but the last (Ioffe and Szegedy 2015), x: `f[…, c]` → `f[…, c]`. Parameters
+    /// `<name>/shift` and, if it is scaled, `<name>/scale`, `[c]` each; moving averages `<name>/mean` and `<name>/variance`,
     /// by which evaluation normalises. They go a tenth of the way to a batch's values in each step.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Normalises each element by those of the channels around it (Krizhevsky et al. 2012), x: f[…, c] → f[…, c].
+    /// Normalises each element by those of the channels around it (Krizhevsky et al. 2012), x: `f[…, c]` → `f[…, c]`.
     ///
     /// # Errors
     /// When `x` is not of floating point, or `norm.size` is even.
@@ -309,7 +309,7 @@ impl Scope<'_> {
         self.op(&node, Op::Dropout { rate, key }, &[x, step])
     }
 
-    /// The vectors of words, tokens: i32[k] → f[k, size]: rows of parameter `<name>/weight`, [words, size], first uniform in
+    /// The vectors of words, tokens: `i32[k]` → `f[k, size]`: rows of parameter `<name>/weight`, `[words, size]`, first uniform in
     /// ±0.1. Its gradient is of the rows alone that are named. Tokens must be in 0..words.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What models minimise. A loss is a number a batch, f[], or better one a sample, f[b]: then rows that only fill a batch up
+//! What models minimise. A loss is a number a batch, `f[]`, or better one a sample, `f[b]`: then rows that only fill a batch up
 //! count for nothing when it is evaluated.
 
 use tensorwire_graph::{Op, Output};
@@ -8,7 +8,7 @@ use super::Scope;
 use crate::error::{Error, Result};
 
 impl Scope<'_> {
-    /// −log softmax(logits)[label], the mean over rows; logits: f[b, c], labels: i32[b] → f[]. Rows of label
+    /// −log `softmax(logits)[label]`, the mean over rows; logits: `f[b, c]`, labels: `i32[b]` → `f[]`. Rows of label
     /// [`PADDING_LABEL`](crate::PADDING_LABEL) count for nothing; any other label outside 0..c ends the job.
     ///
     /// A classifier returns [`Outputs::classification`](crate::Outputs::classification) instead, which has this loss and an
@@ -25,7 +25,7 @@ impl Scope<'_> {
         self.op(name, Op::SoftmaxCrossEntropy, &[logits, labels])
     }
 
-    /// Logits of two classes from one number a sample, x: f[b] or f[b, 1] → (0, x): f[b, 2], whose softmax says "1" with
+    /// Logits of two classes from one number a sample, x: `f[b]` or `f[b, 1]` → (0, x): `f[b, 2]`, whose softmax says "1" with
     /// probability σ(x). With [`Outputs::classification`](crate::Outputs::classification) and labels 0 and 1 that is the
     /// binary cross-entropy of σ(x), computed without overflow.
     ///
@@ -39,7 +39,7 @@ impl Scope<'_> {
         self.concat(name, 1, &[zeros, column])
     }
 
-    /// −log σ(x) where the label is 1, −log (1 − σ(x)) where it is 0, the mean over all; x: f[b, …], labels: i32[b, …] → f[].
+    /// −log σ(x) where the label is 1, −log (1 − σ(x)) where it is 0, the mean over all; x: `f[b, …]`, labels: `i32[b, …]` → `f[]`.
     /// Labels of [`PADDING_LABEL`](crate::PADDING_LABEL) count for nothing.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Scope<'_> {
         self.softmax_cross_entropy(name, logits, labels)
     }
 
-    /// (x − target)², the mean over each sample's elements; both f[b, …] → f[b].
+    /// (x − target)², the mean over each sample's elements; both `f[b, …]` → `f[b]`.
     ///
     /// # Errors
     /// When they are of two shapes.
@@ -75,7 +75,7 @@ impl Scope<'_> {
         self.reduce_mean(name, squares, 1)
     }
 
-    /// (x − target)², the mean over all elements; both f[b, …] → f[]. As a loss, [`Scope::squared_error`] is better.
+    /// (x − target)², the mean over all elements; both `f[b, …]` → `f[]`. As a loss, [`Scope::squared_error`] is better.
     ///
     /// # Errors
     /// When they are of two shapes.

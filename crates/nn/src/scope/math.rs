@@ -33,7 +33,7 @@ impl Scope<'_> {
         self.op(&format!("{name}/tanh"), Op::Tanh, &[x])
     }
 
-    /// Softmax along the last dimension, x: f[…, n] → f[…, n]. A classifier's loss takes logits instead.
+    /// Softmax along the last dimension, x: `f[…, n]` → `f[…, n]`. A classifier's loss takes logits instead.
     ///
     /// # Errors
     /// When `x` is not of floating point.
@@ -81,7 +81,7 @@ impl Scope<'_> {
         self.op(name, Op::Scale { by }, &[x])
     }
 
-    /// The product of two matrices, a: f[m, k], b: f[k, n] → f[m, n].
+    /// The product of two matrices, a: `f[m, k]`, b: `f[k, n]` → `f[m, n]`.
     ///
     /// # Errors
     /// When they do not fit each other.
@@ -89,7 +89,7 @@ impl Scope<'_> {
         self.op(name, Op::MatMul { transpose_a: false, transpose_b: false }, &[a, b])
     }
 
-    /// All inner products of two matrices' rows, a: f[m, k], b: f[n, k] → a·bᵀ: f[m, n].
+    /// All inner products of two matrices' rows, a: `f[m, k]`, b: `f[n, k]` → a·bᵀ: `f[m, n]`.
     ///
     /// # Errors
     /// When they do not fit each other.
@@ -97,7 +97,7 @@ impl Scope<'_> {
         self.op(name, Op::MatMul { transpose_a: false, transpose_b: true }, &[a, b])
     }
 
-    /// The rows that are named, table: f[v, d], rows: i32[k] → f[k, d].
+    /// The rows that are named, table: `f[v, d]`, rows: `i32[k]` → `f[k, d]`.
     ///
     /// # Errors
     /// When the table is no matrix, or `rows` no vector of i32.
@@ -177,7 +177,7 @@ impl Scope<'_> {
         self.op(name, Op::Reduce { by: Reduction::Max, axis }, &[x])
     }
 
-    /// The mean of all elements, f[].
+    /// The mean of all elements, `f[]`.
     ///
     /// # Errors
     /// When a dimension is not known.

@@ -9,27 +9,27 @@ use crate::error::{Error, Result};
 /// What a recurrent layer makes of packed sequences.
 #[derive(Clone, Debug)]
 pub struct Recurrent {
-    /// h after each step: f[total, hidden].
+    /// h after each step: `f[total, hidden]`.
     pub sequence: Output,
-    /// Each state behind its sequence's last step, h first: f[b, hidden].
+    /// Each state behind its sequence's last step, h first: `f[b, hidden]`.
     pub last: Vec<Output>,
 }
 
 /// What a recurrent layer makes of sequences of one length.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence {
-    /// h after each step: f[b, steps, hidden].
+    /// h after each step: `f[b, steps, hidden]`.
     pub all: Output,
-    /// h after the last step: f[b, hidden].
+    /// h after the last step: `f[b, hidden]`.
     pub last: Output,
 }
 
 const SEQUENCES: &str = "sequences [batch, steps, features] of known size are needed";
 
 impl Scope<'_> {
-    /// A recurrent layer over packed sequences (see [`Op::Recurrent`] and [`packed`](crate::packed)). x: f[total, inputs];
-    /// `states` before the first step: f[b, hidden], as many as the cell has; active: i32[longest]. Per gate g an input
-    /// matrix `<name>/<g>/input`, [hidden, inputs], a recurrent matrix `<name>/<g>/recurrent`, [hidden, hidden], and a bias
+    /// A recurrent layer over packed sequences (see [`Op::Recurrent`] and [`packed`](crate::packed)). x: `f[total, inputs]`;
+    /// `states` before the first step: `f[b, hidden]`, as many as the cell has; active: `i32[longest]`. Per gate g an input
+    /// matrix `<name>/<g>/input`, `[hidden, inputs]`, a recurrent matrix `<name>/<g>/recurrent`, `[hidden, hidden]`, and a bias
     /// `<name>/<g>/bias`. First values as PyTorch's; an LSTM's forget gate has a bias of 1.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Scope<'_> {
         Ok(Recurrent { sequence: y, last: (0..cell.states()).map(state).collect() })
     }
 
-    /// An LSTM over sequences of one length, x: f[b, steps, features]; parameters as [`Scope::recurrent`]'s.
+    /// An LSTM over sequences of one length, x: `f[b, steps, features]`; parameters as [`Scope::recurrent`]'s.
     ///
     /// # Errors
     /// When `x` is no batch of such sequences.
@@ -122,7 +122,7 @@ impl Scope<'_> {
         Ok(Sequence { all, last: last[0] })
     }
 
-    /// What [`Scope::recurrent`] takes as `active` where all of `batch` sequences have `steps` steps: i32[steps].
+    /// What [`Scope::recurrent`] takes as `active` where all of `batch` sequences have `steps` steps: `i32[steps]`.
     ///
     /// # Errors
     /// When the name is taken.

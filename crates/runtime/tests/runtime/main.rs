@@ -2,6 +2,7 @@
 //! the whole process's time is a program of its own, `idle`.)
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod custom;
 mod distributed;
 mod dynamic;
 mod group;

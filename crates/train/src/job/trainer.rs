@@ -293,7 +293,24 @@ impl Trainer<'_> {
                 weights::save(path, pairs())?;
             }
         }
+        if !self.concludes {
+            self.help_to_evaluate()?;
+        }
         self.report_copies(report);
+        Ok(())
+    }
+
+    /// Computes what of the evaluation is placed here, where layers of the model are on tasks of their own.
+    fn help_to_evaluate(&mut self) -> Result<(), TrainError> {
+        let task = self.session.part().task;
+        let here = self.plan.parts.iter().position(|part| part.task == task);
+        let nodes = here.map(|here| &self.plan.runs[Program::EVALUATE.0].nodes[here]);
+        if nodes.is_none_or(Vec::is_empty) || self.config.topology().is_asynchronous() {
+            return Ok(());
+        }
+        for _ in 0..self.shape.test_batches {
+            self.session.run(Program::EVALUATE)?;
+        }
         Ok(())
     }
 

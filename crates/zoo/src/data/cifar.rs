@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A file's [pixels, labels], or what is wrong with it. It should hold `count` records.
+    /// A file's `[pixels, labels]`, or what is wrong with it. It should hold `count` records.
     fn read(bytes: &[u8], count: usize) -> Result<(Vec<u8>, Vec<i32>), DataError> {
         let (mut pixels, mut labels) = (Vec::new(), Vec::new());
         records("f.bin", bytes, count, &mut pixels, &mut labels)?;

@@ -1,11 +1,9 @@
-//! What can be wrong with data. Each error is one line that names the file and the place in it, and
-//! says how to mend it.
+//! Errors of data. Each is one line that names the file and the place in it, and says how to fix it.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no data set, or no batches of it. `file` is the path that was read; offsets and
-/// lengths are in bytes.
+/// Why data cannot be loaded or generated. `file` is the path that was read; offsets and lengths are in bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     #[error("unknown data '{given}'; known are: {known}")]

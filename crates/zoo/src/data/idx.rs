@@ -17,7 +17,7 @@ const GZIP_MAGIC: u32 = 0x1f8b;
 pub(super) const LABELS_HEADER: usize = 8;
 const IMAGES_HEADER: usize = 16;
 
-/// Images of one file: `samples` of `size` = [rows, columns] pixels.
+/// Images of one file: `samples` of `size` = `[rows, columns]` pixels.
 #[derive(Debug, PartialEq)]
 pub(super) struct Images<'a> {
     pub(super) samples: usize,

@@ -1,5 +1,5 @@
-//! Labelled data: pixels or features with one class a sample, a part to learn from and a part to be
-//! tested with. Knows neither where it came from nor in which order it is read.
+//! Labelled data: pixels or features with one class a sample, split into training and test data. Knows neither where they
+//! came from nor in which order they are read.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::synthetic::Recipe;
 /// Images with their classes, split into train and test.
 #[derive(Clone, Debug)]
 pub struct Images {
-    /// What people call it, such as `digits`.
+    /// The name that messages use, such as `digits`.
     pub name: String,
     pub train: Arc<Split>,
     pub test: Arc<Split>,
@@ -33,7 +33,7 @@ pub struct Images {
 /// Sequences of `steps` vectors of `features` values, all of one length, with one class each.
 #[derive(Clone, Debug)]
 pub struct Sequences {
-    /// What people call it, such as `synthetic`.
+    /// The name that messages use, such as `synthetic`.
     pub name: String,
     pub train: Arc<Split>,
     pub test: Arc<Split>,
@@ -58,7 +58,7 @@ pub struct Split {
 enum Pixels {
     /// In memory, sample by sample.
     Stored(Vec<u8>),
-    /// Nowhere: each sample is made when it is asked for.
+    /// Nowhere: each sample is generated when it is asked for.
     Made(Recipe),
 }
 
@@ -70,7 +70,7 @@ pub(super) struct IdxFile<'a> {
 }
 
 impl Images {
-    /// Images of `dims` = [height, width, channels].
+    /// Images of `dims` = `[height, width, channels]`.
     ///
     /// # Panics
     /// If a split's samples are not of `dims`.
@@ -87,14 +87,14 @@ impl Images {
         Images { name: name.to_owned(), train, test, dims, features, classes }
     }
 
-    /// What a model must know of them.
+    /// The kind of the samples.
     pub fn kind(&self) -> SampleKind {
         SampleKind::Images { dims: self.dims, classes: self.classes }
     }
 }
 
 impl Sequences {
-    /// What a model must know of them.
+    /// The kind of the samples.
     pub fn kind(&self) -> SampleKind {
         let Sequences { steps, features, classes, .. } = *self;
         SampleKind::Sequences { steps, features, classes }
@@ -125,7 +125,7 @@ impl From<Sequences> for Data {
     }
 }
 
-/// A split of images: "input" f32[batch, h, w, c] in 0..=1 and "labels" i32[batch].
+/// A split of images: "input" `f32[batch, h, w, c]` in 0..=1 and "labels" `i32[batch]`.
 struct ImageSamples {
     name: String,
     description: Description,
@@ -152,8 +152,8 @@ impl Dataset for ImageSamples {
     }
 }
 
-/// A split of sequences: "input" f32[steps·batch, features] in 0..=1, first the first step of each sample, then the second
-/// of each, …; and "labels" i32[batch].
+/// A split of sequences: "input" `f32[steps·batch, features]` in 0..=1, first the first step of each sample, then the second
+/// of each, …; and "labels" `i32[batch]`.
 struct SequenceSamples {
     name: String,
     description: Description,
@@ -189,8 +189,10 @@ impl BatchSource for SequenceSamples {
         ])?;
         let x = elements::<f32>("input", DType::F32, input)?;
         let labels = elements::<i32>("labels", DType::I32, labels)?;
-        x.fill(0.0);
-        labels.fill(PADDING_LABEL);
+        if entries.len() < batch {
+            x.fill(0.0);
+            labels.fill(PADDING_LABEL);
+        }
         for (row, &sample) in entries.iter().enumerate() {
             let pixels = self.split.pixels(sample);
             for (step, values) in pixels.chunks_exact(self.features).enumerate() {
@@ -219,7 +221,7 @@ impl Split {
     }
 
     /// A split from a file of images and the file of their labels, each in `0..classes`; with it
-    /// [rows, columns] of an image.
+    /// `[rows, columns]` of an image.
     pub(super) fn from_idx(
         images: &IdxFile<'_>,
         labels: &IdxFile<'_>,

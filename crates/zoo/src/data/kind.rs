@@ -1,27 +1,27 @@
-//! The kinds of samples that the models learn from, as descriptions of data: what a model asks for, and what data turn out
-//! to be.
+//! The kinds of samples that the shipped models learn from, and their descriptions.
 
 use std::fmt;
 
 use tensorwire_nn::{DType, Description, Extent, Feature, Values};
 
-/// What a model learns from; also what it asks for where data are made or words are chosen.
+/// A kind of samples with its sizes: what a data set has, or what a model asks for where data are generated or a vocabulary
+/// is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleKind {
-    /// Images of `dims` = [height, width, channels], one label each.
+    /// Images of `dims` = `[height, width, channels]`, one label each.
     Images { dims: [usize; 3], classes: usize },
     /// Sequences of `steps` vectors of `features` values, one label each.
     Sequences { steps: usize, features: usize, classes: usize },
-    /// Sentences and their translations. Words are those of both vocabularies, with the two that are none
-    /// ([`super::MARKER`], [`super::UNKNOWN`]). Asked for, they are bounds: a corpus may have fewer.
+    /// Sentences and their translations, with the sizes of both vocabularies, including [`super::MARKER`] and
+    /// [`super::UNKNOWN`]. As a request the sizes are bounds: a corpus may have fewer words.
     Pairs { source_words: usize, target_words: usize },
-    /// Pairs of sentences of one class. Words are those of the vocabulary, and classes those that are trained. Asked
-    /// for, `words` is a bound.
+    /// Pairs of sentences of one class, with the size of the vocabulary and the number of training classes. As a request
+    /// `words` is a bound.
     Sentences { words: usize, classes: usize },
 }
 
 impl SampleKind {
-    /// The kind of the data that are described so, if it is one of these.
+    /// The kind of data with this description. None if it is not one of these.
     pub fn of(data: &Description) -> Option<SampleKind> {
         let dims = |name: &str| data.get(name).map(|feature| feature.dims.as_slice());
         let bound = |name: &str| data.get(name)?.values.bound();
@@ -55,16 +55,16 @@ impl SampleKind {
 
     /// The tensors of a batch:
     ///
-    /// - images: "input" f32[batch, h, w, c] in 0..=1, "labels" i32[batch];
-    /// - sequences: "input" f32[steps·batch, features] in 0..=1, first the first step of each, then the
-    ///   second of each, …; "labels" i32[batch];
-    /// - pairs, packed as [`Op::Recurrent`](tensorwire_nn::Op::Recurrent) takes them, longest first: "source" i32[total] and
-    ///   "source_active" i32[longest source]; "order" i32[batch], the source row that each target row
-    ///   means; "target" i32[total], [`super::MARKER`] and the words, "target_active" i32[longest target + 1],
-    ///   "labels" i32[total], the words and [`super::MARKER`];
-    /// - sentences, packed in the same way: "anchor" i32[total], "anchor_active" i32[longest],
-    ///   "anchor_rows" i32[batch], the row of each pair's sentence; "positive", "positive_active" and
-    ///   "positive_rows"; "labels" i32[batch], 0, 1, …. All pairs are of distinct classes.
+    /// - images: "input" `f32[batch, h, w, c]` in 0..=1, "labels" `i32[batch]`;
+    /// - sequences: "input" `f32[steps·batch, features]` in 0..=1, first the first step of each, then the
+    ///   second of each, …; "labels" `i32[batch]`;
+    /// - pairs, packed as [`Op::Recurrent`](tensorwire_nn::Op::Recurrent) takes them, longest first: "source" `i32[total]` and
+    ///   "source_active" `i32[longest source]`; "order" `i32[batch]`, the source row that each target row
+    ///   means; "target" `i32[total]`, [`super::MARKER`] and the words, "target_active" `i32[longest target + 1]`,
+    ///   "labels" `i32[total]`, the words and [`super::MARKER`];
+    /// - sentences, packed in the same way: "anchor" `i32[total]`, "anchor_active" `i32[longest]`,
+    ///   "anchor_rows" `i32[batch]`, the row of each pair's sentence; "positive", "positive_active" and
+    ///   "positive_rows"; "labels" `i32[batch]`, 0, 1, …. All pairs are of distinct classes.
     pub fn describe(&self) -> Description {
         match *self {
             SampleKind::Images { dims, classes } => {
@@ -97,7 +97,7 @@ impl SampleKind {
         }
     }
 
-    /// What such data hold.
+    /// What such data hold, such as "images".
     pub fn name(&self) -> &'static str {
         match self {
             SampleKind::Images { .. } => "images",
@@ -108,12 +108,12 @@ impl SampleKind {
     }
 }
 
-/// i32[dim].
+/// `i32[dim]`.
 fn vector(name: &str, dim: Extent, values: Values) -> Feature {
     Feature { name: name.to_string(), dtype: DType::I32, dims: vec![dim], values }
 }
 
-/// One sample, for people.
+/// Shows one sample, such as "28×28×1 → 10".
 impl fmt::Display for SampleKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,5 +1,6 @@
-//! What the shipped models learn from: where it comes from ([`Source`]), and of what kind it is ([`SampleKind`]). Each data
-//! set is a [`Dataset`](tensorwire_nn::Dataset) or a [`BatchSource`](tensorwire_nn::BatchSource), as anybody's.
+//! Shipped data: a [`Source`] opens a data set by its name on the command line, and a [`SampleKind`] says what its samples
+//! are. Each data set implements [`Dataset`](tensorwire_nn::Dataset) or [`BatchSource`](tensorwire_nn::BatchSource), as a
+//! user's does.
 
 mod cifar;
 mod error;

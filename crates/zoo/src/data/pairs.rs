@@ -15,7 +15,7 @@ use super::vectors::{vectors, write};
 /// Sentences and their translations.
 #[derive(Clone, Debug)]
 pub struct Pairs {
-    /// What people call it, such as `grammar`.
+    /// The name that messages use, such as `grammar`.
     pub name: String,
     /// The words of the language that is translated.
     pub source: Vocabulary,
@@ -23,12 +23,12 @@ pub struct Pairs {
     pub target: Vocabulary,
     pub train: Arc<PairSplit>,
     pub test: Arc<PairSplit>,
-    /// Pairs that were left out, a sentence of theirs having no words or too many.
+    /// How many pairs were left out because a sentence had no words or too many.
     pub left_out: usize,
 }
 
 impl Pairs {
-    /// What a model must know of them.
+    /// The kind of the samples.
     pub fn kind(&self) -> SampleKind {
         let [source_words, target_words] = [self.source.words(), self.target.words()];
         SampleKind::Pairs { source_words, target_words }
@@ -51,7 +51,7 @@ impl From<Pairs> for Data {
     }
 }
 
-/// A split of pairs, in batches of like length.
+/// A split of pairs, in batches of similar length.
 struct PairSamples {
     name: String,
     description: Description,
@@ -121,19 +121,19 @@ impl PairSplit {
         &self.targets
     }
 
-    /// What one pair costs: the steps of its source, and of its target with its end.
+    /// The cost of a pair: the steps of its source, and of its target with the end marker.
     fn lengths(&self, sample: usize) -> [usize; 2] {
         [self.sources.sentence(sample).len(), self.targets.sentence(sample).len() + 1]
     }
 
-    /// Writes `samples`, filled up to `batch` pairs of one token each that do not count.
+    /// Writes `samples`, padded to `batch` pairs of one token each that do not count.
     ///
-    /// - "source" i32[total]: the sources, longest first, step by step;
-    /// - "source_active" i32[longest source]: how many are not over at each step;
-    /// - "order" i32[batch]: the row of the source order that each row of the target order means;
-    /// - "target" i32[total]: [`MARKER`] and the target's words, longest first, step by step;
-    /// - "target_active" i32[longest target + 1];
-    /// - "labels" i32[total]: the words and [`MARKER`], where "target" has what stands before them.
+    /// - "source" `i32[total]`: the sources, longest first, step by step;
+    /// - "source_active" `i32[longest source]`: how many are not over at each step;
+    /// - "order" `i32[batch]`: the row of the source order that each row of the target order means;
+    /// - "target" `i32[total]`: [`MARKER`] and the target's words, longest first, step by step;
+    /// - "target_active" `i32[longest target + 1]`;
+    /// - "labels" `i32[total]`: the words and [`MARKER`], where "target" has what stands before them.
     fn fill(
         &self,
         samples: &[usize],

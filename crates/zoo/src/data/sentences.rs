@@ -12,10 +12,10 @@ use super::kind::SampleKind;
 use super::tokens::{MARKER, Tokens, Vocabulary};
 use super::vectors::{vectors, write};
 
-/// Sentences in classes. No class of the test is one of the training's.
+/// Sentences in classes. Training and test data have no class in common.
 #[derive(Clone, Debug)]
 pub struct Sentences {
-    /// What people call it, such as `synthetic`.
+    /// The name that messages use, such as `synthetic`.
     pub name: String,
     pub vocabulary: Vocabulary,
     pub train: Arc<SentenceSplit>,
@@ -38,7 +38,7 @@ struct SentencePair {
 }
 
 impl Sentences {
-    /// What a model must know of them.
+    /// The kind of the samples.
     pub fn kind(&self) -> SampleKind {
         let (words, classes) = (self.vocabulary.words(), self.train.classes());
         SampleKind::Sentences { words, classes }
@@ -172,7 +172,7 @@ impl SentenceSplit {
         &self.of_class
     }
 
-    /// Pairs that every class can give, no sentence being in two.
+    /// How many pairs every class can give with no sentence in two of them.
     pub(super) fn rounds(&self) -> usize {
         self.of_class.iter().map(|sentences| sentences.len() / 2).min().unwrap_or(0)
     }
@@ -183,18 +183,18 @@ impl SentenceSplit {
         pair.anchor * self.samples() + pair.positive
     }
 
-    /// What [`SentenceSplit::entry`] made a number of.
+    /// The inverse of [`SentenceSplit::entry`].
     fn pair(&self, entry: usize) -> SentencePair {
         SentencePair { anchor: entry / self.samples(), positive: entry % self.samples() }
     }
 
-    /// Writes `pairs`, filled up to `batch` pairs of one token each that do not count.
+    /// Writes `pairs`, padded to `batch` pairs of one token each that do not count.
     ///
-    /// - "anchor" i32[total]: one sentence of each pair, longest first, step by step;
-    /// - "anchor_active" i32[longest]: how many are not over at each step;
-    /// - "anchor_rows" i32[batch]: in which row of that order each pair's sentence is;
+    /// - "anchor" `i32[total]`: one sentence of each pair, longest first, step by step;
+    /// - "anchor_active" `i32[longest]`: how many are not over at each step;
+    /// - "anchor_rows" `i32[batch]`: in which row of that order each pair's sentence is;
     /// - "positive", "positive_active", "positive_rows": so for the other sentence of each pair;
-    /// - "labels" i32[batch]: 0, 1, …: the positive that belongs to each anchor.
+    /// - "labels" `i32[batch]`: 0, 1, …: the positive that belongs to each anchor.
     fn fill(
         &self,
         pairs: &[SentencePair],

@@ -1,5 +1,5 @@
-//! Where data come from, as a user names it: a table, with a row for each source. Reads only what it
-//! is told to read.
+//! The sources of data by their names on the command line: a table with a row for each. Reads only the files that it is told
+//! to read.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use super::kind::SampleKind;
 use super::pairs::Pairs;
 use super::sentences::Sentences;
 
-/// Most samples that are made: `synthetic:N` and the like. Sentences and labels are kept in memory.
+/// The most samples that are generated, as by `synthetic:N`. Sentences and labels are kept in memory.
 const MADE_SAMPLES_MAX: usize = 1_000_000;
 
-/// All sources: one is a row here, and the file that reads or makes its data.
+/// All sources. A source is a row here and a file that reads or generates its data.
 #[rustfmt::skip]
 const SOURCES: [Row; 7] = [
     Row { name: "digits", has: images, opens: Opens::Itself(|| Ok(Images::digits()?.into())) },
@@ -31,7 +31,7 @@ const SOURCES: [Row; 7] = [
 /// A source of data.
 #[derive(Debug)]
 struct Row {
-    /// As users write it, before a ':'.
+    /// What users write before the ':'.
     name: &'static str,
     /// True if it has data of this kind.
     has: fn(SampleKind) -> bool,
@@ -40,16 +40,16 @@ struct Row {
 
 type Opened = Result<Data, DataError>;
 
-/// How a source is opened, which says what stands behind its ':'. It is asked only for a kind that it has.
+/// How a source is opened, which decides what users write after the ':'. A source is only asked for kinds that it has.
 #[derive(Clone, Copy, Debug)]
 enum Opens {
     /// Nothing.
     Itself(fn() -> Opened),
-    /// A number of samples, this where there is none: made by number, kind and seed.
+    /// A number of samples, and its default. Opened with the number, the kind and the seed.
     Made(usize, fn(usize, SampleKind, u64) -> Opened),
-    /// A folder, and what it is.
+    /// A folder. The text says which.
     Folder(&'static str, fn(&Path) -> Opened),
-    /// Two files with a comma between: read by their paths and the kind.
+    /// Two files with a comma between. Opened with their paths and the kind.
     TwoFiles(fn([&Path; 2], SampleKind) -> Opened),
 }
 
@@ -84,7 +84,7 @@ fn text(files: [&Path; 2], kind: SampleKind) -> Opened {
     Ok(Pairs::text(files, [source_words, target_words])?.into())
 }
 
-/// A data set's origin, as the user names it:
+/// A source of data, as a user names it:
 ///
 /// - `digits`: 8×8 images that are part of the program;
 /// - `mnist:DIR`: MNIST's four idx files in a folder, unpacked;
@@ -120,11 +120,11 @@ enum Argument {
 }
 
 impl Source {
-    /// Loads the data set, or makes it. `wanted` is what the model learns from: the kind of data, and what
-    /// made data look like. What files hold they say themselves, in their description.
+    /// Loads or generates the data. `wanted` is the kind that the model learns from, and the sizes of generated data. Data from
+    /// files have sizes of their own, which their description gives.
     ///
     /// # Errors
-    /// There is no such kind of data here, or something is wrong with a file.
+    /// When the source has no data of this kind, or a file cannot be read.
     pub fn open(&self, wanted: SampleKind, seed: u64) -> Result<Data, DataError> {
         let Source { row, argument } = self;
         if !(row.has)(wanted) {
@@ -143,7 +143,7 @@ impl Source {
         }
     }
 
-    /// The same source with every file and folder as `path` gives it, such as from the root.
+    /// Replaces every path by what `path` returns for it, such as the absolute path.
     #[must_use]
     pub fn with_paths(mut self, path: impl Fn(&Path) -> PathBuf) -> Source {
         match &mut self.argument {
@@ -156,7 +156,7 @@ impl Source {
 }
 
 impl PartialEq for Source {
-    /// True if they are written alike.
+    /// True if both are written in the same way.
     fn eq(&self, other: &Source) -> bool {
         self.row.name == other.row.name && self.argument == other.argument
     }
@@ -165,7 +165,7 @@ impl PartialEq for Source {
 impl Eq for Source {}
 
 impl Row {
-    /// As users write it, such as "mnist:DIR".
+    /// The forms that users may write, such as "mnist:DIR".
     fn forms(&self) -> String {
         let name = self.name;
         match self.opens {
@@ -177,7 +177,7 @@ impl Row {
     }
 }
 
-/// The sources that `which` says, as users write them.
+/// The forms of the sources that `which` selects.
 fn known(which: impl Fn(&Row) -> bool) -> String {
     let forms: Vec<String> = SOURCES.iter().filter(|row| which(row)).map(Row::forms).collect();
     forms.join(", ")
@@ -228,7 +228,7 @@ impl FromStr for Source {
     }
 }
 
-/// As it is parsed.
+/// Writes it in the form that [`FromStr`] reads.
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.row.name;

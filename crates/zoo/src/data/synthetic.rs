@@ -49,7 +49,7 @@ impl Recipe {
 }
 
 impl Images {
-    /// `samples` train images of `dims` = [height, width, channels] and a quarter of that (at least one) to
+    /// `samples` train images of `dims` = `[height, width, channels]` and a quarter of that (at least one) to
     /// test with; the same on every machine for the same arguments. Sample `i` is of class `i mod classes`.
     ///
     /// # Errors

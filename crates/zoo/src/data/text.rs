@@ -32,7 +32,7 @@ struct File {
 }
 
 impl Pairs {
-    /// Reads [source, target], with vocabularies of at most `words` tokens each.
+    /// Reads `[source, target]`, with vocabularies of at most `words` tokens each.
     ///
     /// # Errors
     /// When a file cannot be read or is no text, or the two have no pairs.

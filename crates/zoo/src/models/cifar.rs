@@ -11,7 +11,7 @@ const SIZE_MIN: usize = 4;
 
 const NORM: LocalNorm = LocalNorm { size: 9, alpha: 0.001 / 9.0, beta: 0.75, bias: 1.0 };
 
-/// Images of any size from [`SIZE_MIN`] on.
+/// Images of any size from 4×4 on.
 #[derive(Clone, Copy, Debug)]
 pub struct Cifar;
 

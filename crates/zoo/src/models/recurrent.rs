@@ -56,7 +56,7 @@ impl Model for Gru {
     }
 }
 
-/// input: f[steps·batch, features], step by step.
+/// input: `f[steps·batch, features]`, step by step.
 fn classify(s: &mut Scope<'_>, batch: &Batch<'_>, name: &str, cell: Cell) -> Result<Outputs> {
     let x = batch.input("input")?;
     let [Extent::Batch(steps), _] = batch.feature("input")?.dims[..] else {

@@ -41,7 +41,7 @@ impl Model for SentenceEmbedding {
     }
 }
 
-/// The vectors of one side's sentences: f[batch, hidden], in the order of the samples. Both sides have the same layers.
+/// The vectors of one side's sentences: `f[batch, hidden]`, in the order of the samples. Both sides have the same layers.
 fn embed(s: &mut Scope<'_>, batch: &Batch<'_>, side: &str, first: Output) -> Result<Output> {
     let (tokens, active) = (batch.input(side)?, batch.input(&format!("{side}_active"))?);
     let rows = batch.input(&format!("{side}_rows"))?;

@@ -81,7 +81,7 @@ impl QueuePair {
         self.modify(wanted, sys::IBV_QP_STATE)
     }
 
-    /// Whether the device promises that the bytes of one incoming write become visible to this
+    /// True if the device promises that the bytes of one incoming write become visible to this
     /// processor in ascending order. Valid once the queue pair is ready to send.
     pub(in crate::verbs) fn writes_land_in_order(&self) -> bool {
         let write = sys::IBV_WR_RDMA_WRITE;

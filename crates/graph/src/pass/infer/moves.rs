@@ -137,7 +137,7 @@ impl Row<'_> {
         }
     }
 
-    /// Are `rows` and `indices` some of the rows of `like`?
+    /// True if `rows` and `indices` can be some of the rows of `like`.
     pub(super) fn fit_rows(&self, rows: &Fact, indices: &Fact, like: &Fact) -> bool {
         match (&rows.dims[..], &indices.dims[..], &like.dims[..]) {
             (&[count, columns], &[also_count], &[_, also_columns]) => {

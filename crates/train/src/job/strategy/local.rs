@@ -21,7 +21,7 @@ impl Strategy for Local {
         _member: &'a Member,
         part: &'a Part,
     ) -> Result<Connected<'a>, TrainError> {
-        Ok(Connected::Steps(open(part)?))
+        Ok(Connected::Steps(Box::new(open(part)?)))
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) trait Strategy {
 /// What a connected member does.
 pub(super) enum Connected<'a> {
     /// Makes steps: a worker, or a server that is a part of the graph.
-    Steps(Worker<'a>),
+    Steps(Box<Worker<'a>>),
     /// Serves until all workers are done.
     Serves(Box<dyn FnOnce() -> Result<TrainReport, TrainError> + 'a>),
 }

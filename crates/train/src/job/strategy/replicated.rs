@@ -52,7 +52,8 @@ impl Strategy for Replicated {
             }
             Ends::Worker { worker, store, group } => {
                 let ends = (store.map(|store| *store), group);
-                open(member, part, worker, kernels, ends).map(Connected::Steps)
+                open(member, part, worker, kernels, ends)
+                    .map(|worker| Connected::Steps(Box::new(worker)))
             }
         }
     }

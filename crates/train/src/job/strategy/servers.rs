@@ -57,7 +57,8 @@ impl Strategy for Servers {
         let (session, kernels) = (open.sessions.remove(0), open.kernels.clone());
         let worker_zero = worker == Some(0);
         let opened = Worker::new(session, kernels, replicas, Box::new(Edges { member, open }));
-        Ok(Connected::Steps(Worker { shard, concludes: worker_zero, ..opened }))
+        let worker = Worker { shard, concludes: worker_zero, ..opened };
+        Ok(Connected::Steps(Box::new(worker)))
     }
 }
 

@@ -54,10 +54,12 @@ impl Strategy for Store {
                 Ok(Connected::Serves(Box::new(move || ends::serve(member, &kernels, *server))))
             }
             Ends::Worker { worker, store: Some(store), group } => {
-                open_master(member, part, (worker, *store), group, kernels).map(Connected::Steps)
+                open_master(member, part, (worker, *store), group, kernels)
+                    .map(|worker| Connected::Steps(Box::new(worker)))
             }
             Ends::Worker { worker, store: None, group } => {
-                open_follower(member, part, worker, group, kernels).map(Connected::Steps)
+                open_follower(member, part, worker, group, kernels)
+                    .map(|worker| Connected::Steps(Box::new(worker)))
             }
         }
     }

@@ -1,0 +1,113 @@
+//! The example programs do what they say, as programs of their own.
+#![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use tensorwire_testkit::program;
+use tensorwire_testkit::skip::skip;
+
+/// What an example prints, which must end well.
+fn said(mut command: Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+fn example(name: &str, arguments: &[&str]) -> String {
+    let mut command = Command::new(program::example(name));
+    command.args(arguments);
+    said(command)
+}
+
+/// The number or word behind `what`.
+fn after<'a>(said: &'a str, what: &str) -> &'a str {
+    let line = said.lines().find_map(|line| line.strip_prefix(what));
+    line.unwrap_or_else(|| panic!("no '{what}' in:\n{said}")).trim()
+}
+
+#[test]
+fn the_store_does_what_it_shows() {
+    let said = example("kvstore", &[]);
+    let lines = [
+        // 4·(4 + 1008 + 800), 4·992: what is split is cut at whole cache lines
+        "worker 0: server 0 has 7248 bytes: 2 values, parts of 1",
+        "worker 0: server 1 has 3968 bytes: 0 values, parts of 1",
+        // 1 − 0.5·(1 + 2)/2
+        "worker 0: pushed 1 everywhere, pulled [0.25, 0.25, 0.25, 0.25]",
+        "worker 1: pushed 2 everywhere, pulled [0.25, 0.25, 0.25, 0.25]",
+        // 1 − 0.5·(1 + 1)/2, 1 − 0.5·(0 + 1)/2, untouched
+        "worker 0: pushed rows [3], rows 3, 4 and 5 start with [0.5, 0.75, 1.0]",
+        "worker 1: pushed rows [3, 4], rows 3, 4 and 5 start with [0.5, 0.75, 1.0]",
+        "worker 0: server 0 counted 30",
+        "all have left",
+    ];
+    for line in lines {
+        assert!(said.lines().any(|found| found == line), "no '{line}' in:\n{said}");
+    }
+}
+
+#[test]
+fn a_model_of_ones_own_has_the_same_bits_by_every_strategy_and_transport() {
+    let first = example("train", &["local"]);
+    let weights = after(&first, "weights ");
+    assert_eq!(weights.len(), 64, "{first}");
+    assert!(after(&first, "test accuracy ").parse::<f64>().unwrap() > 0.9, "{first}");
+    for arguments in [
+        &["ps"][..],
+        &["ps", "tcp"],
+        &["dist-sgd"],
+        &["dist-sgd", "tcp"],
+        &["allreduce"],
+        &["allreduce", "tcp"],
+    ] {
+        let other = example("train", arguments);
+        assert_eq!(after(&other, "weights "), weights, "{arguments:?}");
+    }
+}
+
+#[test]
+fn under_mpirun_the_processes_that_it_started_are_the_jobs() {
+    let found = std::env::var_os("PATH").map(|path| {
+        std::env::split_paths(&path).map(|folder| folder.join("mpirun")).find(|file| file.is_file())
+    });
+    let Some(mpirun) = found.flatten() else {
+        return skip(Some("TENSORWIRE_LAUNCHERS"), &"there is no mpirun on the PATH");
+    };
+    let mut command = Command::new::<PathBuf>(mpirun);
+    // more processes than cores, and by whoever runs the tests
+    command.args(["-np", "4", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none"]);
+    command.arg(program::example("train")).arg("ps");
+    let under_mpirun = said(command);
+    let alone = example("train", &["local"]);
+    assert_eq!(after(&under_mpirun, "weights "), after(&alone, "weights "));
+}
+
+#[test]
+fn an_operator_of_ones_own_is_checked_and_learns() {
+    let said = example("custom_op", &[]);
+    assert!(after(&said, "test accuracy ").parse::<f64>().unwrap() > 0.9, "{said}");
+}
+
+#[test]
+fn a_model_cut_over_two_processes_has_the_bits_of_one_process() {
+    let (cut, alone) = (example("model_parallel", &[]), example("model_parallel", &["local"]));
+    assert!(after(&cut, "test accuracy ").parse::<f64>().unwrap() > 0.9, "{cut}");
+    assert_eq!(cut, alone);
+}
+
+#[test]
+fn a_session_by_hand_learns() {
+    let said = example("training_loop", &[]);
+    let loss = |step: &str| after(&said, step).parse::<f64>().unwrap();
+    assert!(loss("step 200: loss ") < loss("step 50: loss "), "{said}");
+}
+
+#[test]
+fn every_rank_reduces_two_ways() {
+    let said = example("allreduce", &[]);
+    for rank in 0..4 {
+        assert!(after(&said, &format!("rank {rank}: direct ")).contains("ring"), "{said}");
+    }
+}
