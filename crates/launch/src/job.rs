@@ -179,7 +179,7 @@ pub enum JobError {
     #[error("{0}")]
     Hosts(#[from] HostsError),
     #[error("{0}")]
-    Enlist(#[from] RendezvousError),
+    Rendezvous(#[from] RendezvousError),
     #[error("{0}")]
     Verbs(#[from] VerbsUnusable),
     #[error("cannot start {role}: {program}: {source}")]
