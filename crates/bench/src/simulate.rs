@@ -6,7 +6,7 @@ mod calibrate;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use tensorwire_graph::{Cluster, Plan, PlanOptions, place, plan};
+use tensorwire_graph::{Cluster, Placement, Plan, PlanOptions, place, plan};
 use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
@@ -102,7 +102,12 @@ pub fn simulate(
     network: &Network,
     compute: Compute,
 ) -> Result<SimulateResult, BenchError> {
-    let planned = Planned::new(spec)?;
+    // theirs went to the servers in turns (Xue et al. §5.2)
+    let placement = match compute {
+        Compute::Paper => Placement::RoundRobin,
+        _ => Placement::default(),
+    };
+    let planned = Planned::new(spec, placement)?;
     let model = planned.model.name();
     let of_paper = paper::benchmark(&model);
     let (compute_s, crowded_s) = match compute.on(network) {
@@ -151,7 +156,7 @@ struct Planned {
 }
 
 impl Planned {
-    fn new(spec: &SimulateSpec) -> Result<Planned, BenchError> {
+    fn new(spec: &SimulateSpec, placement: Placement) -> Result<Planned, BenchError> {
         let model = spec.model;
         for (what, count) in [
             ("--workers", spec.workers as usize),
@@ -198,7 +203,7 @@ impl Planned {
             // a store is told by its own rule who holds what
             _ => Cluster::ParameterServers { workers: replicas, servers: 1 },
         };
-        let placed = place(&program.graph, cluster)?;
+        let placed = place(&program.graph, cluster, placement)?;
         let runs = program.runs(&placed, cluster);
         let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default())?;
         // not the first, which evaluates as well
@@ -265,7 +270,7 @@ pub fn validate(
     job: &JobSpec,
     alone: &AtomicBool,
 ) -> Result<SimulateResult, BenchError> {
-    let servers = Planned::new(spec)?.servers;
+    let servers = Planned::new(spec, Placement::default())?.servers;
     let (compute, measured_step_s) = measure(spec, Some(servers), job, alone)?;
     let simulated = simulate(spec, network, given.unwrap_or(compute))?;
     Ok(SimulateResult { measured_step_s, ..simulated })

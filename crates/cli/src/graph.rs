@@ -2,9 +2,9 @@
 
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
-use tensorwire_graph::{Edge, Op, Plan, SendFrom, Traffic, Transfer};
+use tensorwire_graph::{Edge, Job, Op, Plan, SendFrom, Task, Traffic, Transfer};
 use tensorwire_nn::Program;
-use tensorwire_train::{Exchange, Prepared, StoreValue, Travels};
+use tensorwire_train::{Exchange, Prepared, StoreValue, Travels, Weights};
 
 use super::args::GraphArgs;
 use super::table::{partition_table, table};
@@ -70,6 +70,9 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         "{}\n",
         table(&["task", "nodes", "registered", "private", "peak", "sum"], &rows, &[1, 2, 3, 4, 5])
     ))?;
+    if prepared.topology.weights == Weights::Servers {
+        print(format_args!("{}\n", server_table(plan)))?;
+    }
     let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
     for (name, run) in runs.into_iter().filter(|_| !prepared.topology.is_replicated()) {
         let Traffic { written, by_reference, dynamic, sends } = plan.traffic(run);
@@ -92,6 +95,36 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
         "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )?;
     Ok(())
+}
+
+/// What each server keeps: variables and what the optimizer keeps beside them.
+fn server_table(plan: &Plan) -> String {
+    let servers = plan.parts.iter().filter(|part| part.task.job == Job::Server);
+    let kept = servers.map(|part| {
+        let nodes = part.graph.nodes().map(|(_, node)| node);
+        let variables = nodes.filter_map(|node| match &node.op {
+            Op::Variable { spec, .. } => Some((node.piece.is_some(), spec.bytes() as u64)),
+            _ => None,
+        });
+        let variables: Vec<(bool, u64)> = variables.collect();
+        let pieces = variables.iter().filter(|(is_piece, _)| *is_piece).count();
+        let bytes: u64 = variables.iter().map(|(_, bytes)| bytes).sum();
+        (part.task, variables.len() - pieces, pieces, bytes)
+    });
+    let kept: Vec<_> = kept.collect();
+    let all: u64 = kept.iter().map(|(.., bytes)| bytes).sum();
+    let share = |bytes: u64| match all {
+        0 => String::new(),
+        // fits: shown to a person
+        all => format!("{:.1} %", 100.0 * bytes as f64 / all as f64),
+    };
+    let row = |(task, whole, pieces, bytes): &(Task, usize, usize, u64)| {
+        let [whole, pieces] = [whole, pieces].map(ToString::to_string);
+        vec![task.to_string(), whole, pieces, bytes.to_string(), human_bytes(*bytes), share(*bytes)]
+    };
+    let rows: Vec<Vec<String>> = kept.iter().map(row).collect();
+    let header = ["variables on", "whole", "rows of others", "bytes", "", "share"];
+    table(&header, &rows, &[1, 2, 3, 4, 5])
 }
 
 /// What the workers of a client all-reduce and broadcast in a step, and where it lies: the same in each.

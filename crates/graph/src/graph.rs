@@ -28,7 +28,7 @@ pub struct Task {
 /// Where a node would like to be; [`crate::place`] turns it into a [`Task`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hint {
-    /// State that all replicas share: round-robin over the servers.
+    /// State that all replicas share: [`crate::Placement`] says how servers get it.
     Shared,
     /// Part of one worker's replica.
     Replica(u32),
@@ -50,6 +50,17 @@ pub struct Node {
     pub task: Option<Task>,
     /// What is known of each output.
     pub facts: Vec<Fact>,
+    /// Which rows it has of a variable that was split over servers, or changes there.
+    pub piece: Option<Piece>,
+}
+
+/// Some rows of a variable that lies on several servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// The name that the node has where it is not split.
+    pub of: String,
+    /// The first of its rows, an index into the whole variable's first dimension.
+    pub first_row: usize,
 }
 
 /// A data-flow graph. Nodes are in an order in which inputs precede their users.
@@ -78,6 +89,11 @@ impl Graph {
         Graph::default()
     }
 
+    /// An empty graph that hands out symbols where `other` stopped.
+    pub(crate) fn continued(other: &Graph) -> Graph {
+        Graph { symbols: other.symbols, ..Graph::default() }
+    }
+
     /// Adds a node and infers the facts of its outputs.
     ///
     /// # Errors
@@ -97,7 +113,8 @@ impl Graph {
         let facts = infer(name, &op, &facts)?;
         let inputs = inputs.to_vec();
         let name = name.to_string();
-        self.push(Node { name, op, inputs, controls: Vec::new(), hint, task: None, facts })
+        let (controls, task, piece) = (Vec::new(), None, None);
+        self.push(Node { name, op, inputs, controls, hint, task, facts, piece })
     }
 
     /// Adds a node as it is, its facts included.
@@ -185,6 +202,15 @@ impl Graph {
     /// The node of this name.
     pub fn find(&self, name: &str) -> Option<NodeId> {
         self.by_name.get(name).copied()
+    }
+
+    /// The node of this name, or those that it was split into.
+    pub fn find_all(&self, name: &str) -> Vec<NodeId> {
+        let is_piece = |node: &Node| node.piece.as_ref().is_some_and(|piece| piece.of == name);
+        match self.find(name) {
+            Some(whole) => vec![whole],
+            None => self.nodes().filter(|(_, n)| is_piece(n)).map(|(id, _)| id).collect(),
+        }
     }
 
     pub fn len(&self) -> usize {

@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use tensorwire_graph::{
-//!     Cluster, Graph, GraphError, Hint, Init, Op, PlanOptions, Rule, RunId, RunSpec, gradients,
+//!     Cluster, Graph, GraphError, Hint, Init, Op, Placement, PlanOptions, Rule, RunId, RunSpec, gradients,
 //!     place, plan, simplify,
 //! };
 //! use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -34,7 +34,7 @@
 //!
 //! let (graph, moved) = simplify(&graph, &[loss, update])?;
 //! let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
-//! let placed = place(&graph, cluster)?;
+//! let placed = place(&graph, cluster, Placement::default())?;
 //! let roots = vec![moved[&loss], moved[&update]];
 //! let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
 //! let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default())?;
@@ -58,7 +58,7 @@ mod plan;
 mod render;
 
 pub use error::GraphError;
-pub use graph::{Graph, Hint, Job, Node, Task};
+pub use graph::{Graph, Hint, Job, Node, Piece, Task};
 pub use op::{
     Arity, Backward, Cell, CustomOp, CustomOperator, EdgeId, Family, Init, Kind, Op, OpFacts,
     Reduction, Refusal, Rule, Window, dropout_keeps,
@@ -67,7 +67,7 @@ pub use output::{Gradient, NodeId, Output};
 pub use pass::gradient::gradients;
 pub use pass::infer::infer;
 pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
-pub use pass::place::{Cluster, place};
+pub use pass::place::{Cluster, Placement, place};
 pub use pass::reference::{Transfer, WhyWrite};
 pub use pass::simplify::simplify;
 pub use pass::verify::verify;

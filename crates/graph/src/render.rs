@@ -101,6 +101,7 @@ impl Transfer {
             Transfer::Write(WhyWrite::Circle) => "size known, waiting for readers closes a circle",
             Transfer::Write(WhyWrite::Given) => "size known, a later run takes it as given",
             Transfer::Write(WhyWrite::Unplaced) => "size known, its place is not",
+            Transfer::Write(WhyWrite::Joined) => "size known, rows of a tensor of several servers",
             Transfer::Write(WhyWrite::Small) => "size known, below a page",
             Transfer::Write(WhyWrite::ManyWriters) => "size known, lanes change the variable",
             Transfer::Write(WhyWrite::SentOn) => "size known, the receiver sends it on",

@@ -245,13 +245,13 @@ impl Host {
 
 /// Says who runs where: `node0: worker 0, server 0; node1: worker 1, server 1`.
 #[derive(Debug)]
-pub struct Placement<'a> {
+pub struct RanksByHost<'a> {
     pub hosts: &'a Hosts,
     /// By rank.
     pub roles: &'a [String],
 }
 
-impl fmt::Display for Placement<'_> {
+impl fmt::Display for RanksByHost<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut seen: Vec<&Host> = Vec::new();
         // fits: a job has far fewer than 2^32 members
@@ -408,7 +408,7 @@ mod tests {
     fn who_runs_where_is_said_in_one_line() {
         let hosts: Hosts = "localhost,192.0.2.7:2".parse().unwrap();
         let roles = ["worker 0", "worker 1", "server 0", "server 1"].map(str::to_string);
-        let said = Placement { hosts: &hosts, roles: &roles }.to_string();
+        let said = RanksByHost { hosts: &hosts, roles: &roles }.to_string();
         let expected =
             "localhost (this machine): worker 0, server 1; 192.0.2.7: worker 1, server 0";
         assert_eq!(said, expected);

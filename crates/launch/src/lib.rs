@@ -18,7 +18,7 @@ mod transport;
 mod verdict;
 
 pub use assignment::{Assignment, JobIdentity};
-pub use hosts::{Hosts, HostsError, Placement, RSH};
+pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{JobError, JobOutcome, JobSpec, Messages, Reports, Update, launch};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,

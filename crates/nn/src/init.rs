@@ -5,8 +5,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use tensorwire_graph::Init;
 
-/// Fills `values` as `init` says.
-pub fn initialise(name: &str, init: Init, seed: u64, values: &mut [f32]) {
+/// Fills `values`, the elements of variable `name` from its element `first` on, as `init` says.
+pub fn initialise(name: &str, init: Init, seed: u64, first: usize, values: &mut [f32]) {
     // fits: fan sizes are dimensions of tensors in memory, exact in f64
     let limit = match init {
         Init::Zeros => return values.fill(0.0),
@@ -16,6 +16,8 @@ pub fn initialise(name: &str, init: Init, seed: u64, values: &mut [f32]) {
         Init::GlorotUniform { fan_in, fan_out } => (6.0 / (fan_in + fan_out) as f64).sqrt(),
     };
     let mut random = generator(name, seed);
+    // fits: a word for each element of a tensor in memory
+    random.set_word_pos(first as u128);
     for value in values {
         // 24 random bits are every value that an f32 in [0, 1) can take evenly
         let unit = f64::from(random.next_u32() >> 8) / f64::from(1u32 << 24);
@@ -43,7 +45,7 @@ mod tests {
 
     fn values(name: &str, init: Init, seed: u64) -> Vec<f32> {
         let mut values = vec![f32::NAN; 10_000];
-        initialise(name, init, seed, &mut values);
+        initialise(name, init, seed, 0, &mut values);
         values
     }
 
@@ -54,6 +56,17 @@ mod tests {
         assert_ne!(values("w", init, 1), values("w", init, 2));
         assert_ne!(values("w", init, 1), values("v", init, 1));
         assert!(values("w", Init::Zeros, 1).iter().all(|&v| v == 0.0));
+    }
+
+    #[test]
+    fn a_piece_has_the_values_of_the_whole() {
+        let init = Init::Uniform { limit: 0.5 };
+        let whole = values("w", init, 1);
+        for first in [0, 1, 15, 16, 17, 4096] {
+            let mut piece = vec![f32::NAN; 100];
+            initialise("w", init, 1, first, &mut piece);
+            assert_eq!(piece, whole[first..first + 100], "from {first}");
+        }
     }
 
     #[test]

@@ -194,12 +194,12 @@ impl Program {
     /// The runs of a training job, for the graph as placed on `cluster`: [`Program::TRAIN`], [`Program::FETCH`] and
     /// [`Program::EVALUATE`].
     pub fn runs(&self, placed: &Graph, cluster: Cluster) -> Vec<RunSpec> {
-        let find = |name: &String| placed.find(name);
+        let find = |name: &String| placed.find_all(name);
         let weights: Vec<NodeId> = self.weights().filter_map(|v| placed.find(&v.name)).collect();
         let first: Option<Task> = cluster.tasks().first().copied();
         let measured = self.metrics.iter().map(|metric| &metric.node);
         let mut evaluated: Vec<NodeId> = Vec::new();
-        for node in measured.chain([&self.evaluation.loss]).filter_map(find) {
+        for node in measured.chain([&self.evaluation.loss]).flat_map(find) {
             if !evaluated.contains(&node) {
                 evaluated.push(node);
             }
@@ -211,7 +211,8 @@ impl Program {
             given,
             followed_by,
         };
-        let train = self.roots.iter().filter_map(find).collect();
+        // an update may have been split over servers
+        let train = self.roots.iter().flat_map(find).collect();
         vec![
             run("train", train, None, vec![], vec![0, 1]),
             run("fetch", weights.clone(), first, vec![], vec![2]),

@@ -211,7 +211,7 @@ impl Executor {
         match &part.graph.node(node).op {
             Op::Input { .. } => self.fed(part, node),
             Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
-            Op::Reshape { .. } => self.view(part, node),
+            op if op.is_view() => self.view(part, node),
             Op::Send { edge } | Op::SendDynamic { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => self.poll(node, *edge),
             Op::RecvDynamic { edge, .. } => self.receive(node, *edge),

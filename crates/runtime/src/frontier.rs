@@ -98,7 +98,9 @@ impl Frontier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_graph::{Cluster, Graph, Hint, Op, PlanOptions, RunSpec, place, plan};
+    use tensorwire_graph::{
+        Cluster, Graph, Hint, Op, Placement, PlanOptions, RunSpec, place, plan,
+    };
 
     /// a → b → d, a → c → d, and e alone.
     fn diamond() -> Part {
@@ -113,7 +115,7 @@ mod tests {
         let c = add(&mut graph, "c", &[a]);
         let d = add(&mut graph, "d", &[b, c]);
         let e = add(&mut graph, "e", &[]);
-        let placed = place(&graph, Cluster::Local).unwrap();
+        let placed = place(&graph, Cluster::Local, Placement::RoundRobin).unwrap();
         let roots = vec![d, e];
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![] };
         let tasks = Cluster::Local.tasks();

@@ -24,7 +24,8 @@ pub fn share_memory<'a>(part: &Part, mut lanes: impl Iterator<Item = &'a mut Sto
     let Some(first) = lanes.next() else { return };
     let mut shared: Vec<NodeId> = Vec::new();
     for (id, node) in part.graph.nodes() {
-        let is_view = node.op.is_view() && shared.contains(&node.inputs[0].node);
+        let mut inputs = node.inputs.iter();
+        let is_view = node.op.is_view() && inputs.any(|input| shared.contains(&input.node));
         if is_view || matches!(node.op, Op::Variable { .. }) {
             shared.push(id);
         }

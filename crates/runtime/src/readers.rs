@@ -27,7 +27,7 @@ impl Readers {
                 continue;
             }
             let mut read: Vec<usize> = Vec::new();
-            for edge in node.inputs.iter().filter_map(|input| received(part, *input)) {
+            for edge in node.inputs.iter().flat_map(|input| received(part, *input)) {
                 let place = *places.entry(edge).or_insert(edges.len());
                 if place == edges.len() {
                     edges.push((edge, 0));
@@ -63,14 +63,14 @@ impl Readers {
     }
 }
 
-/// The edge that a tensor, or what it is a view of, came over.
-fn received(part: &Part, mut output: Output) -> Option<EdgeId> {
-    loop {
-        let node = part.graph.node(output.node);
-        match node.op {
-            Op::Recv { edge, .. } => return Some(edge),
-            ref op if op.is_view() => output = *node.inputs.first()?,
-            _ => return None,
+/// The edges that a tensor, or what it is a view of, came over.
+fn received(part: &Part, output: Output) -> Vec<EdgeId> {
+    let node = part.graph.node(output.node);
+    match node.op {
+        Op::Recv { edge, .. } => vec![edge],
+        ref op if op.is_view() => {
+            node.inputs.iter().flat_map(|input| received(part, *input)).collect()
         }
+        _ => Vec::new(),
     }
 }

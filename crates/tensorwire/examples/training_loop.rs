@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire::graph::{Cluster, Op, PlanOptions, place, plan};
+use tensorwire::graph::{Cluster, Op, Placement, PlanOptions, place, plan};
 use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::memory::Slab;
 use tensorwire::nn::{Batches, Program, ProgramSpec, Sharing, initialise};
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let program = Program::new(model("mlp")?, &data.describe(), &spec)?;
     // one plan: what is computed when, and where each tensor lies
-    let placed = place(&program.graph, Cluster::Local)?;
+    let placed = place(&program.graph, Cluster::Local, Placement::RoundRobin)?;
     let runs = program.runs(&placed, Cluster::Local);
     let plan = plan(&placed, &Cluster::Local.tasks(), &runs, PlanOptions::default())?;
     // one session: the plan's only part, with memory and kernels
@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let Op::Variable { init, .. } = node.op else { continue };
         let (_, mut bytes) = session.write(id.into())?;
         let mut values = vec![0.0f32; bytes.len() / 4];
-        initialise(&node.name, init, 1, &mut values);
+        initialise(&node.name, init, 1, 0, &mut values);
         bytes
             .chunks_exact_mut(4)
             .zip(values)

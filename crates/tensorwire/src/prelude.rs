@@ -1,5 +1,6 @@
 //! What a program that trains a model of its own uses.
 
+pub use tensorwire_graph::Placement;
 pub use tensorwire_launch::Transport;
 pub use tensorwire_nn::{
     self as nn, Batch, DType, Data, Dataset, Description, Model, Optimizer, Outputs, Padding,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer};
@@ -75,6 +76,12 @@ impl Training {
     pub fn strategy(self, strategy: impl IntoStrategy) -> Training {
         let training = self.with(|config| strategy.configure(config));
         Training { has_strategy: true, ..training }
+    }
+
+    /// Which server gets which variable, with [`ParameterServers`](crate::strategies::ParameterServers). Without this: by
+    /// bytes, large ones split by rows.
+    pub fn placement(self, placement: Placement) -> Training {
+        self.with(|config| config.placement = placement)
     }
 
     /// How a variable changes, given the mean gradient of a step.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
-use tensorwire_graph::GraphError;
+use tensorwire_graph::{GraphError, Placement, SharedMemory};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::DType;
 
@@ -144,6 +144,9 @@ pub struct TrainConfig {
     pub workers: u32,
     /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`].
     pub servers: u32,
+    /// Which server gets which variable ([`Strategy::Ps`]).
+    #[serde(default)]
+    pub placement: Placement,
     /// Each worker trains at its own pace ([`Strategy::Ps`]; [`Strategy::DistAsgd`] says so by itself).
     pub asynchronous: bool,
     #[serde(default)]
@@ -348,6 +351,8 @@ const STEP_DEADLINE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 const DYNAMIC_BYTES_MIN: usize = 1 << 20;
 /// More than that no viewer shows with ease.
 const TRACE_STEPS_MAX: u64 = 1000;
+/// Bytes above which a variable is split over servers that share memory with their workers.
+const SPLIT_ABOVE_SHARED: usize = 64 << 20;
 /// More threads than any host has cores help nobody.
 const THREADS_MAX: usize = 1024;
 
@@ -491,6 +496,20 @@ impl TrainConfig {
         match options.into_iter().find(|(_, given)| *given && !verbs) {
             Some((option, _)) => Err(ConfigError::VerbsOption { option }),
             None => Ok(()),
+        }
+    }
+
+    /// Which server gets which variable. Where all processes share memory, rows of a variable are written though the
+    /// whole would be read where it lies: only a large one is worth it there.
+    pub fn placement(&self) -> Placement {
+        let options = self.exchange.plan_options(self.transport, self.spread());
+        match self.placement {
+            Placement::Balanced { split_above: None }
+                if options.shared_memory == SharedMemory::Used =>
+            {
+                Placement::Balanced { split_above: Some(SPLIT_ABOVE_SHARED) }
+            }
+            placement => placement,
         }
     }
 

@@ -285,7 +285,7 @@ fn build(
         return Err(ConfigError::TooManyServers { servers, variables, model });
     }
     let cluster = topology.cluster();
-    let placed = place(&program.graph, cluster)?;
+    let placed = place(&program.graph, cluster, config.placement())?;
     let options = strategy(topology).plan_options(config, topology);
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))

@@ -121,20 +121,21 @@ pub(crate) fn dtype(dtype: DType) -> Dtype {
     }
 }
 
-/// Fills a variable as `init` says; what is no number of a model, such as a count of steps, with zeros.
+/// Fills a variable, or a piece of it from its element `first` on, as `init` says; what is no number of a model, such as a count of steps, with zeros.
 pub(crate) fn first_values(
     name: &str,
     init: Init,
     seed: u64,
+    first: usize,
     mut tensor: TensorMut<'_>,
 ) -> Result<(), TensorError> {
     let drawn = |count: usize| {
         let mut values = vec![0.0f32; count];
-        initialise(name, init, seed, &mut values);
+        initialise(name, init, seed, first, &mut values);
         values
     };
     match tensor.dtype() {
-        DType::F32 => initialise(name, init, seed, tensor.elements()?),
+        DType::F32 => initialise(name, init, seed, first, tensor.elements()?),
         DType::F64 => {
             let values: &mut [f64] = tensor.elements()?;
             let drawn = drawn(values.len());

@@ -3,7 +3,8 @@
 
 use tensorwire_base::Rank;
 use tensorwire_graph::{
-    Cluster, Edge, Graph, GraphError, Hint, Init, NodeId, Op, Plan, RunId, RunSpec, place, plan,
+    Cluster, Edge, Graph, GraphError, Hint, Init, NodeId, Op, Placement, Plan, RunId, RunSpec,
+    place, plan,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
@@ -49,7 +50,7 @@ pub(super) fn transfer_plan(spec: &TransferSpec) -> Result<Plan, GraphError> {
     let word = graph.add(WORD, receiver, variable, &[])?;
     let heard = graph.add(HEARD, Hint::With(anchor.node), Op::ReduceMax, &[word.into()])?;
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
-    let placed = place(&graph, cluster)?;
+    let placed = place(&graph, cluster, Placement::RoundRobin)?;
     let run = |name, root: NodeId, given: &[NodeId], followed_by| RunSpec {
         name,
         roots: vec![root],

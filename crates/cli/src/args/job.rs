@@ -6,6 +6,7 @@ use std::path::absolute;
 use clap::{Args, ValueEnum};
 use tensorwire_base::human_bytes;
 use tensorwire_bench::{QUIET_RATE, parse_size};
+use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{
@@ -18,6 +19,8 @@ use super::{DEFAULTS, ExchangeArg, TransportArg, WireArgs, with_default};
 
 /// What `--momentum` is where it is not given.
 pub(super) const MOMENTUM: f64 = 0.9;
+/// Who splits variables.
+const BALANCED: &str = "--strategy ps with --placement balanced";
 /// Who uses what is of communication.
 const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
 
@@ -46,10 +49,18 @@ pub(crate) struct JobArgs {
     ))]
     pub(crate) workers: Option<u32>,
     #[arg(long, value_name = "K", help = with_default(
-        "Server processes; variables go to them round-robin. `allreduce` has none; `mpi-sgd` may have 0",
+        "Server processes. `allreduce` has none; `mpi-sgd` may have 0",
         format_args!("{}, or the rest of those processes", DEFAULTS.servers),
     ))]
     pub(crate) servers: Option<u32>,
+    /// ps: which server gets which variable. `balanced`: by bytes, the largest first; what is larger than a server's equal
+    /// share is split by rows. `round-robin`: one after another, as they are declared [default: balanced]
+    #[arg(long, value_enum)]
+    placement: Option<PlacementArg>,
+    /// ps, balanced: split no variable of at most so many bytes [default: 4MiB; 64MiB where all processes share memory,
+    /// since rows are written there and a whole is read where it lies]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    split_above: Option<usize>,
     #[command(flatten)]
     clients: ClientArgs,
     #[arg(long, value_enum, help = with_default("How bytes travel", DEFAULTS.transport.name()))]
@@ -114,6 +125,12 @@ pub(crate) struct JobArgs {
     pub(crate) listen: Option<SocketAddr>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PlacementArg {
+    Balanced,
+    RoundRobin,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum OptimizerArg {
     Sgd,
@@ -153,9 +170,13 @@ impl JobArgs {
     fn check_used(&self) -> Result<(), ConfigError> {
         let is_alone = self.strategy() == Strategy::Local;
         let is_momentum = matches!(self.optimizer, OptimizerArg::Momentum);
+        let has_servers = self.strategy() == Strategy::Ps;
+        let is_balanced = has_servers && self.placement != Some(PlacementArg::RoundRobin);
         let (verbs, arrival) = self.wire.clone().options();
         for (option, given, is_used, used_by) in [
             ("--momentum", self.momentum.is_some(), is_momentum, "--optimizer momentum"),
+            ("--placement", self.placement.is_some(), has_servers, "--strategy ps"),
+            ("--split-above", self.split_above.is_some(), is_balanced, BALANCED),
             ("--transport", self.transport.is_some(), !is_alone, SEVERAL),
             ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
             ("--nic", verbs.nic.is_some(), !is_alone, SEVERAL),
@@ -188,6 +209,10 @@ impl JobArgs {
             strategy,
             workers: self.workers.unwrap_or(DEFAULTS.workers),
             servers: self.servers.unwrap_or(DEFAULTS.servers),
+            placement: match self.placement {
+                Some(PlacementArg::RoundRobin) => Placement::RoundRobin,
+                _ => Placement::Balanced { split_above: self.split_above },
+            },
             clients: self.clients.config()?,
             transport: self.transport.map_or(DEFAULTS.transport, Transport::from),
             verbs,

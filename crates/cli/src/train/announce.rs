@@ -1,7 +1,7 @@
 //! What is said before a job begins: what was chosen, and why.
 
 use tensorwire_base::human_bytes;
-use tensorwire_launch::{Placement, Transport};
+use tensorwire_launch::{RanksByHost, Transport};
 use tensorwire_nn::Program;
 use tensorwire_train::{Averaging, Exchange, Prepared, Strategy, TrainConfig};
 
@@ -45,7 +45,7 @@ pub(super) fn announce(prepared: &Prepared) {
     }
     let (hosts, roles) = (&config.hosts, &prepared.roles());
     if hosts.any_remote() {
-        note(format_args!("hosts: {}", Placement { hosts, roles }));
+        note(format_args!("hosts: {}", RanksByHost { hosts, roles }));
     }
     let transport = match (config.transport, config.settled_transport()) {
         _ if config.exchange == Exchange::Zmq => "tcp (ZeroMQ)",

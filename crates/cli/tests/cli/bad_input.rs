@@ -203,6 +203,8 @@ fn hosts_that_make_no_sense_or_cannot_do_what_is_asked() {
         ("--hosts localhost,other --trace t.json", "leave --hosts or --trace out"),
         ("--hosts other --save w", "host of worker 0, which is other; put this machine first"),
         ("--hosts other --strategy local", "leave --hosts out"),
+        ("--strategy dist-sgd --placement balanced", "it is for --strategy ps; leave it out"),
+        ("--placement round-robin --split-above 1MiB", "ps with --placement balanced; leave it"),
         ("--nic mlx5_0", "--nic is for RDMA, which this job does not use"),
         ("--transport tcp --gid 1", "leave --gid out"),
         ("--transport shm --arrival flag-tail", "leave --arrival out"),

@@ -13,6 +13,25 @@ fn shown(arguments: &str) -> String {
 }
 
 #[test]
+fn the_graph_shows_what_each_server_keeps() {
+    let shares = |options: &str| {
+        let text = shown(&format!("graph --model vgg16 --servers 2 {options}"));
+        let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let is_share = |row: &Vec<&str>| matches!(row[..], ["server", .., "%"]);
+        let share = |row: Vec<&str>| row[row.len() - 2].parse::<f64>().unwrap();
+        let shares: Vec<f64> = rows.filter(is_share).map(share).collect();
+        assert_eq!(shares.len(), 2, "{text}");
+        (shares[0], text)
+    };
+    let (balanced, text) = shares("");
+    assert!((47.5..=52.5).contains(&balanced), "{text}");
+    // its first dense layer alone is three quarters of the whole
+    assert!(text.contains("rows of a tensor of several servers"), "{text}");
+    let (in_turns, text) = shares("--placement round-robin");
+    assert!(!(25.0..=75.0).contains(&in_turns), "{text}");
+}
+
+#[test]
 fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
     // (exchange, edges, of which by reference, by a write, of nothing but an order)
     let cases = [
@@ -24,7 +43,8 @@ fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
         ("--exchange copy", 24, 0, 24, 0),
     ];
     for (options, count, by_reference, written, signals) in cases {
-        let text = shown(&format!("graph --workers 2 --servers 2 {options}"));
+        let text =
+            shown(&format!("graph --workers 2 --servers 2 --placement round-robin {options}"));
         let edges: Vec<&str> = text.lines().filter(|line| line.contains(" → ")).skip(1).collect();
         assert_eq!(edges.len(), count, "{options}:\n{text}");
         let of = |what: &str| edges.iter().filter(|edge| edge.contains(what)).count();
@@ -53,7 +73,7 @@ fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
         assert!(text.contains(" peak ") && text.contains(" sum"), "{text}");
     }
     // on six servers a layer's weights and the gradient before it are apart: credits
-    let apart = shown("graph --workers 1 --servers 6 --exchange write");
+    let apart = shown("graph --workers 1 --servers 6 --placement round-robin --exchange write");
     assert!(apart.contains("credit after"), "{apart}");
     if cfg!(feature = "baselines") {
         let by_message = shown("graph --exchange grpc-rdma");

@@ -37,6 +37,33 @@ fn the_same_bits_on_every_transport_and_repetition_and_as_the_local_fold() {
     assert_ne!(other, hash("--workers 2 --batch 32 --steps 7"), "the seed matters");
 }
 
+#[test]
+fn rows_on_several_servers_give_the_same_bits_and_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let job = "--workers 2 --batch 16 --steps 6";
+    for kind in ["--optimizer momentum", "--optimizer adam --lr 0.001", "--dtype bf16"] {
+        let local = hash(&format!("--strategy local {job} {kind}"));
+        for (servers, way) in [(2, "shm"), (3, "shm"), (3, "tcp"), (2, "tcp --exchange copy")] {
+            let way = format!("--servers {servers} --split-above 1KiB --transport {way}");
+            assert_eq!(hash(&format!("{job} {kind} {way}")), local, "{kind}, {way}");
+        }
+        let turns = hash(&format!("{job} {kind} --placement round-robin"));
+        assert_eq!(turns, local, "{kind}, one variable after another");
+    }
+    // what is saved is whole, and what is loaded is cut again
+    let split = "--split-above 1KiB --servers 3";
+    let first = train(&format!("{job} {split} --save {}", path("split")));
+    train(&format!("{job} --strategy local --save {}", path("whole"))).json();
+    let bytes = |name: &str| std::fs::read(path(name)).unwrap();
+    assert_eq!(bytes("split"), bytes("whole"));
+    assert_eq!(first.json()["bytes_copied"], 0, "rows are received where the whole has them");
+    let on = |options: &str| hash(&format!("{job} {options} --load {}", path("split")));
+    assert_eq!(on(split), on("--strategy local"));
+    let learned = train("--async --split-above 1KiB --epochs 10").json();
+    assert!(learned["test_accuracy"].as_f64().unwrap() >= 0.9, "{learned}");
+}
+
 /// W workers of batch b against one replica of batch W·b: the same sums in another order. One step
 /// changes a weight by rate × a mean of up to 64 terms; the two orders differ by a few units in the
 /// last place of that mean (2^-24 × ~64, relative), and ten steps of momentum 0.9 and the network's

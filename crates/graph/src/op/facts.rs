@@ -28,7 +28,8 @@ pub enum Kind {
     State,
     /// A kernel computes it.
     Kernel(Family),
-    /// Nobody: the output is the input's bytes under another shape.
+    /// Nobody: the output is the input's bytes under another shape, or some of them, or those of several inputs that
+    /// lie behind each other.
     View,
     /// Nobody: it only orders other nodes.
     Order,
@@ -136,6 +137,8 @@ table! {
         flowing(*sequence, *finals) + cell.gates() + cell.states() + 3,
     ),
     Op::Reshape { .. } => new("Reshape", Kind::View, 1),
+    Op::Rows { .. } => new("Rows", Kind::View, 1),
+    Op::Join => new("Join", Kind::View, 1).or_more(),
     Op::Apply { rule } => update(rule.name(), 1 + rule.slots(), 1),
     Op::ApplyRows { rule } => update(rule.name_for_rows(), 1 + rule.slots(), 2),
     Op::ApplyAverage { .. } => update("ApplyAverage", 1, 1),
@@ -229,7 +232,7 @@ impl Op {
         self.facts().kind == Kind::State
     }
 
-    /// True if its output is its input's bytes under another shape.
+    /// True if its output is bytes of its inputs, where they are.
     pub fn is_view(&self) -> bool {
         self.facts().kind == Kind::View
     }

@@ -1,9 +1,13 @@
 //! Who computes over its input's bytes. A reshape always shares its input's memory; an element-wise
 //! operator does where nobody else uses the input and the input is no state. So a tensor may have been
-//! allocated several nodes before the one that gives it its value: Xue et al. §3.4's allocation site.
+//! allocated several nodes before the one that gives it its value: Xue et al. §3.4's allocation site. Rows of a
+//! tensor lie in it, and tensors that are joined lie in the whole.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use tensorwire_tensor::Fact;
+
+use crate::error::GraphError;
 use crate::graph::{Graph, Node, NodeId, Output};
 use crate::op::{Kind, Op, OpFacts};
 
@@ -15,6 +19,10 @@ pub(crate) struct Classes {
     pub(crate) classes: Vec<Class>,
     /// Nodes that compute over their first input.
     pub(crate) in_place: HashSet<NodeId>,
+    /// Where outputs that do not lie at their class's start do, in bytes.
+    offsets: HashMap<Output, usize>,
+    /// Outputs that a Join has behind each other.
+    joined: HashSet<Output>,
 }
 
 /// Outputs that share one piece of memory.
@@ -43,11 +51,24 @@ impl Classes {
             }
         }
         let mut all = Classes::default();
+        let joins = joins(graph);
+        let mut of_join: HashMap<NodeId, usize> = HashMap::new();
+        all.joined.extend(joins.keys());
         for (id, node) in graph.nodes() {
             let mut here = Vec::with_capacity(node.facts.len());
             for index in 0..node.facts.len() {
                 // fits: operators have a dozen outputs at most
                 let output = Output { node: id, index: index as u32 };
+                if let Some(&(join, offset)) = joins.get(&output) {
+                    let class = *of_join.entry(join).or_insert(all.classes.len());
+                    if class == all.classes.len() {
+                        all.classes.push(Class { members: Vec::new(), is_owned: false });
+                    }
+                    all.classes[class].members.push(output);
+                    all.offsets.insert(output, offset);
+                    here.push(class);
+                    continue;
+                }
                 let first = node.inputs.first().filter(|_| index == 0);
                 let shared = first.and_then(|&input| {
                     let class = all.class_index(input);
@@ -58,6 +79,7 @@ impl Classes {
                     let alike = is_static(input) == is_static(output);
                     let OpFacts { kind, works_in_place, .. } = node.op.facts();
                     match node.op {
+                        Op::Rows { .. } | Op::Join => Some((class, false)),
                         _ if kind == Kind::View => Some((class, is_owned)),
                         // spread from where it is
                         Op::Broadcast { .. } => Some((class, false)),
@@ -68,6 +90,11 @@ impl Classes {
                         _ => None,
                     }
                 });
+                if let (Some(&input), Some(_)) = (first, shared) {
+                    let offset = all.offset(input) + shift(node);
+                    // a Join begins where its first input does
+                    all.offsets.extend((offset > 0).then_some((output, offset)));
+                }
                 here.push(match shared {
                     Some((class, is_owned)) => {
                         all.classes[class].members.push(output);
@@ -94,6 +121,16 @@ impl Classes {
         &self.classes[self.class_index(output)]
     }
 
+    /// Where an output begins in its class's memory, in bytes.
+    pub(crate) fn offset(&self, output: Output) -> usize {
+        self.offsets.get(&output).copied().unwrap_or_default()
+    }
+
+    /// True if the output lies in a whole, with others.
+    pub(crate) fn is_joined(&self, output: Output) -> bool {
+        self.joined.contains(&output)
+    }
+
     /// The nodes that write a class's memory in a run: whoever computes its members, and whoever
     /// changes a variable.
     pub(crate) fn writers(&self, graph: &Graph, class: &Class) -> Vec<NodeId> {
@@ -108,6 +145,50 @@ impl Classes {
         }
         writers
     }
+}
+
+/// What Joins take: for each output the Join, and where in it the output lies, in bytes.
+fn joins(graph: &Graph) -> HashMap<Output, (NodeId, usize)> {
+    let mut joins = HashMap::new();
+    for (id, node) in graph.nodes().filter(|(_, node)| node.op == Op::Join) {
+        let mut offset = 0;
+        for &input in &node.inputs {
+            joins.insert(input, (id, offset));
+            offset += bytes(graph, input);
+        }
+    }
+    joins
+}
+
+/// Where a view begins in what it is a view of, in bytes.
+fn shift(node: &Node) -> usize {
+    match (&node.op, node.facts.first().and_then(Fact::spec)) {
+        (Op::Rows { start, length }, Some(Ok(spec))) => spec.bytes() / length.max(&1) * start,
+        _ => 0,
+    }
+}
+
+/// The bytes of an output of known size.
+fn bytes(graph: &Graph, output: Output) -> usize {
+    graph.fact(output).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
+}
+
+/// Checks that what is joined can lie together: it is received, is of known size, and is part of one whole only.
+///
+/// # Errors
+/// [`GraphError::Invalid`] names the Join.
+pub(crate) fn check_joins(graph: &Graph) -> Result<(), GraphError> {
+    let mut seen = HashSet::new();
+    for (_, node) in graph.nodes().filter(|(_, node)| node.op == Op::Join) {
+        let fits = |input: &Output| {
+            matches!(graph.node(input.node).op, Op::Recv { .. }) && seen.insert(*input)
+        };
+        if !node.inputs.iter().all(fits) {
+            let what = "joins what others do not send, or what is joined elsewhere".to_string();
+            return Err(GraphError::Invalid { node: node.name.clone(), what });
+        }
+    }
+    Ok(())
 }
 
 /// True if it has its input's bytes, and changes none of them.
@@ -128,7 +209,7 @@ mod tests {
     use super::*;
     use crate::graph::Hint;
     use crate::op::Init;
-    use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+    use tensorwire_tensor::{DType, Dim, TensorSpec};
 
     fn chain() -> (Graph, [NodeId; 6]) {
         let mut graph = Graph::new();

@@ -65,6 +65,8 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         Op::ApplyAverage { .. } => row.nothing_of_same_floats(),
         Op::Reshape { to } => row.reshape(to),
         Op::Concat { axis } => row.concat(*axis),
+        Op::Join => row.concat(0),
+        Op::Rows { start, length } => row.slice(0, *start, *length),
         Op::Slice { axis, start, length } => row.slice(*axis, *start, *length),
         Op::Pad { axis, before, after } => row.pad(*axis, *before, *after),
         Op::Transpose { permutation } => row.transpose(permutation),

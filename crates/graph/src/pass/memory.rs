@@ -124,16 +124,17 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
         if is_exclusive {
             plan.kept.extend(&class.members);
         }
-        let Some(spec) = known_spec(name, graph.fact(root))? else {
+        if known_spec(name, graph.fact(root))?.is_none() {
             continue;
-        };
+        }
         if needs.elsewhere.contains(&root.node) {
             continue;
         }
         let is_received = matches!(graph.node(root.node).op, Op::Recv { .. });
         let is_registered = is_received || sent.contains(&index) || has_vector(graph, class);
         let lane = if is_registered { Lane::Registered } else { Lane::Private };
-        pieces.push((lane, Piece { class: index, bytes: spec.bytes(), is_exclusive }));
+        let bytes = extent(graph, classes, class)?;
+        pieces.push((lane, Piece { class: index, bytes, is_exclusive }));
     }
     // large ones first: small ones fill the gaps; equals in the graph's order
     pieces.sort_by_key(|(_, piece)| (std::cmp::Reverse(piece.bytes), piece.class));
@@ -150,6 +151,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
             if let Some(spec) = known_spec(name, graph.fact(output))? {
                 let own = if is_view(graph.node(output.node)) { 0 } else { spec.bytes() };
                 plan.unshared_bytes = advance(plan.unshared_bytes, own).ok_or_else(too_large)?;
+                let offset = offset + classes.offset(output);
                 plan.spots.insert(output, Spot { lane, offset, spec });
             }
         }
@@ -183,6 +185,21 @@ impl MemoryPlan {
         }
         Ok(())
     }
+}
+
+/// The bytes of a class of known size: as far as its last member reaches.
+fn extent(graph: &Graph, classes: &Classes, class: &Class) -> Result<usize, GraphError> {
+    let mut extent = 0;
+    for &output in &class.members {
+        let name = &graph.node(output.node).name;
+        let bytes = known_spec(name, graph.fact(output))?.map_or(0, |spec| spec.bytes());
+        let end = classes.offset(output).checked_add(bytes);
+        extent = extent.max(end.ok_or_else(|| GraphError::Invalid {
+            node: name.clone(),
+            what: "it exceeds the address space".to_string(),
+        })?);
+    }
+    Ok(extent)
 }
 
 /// True if other processes reduce or broadcast it where it lies.

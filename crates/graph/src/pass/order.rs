@@ -31,7 +31,7 @@ pub(crate) fn write_after_read(graph: &Graph) -> Vec<(NodeId, NodeId)> {
 fn views(graph: &Graph, output: Output) -> HashSet<Output> {
     let mut same = HashSet::from([output]);
     for (id, node) in graph.nodes() {
-        if node.op.is_view() && same.contains(&node.inputs[0]) {
+        if node.op.is_view() && node.inputs.iter().any(|input| same.contains(input)) {
             same.insert(id.into());
         }
     }

@@ -199,6 +199,7 @@ impl Cutter<'_> {
             hint: Hint::With(moved),
             task: Some(self.tasks[from]),
             facts: vec![],
+            piece: None,
         })?;
         let recv = self.out.graphs[to].push(Node {
             name: format!("recv {name} from {}", self.tasks[from]),
@@ -208,6 +209,7 @@ impl Cutter<'_> {
             hint: Hint::Shared,
             task: Some(self.tasks[to]),
             facts: vec![fact.clone()],
+            piece: None,
         })?;
         let sent = match crossing {
             Crossing::Tensor(output) => Some(Output { node: moved, index: output.index }),

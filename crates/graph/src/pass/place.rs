@@ -1,9 +1,40 @@
-//! Placement: every node gets a task. Variables go round-robin over the servers (Xue et al. §5.2),
-//! a replica's nodes to its worker, an update to its variable, what the user has pinned to where he wants it.
+//! Placement: every node gets a task. A replica's nodes go to its worker, an update to its variable, what the user has
+//! pinned to where he wants it. Variables go to the servers by bytes, large ones split by rows, or round-robin (Xue et
+//! al. §5.2).
+
+mod balance;
+mod split;
+
+use std::collections::HashMap;
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Job, NodeId, Task};
 use crate::op::Op;
+use balance::{Balance, Share, round_robin};
+use split::split;
+
+/// How servers get the variables that all replicas share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// By bytes: the largest variables first, each to the server that holds least. One that is larger than a server's
+    /// equal share, and than `split_above` bytes ([`Placement::SPLIT_ABOVE`] unless given), is split by rows, if only
+    /// workers read it and its update goes element by element.
+    Balanced { split_above: Option<usize> },
+    /// One after another, in the order in which they are declared (Xue et al. §5.2).
+    RoundRobin,
+}
+
+impl Placement {
+    /// Below so many bytes a second write costs more than balance gains.
+    pub const SPLIT_ABOVE: usize = 4 << 20;
+}
+
+impl Default for Placement {
+    fn default() -> Placement {
+        Placement::Balanced { split_above: None }
+    }
+}
 
 /// The processes that a graph is spread over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,62 +59,95 @@ impl Cluster {
     }
 }
 
-/// The same graph with a task at every node.
+/// The same graph with a task at every node. Of a variable that is split, [`Graph::find_all`] finds the pieces of its
+/// update; its own name is that of the whole at the first worker. Where nothing is split, nodes keep their ids.
 ///
 /// # Errors
 /// When the cluster lacks what the graph needs, or has more servers than there are variables.
-pub fn place(graph: &Graph, cluster: Cluster) -> Result<Graph, GraphError> {
-    let sizes = match cluster {
-        Cluster::Local => None,
-        Cluster::ParameterServers { workers, servers } => Some((workers, Some(servers))),
-        Cluster::Workers { workers } => Some((workers, None)),
+pub fn place(graph: &Graph, cluster: Cluster, placement: Placement) -> Result<Graph, GraphError> {
+    let (workers, servers) = match cluster {
+        Cluster::Local => {
+            let mut placed = graph.clone();
+            graph.ids().for_each(|id| placed.node_mut(id).task = Some(Task::worker(0)));
+            return Ok(placed);
+        }
+        Cluster::ParameterServers { workers, servers } => (workers, Some(servers)),
+        Cluster::Workers { workers } => (workers, None),
     };
-    if let Some((0, _)) = sizes {
+    if workers == 0 {
         return Err(GraphError::EmptyCluster { what: "worker" });
     }
-    if let Some((_, Some(servers))) = sizes {
-        // what is pinned to a server gives it something to hold, too
-        let served = |hint| match hint {
-            Hint::Shared => true,
-            Hint::Task(task) => task.job == Job::Server,
-            _ => false,
-        };
-        let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && served(n.hint)).count();
-        if servers == 0 {
-            return Err(GraphError::EmptyCluster { what: "server" });
-        }
-        if servers as usize > variables {
-            return Err(GraphError::MoreServersThanVariables { servers, variables });
-        }
-    }
-    let mut placed = graph.clone();
     let tasks = cluster.tasks();
-    let mut next_server = 0;
+    let fixed = fixed(graph, workers, &tasks)?;
+    let shared: Vec<NodeId> =
+        graph.nodes().filter(|(_, node)| node.hint == Hint::Shared).map(|(id, _)| id).collect();
+    let shares = match servers {
+        None if shared.is_empty() => HashMap::new(),
+        None | Some(0) => return Err(GraphError::EmptyCluster { what: "server" }),
+        Some(servers) => {
+            enough_variables(graph, servers)?;
+            match placement {
+                Placement::Balanced { split_above } => {
+                    let split_above = split_above.unwrap_or(Placement::SPLIT_ABOVE);
+                    Balance { graph, fixed: &fixed, split_above }.of(&shared, servers)
+                }
+                Placement::RoundRobin => round_robin(&shared, servers),
+            }
+        }
+    };
+    let mut placed = graph.clone();
     for id in graph.ids() {
-        let task = match sizes {
-            None => Task::worker(0),
-            Some((workers, servers)) => match graph.node(id).hint {
-                Hint::Shared => {
-                    let servers = servers.ok_or(GraphError::EmptyCluster { what: "server" })?;
-                    next_server += 1;
-                    Task::server((next_server - 1) % servers)
-                }
-                Hint::Replica(replica) if replica < workers => Task::worker(replica),
-                Hint::Replica(replica) => {
-                    let node = graph.node(id).name.clone();
-                    return Err(GraphError::NoSuchWorker { node, replica, workers });
-                }
-                Hint::Task(task) if tasks.contains(&task) => task,
-                Hint::Task(task) => {
-                    let node = graph.node(id).name.clone();
-                    return Err(GraphError::NoSuchTask { node, task, tasks: list(&tasks) });
-                }
-                Hint::With(other) => task_of(&placed, id, other)?,
-            },
+        let task = match (graph.node(id).hint, fixed[id.index()], shares.get(&id)) {
+            (_, Some(task), _) => Some(task),
+            (_, None, Some(shares)) => shares.first().map(Share::task),
+            (Hint::With(other), None, None) => placed.node(other).task,
+            (_, None, None) => None,
         };
-        placed.node_mut(id).task = Some(task);
+        placed.node_mut(id).task = task;
     }
-    Ok(placed)
+    match shares.values().any(|shares| shares.len() > 1) {
+        true => split(&placed, &shares, tasks[0]),
+        false => Ok(placed),
+    }
+}
+
+/// By node: its task, where that does not depend on which server gets a variable.
+fn fixed(graph: &Graph, workers: u32, tasks: &[Task]) -> Result<Vec<Option<Task>>, GraphError> {
+    let mut fixed: Vec<Option<Task>> = Vec::with_capacity(graph.len());
+    for (id, node) in graph.nodes() {
+        let name = || node.name.clone();
+        fixed.push(match node.hint {
+            Hint::Shared => None,
+            Hint::Replica(replica) if replica < workers => Some(Task::worker(replica)),
+            Hint::Replica(replica) => {
+                return Err(GraphError::NoSuchWorker { node: name(), replica, workers });
+            }
+            Hint::Task(task) if tasks.contains(&task) => Some(task),
+            Hint::Task(task) => {
+                return Err(GraphError::NoSuchTask { node: name(), task, tasks: list(tasks) });
+            }
+            Hint::With(other) if other < id => fixed[other.index()],
+            Hint::With(_) => {
+                let what = "is to be placed with a node that comes after it".to_string();
+                return Err(GraphError::Invalid { node: name(), what });
+            }
+        });
+    }
+    Ok(fixed)
+}
+
+fn enough_variables(graph: &Graph, servers: u32) -> Result<(), GraphError> {
+    // what is pinned to a server gives it something to hold, too
+    let served = |hint| match hint {
+        Hint::Shared => true,
+        Hint::Task(task) => task.job == Job::Server,
+        _ => false,
+    };
+    let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && served(n.hint)).count();
+    match servers as usize > variables {
+        true => Err(GraphError::MoreServersThanVariables { servers, variables }),
+        false => Ok(()),
+    }
 }
 
 fn is_variable(op: &Op) -> bool {
@@ -100,12 +164,4 @@ fn list(tasks: &[Task]) -> String {
     };
     let all: Vec<String> = [Job::Worker, Job::Server].into_iter().filter_map(of).collect();
     all.join(" and ")
-}
-
-fn task_of(placed: &Graph, id: NodeId, other: NodeId) -> Result<Task, GraphError> {
-    let unplaced = || GraphError::Invalid {
-        node: placed.node(id).name.clone(),
-        what: "is to be placed with a node that comes after it".to_string(),
-    };
-    placed.node(other).task.filter(|_| other < id).ok_or_else(unplaced)
 }

@@ -52,6 +52,8 @@ pub enum WhyWrite {
     Given,
     /// It lies where its sender found room for it when it ran.
     Unplaced,
+    /// The receiver has it behind others, as rows of one tensor.
+    Joined,
 }
 
 /// What a decision is made of.
@@ -111,6 +113,9 @@ impl Chooser<'_> {
         }
         if sender.fact(class.root()).spec().is_none() {
             return Err(WhyWrite::Unplaced);
+        }
+        if self.classes[cut.to].is_joined(cut.recv.into()) {
+            return Err(WhyWrite::Joined);
         }
         if self.may_be_stale(cut, &readers, members) {
             return Err(WhyWrite::Given);

@@ -131,6 +131,7 @@ fn transfer_number(transfer: Transfer) -> usize {
             WhyWrite::LateReader => 23,
             WhyWrite::Given => 24,
             WhyWrite::Unplaced => 25,
+            WhyWrite::Joined => 26,
         },
     }
 }

@@ -7,7 +7,7 @@ use super::RunSpec;
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
 use crate::op::Op;
-use crate::pass::in_place::Classes;
+use crate::pass::in_place::{Classes, check_joins};
 use crate::pass::order::write_after_read;
 use crate::pass::partition::{Cut, CutKey, Partition, partition};
 use crate::pass::reference::{Transfer, readers as readers_of};
@@ -37,6 +37,7 @@ impl Draft {
         let partition = partition(graph, tasks, fetched)?;
         for part in &partition.graphs {
             verify(part, "partition")?;
+            check_joins(part)?;
         }
         let mut order: Vec<_> = partition.graphs.iter().map(write_after_read).collect();
         let all = |order: &[Vec<(NodeId, NodeId)>]| -> Result<Vec<Schedule>, GraphError> {

@@ -116,6 +116,7 @@ impl Planner<'_> {
                 hint: Hint::Shared,
                 task: Some(tasks[from]),
                 facts: vec![],
+                piece: None,
             })?;
             runs[run].roots.push(credit);
         }

@@ -3,8 +3,8 @@
 
 use tensorwire_graph::{
     Backward, Cluster, CustomOp, CustomOperator, Family, Gradient, Graph, GraphError, Hint, Init,
-    Kind, NodeId, Op, Output, PlanOptions, Reduction, Refusal, RunSpec, Transfer, gradients, infer,
-    place, plan, verify,
+    Kind, NodeId, Op, Output, Placement, PlanOptions, Reduction, Refusal, RunSpec, Transfer,
+    gradients, infer, place, plan, verify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
@@ -260,7 +260,7 @@ fn it_is_placed_and_planned_over_two_tasks() {
     let cluster = Cluster::Workers { workers: 2 };
     let planned = || {
         let graph = crossing();
-        let placed = place(&graph, cluster).unwrap();
+        let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
         let roots = ["y there", "twice there", "count there"];
         let roots = roots.map(|name| placed.find(name).unwrap()).to_vec();
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };

@@ -1,8 +1,8 @@
 //! Gradients, simplification and placement, on small graphs whose results can be written down.
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, Job, NodeId, Op, Output, Rule, Task, gradients, place,
-    simplify, verify,
+    Cluster, Graph, GraphError, Hint, Init, Job, NodeId, Op, Output, Placement, Rule, Task,
+    gradients, place, simplify, verify,
 };
 use tensorwire_tensor::{DType, Fact, TensorSpec};
 
@@ -94,13 +94,13 @@ fn variables_go_round_robin_and_updates_to_their_variable() {
         updates.push(graph.add(&format!("update {name}"), hint, step, &[v, g]).unwrap());
     }
     let cluster = Cluster::ParameterServers { workers: 1, servers: 2 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let server = |index| Some(Task { job: Job::Server, index });
     let tasks: Vec<_> = updates.iter().map(|id| placed.node(*id).task).collect();
     assert_eq!(tasks, [server(0), server(1), server(0)]);
     let worker = placed.node(placed.find("ga").unwrap()).task;
     assert_eq!(worker, Some(Task { job: Job::Worker, index: 0 }));
-    let local = place(&graph, Cluster::Local).unwrap();
+    let local = place(&graph, Cluster::Local, Placement::RoundRobin).unwrap();
     assert!(local.nodes().all(|(_, n)| n.task == Some(Task { job: Job::Worker, index: 0 })));
 }
 
@@ -109,7 +109,9 @@ fn a_cluster_that_does_not_fit_is_refused() {
     let mut graph = Graph::new();
     graph.variable("a", spec(&[2]), Init::Zeros).unwrap();
     let try_place = |workers, servers| {
-        place(&graph, Cluster::ParameterServers { workers, servers }).unwrap_err().to_string()
+        place(&graph, Cluster::ParameterServers { workers, servers }, Placement::RoundRobin)
+            .unwrap_err()
+            .to_string()
     };
     assert_eq!(try_place(1, 2), "2 servers for 1 variables: at most one server a variable");
     assert_eq!(try_place(0, 1), "a cluster needs at least one worker");

@@ -1,8 +1,8 @@
 //! Who is where: what the user pins, gradients beside what they are the gradients of, and what crosses for it.
 
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Rule, RunId,
-    RunSpec, Task, gradients, place, plan, simplify, verify,
+    Cluster, Graph, GraphError, Hint, Init, Job, NodeId, Op, Output, Placement, Plan, PlanOptions,
+    Rule, RunId, RunSpec, Task, gradients, place, plan, simplify, verify,
 };
 use tensorwire_tensor::{DType, Fact, TensorSpec};
 
@@ -50,7 +50,7 @@ fn cut() -> Cut {
 }
 
 fn planned(Cut { graph, roots }: &Cut, cluster: Cluster) -> Plan {
-    let placed = place(graph, cluster).unwrap();
+    let placed = place(graph, cluster, Placement::RoundRobin).unwrap();
     verify(&placed, "place").unwrap();
     let weights: Vec<NodeId> = (0..3).map(|at| placed.find(&format!("w{at}")).unwrap()).collect();
     let run = |name, roots: &[NodeId], fetch_to, followed_by| RunSpec {
@@ -70,7 +70,7 @@ fn planned(Cut { graph, roots }: &Cut, cluster: Cluster) -> Plan {
 #[test]
 fn what_is_pinned_is_there_its_gradient_and_its_update_too() {
     let cut = cut();
-    let placed = place(&cut.graph, Cluster::Workers { workers: 2 }).unwrap();
+    let placed = place(&cut.graph, Cluster::Workers { workers: 2 }, Placement::RoundRobin).unwrap();
     let on = |worker| {
         let here = placed.nodes().filter(|(_, node)| node.task == Some(Task::worker(worker)));
         here.map(|(_, node)| (node.name.as_str(), node.op.name())).collect::<Vec<_>>()
@@ -118,7 +118,7 @@ fn workers_without_a_replica_or_a_piece_of_one_have_nothing_to_do() {
 #[test]
 fn one_process_has_everything_wherever_it_is_pinned() {
     let cut = cut();
-    let local = place(&cut.graph, Cluster::Local).unwrap();
+    let local = place(&cut.graph, Cluster::Local, Placement::RoundRobin).unwrap();
     assert!(local.nodes().all(|(_, node)| node.task == Some(Task::worker(0))));
     assert!(planned(&cut, Cluster::Local).edges.is_empty());
 }
@@ -130,13 +130,15 @@ fn a_pin_to_a_task_that_is_not_there_names_the_node_and_what_there_is() {
     let missing = Hint::Task(Task::server(3));
     graph.add("far", missing, Op::NoOp, &[]).unwrap();
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
-    let error = place(&graph, cluster).unwrap_err();
+    let error = place(&graph, cluster, Placement::RoundRobin).unwrap_err();
     assert!(matches!(error, GraphError::NoSuchTask { task, .. } if task == Task::server(3)));
     let text = error.to_string();
     for part in ["node 'far'", "server 3", "it has worker 0 to 1 and server 0"] {
         assert!(text.contains(part), "{text}");
     }
-    let error = place(&cut().graph, Cluster::Workers { workers: 1 }).unwrap_err().to_string();
+    let error = place(&cut().graph, Cluster::Workers { workers: 1 }, Placement::RoundRobin)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("on worker 1, which this cluster lacks; it has worker 0"), "{error}");
 }
 
@@ -193,4 +195,122 @@ fn a_plans_digest_is_of_what_members_must_agree_on() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen.len(), count, "each of these is another plan");
+}
+
+/// Bytes of variables by server.
+fn loads(graph: &Graph, servers: u32) -> Vec<usize> {
+    let mut loads = vec![0; servers as usize];
+    for (id, node) in graph.nodes() {
+        if let (Op::Variable { spec, .. }, Some(Task { job: Job::Server, index })) =
+            (&node.op, graph.node(id).task)
+        {
+            loads[index as usize] += spec.bytes();
+        }
+    }
+    loads
+}
+
+/// A worker that multiplies by each of `sizes` matrices of so many rows of 64 bytes, and updates them.
+fn chain(rows: &[usize]) -> (Graph, Vec<NodeId>) {
+    let mut graph = Graph::new();
+    let mut roots = Vec::new();
+    for (at, rows) in rows.iter().enumerate() {
+        let w = graph.variable(&format!("w{at}"), spec(&[*rows, 16]), Init::Zeros).unwrap();
+        let dw = graph.add(&format!("dw{at}"), REPLICA, Op::Relu, &[w]).unwrap();
+        let op = Op::Apply { rule: Rule::Momentum { rate: 0.1, momentum: 0.9 } };
+        let slot = Op::Variable { spec: spec(&[*rows, 16]), init: Init::Zeros };
+        let with = Hint::With(w.node);
+        let slot = graph.add(&format!("w{at}/velocity"), with, slot, &[]).unwrap();
+        let inputs = [w, slot.into(), dw.into()];
+        roots.push(graph.add(&format!("w{at}/update"), with, op, &inputs).unwrap());
+    }
+    (graph, roots)
+}
+
+#[test]
+fn servers_get_variables_by_bytes() {
+    let (graph, _) = chain(&[64, 8, 32, 24, 16, 16]);
+    let cluster = Cluster::ParameterServers { workers: 1, servers: 2 };
+    let placed = place(&graph, cluster, Placement::default()).unwrap();
+    // 64 + 16 rows, and 32 + 24 + 16 + 8, each with its velocity
+    assert_eq!(loads(&placed, 2), [2 * 80 * 64, 2 * 80 * 64]);
+    let turns = place(&graph, cluster, Placement::RoundRobin).unwrap();
+    assert_eq!(loads(&turns, 2), [2 * (64 + 32 + 16) * 64, 2 * (8 + 24 + 16) * 64]);
+    assert_eq!(turns.len(), graph.len());
+}
+
+#[test]
+fn what_is_above_an_equal_share_is_split_by_rows() {
+    let (graph, roots) = chain(&[300, 8, 8]);
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 3 };
+    let whole = place(&graph, cluster, Placement::default());
+    assert!(whole.is_ok_and(|placed| placed.len() == graph.len()), "19 KiB are too small");
+    let split = Placement::Balanced { split_above: Some(0) };
+    let placed = place(&graph, cluster, split).unwrap();
+    verify(&placed, "place").unwrap();
+    let loads = loads(&placed, 3);
+    assert_eq!(loads.iter().sum::<usize>(), 2 * 316 * 64);
+    assert!(loads.iter().all(|bytes| bytes.abs_diff(2 * 316 * 64 / 3) <= 2 * 8 * 64), "{loads:?}");
+    let of = |name: &str| placed.find_all(name);
+    let rows: Vec<(usize, Task)> = of("w0/update")
+        .iter()
+        .map(|id| {
+            (placed.node(*id).piece.as_ref().unwrap().first_row, placed.node(*id).task.unwrap())
+        })
+        .collect();
+    assert_eq!(rows, [(0, Task::server(0)), (105, Task::server(1)), (210, Task::server(2))]);
+    assert_eq!(of("w0/velocity").len(), 3);
+    assert_eq!(of("w1/update").len(), 1);
+
+    let roots = roots.iter().flat_map(|id| of(&graph.node(*id).name)).collect();
+    let run = RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
+    let worker = &plan.parts[0];
+    let spot =
+        |name: &str| worker.memory.spot(worker.graph.find(name).unwrap().into()).unwrap().clone();
+    let (weight, gradient) = (spot("w0"), spot("dw0"));
+    for (server, rows) in [0..105, 105..210, 210..300].into_iter().enumerate() {
+        let first = rows.start;
+        let rows = format!("[{first}..{}]", rows.end);
+        let received = spot(&format!("recv w0{rows} from server {server}"));
+        assert_eq!(received.offset, weight.offset + first * 64, "received where the whole has it");
+        assert_eq!(spot(&format!("dw0{rows}")).offset, gradient.offset + first * 64);
+    }
+    let written = plan.traffic(RunId(0)).written;
+    assert_eq!(written, 2 * 316 * 64, "worker 1 uses nothing");
+}
+
+#[test]
+fn what_a_server_reads_or_updates_by_rows_stays_whole() {
+    let cluster = Cluster::ParameterServers { workers: 1, servers: 2 };
+    let split = Placement::Balanced { split_above: Some(0) };
+    let (mut graph, _) = chain(&[300, 8]);
+    let w = graph.find("w0").unwrap();
+    graph.add("norm", Hint::With(w), Op::Relu, &[w.into()]).unwrap();
+    assert_eq!(place(&graph, cluster, split).unwrap().len(), graph.len());
+
+    let mut graph = Graph::new();
+    let table = graph.variable("table", spec(&[300, 16]), Init::Zeros).unwrap();
+    graph.variable("other", spec(&[8, 16]), Init::Zeros).unwrap();
+    let fact = Fact::known(DType::I32, &[4]);
+    let indices = graph.add("indices", REPLICA, Op::Input { fact }, &[]).unwrap();
+    let rows = graph.add("rows", REPLICA, Op::Gather, &[table, indices.into()]).unwrap();
+    let op = Op::ApplyRows { rule: Rule::Sgd { rate: 0.1 } };
+    let inputs = [table, indices.into(), rows.into()];
+    graph.add("update", Hint::With(table.node), op, &inputs).unwrap();
+    assert_eq!(place(&graph, cluster, split).unwrap().len(), graph.len());
+}
+
+#[test]
+fn a_join_of_what_is_not_received_is_refused() {
+    let (graph, _) = chain(&[300, 8]);
+    let mut graph = place(&graph, Cluster::Local, Placement::default()).unwrap();
+    let w = graph.find("w0").unwrap();
+    graph.add("joined", Hint::With(w), Op::Join, &[w.into()]).unwrap();
+    let graph = place(&graph, Cluster::Local, Placement::default()).unwrap();
+    let roots = vec![graph.find("joined").unwrap()];
+    let run = RunSpec { name: "run", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
+    let tasks = Cluster::Local.tasks();
+    let error = plan(&graph, &tasks, &[run], PlanOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("'joined': joins what others do not send"), "{error}");
 }

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    Cluster, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Plan, PlanOptions, Reuse,
-    ReuseRule, Rule, Run, RunId, RunSpec, SendFrom, SharedMemory, Transfer, WhyWrite, gradients,
-    place, plan, simplify,
+    Cluster, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Placement, Plan,
+    PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec, SendFrom, SharedMemory, Transfer,
+    WhyWrite, gradients, place, plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
@@ -63,7 +63,7 @@ fn planned(layers: usize, workers: u32, servers: u32) -> Plan {
 fn planned_with(layers: usize, workers: u32, servers: u32, options: PlanOptions) -> Plan {
     let (graph, roots) = network(layers, workers);
     let cluster = Cluster::ParameterServers { workers, servers };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let train =
         RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     plan(&placed, &cluster.tasks(), &[train], options).unwrap()
@@ -189,7 +189,7 @@ fn a_root_is_kept_and_shares_with_nobody() {
     assert!(!part.memory.is_kept(loss.into()), "the loss of this network is no root");
     let (graph, mut roots) = network(5, 1);
     roots.push(graph.find("worker0/y2").unwrap());
-    let placed = place(&graph, Cluster::Local).unwrap();
+    let placed = place(&graph, Cluster::Local, Placement::RoundRobin).unwrap();
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let plan =
         tensorwire_graph::plan(&placed, &Cluster::Local.tasks(), &[run], PlanOptions::default())
@@ -254,7 +254,7 @@ fn a_credit_guards_the_weights_that_are_read_after_their_gradient_was_sent() {
 fn a_run_can_fetch_and_a_later_run_takes_what_was_fetched_as_given() {
     let (graph, roots) = network(2, 2);
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let tasks = cluster.tasks();
     let weights: Vec<NodeId> = ["w0", "w1"].map(|w| placed.find(w).unwrap()).to_vec();
     let y1 = placed.find("worker0/y1").unwrap();
@@ -308,7 +308,7 @@ fn large(tie: bool, options: PlanOptions) -> Plan {
         roots.push(late);
     }
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     plan(&placed, &cluster.tasks(), &[run], options).unwrap()
 }
@@ -358,7 +358,7 @@ fn an_input_that_is_read_where_it_lies_needs_a_credit() {
     let max = graph.add("max", Hint::Replica(1), Op::ReduceMax, &[x.into()]).unwrap();
     graph.variable("v", spec(&[1]), Init::Zeros).unwrap();
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let roots = vec![max];
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![] };
     let plan = plan(&placed, &cluster.tasks(), &[run], SHARED).unwrap();
@@ -385,7 +385,7 @@ fn an_edge_of_unknown_size_is_announced_and_read() {
     let max = graph.add("max", Hint::Replica(1), Op::ReduceMax, &[relu.into()]).unwrap();
     graph.variable("v", spec(&[1]), Init::Zeros).unwrap();
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let roots = vec![max];
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let plan = plan(&placed, &cluster.tasks(), &[run], SHARED).unwrap();
@@ -410,7 +410,7 @@ fn what_is_sent_on_as_a_view_is_guarded_by_whoever_uses_it_there() {
     let view = graph.add("view", Hint::Replica(1), Op::Reshape { to }, &[x.into()]).unwrap();
     let end = graph.add("end", Hint::Replica(2), Op::Relu, &[view.into()]).unwrap();
     let cluster = Cluster::ParameterServers { workers: 3, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let roots = vec![end];
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
@@ -435,7 +435,7 @@ fn a_variable_whose_view_a_caller_looks_at_is_written_and_not_read_where_it_lies
     let rate = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
     let step = graph.add("step", Hint::With(w.node), rate, &[w, y.into()]).unwrap();
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let planned = |roots: Vec<NodeId>| {
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
         plan(&placed, &cluster.tasks(), &[run], SHARED)
@@ -459,7 +459,7 @@ fn what_a_caller_feeds_is_not_ordered_by_what_the_inputs_node_waits_for() {
     let to = vec![Dim::Known(32), Dim::Known(32)];
     let view = graph.add("view", here, Op::Reshape { to }, &[x.into()]).unwrap();
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let planned = |options| {
         let roots = vec![view];
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
@@ -503,7 +503,7 @@ fn a_groups_vectors_are_where_they_were_made_and_alone_there() {
     let spread = Op::Broadcast { vector: 2, spec: spec(&[4]) };
     roots.push(graph.add("spread", here, spread, &[]).unwrap());
     let cluster = Cluster::Workers { workers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();
     let part = &plan.parts[0];
@@ -539,6 +539,8 @@ fn what_a_group_cannot_fold_or_spread_is_refused() {
     assert!(graph.add("c", here, spread, &[whole.into()]).is_err());
     // whose is it, where there are no servers?
     graph.variable("w", spec(&[2]), Init::Zeros).unwrap();
-    let refused = place(&graph, Cluster::Workers { workers: 2 }).unwrap_err().to_string();
+    let refused = place(&graph, Cluster::Workers { workers: 2 }, Placement::RoundRobin)
+        .unwrap_err()
+        .to_string();
     assert_eq!(refused, "a cluster needs at least one server");
 }

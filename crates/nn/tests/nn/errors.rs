@@ -216,9 +216,12 @@ fn a_task_that_is_not_there_is_seen_when_the_graph_is_placed() {
     assert_eq!([pinned("y/weight"), pinned("replica0/y")], [there; 2]);
     assert_eq!(pinned("replica0/input"), tensorwire_graph::Hint::Replica(0));
     let one = tensorwire_graph::Cluster::Workers { workers: 1 };
-    assert!(tensorwire_graph::place(&program.graph, one).is_err());
+    assert!(
+        tensorwire_graph::place(&program.graph, one, tensorwire_graph::Placement::default())
+            .is_err()
+    );
     let two = tensorwire_graph::Cluster::Workers { workers: 2 };
-    tensorwire_graph::place(&program.graph, two).unwrap();
+    tensorwire_graph::place(&program.graph, two, tensorwire_graph::Placement::default()).unwrap();
 }
 
 #[test]

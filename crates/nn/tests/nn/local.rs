@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_graph::{Cluster, Op, PlanOptions, place, plan};
+use tensorwire_graph::{Cluster, Op, Placement, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, WriteGuard};
 use tensorwire_nn::{
@@ -89,7 +89,7 @@ pub(crate) struct Local {
 impl Local {
     pub(crate) fn new(model: &dyn Model, data: &Description, spec: &ProgramSpec) -> Result<Local> {
         let program = Program::new(model, data, spec)?;
-        let placed = place(&program.graph, Cluster::Local)?;
+        let placed = place(&program.graph, Cluster::Local, Placement::RoundRobin)?;
         let runs = program.runs(&placed, Cluster::Local);
         let plan = plan(&placed, &Cluster::Local.tasks(), &runs, PlanOptions::default())?;
         let part = &plan.parts[0];
@@ -107,7 +107,7 @@ impl Local {
         for (id, node) in local.session.part().graph.nodes() {
             if let Op::Variable { init, .. } = node.op {
                 let (_, mut bytes) = local.session.write(id.into()).map_err(Error::other)?;
-                initialise(&node.name, init, SEED, as_f32s(&mut bytes));
+                initialise(&node.name, init, SEED, 0, as_f32s(&mut bytes));
             }
         }
         Ok(local)

@@ -4,8 +4,8 @@
 use crate::support::parts::{BACKENDS, Parts, each_on_a_thread, feed, open, open_all, patient};
 use crate::support::{DYNAMIC_BYTES_MAX, read, try_session, write};
 use tensorwire_graph::{
-    Backward, Cluster, CustomOperator, Gradient, Graph, Hint, Init, Op, Output, Plan, PlanOptions,
-    Reduction, Refusal, Rule, RunId, RunSpec, gradients, place, plan,
+    Backward, Cluster, CustomOperator, Gradient, Graph, Hint, Init, Op, Output, Placement, Plan,
+    PlanOptions, Reduction, Refusal, Rule, RunId, RunSpec, gradients, place, plan,
 };
 use tensorwire_kernels::{Call, CustomKernel, custom};
 use tensorwire_runtime::Session;
@@ -191,7 +191,7 @@ fn network(replicas: u32) -> (Graph, Vec<String>) {
 }
 
 fn planned((graph, roots): &(Graph, Vec<String>), cluster: Cluster) -> Plan {
-    let placed = place(graph, cluster).unwrap();
+    let placed = place(graph, cluster, Placement::RoundRobin).unwrap();
     let roots = roots.iter().map(|name| placed.find(name).unwrap()).collect();
     let run = RunSpec { name: "step", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()

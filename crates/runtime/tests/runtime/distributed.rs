@@ -3,14 +3,14 @@
 
 use crate::support::{Network, network, read, session_alone, sessions_over_sim, write};
 use tensorwire_fabric::{Between, SimKnobs, Within};
-use tensorwire_graph::{Graph, RunId};
+use tensorwire_graph::{Graph, Op, RunId};
 use tensorwire_runtime::Session;
 use tensorwire_tensor::DType;
 
-const STEPS: u64 = 6;
+pub(crate) const STEPS: u64 = 6;
 
 /// Gives variables and inputs values that depend on the step, so that a stale or torn tensor shows.
-fn feed(session: &Session, network: &Network, step: u64) {
+pub(crate) fn feed(session: &Session, network: &Network, step: u64) {
     let graph: &Graph = &session.part().graph;
     for replica in 0..network.replicas {
         let input = format!("replica{replica}/x");
@@ -26,25 +26,44 @@ fn feed(session: &Session, network: &Network, step: u64) {
     }
 }
 
-fn initialise(session: &Session, network: &Network) {
-    for (seed, name) in network.variables.iter().enumerate() {
-        if session.part().graph.find(name).is_some() {
-            let count = read::<f32>(session, name).len();
-            let value = |i: usize| (((i + seed) * 37 % 101) as f32 - 50.0) / 60.0;
-            write(session, name, &(0..count).map(value).collect::<Vec<f32>>());
+/// Gives the variables of a part, and pieces of such, their first values.
+pub(crate) fn initialise(session: &Session, network: &Network) {
+    for (seed, variable) in network.variables.iter().enumerate() {
+        for (name, first) in held(session, variable) {
+            let count = read::<f32>(session, &name).len();
+            let value = |i: usize| (((i + first + seed) * 37 % 101) as f32 - 50.0) / 60.0;
+            write(session, &name, &(0..count).map(value).collect::<Vec<f32>>());
         }
     }
 }
 
-fn variables(sessions: &[Session], network: &Network) -> Vec<Vec<f32>> {
-    let of = |name: &String| {
-        let home = sessions.iter().find(|s| s.part().graph.find(name).is_some());
-        read::<f32>(home.unwrap(), name)
+/// What a part has of a variable: names, and the first element of each.
+fn held(session: &Session, variable: &str) -> Vec<(String, usize)> {
+    let nodes = session.part().graph.nodes().map(|(_, node)| node);
+    let held = nodes.filter_map(|node| match (&node.op, &node.piece) {
+        (Op::Variable { .. }, None) if node.name == variable => Some((node.name.clone(), 0)),
+        (Op::Variable { spec, .. }, Some(piece)) if piece.of == variable => {
+            Some((node.name.clone(), piece.first_row * spec.elements() / spec.dims()[0]))
+        }
+        _ => None,
+    });
+    held.collect()
+}
+
+pub(crate) fn variables(sessions: &[Session], network: &Network) -> Vec<Vec<f32>> {
+    let of = |variable: &String| {
+        let here = |s: &Session| {
+            let held = held(s, variable).into_iter();
+            held.map(|(name, first)| (first, read::<f32>(s, &name))).collect::<Vec<_>>()
+        };
+        let mut pieces: Vec<(usize, Vec<f32>)> = sessions.iter().flat_map(here).collect();
+        pieces.sort_by_key(|(first, _)| *first);
+        pieces.into_iter().flat_map(|(_, values)| values).collect()
     };
     network.variables.iter().map(of).collect()
 }
 
-fn locally(network: &Network) -> Vec<Vec<f32>> {
+pub(crate) fn locally(network: &Network) -> Vec<Vec<f32>> {
     let mut session = session_alone(network);
     initialise(&session, network);
     for step in 0..STEPS {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use crate::support;
 use tensorwire_base::Deadline;
-use tensorwire_graph::{Cluster, Graph, Hint, NodeId, Op, Plan, PlanOptions, RunId, RunSpec};
+use tensorwire_graph::{
+    Cluster, Graph, Hint, NodeId, Op, Placement, Plan, PlanOptions, RunId, RunSpec,
+};
 use tensorwire_graph::{place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Buffer, Slab};
@@ -25,7 +27,7 @@ fn plan_of_a_group() -> Plan {
     let mean = graph.add("mean", here, Op::AllReduce { vector: 0 }, &[relu.into()]).unwrap();
     let max = graph.add("max", here, Op::ReduceMax, &[mean.into()]).unwrap();
     let cluster = Cluster::Workers { workers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let roots = vec![max];
     let run = RunSpec { name: "run", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::support::{self, read, write};
 use tensorwire_fabric::{Backend, Fabric};
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Rule, RunId,
-    RunSpec, SharedMemory, Task, Transfer, WhyWrite, place, plan,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Placement, Plan, PlanOptions, Rule,
+    RunId, RunSpec, SharedMemory, Task, Transfer, WhyWrite, place, plan,
 };
 use tensorwire_runtime::{Advance, Session, SessionError};
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
@@ -75,7 +75,7 @@ impl Job {
     }
 
     fn plan(&self, options: PlanOptions) -> Result<Plan, GraphError> {
-        let placed = place(&self.graph, self.cluster()).unwrap();
+        let placed = place(&self.graph, self.cluster(), Placement::RoundRobin).unwrap();
         plan(&placed, &self.cluster().tasks(), &self.runs, options)
     }
 

@@ -7,6 +7,7 @@ mod distributed;
 mod dynamic;
 mod group;
 mod hazards;
+mod placement;
 mod polling;
 mod reuse;
 mod seeds;

@@ -10,8 +10,8 @@ use crate::support::random::Random;
 use crate::support::{options, read, sessions, write};
 use tensorwire_fabric::{Backend, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Reuse, ReuseRule, Rule,
-    RunId, RunSpec, place, plan,
+    Cluster, Graph, Hint, Init, NodeId, Op, Output, Placement, Plan, PlanOptions, Reuse, ReuseRule,
+    Rule, RunId, RunSpec, place, plan,
 };
 use tensorwire_runtime::Session;
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -92,7 +92,7 @@ fn one_way() -> Shape {
 }
 
 fn planned(shape: &Shape, reuse: ReuseRule) -> Plan {
-    let placed = place(&shape.graph, shape.cluster).unwrap();
+    let placed = place(&shape.graph, shape.cluster, Placement::RoundRobin).unwrap();
     let roots = shape.roots.clone();
     let run = RunSpec { name: "step", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
     let options = PlanOptions { reuse, ..PlanOptions::default() };

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::support::{self, network, read, session_alone, write};
 use proptest::prelude::*;
-use tensorwire_graph::{Cluster, Graph, Hint, Op, PlanOptions, RunId, RunSpec, place, plan};
+use tensorwire_graph::{
+    Cluster, Graph, Hint, Op, Placement, PlanOptions, RunId, RunSpec, place, plan,
+};
 use tensorwire_runtime::{RunError, SessionError};
 use tensorwire_tensor::{DType, Fact};
 
@@ -85,7 +87,7 @@ fn a_part_with_edges_needs_an_exchange() {
     let v = tensorwire_tensor::TensorSpec::new(DType::F32, &[1]).unwrap();
     graph.variable("v", v, tensorwire_graph::Init::Zeros).unwrap();
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
-    let placed = place(&graph, cluster).unwrap();
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
     let roots = vec![max];
     let run = RunSpec { name: "run", roots, fetch_to: None, given: vec![], followed_by: vec![] };
     let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();

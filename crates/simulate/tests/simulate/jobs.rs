@@ -1,7 +1,7 @@
 //! Jobs on networks: all-reduces and servers against closed forms, thousands of workers, the paper's cluster.
 
 use tensorwire_collectives::Algorithm;
-use tensorwire_graph::{Cluster, Plan, PlanOptions, Rule, place, plan};
+use tensorwire_graph::{Cluster, Placement, Plan, PlanOptions, Rule, place, plan};
 use tensorwire_nn::{Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{
     Estimate, Exchange, Job, Network, SimulateError, Strategy, cost, estimate, paper,
@@ -20,7 +20,7 @@ fn planned(
     let (dtype, seed) = (DType::F32, 0);
     let spec = ProgramSpec { batch, replicas, sharing, optimizer: rule, dtype, seed };
     let program = Program::new(model, &model.samples().describe(), &spec).unwrap();
-    let placed = place(&program.graph, cluster).unwrap();
+    let placed = place(&program.graph, cluster, Placement::RoundRobin).unwrap();
     let runs = program.runs(&placed, cluster);
     plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use tensorwire_fabric::VerbsOptions;
+use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, Transport};
 
 use tensorwire_nn::Optimizer;
@@ -31,6 +32,7 @@ impl Default for TrainConfig {
             strategy: Strategy::Ps,
             workers: 2,
             servers: 2,
+            placement: Placement::default(),
             asynchronous: false,
             store: StoreConfig::default(),
             clients: ClientConfig::default(),

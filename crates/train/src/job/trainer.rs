@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use tensorwire_base::Clock;
-use tensorwire_graph::{Node, Op, Output, Plan};
+use tensorwire_graph::{Node, Op, Output, Piece, Plan};
 use tensorwire_memory::{CopyPurpose, ReadGuard, TensorMut, TensorRef};
 use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatches, Variable};
 use tensorwire_runtime::Session;
@@ -83,7 +83,12 @@ impl<'a> Trainer<'a> {
 impl Trainer<'_> {
     /// Gives the variables that live here their first values: from a file or from the seed.
     pub(super) fn initialise(&self) -> Result<(), TrainError> {
-        let is_kept = |node: &Node| self.program.weights().any(|v| v.name == node.name);
+        // a piece has some of the rows of the variable that it is of
+        let whole = |node: &Node| match &node.piece {
+            Some(Piece { of, first_row }) => (of.clone(), *first_row),
+            None => (node.name.clone(), 0),
+        };
+        let is_kept = |node: &Node| self.program.weights().any(|v| v.name == whole(node).0);
         let keeps_any = self.session.part().graph.nodes().any(|(_, node)| is_kept(node));
         let load = self.config.load.as_deref().filter(|_| keeps_any);
         let file = load.map(|path| Weights::open(path, self.program.weights())).transpose()?;
@@ -93,15 +98,22 @@ impl Trainer<'_> {
                 continue;
             };
             let (spec, mut bytes) = self.session.write(id.into())?;
+            let (name, first_row) = whole(node);
             match &file {
                 Some(file) if is_kept(node) => {
-                    bytes.copy_from_slice(file.tensor(&node.name)?);
+                    // as many as the file was checked to have
+                    let start = bytes.len() / spec.dims().first().map_or(1, |rows| *rows.max(&1))
+                        * first_row;
+                    let end = start + bytes.len();
+                    bytes.copy_from_slice(&file.tensor(&name)?[start..end]);
                     self.carried.copied(CopyPurpose::Checkpoint, bytes.len());
                 }
                 _ => {
                     let bad = |source| TrainError::Tensor { name: node.name.clone(), source };
                     let tensor = TensorMut::new(spec, &mut bytes).map_err(bad)?;
-                    weights::first_values(&node.name, init, self.config.seed, tensor)
+                    let row: usize = spec.dims().iter().skip(1).product();
+                    let first = first_row * row;
+                    weights::first_values(&name, init, self.config.seed, first, tensor)
                         .map_err(bad)?;
                 }
             }

@@ -348,7 +348,9 @@ enum Named {
 mod tests {
     use super::*;
     use serde_json::Value;
-    use tensorwire_graph::{Cluster, Graph, Hint, Init, PlanOptions, RunSpec, place, plan};
+    use tensorwire_graph::{
+        Cluster, Graph, Hint, Init, Placement, PlanOptions, RunSpec, place, plan,
+    };
     use tensorwire_tensor::{DType, TensorSpec};
 
     /// Two variables on a server, whose largest elements a worker computes.
@@ -362,7 +364,7 @@ mod tests {
             roots.push(graph.add(&name, hint, Op::ReduceMax, &[variable]).unwrap());
         }
         let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
-        let placed = place(&graph, cluster).unwrap();
+        let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
         plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()
     }

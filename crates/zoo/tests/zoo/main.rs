@@ -1,6 +1,7 @@
 //! The shipped models as programs, and the shipped data in batches.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod balance;
 mod batches;
 mod cifar;
 mod feeds;

@@ -1,6 +1,6 @@
 //! The models as programs: their sizes, what crosses where they are placed, and what memory they take.
 
-use tensorwire_graph::{Cluster, NodeId, Part, Plan, PlanOptions, place, plan};
+use tensorwire_graph::{Cluster, NodeId, Part, Placement, Plan, PlanOptions, place, plan};
 use tensorwire_nn::{DType, Optimizer, Program, ProgramSpec, Sharing, TensorSpec, Variable};
 use tensorwire_zoo::data::SampleKind;
 use tensorwire_zoo::{
@@ -39,7 +39,7 @@ fn the_mlp_has_the_variables_of_its_definition() {
 fn every_step_moves_each_variable_to_each_worker_and_its_gradient_back() {
     let program = mlp(&spec(2));
     let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
-    let placed = place(&program.graph, cluster).unwrap();
+    let placed = place(&program.graph, cluster, Placement::RoundRobin).unwrap();
     let runs = program.runs(&placed, cluster);
     let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
     let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();
@@ -51,7 +51,7 @@ fn every_step_moves_each_variable_to_each_worker_and_its_gradient_back() {
 #[test]
 fn nothing_crosses_when_all_replicas_are_local() {
     let program = mlp(&spec(3));
-    let placed = place(&program.graph, Cluster::Local).unwrap();
+    let placed = place(&program.graph, Cluster::Local, Placement::RoundRobin).unwrap();
     let runs = program.runs(&placed, Cluster::Local);
     let plan = plan(&placed, &Cluster::Local.tasks(), &runs, PlanOptions::default()).unwrap();
     assert!(plan.edges.is_empty());
@@ -101,7 +101,7 @@ fn every_model_is_planned_over_servers_and_alone() {
     for model in MODELS {
         let program = program(model, &of(2));
         for cluster in [Cluster::Local, Cluster::ParameterServers { workers: 2, servers: 2 }] {
-            let placed = place(&program.graph, cluster).unwrap();
+            let placed = place(&program.graph, cluster, Placement::RoundRobin).unwrap();
             let runs = program.runs(&placed, cluster);
             let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
             let dynamic = plan.traffic(Program::TRAIN).dynamic;
@@ -117,7 +117,7 @@ fn planned(program: Program, spec: &ProgramSpec) -> (Program, Plan) {
         Sharing::Own { .. } => Cluster::Workers { workers },
         _ => Cluster::ParameterServers { workers, servers: 1 },
     };
-    let placed = place(&program.graph, cluster).unwrap();
+    let placed = place(&program.graph, cluster, Placement::RoundRobin).unwrap();
     let runs = program.runs(&placed, cluster);
     let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap();
     (program, plan)
@@ -222,7 +222,7 @@ fn gradients_are_dead_when_the_next_are_made() {
         (&AlexNet as &dyn Shipped, Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, 2),
     ] {
         let program = program(model, &ProgramSpec { optimizer: rule, ..of(1) });
-        let placed = place(&program.graph, Cluster::Local).unwrap();
+        let placed = place(&program.graph, Cluster::Local, Placement::RoundRobin).unwrap();
         let runs = program.runs(&placed, Cluster::Local);
         let tasks = Cluster::Local.tasks();
         let plan = plan(&placed, &tasks, &runs, PlanOptions::default()).unwrap();

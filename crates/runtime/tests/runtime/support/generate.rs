@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use tensorwire_fabric::{Between, SimKnobs, Within};
 use tensorwire_graph::{
-    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, Rule, RunSpec,
-    place, plan,
+    Cluster, Graph, GraphError, Hint, Init, NodeId, Op, Output, Placement, Plan, PlanOptions, Rule,
+    RunSpec, place, plan,
 };
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
@@ -96,7 +96,20 @@ impl Job {
         let roots = generator.roots();
         let Generator { random, graph, workers, servers, .. } = generator;
         let cluster = Cluster::ParameterServers { workers, servers };
-        let graph = place(&graph, cluster).unwrap();
+        let placement = random.of(&[
+            Placement::RoundRobin,
+            Placement::Balanced { split_above: None },
+            Placement::Balanced { split_above: Some(0) },
+        ]);
+        let whole = graph;
+        let graph = place(&whole, cluster, placement).unwrap();
+        // the whole of what was split may change under whoever looks at it
+        let is_joined = |id: &NodeId| matches!(graph.node(*id).op, Op::Join);
+        let placed = |id: &NodeId| graph.find_all(&whole.node(*id).name);
+        let roots: Vec<Vec<NodeId>> = roots
+            .iter()
+            .map(|roots| roots.iter().flat_map(placed).filter(|id| !is_joined(id)).collect())
+            .collect();
         let planned = |roots: &[Vec<NodeId>]| {
             let spec = |(index, roots): (usize, &Vec<NodeId>)| RunSpec {
                 name: ["train", "look"][index],
@@ -235,6 +248,7 @@ impl Generator<'_> {
             self.variables.push(variable);
             self.tensors.push((variable, Kind::Vector));
         }
+        let large = (self.size == Size::Small && self.random.happens(50)).then(|| self.large());
         let kinds = [Kind::Scalar, Kind::Vector, Kind::Fixed, self.factor()];
         let open = [Kind::Open(0), Kind::Open(0), Kind::Open(1), Kind::Bytes(2)];
         for _ in 0..2 + self.random.below(4) {
@@ -256,9 +270,20 @@ impl Generator<'_> {
         }
         for variable in self.variables.clone() {
             if self.random.happens(60) {
-                self.update(variable);
+                self.update(variable, Kind::Vector);
             }
         }
+        if let Some(large) = large {
+            self.update(large, Kind::Square);
+        }
+    }
+
+    /// A variable that may be above a server's equal share.
+    fn large(&mut self) -> Output {
+        let spec = TensorSpec::new(DType::F32, &[self.columns; 2]).unwrap();
+        let large = self.graph.variable("large", spec, Init::Zeros).unwrap();
+        self.tensors.push((large, Kind::Square));
+        large
     }
 
     /// The second factor of a product, where it is not too large.
@@ -371,12 +396,12 @@ impl Generator<'_> {
     }
 
     /// Gradients of any workers: what is fed there, where what they computed is positive.
-    fn update(&mut self, variable: Output) {
+    fn update(&mut self, variable: Output, kind: Kind) {
         let mut inputs = vec![variable];
         for _ in 0..1 + self.random.below(2) {
-            let (y, _) = self.one_of(|kind| kind == Kind::Vector, Kind::Vector);
-            let dy = self.input(Kind::Vector);
-            inputs.push(self.add(Op::ReluGrad, &[dy, y], Kind::Vector));
+            let (y, _) = self.one_of(|other| other == kind, kind);
+            let dy = self.input(kind);
+            inputs.push(self.add(Op::ReluGrad, &[dy, y], kind));
         }
         let name = format!("update {}", self.graph.node(variable.node).name);
         let at = Hint::With(variable.node);

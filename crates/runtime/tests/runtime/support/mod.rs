@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Gradient, Graph, Hint, Init, Op, Output, Plan, PlanOptions, Rule, RunSpec, gradients,
-    place, plan, simplify,
+    Cluster, Gradient, Graph, Hint, Init, Op, Output, Placement, Plan, PlanOptions, Rule, RunSpec,
+    gradients, place, plan, simplify,
 };
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, TensorMut, TensorRef};
@@ -109,10 +109,19 @@ fn loss(
 }
 
 fn plan_for(network: &Network, cluster: Cluster) -> Plan {
-    let placed = place(&network.graph, cluster).unwrap();
-    let roots = network.roots.iter().map(|name| placed.find(name).unwrap()).collect();
+    plan_with(network, cluster, Placement::RoundRobin, PlanOptions::default())
+}
+
+pub(crate) fn plan_with(
+    network: &Network,
+    cluster: Cluster,
+    placement: Placement,
+    options: PlanOptions,
+) -> Plan {
+    let placed = place(&network.graph, cluster, placement).unwrap();
+    let roots = network.roots.iter().flat_map(|name| placed.find_all(name)).collect();
     let run = RunSpec { name: "step", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
-    plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap()
+    plan(&placed, &cluster.tasks(), &[run], options).unwrap()
 }
 
 /// A limit on dynamic tensors that no test but those about it comes near.

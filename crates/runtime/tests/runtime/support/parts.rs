@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tensorwire_fabric::{Backend, Between, Fabric, SimKnobs, SimNetwork};
 use tensorwire_graph::{
-    Cluster, Graph, Hint, Init, NodeId, Op, Output, Plan, PlanOptions, RunSpec, place, plan,
+    Cluster, Graph, Hint, Init, NodeId, Op, Output, Placement, Plan, PlanOptions, RunSpec, place,
+    plan,
 };
 use tensorwire_runtime::{OneSidedOptions, Opening, Session, SessionOptions};
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
@@ -68,7 +69,7 @@ impl Parts {
     }
 
     pub(crate) fn plan(&self, options: PlanOptions) -> Plan {
-        let placed = place(&self.graph, self.cluster).unwrap();
+        let placed = place(&self.graph, self.cluster, Placement::RoundRobin).unwrap();
         let roots = self.roots.clone();
         let run =
             RunSpec { name: "step", roots, fetch_to: None, given: vec![], followed_by: vec![0] };

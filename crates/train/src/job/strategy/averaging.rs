@@ -203,7 +203,7 @@ mod tests {
     use std::time::Duration;
 
     use tensorwire_graph::{
-        Cluster, Graph, Hint, Init, PlanOptions, Rule, RunId, RunSpec, place, plan,
+        Cluster, Graph, Hint, Init, Placement, PlanOptions, Rule, RunId, RunSpec, place, plan,
     };
     use tensorwire_kernels::KernelChoice;
     use tensorwire_memory::Slab;
@@ -232,7 +232,7 @@ mod tests {
         let apply = Op::Apply { rule: Rule::Sgd { rate: RATE } };
         let update = graph.add("update", Hint::With(w.node), apply, &[w, gradient.into()]).unwrap();
         let cluster = Cluster::Workers { workers: 1 };
-        let placed = place(&graph, cluster).unwrap();
+        let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
         let roots = vec![update];
         let run = RunSpec { name: "r", roots, fetch_to: None, given: vec![], followed_by: vec![0] };
         let plan = plan(&placed, &cluster.tasks(), &[run], PlanOptions::default()).unwrap();

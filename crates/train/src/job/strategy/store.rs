@@ -293,7 +293,7 @@ fn give_first(
             None => {
                 let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
                 let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;
-                weights::first_values(&variable.name, variable.init, config.seed, tensor)
+                weights::first_values(&variable.name, variable.init, config.seed, 0, tensor)
                     .map_err(bad)?;
             }
         }

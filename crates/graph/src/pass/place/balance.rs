@@ -1,0 +1,260 @@
+//! Which server gets which variable: the largest first, each to the server that holds least (Graham 1969, longest
+//! processing time first). What would bring a server above its equal share is cut into runs of rows that fill servers up.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::ops::Range;
+
+use tensorwire_tensor::Fact;
+
+use super::is_variable;
+use crate::graph::{Graph, Hint, Job, Node, NodeId, Task};
+use crate::op::Op;
+
+/// Runs of rows begin at multiples of this, in bytes: where the plan may put a tensor.
+const ALIGNMENT: usize = 64;
+
+/// What one server gets of a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) server: u32,
+    /// Rows of it; none: all of it.
+    pub(super) rows: Option<Range<usize>>,
+}
+
+impl Share {
+    pub(super) fn task(&self) -> Task {
+        Task::server(self.server)
+    }
+}
+
+/// What becomes of each shared node, in the order of rows.
+pub(super) type Shares = HashMap<NodeId, Vec<Share>>;
+
+pub(super) fn round_robin(shared: &[NodeId], servers: u32) -> Shares {
+    let turns = (0..servers).cycle();
+    let whole = |(id, server): (&NodeId, u32)| (*id, vec![Share { server, rows: None }]);
+    shared.iter().zip(turns).map(whole).collect()
+}
+
+/// What decides who gets what.
+pub(super) struct Balance<'a> {
+    pub(super) graph: &'a Graph,
+    /// The tasks of the nodes that have a place of their own.
+    pub(super) fixed: &'a [Option<Task>],
+    /// What has no more bytes stays whole.
+    pub(super) split_above: usize,
+}
+
+/// A variable is split if it would bring a server above its equal share by more than a part in so many.
+const SLACK: u64 = 20;
+
+impl Balance<'_> {
+    /// Gives each of `shared` to servers.
+    pub(super) fn of(&self, shared: &[NodeId], servers: u32) -> Shares {
+        let sizes = sizes(self.graph);
+        let mut loads = self.pinned(servers);
+        let share = level(&loads, shared.iter().map(|id| sizes[id.index()]).sum());
+        let mut order = shared.to_vec();
+        // equals in the order of the graph
+        order.sort_by_key(|id| (Reverse(sizes[id.index()]), *id));
+        let give = |id: NodeId| {
+            let size = sizes[id.index()];
+            // fits: servers are counted in u32
+            let server = least(&loads) as u32;
+            let is_above = loads[server as usize] + size > share + share / SLACK;
+            let runs = match is_above && self.may_split(id) {
+                true => runs(self.graph, id, size, share, &loads),
+                false => Vec::new(),
+            };
+            let shares = match &runs[..] {
+                [] | [_] => vec![Share { server, rows: None }],
+                runs => runs.to_vec(),
+            };
+            for Share { server, rows } in &shares {
+                loads[*server as usize] += match rows {
+                    None => size,
+                    Some(rows) => part(size, rows.len(), self.rows(id)),
+                };
+            }
+            (id, shares)
+        };
+        order.into_iter().map(give).collect()
+    }
+
+    fn rows(&self, id: NodeId) -> usize {
+        rows(self.graph, id)
+    }
+
+    /// By server: the bytes of variables that are pinned to it.
+    fn pinned(&self, servers: u32) -> Vec<u64> {
+        let mut loads = vec![0; servers as usize];
+        for (id, _) in self.graph.nodes().filter(|(_, node)| is_variable(&node.op)) {
+            if let Some(Task { job: Job::Server, index }) = self.fixed[id.index()] {
+                loads[index as usize] += bytes(self.graph, id) as u64;
+            }
+        }
+        loads
+    }
+
+    /// True if a variable is large enough to be split, only workers read it, and one update by elements changes it.
+    fn may_split(&self, id: NodeId) -> bool {
+        let graph = self.graph;
+        let dims = &graph.fact(id.into()).dims;
+        let with = |node: &Node| node.hint == Hint::With(id);
+        let mut updates = 0;
+        for (user, node) in graph.nodes() {
+            let reads = node.inputs.iter().filter(|input| input.node == id).count();
+            let on_worker = self.fixed[user.index()].is_some_and(|task| task.job == Job::Worker);
+            let is_update = matches!(node.op, Op::Apply { .. }) && with(node) && reads == 1;
+            let is_slot = |node: &Node| {
+                let of_its_shape = |fact: &Fact| fact.dims == *dims || fact.dims.is_empty();
+                is_variable(&node.op) && node.facts.iter().all(of_its_shape)
+            };
+            let fits = match (reads > 0, with(node)) {
+                _ if node.controls.contains(&id) => false,
+                (true, true) => is_update,
+                (true, false) => on_worker,
+                (false, true) => is_slot(node),
+                (false, false) => true,
+            };
+            if !fits {
+                return false;
+            }
+            updates += usize::from(is_update);
+        }
+        updates == 1 && bytes(graph, id) > self.split_above
+    }
+}
+
+/// By node: the bytes of a variable and of what lies with it.
+fn sizes(graph: &Graph) -> Vec<u64> {
+    let mut sizes = vec![0; graph.len()];
+    for (id, node) in graph.nodes().filter(|(_, node)| is_variable(&node.op)) {
+        let home = match node.hint {
+            Hint::With(other) => other,
+            _ => id,
+        };
+        sizes[home.index()] += bytes(graph, id) as u64;
+    }
+    sizes
+}
+
+fn bytes(graph: &Graph, id: NodeId) -> usize {
+    graph.fact(id.into()).spec().and_then(Result::ok).map_or(0, |spec| spec.bytes())
+}
+
+/// The rows of a variable of `size` bytes, slots included, in runs that fill servers up to their share: the emptiest
+/// first. One run, or none: it cannot be split.
+fn runs(graph: &Graph, id: NodeId, size: u64, share: u64, loads: &[u64]) -> Vec<Share> {
+    let rows = rows(graph, id);
+    let row_bytes = bytes(graph, id) / rows.max(1);
+    let step = ALIGNMENT / gcd(ALIGNMENT, row_bytes.max(1));
+    let mut runs: Vec<Share> = Vec::new();
+    let mut start = 0;
+    while start < rows {
+        let free = (0..loads.len()).filter(|at| runs.iter().all(|run| run.server as usize != *at));
+        let free: Vec<usize> = free.collect();
+        let Some(server) = free.iter().copied().min_by_key(|at| loads[*at]) else { break };
+        let room = share.saturating_sub(loads[server]);
+        // fits: rows of a tensor in memory
+        let fill = (u128::from(room) * rows as u128 / u128::from(size.max(1))) as usize;
+        let end = start.saturating_add(fill / step * step);
+        // what would be left is not worth another write
+        let is_last = free.len() == 1 || rows.saturating_sub(end) < step.max(rows / 64);
+        let end = if end == start || is_last { rows } else { end };
+        // fits: servers are counted in u32
+        runs.push(Share { server: server as u32, rows: Some(start..end) });
+        start = end;
+    }
+    runs
+}
+
+/// How far servers are filled when so many bytes more are spread evenly.
+fn level(loads: &[u64], bytes: u64) -> u64 {
+    let mut loads = loads.to_vec();
+    loads.sort_unstable();
+    let mut filled = bytes;
+    for (index, load) in loads.iter().enumerate() {
+        filled += load;
+        // fits: servers are few
+        let level = filled.div_ceil(index as u64 + 1);
+        if loads.get(index + 1).is_none_or(|next| *next >= level) {
+            return level;
+        }
+    }
+    filled
+}
+
+/// The bytes of `some` of `rows`.
+fn part(size: u64, some: usize, rows: usize) -> u64 {
+    // fits: no more than size
+    (u128::from(size) * some as u128 / rows.max(1) as u128) as u64
+}
+
+/// The server that holds least, the first of equals.
+fn least(loads: &[u64]) -> usize {
+    (0..loads.len()).min_by_key(|at| loads[*at]).unwrap_or_default()
+}
+
+fn rows(graph: &Graph, id: NodeId) -> usize {
+    let spec = graph.fact(id.into()).spec().and_then(Result::ok);
+    spec.and_then(|spec| spec.dims().first().copied()).unwrap_or_default()
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Init;
+    use tensorwire_tensor::{DType, TensorSpec};
+
+    fn variable(dims: &[usize]) -> (Graph, NodeId) {
+        let mut graph = Graph::new();
+        let spec = TensorSpec::new(DType::F32, dims).unwrap();
+        let id = graph.variable("v", spec, Init::Zeros).unwrap().node;
+        (graph, id)
+    }
+
+    #[test]
+    fn runs_cover_all_rows_and_begin_where_a_tensor_may_lie() {
+        for (dims, servers) in [([25088, 4096], 2), ([1000, 3], 3), ([999, 7], 4), ([640, 16], 5)] {
+            let (graph, id) = variable(&dims);
+            let size = bytes(&graph, id) as u64;
+            let share = size.div_ceil(servers);
+            let found = runs(&graph, id, size, share, &vec![0; servers as usize]);
+            let rows: Vec<Range<usize>> = found.iter().map(|s| s.rows.clone().unwrap()).collect();
+            assert_eq!((rows[0].start, rows.last().unwrap().end), (0, dims[0]));
+            assert!(rows.windows(2).all(|pair| pair[0].end == pair[1].start), "{rows:?}");
+            assert!(rows.iter().all(|run| run.start * dims[1] * 4 % ALIGNMENT == 0), "{rows:?}");
+            let servers: Vec<u32> = found.iter().map(|share| share.server).collect();
+            assert!(servers.iter().copied().eq(0..servers.len() as u32), "{servers:?}");
+        }
+    }
+
+    #[test]
+    fn rows_go_where_there_is_room() {
+        let (graph, id) = variable(&[100, 16]);
+        let loads = [3200, 0, 4000];
+        let share = level(&loads, 6400);
+        assert_eq!(share, (3200u64 + 4000 + 6400).div_ceil(3));
+        let found: Vec<(u32, Range<usize>)> = runs(&graph, id, 6400, share, &loads)
+            .into_iter()
+            .map(|share| (share.server, share.rows.unwrap()))
+            .collect();
+        assert_eq!(found, [(1, 0..70), (0, 70..90), (2, 90..100)]);
+        assert_eq!(level(&[10, 900], 40), 50, "who has more than that gets nothing");
+    }
+
+    #[test]
+    fn a_variable_of_few_rows_stays_whole() {
+        for dims in [[10, 3], [1, 1 << 21]] {
+            let (graph, id) = variable(&dims);
+            let size = bytes(&graph, id) as u64;
+            assert!(runs(&graph, id, size, size / 2, &[0, 0]).len() <= 1, "{dims:?}");
+        }
+    }
+}
