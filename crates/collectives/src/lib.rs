@@ -1,32 +1,32 @@
 //! Collective operations of a group of processes, over one-sided writes: all-reduce, reduce-scatter, all-gather,
 //! broadcast, reduce and barrier (Mamidala et al., *MXNET-MPI*, §6). It knows ranks, ranges and schedules. It does not
-//! know what an element is (the fold is passed in), or the name of any transport.
+//! know what an element is (the reduction is passed in), or the name of any transport.
 //!
 //! # A walk through
 //! A [`Group`] is opened by all its members over a connected fabric. Vectors lie in memory of
 //! [`Collectives::alloc`] and are bound once, by all members in the same order, which exchanges their addresses; from
 //! then on an operation is writes and signals alone. [`Collectives::start`] begins one in place and returns a
-//! [`Ticket`]; what is under way moves in [`Collectives::progress`], and operations on different vectors go side by
+//! [`Handle`]; what is under way moves in [`Collectives::progress`], and operations on different vectors go side by
 //! side, started in any order.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use tensorwire_base::Deadline;
-//! use tensorwire_collectives::{Call, Collectives, Fold, GroupError};
+//! use tensorwire_collectives::{CollectiveCall, Collectives, Reducer, GroupError};
 //! use tensorwire_memory::Buffer;
 //!
 //! fn mean(
 //!     group: &mut dyn Collectives,
 //!     gradient: &Buffer,
-//!     mean: Arc<dyn Fold>,
+//!     mean: Arc<dyn Reducer>,
 //! ) -> Result<(), GroupError> {
 //!     let soon = Deadline::after(Duration::from_secs(10));
 //!     let vectors = group.bind(std::slice::from_ref(gradient), soon)?;
 //!     // … compute the gradient …
-//!     let ticket = group.start(vectors[0], Call::AllReduce(mean))?;
+//!     let handle = group.start(vectors[0], CollectiveCall::AllReduce(mean))?;
 //!     // … compute something else …
-//!     group.wait(ticket, soon)
+//!     group.wait(handle, soon)
 //! }
 //! ```
 //!
@@ -38,7 +38,7 @@
 //! one on that vector may begin at once; before and after anything else members meet. And what was sent lies still
 //! until it has left.
 //!
-//! With `deterministic`, whoever owns a piece gets every member's addend and folds them in the order of members: the
+//! With `deterministic`, whoever owns a piece gets every member's addend and reduces them in the order of members: the
 //! same bits with every algorithm, segment and transport, for as many bytes on the wire.
 #![forbid(unsafe_code)]
 

@@ -14,13 +14,13 @@ const BETA: f64 = 0.9;
 /// What only groups of workers, and weights that are averaged, can do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientConfig {
-    /// Groups that fold their gradients among themselves (`mpi-…`); none: one of all workers.
+    /// Groups that reduce their gradients among themselves (`mpi-…`); none: one of all workers.
     pub clients: Option<u32>,
     /// Steps between two exchanges with the centre (`…-esgd`).
     pub interval: Option<u64>,
     /// How far a client and the centre go towards each other then.
     pub alpha: Option<f64>,
-    /// Gradients are folded in the order of ranks, so that every algorithm has the same bits.
+    /// Gradients are reduced in the order of ranks, so that every algorithm has the same bits.
     pub deterministic: bool,
     /// How gradients are folded; none: what was measured to be fastest.
     pub algorithm: Option<Algorithm>,
@@ -67,7 +67,7 @@ impl TrainConfig {
             ("--alpha", alpha.is_some(), strategy.is_averaging(), averaging),
             ("--algorithm", algorithm.is_some(), strategy.has_groups(), any),
             ("--table", !table.is_empty(), strategy.has_groups(), any),
-            // what else is folded at once is folded in order
+            // what else is reduced at once is reduced in order
             ("--deterministic", *deterministic, !is_alone, "allreduce or mpi-sgd"),
         ];
         if let Some((option, _, _, with)) =
