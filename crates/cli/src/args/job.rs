@@ -20,6 +20,7 @@ use super::{DEFAULTS, ExchangeArg, TransportArg, WireArgs, with_default};
 pub(super) const MOMENTUM: f64 = 0.9;
 /// Who uses what is of communication.
 const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
+const SERVERS: &str = "jobs with servers, which --strategy allreduce has not";
 
 /// What decides the graph and its partition.
 #[derive(Args, Clone, Debug)]
@@ -97,9 +98,11 @@ pub(crate) struct JobArgs {
     /// loops, slow, to check against
     #[arg(long, value_enum, default_value = DEFAULTS.kernels.name())]
     kernels: KernelsArg,
-    /// Seconds within which the job ends when one of its processes dies or stops
-    #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.deadline_ms))]
-    deadline: f64,
+    #[arg(long, value_name = "SECONDS", help = with_default(
+        "Seconds within which the job ends when one of its processes dies or stops",
+        seconds(DEFAULTS.deadline_ms),
+    ))]
+    deadline: Option<f64>,
     /// Seconds that a step waits at most for processes that are alive
     #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.step_deadline_ms))]
     step_deadline: f64,
@@ -152,10 +155,14 @@ impl JobArgs {
     /// Refuses what was given and would change nothing.
     fn check_used(&self) -> Result<(), ConfigError> {
         let is_alone = self.strategy() == Strategy::Local;
+        let has_servers = self.strategy() != Strategy::AllReduce;
         let is_momentum = matches!(self.optimizer, OptimizerArg::Momentum);
         let (verbs, arrival) = self.wire.clone().options();
         for (option, given, is_used, used_by) in [
             ("--momentum", self.momentum.is_some(), is_momentum, "--optimizer momentum"),
+            ("--servers", self.servers.is_some(), !is_alone, SEVERAL),
+            ("--servers", self.servers.is_some_and(|servers| servers > 0), has_servers, SERVERS),
+            ("--deadline", self.deadline.is_some(), !is_alone, SEVERAL),
             ("--transport", self.transport.is_some(), !is_alone, SEVERAL),
             ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
             ("--nic", verbs.nic.is_some(), !is_alone, SEVERAL),
@@ -211,7 +218,9 @@ impl JobArgs {
             },
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
-            deadline_ms: (self.deadline * 1000.0) as u64,
+            deadline_ms: self
+                .deadline
+                .map_or(DEFAULTS.deadline_ms, |deadline| (deadline * 1000.0) as u64),
             step_deadline_ms: (self.step_deadline * 1000.0) as u64,
             dynamic_bytes_max: self.dynamic_memory.unwrap_or(DEFAULTS.dynamic_bytes_max),
             ..TrainConfig::default()
