@@ -14,7 +14,8 @@ use tensorwire_fabric::{Region, RemoteRegion};
 use tensorwire_memory::{Arena, Buffer, Copies, Place, Slab, Window};
 
 use crate::error::GroupError;
-use crate::ports::{Call, Collectives, GroupStats, Ticket, VectorId};
+use crate::link::LinkCost;
+use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
 use crate::schedule::{Algorithm, Schedule};
 use crate::table::Table;
 use run::{Running, ScheduleKey};
@@ -27,9 +28,11 @@ const BARRIER_BYTES: usize = 64;
 pub struct GroupOptions {
     /// For all vectors; none: by the table.
     pub algorithm: Option<Algorithm>,
-    /// None: [`Table::measured`].
+    /// What was measured; where it has no row, or is none, [`LinkCost::choose`] chooses.
     pub table: Option<Table>,
-    /// Every fold is in the order of members, so that all algorithms have the same bits.
+    /// The way between members that share no memory; of others it is [`LinkCost::SHARED_MEMORY`].
+    pub link: LinkCost,
+    /// Every reduction is in the order of members, so that all algorithms have the same bits.
     pub deterministic: bool,
     /// Bytes that are sent at a time, so that what has come is reduced while the rest is on the wire; one element at
     /// least.
@@ -54,6 +57,7 @@ impl Default for GroupOptions {
         GroupOptions {
             algorithm: None,
             table: None,
+            link: LinkCost::TCP,
             deterministic: false,
             segment_bytes: 512 << 10,
             in_flight_bytes: 1 << 20,
@@ -67,7 +71,6 @@ impl Default for GroupOptions {
 pub struct Group {
     fabric: Fabric,
     options: GroupOptions,
-    table: Table,
     me: usize,
     /// By member.
     ranks: Vec<Rank>,
@@ -179,7 +182,6 @@ impl Group {
         let scratch = Slab::anonymous(reduce::BLOCK_BYTES).map_err(|error| failed(&error))?;
         let mut group = Group {
             fabric,
-            table: Table::default(),
             me,
             ranks: ranks.to_vec(),
             channels,
@@ -205,10 +207,6 @@ impl Group {
         let place = Place { offset: 0, bytes: 0 };
         let arena = Arena::new(&slab, &[place]).map_err(|error| failed(&error))?;
         group.bind(&arena.into_buffers(), deadline)?;
-        group.table = match &options.table {
-            Some(table) => table.clone(),
-            None => Table::measured(group.shares_memory()),
-        };
         group.options = options;
         Ok(group)
     }
@@ -220,9 +218,11 @@ impl Group {
 
     /// What a vector of so many bytes is reduced by.
     pub fn algorithm(&self, bytes: usize) -> Algorithm {
-        let measured = || Table::measured(self.shares_memory()).choose(self.size(), bytes);
-        let chosen = self.options.algorithm.or_else(|| self.table.choose(self.size(), bytes));
-        chosen.or_else(measured).unwrap_or(Algorithm::Direct)
+        let GroupOptions { algorithm, table, link, .. } = &self.options;
+        let measured = || table.as_ref().and_then(|table| table.choose(self.size(), bytes));
+        let link = if self.shares_memory() { &LinkCost::SHARED_MEMORY } else { link };
+        let modelled = || link.choose(self.size(), bytes, &self.options);
+        algorithm.or_else(measured).unwrap_or_else(modelled)
     }
 
     /// Takes the completions there are.

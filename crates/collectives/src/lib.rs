@@ -31,10 +31,10 @@
 //! ```
 //!
 //! # How it is made
-//! [`schedule`] makes of an [`Algorithm`], the size and the length what each member sends, awaits and folds: pure data.
-//! A [`Table`] says which algorithm suits how many members and bytes. A [`Group`] runs schedules: a step is one
-//! one-sided write with a signal, the wait for one, or a fold. Two rules keep writes and folds apart without a
-//! round trip: an all-reduce is over nowhere before every member has begun it and every addend is folded, so the next
+//! [`schedule`] makes of an [`Algorithm`], the size and the length what each member sends, awaits and reduces: pure data.
+//! Which algorithm suits how many members and bytes says a [`Table`] that was measured, or the model of a [`LinkCost`]. A [`Group`] runs schedules: a step is one
+//! one-sided write with a signal, the wait for one, or a reduction. Two rules keep writes and reductions apart without a
+//! round trip: an all-reduce is over nowhere before every member has begun it and every addend is reduced, so the next
 //! one on that vector may begin at once; before and after anything else members meet. And what was sent lies still
 //! until it has left.
 //!
@@ -44,6 +44,7 @@
 
 mod error;
 mod group;
+mod link;
 mod ports;
 pub mod schedule;
 mod table;
@@ -51,7 +52,11 @@ mod tensor;
 
 pub use error::GroupError;
 pub use group::{Group, GroupOptions};
-pub use ports::{Call, Collectives, Element, Fold, GroupStats, Op, Plain, Ticket, VectorId};
+pub use link::LinkCost;
+pub use ports::{
+    CollectiveCall, Collectives, ElementType, GroupStats, Handle, Plain, ReduceOp, Reducer,
+    VectorId,
+};
 pub use schedule::Algorithm;
 pub use table::{Row, Table};
 pub use tensor::{Design, Devices, TensorGroup, TensorId, Work};

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tensorwire_collectives::{Algorithm, Table};
+use tensorwire_collectives::{Algorithm, GroupOptions, LinkCost};
 use tensorwire_graph::{EdgeId, Graph, Job as Role, NodeId, Op, Plan};
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, Partition, ValueSpec};
 
@@ -239,9 +239,16 @@ impl<'a> Build<'a> {
     }
 
     fn algorithm(&self, group: Group, bytes: usize) -> Algorithm {
-        let shares = self.job.shares_memory(self.cluster.network);
-        let chosen = Table::measured(shares).choose(group.size, bytes);
-        self.job.algorithm.or(chosen).unwrap_or(Algorithm::Direct)
+        let network = self.cluster.network;
+        // as a job is told that runs over the transport of such a network
+        let link = match network.link.core_gbs {
+            _ if self.job.shares_memory(network) => LinkCost::SHARED_MEMORY,
+            None => LinkCost::RDMA,
+            Some(_) if network.machine.workers == 0 => LinkCost::LOOPBACK,
+            Some(_) => LinkCost::TCP,
+        };
+        let chosen = || link.choose(group.size, bytes, &GroupOptions::default());
+        self.job.algorithm.unwrap_or_else(chosen)
     }
 
     /// The values on their way to the workers: by workers, when each edge's arrives.

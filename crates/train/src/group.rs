@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_collectives::{Call, Collectives, Group, GroupError, GroupOptions, VectorId};
+use tensorwire_collectives::{
+    CollectiveCall, Collectives, Group, GroupError, GroupOptions, LinkCost, VectorId,
+};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{NodeId, Op, Part};
 use tensorwire_kernels::{FoldKind, NoFold};
@@ -18,7 +20,16 @@ use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_runtime::Storage;
 
 pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
-pub use fold::VectorFold;
+pub use reducer::VectorReducer;
+
+/// The way between processes that share no memory, of one host or, `spread`, of several.
+pub fn link_cost(transport: Transport, spread: bool) -> LinkCost {
+    match transport {
+        Transport::Verbs => LinkCost::RDMA,
+        _ if spread => LinkCost::TCP,
+        _ => LinkCost::LOOPBACK,
+    }
+}
 
 /// A group that a session and its trainer share.
 pub(crate) type SharedGroup = Arc<Mutex<Box<dyn Collectives>>>;

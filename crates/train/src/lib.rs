@@ -25,7 +25,7 @@ pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
     Strategy, TraceConfig, TrainConfig, TunedRow,
 };
-pub use group::{ClientError, VectorFold};
+pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
 pub use open_part::{
     OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,

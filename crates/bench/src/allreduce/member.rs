@@ -15,7 +15,7 @@ use tensorwire_kernels::{FoldKind, NoFold};
 use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_tensor::DType;
-use tensorwire_train::VectorFold;
+use tensorwire_train::{VectorReducer, link_cost};
 
 use super::devices::DeviceThreads;
 use super::payload::Payload;
@@ -153,6 +153,7 @@ impl Subject {
         let options = GroupOptions {
             algorithm: way.algorithm,
             table: spec.table.clone(),
+            link: link_cost(spec.transport, false),
             deterministic: spec.deterministic,
             ..GroupOptions::default()
         };

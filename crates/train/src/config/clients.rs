@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, GroupOptions};
 
+use crate::group::link_cost;
+
 use super::{ConfigError, Exchange, Strategy, TrainConfig, Transport, TunedRow};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
@@ -22,9 +24,9 @@ pub struct ClientConfig {
     pub alpha: Option<f64>,
     /// Gradients are reduced in the order of ranks, so that every algorithm has the same bits.
     pub deterministic: bool,
-    /// How gradients are folded; none: what was measured to be fastest.
+    /// How gradients are reduced; none: what the table, or a model of the transport, has as fastest for their size.
     pub algorithm: Option<Algorithm>,
-    /// What was measured, where no algorithm is named; for a transport without a row, what comes with the program.
+    /// What was measured, where no algorithm is named; for a transport without a row, [`tensorwire_collectives::LinkCost`] chooses.
     pub table: Vec<TunedRow>,
 }
 
@@ -49,7 +51,8 @@ impl TrainConfig {
     pub(crate) fn group_options(&self, transport: Transport) -> GroupOptions {
         let ClientConfig { algorithm, deterministic, ref table, .. } = self.clients;
         let table = TunedRow::table(table, transport);
-        GroupOptions { algorithm, table, deterministic, ..GroupOptions::default() }
+        let link = link_cost(transport, self.spread());
+        GroupOptions { algorithm, table, link, deterministic, ..GroupOptions::default() }
     }
 
     /// Checks what is of groups and averages alone.
@@ -105,7 +108,7 @@ impl TrainConfig {
 mod tests {
     use super::*;
     use crate::config::tests::config;
-    use tensorwire_collectives::Row;
+    use tensorwire_collectives::{LinkCost, Row};
 
     fn grouped(strategy: Strategy, workers: u32, clients: u32, servers: u32) -> TrainConfig {
         let clients = ClientConfig { clients: Some(clients), ..ClientConfig::default() };
@@ -122,6 +125,9 @@ mod tests {
         assert!(config.check().is_ok());
         let rows = |transport| config.group_options(transport).table.map(|table| table.rows);
         assert_eq!((rows(Transport::Tcp), rows(Transport::Shm)), (Some(vec![row]), None));
+        let link = |transport| config.group_options(transport).link;
+        assert_eq!(link(Transport::Verbs), LinkCost::RDMA);
+        assert_eq!(link(Transport::Tcp), LinkCost::LOOPBACK, "all are on one host");
     }
 
     #[test]
