@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use xtask::soft_roce::{self, Run, Shape, SoftRoceError, Stop, remote};
+use xtask::soft_roce::{self, Hardware, Run, SoftRoceError, Stop, remote};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Tasks of the project itself")]
@@ -162,7 +162,7 @@ fn soft_roce(task: SoftRoce) -> Result<ExitCode, SoftRoceError> {
 
 fn run(arguments: &RunArguments, stop: &Stop) -> Result<ExitCode, SoftRoceError> {
     let request = Run {
-        shape: Shape {
+        hardware: Hardware {
             machines: usize::from(arguments.machines),
             memory_mib: arguments.memory,
             cpus: arguments.cpus,

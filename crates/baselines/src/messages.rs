@@ -1,5 +1,5 @@
 //! The baselines under the same graph, plan and executor: a tensor crosses as a message. An implementation
-//! of [`Exchange`] over any [`MessageTransport`]: gRPC, rings over the fabric, ZeroMQ. What is of known size goes where
+//! of [`TensorExchange`] over any [`MessageTransport`]: gRPC, rings over the fabric, ZeroMQ. What is of known size goes where
 //! the plan wants it as it comes; the rest waits in memory of its own until there is a place for it.
 //!
 //! A write at the moment of arrival is what the plan proves safe for one-sided writes, so nothing is added
@@ -16,25 +16,25 @@ use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{EdgeId, Transfer};
 use tensorwire_memory::{Buffer, Slab};
-use tensorwire_runtime::{Events, Exchange, ExchangeError, Ports, Sending};
+use tensorwire_runtime::{Events, ExchangeError, Ports, Sending, TensorExchange};
 use tensorwire_tensor::TensorSpec;
 
 use crate::baseline::Baseline;
 use crate::{Bytes, MessageError, MessageSink, MessageTransport};
 use inbox::{Inbox, Unplaced};
 
-pub use open::{MessageEnd, MessageOptions, OpenError, open, open_zmq};
+pub use open::{MessageEnd, MessageOptions, OpenMessagesError, open, open_zmq};
 
-/// What all lanes of a process send by.
+/// What all sessions of a process send by.
 type SharedTransport = Arc<Mutex<Box<dyn MessageTransport>>>;
 
-/// An [`Exchange`] of messages.
+/// An [`TensorExchange`] of messages.
 #[derive(Debug)]
 pub struct MessageExchange {
     transport: SharedTransport,
     inbox: Inbox,
-    /// Tells the messages of one lane from another's: the rank of its first part.
-    lane: u32,
+    /// Tells the messages of one session from another's: the rank of its first part.
+    session: u32,
     baseline: Baseline,
     outbound: HashMap<EdgeId, Outbound>,
     /// Edges of unknown size that this part receives, and from whom.
@@ -72,7 +72,7 @@ impl MessageExchange {
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
         check(&self.inbox)?;
-        let head = head::encode(self.lane, edge, epoch, spec);
+        let head = head::encode(self.session, edge, epoch, spec);
         let Outbound { name, to, .. } = &self.outbound[&edge];
         let content = match tensor {
             None => {
@@ -86,7 +86,7 @@ impl MessageExchange {
                 let loan = tensor.lend();
                 let loan =
                     loan.map_err(|source| ExchangeError::Lent { edge: name.clone(), source })?;
-                Bytes::from_owner(self.inbox.lent(self.lane, edge, loan))
+                Bytes::from_owner(self.inbox.lent(self.session, edge, loan))
             }
         };
         self.transport.lock().send(*to, &head, content).map_err(failed)?;
@@ -102,7 +102,7 @@ fn check(inbox: &Inbox) -> Result<(), ExchangeError> {
     inbox.fault().map_or(Ok(()), |fault| Err(failed(fault)))
 }
 
-impl Exchange for MessageExchange {
+impl TensorExchange for MessageExchange {
     fn send(
         &mut self,
         edge: EdgeId,
@@ -126,11 +126,11 @@ impl Exchange for MessageExchange {
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
-        Ok(self.inbox.arrived(self.lane, edge, epoch))
+        Ok(self.inbox.arrived(self.session, edge, epoch))
     }
 
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError> {
-        let taken = self.inbox.take(self.lane, edge, epoch);
+        let taken = self.inbox.take(self.session, edge, epoch);
         let gone =
             || "a tensor that has arrived is not there: a defect of this program".to_string();
         let taken = taken.ok_or_else(|| ExchangeError::Other { peer: None, what: gone() })?;
@@ -149,7 +149,7 @@ impl Exchange for MessageExchange {
         let tensor = self.announced.remove(&edge).expect("announced before it is fetched");
         let lent = |source| ExchangeError::Lent { edge: format!("edge {}", edge.0), source };
         self.inbox.place(&tensor, &mut into.write().map_err(lent)?);
-        let taken = head::encode(self.lane, edge, epoch, None);
+        let taken = head::encode(self.session, edge, epoch, None);
         self.transport.lock().send(self.announcers[&edge], &taken, Bytes::new()).map_err(failed)?;
         self.ended.push(edge);
         Ok(Sending::Started)
@@ -158,15 +158,15 @@ impl Exchange for MessageExchange {
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {
         check(&self.inbox)?;
         finished.append(&mut self.ended);
-        let MessageExchange { inbox, flights, lane, .. } = self;
-        for edge in inbox.take_over(*lane) {
+        let MessageExchange { inbox, flights, session, .. } = self;
+        for edge in inbox.take_over(*session) {
             match flights.get_mut(&edge) {
                 Some(flight) => flight.is_sent = true,
                 None => finished.push(edge),
             }
         }
         flights.retain(|edge, flight| {
-            let is_over = flight.is_sent && inbox.arrived(*lane, *edge, flight.epoch);
+            let is_over = flight.is_sent && inbox.arrived(*session, *edge, flight.epoch);
             if is_over {
                 finished.push(*edge);
             }

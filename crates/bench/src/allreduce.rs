@@ -14,7 +14,7 @@ use tensorwire_train::FloatType;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 
 use member::MemberReport;
 
@@ -61,12 +61,12 @@ pub struct Way {
     /// None: by the table.
     pub algorithm: Option<Algorithm>,
     /// None: every process has one vector, and no devices.
-    pub tensor: Option<Tensor>,
+    pub tensor: Option<DeviceTensor>,
 }
 
 /// What every process has instead of one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tensor {
+pub struct DeviceTensor {
     /// Threads with a vector each.
     pub devices: u32,
     pub design: Design,
@@ -187,7 +187,7 @@ impl Way {
     /// In a flat ring every device is a process, as in Baidu's.
     fn processes(self, ranks: u32) -> u32 {
         match self.tensor {
-            Some(Tensor { devices, design: Design::FlatRing }) => ranks * devices,
+            Some(DeviceTensor { devices, design: Design::FlatRing }) => ranks * devices,
             _ => ranks,
         }
     }
@@ -255,7 +255,7 @@ fn summarise(
     rounds: &[Vec<MemberReport>],
 ) -> Option<AllreduceResult> {
     let seconds = rounds.iter().flat_map(|round| slowest(round)).map(|ns| ns / 1e9);
-    let Summary { count, p10, median, p90 } = Summary::of(seconds)?;
+    let Quantiles { count, p10, median, p90 } = Quantiles::of(seconds)?;
     let members = || rounds.iter().flatten();
     let vectors_verified = members().map(|member| member.vectors_verified).sum();
     // fits: a figure for people
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn a_flat_ring_has_a_process_for_each_device() {
-        let way = |design| Way { tensor: Some(Tensor { devices: 3, design }), ..PLAIN };
+        let way = |design| Way { tensor: Some(DeviceTensor { devices: 3, design }), ..PLAIN };
         let processes = |way: Way| way.processes(4);
         assert_eq!(processes(way(Design::FlatRing)), 12);
         assert_eq!((processes(way(Design::MultiRing)), processes(PLAIN)), (4, 4));

@@ -19,7 +19,7 @@ use crate::modes::curve;
 use crate::simulate::{Compute, SimulateResult, SimulateSpec, calibrate, simulate, validate};
 use crate::transfer::{TransferSpec, transfers};
 
-pub use figures::{FIGURES, Figure, Scope};
+pub use figures::{FIGURES, Figure, FigureScope};
 
 /// Something to measure.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ mod payload;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_kvstore::wire::SHOWN_FROM;
-use tensorwire_kvstore::{BIG_ELEMENTS, Sizes, Travels};
+use tensorwire_kvstore::{BIG_ELEMENTS, TransferMode, TransferThresholds};
 use tensorwire_launch::{
     ArrivalMode, Hosts, JobSpec, Reports, StoreJob, Transport, VerbsOptions, launch,
 };
@@ -17,7 +17,7 @@ use tensorwire_train::StoreWire;
 
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 
 use member::MemberReport;
 
@@ -123,8 +123,9 @@ impl KvstoreSpec {
         let is_whole = self.servers == 1 || self.bytes / DType::F32.bytes() <= BIG_ELEMENTS;
         let shares = matches!(self.transport, Transport::Shm | Transport::Auto);
         let shares = shares && self.exchange == StoreWire::ZeroCopy;
-        let sizes = Sizes { direct_from: None, shown_from: shares.then_some(SHOWN_FROM) };
-        is_whole && sizes.travels(self.bytes, false) == Travels::Shown
+        let sizes =
+            TransferThresholds { direct_from: None, mapped_from: shares.then_some(SHOWN_FROM) };
+        is_whole && sizes.mode(self.bytes, false) == TransferMode::PeerMapped
     }
 
     /// So many in all rounds together.
@@ -192,7 +193,7 @@ fn run(spec: &KvstoreSpec, job: &JobSpec) -> Result<Vec<MemberReport>, BenchErro
 /// Of all rounds; none without repetitions.
 fn summarise(spec: &KvstoreSpec, reports: &[MemberReport]) -> Option<KvstoreResult> {
     let seconds = reports.iter().flat_map(|report| &report.times_ns).map(|ns| ns / 1e9);
-    let Summary { count, p10, median, p90 } = Summary::of(seconds)?;
+    let Quantiles { count, p10, median, p90 } = Quantiles::of(seconds)?;
     let registered = |of: &MemberReport| of.stats.registered_bytes;
     let workers = || reports.iter().filter(|report| report.is_worker);
     let servers = || reports.iter().filter(|report| !report.is_worker);

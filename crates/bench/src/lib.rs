@@ -20,11 +20,11 @@ mod write;
 
 pub use allreduce::{
     ALLREDUCE, AllreduceError, AllreduceResult, AllreduceSpec, CONTRIBUTORS_MAX, CollectiveKind,
-    DeviceThreads, Tensor, Way, allreduce, allreduce_member, tuned_rows,
+    DeviceTensor, DeviceThreads, Way, allreduce, allreduce_member, tuned_rows,
 };
 pub use by_name::ByName;
 pub use error::BenchError;
-pub use evaluation::{Case, FIGURES, Figure, Runner, Scope};
+pub use evaluation::{Case, FIGURES, Figure, FigureScope, Runner};
 pub use job::QUIET_RATE;
 pub use kvstore::{
     KVSTORE, KvstoreError, KvstoreResult, KvstoreSpec, PAPER_BYTES, Pull, WORKERS_MAX, kvstore,
@@ -37,7 +37,7 @@ pub use simulate::{
     Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
 };
 pub use size::{SizeError, parse_size};
-pub use statistics::Summary;
+pub use statistics::Quantiles;
 pub use step::{Overlap, StepEvent, StepOptions, StepResult, step};
 pub use transfer::{
     Sizes, StampError, TRANSFER, TransferError, TransferResult, TransferSpec, transfer_member,

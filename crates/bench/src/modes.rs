@@ -2,7 +2,7 @@
 //! does, and worker 0 evaluates at the end of each epoch.
 
 use serde::Serialize;
-use tensorwire_launch::{JobSpec, Transport, Update};
+use tensorwire_launch::{JobSpec, JobUpdate, Transport};
 use tensorwire_train::{
     ClientConfig, EpochEnd, Prepared, Progress, Strategy, Traffic, TrainConfig, launch_train,
 };
@@ -105,7 +105,7 @@ pub fn curve(
     let mut epochs = Epochs::new(config.workers, prepared.steps_per_epoch());
     let mut points: Vec<ModePoint> = Vec::new();
     let outcome = launch_train(&prepared, job, &mut |update| {
-        let Update::Progress { rank, value, .. } = update else { return };
+        let JobUpdate::Progress { rank, value, .. } = update else { return };
         let Some(worker) = prepared.worker(rank) else { return };
         // fits: workers are few
         epochs.add(worker as usize, &value);

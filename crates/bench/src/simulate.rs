@@ -9,7 +9,9 @@ use serde::Serialize;
 use tensorwire_graph::{Cluster, Placement, Plan, PlanOptions, place, plan};
 use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
-use tensorwire_simulate::{Estimate, Exchange, Job, Network, Strategy, cost, estimate, paper};
+use tensorwire_simulate::{
+    Estimate, Network, SimulatedExchange, SimulatedJob, SimulatedStrategy, cost, estimate, paper,
+};
 use tensorwire_tensor::DType;
 use tensorwire_train::{
     Algorithm, ClientConfig, ConfigError, Prepared, Schedule, TrainConfig, TrainOutcome,
@@ -21,7 +23,7 @@ use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::job::QUIET_RATE;
 use crate::machine::{Machine, cores};
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 use crate::step;
 
 pub use calibrate::calibrate;
@@ -38,13 +40,13 @@ const DEADLINE_MS: u64 = 50_000;
 #[derive(Clone, Debug)]
 pub struct SimulateSpec {
     pub model: &'static dyn Shipped,
-    pub strategy: Strategy,
+    pub strategy: SimulatedStrategy,
     pub workers: u32,
     /// None: as many as workers, but no more than variables, or than [64](SERVERS_DEFAULT_MAX).
     pub servers: Option<u32>,
-    /// Of [`Strategy::MpiSgd`]; none: 1.
+    /// Of [`SimulatedStrategy::MpiSgd`]; none: 1.
     pub clients: Option<u32>,
-    pub exchange: Exchange,
+    pub exchange: SimulatedExchange,
     pub algorithm: Option<Algorithm>,
     /// Samples per worker and step.
     pub batch: usize,
@@ -54,7 +56,7 @@ pub struct SimulateSpec {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Compute {
     /// In a process that has a machine for itself, and in one that has one core, while each of the others has such a
-    /// process; in seconds. The second as [`Job::crowded_s`].
+    /// process; in seconds. The second as [`SimulatedJob::crowded_s`].
     Given { alone_s: f64, crowded_s: Option<f64> },
     /// As Xue et al. say of their machines.
     Paper,
@@ -120,10 +122,10 @@ pub fn simulate(
             (benchmark.compute_s(planned.flops()), None)
         }
     };
-    let job = Job { crowded_s, ..planned.job(spec, compute_s) };
+    let job = SimulatedJob { crowded_s, ..planned.job(spec, compute_s) };
     let estimate = estimate(&job, network)?;
     let is_theirs = compute == Compute::Paper
-        && spec.strategy == Strategy::Ps
+        && spec.strategy == SimulatedStrategy::Ps
         && (spec.workers, planned.servers, spec.batch)
             == (paper::MACHINES, paper::MACHINES, paper::BATCH);
     Ok(SimulateResult {
@@ -138,9 +140,9 @@ pub fn simulate(
         estimate,
         measured_step_s: None,
         paper_speedup: of_paper.filter(|_| is_theirs).and_then(|benchmark| match spec.exchange {
-            Exchange::ZeroCopy => benchmark.speedup_of_8,
-            Exchange::GrpcRdma => benchmark.grpc_rdma_speedup_of_8,
-            Exchange::Copy | Exchange::GrpcTcp => None,
+            SimulatedExchange::ZeroCopy => benchmark.speedup_of_8,
+            SimulatedExchange::GrpcRdma => benchmark.grpc_rdma_speedup_of_8,
+            SimulatedExchange::Copy | SimulatedExchange::GrpcTcp => None,
         }),
         machine: Machine::here(),
     })
@@ -170,8 +172,8 @@ impl Planned {
         let few = spec.workers.min(2);
         let members = spec.workers / clients(spec);
         let (replicas, sharing) = match spec.strategy {
-            Strategy::AllReduce => (few, Sharing::Own { clients: 1 }),
-            Strategy::MpiSgd if members > 1 => {
+            SimulatedStrategy::AllReduce => (few, Sharing::Own { clients: 1 }),
+            SimulatedStrategy::MpiSgd if members > 1 => {
                 let clients = clients(spec).min(2);
                 (2 * clients, Sharing::Clients { clients })
             }
@@ -190,16 +192,16 @@ impl Planned {
         // fits: a model has far fewer
         let most = (variables as u32).min(SERVERS_DEFAULT_MAX);
         let servers = match spec.strategy {
-            Strategy::AllReduce => 0,
+            SimulatedStrategy::AllReduce => 0,
             _ => spec.servers.unwrap_or(spec.workers.min(most)),
         };
-        if spec.strategy == Strategy::Ps && servers as usize > variables {
+        if spec.strategy == SimulatedStrategy::Ps && servers as usize > variables {
             let model = model.name();
             return Err(ConfigError::TooManyServers { servers, variables, model }.into());
         }
         let cluster = match spec.strategy {
-            Strategy::AllReduce => Cluster::Workers { workers: replicas },
-            Strategy::Ps => Cluster::ParameterServers { workers: replicas, servers },
+            SimulatedStrategy::AllReduce => Cluster::Workers { workers: replicas },
+            SimulatedStrategy::Ps => Cluster::ParameterServers { workers: replicas, servers },
             // a store is told by its own rule who holds what
             _ => Cluster::ParameterServers { workers: replicas, servers: 1 },
         };
@@ -214,9 +216,9 @@ impl Planned {
         Ok(Planned { model, plan, master: master as usize, other: other as usize, servers })
     }
 
-    fn job(&self, spec: &SimulateSpec, compute_s: f64) -> Job<'_> {
+    fn job(&self, spec: &SimulateSpec, compute_s: f64) -> SimulatedJob<'_> {
         let Planned { plan, master, other, servers, .. } = self;
-        Job {
+        SimulatedJob {
             plan,
             master: *master,
             other: *other,
@@ -240,7 +242,7 @@ impl Planned {
 
 fn clients(spec: &SimulateSpec) -> u32 {
     match spec.strategy {
-        Strategy::MpiSgd => spec.clients.unwrap_or(1),
+        SimulatedStrategy::MpiSgd => spec.clients.unwrap_or(1),
         _ => 1,
     }
 }
@@ -303,7 +305,7 @@ fn measure(
         crowd_ms.push(launched(&crowd)?);
         step_ms.extend(whole.as_ref().map(launched).transpose()?);
     }
-    let median_s = |all_ms: Vec<f64>| Summary::of(all_ms).map(|ms| ms.median * 1e-3);
+    let median_s = |all_ms: Vec<f64>| Quantiles::of(all_ms).map(|ms| ms.median * 1e-3);
     let alone_s = median_s(one_ms).ok_or(BenchError::Zero { what: "--repetitions" })?;
     let turns = f64::from(workers) / f64::from(cores);
     let crowded_s = median_s(crowd_ms).map(|seconds| seconds / turns);
@@ -313,13 +315,13 @@ fn measure(
 
 fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
     let strategy = match spec.strategy {
-        Strategy::Ps => tensorwire_train::Strategy::Ps,
-        Strategy::DistSgd => tensorwire_train::Strategy::DistSgd,
-        Strategy::AllReduce => tensorwire_train::Strategy::AllReduce,
-        Strategy::MpiSgd => tensorwire_train::Strategy::MpiSgd,
+        SimulatedStrategy::Ps => tensorwire_train::Strategy::Ps,
+        SimulatedStrategy::DistSgd => tensorwire_train::Strategy::DistSgd,
+        SimulatedStrategy::AllReduce => tensorwire_train::Strategy::AllReduce,
+        SimulatedStrategy::MpiSgd => tensorwire_train::Strategy::MpiSgd,
     };
     let clients = ClientConfig {
-        clients: spec.clients.filter(|_| spec.strategy == Strategy::MpiSgd),
+        clients: spec.clients.filter(|_| spec.strategy == SimulatedStrategy::MpiSgd),
         algorithm: spec.algorithm,
         ..ClientConfig::default()
     };

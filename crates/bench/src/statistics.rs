@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// What repetitions of one measurement say.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
+pub struct Quantiles {
     pub count: usize,
     /// One of ten was at most this.
     pub p10: f64,
@@ -13,9 +13,9 @@ pub struct Summary {
     pub p90: f64,
 }
 
-impl Summary {
+impl Quantiles {
     /// Of at least one sample; none of none.
-    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Summary> {
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Quantiles> {
         let mut sorted: Vec<f64> = samples.into_iter().collect();
         sorted.sort_unstable_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1)?;
@@ -23,7 +23,7 @@ impl Summary {
         let median = f64::midpoint(sorted[last / 2], sorted[sorted.len() / 2]);
         // nearest rank: the smallest that at least so many of 10 do not exceed
         let tenths = |count: usize| sorted[(sorted.len() * count).div_ceil(10) - 1];
-        Some(Summary { count: sorted.len(), p10: tenths(1), median, p90: tenths(9) })
+        Some(Quantiles { count: sorted.len(), p10: tenths(1), median, p90: tenths(9) })
     }
 }
 
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     fn summary(samples: &[f64]) -> (f64, f64) {
-        let found = Summary::of(samples.iter().copied()).unwrap();
+        let found = Quantiles::of(samples.iter().copied()).unwrap();
         assert_eq!(found.count, samples.len());
         (found.median, found.p90)
     }
@@ -52,12 +52,12 @@ mod tests {
     fn one_of_ten_is_at_most_p10_and_nine_are_at_most_p90() {
         let samples: Vec<f64> = (1..=20).rev().map(f64::from).collect();
         assert_eq!(summary(&samples), (10.5, 18.0));
-        assert_eq!(Summary::of(samples).map(|found| found.p10), Some(2.0));
-        assert_eq!(Summary::of([3.0, 1.0, 2.0]).map(|found| found.p10), Some(1.0));
+        assert_eq!(Quantiles::of(samples).map(|found| found.p10), Some(2.0));
+        assert_eq!(Quantiles::of([3.0, 1.0, 2.0]).map(|found| found.p10), Some(1.0));
     }
 
     #[test]
     fn of_nothing_there_is_no_median() {
-        assert_eq!(Summary::of([]), None);
+        assert_eq!(Quantiles::of([]), None);
     }
 }

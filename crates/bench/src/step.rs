@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use tensorwire_launch::{Choice, Hosts, JobSpec, Transport, Update, VerbsOptions};
+use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
 use tensorwire_train::{
     ClientConfig, Exchange, Prepared, Schedule, StoreConfig, Strategy, TrainConfig, TrainOutcome,
     TrainReport, launch_train, train_local,
@@ -15,7 +15,7 @@ use tensorwire_train::{
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 
 /// How to measure.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub struct StepOptions {
 #[derive(Clone, Debug)]
 pub enum StepEvent {
     /// How bytes travel, where that was not given or not sure; once.
-    Transport(Choice),
+    Transport(TransportChoice),
     Measured {
         kind: String,
         ms: f64,
@@ -54,7 +54,7 @@ pub struct StepResult {
     pub steps: u64,
     pub threads: Option<usize>,
     pub kernels: String,
-    pub local_ms: Summary,
+    pub local_ms: Quantiles,
     /// The most memory that the one process had at once, its data included.
     pub local_peak_bytes: u64,
     #[serde(flatten)]
@@ -69,7 +69,7 @@ pub struct StepResult {
 pub struct PsResult {
     pub transport: Transport,
     pub exchange: tensorwire_train::Exchange,
-    pub ps_ms: Summary,
+    pub ps_ms: Quantiles,
     /// What communication costs: a step of the job over a step of one process.
     pub ratio: f64,
     pub bytes_copied: u64,
@@ -87,9 +87,9 @@ pub struct PsResult {
 pub struct Overlap {
     /// The same workers at the same time, who have weights of their own and nobody to talk to; they do the
     /// updates that elsewhere are the servers'.
-    pub compute_ms: Summary,
+    pub compute_ms: Quantiles,
     /// The same job but for its workers' arithmetic ([`TrainConfig::leave_out_kernels`]).
-    pub communication_ms: Summary,
+    pub communication_ms: Quantiles,
     /// A step of the job over the longer of the two: 1 where the other is wholly hidden.
     pub step_over_longer: f64,
     /// And over both together: 1 where one follows the other.
@@ -148,7 +148,7 @@ pub fn step(
         steps: local.steps(),
         threads: config.threads,
         kernels: last.kernels,
-        local_ms: Summary::of(local_ms).ok_or_else(none)?,
+        local_ms: Quantiles::of(local_ms).ok_or_else(none)?,
         local_peak_bytes: last.peak_bytes,
         ps: None,
         weights_sha256: weights.first.unwrap_or_default(),
@@ -203,7 +203,7 @@ impl Way {
         let prepared = &self.job;
         let is_first = self.ms.is_empty();
         let outcome = launch_train(prepared, job, &mut |update| match update {
-            Update::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
+            JobUpdate::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
             _ => {}
         })?;
         if promises_bits(prepared) {
@@ -229,8 +229,8 @@ impl Way {
 
     /// None: nothing was measured.
     fn result(self, local_ms: f64) -> Option<PsResult> {
-        let ps_ms = Summary::of(self.ms)?;
-        let [compute_ms, communication_ms] = self.halves_ms.map(Summary::of);
+        let ps_ms = Quantiles::of(self.ms)?;
+        let [compute_ms, communication_ms] = self.halves_ms.map(Quantiles::of);
         let overlap = compute_ms.zip(communication_ms).map(|(compute_ms, communication_ms)| {
             let (compute, communication) = (compute_ms.median, communication_ms.median);
             Overlap {

@@ -14,7 +14,7 @@ use tensorwire_train::{ConfigError, Exchange};
 use crate::error::BenchError;
 use crate::limit::LimitKind;
 use crate::machine::Machine;
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 
 use member::{EndReport, ReceiverReport, SenderReport, Traffic};
 use program::{RECEIVER, SENDER};
@@ -83,11 +83,11 @@ pub struct TransferResult {
     pub sizes: Sizes,
     pub bytes: usize,
     /// From the start of the Send to the moment in which the receiver found the tensor.
-    pub transfer_ns: Summary,
+    pub transfer_ns: Quantiles,
     /// From the start of the Send to the end of the `reduce_max` on the receiver.
-    pub end_to_end_ns: Summary,
+    pub end_to_end_ns: Quantiles,
     pub limit: LimitKind,
-    pub limit_ns: Summary,
+    pub limit_ns: Quantiles,
     /// Speed of the transfer over speed of the limit; 1 would be the limit's.
     pub ratio_to_limit: f64,
     /// Of the tensors that crossed once the first warm-up of each job was over.
@@ -221,12 +221,12 @@ fn summarise(spec: &TransferSpec, turns: &[Turn]) -> Result<TransferResult, Benc
         spans.extend(stamps::join(&sender.sent, &receiver.received)?);
     }
     // fits: durations far below 2^53
-    let of = |pick: fn(&stamps::Span) -> u64| Summary::of(spans.iter().map(|s| pick(s) as f64));
+    let of = |pick: fn(&stamps::Span) -> u64| Quantiles::of(spans.iter().map(|s| pick(s) as f64));
     let none = || StampError::None;
     let transfer_ns = of(|span| span.transfer_ns).ok_or_else(none)?;
     let end_to_end_ns = of(|span| span.end_to_end_ns).ok_or_else(none)?;
     let limits_ns = turns.iter().flat_map(|turn| turn.sender.limit_ns.iter().copied());
-    let limit_ns = Summary::of(limits_ns).ok_or_else(none)?;
+    let limit_ns = Quantiles::of(limits_ns).ok_or_else(none)?;
     let sum = |of: fn(&Turn) -> u64| turns.iter().map(of).sum::<u64>();
     let both = |of: fn(&Traffic) -> u64| -> u64 {
         turns.iter().map(|turn| of(&turn.sender.traffic) + of(&turn.receiver.traffic)).sum()

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use serde::Serialize;
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_bench::{
-    BenchError, Machine, Overlap, StepEvent, StepOptions, StepResult, Summary, TransferResult,
+    BenchError, Machine, Overlap, Quantiles, StepEvent, StepOptions, StepResult, TransferResult,
     TransferSpec, step, transfer_sizes, transfers,
 };
 use tensorwire_launch::{Transport, verbs_usable};
@@ -207,7 +207,7 @@ fn show_step(results: &[StepResult]) -> Result<(), Failure> {
 }
 
 /// What a step does, each by itself.
-fn halves(overlap: &Overlap) -> [(&'static str, &Summary); 2] {
+fn halves(overlap: &Overlap) -> [(&'static str, &Quantiles); 2] {
     [
         ("computing alone: as many workers at once, nobody talks", &overlap.compute_ms),
         ("communicating alone: the same job without kernels", &overlap.communication_ms),

@@ -2,9 +2,9 @@
 
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
-use tensorwire_graph::{Edge, Job, Op, Plan, SendFrom, Task, Traffic, Transfer};
+use tensorwire_graph::{Edge, Job, Op, Plan, RunTraffic, SendFrom, Task, Transfer};
 use tensorwire_nn::Program;
-use tensorwire_train::{Exchange, Prepared, StoreValue, Travels, Weights};
+use tensorwire_train::{Exchange, Prepared, StoreValue, TransferMode, Weights};
 
 use super::args::GraphArgs;
 use super::table::{partition_table, table};
@@ -75,7 +75,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     }
     let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
     for (name, run) in runs.into_iter().filter(|_| !prepared.topology.is_replicated()) {
-        let Traffic { written, by_reference, dynamic, sends } = plan.traffic(run);
+        let RunTraffic { written, by_reference, dynamic, sends } = plan.traffic(run);
         let crosses =
             if prepared.config.exchange.is_by_message() { "in messages" } else { "written" };
         print(format_args!(
@@ -209,7 +209,7 @@ fn show_store(prepared: &Prepared) -> Result<(), Failure> {
 }
 
 fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
-    let StoreValue { name, key, spec, parts, travels } = value;
+    let StoreValue { name, key, spec, shards, mode } = value;
     let variable = prepared.program.weights().find(|variable| variable.name == *name);
     vec![
         name.clone(),
@@ -217,15 +217,15 @@ fn value_row(prepared: &Prepared, value: &StoreValue) -> Vec<String> {
         variable.map(|variable| variable.spec.to_string()).unwrap_or_default(),
         spec.bytes().to_string(),
         if spec.columns > 1 { "rows and their indices" } else { "a whole" }.to_string(),
-        match travels {
-            Travels::Shown => "read there",
-            Travels::Written => "written",
-            Travels::InMessages => "in messages",
+        match mode {
+            TransferMode::PeerMapped => "read there",
+            TransferMode::Written => "written",
+            TransferMode::InMessages => "in messages",
         }
         .to_string(),
-        match parts.as_slice() {
-            [part] => format!("server {}", part.server),
-            parts => format!("{} servers, a part each", parts.len()),
+        match shards.as_slice() {
+            [shard] => format!("server {}", shard.server),
+            shards => format!("{} servers, a shard each", shards.len()),
         },
     ]
 }

@@ -65,7 +65,11 @@ fn gather_and_train(found: &Detected, lead: Lead, mut args: TrainArgs) -> Result
     };
     let asked = (args.job.workers, args.job.servers);
     let counts = lead.gather(found, composition, asked)?;
-    (args.job.workers, args.job.servers) = (Some(counts.0), Some(counts.1));
+    args.job.workers = Some(counts.0);
+    // one process has none, and what was given for it is refused with the other arguments
+    if composition != Composition::OneProcess {
+        args.job.servers = Some(counts.1);
+    }
     args.job.placed = Some(lead.gathering.hosts());
     train::prepare_and_run(args, Some(lead))
 }

@@ -19,19 +19,19 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>], numbers: &[usize]) ->
 
 /// What each server of a key-value store holds, and all of them.
 pub(crate) fn partition_table(loads: &[ServerLoad]) -> String {
-    let row = |name: String, from: String, whole: usize, parts: usize, bytes: u64| {
+    let row = |name: String, from: String, whole: usize, shards: usize, bytes: u64| {
         vec![
             name,
             from,
             whole.to_string(),
-            parts.to_string(),
+            shards.to_string(),
             bytes.to_string(),
             human_bytes(bytes),
         ]
     };
     let server = |load: &ServerLoad| {
-        let ServerLoad { server, range, whole, parts, bytes } = load;
-        row(server.to_string(), format!("{:#x}", range.start), *whole, *parts, *bytes)
+        let ServerLoad { server, range, whole, shards, bytes } = load;
+        row(server.to_string(), format!("{:#x}", range.start), *whole, *shards, *bytes)
     };
     let mut rows: Vec<Vec<String>> = loads.iter().map(server).collect();
     let sum = |of: fn(&ServerLoad) -> usize| loads.iter().map(of).sum();
@@ -40,9 +40,9 @@ pub(crate) fn partition_table(loads: &[ServerLoad]) -> String {
         "all".into(),
         String::new(),
         sum(|load| load.whole),
-        sum(|load| load.parts),
+        sum(|load| load.shards),
         bytes,
     ));
-    let header = ["server", "keys from", "whole values", "parts of others", "bytes", ""];
+    let header = ["server", "keys from", "whole values", "shards of others", "bytes", ""];
     table(&header, &rows, &[1, 2, 3, 4, 5])
 }

@@ -2,7 +2,7 @@
 //! signals alone, as its schedule says.
 
 mod bind;
-mod fold;
+mod reduce;
 mod run;
 
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +14,8 @@ use tensorwire_fabric::{Region, RemoteRegion};
 use tensorwire_memory::{Arena, Buffer, Copies, Place, Slab, Window};
 
 use crate::error::GroupError;
-use crate::ports::{Call, Collectives, GroupStats, Ticket, VectorId};
+use crate::link::LinkCost;
+use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
 use crate::schedule::{Algorithm, Schedule};
 use crate::table::Table;
 use run::{Running, ScheduleKey};
@@ -27,14 +28,16 @@ const BARRIER_BYTES: usize = 64;
 pub struct GroupOptions {
     /// For all vectors; none: by the table.
     pub algorithm: Option<Algorithm>,
-    /// None: [`Table::measured`].
+    /// What was measured; where it has no row, or is none, [`LinkCost::choose`] chooses.
     pub table: Option<Table>,
-    /// Every fold is in the order of members, so that all algorithms have the same bits.
+    /// The way between members that share no memory; of others it is [`LinkCost::SHARED_MEMORY`].
+    pub link: LinkCost,
+    /// Every reduction is in the order of members, so that all algorithms have the same bits.
     pub deterministic: bool,
-    /// Bytes that are sent at a time, so that what has come is folded while the rest is on the wire; one element at
+    /// Bytes that are sent at a time, so that what has come is reduced while the rest is on the wire; one element at
     /// least.
     pub segment_bytes: usize,
-    /// So many bytes of all members together land before the first of them is folded, at most, but a segment of each
+    /// So many bytes of all members together land before the first of them is reduced, at most, but a segment of each
     /// at least: what is in flight is to stay in the caches of those that share them.
     pub in_flight_bytes: usize,
     /// Of [`Algorithm::MultiRing`], from 1 to 4: others count as the nearest.
@@ -42,7 +45,7 @@ pub struct GroupOptions {
 }
 
 impl GroupOptions {
-    /// Segments of a member that land before the first of them is folded, in a group of `size`.
+    /// Segments of a member that land before the first of them is reduced, in a group of `size`.
     pub fn window(&self, size: usize) -> usize {
         let of_all = self.segment_bytes.saturating_mul(size.saturating_sub(1));
         (self.in_flight_bytes / of_all.max(1)).max(1)
@@ -54,6 +57,7 @@ impl Default for GroupOptions {
         GroupOptions {
             algorithm: None,
             table: None,
+            link: LinkCost::TCP,
             deterministic: false,
             segment_bytes: 512 << 10,
             in_flight_bytes: 1 << 20,
@@ -62,12 +66,11 @@ impl Default for GroupOptions {
     }
 }
 
-/// Processes that fold, spread and gather vectors by one-sided writes; see [`Collectives`].
+/// Processes that reduce, broadcast and gather vectors by one-sided writes; see [`Collectives`].
 #[derive(Debug)]
 pub struct Group {
     fabric: Fabric,
     options: GroupOptions,
-    table: Table,
     me: usize,
     /// By member.
     ranks: Vec<Rank>,
@@ -92,7 +95,7 @@ pub struct Group {
     moment: Moment,
     /// Kept for its memory.
     completions: Vec<Completion>,
-    /// A block of a fold.
+    /// A block of a reduction.
     scratch: Window,
     bytes_sent: u64,
     copies: Copies,
@@ -176,10 +179,9 @@ impl Group {
             channels.push(to);
         }
         let moment = fabric.ticket();
-        let scratch = Slab::anonymous(fold::BLOCK_BYTES).map_err(|error| failed(&error))?;
+        let scratch = Slab::anonymous(reduce::BLOCK_BYTES).map_err(|error| failed(&error))?;
         let mut group = Group {
             fabric,
-            table: Table::default(),
             me,
             ranks: ranks.to_vec(),
             channels,
@@ -205,10 +207,6 @@ impl Group {
         let place = Place { offset: 0, bytes: 0 };
         let arena = Arena::new(&slab, &[place]).map_err(|error| failed(&error))?;
         group.bind(&arena.into_buffers(), deadline)?;
-        group.table = match &options.table {
-            Some(table) => table.clone(),
-            None => Table::measured(group.shares_memory()),
-        };
         group.options = options;
         Ok(group)
     }
@@ -218,11 +216,13 @@ impl Group {
         self.opened.iter().all(|opened| opened.window.is_some())
     }
 
-    /// What a vector of so many bytes is folded by.
+    /// What a vector of so many bytes is reduced by.
     pub fn algorithm(&self, bytes: usize) -> Algorithm {
-        let measured = || Table::measured(self.shares_memory()).choose(self.size(), bytes);
-        let chosen = self.options.algorithm.or_else(|| self.table.choose(self.size(), bytes));
-        chosen.or_else(measured).unwrap_or(Algorithm::Direct)
+        let GroupOptions { algorithm, table, link, .. } = &self.options;
+        let measured = || table.as_ref().and_then(|table| table.choose(self.size(), bytes));
+        let link = if self.shares_memory() { &LinkCost::SHARED_MEMORY } else { link };
+        let modelled = || link.choose(self.size(), bytes, &self.options);
+        algorithm.or_else(measured).unwrap_or_else(modelled)
     }
 
     /// Takes the completions there are.
@@ -239,7 +239,7 @@ impl Group {
                 continue;
             }
             let mut running = self.running.iter_mut();
-            if let Some(of) = running.find(|running| running.ticket.0 == completion.token) {
+            if let Some(of) = running.find(|running| running.handle.0 == completion.token) {
                 of.in_flight -= 1;
             }
         }
@@ -269,12 +269,12 @@ impl Group {
     }
 }
 
-/// Lanes that may go side by side.
-const MAX_LANES: usize = 4;
-/// Of each lane.
-const STREAMS: usize = 2;
+/// Sequences that may go side by side.
+const MAX_SEQUENCES: usize = 4;
+/// Of each sequence.
+const TAGS: usize = 2;
 /// What counts writes, and is signalled.
-const COUNTERS: usize = MAX_LANES * STREAMS;
+const COUNTERS: usize = MAX_SEQUENCES * TAGS;
 
 impl Collectives for Group {
     fn size(&self) -> usize {
@@ -301,10 +301,10 @@ impl Collectives for Group {
         self.introduce(vectors, deadline)
     }
 
-    fn start(&mut self, vector: VectorId, call: Call) -> Result<Ticket, GroupError> {
-        let ticket = self.begin(vector, call)?;
+    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError> {
+        let handle = self.begin(vector, call)?;
         self.progress()?;
-        Ok(ticket)
+        Ok(handle)
     }
 
     fn progress(&mut self) -> Result<bool, GroupError> {
@@ -318,8 +318,8 @@ impl Collectives for Group {
         Ok(moved)
     }
 
-    fn is_done(&mut self, ticket: Ticket) -> bool {
-        !self.running.iter().any(|running| running.ticket == ticket)
+    fn is_done(&mut self, handle: Handle) -> bool {
+        !self.running.iter().any(|running| running.handle == handle)
     }
 
     fn observe(&mut self) {
@@ -342,8 +342,8 @@ impl Collectives for Group {
 
     fn barrier(&mut self, deadline: Deadline) -> Result<(), GroupError> {
         // the barrier's vector is the first
-        let ticket = self.start(VectorId(0), Call::AllGather { element_bytes: 1 })?;
-        self.wait(ticket, deadline)
+        let handle = self.start(VectorId(0), CollectiveCall::AllGather { element_bytes: 1 })?;
+        self.wait(handle, deadline)
     }
 
     fn stats(&self) -> GroupStats {

@@ -1,49 +1,50 @@
 //! Collective operations of a group of processes, over one-sided writes: all-reduce, reduce-scatter, all-gather,
 //! broadcast, reduce and barrier (Mamidala et al., *MXNET-MPI*, §6). It knows ranks, ranges and schedules. It does not
-//! know what an element is (the fold is passed in), or the name of any transport.
+//! know what an element is (the reduction is passed in), or the name of any transport.
 //!
 //! # A walk through
 //! A [`Group`] is opened by all its members over a connected fabric. Vectors lie in memory of
 //! [`Collectives::alloc`] and are bound once, by all members in the same order, which exchanges their addresses; from
 //! then on an operation is writes and signals alone. [`Collectives::start`] begins one in place and returns a
-//! [`Ticket`]; what is under way moves in [`Collectives::progress`], and operations on different vectors go side by
+//! [`Handle`]; what is under way moves in [`Collectives::progress`], and operations on different vectors go side by
 //! side, started in any order.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use std::time::Duration;
 //! use tensorwire_base::Deadline;
-//! use tensorwire_collectives::{Call, Collectives, Fold, GroupError};
+//! use tensorwire_collectives::{CollectiveCall, Collectives, Reducer, GroupError};
 //! use tensorwire_memory::Buffer;
 //!
 //! fn mean(
 //!     group: &mut dyn Collectives,
 //!     gradient: &Buffer,
-//!     mean: Arc<dyn Fold>,
+//!     mean: Arc<dyn Reducer>,
 //! ) -> Result<(), GroupError> {
 //!     let soon = Deadline::after(Duration::from_secs(10));
 //!     let vectors = group.bind(std::slice::from_ref(gradient), soon)?;
 //!     // … compute the gradient …
-//!     let ticket = group.start(vectors[0], Call::AllReduce(mean))?;
+//!     let handle = group.start(vectors[0], CollectiveCall::AllReduce(mean))?;
 //!     // … compute something else …
-//!     group.wait(ticket, soon)
+//!     group.wait(handle, soon)
 //! }
 //! ```
 //!
 //! # How it is made
-//! [`schedule`] makes of an [`Algorithm`], the size and the length what each member sends, awaits and folds: pure data.
-//! A [`Table`] says which algorithm suits how many members and bytes. A [`Group`] runs schedules: a step is one
-//! one-sided write with a signal, the wait for one, or a fold. Two rules keep writes and folds apart without a
-//! round trip: an all-reduce is over nowhere before every member has begun it and every addend is folded, so the next
+//! [`schedule`] makes of an [`Algorithm`], the size and the length what each member sends, awaits and reduces: pure data.
+//! Which algorithm suits how many members and bytes says a [`Table`] that was measured, or the model of a [`LinkCost`]. A [`Group`] runs schedules: a step is one
+//! one-sided write with a signal, the wait for one, or a reduction. Two rules keep writes and reductions apart without a
+//! round trip: an all-reduce is over nowhere before every member has begun it and every addend is reduced, so the next
 //! one on that vector may begin at once; before and after anything else members meet. And what was sent lies still
 //! until it has left.
 //!
-//! With `deterministic`, whoever owns a piece gets every member's addend and folds them in the order of members: the
+//! With `deterministic`, whoever owns a piece gets every member's addend and reduces them in the order of members: the
 //! same bits with every algorithm, segment and transport, for as many bytes on the wire.
 #![forbid(unsafe_code)]
 
 mod error;
 mod group;
+mod link;
 mod ports;
 pub mod schedule;
 mod table;
@@ -51,7 +52,11 @@ mod tensor;
 
 pub use error::GroupError;
 pub use group::{Group, GroupOptions};
-pub use ports::{Call, Collectives, Element, Fold, GroupStats, Op, Plain, Ticket, VectorId};
+pub use link::LinkCost;
+pub use ports::{
+    CollectiveCall, Collectives, ElementType, GroupStats, Handle, Plain, ReduceOp, Reducer,
+    VectorId,
+};
 pub use schedule::Algorithm;
 pub use table::{Row, Table};
 pub use tensor::{Design, Devices, TensorGroup, TensorId, Work};

@@ -9,17 +9,17 @@ use tensorwire_memory::{Buffer, Copies, Slab};
 use crate::error::GroupError;
 
 /// How elements are put together. Passed in: a group knows bytes, and no types.
-pub trait Fold: Debug + Send + Sync {
+pub trait Reducer: Debug + Send + Sync {
     /// Bytes of an element; no range divides one.
     fn element_bytes(&self) -> usize;
 
     /// into ← parts[0] ∘ parts[1] ∘ …, in this order, element by element. Everything is of one length.
-    /// `whole`: with these, the addends of all members are folded, so many, and `into` is the result; of a
+    /// `whole`: with these, the addends of all members are reduced, so many, and `into` is the result; of a
     /// mean, this is where it is divided.
-    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>);
+    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>);
 
-    /// into ← from ∘ into; `whole` as in [`Fold::fold`].
-    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>);
+    /// into ← from ∘ into; `whole` as in [`Reducer::reduce`].
+    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>);
 
     /// What it is, if it is nothing but this: for a group that can do better than to call it, since whoever
     /// moves the bytes knows such elements.
@@ -28,25 +28,25 @@ pub trait Fold: Debug + Send + Sync {
     }
 }
 
-/// A fold that others know, too.
+/// A reduction that others know, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plain {
-    pub element: Element,
-    pub op: Op,
+    pub element: ElementType,
+    pub op: ReduceOp,
 }
 
-/// Elements of a [`Plain`] fold, in this machine's order of bytes.
+/// Elements of a [`Plain`] reducer, in this machine's order of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
+pub enum ElementType {
     F32,
     F64,
 }
 
-/// What a [`Plain`] fold makes of them.
+/// What a [`Plain`] reducer makes of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum ReduceOp {
     Sum,
-    /// The sum, which [`Fold::fold`] with it alone and the count of members makes the mean.
+    /// The sum, which [`Reducer::reduce`] with it alone and the count of members makes the mean.
     Mean,
     /// Where any is not a number, the result is one of the others or not a number.
     Max,
@@ -55,17 +55,17 @@ pub enum Op {
 /// What is done with a vector of all members, which is as long at each. Member i's *piece* of a vector of
 /// `len` elements is elements i·len/n to (i+1)·len/n.
 #[derive(Clone, Debug)]
-pub enum Call {
-    /// Everybody has the fold of all.
-    AllReduce(Arc<dyn Fold>),
-    /// Everybody has the fold of his piece; what else is in his vector is undefined.
-    ReduceScatter(Arc<dyn Fold>),
+pub enum CollectiveCall {
+    /// Everybody has the reduction of all.
+    AllReduce(Arc<dyn Reducer>),
+    /// Everybody has the reduction of his piece; what else is in his vector is undefined.
+    ReduceScatter(Arc<dyn Reducer>),
     /// Everybody has everybody's piece.
     AllGather { element_bytes: usize },
     /// Everybody has the root's vector.
     Broadcast { root: usize },
-    /// The root has the fold of all; what the others have is undefined.
-    Reduce { root: usize, fold: Arc<dyn Fold> },
+    /// The root has the reduction of all; what the others have is undefined.
+    Reduce { root: usize, reducer: Arc<dyn Reducer> },
 }
 
 /// A vector that all members have bound.
@@ -74,7 +74,7 @@ pub struct VectorId(pub u32);
 
 /// An operation that was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
+pub struct Handle(pub u64);
 
 /// What a group did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub struct GroupStats {
     pub copies: Copies,
 }
 
-/// A group of processes that fold, spread and gather vectors: [`crate::Group`] over one-sided writes, or MPI.
+/// A group of processes that reduce, broadcast and gather vectors: [`crate::Group`] over one-sided writes, or MPI.
 ///
 /// Nothing runs in the background: what is under way moves in [`Collectives::progress`]. Operations on one
 /// vector are to be started in the same order at all members; those on different vectors in any order.
@@ -118,7 +118,7 @@ pub trait Collectives: Debug + Send {
     ///
     /// # Errors
     /// When the vector is not known, lent, or under way already; when it holds no whole number of elements.
-    fn start(&mut self, vector: VectorId, call: Call) -> Result<Ticket, GroupError>;
+    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError>;
 
     /// Moves what is under way; true if anything has moved.
     ///
@@ -126,8 +126,8 @@ pub trait Collectives: Debug + Send {
     /// When a member is lost. So everywhere below.
     fn progress(&mut self) -> Result<bool, GroupError>;
 
-    /// Is it over? Once it has said so, it knows the ticket no more, and says so always; of what failed, never.
-    fn is_done(&mut self, ticket: Ticket) -> bool;
+    /// Is it over? Once it has said so, it knows the handle no more, and says so always; of what failed, never.
+    fn is_done(&mut self, handle: Handle) -> bool;
 
     /// Takes note of this moment, for [`Collectives::wait_for_news`].
     fn observe(&mut self);
@@ -135,15 +135,15 @@ pub trait Collectives: Debug + Send {
     /// Waits until something may have moved since [`Collectives::observe`], or until the deadline.
     fn wait_for_news(&mut self, deadline: Deadline);
 
-    /// Moves everything until `ticket` is done.
+    /// Moves everything until `handle` is done.
     ///
     /// # Errors
     /// [`GroupError::TimedOut`] too.
-    fn wait(&mut self, ticket: Ticket, deadline: Deadline) -> Result<(), GroupError> {
+    fn wait(&mut self, handle: Handle, deadline: Deadline) -> Result<(), GroupError> {
         loop {
             self.observe();
             self.progress()?;
-            if self.is_done(ticket) {
+            if self.is_done(handle) {
                 return Ok(());
             }
             if deadline.passed() {

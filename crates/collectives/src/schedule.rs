@@ -1,4 +1,4 @@
-//! Collective operations as data: what each member sends, awaits and folds, in which order. Pure: no memory, no
+//! Collective operations as data: what each member sends, awaits and reduces, in which order. Pure: no memory, no
 //! peers, no clock. `tests/schedules.rs` runs every schedule in a machine of its own and counts steps and bytes.
 //!
 //! | algorithm | rounds | elements that a member sends (all-reduce of L) |
@@ -22,15 +22,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// Where members share memory: each folds its piece of all vectors where they lie, and writes the result there.
+    /// Where members share memory: each reduces its piece of all vectors where they lie, and writes the result there.
     Shared,
     /// Everybody sends all to everybody: for vectors so short that only rounds count.
     Exchange,
-    /// Everybody sends each piece to its owner, who folds it and sends the result to everybody.
+    /// Everybody sends each piece to its owner, who reduces it and sends the result to everybody.
     Direct,
     /// Pieces go around, and grow; then results go around (bucket algorithm; Patarasuk and Yuan; Mamidala et al. §6.2).
     Ring,
-    /// Several rings, each of a slice: one folds while another is on the wire (Mamidala et al. §6.3.2, Figure 9).
+    /// Several rings, each of a slice: one reduces while another is on the wire (Mamidala et al. §6.3.2, Figure 9).
     MultiRing,
     /// Recursive halving, then doubling (Rabenseifner): fewer rounds than a ring.
     HalvingDoubling,
@@ -64,9 +64,9 @@ impl Algorithm {
     }
 }
 
-/// What is done; [`crate::Call`] without its fold.
+/// What is done; [`crate::CollectiveCall`] without its reducer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum OperationKind {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -78,27 +78,27 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Writes a range of its vector to a member, and lets it know.
-    Send { to: usize, range: Range<usize>, into: Into, stream: Stream },
+    Send { to: usize, range: Range<usize>, into: Into, tag: Tag },
     /// Lets a member know that it has come here.
-    Signal { to: usize, stream: Stream },
-    /// Waits for the next write or signal of a member's stream that it has not awaited yet.
-    Receive { from: usize, stream: Stream },
+    Signal { to: usize, tag: Tag },
+    /// Waits for the next write or signal of a tag from a member that it has not awaited yet.
+    Receive { from: usize, tag: Tag },
     /// Waits until what it wrote so far has left its vector.
     Flush,
-    /// range ← the fold of `addends`, in this order. `is_whole`: they hold what all members have.
-    Fold { range: Range<usize>, addends: Vec<Addend>, is_whole: bool },
-    /// range ← the fold of this range of all members' vectors, in the order of members, written to some of them.
-    FoldShared { range: Range<usize>, to: Owners },
+    /// range ← the reduction of `addends`, in this order. `is_whole`: they hold what all members have.
+    Reduce { range: Range<usize>, addends: Vec<Addend>, is_whole: bool },
+    /// range ← the reduction of this range of all members' vectors, in the order of members, written to some of them.
+    ReduceShared { range: Range<usize>, to: Owners },
     /// range ← the same of a member's vector.
     Pull { from: usize, range: Range<usize> },
 }
 
-/// Writes of a lane to a member that are awaited in the order in which they are sent, whatever else is sent.
+/// Writes of a sequence to a member that are awaited in the order in which they are sent, whatever else is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stream {
-    /// Addends, and all that needs no other stream.
+pub enum Tag {
+    /// Addends, and all that needs no other.
     First,
-    /// Results, and the news that an addend was folded and its place is free.
+    /// Results, and the news that an addend was reduced and its place is free.
     Second,
 }
 
@@ -111,7 +111,7 @@ pub enum Into {
     Landing(usize),
 }
 
-/// What a fold takes.
+/// What a reduction takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addend {
     /// The range of its own vector.
@@ -127,40 +127,40 @@ pub enum Owners {
     One(usize),
 }
 
-/// What one member does. Lanes go on side by side, each in its own order, and what a lane sends to a member in one
-/// stream arrives in order.
+/// What one member does. Sequences go on side by side, each in its own order, and what a sequence sends to a member under
+/// one tag arrives in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    pub lanes: Vec<Vec<Step>>,
+    pub sequences: Vec<Vec<Step>>,
     /// Elements that land.
     pub landing: usize,
-    /// Whoever is done may begin the next one while others still fold: every other operation lands elsewhere.
+    /// Whoever is done may begin the next one while others still reduce: every other operation lands elsewhere.
     pub alternates: bool,
 }
 
 /// What schedules are made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct GroupShape {
     /// Members, and which of them this is for.
     pub size: usize,
     pub me: usize,
     /// Elements of the vector.
     pub len: usize,
-    /// Elements that are sent at a time: what comes is folded while the rest is on the wire.
+    /// Elements that are sent at a time: what comes is reduced while the rest is on the wire.
     pub segment: usize,
-    /// Segments of a member that land before the first of them is folded, at most.
+    /// Segments of a member that land before the first of them is reduced, at most.
     pub window: usize,
     /// Of [`Algorithm::MultiRing`].
     pub rings: usize,
-    /// Addends are folded in the order of members, whatever the algorithm.
+    /// Addends are reduced in the order of members, whatever the algorithm.
     pub deterministic: bool,
 }
 
 /// The schedule of one member. Members that give the same shape (but for `me`) agree.
 ///
-/// What an algorithm has no way of its own for is done directly: `exchange` only folds, `halving-doubling`
+/// What an algorithm has no way of its own for is done directly: `exchange` only reduces, `halving-doubling`
 /// scatters and gathers only where the size is a power of two.
-pub fn schedule(algorithm: Algorithm, kind: Kind, shape: Shape) -> Schedule {
+pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> Schedule {
     if shape.size < 2 {
         return Schedule::default();
     }
@@ -174,7 +174,7 @@ pub fn schedule(algorithm: Algorithm, kind: Kind, shape: Shape) -> Schedule {
     }
 }
 
-impl Shape {
+impl GroupShape {
     /// The piece of member `i`.
     pub fn piece(self, i: usize) -> Range<usize> {
         slice(0..self.len, i, self.size)
@@ -192,13 +192,13 @@ impl Shape {
 
     /// Everybody waits for everybody.
     pub fn meet(self) -> Vec<Step> {
-        let stream = Stream::First;
-        let signals = self.others().map(|to| Step::Signal { to, stream });
-        signals.chain(self.others().map(|from| Step::Receive { from, stream })).collect()
+        let tag = Tag::First;
+        let signals = self.others().map(|to| Step::Signal { to, tag });
+        signals.chain(self.others().map(|from| Step::Receive { from, tag })).collect()
     }
 
     /// Which of `to`'s places for other members is that of `from`.
-    fn seat(from: usize, to: usize) -> usize {
+    fn slot(from: usize, to: usize) -> usize {
         if from < to { from } else { from - 1 }
     }
 

@@ -1,4 +1,5 @@
-//! Which algorithm is taken for a vector: data, measured by `tensorwire bench allreduce --tune`.
+//! Which algorithm is taken for a vector: data, measured by `tensorwire bench allreduce --tune`. Without such data
+//! [`crate::LinkCost`] chooses.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,17 +20,6 @@ pub struct Table {
 }
 
 impl Table {
-    /// What was measured on one machine of two cores, for members that share memory, or do not.
-    pub fn measured(shares_memory: bool) -> Table {
-        let rows: &[(usize, usize, Algorithm)] = if shares_memory {
-            &[(2, 0, Algorithm::Exchange), (2, 32 << 10, Algorithm::Shared)]
-        } else {
-            &[(2, 0, Algorithm::Exchange), (2, 256 << 10, Algorithm::Direct)]
-        };
-        let row = |&(world, from_bytes, algorithm): &_| Row { world, from_bytes, algorithm };
-        Table { rows: rows.iter().map(row).collect() }
-    }
-
     /// The row of the most members that are not more, and of these of the most bytes that are not more.
     pub fn choose(&self, world: usize, bytes: usize) -> Option<Algorithm> {
         let fits = self.rows.iter().filter(|row| row.world <= world && row.from_bytes <= bytes);

@@ -1,5 +1,5 @@
 //! Tensor collectives (Mamidala et al. §6): a *tensor* is the vectors that the devices of one worker hold, one of each,
-//! and is reduced, spread and gathered as if it were one vector. Devices reduce their vectors among themselves, one
+//! and is reduced, broadcast and gathered as if it were one vector. Devices reduce their vectors among themselves, one
 //! vector goes over the wire, and devices take what comes back.
 //!
 //! | design | in the paper | how |
@@ -25,7 +25,7 @@ use tensorwire_base::Deadline;
 use tensorwire_memory::{Arena, Buffer, Copies, CopyPurpose, Place, Slab};
 
 use crate::error::GroupError;
-use crate::ports::{Call, Collectives, Fold, GroupStats, VectorId};
+use crate::ports::{CollectiveCall, Collectives, GroupStats, Reducer, VectorId};
 use crate::schedule::Algorithm;
 
 use operation::Operation;
@@ -191,24 +191,24 @@ impl TensorGroup {
     ///
     /// | call | before | after |
     /// |---|---|---|
-    /// | all-reduce | | every vector has the fold of all vectors of all members |
-    /// | reduce-scatter | | every vector of a member has the fold of its pieces |
+    /// | all-reduce | | every vector has the reduction of all vectors of all members |
+    /// | reduce-scatter | | every vector of a member has the reduction of its pieces |
     /// | all-gather | the first vector of a member has its pieces | every vector has everybody's |
     /// | broadcast | the root's first vector | every vector has it |
-    /// | reduce | | every vector of the root has the fold of all |
+    /// | reduce | | every vector of the root has the reduction of all |
     ///
-    /// What else is in a vector afterwards is undefined, as in [`Call`]. A mean is that of all vectors.
+    /// What else is in a vector afterwards is undefined, as in [`CollectiveCall`]. A mean is that of all vectors.
     ///
     /// # Errors
     /// When a vector is lent, a member is lost, or it is not over before the deadline.
     pub fn run(
         &mut self,
         tensor: TensorId,
-        call: &Call,
+        call: &CollectiveCall,
         deadline: Deadline,
     ) -> Result<(), GroupError> {
         let bound = self.tensors.get(tensor.0).ok_or_else(|| no_such(tensor))?;
-        if let Call::AllGather { element_bytes } = call {
+        if let CollectiveCall::AllGather { element_bytes } = call {
             check_elements(*element_bytes)?;
         }
         let (me, overlaps) = (self.group.me(), self.design.overlaps());
@@ -251,36 +251,38 @@ impl TensorGroup {
 }
 
 /// The same with vectors counted where members are.
-fn of_all_vectors(call: &Call, devices: usize) -> Call {
-    let of_all = |fold: &Arc<dyn Fold>| -> Arc<dyn Fold> {
-        Arc::new(TensorFold { fold: fold.clone(), devices })
+fn of_all_vectors(call: &CollectiveCall, devices: usize) -> CollectiveCall {
+    let of_all = |reducer: &Arc<dyn Reducer>| -> Arc<dyn Reducer> {
+        Arc::new(TensorReducer { reducer: reducer.clone(), devices })
     };
     match call {
-        Call::AllReduce(fold) => Call::AllReduce(of_all(fold)),
-        Call::ReduceScatter(fold) => Call::ReduceScatter(of_all(fold)),
-        Call::Reduce { root, fold } => Call::Reduce { root: *root, fold: of_all(fold) },
-        Call::AllGather { .. } | Call::Broadcast { .. } => call.clone(),
+        CollectiveCall::AllReduce(reducer) => CollectiveCall::AllReduce(of_all(reducer)),
+        CollectiveCall::ReduceScatter(reducer) => CollectiveCall::ReduceScatter(of_all(reducer)),
+        CollectiveCall::Reduce { root, reducer } => {
+            CollectiveCall::Reduce { root: *root, reducer: of_all(reducer) }
+        }
+        CollectiveCall::AllGather { .. } | CollectiveCall::Broadcast { .. } => call.clone(),
     }
 }
 
-/// A fold of what devices have folded: a mean is divided by the number of their vectors.
+/// A reduction of what devices have reduced: a mean is divided by the number of their vectors.
 #[derive(Debug)]
-struct TensorFold {
-    fold: Arc<dyn Fold>,
+struct TensorReducer {
+    reducer: Arc<dyn Reducer>,
     devices: usize,
 }
 
-impl Fold for TensorFold {
+impl Reducer for TensorReducer {
     fn element_bytes(&self) -> usize {
-        self.fold.element_bytes()
+        self.reducer.element_bytes()
     }
 
-    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
-        self.fold.fold(parts, into, whole.map(|members| members * self.devices));
+    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+        self.reducer.reduce(parts, into, whole.map(|members| members * self.devices));
     }
 
-    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
-        self.fold.fold_into(into, from, whole.map(|members| members * self.devices));
+    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+        self.reducer.reduce_into(into, from, whole.map(|members| members * self.devices));
     }
 }
 

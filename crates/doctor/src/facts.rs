@@ -18,7 +18,7 @@ pub struct Facts {
     pub host: String,
     pub kernel: String,
     pub computer: Computer,
-    pub shared_memory: SharedMemory,
+    pub shared_memory: SharedMemoryFacts,
     pub locking: Locking,
     pub rdma: Rdma,
     pub gpu: Gpu,
@@ -50,7 +50,7 @@ pub struct Limit {
 
 /// Memory that processes of one host share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharedMemory {
+pub struct SharedMemoryFacts {
     /// Of `/dev/shm`, which tensorwire does not use, and other programs do.
     pub dev_shm_bytes: Option<u64>,
     pub dev_shm_available_bytes: Option<u64>,
@@ -69,7 +69,7 @@ pub struct Locking {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rdma {
-    pub library: Library,
+    pub library: LibraryFacts,
     pub providers: Vec<Provider>,
     /// The kernel's modules for RDMA that are loaded.
     pub modules: Vec<String>,
@@ -78,7 +78,7 @@ pub struct Rdma {
     /// Files through which programs reach them.
     pub files: Vec<DeviceFile>,
     /// What libibverbs could open.
-    pub nics: Vec<Nic>,
+    pub nics: Vec<NicFacts>,
     /// What a job would take.
     pub pick: Option<Pick>,
     /// Why a job cannot use RDMA here.
@@ -89,7 +89,7 @@ pub struct Rdma {
 
 /// libibverbs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Library {
+pub struct LibraryFacts {
     /// None where it cannot be loaded.
     pub path: Option<String>,
     pub version: Option<String>,
@@ -113,14 +113,14 @@ pub struct DeviceFile {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nic {
+pub struct NicFacts {
     pub name: String,
     pub firmware: String,
-    pub ports: Vec<Port>,
+    pub ports: Vec<PortFacts>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Port {
+pub struct PortFacts {
     pub number: u8,
     pub state: PortState,
     pub link: LinkLayer,
@@ -131,11 +131,11 @@ pub struct Port {
     /// The network interface whose addresses are in the GID table.
     pub interface: Option<String>,
     pub interface_mtu: Option<u32>,
-    pub gids: Vec<Gid>,
+    pub gids: Vec<GidFacts>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gid {
+pub struct GidFacts {
     pub index: u32,
     pub kind: GidKind,
     pub address: IpAddr,
@@ -177,7 +177,7 @@ pub struct Auto {
 
 impl Rdma {
     /// The port that a job would take.
-    pub fn picked_port(&self) -> Option<(&Nic, &Port, &Gid)> {
+    pub fn picked_port(&self) -> Option<(&NicFacts, &PortFacts, &GidFacts)> {
         let pick = self.pick.as_ref()?;
         let nic = self.nics.iter().find(|nic| nic.name == pick.nic)?;
         let port = nic.ports.iter().find(|port| port.number == pick.port)?;

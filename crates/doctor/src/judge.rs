@@ -10,7 +10,7 @@ use serde::Serialize;
 use tensorwire_base::human_bytes;
 use tensorwire_fabric::{GidKind, PortState};
 
-use super::facts::{Facts, Gid, Limit, Nic, Port};
+use super::facts::{Facts, GidFacts, Limit, NicFacts, PortFacts};
 
 pub(super) use way::{peer, trial};
 
@@ -218,7 +218,7 @@ fn port(facts: &Facts) -> Vec<Finding> {
     mtu(nic, port).into_iter().chain(address(port, gid)).collect()
 }
 
-fn mtu(nic: &Nic, port: &Port) -> Option<Finding> {
+fn mtu(nic: &NicFacts, port: &PortFacts) -> Option<Finding> {
     let (interface, interface_mtu) = (port.interface.as_ref()?, port.interface_mtu?);
     if port.mtu >= port.mtu_max {
         return None;
@@ -238,7 +238,7 @@ fn frame(mtu: u32) -> u32 {
     mtu + 104
 }
 
-fn address(port: &Port, gid: &Gid) -> Option<Finding> {
+fn address(port: &PortFacts, gid: &GidFacts) -> Option<Finding> {
     let interface = port.interface.as_deref().unwrap_or("INTERFACE");
     let link_local = match gid.address {
         std::net::IpAddr::V4(address) => address.is_link_local(),

@@ -25,8 +25,8 @@ use tensorwire_launch::Obstacle;
 use tensorwire_launch::Transport;
 
 pub use facts::{
-    Auto, Computer, DeviceFile, Facts, Gid, Gpu, Library, Limit, Locking, Nic, Pick, Port,
-    Provider, Rdma, SharedMemory,
+    Auto, Computer, DeviceFile, Facts, GidFacts, Gpu, LibraryFacts, Limit, Locking, NicFacts, Pick,
+    PortFacts, Provider, Rdma, SharedMemoryFacts,
 };
 pub use judge::{Finding, Severity};
 pub use peer::{DOCTOR, DoctorError, PeerExamined, doctor_member, examine_peer, hosts_of_peer};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tensorwire_fabric::{VerbsOptions, choose, survey, verbs_usable};
 
-use super::facts::{Auto, Facts, Gid, Nic, Pick, Port, Rdma};
+use super::facts::{Auto, Facts, GidFacts, NicFacts, Pick, PortFacts, Rdma};
 use super::tree::Tree;
 use tensorwire_launch::Obstacle;
 use tensorwire_launch::Transport;
@@ -42,7 +42,7 @@ fn rdma(tree: &Tree, options: &VerbsOptions) -> Rdma {
         let (nic, port, gid) = (nic.name.clone(), port.number, port.gids[choice.gid].index);
         Pick { nic, port, gid_index: gid, why: choice.reason }
     });
-    let mut nics: Vec<Nic> = found.iter().map(|nic| nic_of(nic, pick.as_ref())).collect();
+    let mut nics: Vec<NicFacts> = found.iter().map(|nic| nic_of(nic, pick.as_ref())).collect();
     nics.iter_mut().for_each(|nic| tree.complete(nic));
     let library = tree.library(None);
     let error = error.map(|error| error.reason).filter(|_| library.path.is_none());
@@ -60,17 +60,17 @@ fn rdma(tree: &Tree, options: &VerbsOptions) -> Rdma {
     }
 }
 
-fn nic_of(nic: &tensorwire_fabric::Nic, pick: Option<&Pick>) -> Nic {
+fn nic_of(nic: &tensorwire_fabric::Nic, pick: Option<&Pick>) -> NicFacts {
     let port = |port: &tensorwire_fabric::Port| {
         let picked = pick.filter(|pick| pick.nic == nic.name && pick.port == port.number);
-        let gid = |gid: &tensorwire_fabric::Gid| Gid {
+        let gid = |gid: &tensorwire_fabric::Gid| GidFacts {
             index: gid.index,
             kind: gid.kind,
             address: gid.address,
             interface: gid.interface.clone(),
             picked: picked.is_some_and(|pick| pick.gid_index == gid.index),
         };
-        Port {
+        PortFacts {
             number: port.number,
             state: port.state,
             link: port.link,
@@ -83,7 +83,7 @@ fn nic_of(nic: &tensorwire_fabric::Nic, pick: Option<&Pick>) -> Nic {
         }
     };
     let (name, firmware) = (nic.name.clone(), nic.firmware.clone());
-    Nic { name, firmware, ports: nic.ports.iter().map(port).collect() }
+    NicFacts { name, firmware, ports: nic.ports.iter().map(port).collect() }
 }
 
 fn auto(rdma: &Rdma) -> Auto {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
     ArrivalError, ArrivalSlot, Channel, ChannelError, CompletionError, ConnectError,
-    DescriptorError, Direction, Fabric, LocalSlice, Memcpy, MessageError, OpenError,
-    OpenRegionError, PeerFault, PostError, ReceiveError, Region, RegionDescriptor, RegionError,
-    RemoteRegion, RemoteSlice, Signal, Wake,
+    DescriptorError, Direction, Fabric, LocalSlice, Memcpy, OpenFabricError, OpenRegionError,
+    PeerFault, PostError, ReceiveError, Region, RegionDescriptor, RegionError, RemoteRegion,
+    RemoteSlice, SendMessageError, Signal, Wake,
 };
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 
@@ -29,7 +29,7 @@ const WINDOW: u64 = 4;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PairError {
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] OpenFabricError),
     #[error("connecting: {0}")]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -47,7 +47,7 @@ pub(crate) enum PairError {
     #[error(transparent)]
     OpenRegion(#[from] OpenRegionError),
     #[error(transparent)]
-    Message(#[from] MessageError),
+    Message(#[from] SendMessageError),
     #[error(transparent)]
     Receive(#[from] ReceiveError),
     #[error(transparent)]

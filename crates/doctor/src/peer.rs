@@ -13,8 +13,8 @@ use super::look;
 use super::trial::{self, PATIENCE, Trial};
 use tensorwire_launch::Transport;
 use tensorwire_launch::{
-    Hosts, HostsError, JobError, JobSpec, JoinError, Member, MemberError, Messages, Peers,
-    QUEUE_PAIRS, Update, WireOptions, launch,
+    Hosts, HostsError, JobError, JobSpec, JobUpdate, JoinError, Member, MemberError, Messages,
+    Peers, QUEUE_PAIRS, WireOptions, launch,
 };
 
 /// The kind of job that [`doctor_member`] takes part in.
@@ -168,7 +168,7 @@ fn try_over(
     let task = Task { transport, verbs: options.clone(), look: facts.is_none() };
     let job = job.clone().with_payload(&task)?;
     let done = launch::<Ends>(&job, &mut |update| {
-        if let Update::Progress { rank: THERE, value, .. } = update {
+        if let JobUpdate::Progress { rank: THERE, value, .. } = update {
             *facts = Some(value);
         }
     });
@@ -186,13 +186,13 @@ fn try_over(
 
 /// What differs and matters: the rest of the facts may.
 fn differences(here: &Facts, there: &Facts) -> Vec<Difference> {
-    let port = |facts: &Facts, what: &dyn Fn(&super::Port, &super::Gid) -> String| {
+    let port = |facts: &Facts, what: &dyn Fn(&super::PortFacts, &super::GidFacts) -> String| {
         facts
             .rdma
             .picked_port()
             .map_or_else(|| "none".to_string(), |(_, port, gid)| what(port, gid))
     };
-    let interface_mtu = |port: &super::Port| {
+    let interface_mtu = |port: &super::PortFacts| {
         port.interface_mtu.map_or_else(|| "unknown".to_string(), |mtu| mtu.to_string())
     };
     let all = [

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::facts::{
-    Computer, DeviceFile, Gpu, Library, Limit, Locking, Nic, Port, Provider, SharedMemory,
+    Computer, DeviceFile, Gpu, LibraryFacts, Limit, Locking, NicFacts, PortFacts, Provider,
+    SharedMemoryFacts,
 };
 
 /// The capability to lock memory, by its number.
@@ -93,10 +94,10 @@ impl Tree {
         Locking { memlock: self.limit("Max locked memory"), ipc_lock }
     }
 
-    pub(crate) fn shared_memory(&self, memfd_error: Option<String>) -> SharedMemory {
+    pub(crate) fn shared_memory(&self, memfd_error: Option<String>) -> SharedMemoryFacts {
         let sizes = rustix::fs::statvfs(self.path("/dev/shm")).ok();
         let sizes = sizes.as_ref();
-        SharedMemory {
+        SharedMemoryFacts {
             dev_shm_bytes: sizes.map(|sizes| sizes.f_blocks.saturating_mul(sizes.f_frsize)),
             dev_shm_available_bytes: sizes
                 .map(|sizes| sizes.f_bavail.saturating_mul(sizes.f_frsize)),
@@ -228,7 +229,7 @@ impl Tree {
     }
 
     /// libibverbs as this process has it in memory; `error`: why it has not.
-    pub(crate) fn library(&self, error: Option<String>) -> Library {
+    pub(crate) fn library(&self, error: Option<String>) -> LibraryFacts {
         let maps = self.text("/proc/self/maps").unwrap_or_default();
         let path = maps.lines().find_map(|line| {
             let path = line.split_whitespace().nth(5)?;
@@ -239,13 +240,13 @@ impl Tree {
             Some(version.to_string())
         });
         match error {
-            None => Library { path, version, error: None },
-            Some(_) => Library { path: None, version: None, error },
+            None => LibraryFacts { path, version, error: None },
+            Some(_) => LibraryFacts { path: None, version: None, error },
         }
     }
 
     /// The drivers that `/etc/libibverbs.d` names, and their libraries beside libibverbs.
-    pub(crate) fn providers(&self, library: &Library) -> Vec<Provider> {
+    pub(crate) fn providers(&self, library: &LibraryFacts) -> Vec<Provider> {
         let beside = library.path.as_ref().and_then(|path| path.rsplit_once('/'));
         let folder = beside.map(|(folder, _)| format!("{folder}/libibverbs"));
         let libraries = folder.as_ref().map(|folder| self.names(folder)).unwrap_or_default();
@@ -267,9 +268,9 @@ impl Tree {
     }
 
     /// Fills in what the kernel knows of a NIC and libibverbs does not say.
-    pub(crate) fn complete(&self, nic: &mut Nic) {
+    pub(crate) fn complete(&self, nic: &mut NicFacts) {
         for port in &mut nic.ports {
-            let Port { number, interface, gids, .. } = port;
+            let PortFacts { number, interface, gids, .. } = port;
             let folder = format!("/sys/class/infiniband/{}/ports/{number}", nic.name);
             let of_table = || self.names(&format!("{folder}/gid_attrs/ndevs")).into_iter();
             let first = gids.iter().find_map(|gid| gid.interface.clone());

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank, human_bytes, human_seconds};
 use tensorwire_fabric::{
-    ArrivalSlot, Backend, Channel, Direction, Fabric, FabricConfig, JobCredentials, LocalSlice,
-    Member, Memcpy, PeerAddress, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
+    ArrivalSlot, Backend, Channel, Direction, Fabric, FabricConfig, Identity, JobCredentials,
+    LocalSlice, Memcpy, PeerAddress, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
     Signal, VerbsOptions, Wake,
 };
 
@@ -114,7 +114,7 @@ struct Side {
 
 impl Side {
     fn connect(fabric: Fabric, peer: u32, endpoint: &str) -> Anyway<Side> {
-        let Member { rank, incarnation } = member(peer);
+        let Identity { rank, incarnation } = member(peer);
         let endpoint = endpoint.parse()?;
         fabric.connect(&[PeerAddress { rank, incarnation, endpoint }], soon())?;
         let region = fabric.alloc_region(BYTES_MAX)?; // AllocateMemRegion
@@ -208,8 +208,8 @@ fn open(name: &str, rank: u32) -> Anyway<Fabric> {
     Ok(Fabric::open(backend, FabricConfig::new(member(rank), job))?)
 }
 
-fn member(rank: u32) -> Member {
-    Member { rank: Rank(rank), incarnation: Incarnation(0) }
+fn member(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), incarnation: Incarnation(0) }
 }
 
 fn soon() -> Deadline {

@@ -27,8 +27,8 @@ use crate::config::{Backend, Endpoint, FabricConfig, PeerAddress};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
-    ArrivalError, ChannelError, CloseError, CompletionError, ConnectError, MessageError, OpenError,
-    OpenRegionError, PeerFault, PostError, ReceiveError, RegionError, Side,
+    ArrivalError, ChannelError, CloseError, CompletionError, ConnectError, OpenFabricError,
+    OpenRegionError, PeerFault, PostError, ReceiveError, RegionError, SendMessageError, Side,
 };
 use crate::region::{Region, RegionDescriptor, RemoteRegion, in_bounds};
 use crate::{shm, sim, tcp, verbs};
@@ -156,7 +156,7 @@ impl Fabric {
     /// # Errors
     /// If the configuration is out of range, nothing can listen on its endpoint, or the host lacks what the
     /// backend takes.
-    pub fn open(backend: Backend, config: FabricConfig) -> Result<Fabric, OpenError> {
+    pub fn open(backend: Backend, config: FabricConfig) -> Result<Fabric, OpenFabricError> {
         let (core, device): (Arc<Core>, Arc<dyn Device>) = match backend {
             Backend::Sim(network) => sim::open(network, config)?,
             Backend::Shm => shm::open(config)?,
@@ -392,10 +392,10 @@ impl Channel {
     ///
     /// # Errors
     /// If the message is too long, the queue stays full until the deadline, or the peer is gone.
-    pub fn send_message(&self, body: &[u8], deadline: Deadline) -> Result<(), MessageError> {
+    pub fn send_message(&self, body: &[u8], deadline: Deadline) -> Result<(), SendMessageError> {
         if body.len() > MESSAGE_BYTES_MAX {
             let (bytes, bytes_max) = (body.len(), MESSAGE_BYTES_MAX);
-            return Err(MessageError::TooLarge { bytes, bytes_max });
+            return Err(SendMessageError::TooLarge { bytes, bytes_max });
         }
         self.fabric.device.send_message(self.peer, body, deadline)
     }

@@ -10,9 +10,9 @@ use tensorwire_base::{Deadline, Rank};
 
 use crate::api::{Completion, Direction, Message};
 use crate::board::Board;
-use crate::config::{FabricConfig, Member, PeerAddress};
+use crate::config::{FabricConfig, Identity, PeerAddress};
 use crate::doorbell::{Ticket, Wake};
-use crate::error::{FaultCause, OpenError, PeerFault, PostError};
+use crate::error::{FaultCause, OpenFabricError, PeerFault, PostError};
 use crate::region::RegionTable;
 
 /// The part of a fabric that its threads share.
@@ -31,7 +31,7 @@ pub(crate) struct Core {
 /// A peer, and whether it can still be talked to.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) member: Member,
+    pub(crate) member: Identity,
     gone: OnceLock<Gone>,
 }
 
@@ -122,7 +122,7 @@ impl Core {
         &self.config
     }
 
-    pub(crate) fn me(&self) -> Member {
+    pub(crate) fn me(&self) -> Identity {
         self.config.me
     }
 
@@ -220,11 +220,11 @@ impl Core {
 }
 
 /// Refuses what no fabric can work with.
-pub(crate) fn check_config(config: &FabricConfig) -> Result<(), OpenError> {
+pub(crate) fn check_config(config: &FabricConfig) -> Result<(), OpenFabricError> {
     let check = |what, found: usize, max: usize, range| match found {
         found if (1..=max).contains(&found) => Ok(()),
         // fits: usize is 64 bits wide on every platform with memfd and epoll that we build for
-        found => Err(OpenError::Config { what, range, found: found as u64 }),
+        found => Err(OpenFabricError::Config { what, range, found: found as u64 }),
     };
     check("completion_queues", config.completion_queues, 256, "1..=256")?;
     check("queue_pairs_per_peer", config.queue_pairs_per_peer, 1024, "1..=1024")?;
@@ -233,8 +233,11 @@ pub(crate) fn check_config(config: &FabricConfig) -> Result<(), OpenError> {
 }
 
 /// Refuses an arrival mode where the backend has one rule.
-pub(crate) fn check_no_mode(config: &FabricConfig, backend: &'static str) -> Result<(), OpenError> {
-    config.arrival.map_or(Ok(()), |mode| Err(OpenError::NoArrivalModes { mode, backend }))
+pub(crate) fn check_no_mode(
+    config: &FabricConfig,
+    backend: &'static str,
+) -> Result<(), OpenFabricError> {
+    config.arrival.map_or(Ok(()), |mode| Err(OpenFabricError::NoArrivalModes { mode, backend }))
 }
 
 impl Peer {

@@ -14,7 +14,7 @@ use crate::verbs::VerbsOptions;
 
 /// One life of one process of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Member {
+pub struct Identity {
     pub rank: Rank,
     /// Tells a process from one that had its rank before.
     pub incarnation: Incarnation,
@@ -48,7 +48,7 @@ pub enum Backend {
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
     /// Who this process is.
-    pub me: Member,
+    pub me: Identity,
     pub job: JobCredentials,
     /// The address to listen on (tcp, verbs). Port 0: the system chooses. Peers must be able to reach the address.
     pub endpoint: SocketAddr,
@@ -71,7 +71,7 @@ pub struct FabricConfig {
 impl FabricConfig {
     /// Returns the defaults: loopback, 4 completion queues, 4 queue pairs a peer, 256 memcpys deep, 16 Ki
     /// arrival slots, 20 µs of spinning.
-    pub fn new(me: Member, job: JobCredentials) -> FabricConfig {
+    pub fn new(me: Identity, job: JobCredentials) -> FabricConfig {
         FabricConfig {
             me,
             job,
@@ -117,8 +117,8 @@ pub struct EndpointError {
 
 impl PeerAddress {
     /// Returns who must answer.
-    pub fn member(&self) -> Member {
-        Member { rank: self.rank, incarnation: self.incarnation }
+    pub fn member(&self) -> Identity {
+        Identity { rank: self.rank, incarnation: self.incarnation }
     }
 }
 
@@ -156,7 +156,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl fmt::Display for Member {
+impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rank {} (incarnation {})", self.rank, self.incarnation)
     }

@@ -11,7 +11,7 @@ use crate::api::{ArrivalSlot, Direction, Posted, Signal};
 use crate::config::{Endpoint, PeerAddress};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
-    CloseError, ConnectError, MessageError, OpenRegionError, PostError, RegionError,
+    CloseError, ConnectError, OpenRegionError, PostError, RegionError, SendMessageError,
 };
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
@@ -77,8 +77,12 @@ pub(crate) trait Device: Debug + Send + Sync {
 
     fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake;
 
-    fn send_message(&self, peer: Rank, body: &[u8], deadline: Deadline)
-    -> Result<(), MessageError>;
+    fn send_message(
+        &self,
+        peer: Rank,
+        body: &[u8],
+        deadline: Deadline,
+    ) -> Result<(), SendMessageError>;
 
     /// What was chosen where there was a choice, and why, a line each.
     fn choices(&self) -> Vec<String> {

@@ -7,7 +7,7 @@ use crate::handshake::HandshakeError;
 
 /// Why [`crate::Fabric::open`] failed.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum OpenFabricError {
     #[error("{what} must be {range}, not {found}; correct the fabric's configuration")]
     Config { what: &'static str, range: &'static str, found: u64 },
     #[error("cannot listen on {at}: {source}; choose a free port of an address of this host")]
@@ -176,7 +176,7 @@ pub enum CompletionError {
 
 /// Why [`crate::Channel::send_message`] failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MessageError {
+pub enum SendMessageError {
     #[error(
         "a message of {bytes} bytes is over the limit of {bytes_max}; send bulk data with memcpy"
     )]

@@ -23,7 +23,7 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 
-use crate::config::{JobCredentials, Member, Secret};
+use crate::config::{Identity, JobCredentials, Secret};
 
 const MAGIC: [u8; 8] = *b"twfabric";
 const VERSION: u16 = 1;
@@ -33,7 +33,7 @@ const PROOF_BYTES: usize = 32;
 const VERDICT_BYTES: usize = 8 + PROOF_BYTES;
 
 /// A stream whose reads and writes can be bounded in time.
-pub trait Stream: Read + Write {
+pub trait TimedStream: Read + Write {
     /// Bounds each following read and write; never zero.
     fn set_timeout(&self, timeout: Duration) -> std::io::Result<()>;
 }
@@ -52,13 +52,13 @@ pub enum Purpose {
 /// Who dialled, as proven, and its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    pub member: Member,
+    pub member: Identity,
     pub purpose: Purpose,
 }
 
 /// The reason for which one side turned the other away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum HandshakeRefusal {
     #[error("it does not speak this protocol; something else dialled this port")]
     NotOurProtocol,
     #[error("it speaks another version of the protocol; run one version everywhere")]
@@ -94,43 +94,43 @@ pub enum HandshakeError {
     Io { step: &'static str, source: std::io::Error },
     /// We turned the other side away.
     #[error("turned away: {0}")]
-    Rejected(Refusal),
+    Rejected(HandshakeRefusal),
     /// The other side turned us away, and says this of us.
     #[error("the other side turned us away and says of us: {0}")]
-    Refused(Refusal),
+    Refused(HandshakeRefusal),
 }
 
 /// Introduces `me` to whoever accepts. `target`: who must answer; None for anyone of the job.
 pub fn dial(
-    stream: &mut impl Stream,
+    stream: &mut impl TimedStream,
     job: &JobCredentials,
-    me: Member,
-    target: Option<Member>,
+    me: Identity,
+    target: Option<Identity>,
     purpose: Purpose,
     deadline: Deadline,
-) -> Result<Member, HandshakeError> {
+) -> Result<Identity, HandshakeError> {
     let hello = Hello { job_id: job.job_id, me, target, purpose, nonce: random_nonce() }.encode();
     send(stream, &hello, "our hello", deadline)?;
     let challenge: [u8; CHALLENGE_BYTES] = receive(stream, "its challenge", deadline)?;
     let Challenge { verdict, member } = Challenge::decode(&challenge)?;
-    Refusal::from_code(verdict).map_err(HandshakeError::Refused)?;
+    HandshakeRefusal::from_code(verdict).map_err(HandshakeError::Refused)?;
     if target.is_some_and(|target| target != member) {
-        return Err(HandshakeError::Rejected(Refusal::StaleIncarnation));
+        return Err(HandshakeError::Rejected(HandshakeRefusal::StaleIncarnation));
     }
     send(stream, &prove(&job.secret, b"dialer", &hello, &challenge, &[]), "our proof", deadline)?;
     let verdict: [u8; VERDICT_BYTES] = receive(stream, "its verdict", deadline)?;
     let (code, proof) = verdict.split_at(8);
-    Refusal::from_code(le_u16(code, 0)).map_err(HandshakeError::Refused)?;
+    HandshakeRefusal::from_code(le_u16(code, 0)).map_err(HandshakeError::Refused)?;
     verify(&job.secret, b"acceptor", &hello, &challenge, code, proof)?;
     Ok(member)
 }
 
 /// Answers a dialer. `admit` has the last word on a caller that has proven itself.
 pub fn accept(
-    stream: &mut impl Stream,
+    stream: &mut impl TimedStream,
     job: &JobCredentials,
-    me: Member,
-    admit: impl FnOnce(&Caller) -> Result<(), Refusal>,
+    me: Identity,
+    admit: impl FnOnce(&Caller) -> Result<(), HandshakeRefusal>,
     deadline: Deadline,
 ) -> Result<Caller, HandshakeError> {
     let mut hello = [0; HELLO_BYTES];
@@ -138,7 +138,7 @@ pub fn accept(
     let (magic, rest) = hello.split_at_mut(MAGIC.len());
     receive_into(stream, magic, "its hello", deadline)?;
     if magic != MAGIC {
-        return Err(HandshakeError::Rejected(Refusal::NotOurProtocol));
+        return Err(HandshakeError::Rejected(HandshakeRefusal::NotOurProtocol));
     }
     receive_into(stream, rest, "its hello", deadline)?;
     let checked = Hello::decode(&hello).and_then(|found| found.check(job, me));
@@ -150,9 +150,10 @@ pub fn accept(
     let verified = verify(&job.secret, b"dialer", &hello, &challenge, &[], &proof);
     let admitted = match verified {
         Ok(()) => admit(&caller),
-        Err(_) => Err(Refusal::WrongSecret),
+        Err(_) => Err(HandshakeRefusal::WrongSecret),
     };
-    let code = [admitted.err().map_or(0, Refusal::code), 0, 0, 0].map(u16::to_le_bytes).concat();
+    let code =
+        [admitted.err().map_or(0, HandshakeRefusal::code), 0, 0, 0].map(u16::to_le_bytes).concat();
     // who did not prove itself gets no proof of ours to learn from
     let proof = match verified {
         Ok(()) => prove(&job.secret, b"acceptor", &hello, &challenge, &code),
@@ -188,15 +189,15 @@ fn random_nonce() -> [u8; 32] {
 
 struct Hello {
     job_id: JobId,
-    me: Member,
-    target: Option<Member>,
+    me: Identity,
+    target: Option<Identity>,
     purpose: Purpose,
     nonce: [u8; 32],
 }
 
 struct Challenge {
     verdict: u16,
-    member: Member,
+    member: Identity,
 }
 
 impl Hello {
@@ -206,7 +207,7 @@ impl Hello {
             Purpose::QueuePair(index) => (2, index),
             Purpose::Rendezvous => (3, 0),
         };
-        let target = self.target.unwrap_or(Member { rank: Rank(0), incarnation: Incarnation(0) });
+        let target = self.target.unwrap_or(Identity { rank: Rank(0), incarnation: Incarnation(0) });
         let mut wire = [0; HELLO_BYTES];
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
@@ -228,20 +229,20 @@ impl Hello {
         wire
     }
 
-    fn decode(wire: &[u8; HELLO_BYTES]) -> Result<Hello, Refusal> {
+    fn decode(wire: &[u8; HELLO_BYTES]) -> Result<Hello, HandshakeRefusal> {
         if wire[..8] != MAGIC {
-            return Err(Refusal::NotOurProtocol);
+            return Err(HandshakeRefusal::NotOurProtocol);
         }
         if le_u16(wire, 8) != VERSION {
-            return Err(Refusal::Version);
+            return Err(HandshakeRefusal::Version);
         }
         let purpose = match le_u16(wire, 10) {
             1 => Purpose::Control,
             2 => Purpose::QueuePair(le_u32(wire, 12)),
             3 => Purpose::Rendezvous,
-            _ => return Err(Refusal::Purpose),
+            _ => return Err(HandshakeRefusal::Purpose),
         };
-        let member = |rank, incarnation| Member {
+        let member = |rank, incarnation| Identity {
             rank: Rank(le_u32(wire, rank)),
             incarnation: Incarnation(le_u64(wire, incarnation)),
         };
@@ -254,12 +255,12 @@ impl Hello {
         })
     }
 
-    fn check(&self, job: &JobCredentials, me: Member) -> Result<Caller, Refusal> {
+    fn check(&self, job: &JobCredentials, me: Identity) -> Result<Caller, HandshakeRefusal> {
         if self.job_id != job.job_id {
-            return Err(Refusal::OtherJob);
+            return Err(HandshakeRefusal::OtherJob);
         }
         if self.target.is_some_and(|target| target != me) {
-            return Err(Refusal::OtherTarget);
+            return Err(HandshakeRefusal::OtherTarget);
         }
         Ok(Caller { member: self.me, purpose: self.purpose })
     }
@@ -279,45 +280,45 @@ impl Challenge {
 
     fn decode(wire: &[u8; CHALLENGE_BYTES]) -> Result<Challenge, HandshakeError> {
         if wire[..8] != MAGIC {
-            return Err(HandshakeError::Rejected(Refusal::NotOurProtocol));
+            return Err(HandshakeError::Rejected(HandshakeRefusal::NotOurProtocol));
         }
         if le_u16(wire, 8) != VERSION {
-            return Err(HandshakeError::Rejected(Refusal::Version));
+            return Err(HandshakeError::Rejected(HandshakeRefusal::Version));
         }
         let (rank, incarnation) = (Rank(le_u32(wire, 12)), Incarnation(le_u64(wire, 16)));
-        Ok(Challenge { verdict: le_u16(wire, 10), member: Member { rank, incarnation } })
+        Ok(Challenge { verdict: le_u16(wire, 10), member: Identity { rank, incarnation } })
     }
 }
 
-impl Refusal {
+impl HandshakeRefusal {
     fn code(self) -> u16 {
         match self {
-            Refusal::NotOurProtocol => 1,
-            Refusal::Version => 2,
-            Refusal::OtherJob => 3,
-            Refusal::OtherTarget => 4,
-            Refusal::WrongSecret => 5,
-            Refusal::UnexpectedRank => 6,
-            Refusal::StaleIncarnation => 7,
-            Refusal::Duplicate => 8,
-            Refusal::Purpose => 9,
-            Refusal::Unknown => u16::MAX,
+            HandshakeRefusal::NotOurProtocol => 1,
+            HandshakeRefusal::Version => 2,
+            HandshakeRefusal::OtherJob => 3,
+            HandshakeRefusal::OtherTarget => 4,
+            HandshakeRefusal::WrongSecret => 5,
+            HandshakeRefusal::UnexpectedRank => 6,
+            HandshakeRefusal::StaleIncarnation => 7,
+            HandshakeRefusal::Duplicate => 8,
+            HandshakeRefusal::Purpose => 9,
+            HandshakeRefusal::Unknown => u16::MAX,
         }
     }
 
-    fn from_code(code: u16) -> Result<(), Refusal> {
+    fn from_code(code: u16) -> Result<(), HandshakeRefusal> {
         Err(match code {
             0 => return Ok(()),
-            1 => Refusal::NotOurProtocol,
-            2 => Refusal::Version,
-            3 => Refusal::OtherJob,
-            4 => Refusal::OtherTarget,
-            5 => Refusal::WrongSecret,
-            6 => Refusal::UnexpectedRank,
-            7 => Refusal::StaleIncarnation,
-            8 => Refusal::Duplicate,
-            9 => Refusal::Purpose,
-            _ => Refusal::Unknown,
+            1 => HandshakeRefusal::NotOurProtocol,
+            2 => HandshakeRefusal::Version,
+            3 => HandshakeRefusal::OtherJob,
+            4 => HandshakeRefusal::OtherTarget,
+            5 => HandshakeRefusal::WrongSecret,
+            6 => HandshakeRefusal::UnexpectedRank,
+            7 => HandshakeRefusal::StaleIncarnation,
+            8 => HandshakeRefusal::Duplicate,
+            9 => HandshakeRefusal::Purpose,
+            _ => HandshakeRefusal::Unknown,
         })
     }
 }
@@ -352,11 +353,11 @@ fn verify(
 ) -> Result<(), HandshakeError> {
     mac(secret, [label, hello, challenge, code])
         .verify_slice(proof)
-        .map_err(|_| HandshakeError::Rejected(Refusal::WrongSecret))
+        .map_err(|_| HandshakeError::Rejected(HandshakeRefusal::WrongSecret))
 }
 
 fn receive<const N: usize>(
-    stream: &mut impl Stream,
+    stream: &mut impl TimedStream,
     step: &'static str,
     deadline: Deadline,
 ) -> Result<[u8; N], HandshakeError> {
@@ -366,7 +367,7 @@ fn receive<const N: usize>(
 }
 
 fn receive_into(
-    stream: &mut impl Stream,
+    stream: &mut impl TimedStream,
     mut bytes: &mut [u8],
     step: &'static str,
     deadline: Deadline,
@@ -383,7 +384,7 @@ fn receive_into(
 }
 
 fn send(
-    stream: &mut impl Stream,
+    stream: &mut impl TimedStream,
     mut bytes: &[u8],
     step: &'static str,
     deadline: Deadline,
@@ -401,7 +402,7 @@ fn send(
 
 /// Gives the next read or write what is left of the deadline.
 fn bound(
-    stream: &impl Stream,
+    stream: &impl TimedStream,
     step: &'static str,
     deadline: Deadline,
 ) -> Result<(), HandshakeError> {
@@ -437,14 +438,14 @@ fn le_u64(wire: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| wire[at + i]))
 }
 
-impl Stream for TcpStream {
+impl TimedStream for TcpStream {
     fn set_timeout(&self, timeout: Duration) -> std::io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
     }
 }
 
-impl Stream for UnixStream {
+impl TimedStream for UnixStream {
     fn set_timeout(&self, timeout: Duration) -> std::io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))

@@ -12,8 +12,8 @@ fn job() -> JobCredentials {
     JobCredentials { job_id: JobId(1), secret: Secret([9; 32]) }
 }
 
-fn member(rank: u32) -> Member {
-    Member { rank: Rank(rank), incarnation: Incarnation(100 + u64::from(rank)) }
+fn member(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), incarnation: Incarnation(100 + u64::from(rank)) }
 }
 
 fn soon() -> Deadline {
@@ -22,9 +22,9 @@ fn soon() -> Deadline {
 
 /// Rank 1 dials rank 0; each with its own view of the job and of the other.
 fn shake(
-    dialer: (JobCredentials, Option<Member>),
-    acceptor: (JobCredentials, Result<(), Refusal>),
-) -> (Result<Member, HandshakeError>, Result<Caller, HandshakeError>) {
+    dialer: (JobCredentials, Option<Identity>),
+    acceptor: (JobCredentials, Result<(), HandshakeRefusal>),
+) -> (Result<Identity, HandshakeError>, Result<Caller, HandshakeError>) {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         let accepted =
@@ -50,14 +50,14 @@ fn members_of_a_job_find_each_other() {
 fn every_mismatch_has_its_reason_on_both_sides() {
     let other_job = JobCredentials { job_id: JobId(2), ..job() };
     let other_secret = JobCredentials { secret: Secret([8; 32]), ..job() };
-    let stale = Member { incarnation: Incarnation(7), ..member(0) };
+    let stale = Identity { incarnation: Incarnation(7), ..member(0) };
     let cases = [
-        (other_job, None, Ok(()), Refusal::OtherJob),
-        (other_secret, None, Ok(()), Refusal::WrongSecret),
-        (job(), Some(stale), Ok(()), Refusal::OtherTarget),
-        (job(), Some(member(5)), Ok(()), Refusal::OtherTarget),
-        (job(), None, Err(Refusal::StaleIncarnation), Refusal::StaleIncarnation),
-        (job(), None, Err(Refusal::Duplicate), Refusal::Duplicate),
+        (other_job, None, Ok(()), HandshakeRefusal::OtherJob),
+        (other_secret, None, Ok(()), HandshakeRefusal::WrongSecret),
+        (job(), Some(stale), Ok(()), HandshakeRefusal::OtherTarget),
+        (job(), Some(member(5)), Ok(()), HandshakeRefusal::OtherTarget),
+        (job(), None, Err(HandshakeRefusal::StaleIncarnation), HandshakeRefusal::StaleIncarnation),
+        (job(), None, Err(HandshakeRefusal::Duplicate), HandshakeRefusal::Duplicate),
     ];
     for (theirs, target, admit, reason) in cases {
         let (dialled, accepted) = shake((theirs, target), (job(), admit));
@@ -67,7 +67,7 @@ fn every_mismatch_has_its_reason_on_both_sides() {
 }
 
 /// Plays the acceptor's side by hand.
-fn impostor(answer: impl FnOnce(&mut UnixStream) + Send) -> Result<Member, HandshakeError> {
+fn impostor(answer: impl FnOnce(&mut UnixStream) + Send) -> Result<Identity, HandshakeError> {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -85,7 +85,7 @@ fn an_acceptor_must_prove_itself_too() {
         far.read_exact(&mut [0; PROOF_BYTES]).unwrap();
         far.write_all(&[0; VERDICT_BYTES]).unwrap();
     });
-    assert!(matches!(unproven, Err(HandshakeError::Rejected(Refusal::WrongSecret))));
+    assert!(matches!(unproven, Err(HandshakeError::Rejected(HandshakeRefusal::WrongSecret))));
     let reflected = impostor(|far| {
         // the dialer's own proof does not pass for the acceptor's
         far.write_all(&Challenge { verdict: 0, member: member(0) }.encode([0; 32])).unwrap();
@@ -93,12 +93,12 @@ fn an_acceptor_must_prove_itself_too() {
         far.read_exact(&mut proof).unwrap();
         far.write_all(&[[0; 8].as_slice(), &proof].concat()).unwrap();
     });
-    assert!(matches!(reflected, Err(HandshakeError::Rejected(Refusal::WrongSecret))));
+    assert!(matches!(reflected, Err(HandshakeError::Rejected(HandshakeRefusal::WrongSecret))));
     let other = impostor(|far| {
-        let stale = Member { incarnation: Incarnation(7), ..member(0) };
+        let stale = Identity { incarnation: Incarnation(7), ..member(0) };
         far.write_all(&Challenge { verdict: 0, member: stale }.encode([0; 32])).unwrap();
     });
-    assert!(matches!(other, Err(HandshakeError::Rejected(Refusal::StaleIncarnation))));
+    assert!(matches!(other, Err(HandshakeError::Rejected(HandshakeRefusal::StaleIncarnation))));
     let gone = impostor(|_| {});
     assert!(matches!(gone, Err(HandshakeError::HungUp { .. })));
 }
@@ -120,7 +120,7 @@ fn a_recorded_dialer_proves_nothing_twice() {
     near.write_all(&hello).unwrap();
     near.write_all(&old_proof).unwrap();
     let accepted = accept(&mut far, &job(), member(0), |_| Ok(()), soon());
-    assert!(matches!(accepted, Err(HandshakeError::Rejected(Refusal::WrongSecret))));
+    assert!(matches!(accepted, Err(HandshakeError::Rejected(HandshakeRefusal::WrongSecret))));
     // and it got no proof of ours in return
     drop(far);
     let mut heard = Vec::new();
@@ -160,20 +160,20 @@ fn another_protocol_is_known_by_its_first_bytes() {
     // shorter than a hello: only the magic can tell
     near.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let accepted = accept(&mut far, &job(), member(0), |_| Ok(()), soon());
-    assert!(matches!(accepted, Err(HandshakeError::Rejected(Refusal::NotOurProtocol))));
+    assert!(matches!(accepted, Err(HandshakeError::Rejected(HandshakeRefusal::NotOurProtocol))));
 }
 
 #[test]
 fn refusals_survive_the_wire() {
     for code in 0..=12 {
-        if let Err(refusal) = Refusal::from_code(code)
-            && refusal != Refusal::Unknown
+        if let Err(refusal) = HandshakeRefusal::from_code(code)
+            && refusal != HandshakeRefusal::Unknown
         {
             assert_eq!(refusal.code(), code);
         }
     }
-    assert_eq!(Refusal::from_code(0), Ok(()));
-    assert_eq!(Refusal::from_code(999), Err(Refusal::Unknown));
+    assert_eq!(HandshakeRefusal::from_code(0), Ok(()));
+    assert_eq!(HandshakeRefusal::from_code(999), Err(HandshakeRefusal::Unknown));
 }
 
 proptest! {
@@ -201,7 +201,7 @@ proptest! {
         job_id: u64, rank: u32, incarnation: u64, index: u32, kind in 0..3, to: Option<(u32, u64)>,
     ) {
         let member = |(rank, incarnation)| {
-            Member { rank: Rank(rank), incarnation: Incarnation(incarnation) }
+            Identity { rank: Rank(rank), incarnation: Incarnation(incarnation) }
         };
         let purpose = match kind {
             0 => Purpose::Control,

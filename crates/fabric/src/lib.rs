@@ -126,18 +126,18 @@ pub use api::{
 pub use arrival::ArrivalMode;
 pub use common::{FabricStats, Gone};
 pub use config::{
-    Backend, Endpoint, EndpointError, FabricConfig, JobCredentials, Member, PeerAddress, Secret,
+    Backend, Endpoint, EndpointError, FabricConfig, Identity, JobCredentials, PeerAddress, Secret,
 };
 pub use doorbell::{Ticket, Wake};
 pub use error::{
     ArrivalError, ChannelError, CloseError, CompletionError, ConnectError, DescriptorError,
-    FaultCause, MessageError, OpenError, OpenRegionError, PeerFault, PostError, ReceiveError,
-    RegionError, Side,
+    FaultCause, OpenFabricError, OpenRegionError, PeerFault, PostError, ReceiveError, RegionError,
+    SendMessageError, Side,
 };
 pub use mapping::available_bytes;
 pub use region::{Region, RegionDescriptor, RemoteRegion};
 pub use sim::{Between, FlagOrder, SimKnobs, SimNetwork, Within};
 pub use verbs::{
-    Choice, Gid, GidChoice, GidKind, LinkLayer, Nic, Port, PortState, VerbsOptions, VerbsUnusable,
-    choose, survey, verbs_usable,
+    Gid, GidChoice, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, VerbsOptions,
+    VerbsUnusable, choose, survey, verbs_usable,
 };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use tensorwire_base::Deadline;
 
-use crate::handshake::Stream;
+use crate::handshake::TimedStream;
 
 /// How long a stranger may take to introduce itself.
 pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -219,11 +219,11 @@ impl Write for Socket {
     }
 }
 
-impl Stream for Socket {
+impl TimedStream for Socket {
     fn set_timeout(&self, timeout: Duration) -> std::io::Result<()> {
         match self {
-            Socket::Tcp(stream) => Stream::set_timeout(stream, timeout),
-            Socket::Unix(stream) => Stream::set_timeout(stream, timeout),
+            Socket::Tcp(stream) => TimedStream::set_timeout(stream, timeout),
+            Socket::Unix(stream) => TimedStream::set_timeout(stream, timeout),
         }
     }
 }

@@ -12,7 +12,7 @@ use tensorwire_base::{Deadline, Incarnation, Rank};
 use crate::common::Core;
 use crate::config::{Endpoint, PeerAddress};
 use crate::error::ConnectError;
-use crate::handshake::{self, Caller, HandshakeError, Purpose, Refusal};
+use crate::handshake::{self, Caller, HandshakeError, HandshakeRefusal, Purpose};
 use crate::listener::{Acceptor, Listener, Socket};
 
 /// How long to wait before dialling again a peer that does not listen yet.
@@ -125,7 +125,7 @@ impl Mesh {
                     core.counters().add(|c| &c.connections_refused, 1);
                     match error {
                         // one of the job, who calls before it is expected, and again
-                        HandshakeError::Rejected(Refusal::UnexpectedRank) => {
+                        HandshakeError::Rejected(HandshakeRefusal::UnexpectedRank) => {
                             tracing::debug!(me = %me.rank, %from, %error, "connection refused");
                         }
                         _ => tracing::warn!(me = %me.rank, %from, %error, "connection refused"),
@@ -175,15 +175,19 @@ impl Rendezvous {
     }
 
     /// The last word on a caller that has proven itself; reserves its place.
-    fn admit(&self, caller: &Caller) -> Result<(), Refusal> {
+    fn admit(&self, caller: &Caller) -> Result<(), HandshakeRefusal> {
         let mut state = self.state.lock();
         let rank = caller.member.rank;
-        let expected = state.expected.get_mut(&rank).ok_or(Refusal::UnexpectedRank)?;
+        let expected = state.expected.get_mut(&rank).ok_or(HandshakeRefusal::UnexpectedRank)?;
         if expected.incarnation != caller.member.incarnation {
-            return Err(Refusal::StaleIncarnation);
+            return Err(HandshakeRefusal::StaleIncarnation);
         }
         // a place that was taken is not there any more
-        if expected.purposes.remove(&caller.purpose) { Ok(()) } else { Err(Refusal::Duplicate) }
+        if expected.purposes.remove(&caller.purpose) {
+            Ok(())
+        } else {
+            Err(HandshakeRefusal::Duplicate)
+        }
     }
 
     fn give_back(&self, caller: &Caller) {

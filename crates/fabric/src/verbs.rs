@@ -30,7 +30,7 @@ use std::net::IpAddr;
 
 pub(crate) use device::open;
 pub(crate) use ibv::{MemoryRegion, Remote};
-pub use survey::{Choice, Gid, GidKind, LinkLayer, Nic, Port, PortState, choose, survey};
+pub use survey::{Gid, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, choose, survey};
 
 #[cfg(test)]
 mod tests;

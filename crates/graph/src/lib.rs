@@ -72,6 +72,6 @@ pub use pass::reference::{Transfer, WhyWrite};
 pub use pass::simplify::simplify;
 pub use pass::verify::verify;
 pub use plan::{
-    Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunId, RunSpec, SharedMemory, Traffic,
+    Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunId, RunSpec, RunTraffic, SharedMemory,
     plan,
 };

@@ -126,7 +126,7 @@ pub struct Plan {
 
 /// What crosses in one run, in both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct RunTraffic {
     /// Bytes that are written into receivers' buffers.
     pub written: u64,
     /// Bytes that are read where their sender keeps them.
@@ -147,8 +147,8 @@ impl Edge {
 
 impl Plan {
     /// What crosses in one run.
-    pub fn traffic(&self, run: RunId) -> Traffic {
-        let mut sum = Traffic::default();
+    pub fn traffic(&self, run: RunId) -> RunTraffic {
+        let mut sum = RunTraffic::default();
         for edge in &self.edges {
             if self.runs[run.0].nodes[edge.from].binary_search(&edge.send).is_err() {
                 continue;

@@ -8,7 +8,7 @@ use tensorwire_memory::Buffer;
 
 use crate::error::StoreError;
 use crate::message::Carried;
-use crate::wire::{Direct, Outgoing, RemotePlace, Sending, Wire};
+use crate::wire::{Direct, Outgoing, RemotePlace, SendStatus, Wire};
 
 /// Room for what one entry says beside its blocks, in bytes: more than any but a user's own call takes.
 pub(crate) const ENTRY_BYTES: usize = 128;
@@ -87,7 +87,7 @@ impl Batch {
     }
 
     /// Hands it to the wire.
-    pub(crate) fn send(&self, wire: &mut dyn Wire, to: Rank) -> Result<Sending, StoreError> {
+    pub(crate) fn send(&self, wire: &mut dyn Wire, to: Rank) -> Result<SendStatus, StoreError> {
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut guards = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorwire_base::Rank;
 
 use crate::key::{Key, ValueSpec};
-use crate::message::Refusal;
+use crate::message::RequestRefusal;
 use crate::partition::KeyError;
 use crate::wire::WireError;
 
@@ -25,13 +25,13 @@ pub enum StoreError {
     #[error("{key} of {bytes} bytes was given a tensor of {found} bytes")]
     Size { key: Key, bytes: usize, found: usize },
     #[error("{key} cannot be read where its server has it; pull it")]
-    NotShown { key: Key },
+    NotMapped { key: Key },
     #[error("{keys} keys, but tensors for {found}")]
     Count { keys: usize, found: usize },
     #[error("{key}: {what}")]
     Rows { key: Key, what: String },
     #[error("server {server} (rank {rank}) refuses: {why}")]
-    Refused { server: usize, rank: Rank, why: Refusal },
+    Refused { server: usize, rank: Rank, why: RequestRefusal },
     #[error("server {server} (rank {rank}) is lost: {reason}")]
     ServerLost { server: usize, rank: Rank, reason: String },
     #[error("rank {rank} sent nonsense: {what}")]

@@ -1,4 +1,4 @@
-//! What is stored: keys of the user, parts of their values, and what a value is.
+//! What is stored: keys of the user, shards of their values, and what a value is.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ use tensorwire_tensor::DType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key(pub u64);
 
-/// The name of a part of a value on the wire: a number in the range of the server that holds it.
+/// The name of a shard of a value on the wire: a number in the range of the server that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct PartKey(pub u64);
+pub struct ShardKey(pub u64);
 
-/// What a value or a part of one is: rows of as many columns, one behind the other. Rows are what sparse
+/// What a value or a shard of one is: rows of as many columns, one behind the other. Rows are what sparse
 /// pushes and pulls name, and a value is cut between two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Told", into = "Told")]
@@ -45,12 +45,12 @@ impl ValueSpec {
         self.rows * self.row_bytes()
     }
 
-    /// Where in a worker's slot the indices of a sparse push start: behind the part's bytes.
+    /// Where in a worker's slot the indices of a sparse push start: behind the shard's bytes.
     pub fn slot_indices(&self) -> usize {
         self.bytes().next_multiple_of(ALIGNMENT)
     }
 
-    /// Bytes of a slot: a push of the whole part, or of all its rows with their indices.
+    /// Bytes of a slot: a push of the whole shard, or of all its rows with their indices.
     pub fn slot_bytes(&self) -> usize {
         match self.columns {
             // the rows of a dense value are not pushed one by one

@@ -11,11 +11,11 @@
 //! the first values; then [`push`](KvWorker::push), [`pull`](KvWorker::pull) and
 //! [`pushpull`](KvWorker::pushpull) take lists of keys and, for each, a tensor of every local device. Tables go
 //! by rows with [`push_rows`](KvWorker::push_rows) and [`pull_rows`](KvWorker::pull_rows). Each call returns a
-//! [`Ticket`] at once; [`KvWorker::wait`] waits for it, [`KvWorker::news`] tells when tensors may be written
+//! [`KvHandle`] at once; [`KvWorker::wait`] waits for it, [`KvWorker::news`] tells when tensors may be written
 //! again. Nothing runs in the background: what is under way moves whenever the worker is called. Operations on
 //! a key are done in the order of their calls; between keys, a larger priority goes first.
 //!
-//! A server's end is a [`KvServer`]: it is given an [`Update`] rule and [`serve`](KvServer::serve)s until all
+//! A server's end is a [`KvServer`]: it is given an [`Updater`] rule and [`serve`](KvServer::serve)s until all
 //! workers have left. Users [`register`](KvServer::register) functions of their own, for
 //! [`KvWorker::call`]. [`proto::Mode`] says when a push is in: with everybody's of its round (`dist_sync`), on
 //! arrival (`dist_async`), or between the two, when nobody is further ahead than a bound.
@@ -31,11 +31,11 @@
 //!     let soon = Deadline::after(Duration::from_secs(10));
 //!     let spec = ValueSpec::dense(DType::F32, 1000);
 //!     let (gradient, weights) = (store.alloc(&spec)?, store.alloc(&spec)?);
-//!     let ticket = store.init(&[(Key(0), spec)], Some(&[weights.clone()]))?;
-//!     store.wait(ticket, soon)?;
+//!     let handle = store.init(&[(Key(0), spec)], Some(&[weights.clone()]))?;
+//!     store.wait(handle, soon)?;
 //!     // a tensor of memory that the store gave is not copied on its way
-//!     let ticket = store.pushpull(&[Key(0)], &[vec![gradient]], &[vec![weights]], 0)?;
-//!     store.wait(ticket, soon)
+//!     let handle = store.pushpull(&[Key(0)], &[vec![gradient]], &[vec![weights]], 0)?;
+//!     store.wait(handle, soon)
 //! }
 //! ```
 //!
@@ -46,7 +46,7 @@
 //! | [`message`] | what is said: requests that can be sent again and again | |
 //! | [`wire`] | the seam below: messages of several blocks in reused rings of registered memory, one write for all that wait; large values written straight into the server's accumulation buffer | §3.2–3.4, Table 1 |
 //!
-//! With a [`Checkpoint`], a server writes snapshots (the first as soon as all parts have their first values), and
+//! With a [`Checkpoint`], a server writes snapshots (the first as soon as all shards have their first values), and
 //! workers keep what they pushed since: a server that takes over ([`KvServer::restored`]) is brought up to date
 //! by them, with no push lost and none counted twice.
 #![forbid(unsafe_code)]
@@ -60,16 +60,17 @@ mod pool;
 mod ports;
 pub mod proto;
 mod server;
-mod travels;
+mod transfer;
 pub mod wire;
 mod worker;
 
 pub use error::StoreError;
-pub use key::{Key, PartKey, ValueSpec};
-pub use partition::{BIG_ELEMENTS, KeyError, Part, Partition, ServerLoad};
+pub use key::{Key, ShardKey, ValueSpec};
+pub use partition::{BIG_ELEMENTS, KeyError, Partition, ServerLoad, Shard};
 pub use ports::{
-    Keep, Membership, PartSnapshot, PushedRows, Reduce, Snapshot, StateTensor, StoreEvent, Update,
+    Keep, Membership, MembershipEvent, PushedRows, Reduce, ShardSnapshot, Snapshot, StateTensor,
+    Updater,
 };
 pub use server::{Checkpoint, Function, KvServer, KvServerOptions, ServerCounters, ServerPorts};
-pub use travels::{Sizes, Travels};
-pub use worker::{KvWorker, KvWorkerOptions, Progress, Ticket};
+pub use transfer::{TransferMode, TransferThresholds};
+pub use worker::{KvHandle, KvProgress, KvWorker, KvWorkerOptions};

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::key::PartKey;
+use crate::key::ShardKey;
 use crate::wire::RemotePlace;
 
 /// Numbers the requests of one worker's life; a reply names the request that it answers.
@@ -23,11 +23,11 @@ pub enum Carried {
     There(RemotePlace),
 }
 
-/// The rows that a sparse push or pull is about: i32 indices into the part's rows, sorted.
+/// The rows that a sparse push or pull is about: i32 indices into the shard's rows, sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     pub count: u64,
-    /// In place, they lie behind the part's bytes ([`crate::ValueSpec::slot_indices`]).
+    /// In place, they lie behind the shard's bytes ([`crate::ValueSpec::slot_indices`]).
     pub indices: Carried,
 }
 
@@ -41,25 +41,25 @@ pub struct Request {
 /// What a worker asks of a server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Ask {
-    /// "I shall push and pull this part." Answered by [`Answer::Placed`].
+    /// "I shall push and pull this shard." Answered by [`Answer::Placed`].
     Init {
-        part: PartKey,
+        shard: ShardKey,
         dtype: u8,
         rows: u64,
         columns: u64,
     },
-    /// This worker's push number `round` of a part, from 1; round 0 is its first value, which one worker
-    /// gives. Answered by [`Answer::Folded`] once it is in the part and its place may be written again.
+    /// This worker's push number `round` of a shard, from 1; round 0 is its first value, which one worker
+    /// gives. Answered by [`Answer::Applied`] once it is in the shard and its place may be written again.
     Push {
-        part: PartKey,
+        shard: ShardKey,
         round: u64,
         value: Carried,
         rows: Option<Rows>,
     },
-    /// The part, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
+    /// The shard, once it holds at least this worker's `round`s (and, in sync mode, everybody's), written to
     /// `into` or carried. With `rows` only these. Answered by [`Answer::Value`].
     Pull {
-        part: PartKey,
+        shard: ShardKey,
         round: u64,
         into: Option<RemotePlace>,
         rows: Option<Rows>,
@@ -98,13 +98,13 @@ pub struct Reply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Answer {
     /// Where this worker writes what it pushes (none: it sends values in messages alone), and how many of its
-    /// rounds the part holds already: more than 0 where the server took over from a snapshot.
+    /// rounds the shard holds already: more than 0 where the server took over from a snapshot.
     Placed {
         place: Option<RemotePlace>,
         rounds: u64,
     },
     /// The push is in version `version`; of this worker's rounds the first `durable` survive the server.
-    Folded {
+    Applied {
         version: u64,
         durable: u64,
     },
@@ -117,27 +117,27 @@ pub enum Answer {
     },
     Done,
     Refused {
-        why: Refusal,
+        why: RequestRefusal,
     },
 }
 
 /// Why a server does not do what it is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum RequestRefusal {
     #[error("the sender is no worker of this job, or a former life of one")]
     Foreign,
-    #[error("part {} belongs to another server", .part.0)]
-    NotMine { part: PartKey },
-    #[error("part {} was never initialised", .part.0)]
-    Unknown { part: PartKey },
-    #[error("part {} is {here}, not {told}; all workers must give a key the same type and size", .part.0)]
-    OtherSpec { part: PartKey, here: String, told: String },
-    #[error("part {} waits for this worker's push {expected}, not {found}", .part.0)]
-    OutOfTurn { part: PartKey, expected: u64, found: u64 },
-    #[error("part {}: what this worker asked of it before is not done yet; one thing at a time", .part.0)]
-    TooSoon { part: PartKey },
-    #[error("part {}: in one round, all workers push rows of it or all push the whole; others began otherwise", .part.0)]
-    Mixed { part: PartKey },
+    #[error("shard {} belongs to another server", .shard.0)]
+    NotMine { shard: ShardKey },
+    #[error("shard {} was never initialised", .shard.0)]
+    Unknown { shard: ShardKey },
+    #[error("shard {} is {here}, not {told}; all workers must give a key the same type and size", .shard.0)]
+    OtherSpec { shard: ShardKey, here: String, told: String },
+    #[error("shard {} waits for this worker's push {expected}, not {found}", .shard.0)]
+    OutOfTurn { shard: ShardKey, expected: u64, found: u64 },
+    #[error("shard {}: what this worker asked of it before is not done yet; one thing at a time", .shard.0)]
+    TooSoon { shard: ShardKey },
+    #[error("shard {}: in one round, all workers push rows of it or all push the whole; others began otherwise", .shard.0)]
+    Mixed { shard: ShardKey },
     #[error("{0}")]
     Failed(String),
 }

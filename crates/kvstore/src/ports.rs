@@ -2,10 +2,10 @@
 //! in, so that nothing here knows what a gradient is, where files are, or who watches whom.
 
 use tensorwire_base::Rank;
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 use tensorwire_tensor::DType;
 
-use crate::key::{Key, PartKey, ValueSpec};
+use crate::key::{Key, ShardKey, ValueSpec};
 
 /// Adds tensors: those of a worker's devices, before one push.
 pub trait Reduce: Send {
@@ -33,33 +33,38 @@ pub struct StateTensor {
 }
 
 /// How a server changes what it holds.
-pub trait Update: Send {
-    /// A part was created: makes the state that is kept beside it.
+pub trait Updater: Send {
+    /// A shard was created: makes the state that is kept beside it.
     ///
     /// # Errors
-    /// When the part cannot be updated as it was asked for. So everywhere below; the text reaches the worker.
-    fn create(&mut self, part: PartKey, key: Key, spec: &ValueSpec) -> Result<(), String>;
+    /// When the shard cannot be updated as it was asked for. So everywhere below; the text reaches the worker.
+    fn create(&mut self, shard: ShardKey, key: Key, spec: &ValueSpec) -> Result<(), String>;
 
     /// weights ← what the pushes, in rank order, make of them. Where it fails, the round is over all the same.
-    fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String>;
-
-    /// As [`Update::fold`], where each push is some rows.
-    fn fold_rows(
+    fn apply(
         &mut self,
-        part: PartKey,
+        shard: ShardKey,
+        weights: &mut [u8],
+        pushes: &[&[u8]],
+    ) -> Result<(), String>;
+
+    /// As [`Updater::apply`], where each push is some rows.
+    fn apply_rows(
+        &mut self,
+        shard: ShardKey,
         weights: &mut [u8],
         pushes: &[PushedRows<'_>],
     ) -> Result<(), String>;
 
-    /// From now on updates are made as `bytes` says: what a worker gave to `set_optimizer`. The parts that
+    /// From now on updates are made as `bytes` says: what a worker gave to `set_optimizer`. The shards that
     /// exist get fresh state.
     fn set(&mut self, bytes: &[u8]) -> Result<(), String>;
 
-    /// What is kept beside a part.
-    fn state(&self, part: PartKey) -> Vec<StateTensor>;
+    /// What is kept beside a shard.
+    fn state(&self, shard: ShardKey) -> Vec<StateTensor>;
 
-    /// Puts back what [`Update::state`] gave.
-    fn restore(&mut self, part: PartKey, state: Vec<StateTensor>) -> Result<(), String>;
+    /// Puts back what [`Updater::state`] gave.
+    fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String>;
 }
 
 /// A server's state at one moment.
@@ -67,19 +72,19 @@ pub trait Update: Send {
 pub struct Snapshot {
     /// The protocol's: versions, rounds, who was answered.
     pub protocol: Vec<u8>,
-    pub parts: Vec<PartSnapshot>,
+    pub shards: Vec<ShardSnapshot>,
 }
 
-/// A part in a snapshot.
+/// A shard in a snapshot.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PartSnapshot {
-    pub key: PartKey,
+pub struct ShardSnapshot {
+    pub key: ShardKey,
     pub spec: ValueSpec,
     pub weights: Vec<u8>,
     pub state: Vec<StateTensor>,
 }
 
-impl PartSnapshot {
+impl ShardSnapshot {
     /// Returns the bytes of its weights and state.
     pub fn bytes(&self) -> u64 {
         let state: usize = self.state.iter().map(|tensor| tensor.bytes.len()).sum();
@@ -105,9 +110,9 @@ pub trait Keep: Send {
 
 /// What the scheduler tells.
 #[derive(Clone, Debug, PartialEq)]
-pub enum StoreEvent {
+pub enum MembershipEvent {
     /// Only these workers live now.
-    World { alive: Vec<Member> },
+    World { alive: Vec<Identity> },
     /// Another process, which the fabric is connected to, took over from this server.
     ServerReplaced { server: usize, rank: Rank },
 }
@@ -124,5 +129,5 @@ pub trait Membership: Send {
     fn is_released(&mut self, barrier: u64) -> bool;
 
     /// What the scheduler told since the last call.
-    fn events(&mut self) -> Result<Vec<StoreEvent>, String>;
+    fn events(&mut self) -> Result<Vec<MembershipEvent>, String>;
 }

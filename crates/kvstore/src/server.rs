@@ -1,4 +1,4 @@
-//! A server's end of the store: it drives the protocol over a wire, keeps the parts in registered memory,
+//! A server's end of the store: it drives the protocol over a wire, keeps the shards in registered memory,
 //! folds what workers pushed and answers. The update rule, the place of snapshots and the scheduler are
 //! passed in.
 
@@ -10,26 +10,26 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 use tensorwire_memory::{Copies, CopyPurpose};
 
 use crate::error::StoreError;
-use crate::key::{Key, PartKey, ValueSpec};
-use crate::message::{Answer, Refusal, RequestId};
+use crate::key::{Key, ShardKey, ValueSpec};
+use crate::message::{Answer, RequestId, RequestRefusal};
 use crate::partition::Partition;
 use crate::pool::Pool;
-use crate::ports::{Keep, Membership, PartSnapshot, Snapshot, StoreEvent, Update};
+use crate::ports::{Keep, Membership, MembershipEvent, ShardSnapshot, Snapshot, Updater};
 use crate::proto::{Control, Mode, Server, ServerConfig, ServerState};
 use crate::wire::{Wire, WireError, WireStats};
 
 use self::answers::Outbox;
-use self::memory::Parts;
+use self::memory::Shards;
 
 /// The number of the call with which a worker says that it is done; users' own are below.
 pub(crate) const LEAVE: u32 = u32::MAX;
 /// Longest that a wait sleeps before it asks the scheduler for news.
 const NEWS: Duration = Duration::from_millis(50);
-/// What is wrong where a snapshot is of other parts.
+/// What is wrong where a snapshot is of other shards.
 const AS_SAVED: &str =
     "load what as many servers saved, after init of the same keys with their first values";
 
@@ -44,7 +44,7 @@ pub struct KvServerOptions {
     /// This server's number.
     pub server: usize,
     /// By number: its life.
-    pub workers: Vec<Member>,
+    pub workers: Vec<Identity>,
     /// A worker's death does not end the job.
     pub elastic: bool,
     /// Where snapshots go.
@@ -58,7 +58,7 @@ pub struct KvServerOptions {
 pub struct Checkpoint {
     /// What [`Keep`] is told.
     pub path: String,
-    /// Updates of all parts between two snapshots. Workers keep what they pushed since the last.
+    /// Updates of all shards between two snapshots. Workers keep what they pushed since the last.
     pub every: u64,
 }
 
@@ -66,7 +66,7 @@ pub struct Checkpoint {
 pub struct ServerPorts {
     pub wire: Box<dyn Wire>,
     pub membership: Box<dyn Membership>,
-    pub update: Box<dyn Update>,
+    pub update: Box<dyn Updater>,
     pub keep: Box<dyn Keep>,
 }
 
@@ -88,29 +88,29 @@ pub struct KvServer {
 struct Core {
     options: KvServerOptions,
     proto: Server,
-    update: Box<dyn Update>,
+    update: Box<dyn Updater>,
     keep: Box<dyn Keep>,
     functions: HashMap<u32, Function>,
     pool: Pool,
-    parts: Parts,
+    shards: Shards,
     /// By worker.
     outboxes: Vec<Outbox>,
-    /// Direct writes under way, by token: of which part, to whom.
-    sending: HashMap<u64, (PartKey, usize)>,
+    /// Direct writes under way, by token: of which shard, to whom.
+    sending: HashMap<u64, (ShardKey, usize)>,
     next_token: u64,
     /// Values that workers read where they are, by worker and pull.
-    shown: HashMap<(usize, RequestId), PartKey>,
+    mapped: HashMap<(usize, RequestId), ShardKey>,
     /// Regions of workers that are open, with their bytes.
     opened: HashMap<(usize, u64), u64>,
     alive: Vec<bool>,
     left: Vec<bool>,
-    folds_since_snapshot: u64,
+    updates_since_snapshot: u64,
     /// The next snapshot may not wait: it holds what cannot be pushed again.
     snapshot_due: bool,
-    /// A part got its first value since the last look at them.
+    /// A shard got its first value since the last look at them.
     is_seeding: bool,
     /// What workers want saved, once nothing is half done.
-    saves: VecDeque<(Member, RequestId, Control)>,
+    saves: VecDeque<(Identity, RequestId, Control)>,
     /// Workers that sent what is none of a worker's requests.
     strange: Vec<(usize, String)>,
     counters: ServerCounters,
@@ -161,14 +161,14 @@ impl KvServer {
             keep,
             functions: HashMap::new(),
             pool: Pool::default(),
-            parts: Parts::default(),
+            shards: Shards::default(),
             sending: HashMap::new(),
             next_token: 0,
-            shown: HashMap::new(),
+            mapped: HashMap::new(),
             opened: HashMap::new(),
             alive: vec![true; workers],
             left: vec![false; workers],
-            folds_since_snapshot: 0,
+            updates_since_snapshot: 0,
             snapshot_due: false,
             is_seeding: false,
             saves: VecDeque::new(),
@@ -192,7 +192,7 @@ impl KvServer {
     pub fn progress(&mut self) -> Result<bool, StoreError> {
         let mut moved = false;
         for event in self.membership.events().map_err(StoreError::Membership)? {
-            if let StoreEvent::World { alive } = event {
+            if let MembershipEvent::World { alive } = event {
                 self.core.world(&alive);
                 moved = true;
             }
@@ -280,8 +280,8 @@ impl Core {
         wire.finished(&mut tokens)?;
         for token in tokens {
             moved = true;
-            if let Some((part, _)) = self.sending.remove(&token) {
-                self.proto.on_sent(part);
+            if let Some((shard, _)) = self.sending.remove(&token) {
+                self.proto.on_sent(shard);
             }
         }
         moved |= self.act(wire)?;
@@ -316,7 +316,7 @@ impl Core {
             self.alive[worker] = false;
             self.forget(worker);
             let members = self.options.workers.iter().zip(&self.alive);
-            let alive: Vec<Member> =
+            let alive: Vec<Identity> =
                 members.filter(|(_, lives)| **lives).map(|(member, _)| *member).collect();
             self.proto.on_world(&alive);
         }
@@ -326,21 +326,21 @@ impl Core {
     /// Nothing more is sent to a worker.
     fn forget(&mut self, worker: usize) {
         self.outboxes[worker].close();
-        let (parts, tokens) = self.outboxes[worker].abandon();
-        parts.into_iter().for_each(|part| self.proto.on_sent(part));
-        let shown: Vec<_> = self.shown.keys().filter(|(to, _)| *to == worker).copied().collect();
-        for key in shown {
-            self.shown.remove(&key).into_iter().for_each(|part| self.proto.on_sent(part));
+        let (shards, tokens) = self.outboxes[worker].abandon();
+        shards.into_iter().for_each(|shard| self.proto.on_sent(shard));
+        let mapped: Vec<_> = self.mapped.keys().filter(|(to, _)| *to == worker).copied().collect();
+        for key in mapped {
+            self.mapped.remove(&key).into_iter().for_each(|shard| self.proto.on_sent(shard));
         }
         // what was posted is being read until the wire says that it is over
         for token in tokens {
-            if let Some((part, _)) = self.sending.remove(&token) {
-                self.proto.on_sent(part);
+            if let Some((shard, _)) = self.sending.remove(&token) {
+                self.proto.on_sent(shard);
             }
         }
     }
 
-    fn world(&mut self, alive: &[Member]) {
+    fn world(&mut self, alive: &[Identity]) {
         for worker in 0..self.alive.len() {
             let lives = alive.contains(&self.options.workers[worker]);
             if self.alive[worker] && !lives {
@@ -358,9 +358,9 @@ impl Core {
     /// Takes a snapshot if it is time.
     fn take_snapshot(&mut self) -> Result<(), StoreError> {
         let Some(checkpoint) = self.options.checkpoint.clone() else { return Ok(()) };
-        // fits: parts are few
-        let due = checkpoint.every.saturating_mul(self.parts.count() as u64);
-        let is_due = self.folds_since_snapshot >= due.max(1) || self.snapshot_due;
+        // fits: shards are few
+        let due = checkpoint.every.saturating_mul(self.shards.count() as u64);
+        let is_due = self.updates_since_snapshot >= due.max(1) || self.snapshot_due;
         if !is_due {
             return Ok(());
         }
@@ -369,7 +369,7 @@ impl Core {
             .save(self.options.server, &checkpoint.path, &snapshot)
             .map_err(StoreError::Snapshot)?;
         self.proto.on_snapshot(&state);
-        (self.folds_since_snapshot, self.snapshot_due) = (0, false);
+        (self.updates_since_snapshot, self.snapshot_due) = (0, false);
         self.counters.snapshots += 1;
         Ok(())
     }
@@ -378,13 +378,13 @@ impl Core {
         let state = self.proto.state();
         let protocol =
             postcard::to_stdvec(&state).map_err(|error| StoreError::Snapshot(error.to_string()))?;
-        let parts = self.parts.snapshot(&state, self.update.as_ref())?;
-        let bytes = parts.iter().map(PartSnapshot::bytes).sum();
+        let shards = self.shards.snapshot(&state, self.update.as_ref())?;
+        let bytes = shards.iter().map(ShardSnapshot::bytes).sum();
         self.copies.add(CopyPurpose::Checkpoint, bytes);
-        Ok((Snapshot { protocol, parts }, state))
+        Ok((Snapshot { protocol, shards }, state))
     }
 
-    /// Puts a snapshot's values back; into a server that starts, its parts too.
+    /// Puts a snapshot's values back; into a server that starts, its shards too.
     fn restore(
         &mut self,
         wire: &mut dyn Wire,
@@ -395,53 +395,53 @@ impl Core {
         if let Some(bytes) = state.optimizer.filter(|_| starts) {
             self.update.set(&bytes).map_err(StoreError::Update)?;
         }
-        for part in state.parts {
-            let is_kept = snapshot.parts.iter().any(|kept| kept.key == part.part);
-            if part.seeded && !is_kept {
-                let part = part.part.0;
-                let what = format!("it has no value of part {part}; {AS_SAVED}");
+        for shard in state.shards {
+            let is_kept = snapshot.shards.iter().any(|kept| kept.key == shard.shard);
+            if shard.seeded && !is_kept {
+                let shard = shard.shard.0;
+                let what = format!("it has no value of shard {shard}; {AS_SAVED}");
                 return Err(StoreError::Snapshot(what));
             }
             // also if it has no value yet: its workers know it
             if starts {
-                self.create(wire, part.part, part.spec)?;
+                self.create(wire, shard.shard, shard.spec)?;
             }
         }
-        for part in &snapshot.parts {
-            self.parts.check(part)?;
+        for shard in &snapshot.shards {
+            self.shards.check(shard)?;
         }
-        for part in snapshot.parts {
-            self.copies.add(CopyPurpose::Checkpoint, part.bytes());
-            self.parts.put_back(part.key, &part.weights)?;
-            self.update.restore(part.key, part.state).map_err(StoreError::Update)?;
+        for shard in snapshot.shards {
+            self.copies.add(CopyPurpose::Checkpoint, shard.bytes());
+            self.shards.put_back(shard.key, &shard.weights)?;
+            self.update.restore(shard.key, shard.state).map_err(StoreError::Update)?;
         }
         Ok(())
     }
 
-    /// Memory for a part, and what its updates keep beside it.
+    /// Memory for a shard, and what its updates keep beside it.
     fn create(
         &mut self,
         wire: &mut dyn Wire,
-        part: PartKey,
+        shard: ShardKey,
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
         let slots = self.slots(wire, &spec);
-        self.parts.create(&mut self.pool, wire, part, spec, &slots)?;
+        self.shards.create(&mut self.pool, wire, shard, spec, &slots)?;
         let first = self.options.partition.range(self.options.server).start;
-        let key = Key(part.0 - first);
-        self.update.create(part, key, &spec).map_err(StoreError::Update)
+        let key = Key(shard.0 - first);
+        self.update.create(shard, key, &spec).map_err(StoreError::Update)
     }
 
-    /// A first value exists here and at its worker alone: as soon as every part has one, all are kept.
+    /// A first value exists here and at its worker alone: as soon as every shard has one, all are kept.
     fn keep_first_values(&mut self) {
         if std::mem::take(&mut self.is_seeding) && self.options.checkpoint.is_some() {
-            self.snapshot_due |= self.proto.state().parts.iter().all(|part| part.seeded);
+            self.snapshot_due |= self.proto.state().shards.iter().all(|shard| shard.seeded);
         }
     }
 
     /// Does what a worker asks of the whole server.
     fn control(&mut self, wire: &mut dyn Wire, worker: usize, what: Control) -> Answer {
-        let failed = |what: String| Answer::Refused { why: Refusal::Failed(what) };
+        let failed = |what: String| Answer::Refused { why: RequestRefusal::Failed(what) };
         let server = self.options.server;
         let done = match what {
             Control::SetOptimizer { bytes } => {

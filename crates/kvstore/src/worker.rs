@@ -1,4 +1,4 @@
-//! A worker's end of the store: lists of keys and tensors in, tickets out. It drives the protocol over a
+//! A worker's end of the store: lists of keys and tensors in, handles out. It drives the protocol over a
 //! wire whenever it is called; nothing happens behind its user's back.
 
 mod core;
@@ -9,13 +9,13 @@ mod tensors;
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline, Incarnation, Rank};
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, Slab};
 
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::partition::{Partition, ServerLoad};
-use crate::ports::{Keep, Membership, Reduce, StoreEvent, Update};
+use crate::ports::{Keep, Membership, MembershipEvent, Reduce, Updater};
 use crate::proto::{Control, Mode};
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
 use crate::wire::{Loopback, Wire, WireError, WireStats};
@@ -39,15 +39,15 @@ pub struct KvWorkerOptions {
 
 /// Something that was asked for and may not be done yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(u64);
+pub struct KvHandle(u64);
 
-/// What happened to a ticket.
+/// What happened to a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum KvProgress {
     /// What was pushed has left: its tensors may be written again.
-    Sent(Ticket),
+    Sent(KvHandle),
     /// All of it is done: pushes are in the weights, pulls have filled their tensors.
-    Done(Ticket),
+    Done(KvHandle),
 }
 
 /// A worker's end.
@@ -73,7 +73,7 @@ impl KvWorker {
     /// A store of one worker without other processes (`local`): what a push changes is the same, and nothing
     /// crosses.
     pub fn local(
-        update: Box<dyn Update>,
+        update: Box<dyn Updater>,
         keep: Box<dyn Keep>,
         reduce: Box<dyn Reduce>,
     ) -> KvWorker {
@@ -85,7 +85,7 @@ impl KvWorker {
             mode: Mode::Sync,
             partition,
             server: 0,
-            workers: vec![Member { rank: ranks[0], incarnation: Incarnation(0) }],
+            workers: vec![Identity { rank: ranks[0], incarnation: Incarnation(0) }],
             elastic: false,
             checkpoint: None,
             patience,
@@ -100,7 +100,7 @@ impl KvWorker {
     }
 
     /// A tensor of this size in memory that servers reach: what is pushed from it and pulled into it is
-    /// not copied. Freed when the last clone and the last ticket that uses it are gone.
+    /// not copied. Freed when the last clone and the last handle that uses it are gone.
     ///
     /// # Errors
     /// When there is not enough memory.
@@ -128,16 +128,16 @@ impl KvWorker {
         &mut self,
         values: &[(Key, ValueSpec)],
         first: Option<&[Buffer]>,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<KvHandle, StoreError> {
         if let Some(first) = first.filter(|first| first.len() != values.len()) {
             return Err(StoreError::Count { keys: values.len(), found: first.len() });
         }
-        self.fill(|store, ticket| {
+        self.fill(|store, handle| {
             for (index, (key, spec)) in values.iter().enumerate() {
-                store.core.init(ticket, *key, *spec)?;
+                store.core.init(handle, *key, *spec)?;
                 if let Some(first) = first {
                     let pushing = Pushing { is_first: true, ..Pushing::default() };
-                    store.push_one(ticket, *key, &first[index..=index], pushing)?;
+                    store.push_one(handle, *key, &first[index..=index], pushing)?;
                 }
             }
             Ok(())
@@ -145,7 +145,7 @@ impl KvWorker {
     }
 
     /// Pushes tensors of each key: one for each local device, which are added first. Larger priorities go
-    /// first. The tensors stay as they are until [`Progress::Sent`].
+    /// first. The tensors stay as they are until [`KvProgress::Sent`].
     ///
     /// # Errors
     /// When a key is unknown, or a tensor is of another size or being written.
@@ -154,17 +154,17 @@ impl KvWorker {
         keys: &[Key],
         tensors: &[Vec<Buffer>],
         priority: i32,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<KvHandle, StoreError> {
         self.check(keys, tensors)?;
         let pushing = Pushing { priority, ..Pushing::default() };
-        self.fill(|store, ticket| {
+        self.fill(|store, handle| {
             let mut pairs = keys.iter().zip(tensors);
-            pairs.try_for_each(|(key, devices)| store.push_one(ticket, *key, devices, pushing))
+            pairs.try_for_each(|(key, devices)| store.push_one(handle, *key, devices, pushing))
         })
     }
 
     /// Pulls the values of keys, with all that this worker pushed before, into the tensors of each local
-    /// device. Until the ticket is done a tensor may be written by its server at any time, which no loan shows:
+    /// device. Until the handle is done a tensor may be written by its server at any time, which no loan shows:
     /// reading it meanwhile gives a mixture of old and new.
     ///
     /// # Errors
@@ -174,12 +174,12 @@ impl KvWorker {
         keys: &[Key],
         tensors: &[Vec<Buffer>],
         priority: i32,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<KvHandle, StoreError> {
         self.check(keys, tensors)?;
         let pulling = Pulling { priority, rows: None };
-        self.fill(|store, ticket| {
+        self.fill(|store, handle| {
             let mut pairs = keys.iter().zip(tensors);
-            pairs.try_for_each(|(key, devices)| store.pull_one(ticket, *key, devices, pulling))
+            pairs.try_for_each(|(key, devices)| store.pull_one(handle, *key, devices, pulling))
         })
     }
 
@@ -193,22 +193,22 @@ impl KvWorker {
         pushed: &[Vec<Buffer>],
         pulled: &[Vec<Buffer>],
         priority: i32,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<KvHandle, StoreError> {
         self.check(keys, pushed)?;
         self.check(keys, pulled)?;
         let pushing = Pushing { priority, ..Pushing::default() };
         let pulling = Pulling { priority, rows: None };
-        self.fill(|store, ticket| {
+        self.fill(|store, handle| {
             let mut all = keys.iter().zip(pushed.iter().zip(pulled));
             all.try_for_each(|(key, (from, into))| {
-                store.push_one(ticket, *key, from, pushing)?;
-                store.pull_one(ticket, *key, into, pulling)
+                store.push_one(handle, *key, from, pushing)?;
+                store.pull_one(handle, *key, into, pulling)
             })
         })
     }
 
     /// Pushes some rows of a value: `rows` starts with as many as there are indices, which are sorted. Rows of
-    /// one index are added in their order; here already, if there are more rows than the server's part has.
+    /// one index are added in their order; here already, if there are more rows than the server's shard has.
     ///
     /// # Errors
     /// As [`KvWorker::push`], and when indices are not so.
@@ -218,10 +218,10 @@ impl KvWorker {
         indices: &[i32],
         rows: &Buffer,
         priority: i32,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<KvHandle, StoreError> {
         let pushing = Pushing { priority, rows: Some(indices), is_first: false };
         let rows = std::slice::from_ref(rows);
-        self.fill(|store, ticket| store.push_one(ticket, key, rows, pushing))
+        self.fill(|store, handle| store.push_one(handle, key, rows, pushing))
     }
 
     /// Pulls some rows of a value into the first rows of `into`; indices as in [`KvWorker::push_rows`].
@@ -234,67 +234,67 @@ impl KvWorker {
         indices: &[i32],
         into: &Buffer,
         priority: i32,
-    ) -> Result<Ticket, StoreError> {
+    ) -> Result<KvHandle, StoreError> {
         let pulling = Pulling { priority, rows: Some(indices) };
         let into = std::slice::from_ref(into);
-        self.fill(|store, ticket| store.pull_one(ticket, key, into, pulling))
+        self.fill(|store, handle| store.pull_one(handle, key, into, pulling))
     }
 
     /// Pulls a value without moving it, where this process shares memory with the one server that has it: once
-    /// the ticket is done, [`KvWorker::shown`] is the value where it lies, and the server leaves it as it is
+    /// the handle is done, [`KvWorker::mapped`] is the value where it lies, and the server leaves it as it is
     /// until [`KvWorker::release`]. None where that cannot be; then it is to be pulled.
     ///
     /// # Errors
     /// As [`KvWorker::pull`].
-    pub fn pull_shown(&mut self, key: Key, priority: i32) -> Result<Option<Ticket>, StoreError> {
+    pub fn pull_mapped(&mut self, key: Key, priority: i32) -> Result<Option<KvHandle>, StoreError> {
         if !self.core.can_show(self.wire.as_ref(), key)? {
             return Ok(None);
         }
         self.core.release(key);
-        let ticket = self.core.open_ticket();
-        self.core.show(ticket, key, priority)?;
-        self.core.close_ticket(ticket);
-        Ok(Some(ticket))
+        let handle = self.core.open_handle();
+        self.core.show(handle, key, priority)?;
+        self.core.close_handle(handle);
+        Ok(Some(handle))
     }
 
-    /// A value that is shown now: to be read, never to be written.
-    pub fn shown(&self, key: Key) -> Option<Buffer> {
-        self.core.shown(key)
+    /// A value that is mapped now: to be read, never to be written.
+    pub fn mapped(&self, key: Key) -> Option<Buffer> {
+        self.core.mapped(key)
     }
 
-    /// Nothing reads a value that was shown any more: its server may change it.
+    /// Nothing reads a value that was mapped any more: its server may change it.
     pub fn release(&mut self, key: Key) {
         self.core.release(key);
     }
 
-    /// How servers update from now on, in the form that their [`crate::Update`] reads. One worker does it,
+    /// How servers update from now on, in the form that their [`crate::Updater`] reads. One worker does it,
     /// before the first push.
-    pub fn set_optimizer(&mut self, bytes: &[u8]) -> Ticket {
+    pub fn set_optimizer(&mut self, bytes: &[u8]) -> KvHandle {
         self.ask_all(|| Control::SetOptimizer { bytes: bytes.to_vec() })
     }
 
     /// Every server writes its state; a path of its own is made of `path` and its number.
-    pub fn save(&mut self, path: &str) -> Ticket {
+    pub fn save(&mut self, path: &str) -> KvHandle {
         self.ask_all(|| Control::Save { path: path.to_string() })
     }
 
     /// Every server takes the state that [`KvWorker::save`] wrote, where it has as many servers and the same
     /// keys, which have values already. Nothing may be under way.
-    pub fn load(&mut self, path: &str) -> Ticket {
+    pub fn load(&mut self, path: &str) -> KvHandle {
         self.ask_all(|| Control::Load { path: path.to_string() })
     }
 
     /// Calls a function that was registered on a server; what it returns is [`KvWorker::returned`]'s.
-    pub fn call(&mut self, server: usize, head: u32, body: &[u8]) -> Ticket {
-        let ticket = self.core.open_ticket();
-        self.core.ask(ticket, server, Control::Call { head, body: body.to_vec() });
-        self.core.close_ticket(ticket);
-        ticket
+    pub fn call(&mut self, server: usize, head: u32, body: &[u8]) -> KvHandle {
+        let handle = self.core.open_handle();
+        self.core.ask(handle, server, Control::Call { head, body: body.to_vec() });
+        self.core.close_handle(handle);
+        handle
     }
 
     /// What a call that is done returned, once.
-    pub fn returned(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
-        self.core.take_returned(ticket)
+    pub fn returned(&mut self, handle: KvHandle) -> Option<Vec<u8>> {
+        self.core.take_returned(handle)
     }
 
     /// Waits until every worker is here.
@@ -335,7 +335,7 @@ impl KvWorker {
     /// When a server is lost for good, or refuses.
     pub fn progress(&mut self) -> Result<bool, StoreError> {
         for event in self.membership.events().map_err(StoreError::Membership)? {
-            if let StoreEvent::ServerReplaced { server, rank } = event
+            if let MembershipEvent::ServerReplaced { server, rank } = event
                 && rank > self.core.options.servers[server]
             {
                 let deadline = Deadline::after(self.core.options.patience);
@@ -354,8 +354,8 @@ impl KvWorker {
         }
     }
 
-    /// What happened to tickets since the last call; [`KvWorker::wait`] does not need it.
-    pub fn news(&mut self, news: &mut Vec<Progress>) {
+    /// What happened to handles since the last call; [`KvWorker::wait`] does not need it.
+    pub fn news(&mut self, news: &mut Vec<KvProgress>) {
         self.core.news(news);
     }
 
@@ -364,18 +364,18 @@ impl KvWorker {
         self.core.has_news()
     }
 
-    /// Is all that the ticket stands for done?
-    pub fn is_done(&self, ticket: Ticket) -> bool {
-        self.core.is_done(ticket)
+    /// Is all that the handle stands for done?
+    pub fn is_done(&self, handle: KvHandle) -> bool {
+        self.core.is_done(handle)
     }
 
-    /// Waits until all that the ticket stands for is done.
+    /// Waits until all that the handle stands for is done.
     ///
     /// # Errors
     /// When that takes longer than the deadline, a server is lost or refuses.
-    pub fn wait(&mut self, ticket: Ticket, deadline: Deadline) -> Result<(), StoreError> {
+    pub fn wait(&mut self, handle: KvHandle, deadline: Deadline) -> Result<(), StoreError> {
         let start = Clock::now_ns();
-        while !self.is_done(ticket) {
+        while !self.is_done(handle) {
             self.observe();
             if self.progress()? {
                 continue;
@@ -393,8 +393,8 @@ impl KvWorker {
     /// # Errors
     /// As [`KvWorker::wait`].
     pub fn wait_all(&mut self, deadline: Deadline) -> Result<(), StoreError> {
-        while let Some(ticket) = self.core.first_open() {
-            self.wait(ticket, deadline)?;
+        while let Some(handle) = self.core.first_open() {
+            self.wait(handle, deadline)?;
         }
         Ok(())
     }
@@ -459,22 +459,22 @@ impl KvWorker {
 
     fn push_one(
         &mut self,
-        ticket: Ticket,
+        handle: KvHandle,
         key: Key,
         devices: &[Buffer],
         pushing: Pushing<'_>,
     ) -> Result<(), StoreError> {
-        self.core.push(self.wire.as_mut(), ticket, key, devices, pushing)
+        self.core.push(self.wire.as_mut(), handle, key, devices, pushing)
     }
 
     fn pull_one(
         &mut self,
-        ticket: Ticket,
+        handle: KvHandle,
         key: Key,
         devices: &[Buffer],
         pulling: Pulling<'_>,
     ) -> Result<(), StoreError> {
-        self.core.pull(self.wire.as_mut(), ticket, key, devices, pulling)
+        self.core.pull(self.wire.as_mut(), handle, key, devices, pulling)
     }
 
     /// A list is taken whole or not at all: everything that a user can get wrong is looked at first.
@@ -486,25 +486,25 @@ impl KvWorker {
         pairs.try_for_each(|(key, devices)| self.core.check(*key, devices, None).map(|_| ()))
     }
 
-    /// A ticket for what `asked` asks for. What it asked for before it failed is done all the same, and nobody
+    /// A handle for what `asked` asks for. What it asked for before it failed is done all the same, and nobody
     /// waits for more.
     fn fill(
         &mut self,
-        asked: impl FnOnce(&mut KvWorker, Ticket) -> Result<(), StoreError>,
-    ) -> Result<Ticket, StoreError> {
-        let ticket = self.core.open_ticket();
-        let asked = asked(self, ticket);
-        self.core.close_ticket(ticket);
-        asked.map(|()| ticket)
+        asked: impl FnOnce(&mut KvWorker, KvHandle) -> Result<(), StoreError>,
+    ) -> Result<KvHandle, StoreError> {
+        let handle = self.core.open_handle();
+        let asked = asked(self, handle);
+        self.core.close_handle(handle);
+        asked.map(|()| handle)
     }
 
-    fn ask_all(&mut self, what: impl Fn() -> Control) -> Ticket {
-        let ticket = self.core.open_ticket();
+    fn ask_all(&mut self, what: impl Fn() -> Control) -> KvHandle {
+        let handle = self.core.open_handle();
         for server in 0..self.core.options.servers.len() {
-            self.core.ask(ticket, server, what());
+            self.core.ask(handle, server, what());
         }
-        self.core.close_ticket(ticket);
-        ticket
+        self.core.close_handle(handle);
+        handle
     }
 }
 
@@ -531,7 +531,7 @@ impl Membership for Alone {
         true
     }
 
-    fn events(&mut self) -> Result<Vec<StoreEvent>, String> {
+    fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
         Ok(Vec::new())
     }
 }

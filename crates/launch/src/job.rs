@@ -17,7 +17,7 @@ use tensorwire_fabric::{VerbsOptions, VerbsUnusable};
 
 use crate::hosts::{Hosts, HostsError};
 use crate::launcher;
-use crate::negotiate::Choice;
+use crate::negotiate::TransportChoice;
 use crate::rendezvous::{Gathering, RendezvousError};
 use crate::store_job::StoreJob;
 use crate::transport::Transport;
@@ -117,13 +117,13 @@ impl<R: DeserializeOwned> Messages for Reports<R> {
 
 /// What happens while a job runs. `P` is what its members show, and `T` what they record.
 #[derive(Clone, Debug)]
-pub enum Update<P, T> {
+pub enum JobUpdate<P, T> {
     /// Members of other hosts call this address.
     Listening {
         at: SocketAddr,
     },
     /// How bytes travel, where that was not given or not sure.
-    Transport(Choice),
+    Transport(TransportChoice),
     Started {
         rank: Rank,
         pid: u32,
@@ -224,7 +224,7 @@ impl JobError {
 /// If there is a store whose nodes are others than the roles.
 pub fn launch<M: Messages>(
     spec: &JobSpec,
-    on_update: &mut dyn FnMut(Update<M::Progress, M::Record>),
+    on_update: &mut dyn FnMut(JobUpdate<M::Progress, M::Record>),
 ) -> Result<JobOutcome<M::Report>, JobError> {
     let launched = launcher::run(spec, &mut |update| {
         on_update(decode::<M>(spec, update)?);
@@ -236,28 +236,30 @@ pub fn launch<M: Messages>(
 }
 
 /// An update as it comes from the members, and who takes it: an error ends the job.
-pub(crate) type RawUpdate = Update<Value, Value>;
+pub(crate) type RawUpdate = JobUpdate<Value, Value>;
 pub(crate) type OnUpdate<'a> = dyn FnMut(RawUpdate) -> Result<(), JobError> + 'a;
 
 fn decode<M: Messages>(
     spec: &JobSpec,
     update: RawUpdate,
-) -> Result<Update<M::Progress, M::Record>, JobError> {
+) -> Result<JobUpdate<M::Progress, M::Record>, JobError> {
     Ok(match update {
-        Update::Progress { rank, step, value } => {
-            Update::Progress { rank, step, value: read(spec, rank, "progress", value)? }
+        JobUpdate::Progress { rank, step, value } => {
+            JobUpdate::Progress { rank, step, value: read(spec, rank, "progress", value)? }
         }
-        Update::Recorded { rank, values } => {
+        JobUpdate::Recorded { rank, values } => {
             let values = values.into_iter().map(|value| read(spec, rank, "record", value));
-            Update::Recorded { rank, values: values.collect::<Result<_, _>>()? }
+            JobUpdate::Recorded { rank, values: values.collect::<Result<_, _>>()? }
         }
-        Update::Listening { at } => Update::Listening { at },
-        Update::Transport(choice) => Update::Transport(choice),
-        Update::Started { rank, pid } => Update::Started { rank, pid },
-        Update::Introduced => Update::Introduced,
-        Update::Shrunk { rank, why, left } => Update::Shrunk { rank, why, left },
-        Update::Replacing { server, rank, why, by } => Update::Replacing { server, rank, why, by },
-        Update::Replaced { server, by } => Update::Replaced { server, by },
+        JobUpdate::Listening { at } => JobUpdate::Listening { at },
+        JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
+        JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
+        JobUpdate::Introduced => JobUpdate::Introduced,
+        JobUpdate::Shrunk { rank, why, left } => JobUpdate::Shrunk { rank, why, left },
+        JobUpdate::Replacing { server, rank, why, by } => {
+            JobUpdate::Replacing { server, rank, why, by }
+        }
+        JobUpdate::Replaced { server, by } => JobUpdate::Replaced { server, by },
     })
 }
 
@@ -300,14 +302,15 @@ mod tests {
 
     #[test]
     fn what_members_say_is_decoded_once() {
-        let said = Update::Progress { rank: Rank(1), step: 3, value: json!({"count": 7}) };
-        let Ok(Update::Progress { rank: Rank(1), step: 3, value }) = decode::<Tests>(&spec(), said)
+        let said = JobUpdate::Progress { rank: Rank(1), step: 3, value: json!({"count": 7}) };
+        let Ok(JobUpdate::Progress { rank: Rank(1), step: 3, value }) =
+            decode::<Tests>(&spec(), said)
         else {
             panic!("it is progress");
         };
         assert_eq!(value, Seen { count: 7 });
-        let said = Update::Recorded { rank: Rank(0), values: vec![true.into(), false.into()] };
-        let Ok(Update::Recorded { values, .. }) = decode::<Tests>(&spec(), said) else {
+        let said = JobUpdate::Recorded { rank: Rank(0), values: vec![true.into(), false.into()] };
+        let Ok(JobUpdate::Recorded { values, .. }) = decode::<Tests>(&spec(), said) else {
             panic!("they are records");
         };
         assert_eq!(values, [true, false]);
@@ -315,10 +318,10 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_names_the_member_that_said_it() {
-        let said = Update::Progress { rank: Rank(1), step: 3, value: json!({"count": "seven"}) };
+        let said = JobUpdate::Progress { rank: Rank(1), step: 3, value: json!({"count": "seven"}) };
         let error = decode::<Tests>(&spec(), said).unwrap_err().to_string();
         assert!(error.starts_with("server 0 (rank 1): its progress makes no sense"), "{error}");
-        let said = Update::Recorded { rank: Rank(0), values: vec![true.into(), 2.into()] };
+        let said = JobUpdate::Recorded { rank: Rank(0), values: vec![true.into(), 2.into()] };
         let error = decode::<Tests>(&spec(), said).unwrap_err().to_string();
         assert!(error.starts_with("worker 0 (rank 0): its record makes no sense"), "{error}");
         let error = read::<Seen>(&spec(), Rank(2), "report", Value::Null).unwrap_err().to_string();

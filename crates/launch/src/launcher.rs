@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Member as Identity, verbs_usable};
+use tensorwire_fabric::{Identity, verbs_usable};
 
 use crate::assignment::JobIdentity;
 use crate::control::{FromMember, ToMember, write_frame};
-use crate::job::{JobError, JobOutcome, JobSpec, OnUpdate, Update};
-use crate::negotiate::{Choice, Offer, choose};
+use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
+use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
 use crate::start::start;
 use crate::store_job::{StoreJob, StorePlace};
@@ -54,12 +54,12 @@ pub(crate) fn run(
     let here = (0..world as u32).map(Rank).find(|rank| spec.hosts.is_here(*rank));
     if let (Some(options), Some(_)) = (&spec.verbs, here) {
         let why = verbs_usable(options)?;
-        let choice = Choice { transport: Transport::Verbs, why, fallback: false };
-        on_update(Update::Transport(choice))?;
+        let choice = TransportChoice { transport: Transport::Verbs, why, fallback: false };
+        on_update(JobUpdate::Transport(choice))?;
     }
     let Entrance { listener, at, waiting } = Entrance::open(spec)?;
     if spec.hosts.any_remote() && spec.gathering.is_none() {
-        on_update(Update::Listening { at })?;
+        on_update(JobUpdate::Listening { at })?;
     }
     let mut identity = JobIdentity::random(world);
     if let Some(gathering) = &spec.gathering {
@@ -217,7 +217,7 @@ impl Launcher<'_> {
             survived: false,
             told_to_end: false,
         });
-        on_update(Update::Started { rank, pid })
+        on_update(JobUpdate::Started { rank, pid })
     }
 
     fn watch(
@@ -339,10 +339,10 @@ impl Launcher<'_> {
             FromMember::Heartbeat { step } => member.step = member.step.max(step),
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
-                on_update(Update::Progress { rank, step, value })?;
+                on_update(JobUpdate::Progress { rank, step, value })?;
             }
             FromMember::Records { values } => {
-                on_update(Update::Recorded { rank, values })?;
+                on_update(JobUpdate::Recorded { rank, values })?;
             }
             FromMember::Failed { step, error, user_error, lost_peer } => {
                 let lost_peer = lost_peer.map(Rank);
@@ -451,7 +451,7 @@ impl Launcher<'_> {
         let choice = choose(&offers);
         self.negotiated = Some(choice.transport);
         self.tell_all(&ToMember::Transport(choice.transport));
-        on_update(Update::Transport(choice))
+        on_update(JobUpdate::Transport(choice))
     }
 
     /// Once every member has said where it is, tells everyone.
@@ -469,7 +469,7 @@ impl Launcher<'_> {
         let endpoints = ready.iter().map(|(endpoints, _)| Some(endpoints.clone())).collect();
         self.tell_all(&ToMember::Peers { endpoints });
         self.introduced = true;
-        on_update(Update::Introduced)
+        on_update(JobUpdate::Introduced)
     }
 
     fn tell(&mut self, ranks: &[Rank], message: &ToMember) {

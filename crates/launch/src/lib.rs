@@ -19,11 +19,11 @@ mod verdict;
 
 pub use assignment::{Assignment, JobIdentity};
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
-pub use job::{JobError, JobOutcome, JobSpec, Messages, Reports, Update, launch};
+pub use job::{JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,
 };
-pub use negotiate::{Choice, Obstacle};
+pub use negotiate::{Obstacle, TransportChoice};
 pub use start::{MEMBER, RUN_WITH_PARENT};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::HandshakeError;
-use tensorwire_fabric::{ConnectError, JobCredentials, Member as Identity, VerbsUnusable};
+use tensorwire_fabric::{ConnectError, Identity, JobCredentials, VerbsUnusable};
 
 use crate::assignment::{Assignment, JobIdentity};
 use crate::control::{FromMember, record_frames};
@@ -75,7 +75,7 @@ pub enum JoinError {
 #[derive(Debug, thiserror::Error)]
 pub enum MemberError {
     #[error("opening the fabric: {0}")]
-    Open(tensorwire_fabric::OpenError),
+    Open(tensorwire_fabric::OpenFabricError),
     /// The user wants RDMA and nothing else.
     #[error("RDMA cannot be used on this process's host: {}; {}", .0.reason, .0.mend)]
     Verbs(VerbsUnusable),

@@ -23,7 +23,7 @@ pub struct Obstacle {
 
 /// What was chosen, and why, in one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct TransportChoice {
     pub transport: Transport,
     pub why: String,
     /// It is slower than what was hoped for, and somebody should know.
@@ -37,7 +37,7 @@ impl From<VerbsUnusable> for Obstacle {
 }
 
 /// RDMA if all can, else TCP. `offers`: each member's host and what it says.
-pub(crate) fn choose(offers: &[(&str, &Offer)]) -> Choice {
+pub(crate) fn choose(offers: &[(&str, &Offer)]) -> TransportChoice {
     // members of one host say the same
     let each_host = |wanted: &dyn Fn(&Offer) -> Option<String>| {
         let mut said: Vec<(&str, String)> = Vec::new();
@@ -56,15 +56,15 @@ pub(crate) fn choose(offers: &[(&str, &Offer)]) -> Choice {
     if cannot.is_empty() {
         let can = each_host(&|offer| offer.verbs.clone().ok());
         let why = format!("every host can; {}", can.join("; "));
-        return Choice { transport: Transport::Verbs, why, fallback: false };
+        return TransportChoice { transport: Transport::Verbs, why, fallback: false };
     }
     let why = format!("RDMA cannot be used on {}", cannot.join("; nor on "));
-    Choice { transport: Transport::Tcp, why, fallback: true }
+    TransportChoice { transport: Transport::Tcp, why, fallback: true }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for TransportChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Choice { transport, why, fallback } = self;
+        let TransportChoice { transport, why, fallback } = self;
         if *fallback {
             let name = transport.name();
             write!(

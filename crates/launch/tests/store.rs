@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{Fabric, PeerAddress};
 use tensorwire_launch::{
-    Assignment, BarrierError, FirstFailure, JobError, JobOutcome, JobSpec, Member, Messages, Peers,
-    Role, StoreEvent, StoreJob, Transport, Update, WireOptions, launch,
+    Assignment, BarrierError, FirstFailure, JobError, JobOutcome, JobSpec, JobUpdate, Member,
+    Messages, Peers, Role, StoreEvent, StoreJob, Transport, WireOptions, launch,
 };
 
 /// What the members of a job do.
@@ -230,12 +230,12 @@ fn run(
     let (mut pids, mut shrunk, mut replaced) = (BTreeMap::new(), Vec::new(), Vec::new());
     let (start, mut up, world) = (Instant::now(), BTreeSet::new(), store.workers + store.servers);
     let outcome = launch::<Store>(&job, &mut |update| match update {
-        Update::Started { rank, pid } => {
+        JobUpdate::Started { rank, pid } => {
             let pid = Pid::from_raw(pid.cast_signed()).unwrap();
             pids.insert(rank, pid);
             strike(rank, pid, false);
         }
-        Update::Progress { rank, .. } => {
+        JobUpdate::Progress { rank, .. } => {
             up.insert(rank);
             if rank.0 >= world {
                 strike(rank, pids[&rank], true);
@@ -243,8 +243,8 @@ fn run(
                 up.iter().for_each(|rank| strike(*rank, pids[rank], true));
             }
         }
-        Update::Shrunk { rank, why, left } => shrunk.push((rank, why, left)),
-        Update::Replacing { rank, by, .. } => replaced.push((rank, by)),
+        JobUpdate::Shrunk { rank, why, left } => shrunk.push((rank, why, left)),
+        JobUpdate::Replacing { rank, by, .. } => replaced.push((rank, by)),
         _ => {}
     });
     for pid in pids.values() {

@@ -34,7 +34,7 @@ pub(crate) struct Loans {
 pub(crate) enum Owner {
     Slab { _cut: Cut },
     Heap { _piece: Piece },
-    Shown { _cut: Arc<Cut> },
+    PeerMapped { _cut: Arc<Cut> },
 }
 
 impl Loans {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mpi::ffi;
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{Element, Op, Plain};
+use tensorwire_collectives::{ElementType, Plain, ReduceOp};
 use tensorwire_memory::WriteLoan;
 
 use crate::error::MpiError;
@@ -480,8 +480,8 @@ fn start(bytes: &mut [u8]) -> *mut c_void {
 
 fn element_bytes(plain: Plain) -> usize {
     match plain.element {
-        Element::F32 => size_of::<f32>(),
-        Element::F64 => size_of::<f64>(),
+        ElementType::F32 => size_of::<f32>(),
+        ElementType::F64 => size_of::<f64>(),
     }
 }
 
@@ -491,8 +491,8 @@ fn elements(plain: Plain, bytes: usize) -> Result<(ffi::MPI_Datatype, c_int), Mp
     // SAFETY: constants of the library.
     let element = unsafe {
         match plain.element {
-            Element::F32 => ffi::RSMPI_FLOAT,
-            Element::F64 => ffi::RSMPI_DOUBLE,
+            ElementType::F32 => ffi::RSMPI_FLOAT,
+            ElementType::F64 => ffi::RSMPI_DOUBLE,
         }
     };
     Ok((element, count))
@@ -502,8 +502,8 @@ fn op(plain: Plain) -> ffi::MPI_Op {
     // SAFETY: constants of the library.
     unsafe {
         match plain.op {
-            Op::Sum | Op::Mean => ffi::RSMPI_SUM,
-            Op::Max => ffi::RSMPI_MAX,
+            ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
+            ReduceOp::Max => ffi::RSMPI_MAX,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What can go wrong with MPI.
 
 use tensorwire_collectives::GroupError;
-use tensorwire_fabric::{ConnectError, EndpointError, OpenError};
+use tensorwire_fabric::{ConnectError, EndpointError, OpenFabricError};
 
 /// Why MPI cannot be used, or did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum MpiError {
     #[error("rank {rank} told {bytes} bytes of what is no peer")]
     Peer { rank: usize, bytes: usize },
     #[error("this process' fabric: {0}")]
-    Fabric(#[from] OpenError),
+    Fabric(#[from] OpenFabricError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
 }

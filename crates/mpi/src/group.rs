@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
-    Call, Collectives, Fold, GroupError, GroupStats, Op, Plain, Ticket, VectorId,
+    CollectiveCall, Collectives, GroupError, GroupStats, Handle, Plain, ReduceOp, Reducer, VectorId,
 };
 use tensorwire_memory::{Arena, Buffer, LoanError, Place, Slab, WriteLoan};
 
@@ -22,12 +22,12 @@ const BYTES_MAX: usize = (i32::MAX as usize) - (1 << 20);
 /// What a group is told; the same at all members.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MpiGroupOptions {
-    /// Every fold is in the order of members, and never MPI's own, which has none.
+    /// Every reduction is in the order of members, and never MPI's own, which has none.
     pub deterministic: bool,
 }
 
-/// Processes that fold, spread and gather vectors by MPI; see [`Collectives`]. Sums, means and maxima that say
-/// of themselves what they are ([`Fold::plain`]) are MPI's; of others it moves the pieces, and they are called here.
+/// Processes that reduce, broadcast and gather vectors by MPI; see [`Collectives`]. Sums, means and maxima that say
+/// of themselves what they are ([`Reducer::plain`]) are MPI's; of others it moves the pieces, and they are called here.
 ///
 /// [`GroupStats::bytes_sent`] and `registered_bytes` stay 0: MPI does not tell. Nor does it say whose loss it is
 /// if something fails; under `mpirun`, a process that dies ends the job.
@@ -41,7 +41,7 @@ pub struct MpiGroup {
     vectors: Vec<Vector>,
     running: Vec<Running>,
     /// Operations that ended without what they were to do.
-    failed: Vec<Ticket>,
+    failed: Vec<Handle>,
     started: u64,
     /// Waits in a row in which nothing moved.
     waited: u32,
@@ -59,7 +59,7 @@ struct Vector {
 
 #[derive(Debug)]
 struct Running {
-    ticket: Ticket,
+    handle: Handle,
     vector: usize,
     operation: Operation<Lent>,
     then: Then,
@@ -69,15 +69,15 @@ struct Running {
 #[derive(Debug)]
 enum Then {
     Nothing,
-    /// Of the sum of all, which is in this range, the fold makes what it is to be.
-    Finish(Arc<dyn Fold>, Range<usize>),
-    /// What is at the beginning belongs in this range, and is to be finished there where there is a fold.
-    Move(Option<Arc<dyn Fold>>, Range<usize>),
+    /// Of the sum of all, which is in this range, the reduction makes what it is to be.
+    Finish(Arc<dyn Reducer>, Range<usize>),
+    /// What is at the beginning belongs in this range, and is to be finished there where there is a reduction.
+    Move(Option<Arc<dyn Reducer>>, Range<usize>),
     /// The members' addends of this range were gathered.
-    Fold(Arc<dyn Fold>, Range<usize>),
+    Reduce(Arc<dyn Reducer>, Range<usize>),
     /// The same, and everybody wants everybody's, or the one that is named does.
-    FoldAndGather {
-        fold: Arc<dyn Fold>,
+    ReduceAndGather {
+        reducer: Arc<dyn Reducer>,
         pieces: Vec<(usize, usize)>,
         root: Option<usize>,
     },
@@ -148,24 +148,24 @@ impl MpiGroup {
         pieces.map(|(from, to)| (from * element_bytes, (to - from) * element_bytes)).collect()
     }
 
-    /// What MPI does of a fold, unless all is to be in the order of members.
-    fn plain(&self, fold: &Arc<dyn Fold>) -> Option<Plain> {
-        fold.plain().filter(|_| !self.options.deterministic)
+    /// What MPI does of a reduction, unless all is to be in the order of members.
+    fn plain(&self, reducer: &Arc<dyn Reducer>) -> Option<Plain> {
+        reducer.plain().filter(|_| !self.options.deterministic)
     }
 
     /// Can this be done with a vector? Returns the bytes of its elements.
-    fn check(&self, vector: usize, call: &Call) -> Result<usize, GroupError> {
+    fn check(&self, vector: usize, call: &CollectiveCall) -> Result<usize, GroupError> {
         let known = self.vectors.get(vector).ok_or_else(|| unknown(vector))?;
         if known.is_busy {
             return Err(wrong(vector, "an operation on it is under way; wait for that"));
         }
         let bytes = known.buffer.bytes();
         let element_bytes = match call {
-            Call::AllReduce(fold) | Call::ReduceScatter(fold) | Call::Reduce { fold, .. } => {
-                fold.element_bytes()
-            }
-            Call::AllGather { element_bytes } => *element_bytes,
-            Call::Broadcast { .. } => 1,
+            CollectiveCall::AllReduce(reducer)
+            | CollectiveCall::ReduceScatter(reducer)
+            | CollectiveCall::Reduce { reducer, .. } => reducer.element_bytes(),
+            CollectiveCall::AllGather { element_bytes } => *element_bytes,
+            CollectiveCall::Broadcast { .. } => 1,
         };
         if element_bytes == 0 || bytes % element_bytes != 0 {
             return Err(wrong(
@@ -173,7 +173,7 @@ impl MpiGroup {
                 &format!("{bytes} bytes are no elements of {element_bytes}"),
             ));
         }
-        if let Call::Broadcast { root } | Call::Reduce { root, .. } = call
+        if let CollectiveCall::Broadcast { root } | CollectiveCall::Reduce { root, .. } = call
             && *root >= self.size
         {
             return Err(wrong(vector, &format!("there is no member {root} of {}", self.size)));
@@ -181,7 +181,11 @@ impl MpiGroup {
         Ok(element_bytes)
     }
 
-    fn begin(&mut self, vector: usize, call: Call) -> Result<(Operation<Lent>, Then), GroupError> {
+    fn begin(
+        &mut self,
+        vector: usize,
+        call: CollectiveCall,
+    ) -> Result<(Operation<Lent>, Then), GroupError> {
         let element_bytes = self.check(vector, &call)?;
         let known = &self.vectors[vector];
         let bytes = known.buffer.bytes();
@@ -192,38 +196,38 @@ impl MpiGroup {
         let piece = start..start + piece_bytes;
         let (all, in_place) = (0..bytes, self.in_place);
         Ok(match call {
-            Call::Broadcast { root } => (over.broadcast(loan, root)?, Then::Nothing),
-            Call::AllGather { .. } => {
+            CollectiveCall::Broadcast { root } => (over.broadcast(loan, root)?, Then::Nothing),
+            CollectiveCall::AllGather { .. } => {
                 (over.all_gather_pieces(loan, &pieces, in_place)?, Then::Nothing)
             }
-            Call::AllReduce(fold) => match self.plain(&fold) {
+            CollectiveCall::AllReduce(reducer) => match self.plain(&reducer) {
                 Some(plain) => {
-                    (over.all_reduce(loan, plain, in_place)?, finishing(plain, fold, all))
+                    (over.all_reduce(loan, plain, in_place)?, finishing(plain, reducer, all))
                 }
                 None => {
                     let operation = self.exchange(vector, loan, &pieces)?;
-                    (operation, Then::FoldAndGather { fold, pieces, root: None })
+                    (operation, Then::ReduceAndGather { reducer, pieces, root: None })
                 }
             },
-            Call::ReduceScatter(fold) => match self.plain(&fold) {
+            CollectiveCall::ReduceScatter(reducer) => match self.plain(&reducer) {
                 Some(plain) => {
                     let operation = over.reduce_scatter(loan, plain, &pieces, in_place)?;
-                    (operation, Then::Move((plain.op == Op::Mean).then_some(fold), piece))
+                    (operation, Then::Move((plain.op == ReduceOp::Mean).then_some(reducer), piece))
                 }
-                None => (self.exchange(vector, loan, &pieces)?, Then::Fold(fold, piece)),
+                None => (self.exchange(vector, loan, &pieces)?, Then::Reduce(reducer, piece)),
             },
-            Call::Reduce { root, fold } => {
+            CollectiveCall::Reduce { root, reducer } => {
                 let is_root = root == self.me;
-                match self.plain(&fold) {
+                match self.plain(&reducer) {
                     Some(plain) => {
                         let in_place = is_root.then_some(in_place);
                         let operation = over.reduce(loan, plain, root, in_place)?;
-                        let then = finishing(plain, fold, all);
+                        let then = finishing(plain, reducer, all);
                         (operation, if is_root { then } else { Then::Nothing })
                     }
                     None => {
                         let operation = self.exchange(vector, loan, &pieces)?;
-                        (operation, Then::FoldAndGather { fold, pieces, root: Some(root) })
+                        (operation, Then::ReduceAndGather { reducer, pieces, root: Some(root) })
                     }
                 }
             }
@@ -258,25 +262,26 @@ impl MpiGroup {
     ) -> Result<Option<Operation<Lent>>, GroupError> {
         let Lent { vector: mut loan, gathered, .. } = lent;
         let size = self.size;
-        let fold_gathered = |fold: &dyn Fold, loan: &mut WriteLoan, range: &Range<usize>| {
-            let Some(gathered) = &gathered else { return };
-            let part = |member: usize| &gathered[member * range.len()..][..range.len()];
-            let parts: Vec<&[u8]> = (0..size).map(part).collect();
-            fold.fold(&parts, &mut loan[range.clone()], Some(size));
-        };
+        let reduce_gathered =
+            |reducer: &dyn Reducer, loan: &mut WriteLoan, range: &Range<usize>| {
+                let Some(gathered) = &gathered else { return };
+                let part = |member: usize| &gathered[member * range.len()..][..range.len()];
+                let parts: Vec<&[u8]> = (0..size).map(part).collect();
+                reducer.reduce(&parts, &mut loan[range.clone()], Some(size));
+            };
         match then {
             Then::Nothing => {}
-            Then::Finish(fold, range) => finish(fold.as_ref(), &mut loan[range], size)?,
-            Then::Move(fold, range) => {
+            Then::Finish(reducer, range) => finish(reducer.as_ref(), &mut loan[range], size)?,
+            Then::Move(reducer, range) => {
                 loan.copy_within(0..range.len(), range.start);
-                if let Some(fold) = fold {
-                    finish(fold.as_ref(), &mut loan[range], size)?;
+                if let Some(reducer) = reducer {
+                    finish(reducer.as_ref(), &mut loan[range], size)?;
                 }
             }
-            Then::Fold(fold, range) => fold_gathered(fold.as_ref(), &mut loan, &range),
-            Then::FoldAndGather { fold, pieces, root } => {
+            Then::Reduce(reducer, range) => reduce_gathered(reducer.as_ref(), &mut loan, &range),
+            Then::ReduceAndGather { reducer, pieces, root } => {
                 let (start, bytes) = pieces[self.me];
-                fold_gathered(fold.as_ref(), &mut loan, &(start..start + bytes));
+                reduce_gathered(reducer.as_ref(), &mut loan, &(start..start + bytes));
                 let over = self.vectors[vector].communicator.as_ref().ok_or_else(closed)?;
                 let in_place = self.in_place;
                 return Ok(Some(match root {
@@ -322,15 +327,15 @@ impl Collectives for MpiGroup {
         Ok((first..self.vectors.len()).map(|vector| VectorId(vector as u32)).collect())
     }
 
-    fn start(&mut self, vector: VectorId, call: Call) -> Result<Ticket, GroupError> {
+    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError> {
         // fits: usize is 64 bits wide
         let vector = vector.0 as usize;
         let (operation, then) = self.begin(vector, call)?;
         self.vectors[vector].is_busy = true;
         self.started += 1;
-        let ticket = Ticket(self.started);
-        self.running.push(Running { ticket, vector, operation, then });
-        Ok(ticket)
+        let handle = Handle(self.started);
+        self.running.push(Running { handle, vector, operation, then });
+        Ok(handle)
     }
 
     fn progress(&mut self) -> Result<bool, GroupError> {
@@ -342,18 +347,18 @@ impl Collectives for MpiGroup {
                 continue;
             }
             moved = true;
-            let Running { ticket, vector, operation, then } = self.running.swap_remove(at);
+            let Running { handle, vector, operation, then } = self.running.swap_remove(at);
             let Some(lent) = operation.into_held() else {
-                self.failed.push(ticket);
+                self.failed.push(handle);
                 continue;
             };
             match self.end(vector, lent, then) {
                 Ok(Some(operation)) => {
-                    self.running.push(Running { ticket, vector, operation, then: Then::Nothing });
+                    self.running.push(Running { handle, vector, operation, then: Then::Nothing });
                 }
                 Ok(None) => self.vectors[vector].is_busy = false,
                 Err(error) => {
-                    self.failed.push(ticket);
+                    self.failed.push(handle);
                     return Err(error);
                 }
             }
@@ -364,9 +369,9 @@ impl Collectives for MpiGroup {
         Ok(moved)
     }
 
-    fn is_done(&mut self, ticket: Ticket) -> bool {
-        !self.running.iter().any(|running| running.ticket == ticket)
-            && !self.failed.contains(&ticket)
+    fn is_done(&mut self, handle: Handle) -> bool {
+        !self.running.iter().any(|running| running.handle == handle)
+            && !self.failed.contains(&handle)
     }
 
     fn observe(&mut self) {}
@@ -413,26 +418,26 @@ impl Collectives for MpiGroup {
 }
 
 /// Of a sum that MPI made nothing is left to do; of what is to be a mean, the share.
-fn finishing(plain: Plain, fold: Arc<dyn Fold>, range: Range<usize>) -> Then {
+fn finishing(plain: Plain, reducer: Arc<dyn Reducer>, range: Range<usize>) -> Then {
     match plain.op {
-        Op::Mean => Then::Finish(fold, range),
-        Op::Sum | Op::Max => Then::Nothing,
+        ReduceOp::Mean => Then::Finish(reducer, range),
+        ReduceOp::Sum | ReduceOp::Max => Then::Nothing,
     }
 }
 
 /// Bytes that are finished at a time.
 const BLOCK_BYTES: usize = 8 << 10;
 
-/// sum ← the fold of it alone, as the whole of `size` addends.
-fn finish(fold: &dyn Fold, sum: &mut [u8], size: usize) -> Result<(), GroupError> {
-    let element_bytes = fold.element_bytes();
+/// sum ← the reduction of it alone, as the whole of `size` addends.
+fn finish(reducer: &dyn Reducer, sum: &mut [u8], size: usize) -> Result<(), GroupError> {
+    let element_bytes = reducer.element_bytes();
     let block = BLOCK_BYTES / element_bytes * element_bytes;
     // aligned for any element
     let copy = whole(&slab(block)?)?;
     for sum in sum.chunks_mut(block) {
         let mut copy = copy.write().map_err(|error| GroupError::Failed(error.to_string()))?;
         copy[..sum.len()].copy_from_slice(sum);
-        fold.fold(&[&copy[..sum.len()]], sum, Some(size));
+        reducer.reduce(&[&copy[..sum.len()]], sum, Some(size));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::handshake::random_bytes;
 use tensorwire_fabric::{
-    Endpoint, Fabric, FabricConfig, JobCredentials, Member, OpenError, PeerAddress, Secret,
+    Endpoint, Fabric, FabricConfig, Identity, JobCredentials, OpenFabricError, PeerAddress, Secret,
 };
 
 use crate::error::MpiError;
@@ -18,7 +18,7 @@ use crate::world::World;
 /// When a process does not come before the deadline, or fabrics cannot be opened or connected.
 pub fn rendezvous(
     world: &World,
-    open: impl FnOnce(FabricConfig) -> Result<Fabric, OpenError>,
+    open: impl FnOnce(FabricConfig) -> Result<Fabric, OpenFabricError>,
     deadline: Deadline,
 ) -> Result<Fabric, MpiError> {
     let made: [u8; JOB_BYTES] = random_bytes();
@@ -29,7 +29,7 @@ pub fn rendezvous(
         JobCredentials { job_id: JobId(u64::from_le_bytes(*number)), secret: Secret(*secret) };
     // fits: MPI counts processes in 31 bits
     let rank = Rank(world.rank() as u32);
-    let me = Member { rank, incarnation: Incarnation(u64::from_le_bytes(random_bytes())) };
+    let me = Identity { rank, incarnation: Incarnation(u64::from_le_bytes(random_bytes())) };
     let fabric = open(FabricConfig::new(me, job))?;
     let mut mine = me.incarnation.0.to_le_bytes().to_vec();
     mine.extend(fabric.endpoint().to_string().into_bytes());

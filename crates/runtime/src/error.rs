@@ -2,8 +2,8 @@
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{
-    ArrivalError, ChannelError, CompletionError, MessageError, OpenRegionError, PeerFault,
-    PostError, ReceiveError, RegionError,
+    ArrivalError, ChannelError, CompletionError, OpenRegionError, PeerFault, PostError,
+    ReceiveError, RegionError, SendMessageError,
 };
 use tensorwire_graph::GraphError;
 use tensorwire_kernels::KernelError;
@@ -50,7 +50,7 @@ impl ExchangeError {
 
 /// Why the edges of a partition could not be connected.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum ConnectEdgesError {
     #[error("allocating registered memory: {0}")]
     Region(#[from] RegionError),
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Channel(#[from] ChannelError),
     #[error("telling rank {peer} where its tensors go: {source}")]
-    Tell { peer: Rank, source: MessageError },
+    Tell { peer: Rank, source: SendMessageError },
     #[error("waiting to be told where tensors go: {0}")]
     Told(#[from] ReceiveError),
     #[error(

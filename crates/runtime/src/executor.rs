@@ -16,10 +16,10 @@ use tensorwire_tensor::TensorSpec;
 
 use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
-use crate::ports::{Events, Exchange, GroupOps, Ports, Sending};
+use crate::ports::{Events, GroupOps, Ports, Sending, TensorExchange};
 use crate::session::SessionOptions;
 use crate::storage::{Storage, Tensor};
-use crate::timeline::{Event, Timeline, What};
+use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
@@ -73,7 +73,7 @@ struct Flight {
 pub(crate) struct Executor {
     kernels: Arc<Kernels>,
     events: Option<Box<dyn Events>>,
-    exchange: Option<Box<dyn Exchange>>,
+    exchange: Option<Box<dyn TensorExchange>>,
     group: Option<Box<dyn GroupOps>>,
     options: SessionOptions,
     /// Kernels are as good as done when their turn comes.
@@ -260,7 +260,7 @@ impl Executor {
         self.epochs[edge.index()] += 1;
         let epoch = self.epochs[edge.index()];
         if self.timeline.is_some() {
-            self.record(What::Recv { node, epoch }, start_ns, Clock::now_ns());
+            self.record(EventKind::Recv { node, epoch }, start_ns, Clock::now_ns());
         }
         Ok(Turn::Done)
     }
@@ -377,7 +377,7 @@ impl Executor {
         while let Some(node) = self.finished_nodes.pop() {
             let Some(start_ns) = self.collectives.remove(&node) else { continue };
             if self.timeline.is_some() {
-                self.record(What::Collective(node), start_ns, Clock::now_ns());
+                self.record(EventKind::Collective(node), start_ns, Clock::now_ns());
             }
             self.complete(part, frontier, node);
             any = true;
@@ -403,10 +403,10 @@ impl Executor {
                 continue;
             };
             let epoch = self.epochs[edge.index()];
-            let mut what = What::Send { node, epoch };
+            let mut what = EventKind::Send { node, epoch };
             if let (Op::RecvDynamic { .. }, Some(tensor)) = (&part.graph.node(node).op, tensor) {
                 self.workspace.hold(part, node.into(), tensor);
-                what = What::Recv { node, epoch };
+                what = EventKind::Recv { node, epoch };
             }
             if self.timeline.is_some() {
                 self.record(what, start_ns, Clock::now_ns());
@@ -450,7 +450,7 @@ impl Executor {
         let waited = events.wait(until);
         let end_ns = Clock::now_ns();
         self.counters.wait_ns += end_ns - start_ns;
-        self.record(What::Wait, start_ns, end_ns);
+        self.record(EventKind::Wait, start_ns, end_ns);
         waited.map_err(|source| RunError::Exchange { step, source })
     }
 
@@ -462,7 +462,7 @@ impl Executor {
                 self.edge_names[edge.index()].clone()
             }
             ref op if op.is_send() => format!("room in the queue for '{}'", name(*node)),
-            _ => format!("'{}', whose variable another lane is sending", name(*node)),
+            _ => format!("'{}', whose variable another session is sending", name(*node)),
         });
         let sends =
             self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
@@ -475,7 +475,7 @@ impl Executor {
         if more == 0 { list } else { format!("{list} and {more} more") }
     }
 
-    fn record(&mut self, what: What, start_ns: u64, end_ns: u64) {
+    fn record(&mut self, what: EventKind, start_ns: u64, end_ns: u64) {
         let step = self.counters.steps;
         if let Some(timeline) = &mut self.timeline {
             timeline.record(Event { step, what, start_ns, end_ns });

@@ -20,7 +20,7 @@ use tensorwire_memory::{Buffer, Loan, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
-use crate::ports::{Events, Exchange, Ports, Sending};
+use crate::ports::{Events, Ports, Sending, TensorExchange};
 use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
@@ -30,7 +30,7 @@ pub use opening::{OneSidedOptions, Opening};
 /// all before it; so what is over has gone.
 const OPENED_MAX: usize = 32;
 
-/// An [`Exchange`] over a fabric; made by an [`Opening`].
+/// An [`TensorExchange`] over a fabric; made by an [`Opening`].
 #[derive(Debug)]
 pub struct OneSided {
     fabric: Fabric,
@@ -115,7 +115,7 @@ impl OneSided {
         }
     }
 
-    /// Lets this lane send what lies in another lane's registered memory.
+    /// Lets this session send what lies in another session's registered memory.
     pub(crate) fn send_from_too(&mut self, other: &OneSided) {
         self.add_region(&other.lane);
     }
@@ -198,7 +198,7 @@ impl OneSided {
     }
 }
 
-impl Exchange for OneSided {
+impl TensorExchange for OneSided {
     fn send(
         &mut self,
         edge: EdgeId,

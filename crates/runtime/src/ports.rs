@@ -12,7 +12,7 @@ use crate::error::ExchangeError;
 /// The ports of one session, each optional, and the source of events that serves them all.
 pub struct Ports {
     pub(crate) events: Box<dyn Events>,
-    pub(crate) exchange: Option<Box<dyn Exchange>>,
+    pub(crate) exchange: Option<Box<dyn TensorExchange>>,
     pub(crate) group: Option<Box<dyn GroupOps>>,
 }
 
@@ -24,7 +24,7 @@ impl Ports {
 
     /// Exchanges the tensors of edges by `exchange`.
     #[must_use]
-    pub fn with_exchange(mut self, exchange: impl Exchange + 'static) -> Ports {
+    pub fn with_exchange(mut self, exchange: impl TensorExchange + 'static) -> Ports {
         self.exchange = Some(Box::new(exchange));
         self
     }
@@ -61,15 +61,15 @@ pub trait Events: Send {
 /// Whether a send or a fetch was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
-    /// It is under way; [`Exchange::finished`] will name the edge once it is over.
+    /// It is under way; [`TensorExchange::finished`] will name the edge once it is over.
     Started,
     /// The queue is full: ask again later. Nothing was sent.
     Full,
 }
 
-/// Sends and receives tensors along the edges of a plan. No call blocks, except [`Exchange::fetch`] where the
+/// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::fetch`] where the
 /// sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
-pub trait Exchange: Send {
+pub trait TensorExchange: Send {
     /// Starts sending `tensor` (none: no bytes, only the signal) along an edge whose size is known. It is
     /// over when the tensor may be written again as far as the exchange is concerned.
     ///
@@ -98,7 +98,7 @@ pub trait Exchange: Send {
     /// Returns what was announced on a dynamic edge for an epoch that has arrived.
     fn announced(&mut self, edge: EdgeId, epoch: u64) -> Result<TensorSpec, ExchangeError>;
 
-    /// Starts reading the tensor that [`Exchange::announced`] described into memory of its size.
+    /// Starts reading the tensor that [`TensorExchange::announced`] described into memory of its size.
     fn fetch(
         &mut self,
         edge: EdgeId,
@@ -114,10 +114,10 @@ pub trait Exchange: Send {
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError>;
 
     /// Allocates memory that tensors can be sent from and fetched into, until it is given to
-    /// [`Exchange::free`].
+    /// [`TensorExchange::free`].
     fn alloc(&mut self, bytes: usize) -> Result<Slab, ExchangeError>;
 
-    /// Forgets memory of [`Exchange::alloc`], of which nothing is lent.
+    /// Forgets memory of [`TensorExchange::alloc`], of which nothing is lent.
     fn free(&mut self, slab: &Slab);
 }
 

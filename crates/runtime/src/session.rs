@@ -27,7 +27,7 @@ pub struct SessionOptions {
     /// Most bytes of each of the two arenas (registered, private) that hold tensors whose size is known
     /// only when they exist. They grow as they are needed.
     pub dynamic_bytes_max: usize,
-    /// Other lanes of this process change the variables: an update waits while one is being sent.
+    /// Other sessions of this process change the variables: an update waits while one is being sent.
     pub variables_shared: bool,
 }
 

@@ -4,7 +4,7 @@ use tensorwire_graph::NodeId;
 
 /// What an executor did for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// Ran a kernel.
     Kernel(NodeId),
     /// Had a tensor under way: from when it was posted to when its buffer may be written again. Other
@@ -19,13 +19,13 @@ pub enum What {
     Wait,
 }
 
-impl What {
+impl EventKind {
     /// The node that it did; none for a wait, which is for many.
     pub fn node(self) -> Option<NodeId> {
         match self {
-            What::Kernel(node) | What::Collective(node) => Some(node),
-            What::Send { node, .. } | What::Recv { node, .. } => Some(node),
-            What::Wait => None,
+            EventKind::Kernel(node) | EventKind::Collective(node) => Some(node),
+            EventKind::Send { node, .. } | EventKind::Recv { node, .. } => Some(node),
+            EventKind::Wait => None,
         }
     }
 }
@@ -34,7 +34,7 @@ impl What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub step: u64,
-    pub what: What,
+    pub what: EventKind,
     pub start_ns: u64,
     pub end_ns: u64,
 }

@@ -9,7 +9,7 @@ use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::dynamic::{Anonymous, LaneUse, Pool, Site, Sites, Source};
 use crate::error::{AllocError, RunError};
-use crate::ports::Exchange;
+use crate::ports::TensorExchange;
 use crate::storage::{Storage, Tensor};
 
 /// Storage, and the memory that it grows into.
@@ -26,7 +26,7 @@ pub(crate) struct Workspace {
 }
 
 /// Memory that peers can access.
-struct Registered<'a>(&'a mut (dyn Exchange + 'static));
+struct Registered<'a>(&'a mut (dyn TensorExchange + 'static));
 
 impl Source for Registered<'_> {
     fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
@@ -121,7 +121,7 @@ impl Workspace {
         &mut self,
         output: Output,
         spec: TensorSpec,
-        exchange: Option<&mut (dyn Exchange + 'static)>,
+        exchange: Option<&mut (dyn TensorExchange + 'static)>,
     ) -> Result<Tensor, AllocError> {
         let site = Site { node: output.node, index: output.index };
         let lane = self.sites.lane(site);
@@ -134,7 +134,7 @@ impl Workspace {
     pub(crate) fn alloc_registered(
         &mut self,
         spec: TensorSpec,
-        exchange: Option<&mut (dyn Exchange + 'static)>,
+        exchange: Option<&mut (dyn TensorExchange + 'static)>,
     ) -> Result<Tensor, AllocError> {
         let buffer = self.alloc_in(Lane::Registered, spec.bytes(), exchange)?;
         Ok(Tensor { spec, buffer, lane: Lane::Registered })
@@ -144,7 +144,7 @@ impl Workspace {
         &mut self,
         lane: Lane,
         bytes: usize,
-        exchange: Option<&mut (dyn Exchange + 'static)>,
+        exchange: Option<&mut (dyn TensorExchange + 'static)>,
     ) -> Result<Buffer, AllocError> {
         match (lane, exchange) {
             (Lane::Registered, Some(exchange)) => {
@@ -162,7 +162,7 @@ impl Workspace {
         part: &Part,
         send: NodeId,
         step: u64,
-        exchange: Option<&mut (dyn Exchange + 'static)>,
+        exchange: Option<&mut (dyn TensorExchange + 'static)>,
     ) -> Result<Option<Tensor>, RunError> {
         let node = part.graph.node(send);
         let Some(input) = node.inputs.first() else {

@@ -2,9 +2,9 @@
 //! class stands for all: what its processes take of it counts once a process, what they take of another's as often as
 //! there are processes in all.
 
-use crate::engine::{Activity, Engine, LaneId, ResourceId};
+use crate::engine::{Activity, Engine, QueueId, ResourceId};
 use crate::layout::Class;
-use crate::network::{Exchange, Network};
+use crate::network::{Network, SimulatedExchange};
 
 /// Bytes a second of 1 GB/s.
 const GB: f64 = 1e9;
@@ -134,23 +134,23 @@ impl<'a> Cluster<'a> {
 
     /// What `count` workers of each machine do: `busy_s` seconds of a core, spread over as many as each has, or of an
     /// accelerator.
-    pub(crate) fn kernel(&self, class: usize, count: u32, busy_s: f64, lane: LaneId) -> Activity {
+    pub(crate) fn kernel(&self, class: usize, count: u32, busy_s: f64, queue: QueueId) -> Activity {
         let resources = &self.of[class];
         let uses = vec![(resources.accelerators.unwrap_or(resources.cores), f64::from(count))];
-        let (amount, rate_max, lane) = (busy_s, self.threads(class), Some(lane));
-        Activity { amount, rate_max, weight: rate_max, uses, lane, ..Activity::nothing() }
+        let (amount, rate_max, queue) = (busy_s, self.threads(class), Some(queue));
+        Activity { amount, rate_max, weight: rate_max, uses, queue, ..Activity::nothing() }
     }
 
     /// A server updates what it has, with all cores if they are free.
-    pub(crate) fn update(&self, class: usize, update: Update, lane: LaneId) -> Activity {
+    pub(crate) fn update(&self, class: usize, update: Update, queue: QueueId) -> Activity {
         let cores = f64::from(self.network.machine.cores);
         let (amount, bytes) = (self.update_s(update), update.touched + update.folded);
         // a copy's bandwidth is counted without what is read of the target before it is written
         let all_s = amount.max(bytes / (self.network.machine.memory_gbs * GB) * cores);
         let memory = if amount > 0.0 { bytes / all_s } else { 0.0 };
         let uses = vec![(self.of[class].cores, 1.0), (self.of[class].memory, memory)];
-        let lane = Some(lane);
-        Activity { amount, rate_max: cores, weight: cores, uses, lane, ..Activity::nothing() }
+        let queue = Some(queue);
+        Activity { amount, rate_max: cores, weight: cores, uses, queue, ..Activity::nothing() }
     }
 
     /// Seconds of a core that an update of a worker's own weights takes.
@@ -195,13 +195,19 @@ impl<'a> Cluster<'a> {
         end: End,
         bytes: f64,
         is_sender: bool,
-        lane: LaneId,
+        queue: QueueId,
     ) -> Option<Activity> {
         let resources = &self.of[end.class];
         let bus = if is_sender { resources.from_device } else { resources.to_device };
         let (bus, count) = (bus.filter(|_| end.is_worker)?, f64::from(end.count));
         let uses = vec![(bus, count), (resources.memory, count)];
-        Some(Activity { amount: bytes, weight: GB, uses, lane: Some(lane), ..Activity::nothing() })
+        Some(Activity {
+            amount: bytes,
+            weight: GB,
+            uses,
+            queue: Some(queue),
+            ..Activity::nothing()
+        })
     }
 
     /// What a core does with a tensor before it is sent, or when it is there: copies, a codec's work. None: nothing.
@@ -209,17 +215,17 @@ impl<'a> Cluster<'a> {
         &self,
         end: End,
         bytes: f64,
-        exchange: Exchange,
+        exchange: SimulatedExchange,
         is_sender: bool,
     ) -> Option<Activity> {
         let Network { machine, rpc, .. } = self.network;
         let of = |gbs: f64| 1.0 / (gbs * GB);
         let cost = match exchange {
-            Exchange::Copy if is_sender => of(machine.copy_gbs),
-            Exchange::ZeroCopy | Exchange::Copy => return None,
+            SimulatedExchange::Copy if is_sender => of(machine.copy_gbs),
+            SimulatedExchange::ZeroCopy | SimulatedExchange::Copy => return None,
             // out of a tensor and into a ring, or back
-            Exchange::GrpcRdma => of(rpc.serialize_gbs) + of(machine.copy_gbs),
-            Exchange::GrpcTcp => of(rpc.serialize_gbs),
+            SimulatedExchange::GrpcRdma => of(rpc.serialize_gbs) + of(machine.copy_gbs),
+            SimulatedExchange::GrpcTcp => of(rpc.serialize_gbs),
         };
         let (resources, count) = (&self.of[end.class], f64::from(end.count));
         let uses = vec![(resources.cores, count * cost), (resources.memory, 2.0 * count)];
@@ -228,13 +234,13 @@ impl<'a> Cluster<'a> {
     }
 
     /// Messages of so many bytes each, from all processes of one end to those of the other; `count` of a server's end
-    /// is their number. They are sent in the order of `lane`.
+    /// is their number. They are sent in the order of `queue`.
     pub(crate) fn transfer(
         &self,
         (from, to): (End, End),
         bytes: f64,
-        exchange: Exchange,
-        lane: LaneId,
+        exchange: SimulatedExchange,
+        queue: QueueId,
     ) -> Activity {
         let is_near = from.class == to.class;
         // one process after another posts, and a server posts all of its own
@@ -245,11 +251,11 @@ impl<'a> Cluster<'a> {
             amount: bytes,
             tail_s: self.latency_s(is_near),
             weight: GB,
-            lane: Some(lane),
+            queue: Some(queue),
             ..Activity::nothing()
         };
         let costs = self.core_s_a_byte(exchange, is_near);
-        if is_near && exchange == Exchange::ZeroCopy && self.network.local.by_reference {
+        if is_near && exchange == SimulatedExchange::ZeroCopy && self.network.local.by_reference {
             activity.amount = 0.0;
             return activity;
         }
@@ -278,7 +284,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Seconds of a core that a byte takes at its sender, and at its receiver.
-    fn core_s_a_byte(&self, exchange: Exchange, is_near: bool) -> (f64, f64) {
+    fn core_s_a_byte(&self, exchange: SimulatedExchange, is_near: bool) -> (f64, f64) {
         let Network { link, local, rpc, .. } = self.network;
         let of = |gbs: f64| 1.0 / (gbs * GB);
         let wire = match (is_near, link.core_gbs) {
@@ -287,8 +293,10 @@ impl<'a> Cluster<'a> {
             (false, None) => (0.0, 0.0),
         };
         match exchange {
-            Exchange::ZeroCopy | Exchange::Copy | Exchange::GrpcRdma => wire,
-            Exchange::GrpcTcp => (of(rpc.tcp_gbs), of(rpc.tcp_gbs)),
+            SimulatedExchange::ZeroCopy | SimulatedExchange::Copy | SimulatedExchange::GrpcRdma => {
+                wire
+            }
+            SimulatedExchange::GrpcTcp => (of(rpc.tcp_gbs), of(rpc.tcp_gbs)),
         }
     }
 
@@ -327,7 +335,7 @@ impl<'a> Cluster<'a> {
             rate_max,
             weight,
             uses,
-            lane: None,
+            queue: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use tensorwire_collectives::schedule::{Kind, Shape, Step, Stream, schedule};
+use tensorwire_collectives::schedule::{GroupShape, OperationKind, Step, Tag, schedule};
 use tensorwire_collectives::{Algorithm, GroupOptions};
 
 use crate::cluster::Cluster;
@@ -56,12 +56,12 @@ impl Group {
         }
     }
 
-    fn shape(self, me: usize, bytes: usize) -> Shape {
+    fn shape(self, me: usize, bytes: usize) -> GroupShape {
         let options = GroupOptions::default();
         let (size, window) = (self.size, options.window(self.size));
         let GroupOptions { segment_bytes, rings, deterministic, .. } = options;
         let (len, segment) = (bytes.div_ceil(ELEMENT), segment_bytes / ELEMENT);
-        Shape { size, me, len, segment, window, rings, deterministic }
+        GroupShape { size, me, len, segment, window, rings, deterministic }
     }
 
     /// Adds an all-reduce of a vector that begins when `start` is over; its end.
@@ -74,10 +74,10 @@ impl Group {
     ) -> ActivityId {
         let end = engine.add(Activity::nothing());
         engine.order(start, end);
-        for lane in self.lanes(algorithm, bytes) {
+        for sequence in self.sequences(algorithm, bytes) {
             let mut last = start;
-            let mut sent = Vec::with_capacity(lane.len());
-            for item in &lane {
+            let mut sent = Vec::with_capacity(sequence.len());
+            for item in &sequence {
                 let next = match item {
                     Item::Send(messages) => engine.add(messages.activity(cluster)),
                     Item::Receive(_) => engine.add(Activity::nothing()),
@@ -98,20 +98,20 @@ impl Group {
         end
     }
 
-    /// What a member does, by lane.
-    fn lanes(self, algorithm: Algorithm, bytes: usize) -> Vec<Vec<Item>> {
+    /// What a member does, by sequence.
+    fn sequences(self, algorithm: Algorithm, bytes: usize) -> Vec<Vec<Item>> {
         // where the size is no power of two, the second member stands for two
         let me =
             usize::from(algorithm == Algorithm::HalvingDoubling && !self.size.is_power_of_two());
         let shape = self.shape(me, bytes);
-        let made = schedule(algorithm, Kind::AllReduce, shape);
-        made.lanes.iter().map(|steps| in_rounds(self.items(algorithm, shape, steps))).collect()
+        let made = schedule(algorithm, OperationKind::AllReduce, shape);
+        made.sequences.iter().map(|steps| in_rounds(self.items(algorithm, shape, steps))).collect()
     }
 
-    fn items(self, algorithm: Algorithm, shape: Shape, steps: &[Step]) -> Vec<Item> {
-        let Shape { size, me, len, .. } = shape;
-        // by way and stream: the items that sent, and how many of them were awaited
-        let mut sent: HashMap<(usize, Stream), (Vec<usize>, usize)> = HashMap::new();
+    fn items(self, algorithm: Algorithm, shape: GroupShape, steps: &[Step]) -> Vec<Item> {
+        let GroupShape { size, me, len, .. } = shape;
+        // by way and tag: the items that sent, and how many of them were awaited
+        let mut sent: HashMap<(usize, Tag), (Vec<usize>, usize)> = HashMap::new();
         let pairs = algorithm == Algorithm::HalvingDoubling;
         let out = |to: usize| if pairs { to } else { (to + size - me) % size };
         let back = |from: usize| if pairs { from } else { (me + size - from) % size };
@@ -120,22 +120,22 @@ impl Group {
         for step in steps {
             match step {
                 Step::Send { .. } | Step::Signal { .. } => {
-                    let (to, stream, elements) = match step {
-                        Step::Send { to, range, stream, .. } => (*to, *stream, range.len()),
-                        Step::Signal { to, stream } => (*to, *stream, 0),
+                    let (to, tag, elements) = match step {
+                        Step::Send { to, range, tag, .. } => (*to, *tag, range.len()),
+                        Step::Signal { to, tag } => (*to, *tag, 0),
                         _ => continue,
                     };
                     if !matches!(items.last(), Some(Item::Send(_))) {
                         items.push(Item::Send(Messages { rounds: 1, ..Messages::default() }));
                     }
                     let at = items.len() - 1;
-                    sent.entry((out(to), stream)).or_default().0.push(at);
+                    sent.entry((out(to), tag)).or_default().0.push(at);
                     if let Some(Item::Send(messages)) = items.last_mut() {
                         messages.add(elements, self.far(algorithm, distance(to)));
                     }
                 }
-                Step::Receive { from, stream } => {
-                    let (all, awaited) = sent.entry((back(*from), *stream)).or_default();
+                Step::Receive { from, tag } => {
+                    let (all, awaited) = sent.entry((back(*from), *tag)).or_default();
                     let of = match all.get(*awaited) {
                         Some(at) => *at,
                         // who stands for two gets the other's whole vector first, which it sends back at last
@@ -158,10 +158,10 @@ impl Group {
                     let all: Vec<usize> = (0..items.len()).filter(is_send).collect();
                     items.push(Item::Receive(all));
                 }
-                Step::Fold { range, addends, .. } => {
+                Step::Reduce { range, addends, .. } => {
                     items.push(Item::Fold(touched(range.len(), addends.len() + 1)));
                 }
-                Step::FoldShared { range, .. } => {
+                Step::ReduceShared { range, .. } => {
                     items.push(Item::Fold(touched(range.len(), 2 * size)));
                 }
                 Step::Pull { range, .. } => items.push(Item::Fold(touched(range.len(), 2))),
@@ -180,8 +180,9 @@ impl Group {
         start: ActivityId,
     ) -> ActivityId {
         let steps = |me: usize| {
-            let made = schedule(algorithm, Kind::Broadcast { root: 0 }, self.shape(me, bytes));
-            made.lanes.into_iter().flatten().collect::<Vec<Step>>()
+            let made =
+                schedule(algorithm, OperationKind::Broadcast { root: 0 }, self.shape(me, bytes));
+            made.sequences.into_iter().flatten().collect::<Vec<Step>>()
         };
         let (mut at, mut messages) = (self.size - 1, Messages::default());
         let mut below = steps(at);

@@ -15,15 +15,15 @@ pub struct ActivityId(usize);
 /// A place where one activity goes on at a time, in the order in which they could begin: a process's kernels, or the
 /// messages of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneId(usize);
+pub struct QueueId(usize);
 
 /// What is done.
 #[derive(Clone, Debug)]
 pub struct Activity {
-    /// Seconds before anything flows; they occupy the lane.
+    /// Seconds before anything flows; they occupy the queue.
     pub head_s: f64,
     pub amount: f64,
-    /// Seconds behind that, until others know; the lane is free then.
+    /// Seconds behind that, until others know; the queue is free then.
     pub tail_s: f64,
     /// Of the amount, a second, at most.
     pub rate_max: f64,
@@ -31,7 +31,7 @@ pub struct Activity {
     pub weight: f64,
     /// What a unit of the amount takes of each resource.
     pub uses: Vec<(ResourceId, f64)>,
-    pub lane: Option<LaneId>,
+    pub queue: Option<QueueId>,
 }
 
 /// A graph of activities over resources.
@@ -42,7 +42,7 @@ pub struct Engine {
     /// For each activity, those that wait for it, and for how many it waits.
     after: Vec<Vec<usize>>,
     waits_for: Vec<u32>,
-    lanes: usize,
+    queues: usize,
 }
 
 /// What came of it.
@@ -59,7 +59,7 @@ impl Activity {
     pub fn nothing() -> Activity {
         let (amount, rate_max) = (0.0, f64::INFINITY);
         let (head_s, tail_s, weight) = (0.0, 0.0, 1.0);
-        Activity { head_s, amount, tail_s, rate_max, weight, uses: Vec::new(), lane: None }
+        Activity { head_s, amount, tail_s, rate_max, weight, uses: Vec::new(), queue: None }
     }
 }
 
@@ -71,9 +71,9 @@ impl Engine {
         ResourceId(self.capacities.len() - 1)
     }
 
-    pub fn lane(&mut self) -> LaneId {
-        self.lanes += 1;
-        LaneId(self.lanes - 1)
+    pub fn queue(&mut self) -> QueueId {
+        self.queues += 1;
+        QueueId(self.queues - 1)
     }
 
     pub fn add(&mut self, activity: Activity) -> ActivityId {
@@ -180,8 +180,8 @@ struct State<'a> {
     timers_set: usize,
     flowing: Vec<Flowing>,
     is_stale: bool,
-    /// By lane: is one at it, and who is next?
-    lanes: Vec<(bool, VecDeque<usize>)>,
+    /// By queue: is one at it, and who is next?
+    queues: Vec<(bool, VecDeque<usize>)>,
     ends_s: Vec<f64>,
     used: Vec<f64>,
     over: usize,
@@ -204,7 +204,7 @@ impl<'a> State<'a> {
             timers_set: 0,
             flowing: Vec::new(),
             is_stale: false,
-            lanes: vec![(false, VecDeque::new()); engine.lanes],
+            queues: vec![(false, VecDeque::new()); engine.queues],
             ends_s: vec![0.0; engine.activities.len()],
             used: vec![0.0; resources],
             over: 0,
@@ -215,11 +215,11 @@ impl<'a> State<'a> {
 
     /// All that an activity waited for is over.
     fn begin(&mut self, at: usize) {
-        match self.engine.activities[at].lane {
-            Some(LaneId(lane)) if self.lanes[lane].0 => self.lanes[lane].1.push_back(at),
-            lane => {
-                if let Some(LaneId(lane)) = lane {
-                    self.lanes[lane].0 = true;
+        match self.engine.activities[at].queue {
+            Some(QueueId(queue)) if self.queues[queue].0 => self.queues[queue].1.push_back(at),
+            queue => {
+                if let Some(QueueId(queue)) = queue {
+                    self.queues[queue].0 = true;
                 }
                 self.set(at, self.engine.activities[at].head_s, Due::Head);
             }
@@ -232,14 +232,14 @@ impl<'a> State<'a> {
         self.timers.push(Reverse(timer));
     }
 
-    /// What flowed has flowed: the lane is free, and soon others know.
+    /// What flowed has flowed: the queue is free, and soon others know.
     fn leave(&mut self, at: usize) {
-        let Activity { lane, tail_s, .. } = self.engine.activities[at];
+        let Activity { queue, tail_s, .. } = self.engine.activities[at];
         self.set(at, tail_s, Due::Tail);
-        let Some(LaneId(lane)) = lane else { return };
-        match self.lanes[lane].1.pop_front() {
+        let Some(QueueId(queue)) = queue else { return };
+        match self.queues[queue].1.pop_front() {
             Some(next) => self.set(next, self.engine.activities[next].head_s, Due::Head),
-            None => self.lanes[lane].0 = false,
+            None => self.queues[queue].0 = false,
         }
     }
 

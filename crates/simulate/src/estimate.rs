@@ -9,13 +9,13 @@ use tensorwire_graph::Plan;
 use crate::cluster::Cluster;
 use crate::engine::Engine;
 use crate::layout::layout;
-use crate::network::{Exchange, Network, NetworkError};
+use crate::network::{Network, NetworkError, SimulatedExchange};
 use crate::step::{Build, STEPS, has_training_run};
 
 /// Ways of training that have steps which all workers make together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Strategy {
+pub enum SimulatedStrategy {
     /// Variables on servers as parts of the graph.
     Ps,
     /// Variables in a key-value store.
@@ -27,31 +27,31 @@ pub enum Strategy {
     MpiSgd,
 }
 
-impl Strategy {
+impl SimulatedStrategy {
     pub fn name(self) -> &'static str {
         match self {
-            Strategy::Ps => "ps",
-            Strategy::DistSgd => "dist-sgd",
-            Strategy::AllReduce => "allreduce",
-            Strategy::MpiSgd => "mpi-sgd",
+            SimulatedStrategy::Ps => "ps",
+            SimulatedStrategy::DistSgd => "dist-sgd",
+            SimulatedStrategy::AllReduce => "allreduce",
+            SimulatedStrategy::MpiSgd => "mpi-sgd",
         }
     }
 }
 
 /// A job, by a plan for few workers: those of many do the same as these.
 #[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
+pub struct SimulatedJob<'a> {
     /// Its first run is a training step.
     pub plan: &'a Plan,
     /// The part of a worker that has to do with servers, and that of one that has not, if there are such.
     pub master: usize,
     pub other: usize,
-    pub strategy: Strategy,
+    pub strategy: SimulatedStrategy,
     pub workers: u32,
     pub servers: u32,
-    /// Groups of workers ([`Strategy::MpiSgd`]); 1 for [`Strategy::AllReduce`].
+    /// Groups of workers ([`SimulatedStrategy::MpiSgd`]); 1 for [`SimulatedStrategy::AllReduce`].
     pub clients: u32,
-    pub exchange: Exchange,
+    pub exchange: SimulatedExchange,
     /// Of all-reduces; none: as a group of such a size takes for each vector.
     pub algorithm: Option<Algorithm>,
     /// A step of one worker's replica, updates included, in a process that has a machine for itself: seconds.
@@ -106,13 +106,13 @@ pub enum SimulateError {
 /// A picosecond, which no step is as short as, to some ten days.
 const COMPUTE_S: RangeInclusive<f64> = 1e-12..=1e6;
 
-impl Job<'_> {
+impl SimulatedJob<'_> {
     /// Workers that have to do with servers.
     pub(crate) fn masters(&self) -> u32 {
         match self.strategy {
-            Strategy::Ps | Strategy::DistSgd => self.workers,
-            Strategy::AllReduce => 0,
-            Strategy::MpiSgd => self.clients,
+            SimulatedStrategy::Ps | SimulatedStrategy::DistSgd => self.workers,
+            SimulatedStrategy::AllReduce => 0,
+            SimulatedStrategy::MpiSgd => self.clients,
         }
     }
 
@@ -138,7 +138,7 @@ impl Job<'_> {
 
     fn check(&self, network: &Network) -> Result<(), SimulateError> {
         network.check()?;
-        let has_servers = self.servers > 0 || self.strategy == Strategy::AllReduce;
+        let has_servers = self.servers > 0 || self.strategy == SimulatedStrategy::AllReduce;
         let counts = [
             ("--workers", self.workers > 0),
             ("--servers", has_servers),
@@ -153,7 +153,7 @@ impl Job<'_> {
             return Err(SimulateError::Compute { found_ms: found_s * 1e3 });
         }
         let (clients, workers) = (self.clients, self.workers);
-        if self.strategy == Strategy::MpiSgd && !workers.is_multiple_of(clients) {
+        if self.strategy == SimulatedStrategy::MpiSgd && !workers.is_multiple_of(clients) {
             return Err(SimulateError::UnevenClients { clients, workers });
         }
         if self.algorithm == Some(Algorithm::Shared) && !self.shares_memory(network) {
@@ -167,10 +167,10 @@ impl Job<'_> {
 ///
 /// # Errors
 /// When the job or the network makes no sense.
-pub fn estimate(job: &Job<'_>, network: &Network) -> Result<Estimate, SimulateError> {
+pub fn estimate(job: &SimulatedJob<'_>, network: &Network) -> Result<Estimate, SimulateError> {
     job.check(network)?;
     let mut engine = Engine::default();
-    let servers = if job.strategy == Strategy::AllReduce { 0 } else { job.servers };
+    let servers = if job.strategy == SimulatedStrategy::AllReduce { 0 } else { job.servers };
     let classes = layout(network, job.workers, job.masters(), servers);
     let cluster = Cluster::new(&mut engine, network, classes);
     let mut build = Build::new(job, engine, cluster)?;

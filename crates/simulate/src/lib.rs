@@ -1,7 +1,7 @@
 //! What a step of training would take on a cluster that is described, not there: the plan and the schedules that a
 //! job would run, in a discrete-event simulation. Pure: no clock, no I/O, the same answer every time.
 //!
-//! A [`Job`] is a plan for few workers and the number of those that there are to be; a [`Network`] says what machines
+//! A [`SimulatedJob`] is a plan for few workers and the number of those that there are to be; a [`Network`] says what machines
 //! and links can do. [`estimate`] makes activities of them ([`engine`]) that share resources max–min fairly: kernels,
 //! folds and updates share cores and memory, messages share NIC ports and the core of the network.
 //!
@@ -29,5 +29,7 @@ mod network;
 pub mod paper;
 mod step;
 
-pub use estimate::{Estimate, Job, SimulateError, Strategy, estimate};
-pub use network::{Exchange, Link, Local, Machine, Network, NetworkError, Rpc};
+pub use estimate::{Estimate, SimulateError, SimulatedJob, SimulatedStrategy, estimate};
+pub use network::{
+    Link, LocalLink, Network, NetworkError, Rpc, SimulatedExchange, SimulatedMachine,
+};

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Network {
     pub name: String,
     pub link: Link,
-    pub local: Local,
-    pub machine: Machine,
+    pub local: LocalLink,
+    pub machine: SimulatedMachine,
     pub rpc: Rpc,
 }
 
@@ -35,7 +35,7 @@ pub struct Link {
 /// The way from one process of a machine to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Local {
+pub struct LocalLink {
     pub latency_us: f64,
     pub message_us: f64,
     /// Receivers read a tensor where its sender keeps it: nothing moves.
@@ -46,7 +46,7 @@ pub struct Local {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub struct SimulatedMachine {
     pub cores: u32,
     /// Workers of a machine; 0: all are on one.
     pub workers: u32,
@@ -103,7 +103,7 @@ const CORE: Limits = Limits { least: 1.0, most: 1e6, range: "from 1 to 1e6" };
 /// How a tensor crosses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Exchange {
+pub enum SimulatedExchange {
     /// One write; on one machine none where it can be read in place.
     ZeroCopy,
     /// A copy before the write: Xue et al.'s RDMA.cp.
@@ -114,13 +114,13 @@ pub enum Exchange {
     GrpcTcp,
 }
 
-impl Exchange {
+impl SimulatedExchange {
     pub fn name(self) -> &'static str {
         match self {
-            Exchange::ZeroCopy => "zero-copy",
-            Exchange::Copy => "copy",
-            Exchange::GrpcRdma => "grpc-rdma",
-            Exchange::GrpcTcp => "grpc-tcp",
+            SimulatedExchange::ZeroCopy => "zero-copy",
+            SimulatedExchange::Copy => "copy",
+            SimulatedExchange::GrpcRdma => "grpc-rdma",
+            SimulatedExchange::GrpcTcp => "grpc-tcp",
         }
     }
 }
@@ -141,8 +141,13 @@ impl Network {
                 message_us: 0.3,
                 core_gbs: None,
             },
-            local: Local { latency_us: 1.0, message_us: 0.3, by_reference: true, core_gbs: 10.0 },
-            machine: Machine {
+            local: LocalLink {
+                latency_us: 1.0,
+                message_us: 0.3,
+                by_reference: true,
+                core_gbs: 10.0,
+            },
+            machine: SimulatedMachine {
                 cores: 32,
                 workers: 1,
                 servers_apart: false,
@@ -163,8 +168,8 @@ impl Network {
             // without GPUDirect, 100 Gb/s InfiniBand; §5.2: a worker and a server on each machine. The worker
             // and the server of one machine talked as those of two: nothing is read in place.
             "paper-xue" => Some(Network {
-                local: Local { by_reference: false, ..rdma.local },
-                machine: Machine {
+                local: LocalLink { by_reference: false, ..rdma.local },
+                machine: SimulatedMachine {
                     cores: 28,
                     accelerators: 1,
                     device_gbs: Some(12.0),
@@ -178,8 +183,8 @@ impl Network {
             }),
             // two cores: memcpy at 12.9 GB/s, as a machine of Zen 4 was measured
             "loopback" => Some(Network {
-                local: Local { latency_us: 20.0, message_us: 2.0, ..rdma.local },
-                machine: Machine {
+                local: LocalLink { latency_us: 20.0, message_us: 2.0, ..rdma.local },
+                machine: SimulatedMachine {
                     cores: 2,
                     workers: 0,
                     memory_gbs: 25.0,

@@ -2,15 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tensorwire_collectives::{Algorithm, Table};
+use tensorwire_collectives::{Algorithm, GroupOptions, LinkCost};
 use tensorwire_graph::{EdgeId, Graph, Job as Role, NodeId, Op, Plan};
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, Partition, ValueSpec};
 
 use crate::cluster::{Cluster, End, Update};
 use crate::collective::Group;
 use crate::cost;
-use crate::engine::{Activity, ActivityId, Engine, LaneId};
-use crate::estimate::{Job, SimulateError, Strategy};
+use crate::engine::{Activity, ActivityId, Engine, QueueId};
+use crate::estimate::{SimulateError, SimulatedJob, SimulatedStrategy};
 
 /// Steps that are simulated; the first is how the job gets into its stride.
 pub(crate) const STEPS: usize = 3;
@@ -35,23 +35,23 @@ struct Workers {
     /// The part of the plan that is theirs.
     part: usize,
     has_servers: bool,
-    lane: LaneId,
+    queue: QueueId,
     /// To and from their accelerators.
-    buses: [LaneId; 2],
+    buses: [QueueId; 2],
     /// Seconds of a core, or of an accelerator, that a unit of [`cost::work`] takes.
     second_of_work: f64,
 }
 
 pub(crate) struct Build<'a> {
-    job: &'a Job<'a>,
+    job: &'a SimulatedJob<'a>,
     pub(crate) engine: Engine,
     pub(crate) cluster: Cluster<'a>,
     workers: Vec<Workers>,
     values: Vec<Value>,
     /// The class of each server's machine, and where its updates are done.
-    servers: Vec<(usize, LaneId)>,
+    servers: Vec<(usize, QueueId)>,
     /// Messages between workers and a server, by direction.
-    channels: HashMap<(usize, u32, bool), LaneId>,
+    channels: HashMap<(usize, u32, bool), QueueId>,
 }
 
 /// What one step is to the next.
@@ -69,7 +69,7 @@ type Ends = HashMap<NodeId, (ActivityId, ActivityId)>;
 
 impl<'a> Build<'a> {
     pub(crate) fn new(
-        job: &'a Job<'a>,
+        job: &'a SimulatedJob<'a>,
         mut engine: Engine,
         cluster: Cluster<'a>,
     ) -> Result<Build<'a>, SimulateError> {
@@ -83,8 +83,8 @@ impl<'a> Build<'a> {
                     count,
                     part,
                     has_servers,
-                    lane: engine.lane(),
-                    buses: [engine.lane(), engine.lane()],
+                    queue: engine.queue(),
+                    buses: [engine.queue(), engine.queue()],
                     second_of_work: second_of_work(job, &cluster, class, part),
                 });
             }
@@ -93,7 +93,7 @@ impl<'a> Build<'a> {
             let holds = |class: &crate::layout::Class| class.servers.contains(&server);
             cluster.classes.iter().position(holds).unwrap_or_default()
         };
-        let servers = (0..job.servers).map(|server| (class_of(server), engine.lane())).collect();
+        let servers = (0..job.servers).map(|server| (class_of(server), engine.queue())).collect();
         let channels = HashMap::new();
         Ok(Build { job, engine, cluster, workers, values, servers, channels })
     }
@@ -132,7 +132,7 @@ impl<'a> Build<'a> {
         before: Option<ActivityId>,
         arrivals: &HashMap<EdgeId, Vec<ActivityId>>,
     ) -> (Ends, ActivityId) {
-        let Workers { class, count, part, lane, second_of_work, .. } = self.workers[at];
+        let Workers { class, count, part, queue, second_of_work, .. } = self.workers[at];
         let graph = &self.job.plan.parts[part].graph;
         let nodes = &self.job.plan.runs[TRAIN].nodes[part];
         let (begin, end) =
@@ -150,7 +150,7 @@ impl<'a> Build<'a> {
             };
             let first = match busy_s {
                 busy_s if busy_s > 0.0 => {
-                    let kernel = self.cluster.kernel(class, count, busy_s, lane);
+                    let kernel = self.cluster.kernel(class, count, busy_s, queue);
                     self.engine.add(kernel)
                 }
                 _ => self.engine.add(Activity::nothing()),
@@ -239,9 +239,16 @@ impl<'a> Build<'a> {
     }
 
     fn algorithm(&self, group: Group, bytes: usize) -> Algorithm {
-        let shares = self.job.shares_memory(self.cluster.network);
-        let chosen = Table::measured(shares).choose(group.size, bytes);
-        self.job.algorithm.or(chosen).unwrap_or(Algorithm::Direct)
+        let network = self.cluster.network;
+        // as a job is told that runs over the transport of such a network
+        let link = match network.link.core_gbs {
+            _ if self.job.shares_memory(network) => LinkCost::SHARED_MEMORY,
+            None => LinkCost::RDMA,
+            Some(_) if network.machine.workers == 0 => LinkCost::LOOPBACK,
+            Some(_) => LinkCost::TCP,
+        };
+        let chosen = || link.choose(group.size, bytes, &GroupOptions::default());
+        self.job.algorithm.unwrap_or_else(chosen)
     }
 
     /// The values on their way to the workers: by workers, when each edge's arrives.
@@ -253,7 +260,7 @@ impl<'a> Build<'a> {
                 let updated = before.updated.get(value).and_then(|parts| parts.get(part)).copied();
                 // a server of the graph does one run after another; one of a store answers at once
                 let waits = match self.job.strategy {
-                    Strategy::Ps => before.servers.get(server as usize).copied(),
+                    SimulatedStrategy::Ps => before.servers.get(server as usize).copied(),
                     _ => updated,
                 };
                 for (edge, bytes) in self.values[value].pulls.clone() {
@@ -278,9 +285,9 @@ impl<'a> Build<'a> {
         for value in 0..self.values.len() {
             let mut of_parts = Vec::new();
             for (server, share) in self.values[value].parts.clone() {
-                let (class, lane) = self.servers[server as usize];
+                let (class, queue) = self.servers[server as usize];
                 let update = self.values[value].update.share(share);
-                let update = self.engine.add(self.cluster.update(class, update, lane));
+                let update = self.engine.add(self.cluster.update(class, update, queue));
                 for (edge, bytes) in self.values[value].pushes.clone() {
                     for (at, ends) in ends.iter().enumerate() {
                         let sent = self.sent(at, ends, edge);
@@ -321,9 +328,9 @@ impl<'a> Build<'a> {
         let far = End { class: server_class, count: count * machines, is_worker: false };
         let ends = if is_push { (worker, far) } else { (far, worker) };
         let engine = &mut self.engine;
-        let lane = *self.channels.entry((at, server, is_push)).or_insert_with(|| engine.lane());
+        let queue = *self.channels.entry((at, server, is_push)).or_insert_with(|| engine.queue());
         let exchange = self.job.exchange;
-        let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, lane));
+        let transfer = engine.add(self.cluster.transfer(ends, bytes, exchange, queue));
         let (mut first, mut last) = (transfer, transfer);
         let [to_device, from_device] = buses;
         let before = [
@@ -353,7 +360,7 @@ impl<'a> Build<'a> {
 
 /// What is left of a worker's step when its updates are taken off it, by [`cost::work`]. What its part does not update
 /// the servers do, or another would: as often, all its variables are.
-fn second_of_work(job: &Job<'_>, cluster: &Cluster<'_>, class: usize, part: usize) -> f64 {
+fn second_of_work(job: &SimulatedJob<'_>, cluster: &Cluster<'_>, class: usize, part: usize) -> f64 {
     let graph = &job.plan.parts[part].graph;
     let nodes = &job.plan.runs[TRAIN].nodes[part];
     let kernels = nodes.iter().filter(|id| update(cluster, graph, **id).is_none());
@@ -383,8 +390,8 @@ fn update(cluster: &Cluster<'_>, graph: &Graph, id: NodeId) -> Option<Update> {
 }
 
 /// What crosses between a worker that has to do with servers and the servers, by variable.
-fn values(job: &Job<'_>) -> Result<Vec<Value>, SimulateError> {
-    let Job { plan, .. } = *job;
+fn values(job: &SimulatedJob<'_>) -> Result<Vec<Value>, SimulateError> {
+    let SimulatedJob { plan, .. } = *job;
     let run: HashSet<(usize, NodeId)> = (0..plan.parts.len())
         .flat_map(|part| plan.runs[TRAIN].nodes[part].iter().map(move |id| (part, *id)))
         .collect();
@@ -445,12 +452,12 @@ struct Size {
 
 /// Which servers hold which shares of a value.
 fn parts(
-    job: &Job<'_>,
+    job: &SimulatedJob<'_>,
     graph: &Graph,
     variable: tensorwire_graph::Output,
     Size { index, server }: Size,
 ) -> Vec<(u32, f64)> {
-    if job.strategy == Strategy::Ps {
+    if job.strategy == SimulatedStrategy::Ps {
         return vec![(server, 1.0)];
     }
     let fact = graph.fact(variable);
@@ -459,7 +466,7 @@ fn parts(
     let spec = ValueSpec::dense(fact.dtype, elements);
     let partition = Partition::new(job.servers.max(1), BIG_ELEMENTS);
     // no model has as many variables as there are keys
-    let found = partition.parts(Key(index as u64), &spec).unwrap_or_default();
+    let found = partition.shards(Key(index as u64), &spec).unwrap_or_default();
     // fits: far below 2^53
     let share = |rows: usize| rows as f64 / elements.max(1) as f64;
     found.into_iter().map(|part| (part.server as u32, share(part.rows.len()))).collect()

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire::base::{Deadline, Rank};
-use tensorwire::collectives::{Algorithm, Call, Collectives, Group, GroupOptions};
+use tensorwire::collectives::{Algorithm, CollectiveCall, Collectives, Group, GroupOptions};
 use tensorwire::kernels::FoldKind;
 use tensorwire::launch::{Member, Peers, Reports, Transport, VerbsOptions, WireOptions, launch};
 use tensorwire::memory::{Arena, Place};
 use tensorwire::program;
 use tensorwire::tensor::DType;
-use tensorwire::train::VectorFold;
+use tensorwire::train::VectorReducer;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -62,8 +62,8 @@ fn reduce(member: &Member) -> Outcome<()> {
         let own = (me as f32).to_le_bytes();
         buffers[0].write()?.chunks_exact_mut(4).for_each(|element| element.copy_from_slice(&own));
         let begun = std::time::Instant::now();
-        let mean = Arc::new(VectorFold::new(DType::F32, FoldKind::Mean)?);
-        let under_way = group.start(vector, Call::AllReduce(mean))?;
+        let mean = Arc::new(VectorReducer::new(DType::F32, FoldKind::Mean)?);
+        let under_way = group.start(vector, CollectiveCall::AllReduce(mean))?;
         group.wait(under_way, deadline)?;
         milliseconds.push(begun.elapsed().as_secs_f64() * 1e3);
         let expected = ((RANKS - 1) as f32 / 2.0).to_le_bytes();

@@ -13,7 +13,8 @@ use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::kvstore::proto::Mode;
 use tensorwire::kvstore::{Key, KvServer, KvWorker, ServerLoad, ValueSpec};
 use tensorwire::launch::{
-    Assignment, JobSpec, Member, Messages, Peers, StoreJob, Transport, Update, WireOptions, launch,
+    Assignment, JobSpec, JobUpdate, Member, Messages, Peers, StoreJob, Transport, WireOptions,
+    launch,
 };
 use tensorwire::memory::Buffer;
 use tensorwire::nn::Optimizer;
@@ -51,8 +52,8 @@ fn main() -> Outcome {
     // members have no terminal: what they tell comes here
     let roles = JOB.roles();
     launch::<Words>(&job, &mut |update| match update {
-        Update::Started { rank, pid } => println!("{} is process {pid}", roles[rank.index()]),
-        Update::Progress { rank, value, .. } => {
+        JobUpdate::Started { rank, pid } => println!("{} is process {pid}", roles[rank.index()]),
+        JobUpdate::Progress { rank, value, .. } => {
             println!("{}: {value}", roles[rank.index()]);
         }
         _ => {}
@@ -128,8 +129,8 @@ fn work(member: &Member, mut store: KvWorker) -> Outcome {
     push_and_pull(member, store, number)?;
     push_rows(member, store, number)?;
     // a function of ours; behind the barrier all have called it
-    let ticket = store.call(0, TALLY, &[10 * (number as u8 + 1)]);
-    store.wait(ticket, soon())?;
+    let handle = store.call(0, TALLY, &[10 * (number as u8 + 1)]);
+    store.wait(handle, soon())?;
     store.barrier(soon())?;
     if number == 0 {
         count_and_save(member, store)?;
@@ -145,16 +146,16 @@ fn begin(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
         first.push(tensor(store, spec, 1.0)?);
     }
     if number == 0 {
-        let ticket = store
+        let handle = store
             .set_optimizer(&StoreRules::all(StoreRule::Optimizer(Optimizer::sgd(0.5))).to_bytes());
-        store.wait(ticket, soon())?;
+        store.wait(handle, soon())?;
     }
-    let ticket = store.init(&all, (number == 0).then_some(&first))?;
-    store.wait(ticket, soon())?;
-    for ServerLoad { server, bytes, whole, parts, .. } in store.table()? {
+    let handle = store.init(&all, (number == 0).then_some(&first))?;
+    store.wait(handle, soon())?;
+    for ServerLoad { server, bytes, whole, shards, .. } in store.table()? {
         if number == 0 {
             let line =
-                format!("server {server} has {bytes} bytes: {whole} values, parts of {parts}");
+                format!("server {server} has {bytes} bytes: {whole} values, shards of {shards}");
             member.progress(line)?;
         }
     }
@@ -169,8 +170,8 @@ fn push_and_pull(member: &Member, store: &mut KvWorker, number: u32) -> Outcome 
         pushed.push(vec![tensor(store, &spec, gradient)?]);
         pulled.push(vec![tensor(store, &spec, f32::NAN)?]);
     }
-    let ticket = store.pushpull(&[BIAS.0, WEIGHTS.0], &pushed, &pulled, 0)?;
-    store.wait(ticket, soon())?;
+    let handle = store.pushpull(&[BIAS.0, WEIGHTS.0], &pushed, &pulled, 0)?;
+    store.wait(handle, soon())?;
     let found = values(&pulled[0][0])?;
     Ok(member.progress(format!("pushed {gradient} everywhere, pulled {found:?}"))?)
 }
@@ -182,8 +183,8 @@ fn push_rows(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
     let gradients = tensor(store, &spec(rows.len(), columns), 1.0)?;
     store.push_rows(TABLE.0, rows, &gradients, 0)?;
     let into = tensor(store, &spec(3, columns), f32::NAN)?;
-    let ticket = store.pull_rows(TABLE.0, &[3, 4, 5], &into, 0)?;
-    store.wait(ticket, soon())?;
+    let handle = store.pull_rows(TABLE.0, &[3, 4, 5], &into, 0)?;
+    store.wait(handle, soon())?;
     let found: Vec<f32> = values(&into)?.into_iter().step_by(columns).collect();
     let line = format!("pushed rows {rows:?}, rows 3, 4 and 5 start with {found:?}");
     Ok(member.progress(line)?)
@@ -191,13 +192,13 @@ fn push_rows(member: &Member, store: &mut KvWorker, number: u32) -> Outcome {
 
 /// What our function counted, and the servers' state as files.
 fn count_and_save(member: &Member, store: &mut KvWorker) -> Outcome {
-    let ticket = store.call(0, TALLY, &[]);
-    store.wait(ticket, soon())?;
-    let body = store.returned(ticket).unwrap_or_default();
+    let handle = store.call(0, TALLY, &[]);
+    store.wait(handle, soon())?;
+    let body = store.returned(handle).unwrap_or_default();
     member.progress(format!("server 0 counted {}", String::from_utf8_lossy(&body)))?;
     let path: String = member.payload()?;
-    let ticket = store.save(&path);
-    store.wait(ticket, soon())?;
+    let handle = store.save(&path);
+    store.wait(handle, soon())?;
     for server in 0..JOB.servers as usize {
         let file = SnapshotFiles::path(server, &path);
         let bytes = std::fs::metadata(&file)?.len();

@@ -32,8 +32,8 @@ fn the_store_does_what_it_shows() {
     let said = example("kvstore", &[]);
     let lines = [
         // 4·(4 + 1008 + 800), 4·992: what is split is cut at whole cache lines
-        "worker 0: server 0 has 7248 bytes: 2 values, parts of 1",
-        "worker 0: server 1 has 3968 bytes: 0 values, parts of 1",
+        "worker 0: server 0 has 7248 bytes: 2 values, shards of 1",
+        "worker 0: server 1 has 3968 bytes: 0 values, shards of 1",
         // 1 − 0.5·(1 + 2)/2
         "worker 0: pushed 1 everywhere, pulled [0.25, 0.25, 0.25, 0.25]",
         "worker 1: pushed 2 everywhere, pulled [0.25, 0.25, 0.25, 0.25]",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::{
     ArrivalMode, ArrivalSlot, Backend, Channel, Completion, Direction, Fabric, FabricConfig,
-    JobCredentials, LocalSlice, Member, Memcpy, PeerAddress, PostError, Region, RegionDescriptor,
+    Identity, JobCredentials, LocalSlice, Memcpy, PeerAddress, PostError, Region, RegionDescriptor,
     RemoteRegion, RemoteSlice, Secret, Signal, Wake, verbs_usable,
 };
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
@@ -74,13 +74,13 @@ pub fn job() -> JobCredentials {
 }
 
 /// A life of a rank.
-pub fn member(rank: u32) -> Member {
-    Member { rank: Rank(rank), incarnation: Incarnation(0x1000 + u64::from(rank)) }
+pub fn member(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), incarnation: Incarnation(0x1000 + u64::from(rank)) }
 }
 
 /// Where a fabric is, for its peers.
-pub fn address_of(fabric: &Fabric, member: Member) -> PeerAddress {
-    let Member { rank, incarnation } = member;
+pub fn address_of(fabric: &Fabric, member: Identity) -> PeerAddress {
+    let Identity { rank, incarnation } = member;
     PeerAddress { rank, incarnation, endpoint: fabric.endpoint() }
 }
 

@@ -24,15 +24,15 @@ impl Carried {
         self.store.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// A vector is folded among `members`.
-    pub(crate) fn folded(&self, bytes: usize, members: usize) {
+    /// A vector is reduced among `members`.
+    pub(crate) fn reduced(&self, bytes: usize, members: usize) {
         // fits: sizes in memory, and members are few
         let (bytes, members) = (bytes as u64, members.max(1) as u64);
         self.client.fetch_add(2 * (members - 1) * bytes / members, Ordering::Relaxed);
     }
 
     /// A vector comes from the client's first member.
-    pub(crate) fn spread(&self, bytes: usize) {
+    pub(crate) fn broadcast(&self, bytes: usize) {
         // fits: sizes in memory
         self.client.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -60,13 +60,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_of_n_members_sends_2_n_minus_1_nths_of_what_they_fold() {
+    fn each_of_n_members_sends_2_n_minus_1_nths_of_what_they_reduce() {
         let carried = Carried::default();
         let same = carried.clone();
-        same.folded(400, 4);
+        same.reduced(400, 4);
         assert_eq!(carried.traffic(), Traffic { store_bytes: 0, client_bytes: 600 });
-        same.folded(400, 1);
-        same.spread(7);
+        same.reduced(400, 1);
+        same.broadcast(7);
         same.to_store(5);
         assert_eq!(carried.traffic(), Traffic { store_bytes: 5, client_bytes: 607 });
     }

@@ -1,23 +1,35 @@
-//! A client as its members see it: workers that fold their gradients among themselves, and spread what their first
+//! A client as its members see it: workers that reduce their gradients among themselves, and broadcast what their first
 //! one gets.
 
 mod exchange;
-mod fold;
+mod reducer;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_collectives::{Call, Collectives, Group, GroupError, GroupOptions, VectorId};
+use tensorwire_collectives::{
+    CollectiveCall, Collectives, Group, GroupError, GroupOptions, LinkCost, VectorId,
+};
 use tensorwire_fabric::Fabric;
 use tensorwire_graph::{NodeId, Op, Part};
 use tensorwire_kernels::{FoldKind, NoFold};
+use tensorwire_launch::Transport;
 use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_runtime::Storage;
 
 pub(crate) use exchange::{OrderOnly, master_ports, member_ports};
-pub use fold::VectorFold;
+pub use reducer::VectorReducer;
+
+/// The way between processes that share no memory, of one host or, `spread`, of several.
+pub fn link_cost(transport: Transport, spread: bool) -> LinkCost {
+    match transport {
+        Transport::Verbs => LinkCost::RDMA,
+        _ if spread => LinkCost::TCP,
+        _ => LinkCost::LOOPBACK,
+    }
+}
 
 /// A group that a session and its trainer share.
 pub(crate) type SharedGroup = Arc<Mutex<Box<dyn Collectives>>>;
@@ -64,7 +76,7 @@ pub(crate) fn open_group(
 /// What the nodes of a part do in its group.
 #[derive(Debug, Default)]
 pub(crate) struct Bound {
-    calls: HashMap<NodeId, (VectorId, Call)>,
+    calls: HashMap<NodeId, (VectorId, CollectiveCall)>,
     widest: Option<Widest>,
 }
 
@@ -92,10 +104,10 @@ pub(crate) fn bind_part(
         let unplaced = || ClientError::Unplaced { name: node.name.clone() };
         buffers.push(storage.buffer((*id).into()).ok_or_else(unplaced)?);
         calls.push(match node.op {
-            Op::Broadcast { .. } => Call::Broadcast { root: 0 },
+            Op::Broadcast { .. } => CollectiveCall::Broadcast { root: 0 },
             _ => {
                 let dtype = part.graph.fact((*id).into()).dtype;
-                Call::AllReduce(Arc::new(VectorFold::new(dtype, FoldKind::Mean)?))
+                CollectiveCall::AllReduce(Arc::new(VectorReducer::new(dtype, FoldKind::Mean)?))
             }
         });
     }
@@ -116,7 +128,7 @@ impl Bound {
 impl Widest {
     /// Gives all members the first one's `values`, through this vector, before anything else uses it. All have values
     /// of these sizes. Returns the bytes that were copied here, into the vector or out of it.
-    pub(crate) fn spread(
+    pub(crate) fn broadcast(
         &self,
         group: &SharedGroup,
         values: &mut [&mut [u8]],
@@ -142,8 +154,8 @@ impl Widest {
                 let mut all = buffer.write().map_err(lent)?;
                 round.iter().for_each(|(range, piece)| all[range.clone()].copy_from_slice(piece));
             }
-            let ticket = group.start(*vector, Call::Broadcast { root: 0 })?;
-            group.wait(ticket, deadline)?;
+            let handle = group.start(*vector, CollectiveCall::Broadcast { root: 0 })?;
+            group.wait(handle, deadline)?;
             if !is_first {
                 let all = buffer.read().map_err(lent)?;
                 round.into_iter().for_each(|(range, piece)| piece.copy_from_slice(&all[range]));

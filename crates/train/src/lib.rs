@@ -25,9 +25,11 @@ pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
     Strategy, TraceConfig, TrainConfig, TunedRow,
 };
-pub use group::{ClientError, VectorFold};
+pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
-pub use open_part::{Lanes, OpenLanes, OpenPart, PartError, PartOptions, open_lanes, open_part};
+pub use open_part::{
+    OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,
+};
 pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, TRAIN, TrainOutcome, TrainUpdate, launch_train};
 pub use steps::{FinishedStep, PollingFigures, StepAggregator};
@@ -38,7 +40,7 @@ pub use store::{
 pub use summary::{Summary, SummaryError};
 pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_kernels::KernelChoice;
-pub use tensorwire_kvstore::{ServerLoad, Travels};
+pub use tensorwire_kvstore::{ServerLoad, TransferMode};
 pub use topology::{Pace, Topology, Weights};
 pub use trace::{TraceError, TraceEvent};
 pub use weights::WeightsError;

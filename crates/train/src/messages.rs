@@ -8,9 +8,9 @@ use tensorwire_launch::Member;
 use tensorwire_runtime::Ports;
 
 use crate::config::Exchange as Crossing;
-use crate::open_part::{Lanes, Opened, PartOptions, digest};
+use crate::open_part::{Opened, PartOptions, SessionRanks, digest};
 
-pub(crate) use tensorwire_baselines::messages::{MessageEnd, OpenError};
+pub(crate) use tensorwire_baselines::messages::{MessageEnd, OpenMessagesError};
 
 /// This build has the baselines.
 pub(crate) const BUILT_IN: bool = true;
@@ -30,13 +30,13 @@ pub(crate) fn refusal(exchange: Crossing, name: &str, bytes: usize) -> Option<St
     baseline(exchange)?.refusal(name, bytes)
 }
 
-/// Opens the exchanges of a member's lanes; none if tensors do not cross as messages.
+/// Opens the exchanges of a member's sessions; none if tensors do not cross as messages.
 pub(crate) fn open(
     member: &Member,
     plan: &Plan,
-    lanes: &Lanes,
+    sessions: &SessionRanks,
     options: &PartOptions,
-) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
+) -> Result<Option<(Opened, MessageEnd)>, OpenMessagesError> {
     let Some(baseline) = baseline(options.exchange) else { return Ok(None) };
     let message_options = MessageOptions {
         baseline,
@@ -45,12 +45,13 @@ pub(crate) fn open(
         dynamic_bytes_max: options.dynamic_bytes_max,
         digest: digest(plan),
     };
-    let (opened, end) = messages::open(member, plan, lanes.part, &lanes.ranks, &message_options)?;
+    let (opened, end) =
+        messages::open(member, plan, sessions.part, &sessions.ranks, &message_options)?;
     let ports = opened.into_iter().map(|(exchange, storage)| (Ports::from(exchange), storage));
     Ok(Some((ports.collect(), end)))
 }
 
 /// Leaves with everything sent.
-pub(crate) fn close(end: &MessageEnd, deadline: Deadline) -> Result<(), OpenError> {
+pub(crate) fn close(end: &MessageEnd, deadline: Deadline) -> Result<(), OpenMessagesError> {
     Ok(end.close(deadline)?)
 }

@@ -5,7 +5,7 @@ use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
 
 use crate::config::Exchange as Crossing;
-use crate::open_part::{Lanes, Opened, PartOptions};
+use crate::open_part::{Opened, PartOptions, SessionRanks};
 
 /// This build has no baselines.
 pub(crate) const BUILT_IN: bool = false;
@@ -16,9 +16,9 @@ pub(crate) enum MessageEnd {}
 
 /// Never made.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {}
+pub enum OpenMessagesError {}
 
-impl OpenError {
+impl OpenMessagesError {
     pub(crate) fn lost_peer(&self) -> Option<Rank> {
         match *self {}
     }
@@ -41,12 +41,12 @@ pub(crate) fn refusal(_exchange: Crossing, _name: &str, _bytes: usize) -> Option
 pub(crate) fn open(
     _member: &Member,
     _plan: &Plan,
-    _lanes: &Lanes,
+    _sessions: &SessionRanks,
     _options: &PartOptions,
-) -> Result<Option<(Opened, MessageEnd)>, OpenError> {
+) -> Result<Option<(Opened, MessageEnd)>, OpenMessagesError> {
     Ok(None)
 }
 
-pub(crate) fn close(end: &MessageEnd, _deadline: Deadline) -> Result<(), OpenError> {
+pub(crate) fn close(end: &MessageEnd, _deadline: Deadline) -> Result<(), OpenMessagesError> {
     match *end {}
 }

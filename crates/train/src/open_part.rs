@@ -10,12 +10,12 @@ use tensorwire_graph::Plan;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
 use tensorwire_runtime::{
-    ConnectError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError, SessionOptions,
-    Storage, share_variables,
+    ConnectEdgesError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError,
+    SessionOptions, Storage, share_variables,
 };
 
 use crate::config::Exchange as Crossing;
-use crate::messages::{self, MessageEnd, OpenError};
+use crate::messages::{self, MessageEnd, OpenMessagesError};
 use tensorwire_launch::{Member, MemberError, Peers, QUEUE_PAIRS, Transport, WireOptions};
 
 /// The ports of each session and its memory.
@@ -58,17 +58,17 @@ enum End {
     Messages(MessageEnd),
 }
 
-/// Which part of a plan a member runs, and with whom: once, or once for each of its lanes.
+/// Which part of a plan a member runs, and with whom: once, or once for each of its sessions.
 #[derive(Clone, Debug)]
-pub struct Lanes {
+pub struct SessionRanks {
     pub part: usize,
-    /// By lane, by part: who runs it.
+    /// By session, by part: who runs it.
     pub ranks: Vec<Vec<Rank>>,
 }
 
-/// All lanes of a member, ready to run.
+/// All sessions of a member, ready to run.
 #[derive(Debug)]
-pub struct OpenLanes {
+pub struct OpenSessions {
     pub sessions: Vec<Session>,
     /// What computes, and why that was chosen.
     pub kernels: String,
@@ -83,7 +83,7 @@ pub enum PartError {
     #[error("allocating registered memory: {0}")]
     Region(#[from] RegionError),
     #[error("connecting the graph's edges: {0}")]
-    Edges(#[from] ConnectError),
+    Edges(#[from] ConnectEdgesError),
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
@@ -93,7 +93,7 @@ pub enum PartError {
     #[error("leaving the job: {0}")]
     Close(#[from] CloseError),
     #[error(transparent)]
-    Messages(#[from] OpenError),
+    Messages(#[from] OpenMessagesError),
 }
 
 /// Opens a member's part of `plan`: part `i` is rank `i`'s. All members must do it.
@@ -107,43 +107,44 @@ pub fn open_part(
 ) -> Result<OpenPart, PartError> {
     // fits: a job has far fewer than 2^32 processes
     let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
-    let lanes = Lanes { part: member.rank().index(), ranks: vec![ranks] };
-    let OpenLanes { mut sessions, kernels, end } = open_lanes(member, plan, &lanes, options)?;
+    let sessions = SessionRanks { part: member.rank().index(), ranks: vec![ranks] };
+    let OpenSessions { mut sessions, kernels, end } =
+        open_sessions(member, plan, &sessions, options)?;
     Ok(OpenPart { session: sessions.remove(0), kernels, end })
 }
 
-/// Opens one session for each of `lanes`, all over the same variables. All members must open theirs.
+/// Opens one session for each of `sessions`, all over the same variables. All members must open theirs.
 ///
 /// # Errors
 /// As [`open_part`].
-pub fn open_lanes(
+pub fn open_sessions(
     member: &Member,
     plan: &Plan,
-    lanes: &Lanes,
+    sessions: &SessionRanks,
     options: PartOptions,
-) -> Result<OpenLanes, PartError> {
-    let (opened, end) = match messages::open(member, plan, lanes, &options)? {
+) -> Result<OpenSessions, PartError> {
+    let (opened, end) = match messages::open(member, plan, sessions, &options)? {
         Some((opened, end)) => (opened, End::Messages(end)),
         None => {
-            let (opened, fabric) = open_one_sided(member, plan, lanes, &options)?;
+            let (opened, fabric) = open_one_sided(member, plan, sessions, &options)?;
             (opened.into_iter().map(ports).collect::<Vec<_>>(), End::OneSided(fabric))
         }
     };
     let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
-    let variables_shared = lanes.ranks.len() > 1;
+    let variables_shared = sessions.ranks.len() > 1;
     let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
     let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
     let session = |(ports, storage): (Ports, Storage)| {
-        Session::new(plan, lanes.part, storage, kernels.clone(), Some(ports), options)
+        Session::new(plan, sessions.part, storage, kernels.clone(), Some(ports), options)
     };
     let sessions: Result<Vec<Session>, SessionError> = opened.into_iter().map(session).collect();
-    Ok(OpenLanes { sessions: sessions?, kernels: kernels.description(), end })
+    Ok(OpenSessions { sessions: sessions?, kernels: kernels.description(), end })
 }
 
 fn open_one_sided(
     member: &Member,
     plan: &Plan,
-    lanes: &Lanes,
+    sessions: &SessionRanks,
     options: &PartOptions,
 ) -> Result<(Vec<(OneSided, Storage)>, Fabric), PartError> {
     let fabric = member.connect(&options.wire(), &digest(plan))?;
@@ -153,11 +154,12 @@ fn open_one_sided(
             ranks: ranks.clone(),
             ..OneSidedOptions::new(plan, QUEUE_PAIRS, options.dynamic_bytes_max)
         };
-        Opening::new(&fabric, plan, lanes.part, told, deadline)
+        Opening::new(&fabric, plan, sessions.part, told, deadline)
     };
-    let openings: Result<Vec<Opening>, ConnectError> = lanes.ranks.iter().map(open).collect();
+    let openings: Result<Vec<Opening>, ConnectEdgesError> =
+        sessions.ranks.iter().map(open).collect();
     let mut opened = Opening::complete_all(openings?, deadline)?;
-    share_variables(&plan.parts[lanes.part], &mut opened);
+    share_variables(&plan.parts[sessions.part], &mut opened);
     Ok((opened, fabric))
 }
 
@@ -206,7 +208,7 @@ impl PartOptions {
     }
 }
 
-impl OpenLanes {
+impl OpenSessions {
     /// Bytes that this member wrote into others' memory, or sent to them, so far.
     pub fn bytes_written(&self) -> u64 {
         self.end.bytes_written()
@@ -271,10 +273,12 @@ impl PartError {
         use tensorwire_fabric::ReceiveError;
         match self {
             PartError::Member(error) => error.lost_peer(),
-            PartError::Edges(ConnectError::Told(ReceiveError::Fault(fault))) => Some(fault.rank),
-            PartError::Edges(ConnectError::Tell { peer, .. } | ConnectError::Open { peer, .. }) => {
-                Some(*peer)
+            PartError::Edges(ConnectEdgesError::Told(ReceiveError::Fault(fault))) => {
+                Some(fault.rank)
             }
+            PartError::Edges(
+                ConnectEdgesError::Tell { peer, .. } | ConnectEdgesError::Open { peer, .. },
+            ) => Some(*peer),
             PartError::Messages(error) => error.lost_peer(),
             _ => None,
         }

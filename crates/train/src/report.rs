@@ -37,8 +37,8 @@ pub struct EpochEnd {
 pub struct Traffic {
     /// Pushed to a store and pulled from it.
     pub store_bytes: u64,
-    /// Inside its client: 2(n - 1)/n of a vector that n members fold, which is the least that each must send, and
-    /// a vector that is spread, at each who gets it. How many of them move, its transport and algorithm decide.
+    /// Inside its client: 2(n - 1)/n of a vector that n members reduce, which is the least that each must send, and
+    /// a vector that is broadcast, at each who gets it. How many of them move, its transport and algorithm decide.
     pub client_bytes: u64,
 }
 

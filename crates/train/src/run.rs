@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tensorwire_base::Rank;
-use tensorwire_launch::{JobError, JobSpec, Messages, Transport, Update, launch};
+use tensorwire_launch::{JobError, JobSpec, JobUpdate, Messages, Transport, launch};
 
 use crate::job::Prepared;
 use crate::report::{Progress, TrainReport};
@@ -24,7 +24,7 @@ impl Messages for Training {
 }
 
 /// What happens while a training job runs. What members record goes to the trace and is not told.
-pub type TrainUpdate = Update<Progress, TraceEvent>;
+pub type TrainUpdate = JobUpdate<Progress, TraceEvent>;
 
 /// A training job that was done.
 #[derive(Clone, Debug)]
@@ -113,13 +113,13 @@ pub fn launch_train(
     let mut servers_replaced = 0;
     let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
         match (&mut collector, &update) {
-            (Some(trace), Update::Started { rank, pid }) => {
+            (Some(trace), JobUpdate::Started { rank, pid }) => {
                 trace.started(prepared.part_of(*rank), *rank, *pid);
             }
-            (Some(trace), Update::Recorded { rank, values }) => {
+            (Some(trace), JobUpdate::Recorded { rank, values }) => {
                 return trace.add(prepared.part_of(*rank), values);
             }
-            (_, Update::Replacing { .. }) => servers_replaced += 1,
+            (_, JobUpdate::Replacing { .. }) => servers_replaced += 1,
             _ => {}
         }
         on_update(update);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
-use tensorwire_launch::Update;
+use tensorwire_launch::JobUpdate;
 
 use crate::job::Prepared;
 use crate::report::{Polling, Progress};
@@ -109,13 +109,13 @@ impl StepAggregator {
     /// Takes in what was said; [`StepAggregator::take`] has the steps that are finished by it.
     pub fn update(&mut self, update: &TrainUpdate) {
         match update {
-            Update::Introduced => self.begin(),
-            Update::Progress { rank, value, .. } => {
+            JobUpdate::Introduced => self.begin(),
+            JobUpdate::Progress { rank, value, .. } => {
                 if let Some(&worker) = self.workers.get(rank) {
                     self.add(worker, value.clone());
                 }
             }
-            Update::Shrunk { rank, .. } => {
+            JobUpdate::Shrunk { rank, .. } => {
                 let lost = self.workers.get(rank).and_then(|worker| self.lost.get_mut(*worker));
                 lost.into_iter().for_each(|lost| *lost = true);
             }
@@ -195,11 +195,11 @@ mod tests {
     fn says(worker: u32, step: u64, loss: f32) -> TrainUpdate {
         let polling = Polling { polls: 10, wait_ns: 1500, ..Polling::default() };
         let value = Progress { step, loss, polling, epoch: None };
-        Update::Progress { rank: Rank(2 * worker), step, value }
+        JobUpdate::Progress { rank: Rank(2 * worker), step, value }
     }
 
     fn loses(worker: u32) -> TrainUpdate {
-        Update::Shrunk { rank: Rank(2 * worker), why: "killed".to_string(), left: 1 }
+        JobUpdate::Shrunk { rank: Rank(2 * worker), why: "killed".to_string(), left: 1 }
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_said_again_or_by_no_worker_counts_once_or_not() {
         let mut steps = aggregator(1);
-        let server = Update::Progress {
+        let server = JobUpdate::Progress {
             rank: Rank(1),
             step: 1,
             value: Progress { step: 1, loss: 9.0, polling: Polling::default(), epoch: None },

@@ -145,7 +145,7 @@ mod tests {
     use crate::config::{Schedule, TrainConfig};
     use crate::report::Progress;
     use tensorwire_base::Rank;
-    use tensorwire_launch::{Transport, Update};
+    use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
     const KEYS: [&str; 41] = [
@@ -244,7 +244,7 @@ mod tests {
         let mut steps = StepAggregator::new(prepared);
         for (rank, step) in [(0, 1), (1, 1), (0, 2)] {
             let value = Progress { step, loss: 1.0, polling: Polling::default(), epoch: None };
-            steps.update(&Update::Progress { rank: Rank(rank), step, value });
+            steps.update(&JobUpdate::Progress { rank: Rank(rank), step, value });
         }
         steps
     }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Clock, Rank};
 use tensorwire_graph::{NodeId, Plan};
-use tensorwire_runtime::{Event, Session, What};
+use tensorwire_runtime::{Event, EventKind, Session};
 
 use crate::config::TraceConfig;
 use crate::whole_file;
@@ -65,11 +65,11 @@ impl From<&Event> for TraceEvent {
     fn from(event: &Event) -> TraceEvent {
         let Event { step, what, start_ns, end_ns } = *event;
         let did = match what {
-            What::Kernel(NodeId(node)) => Did::Kernel { node },
-            What::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
-            What::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
-            What::Collective(NodeId(node)) => Did::Collective { node },
-            What::Wait => Did::Wait,
+            EventKind::Kernel(NodeId(node)) => Did::Kernel { node },
+            EventKind::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
+            EventKind::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
+            EventKind::Collective(NodeId(node)) => Did::Collective { node },
+            EventKind::Wait => Did::Wait,
         };
         TraceEvent { step, did, start_ns, end_ns }
     }

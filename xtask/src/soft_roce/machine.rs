@@ -23,7 +23,7 @@ const WIRE: &str = "wire";
 
 /// How large, and how many.
 #[derive(Clone, Debug)]
-pub struct Shape {
+pub struct Hardware {
     /// 1 or 2.
     pub machines: usize,
     pub memory_mib: usize,
@@ -56,7 +56,7 @@ impl Machines {
     pub fn boot(
         kernel: &Kernel,
         job: &Job<'_>,
-        shape: &Shape,
+        hardware: &Hardware,
         stop: &Stop,
     ) -> Result<Machines, SoftRoceError> {
         let place = tempfile::Builder::new()
@@ -68,15 +68,15 @@ impl Machines {
         let mut machines = Machines {
             nodes: Vec::new(),
             said,
-            complaints: vec![String::new(); shape.machines],
+            complaints: vec![String::new(); hardware.machines],
             stop: stop.clone(),
             job: place,
         };
-        for node in 0..shape.machines {
+        for node in 0..hardware.machines {
             if node > 0 {
                 machines.wait_for_wire()?;
             }
-            let child = machines.start(node, kernel, shape, &says)?;
+            let child = machines.start(node, kernel, hardware, &says)?;
             machines.nodes.push(child);
         }
         Ok(machines)
@@ -105,13 +105,13 @@ impl Machines {
         &self,
         node: usize,
         kernel: &Kernel,
-        shape: &Shape,
+        hardware: &Hardware,
         says: &SyncSender<(usize, Said)>,
     ) -> Result<Guarded, SoftRoceError> {
         // QEMU then ends with this process, even if that one is killed
         let mut command = tools::command("setpriv");
         command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
-        command.args(arguments(node, kernel, shape, self.job.path()));
+        command.args(arguments(node, kernel, hardware, self.job.path()));
         // the socket's name may be short then, as it must be
         command.current_dir(self.job.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -192,12 +192,12 @@ fn listen(node: usize, stdout: impl Read, says: &SyncSender<(usize, Said)>) {
 }
 
 /// QEMU's arguments. The kernel's messages go to a file, what programs say to QEMU's output.
-fn arguments(node: usize, kernel: &Kernel, shape: &Shape, job: &Path) -> Vec<OsString> {
+fn arguments(node: usize, kernel: &Kernel, hardware: &Hardware, job: &Path) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
     // not with KVM: in a machine that is itself virtual it may be there and not work, without a word
     add(&["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
-    add(&["-m", &shape.memory_mib.to_string(), "-smp", &shape.cpus.to_string()]);
+    add(&["-m", &hardware.memory_mib.to_string(), "-smp", &hardware.cpus.to_string()]);
     add(&["-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot"]);
     add(&["-serial", &format!("file:{}", console_file(node))]);
     // a file, not stdio: that one counts as closed when its input ends
@@ -205,7 +205,7 @@ fn arguments(node: usize, kernel: &Kernel, shape: &Shape, job: &Path) -> Vec<OsS
     add(&["-device", "virtserialport,chardev=out,name=out"]);
     let boot = format!("console=ttyS0 quiet panic=1 net.ifnames=0 NODE={node}");
     add(&["-append", &boot]);
-    let wire = match (shape.machines, node) {
+    let wire = match (hardware.machines, node) {
         // a network with nobody else in it
         (1, _) => "hubport,id=net,hubid=0".to_owned(),
         (_, 0) => format!("stream,id=net,server=on,addr.type=unix,addr.path={WIRE}"),
@@ -232,8 +232,8 @@ mod tests {
 
     fn line(machines: usize, node: usize) -> String {
         let kernel = Kernel { image: "k".into(), initial: "i".into() };
-        let shape = Shape { machines, memory_mib: 512, cpus: 2 };
-        let arguments = arguments(node, &kernel, &shape, Path::new("/a,b"));
+        let hardware = Hardware { machines, memory_mib: 512, cpus: 2 };
+        let arguments = arguments(node, &kernel, &hardware, Path::new("/a,b"));
         let words = arguments.iter().map(|word| word.to_string_lossy().into_owned());
         words.collect::<Vec<_>>().join(" ")
     }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 pub use cache::{Kernel, insmod_order, prepare};
 pub use job::{Job, Step, quoted};
-pub use machine::{Machines, Shape};
+pub use machine::{Hardware, Machines};
 pub use serial::{Decoder, Event};
 pub use suite::test;
 pub use tools::Stop;
@@ -53,7 +53,7 @@ pub enum SoftRoceError {
 /// What `run` is asked for.
 #[derive(Debug)]
 pub struct Run<'a> {
-    pub shape: Shape,
+    pub hardware: Hardware,
     /// For the command, from when all machines are ready.
     pub timeout: Duration,
     /// What netem does to every node's eth0, as `tc` takes it.
@@ -82,12 +82,12 @@ pub fn run(
         folders: &[folder.clone(), crate::root().to_owned(), tools::target_folder()?],
         netem: request.netem.unwrap_or(""),
         programs: &[],
-        steps: &vec![vec![step]; request.shape.machines],
+        steps: &vec![vec![step]; request.hardware.machines],
         reset: false,
     };
-    let mut machines = Machines::boot(&kernel, &job, &request.shape, stop)?;
+    let mut machines = Machines::boot(&kernel, &job, &request.hardware, stop)?;
     let mut deadline = Instant::now() + BOOT_MAX;
-    let mut statuses = vec![None; request.shape.machines];
+    let mut statuses = vec![None; request.hardware.machines];
     while statuses.contains(&None) {
         let (node, event) = machines.next(deadline)?;
         match event {

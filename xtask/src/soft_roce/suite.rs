@@ -13,7 +13,7 @@ use cargo_metadata::{Message, TargetKind};
 use super::cases::{CASES, Case, PRELUDE, Program};
 use super::serial::Event;
 use super::tools::{self, Stop};
-use super::{BOOT_MAX, Job, Kernel, Machines, Shape, SoftRoceError, Step, prepare, say};
+use super::{BOOT_MAX, Hardware, Job, Kernel, Machines, SoftRoceError, Step, prepare, say};
 
 /// A whole build on a small machine.
 const BUILD_MAX: Duration = Duration::from_secs(3600);
@@ -178,8 +178,8 @@ impl Suite<'_> {
             steps: &nodes,
             reset: true,
         };
-        let shape = Shape { machines, memory_mib: MEMORY_MIB / machines, cpus: 2 };
-        Machines::boot(self.kernel, &job, &shape, self.stop)
+        let hardware = Hardware { machines, memory_mib: MEMORY_MIB / machines, cpus: 2 };
+        Machines::boot(self.kernel, &job, &hardware, self.stop)
     }
 
     /// One line for a case that passed; for one that failed, all that it said.

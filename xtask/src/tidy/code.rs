@@ -50,6 +50,12 @@ impl Code {
         })
     }
 
+    /// The tokens that follow those of `pattern`: the name behind `["pub", "struct"]`.
+    pub fn find_behind<'a>(&'a self, pattern: &'a [&str]) -> impl Iterator<Item = &'a Token> {
+        let places = (0..self.tokens.len()).filter(|at| self.stands_at(*at, pattern));
+        places.filter_map(|at| self.tokens.get(at + pattern.len()))
+    }
+
     /// The token `word` that starts a path in the braces that open at `open`.
     fn first_segment(&self, open: usize, word: &str) -> Option<&Token> {
         let mut depth = 0;

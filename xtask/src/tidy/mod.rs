@@ -4,6 +4,7 @@
 mod code;
 mod crates;
 mod files;
+mod names;
 mod pages;
 mod words;
 
@@ -13,6 +14,7 @@ use std::path::Path;
 pub use code::Code;
 pub use crates::{CrateTable, Edge, check_edges, check_members};
 pub use files::{check_rust_file, check_text_file};
+pub use names::{PublicType, SHARED_NAMES, SharedName, check_names, public_types};
 pub use pages::{check_pages, is_page};
 pub use words::{check_forbids_unsafe, check_words};
 
@@ -52,6 +54,7 @@ pub fn check(root: &Path) -> Result<Vec<Complaint>, TidyError> {
         .filter(|(file, _)| is_page(file))
         .collect();
     complaints.extend(check_pages(&pages, &|file| root.join(file).exists()));
+    let mut types = Vec::new();
     for (file, text) in texts {
         complaints.extend(check_text_file(&file, &text));
         if file.ends_with(".rs") {
@@ -59,8 +62,10 @@ pub fn check(root: &Path) -> Result<Vec<Complaint>, TidyError> {
             complaints.extend(check_rust_file(&file, &text, &code));
             complaints.extend(check_words(&file, &code));
             complaints.extend(check_forbids_unsafe(&file, &text));
+            types.extend(public_types(&file, &code));
         }
     }
+    complaints.extend(check_names(&types, SHARED_NAMES));
     Ok(complaints)
 }
 

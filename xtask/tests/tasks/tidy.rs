@@ -2,8 +2,9 @@
 //! means something.
 
 use xtask::tidy::{
-    Code, Complaint, CrateTable, Edge, check, check_edges, check_forbids_unsafe, check_members,
-    check_pages, check_rust_file, check_text_file, check_words, is_page,
+    Code, Complaint, CrateTable, Edge, PublicType, SharedName, check, check_edges,
+    check_forbids_unsafe, check_members, check_names, check_pages, check_rust_file,
+    check_text_file, check_words, is_page, public_types,
 };
 
 const MAP: &str = "\
@@ -265,4 +266,37 @@ fn which_files_are_pages() {
     for file in ["data/README.md", "docs/book.toml", "docs/a/b.md", "crates/base/src/lib.rs"] {
         assert!(!is_page(file), "{file}");
     }
+}
+
+/// The public types of a file of the crate `owner`.
+fn types(owner: &str, text: &str) -> Vec<PublicType> {
+    public_types(&format!("crates/{owner}/src/a.rs"), &Code::read(text))
+}
+
+#[test]
+fn a_public_name_of_two_crates() {
+    let mut all =
+        types("fabric", "pub struct Gate;\npub enum Word {}\nstruct Own;\npub(crate) struct Near;");
+    all.extend(types(
+        "graph",
+        "pub type Word = u8;\npub unsafe trait Gate {}\nstruct Own;\npub enum Near {}",
+    ));
+    // in one crate a module tells them apart, and tests are free
+    all.extend(types(
+        "graph",
+        "pub mod a { pub struct Gate; }\n#[cfg(test)]\nmod tests { pub enum Word {} }",
+    ));
+    assert_eq!(public_types("crates/fabric/tests/a.rs", &Code::read("pub struct Gate;")), []);
+    let complaints = check_names(&all, &[]);
+    assert_eq!(complaints.len(), 2, "{complaints:?}");
+    assert_eq!((complaints[0].file.as_str(), complaints[0].line), ("crates/graph/src/a.rs", 2));
+    assert!(
+        complaints[0].message.contains("`Gate` is also a public type of fabric"),
+        "{complaints:?}"
+    );
+    let gate = |owners| SharedName { name: "Gate", owners, reason: "both are gates" };
+    assert_eq!(check_names(&all, &[gate(&["fabric", "graph"])]), []);
+    assert_eq!(check_names(&all, &[gate(&["fabric"])]).len(), 2, "not in another crate");
+    let stale = check_names(&all, &[gate(&["fabric", "graph", "nn"])]);
+    assert!(stale[0].message.contains("nn has no `Gate` any more"), "{stale:?}");
 }

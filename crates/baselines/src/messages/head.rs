@@ -1,4 +1,4 @@
-//! What a message says of its tensor, in little endian: lane, edge, epoch, and of one whose size the plan does
+//! What a message says of its tensor, in little endian: session, edge, epoch, and of one whose size the plan does
 //! not know its element type and dimensions. Whatever a peer wrote there is checked.
 
 use tensorwire_graph::EdgeId;
@@ -6,7 +6,7 @@ use tensorwire_tensor::{DType, Dim, Fact, RANK_MAX, TensorSpec};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    pub(super) lane: u32,
+    pub(super) session: u32,
     pub(super) edge: EdgeId,
     pub(super) epoch: u64,
     pub(super) spec: Option<TensorSpec>,
@@ -15,8 +15,8 @@ pub(super) struct Head {
 /// Before the element type.
 const NAME_BYTES: usize = 16;
 
-pub(super) fn encode(lane: u32, edge: EdgeId, epoch: u64, spec: Option<&TensorSpec>) -> Vec<u8> {
-    let mut head = lane.to_le_bytes().to_vec();
+pub(super) fn encode(session: u32, edge: EdgeId, epoch: u64, spec: Option<&TensorSpec>) -> Vec<u8> {
+    let mut head = session.to_le_bytes().to_vec();
     head.extend_from_slice(&edge.0.to_le_bytes());
     head.extend_from_slice(&epoch.to_le_bytes());
     if let Some(spec) = spec {
@@ -36,7 +36,7 @@ pub(super) fn decode(head: &[u8]) -> Result<Head, String> {
         None => None,
         Some((dtype, dims)) => Some(decode_spec(*dtype, dims)?),
     };
-    Ok(Head { lane: u32_at(0), edge: EdgeId(u32_at(4)), epoch, spec })
+    Ok(Head { session: u32_at(0), edge: EdgeId(u32_at(4)), epoch, spec })
 }
 
 fn decode_spec(dtype: u8, dims: &[u8]) -> Result<TensorSpec, String> {
@@ -72,7 +72,7 @@ mod tests {
         for dims in [None, Some(&[][..]), Some(&[7][..]), Some(&[0, 3][..])] {
             let spec = dims.map(|dims| TensorSpec::new(DType::F32, dims).unwrap());
             let bytes = encode(3, EdgeId(u32::MAX), 1 << 40, spec.as_ref());
-            let head = Head { lane: 3, edge: EdgeId(u32::MAX), epoch: 1 << 40, spec };
+            let head = Head { session: 3, edge: EdgeId(u32::MAX), epoch: 1 << 40, spec };
             assert_eq!(decode(&bytes), Ok(head));
         }
     }

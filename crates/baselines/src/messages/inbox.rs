@@ -1,5 +1,5 @@
 //! Where messages are taken, on whatever thread they come: what the plan has a place for is copied there, the
-//! rest is kept. Shared by all lanes of a process.
+//! rest is kept. Shared by all sessions of a process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -34,12 +34,12 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     inbound: HashMap<Key, Inbound>,
-    /// By lane: edges whose tensors may be written again.
+    /// By session: edges whose tensors may be written again.
     over: HashMap<u32, Vec<EdgeId>>,
     fault: Option<MessageError>,
 }
 
-/// An edge that a lane receives, or one that it sends and is told of when its tensor is taken.
+/// An edge that a session receives, or one that it sends and is told of when its tensor is taken.
 #[derive(Debug)]
 pub(super) struct Inbound {
     pub(super) from: Rank,
@@ -84,17 +84,17 @@ impl Inbox {
         }))
     }
 
-    pub(super) fn arrived(&self, lane: u32, edge: EdgeId, epoch: u64) -> bool {
+    pub(super) fn arrived(&self, session: u32, edge: EdgeId, epoch: u64) -> bool {
         let state = self.0.state.lock();
-        state.inbound.get(&(lane, edge)).is_some_and(|inbound| match inbound.place {
+        state.inbound.get(&(session, edge)).is_some_and(|inbound| match inbound.place {
             Placing::Unknown(_) => inbound.unplaced.contains_key(&epoch),
             _ => inbound.epoch >= epoch,
         })
     }
 
     /// The tensor of unknown size that has arrived for an epoch.
-    pub(super) fn take(&self, lane: u32, edge: EdgeId, epoch: u64) -> Option<Unplaced> {
-        self.0.state.lock().inbound.get_mut(&(lane, edge))?.unplaced.remove(&epoch)
+    pub(super) fn take(&self, session: u32, edge: EdgeId, epoch: u64) -> Option<Unplaced> {
+        self.0.state.lock().inbound.get_mut(&(session, edge))?.unplaced.remove(&epoch)
     }
 
     /// Copies a tensor to its place, which has its size.
@@ -104,15 +104,15 @@ impl Inbox {
     }
 
     /// A tensor on its way: its edge is over when this is dropped.
-    pub(super) fn lent(&self, lane: u32, edge: EdgeId, loan: Loan) -> Lent {
+    pub(super) fn lent(&self, session: u32, edge: EdgeId, loan: Loan) -> Lent {
         let bytes = loan.as_ref().len() as u64;
         self.0.bytes_sent.fetch_add(bytes, Ordering::Relaxed);
-        Lent { loan: Some(loan), inbox: self.clone(), key: (lane, edge) }
+        Lent { loan: Some(loan), inbox: self.clone(), key: (session, edge) }
     }
 
-    /// The lane's edges whose tensors may be written again since the last call.
-    pub(super) fn take_over(&self, lane: u32) -> Vec<EdgeId> {
-        self.0.state.lock().over.remove(&lane).unwrap_or_default()
+    /// The session's edges whose tensors may be written again since the last call.
+    pub(super) fn take_over(&self, session: u32) -> Vec<EdgeId> {
+        self.0.state.lock().over.remove(&session).unwrap_or_default()
     }
 
     pub(super) fn fault(&self) -> Option<MessageError> {
@@ -130,9 +130,9 @@ impl Inbox {
 
 impl MessageSink for Inbox {
     fn open(&self, from: Rank, head: &[u8], bytes: usize) -> Result<Box<dyn ContentSink>, String> {
-        let head::Head { lane, edge, epoch, spec } = head::decode(head)?;
+        let head::Head { session, edge, epoch, spec } = head::decode(head)?;
         let state = self.0.state.lock();
-        let inbound = state.inbound.get(&(lane, edge)).filter(|inbound| inbound.from == from);
+        let inbound = state.inbound.get(&(session, edge)).filter(|inbound| inbound.from == from);
         let inbound = inbound.ok_or("a tensor that the plan does not know")?;
         let wrong = |what: String| format!("'{}': {what}", inbound.name);
         let to = match &inbound.place {
@@ -158,7 +158,7 @@ impl MessageSink for Inbox {
             }
             _ => return Err(wrong(format!("{bytes} bytes are not its size"))),
         };
-        Ok(Box::new(Arriving { inbox: self.clone(), key: (lane, edge), epoch, to }))
+        Ok(Box::new(Arriving { inbox: self.clone(), key: (session, edge), epoch, to }))
     }
 
     fn fail(&self, error: MessageError) {
@@ -232,8 +232,8 @@ impl Drop for Lent {
     fn drop(&mut self) {
         // whoever learns that it is over may write it
         self.loan = None;
-        let (lane, edge) = self.key;
-        self.inbox.0.state.lock().over.entry(lane).or_default().push(edge);
+        let (session, edge) = self.key;
+        self.inbox.0.state.lock().over.entry(session).or_default().push(edge);
         self.inbox.0.bell.ring();
     }
 }

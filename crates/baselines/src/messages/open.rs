@@ -62,7 +62,7 @@ pub struct MessageOptions {
 
 /// Why an exchange of messages could not be opened.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum OpenMessagesError {
     #[error(transparent)]
     Member(#[from] MemberError),
     #[error(transparent)]
@@ -79,13 +79,13 @@ pub enum OpenError {
     Thread(std::io::Error),
 }
 
-impl OpenError {
+impl OpenMessagesError {
     /// The peer whose loss made this, if that was the cause.
     pub fn lost_peer(&self) -> Option<Rank> {
         match self {
-            OpenError::Member(error) => error.lost_peer(),
-            OpenError::Call { peer, .. } => Some(*peer),
-            OpenError::Messages(error) => error.peer,
+            OpenMessagesError::Member(error) => error.lost_peer(),
+            OpenMessagesError::Call { peer, .. } => Some(*peer),
+            OpenMessagesError::Messages(error) => error.peer,
             _ => None,
         }
     }
@@ -102,7 +102,7 @@ pub fn open(
     part: usize,
     sessions: &[Vec<Rank>],
     options: &MessageOptions,
-) -> Result<(Vec<(MessageExchange, Storage)>, MessageEnd), OpenError> {
+) -> Result<(Vec<(MessageExchange, Storage)>, MessageEnd), OpenMessagesError> {
     let memory = || Slab::anonymous(plan.parts[part].memory.registered_bytes);
     let storage = |_| Storage::new(&plan.parts[part], &memory()?);
     let storages: Result<Vec<Storage>, SessionError> = sessions.iter().map(storage).collect();
@@ -119,7 +119,7 @@ pub fn open(
             let place = if is_sent { Placing::Nowhere } else { placing(edge, storage) };
             if !is_sent || transfer == Transfer::Dynamic {
                 let known = Inbound::new(peer, name.clone(), place);
-                inbound.insert((lane(ranks), edge.id), known);
+                inbound.insert((session(ranks), edge.id), known);
             }
             if is_sent {
                 sent.insert(edge.id, Outbound { name, to: peer, transfer });
@@ -127,7 +127,7 @@ pub fn open(
                 announcers.insert(edge.id, peer);
             }
         }
-        edges.push((lane(ranks), sent, announcers));
+        edges.push((session(ranks), sent, announcers));
     }
     let inbox = Inbox::new(inbound, options.dynamic_bytes_max);
     let peers: Vec<Rank> = peers.into_iter().collect();
@@ -135,10 +135,10 @@ pub fn open(
         open_transport(member, &peers, options, &options.digest, Arc::new(inbox.clone()))?;
     let transport = Arc::new(Mutex::new(transport));
     let baseline = options.baseline;
-    let exchange = |(lane, outbound, announcers)| MessageExchange {
+    let exchange = |(session, outbound, announcers)| MessageExchange {
         transport: transport.clone(),
         inbox: inbox.clone(),
-        lane,
+        session,
         baseline,
         outbound,
         announcers,
@@ -156,7 +156,7 @@ fn open_transport(
     options: &MessageOptions,
     digest: &str,
     inbox: Arc<dyn MessageSink>,
-) -> Result<Box<dyn MessageTransport>, OpenError> {
+) -> Result<Box<dyn MessageTransport>, OpenMessagesError> {
     Ok(match options.baseline {
         Baseline::GrpcTcp => {
             Box::new(open_grpc(member, GrpcStyle::Codec, peers, options, digest, inbox)?)
@@ -165,7 +165,7 @@ fn open_transport(
             Box::new(open_grpc(member, GrpcStyle::Bare, peers, options, digest, inbox)?)
         }
         Baseline::Zmq => {
-            let node: Result<ZmqNode, OpenError> = open_zmq(member, peers, digest);
+            let node: Result<ZmqNode, OpenMessagesError> = open_zmq(member, peers, digest);
             Box::new(ZmqTransport::new(node?, inbox))
         }
         Baseline::GrpcRdma => {
@@ -181,7 +181,7 @@ fn open_transport(
             let tender = transport.tender();
             // it ends with the transport
             let thread = std::thread::Builder::new().name("rings".to_string());
-            thread.spawn(move || tender.tend()).map_err(OpenError::Thread)?;
+            thread.spawn(move || tender.tend()).map_err(OpenMessagesError::Thread)?;
             Box::new(transport)
         }
     })
@@ -194,7 +194,7 @@ fn open_grpc(
     options: &MessageOptions,
     digest: &str,
     inbox: Arc<dyn MessageSink>,
-) -> Result<GrpcTransport, OpenError> {
+) -> Result<GrpcTransport, OpenMessagesError> {
     let at = SocketAddr::new(member.address(), 0);
     let (identity, patience) = (peer_identity(member), options.step_deadline);
     let mut transport = GrpcTransport::bind(identity, at, style, patience, inbox)?;
@@ -204,7 +204,7 @@ fn open_grpc(
         let endpoint = first_of(&endpoints, *rank);
         let at = endpoint.parse().map_err(|_| MemberError::BadEndpoint { endpoint })?;
         let connected = transport.connect(*rank, at, deadline);
-        connected.map_err(|source| OpenError::Call { peer: *rank, source })?;
+        connected.map_err(|source| OpenMessagesError::Call { peer: *rank, source })?;
     }
     Ok(transport)
 }
@@ -245,7 +245,7 @@ fn first_of(endpoints: &[Option<Vec<String>>], rank: Rank) -> String {
 }
 
 /// Lanes meet in the servers; each has a worker of its own, which is its first.
-fn lane(ranks: &[Rank]) -> u32 {
+fn session(ranks: &[Rank]) -> u32 {
     ranks.first().map_or(0, |rank| rank.0)
 }
 

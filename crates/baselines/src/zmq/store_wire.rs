@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_kvstore::wire::{Incoming, Outgoing, Sending, Wire, WireError, WireStats};
+use tensorwire_kvstore::wire::{Incoming, Outgoing, SendStatus, Wire, WireError, WireStats};
 use tensorwire_memory::Slab;
 
 use super::{ZmqError, ZmqNode};
@@ -44,9 +44,9 @@ fn failed(error: ZmqError) -> WireError {
 }
 
 impl Wire for ZmqWire {
-    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError> {
+    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
         self.node()?.send(to, message.meta, message.blocks).map_err(failed)?;
-        Ok(Sending::Started)
+        Ok(SendStatus::Started)
     }
 
     fn flush(&mut self) -> Result<(), WireError> {

@@ -8,18 +8,18 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Clock, Deadline, Rank};
 use tensorwire_collectives::{
-    Algorithm, Call, Collectives, Design, Fold, Group, GroupError, GroupOptions, GroupStats,
-    TensorGroup, TensorId, VectorId,
+    Algorithm, CollectiveCall, Collectives, Design, Group, GroupError, GroupOptions, GroupStats,
+    Reducer, TensorGroup, TensorId, VectorId,
 };
 use tensorwire_kernels::{FoldKind, NoFold};
 use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_tensor::DType;
-use tensorwire_train::VectorFold;
+use tensorwire_train::{VectorReducer, link_cost};
 
 use super::devices::DeviceThreads;
 use super::payload::Payload;
-use super::{ALLREDUCE, CollectiveKind, SLICES, Tensor, Told, Way};
+use super::{ALLREDUCE, CollectiveKind, DeviceTensor, SLICES, Told, Way};
 
 /// How long a wait looks and yields before it sleeps: as long as others need for short vectors where several share a
 /// core.
@@ -153,6 +153,7 @@ impl Subject {
         let options = GroupOptions {
             algorithm: way.algorithm,
             table: spec.table.clone(),
+            link: link_cost(spec.transport, false),
             deterministic: spec.deterministic,
             ..GroupOptions::default()
         };
@@ -174,7 +175,11 @@ impl Subject {
         Ok(Subject { vectors, algorithm, kind })
     }
 
-    fn of_tensor(group: Group, tensor: Tensor, bytes: usize) -> Result<Subject, AllreduceError> {
+    fn of_tensor(
+        group: Group,
+        tensor: DeviceTensor,
+        bytes: usize,
+    ) -> Result<Subject, AllreduceError> {
         let algorithm = group.algorithm(bytes);
         // fits: usize is 64 bits wide
         let devices = DeviceThreads::start(tensor.devices as usize);
@@ -186,11 +191,11 @@ impl Subject {
     }
 
     /// Does it, and comes back when this process is done.
-    fn run(&mut self, call: &Call) -> Result<(), GroupError> {
+    fn run(&mut self, call: &CollectiveCall) -> Result<(), GroupError> {
         match &mut self.kind {
             SubjectKind::Vector { group, id } => {
-                let ticket = group.start(*id, call.clone())?;
-                group.wait(ticket, soon())
+                let handle = group.start(*id, call.clone())?;
+                group.wait(handle, soon())
             }
             SubjectKind::Tensor { group, id } => group.run(*id, call, soon()),
         }
@@ -227,7 +232,7 @@ impl Subject {
 /// What is given and what is wanted.
 struct Case {
     collective: CollectiveKind,
-    call: Call,
+    call: CollectiveCall,
     payload: Payload,
     me: usize,
     /// By member.
@@ -238,13 +243,13 @@ impl Case {
     fn new(subject: &mut Subject, told: &Told) -> Result<Case, AllreduceError> {
         let spec = &told.spec;
         let dtype = DType::from(spec.dtype);
-        let fold: Arc<dyn Fold> = Arc::new(VectorFold::new(dtype, FoldKind::Sum)?);
+        let reducer: Arc<dyn Reducer> = Arc::new(VectorReducer::new(dtype, FoldKind::Sum)?);
         let call = match spec.collective {
-            CollectiveKind::AllReduce => Call::AllReduce(fold),
-            CollectiveKind::ReduceScatter => Call::ReduceScatter(fold),
-            CollectiveKind::AllGather => Call::AllGather { element_bytes: dtype.bytes() },
-            CollectiveKind::Broadcast => Call::Broadcast { root: ROOT },
-            CollectiveKind::Reduce => Call::Reduce { root: ROOT, fold },
+            CollectiveKind::AllReduce => CollectiveCall::AllReduce(reducer),
+            CollectiveKind::ReduceScatter => CollectiveCall::ReduceScatter(reducer),
+            CollectiveKind::AllGather => CollectiveCall::AllGather { element_bytes: dtype.bytes() },
+            CollectiveKind::Broadcast => CollectiveCall::Broadcast { root: ROOT },
+            CollectiveKind::Reduce => CollectiveCall::Reduce { root: ROOT, reducer },
         };
         let (me, size) = (subject.members().me(), subject.members().size());
         let pieces = (0..size).map(|member| subject.pieces(member, dtype.bytes()));

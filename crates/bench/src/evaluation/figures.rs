@@ -11,7 +11,7 @@ use tensorwire_train::{Exchange, Schedule, StoreWire, Strategy, TrainConfig};
 use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
 
 use super::Case;
-use crate::allreduce::{AllreduceSpec, Tensor, Way};
+use crate::allreduce::{AllreduceSpec, DeviceTensor, Way};
 use crate::job::QUIET_RATE;
 use crate::kvstore::{KvstoreSpec, PAPER_BYTES, Pull};
 use crate::modes::{PAPER_MODES, in_mode};
@@ -27,12 +27,12 @@ pub struct Figure {
     pub what: &'static str,
     /// With `quick`, no case is begun after this long, in minutes.
     pub quick_minutes: u64,
-    cases: fn(&Scope) -> Vec<Case>,
+    cases: fn(&FigureScope) -> Vec<Case>,
 }
 
 /// How much is measured, and of what.
 #[derive(Clone, Debug)]
-pub struct Scope {
+pub struct FigureScope {
     pub quick: bool,
     /// All that there are; those that a job refuses are left out.
     pub exchanges: Vec<Exchange>,
@@ -114,7 +114,7 @@ pub const FIGURES: &[Figure] = &[
 
 impl Figure {
     /// What is run for it, most telling first; nothing that a job would refuse.
-    pub fn cases(&self, scope: &Scope) -> Vec<Case> {
+    pub fn cases(&self, scope: &FigureScope) -> Vec<Case> {
         let is_possible = |case: &Case| match case {
             Case::Throughput(config)
             | Case::Scaling(config)
@@ -171,7 +171,7 @@ fn by_exchange(exchanges: &[Exchange], config: &TrainConfig) -> Vec<TrainConfig>
     all
 }
 
-fn transfers(scope: &Scope) -> Vec<Case> {
+fn transfers(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     for bytes in transfer_sizes(scope.quick) {
         for transport in WIRES {
@@ -188,7 +188,7 @@ fn transfers(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn throughput(scope: &Scope) -> Vec<Case> {
+fn throughput(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     let batches: &[usize] = if scope.quick { &[8, 1] } else { &[1, 2, 4, 8, 16, 32, 64] };
     for &batch in batches {
@@ -206,7 +206,7 @@ fn throughput(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn convergence(scope: &Scope) -> Vec<Case> {
+fn convergence(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     let (steps, every) = if scope.quick { (30, 3) } else { (600, 10) };
     for (model, data) in
@@ -221,7 +221,7 @@ fn convergence(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn scaling(scope: &Scope) -> Vec<Case> {
+fn scaling(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     let (models, counts): (&[&str], &[u32]) = match scope.quick {
         true => (&["fcn5", "lstm"], &[1, 2, 4]),
@@ -243,7 +243,7 @@ fn scaling(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn copies(scope: &Scope) -> Vec<Case> {
+fn copies(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     for model in MODELS {
         for exchange in [Exchange::Write, Exchange::Copy] {
@@ -255,7 +255,7 @@ fn copies(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn store(scope: &Scope) -> Vec<Case> {
+fn store(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     let counts: &[u32] = if scope.quick { &[1, 2, 4] } else { &[1, 2, 4, 8, 16, 32] };
     for &workers in counts {
@@ -273,13 +273,13 @@ fn store(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn store_training(scope: &Scope) -> Vec<Case> {
+fn store_training(scope: &FigureScope) -> Vec<Case> {
     let steps = Schedule::Steps(if scope.quick { 20 } else { 200 });
     let config = job("mlp", "digits", Strategy::DistSgd, steps);
     by_exchange(&scope.exchanges, &config).into_iter().map(Case::Throughput).collect()
 }
 
-fn modes(scope: &Scope) -> Vec<Case> {
+fn modes(scope: &FigureScope) -> Vec<Case> {
     let epochs = Schedule::Epochs(if scope.quick { 4 } else { 20 });
     let config = job("mlp", "digits", Strategy::DistSgd, epochs);
     let mut config = TrainConfig { workers: 4, servers: 1, batch: 16, ..config };
@@ -287,7 +287,7 @@ fn modes(scope: &Scope) -> Vec<Case> {
     PAPER_MODES.map(|mode| Case::Modes(in_mode(&config, mode))).into()
 }
 
-fn all_reduces(scope: &Scope) -> Vec<Case> {
+fn all_reduces(scope: &FigureScope) -> Vec<Case> {
     let mut all = Vec::new();
     let (counts, powers): (&[u32], _) = if scope.quick { (&[2, 4], 7) } else { (&[2, 4, 8], 9) };
     for &ranks in counts {
@@ -302,7 +302,7 @@ fn all_reduces(scope: &Scope) -> Vec<Case> {
             for bytes in [4 << 20, 16 << 20, 64 << 20] {
                 let spec = AllreduceSpec::new(ranks, bytes, scope.quick);
                 let ways = Design::ALL.map(|design| {
-                    let tensor = Some(Tensor { devices: 2, design });
+                    let tensor = Some(DeviceTensor { devices: 2, design });
                     Way { algorithm: design.algorithm(), tensor }
                 });
                 all.push(Case::Allreduce(AllreduceSpec { transport, ..spec }, ways.into()));
@@ -312,7 +312,7 @@ fn all_reduces(scope: &Scope) -> Vec<Case> {
     all
 }
 
-fn simulations(scope: &Scope) -> Vec<Case> {
+fn simulations(scope: &FigureScope) -> Vec<Case> {
     let Some(paper) = sim::Network::preset("paper-xue") else { return Vec::new() };
     let mut all = Vec::new();
     let spec = |model, strategy, workers, batch| SimulateSpec {
@@ -321,24 +321,28 @@ fn simulations(scope: &Scope) -> Vec<Case> {
         workers,
         servers: None,
         clients: None,
-        exchange: sim::Exchange::ZeroCopy,
+        exchange: sim::SimulatedExchange::ZeroCopy,
         algorithm: None,
         batch,
     };
     for model in [&Lstm as &dyn Shipped, &InceptionV3, &Vgg16] {
         for workers in [1, 2, 4, 8, 64, 512, 4096] {
-            for exchange in [sim::Exchange::ZeroCopy, sim::Exchange::GrpcRdma] {
-                let spec = spec(model, sim::Strategy::Ps, workers, sim::paper::BATCH);
+            for exchange in [sim::SimulatedExchange::ZeroCopy, sim::SimulatedExchange::GrpcRdma] {
+                let spec = spec(model, sim::SimulatedStrategy::Ps, workers, sim::paper::BATCH);
                 all.push(Case::Simulate(SimulateSpec { exchange, ..spec }, paper.clone()));
             }
-            let spec = spec(model, sim::Strategy::AllReduce, workers, sim::paper::BATCH);
+            let spec = spec(model, sim::SimulatedStrategy::AllReduce, workers, sim::paper::BATCH);
             all.push(Case::Simulate(spec, paper.clone()));
         }
     }
     let counts: &[u32] = if scope.quick { &[2, 4] } else { &[2, 4, 8] };
     for (model, batch) in [(&Mlp as &dyn Shipped, 64), (&Fcn5, 8)] {
         for &workers in counts {
-            for strategy in [sim::Strategy::Ps, sim::Strategy::DistSgd, sim::Strategy::AllReduce] {
+            for strategy in [
+                sim::SimulatedStrategy::Ps,
+                sim::SimulatedStrategy::DistSgd,
+                sim::SimulatedStrategy::AllReduce,
+            ] {
                 all.push(Case::Validate(spec(model, strategy, workers, batch)));
             }
         }
@@ -356,7 +360,8 @@ mod tests {
     #[test]
     fn every_figure_has_something_to_run_and_quick_is_less() {
         for figure in FIGURES {
-            let count = |quick| figure.cases(&Scope { quick, exchanges: EXCHANGES.to_vec() }).len();
+            let count =
+                |quick| figure.cases(&FigureScope { quick, exchanges: EXCHANGES.to_vec() }).len();
             assert!(0 < count(true) && count(true) <= count(false), "{}", figure.name);
             assert!(figure.quick_minutes > 0);
         }
@@ -367,7 +372,7 @@ mod tests {
     #[test]
     fn the_papers_write_is_measured_where_zero_copy_is_another_thing() {
         for figure in FIGURES.iter().filter(|of| ["throughput", "scaling"].contains(&of.name)) {
-            let cases = figure.cases(&Scope { quick: true, exchanges: EXCHANGES.to_vec() });
+            let cases = figure.cases(&FigureScope { quick: true, exchanges: EXCHANGES.to_vec() });
             let written = cases.iter().filter_map(|case| match case {
                 Case::Throughput(config) | Case::Scaling(config) => Some(config),
                 _ => None,
@@ -384,7 +389,7 @@ mod tests {
     #[cfg(feature = "baselines")]
     #[test]
     fn what_a_job_refuses_is_left_out() {
-        let scope = Scope { quick: true, exchanges: EXCHANGES.to_vec() };
+        let scope = FigureScope { quick: true, exchanges: EXCHANGES.to_vec() };
         let exchanges = |name: &str| -> Vec<(Exchange, Transport)> {
             let figure = FIGURES.iter().find(|figure| figure.name == name);
             let cases = figure.map(|figure| figure.cases(&scope)).unwrap_or_default();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use serde::Serialize;
-use tensorwire_launch::{Transport, Update};
+use tensorwire_launch::{JobUpdate, Transport};
 use tensorwire_train::{
     Exchange, Prepared, Progress, Strategy, TrainConfig, TrainOutcome, launch_train, train_local,
 };
@@ -13,7 +13,7 @@ use super::Runner;
 use crate::by_name::ByName;
 use crate::error::BenchError;
 use crate::machine::Machine;
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 use crate::step::{promises_bits, step_ms};
 
 /// What was measured of a job.
@@ -80,7 +80,7 @@ impl Runner<'_> {
             sha256 = Some(self.same_bits(&prepared, &outcome)?);
         }
         let none = || BenchError::Zero { what: "repetitions" };
-        let summary = Summary::of(all_ms.iter().map(|ms| ms * 1e-3)).ok_or_else(none)?;
+        let summary = Quantiles::of(all_ms.iter().map(|ms| ms * 1e-3)).ok_or_else(none)?;
         // fits: batches are in memory
         let samples = config.batch as f64 * f64::from(config.workers);
         Ok(Throughput {
@@ -131,7 +131,7 @@ impl Runner<'_> {
             self.alone.store(false, Ordering::SeqCst);
             all_ms.push(step_ms(&TrainOutcome::alone(report?), &prepared));
         }
-        let median = Summary::of(all_ms).map(|summary| summary.median);
+        let median = Quantiles::of(all_ms).map(|summary| summary.median);
         let median = median.ok_or(BenchError::Zero { what: "repetitions" })?;
         self.local_ms.insert(key, median);
         Ok(median)
@@ -174,8 +174,8 @@ impl Runner<'_> {
         let mut begun = Instant::now();
         let mut losses = Losses::default();
         let outcome = launch_train(&prepared, self.job, &mut |update| match update {
-            Update::Introduced => begun = Instant::now(),
-            Update::Progress { value: Progress { step, loss, .. }, .. } => {
+            JobUpdate::Introduced => begun = Instant::now(),
+            JobUpdate::Progress { value: Progress { step, loss, .. }, .. } => {
                 let Some(loss) = losses.add(step, loss, config.workers, every) else { return };
                 let point = LossPoint {
                     bench: "convergence",

@@ -140,8 +140,8 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
         payload::fill(source, rank.0, step);
     }
     let first = [pushed.clone()];
-    let ticket = store.init(&[(KEY, dense)], (rank == Rank(0)).then_some(&first[..]))?;
-    store.wait(ticket, soon())?;
+    let handle = store.init(&[(KEY, dense)], (rank == Rank(0)).then_some(&first[..]))?;
+    store.wait(handle, soon())?;
     let (mut times_ns, mut steps, mut values_verified) = (Vec::new(), 0, 0);
     let (mut value, mut measured) = (pulled.clone(), 0);
     while measured < spec.repetitions {
@@ -180,8 +180,8 @@ fn work(rank: Rank, mut store: KvWorker, spec: &KvstoreSpec) -> Result<MemberRep
 /// A step whose result is in a tensor of the worker's own.
 fn filled(store: &mut KvWorker, pushed: &Buffer, pulled: &Buffer) -> Result<Buffer, StoreError> {
     let (from, into) = ([vec![pushed.clone()]], [vec![pulled.clone()]]);
-    let ticket = store.pushpull(&[KEY], &from, &into, 0)?;
-    store.wait(ticket, soon())?;
+    let handle = store.pushpull(&[KEY], &from, &into, 0)?;
+    store.wait(handle, soon())?;
     Ok(pulled.clone())
 }
 
@@ -189,10 +189,10 @@ fn filled(store: &mut KvWorker, pushed: &Buffer, pulled: &Buffer) -> Result<Buff
 fn shown(store: &mut KvWorker, pushed: &Buffer) -> Result<Buffer, StoreError> {
     store.release(KEY);
     let push = store.push(&[KEY], &[vec![pushed.clone()]], 0)?;
-    let pull = store.pull_shown(KEY, 0)?.ok_or(StoreError::NotShown { key: KEY })?;
+    let pull = store.pull_mapped(KEY, 0)?.ok_or(StoreError::NotMapped { key: KEY })?;
     store.wait(push, soon())?;
     store.wait(pull, soon())?;
-    store.shown(KEY).ok_or(StoreError::NotShown { key: KEY })
+    store.mapped(KEY).ok_or(StoreError::NotMapped { key: KEY })
 }
 
 fn soon() -> Deadline {

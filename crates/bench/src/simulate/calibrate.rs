@@ -8,13 +8,13 @@ use tensorwire_graph::Op;
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_launch::{JobSpec, Transport};
 use tensorwire_memory::{TensorMut, TensorRef};
-use tensorwire_simulate::{Link, Local, Machine, Network, Rpc};
+use tensorwire_simulate::{Link, LocalLink, Network, Rpc, SimulatedMachine};
 use tensorwire_tensor::{DType, TensorSpec};
 use tensorwire_train::{Exchange, TrainConfig};
 
 use crate::error::BenchError;
 use crate::machine::cores;
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 use crate::transfer::{Sizes, TransferSpec, transfer};
 use crate::write::{WriteSpec, write};
 
@@ -73,13 +73,13 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
             message_us: messages_us(Transport::Tcp)?,
             core_gbs: Some(tcp),
         },
-        local: Local {
+        local: LocalLink {
             latency_us: local_ns / 1e3,
             message_us: messages_us(Transport::Shm)?,
             by_reference: true,
             core_gbs: moved,
         },
-        machine: Machine {
+        machine: SimulatedMachine {
             cores,
             workers: 0,
             servers_apart: false,
@@ -126,7 +126,7 @@ fn update_s(threads: usize, gradients: usize) -> Result<f64, BenchError> {
         // fits: nanoseconds of some seconds
         all_s.push((Clock::now_ns() - start_ns) as f64 * 1e-9);
     }
-    Ok(Summary::of(all_s).map_or(SHORTEST_S, |s| s.median))
+    Ok(Quantiles::of(all_s).map_or(SHORTEST_S, |s| s.median))
 }
 
 /// 10⁹ bytes a second of updates by as many processes as there are cores, each behind its gradient.

@@ -77,7 +77,7 @@ pub(super) fn payload_edge(plan: &Plan) -> Option<&Edge> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tensorwire_graph::{Reuse, Traffic};
+    use tensorwire_graph::{Reuse, RunTraffic};
     use tensorwire_launch::Transport;
     use tensorwire_train::Exchange;
 
@@ -90,7 +90,7 @@ mod tests {
                     let plan = transfer_plan(&spec).unwrap();
                     let edge = payload_edge(&plan).unwrap();
                     assert_eq!((edge.from, edge.to), (SENDER.index(), RECEIVER.index()));
-                    let Traffic { written, by_reference, dynamic, .. } = plan.traffic(MOVE);
+                    let RunTraffic { written, by_reference, dynamic, .. } = plan.traffic(MOVE);
                     let expected = match (sizes, exchange, transport) {
                         (Sizes::Dynamic, _, _) => (0, 0, 1),
                         (_, Exchange::ZeroCopy, Transport::Shm) => (0, 4096, 0),

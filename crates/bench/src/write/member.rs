@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
     ArrivalError, ArrivalSlot, Channel, ChannelError, CloseError, Completion, CompletionError,
-    DescriptorError, Fabric, MessageError, OpenRegionError, PeerFault, PostError, ReceiveError,
-    Region, RegionDescriptor, RegionError,
+    DescriptorError, Fabric, OpenRegionError, PeerFault, PostError, ReceiveError, Region,
+    RegionDescriptor, RegionError, SendMessageError,
 };
 use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{ALIGNMENT, Arena, ArenaError, Buffer, LoanError, Place};
@@ -50,7 +50,7 @@ pub enum WriteError {
     #[error("a write failed: {0}")]
     Completion(#[from] CompletionError),
     #[error("telling the other end: {0}")]
-    Tell(#[from] MessageError),
+    Tell(#[from] SendMessageError),
     #[error("hearing of the other end: {0}")]
     Hear(#[from] ReceiveError),
     #[error("{0}")]
@@ -86,7 +86,7 @@ impl WriteError {
             }
             WriteError::Post(PostError::PeerLost { peer, .. })
             | WriteError::Completion(CompletionError::PeerLost { peer, .. })
-            | WriteError::Tell(MessageError::PeerLost { peer, .. })
+            | WriteError::Tell(SendMessageError::PeerLost { peer, .. })
             | WriteError::Open(OpenRegionError::PeerLost { peer, .. }) => Some(*peer),
             WriteError::Call(error) if error.is_lost() => Some(RECEIVER),
             _ => None,

@@ -13,7 +13,7 @@ use super::calls::Caller;
 use super::member::{End, FromReceiver, FromSender, PATIENCE, WriteError, offset};
 use super::pace::Pace;
 use super::{WriteSpec, payload};
-use crate::statistics::Summary;
+use crate::statistics::Quantiles;
 
 /// What the sender reports.
 #[derive(Debug, Serialize, Deserialize)]
@@ -86,7 +86,7 @@ impl Samples {
     fn figures(self) -> Figures {
         let count = self.count + self.round_trips_ns.len() as u64;
         // every round has at least one of each, and there is a round
-        let median = |samples| Summary::of(samples).map_or(f64::NAN, |summary| summary.median);
+        let median = |samples| Quantiles::of(samples).map_or(f64::NAN, |summary| summary.median);
         Figures {
             round_trip_us: median(self.round_trips_ns) / 1000.0,
             bytes_per_second: median(self.bytes_per_second),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
-use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, Tensor, Way, parse_size};
+use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, DeviceTensor, Way, parse_size};
 use tensorwire_collectives::{Algorithm, Design};
 
 use super::job::FloatArg;
@@ -50,7 +50,7 @@ pub(crate) struct AllreduceArgs {
     /// Write which algorithm is fastest from which size on to this file, a line a row
     #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "collective"])]
     pub(crate) tune: Option<PathBuf>,
-    /// Where `auto` looks, as --tune wrote it [default: a table that comes with the program]
+    /// Where `auto` looks, as --tune wrote it [default: a model of the transport]
     #[arg(long, value_name = "FILE")]
     pub(crate) table: Option<PathBuf>,
     /// Fewer repetitions, in one job each, and sizes only up to 16 MiB
@@ -86,7 +86,7 @@ impl AllreduceArgs {
                 true => vec![design.algorithm()],
                 false => given.clone(),
             };
-            let tensor = Some(Tensor { devices, design });
+            let tensor = Some(DeviceTensor { devices, design });
             ways.extend(algorithms.into_iter().map(|algorithm| Way { algorithm, tensor }));
         }
         ways
@@ -100,7 +100,7 @@ fn of_a_group() -> RangedI64ValueParser<u32> {
 
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub(crate) enum AlgorithmArg {
-    /// What the table says
+    /// What --table says, else what a model of the transport says
     Auto,
     /// Each process reduces its piece of all vectors where they lie; shm only
     Shared,

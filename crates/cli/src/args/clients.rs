@@ -53,11 +53,12 @@ pub(crate) struct ClientArgs {
     /// same bits (ps, dist-sgd and local always do)
     #[arg(long)]
     deterministic: bool,
-    /// allreduce, mpi-...: how gradients are all-reduced [default: what was measured to be fastest for their size]
+    /// allreduce, mpi-...: how gradients are all-reduced [default: what is fastest for their size by --table, or by
+    /// a model of the transport]
     #[arg(long, value_enum)]
     algorithm: Option<AlgorithmArg>,
-    /// allreduce, mpi-...: what is fastest here, as `bench allreduce --tune FILE` wrote it [default: a table that
-    /// comes with the program]
+    /// allreduce, mpi-...: what is fastest here, as `bench allreduce --tune FILE` wrote it [default: a model of
+    /// the transport]
     #[arg(long, value_name = "FILE", conflicts_with = "algorithm")]
     table: Option<PathBuf>,
 }

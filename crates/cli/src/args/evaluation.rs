@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
 use clap::{Args, ValueEnum};
-use tensorwire_bench::{FIGURES, Figure, Scope};
+use tensorwire_bench::{FIGURES, Figure, FigureScope};
 use tensorwire_train::Exchange;
 
 use super::ExchangeArg;
@@ -49,8 +49,8 @@ impl EvaluationArgs {
         FIGURES.iter().filter(wanted).collect()
     }
 
-    pub(crate) fn scope(&self) -> Scope {
+    pub(crate) fn scope(&self) -> FigureScope {
         let exchanges = ExchangeArg::value_variants().iter().copied().map(Exchange::from);
-        Scope { quick: self.quick, exchanges: exchanges.collect() }
+        FigureScope { quick: self.quick, exchanges: exchanges.collect() }
     }
 }

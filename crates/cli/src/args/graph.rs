@@ -9,7 +9,7 @@ use super::{DEFAULTS, JobArgs};
 pub(crate) struct GraphArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// The plan of one worker's lane, as `train --async` has it
+    /// The plan of one worker's session, as `train --async` has it
     #[arg(long = "async")]
     asynchronous: bool,
     /// Print the whole graph in Graphviz's language instead

@@ -23,6 +23,7 @@ pub(super) const MOMENTUM: f64 = 0.9;
 const BALANCED: &str = "--strategy ps with --placement balanced";
 /// Who uses what is of communication.
 const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
+const SERVERS: &str = "jobs with servers, which --strategy allreduce has not";
 
 /// What decides the graph and its partition.
 #[derive(Args, Clone, Debug)]
@@ -108,9 +109,11 @@ pub(crate) struct JobArgs {
     /// loops, slow, to check against
     #[arg(long, value_enum, default_value = DEFAULTS.kernels.name())]
     kernels: KernelsArg,
-    /// Seconds within which the job ends when one of its processes dies or stops
-    #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.deadline_ms))]
-    deadline: f64,
+    #[arg(long, value_name = "SECONDS", help = with_default(
+        "Seconds within which the job ends when one of its processes dies or stops",
+        seconds(DEFAULTS.deadline_ms),
+    ))]
+    deadline: Option<f64>,
     /// Seconds that a step waits at most for processes that are alive
     #[arg(long, value_name = "SECONDS", default_value_t = seconds(DEFAULTS.step_deadline_ms))]
     step_deadline: f64,
@@ -169,14 +172,18 @@ impl JobArgs {
     /// Refuses what was given and would change nothing.
     fn check_used(&self) -> Result<(), ConfigError> {
         let is_alone = self.strategy() == Strategy::Local;
+        let has_servers = self.strategy() != Strategy::AllReduce;
         let is_momentum = matches!(self.optimizer, OptimizerArg::Momentum);
-        let has_servers = self.strategy() == Strategy::Ps;
-        let is_balanced = has_servers && self.placement != Some(PlacementArg::RoundRobin);
+        let is_ps = self.strategy() == Strategy::Ps;
+        let is_balanced = is_ps && self.placement != Some(PlacementArg::RoundRobin);
         let (verbs, arrival) = self.wire.clone().options();
         for (option, given, is_used, used_by) in [
             ("--momentum", self.momentum.is_some(), is_momentum, "--optimizer momentum"),
-            ("--placement", self.placement.is_some(), has_servers, "--strategy ps"),
+            ("--placement", self.placement.is_some(), is_ps, "--strategy ps"),
             ("--split-above", self.split_above.is_some(), is_balanced, BALANCED),
+            ("--servers", self.servers.is_some(), !is_alone, SEVERAL),
+            ("--servers", self.servers.is_some_and(|servers| servers > 0), has_servers, SERVERS),
+            ("--deadline", self.deadline.is_some(), !is_alone, SEVERAL),
             ("--transport", self.transport.is_some(), !is_alone, SEVERAL),
             ("--exchange", self.exchange.is_some(), !is_alone, SEVERAL),
             ("--nic", verbs.nic.is_some(), !is_alone, SEVERAL),
@@ -236,7 +243,9 @@ impl JobArgs {
             },
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
-            deadline_ms: (self.deadline * 1000.0) as u64,
+            deadline_ms: self
+                .deadline
+                .map_or(DEFAULTS.deadline_ms, |deadline| (deadline * 1000.0) as u64),
             step_deadline_ms: (self.step_deadline * 1000.0) as u64,
             dynamic_bytes_max: self.dynamic_memory.unwrap_or(DEFAULTS.dynamic_bytes_max),
             ..TrainConfig::default()

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::RangedI64ValueParser;
 use clap::{Args, ValueEnum};
 use tensorwire_bench::SimulateSpec;
-use tensorwire_simulate::{Exchange, Network, Strategy};
+use tensorwire_simulate::{Network, SimulatedExchange, SimulatedStrategy};
 use tensorwire_train::{Algorithm, ConfigError};
 use tensorwire_zoo::Shipped;
 
@@ -109,11 +109,13 @@ enum ExchangeArg {
 impl SimulateArgs {
     /// Refuses what would be left out of account in silence, before anything is measured.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        let has = |those: &[Strategy]| self.strategy.iter().any(|s| those.contains(&s.named()));
-        let clients = &[Strategy::AllReduce, Strategy::MpiSgd];
-        let stores = &[Strategy::Ps, Strategy::DistSgd, Strategy::MpiSgd];
+        let has =
+            |those: &[SimulatedStrategy]| self.strategy.iter().any(|s| those.contains(&s.named()));
+        let clients = &[SimulatedStrategy::AllReduce, SimulatedStrategy::MpiSgd];
+        let stores =
+            &[SimulatedStrategy::Ps, SimulatedStrategy::DistSgd, SimulatedStrategy::MpiSgd];
         for (what, is_given, is_used, takers) in [
-            ("--clients", self.clients.is_some(), has(&[Strategy::MpiSgd]), "mpi-sgd"),
+            ("--clients", self.clients.is_some(), has(&[SimulatedStrategy::MpiSgd]), "mpi-sgd"),
             ("--algorithm", self.algorithm.is_some(), has(clients), "allreduce or mpi-sgd"),
             ("--servers", self.servers.is_some(), has(stores), "ps, dist-sgd or mpi-sgd"),
         ] {
@@ -124,7 +126,7 @@ impl SimulateArgs {
             }
         }
         let mut exchanges = self.exchange.iter().map(|exchange| exchange.named());
-        let Some(exchange) = exchanges.find(|found| *found != Exchange::ZeroCopy) else {
+        let Some(exchange) = exchanges.find(|found| *found != SimulatedExchange::ZeroCopy) else {
             return Ok(());
         };
         let exchange = exchange.name();
@@ -163,8 +165,8 @@ impl SimulateArgs {
     fn spec(
         &self,
         model: &'static dyn Shipped,
-        strategy: Strategy,
-        exchange: Exchange,
+        strategy: SimulatedStrategy,
+        exchange: SimulatedExchange,
         workers: u32,
     ) -> SimulateSpec {
         SimulateSpec {
@@ -181,23 +183,23 @@ impl SimulateArgs {
 }
 
 impl StrategyArg {
-    fn named(self) -> Strategy {
+    fn named(self) -> SimulatedStrategy {
         match self {
-            StrategyArg::Ps => Strategy::Ps,
-            StrategyArg::DistSgd => Strategy::DistSgd,
-            StrategyArg::AllReduce => Strategy::AllReduce,
-            StrategyArg::MpiSgd => Strategy::MpiSgd,
+            StrategyArg::Ps => SimulatedStrategy::Ps,
+            StrategyArg::DistSgd => SimulatedStrategy::DistSgd,
+            StrategyArg::AllReduce => SimulatedStrategy::AllReduce,
+            StrategyArg::MpiSgd => SimulatedStrategy::MpiSgd,
         }
     }
 }
 
 impl ExchangeArg {
-    fn named(self) -> Exchange {
+    fn named(self) -> SimulatedExchange {
         match self {
-            ExchangeArg::ZeroCopy => Exchange::ZeroCopy,
-            ExchangeArg::Copy => Exchange::Copy,
-            ExchangeArg::GrpcRdma => Exchange::GrpcRdma,
-            ExchangeArg::GrpcTcp => Exchange::GrpcTcp,
+            ExchangeArg::ZeroCopy => SimulatedExchange::ZeroCopy,
+            ExchangeArg::Copy => SimulatedExchange::Copy,
+            ExchangeArg::GrpcRdma => SimulatedExchange::GrpcRdma,
+            ExchangeArg::GrpcTcp => SimulatedExchange::GrpcTcp,
         }
     }
 }

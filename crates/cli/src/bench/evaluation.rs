@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tensorwire_base::human_seconds;
-use tensorwire_bench::{Case, FIGURES, Figure, Machine, Runner, Scope};
+use tensorwire_bench::{Case, FIGURES, Figure, FigureScope, Machine, Runner};
 use tensorwire_launch::JobSpec;
 use tensorwire_train::Exchange;
 
@@ -120,7 +120,7 @@ fn row(figure: &Figure, count: &Count, begun: Instant) -> Vec<String> {
     row
 }
 
-fn list(scope: &Scope) -> Result<(), Failure> {
+fn list(scope: &FigureScope) -> Result<(), Failure> {
     let row = |figure: &Figure| {
         vec![
             figure.name.to_string(),

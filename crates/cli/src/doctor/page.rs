@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use tensorwire_base::{human_bytes, human_seconds};
 use tensorwire_doctor::{
-    Examination, Facts, Finding, Limit, PeerExamined, Port, Rdma, Severity, Trial,
+    Examination, Facts, Finding, Limit, PeerExamined, PortFacts, Rdma, Severity, Trial,
 };
 
 use crate::table::table;
@@ -157,7 +157,7 @@ fn library(rdma: &Rdma) -> String {
     }
 }
 
-fn line_of(port: &Port) -> String {
+fn line_of(port: &PortFacts) -> String {
     let rate = port.rate.as_ref().map(|rate| format!(", {rate}")).unwrap_or_default();
     let interface = port.interface.as_ref().map(|interface| {
         let mtu = port.interface_mtu.map(|mtu| format!(" (MTU {mtu})"));
@@ -241,7 +241,8 @@ fn way(page: &mut Page, here: &Facts, peer: &PeerExamined) {
 fn brief(facts: &Facts) -> Vec<(&'static str, String)> {
     let none = || "none".to_string();
     let picked = facts.rdma.picked_port();
-    let port = |of: &dyn Fn(&Port) -> String| picked.map_or_else(none, |(_, port, _)| of(port));
+    let port =
+        |of: &dyn Fn(&PortFacts) -> String| picked.map_or_else(none, |(_, port, _)| of(port));
     let mtu = |mtu: Option<u32>| mtu.map_or_else(none, |mtu| mtu.to_string());
     vec![
         ("name", facts.host.clone()),

@@ -1,6 +1,6 @@
 //! Shows a job while it runs: the bar, what happens to its processes, and a line of `--metrics` a step.
 
-use tensorwire_launch::Update;
+use tensorwire_launch::JobUpdate;
 use tensorwire_train::{FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
 
 use crate::Failure;
@@ -48,24 +48,25 @@ impl Watcher {
     pub(super) fn update(&mut self, update: TrainUpdate) {
         self.steps.update(&update);
         match update {
-            Update::Started { .. } | Update::Recorded { .. } | Update::Progress { .. } => {}
-            Update::Shrunk { rank, why, left } => {
+            JobUpdate::Started { .. } | JobUpdate::Recorded { .. } | JobUpdate::Progress { .. } => {
+            }
+            JobUpdate::Shrunk { rank, why, left } => {
                 let others =
                     if left == 1 { "1 worker goes" } else { &format!("{left} workers go") };
                 let role = self.roles.get(rank.index()).map_or("worker", String::as_str);
                 self.bar.say(format_args!("{role} was lost: {why}; {others} on"));
             }
-            Update::Replacing { server, rank, why, by } => self.bar.say(format_args!(
+            JobUpdate::Replacing { server, rank, why, by } => self.bar.say(format_args!(
                 "server {server} (rank {rank}) was lost: {why}; rank {by} is to take its place"
             )),
-            Update::Replaced { server, by } => self.bar.say(format_args!(
+            JobUpdate::Replaced { server, by } => self.bar.say(format_args!(
                 "rank {by} is server {server} now; the workers bring it up to date"
             )),
-            Update::Listening { at } => {
+            JobUpdate::Listening { at } => {
                 self.bar.say(format_args!("processes on other hosts call this machine at {at}"));
             }
-            Update::Transport(choice) => self.bar.say(choice),
-            Update::Introduced => self.bar.begin(),
+            JobUpdate::Transport(choice) => self.bar.say(choice),
+            JobUpdate::Introduced => self.bar.begin(),
         }
         while let Some(step) = self.steps.take() {
             self.step_done(&step);

@@ -69,7 +69,9 @@ fn numbers_and_names_that_make_no_sense() {
         ("--trace t.json --trace-steps 1001", "--trace-steps must be from 1 to 1000, not 1001"),
     ] {
         for strategy in ["ps", "local"] {
-            if strategy == "local" && (says.contains("server") || says.contains("256")) {
+            // of several processes
+            let others = ["server", "256", "--deadline must"];
+            if strategy == "local" && others.iter().any(|other| says.contains(other)) {
                 continue;
             }
             let found = message(&format!("train --strategy {strategy} {arguments}"));
@@ -97,6 +99,8 @@ fn options_that_would_change_nothing() {
         assert!(found.contains("it is for --optimizer momentum; leave it out"), "{found}");
     }
     for given in [
+        "--servers 2",
+        "--deadline 10",
         "--transport tcp",
         "--transport auto",
         "--exchange copy",
@@ -113,6 +117,8 @@ fn options_that_would_change_nothing() {
             assert!(found.contains("it is for jobs of several processes"), "{found}");
         }
     }
+    let found = message("train --strategy allreduce --servers 2");
+    assert!(found.contains("it is for jobs with servers, which --strategy allreduce"), "{found}");
 }
 
 #[test]
@@ -388,12 +394,12 @@ fn a_crowd_of_silent_strangers_does_not_keep_members_out() {
 fn yesterdays_hello() -> Vec<u8> {
     use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
     use tensorwire_fabric::handshake::{Purpose, dial};
-    use tensorwire_fabric::{JobCredentials, Member, Secret};
+    use tensorwire_fabric::{Identity, JobCredentials, Secret};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut other, _) = listener.accept().unwrap();
     let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
-    let me = Member { rank: Rank(0), incarnation: Incarnation(1) };
+    let me = Identity { rank: Rank(0), incarnation: Incarnation(1) };
     let deadline = Deadline::after(Duration::from_millis(300));
     // nobody answers; what was sent is what we want
     let answer = dial(&mut stream, &job, me, None, Purpose::Rendezvous, deadline);

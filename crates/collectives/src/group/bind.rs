@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Deadline;
 use tensorwire_fabric::{
-    ArrivalSlot, MessageError, OpenRegionError, Region, RegionDescriptor, Wake,
+    ArrivalSlot, OpenRegionError, Region, RegionDescriptor, SendMessageError, Wake,
 };
 use tensorwire_memory::{Buffer, Window};
 
 use super::{
-    COUNTERS, Group, GroupOptions, Landing, MAX_LANES, Opened, Remote, STREAMS, Vector, failed,
+    COUNTERS, Group, GroupOptions, Landing, MAX_SEQUENCES, Opened, Remote, TAGS, Vector, failed,
 };
 use crate::error::GroupError;
 use crate::ports::{Collectives, VectorId};
@@ -186,7 +186,7 @@ impl Group {
         let body = postcard::to_stdvec(told).map_err(|error| failed(&error))?;
         let sent = self.channels[member][0].send_message(&body, deadline);
         sent.map_err(|error| match error {
-            MessageError::PeerLost { cause, .. } => self.lost(member, cause),
+            SendMessageError::PeerLost { cause, .. } => self.lost(member, cause),
             error => failed(&error),
         })
     }
@@ -252,7 +252,7 @@ impl Group {
         }
         let text = |told: &Told| {
             let (vectors, deterministic, segment, rings) = common(told);
-            let order = if deterministic { ", folded in order" } else { "" };
+            let order = if deterministic { ", reduced in order" } else { "" };
             let (segment, in_flight) = segment;
             format!(
                 "{vectors:?} in segments of {segment} bytes, {in_flight} in flight, and {rings} rings{order}"
@@ -294,11 +294,11 @@ impl Group {
         ))
     }
 
-    /// What a vector's lanes are signalled by, at most.
+    /// What a vector's sequences are signalled by, at most.
     fn counters(&self, algorithm: Algorithm) -> usize {
         match algorithm {
-            Algorithm::MultiRing => STREAMS * self.options.rings.clamp(1, MAX_LANES),
-            _ => STREAMS,
+            Algorithm::MultiRing => TAGS * self.options.rings.clamp(1, MAX_SEQUENCES),
+            _ => TAGS,
         }
     }
 
@@ -311,7 +311,7 @@ impl Group {
         let GroupOptions { segment_bytes, .. } = self.options;
         let size = self.size();
         // pieces and their slices are rounded up to elements, of 8 bytes at most
-        let spare = 8 * (size + 1) * (MAX_LANES + 1) + 8 * usize::BITS as usize;
+        let spare = 8 * (size + 1) * (MAX_SEQUENCES + 1) + 8 * usize::BITS as usize;
         // the last of a piece's segments has a whole place, however short it is
         let piece = bytes / size + 16;
         let segment = segment_bytes.max(8).min(piece);

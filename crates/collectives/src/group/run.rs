@@ -1,25 +1,25 @@
-//! Running schedules: each lane goes as far as it can, and nothing waits here.
+//! Running schedules: each sequence goes as far as it can, and nothing waits here.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal};
 
-use super::fold::BLOCK_BYTES;
-use super::{Group, MAX_LANES, STREAMS, failed};
+use super::reduce::BLOCK_BYTES;
+use super::{Group, MAX_SEQUENCES, TAGS, failed};
 use crate::error::GroupError;
-use crate::ports::{Call, Collectives, Fold, Ticket, VectorId};
-use crate::schedule::{Into, Kind, Schedule, Shape, Step, Stream, schedule};
+use crate::ports::{CollectiveCall, Collectives, Handle, Reducer, VectorId};
+use crate::schedule::{GroupShape, Into, OperationKind, Schedule, Step, Tag, schedule};
 
 /// An operation under way.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) ticket: Ticket,
+    pub(super) handle: Handle,
     pub(super) vector: usize,
-    pub(super) fold: Option<Arc<dyn Fold>>,
+    pub(super) reducer: Option<Arc<dyn Reducer>>,
     pub(super) element_bytes: usize,
     schedule: Arc<Schedule>,
-    /// Where each lane is.
+    /// Where each sequence is.
     at: Vec<usize>,
     /// Writes that were posted and are not over.
     pub(super) in_flight: usize,
@@ -30,7 +30,7 @@ pub(super) struct Running {
 /// What the schedule of a vector was made for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ScheduleKey {
-    kind: Kind,
+    kind: OperationKind,
     element_bytes: usize,
     /// All wait for all before anything else.
     meets: bool,
@@ -46,18 +46,18 @@ enum Target {
 }
 
 impl Running {
-    /// Whom lanes wait for.
+    /// Whom sequences wait for.
     pub(super) fn awaits(&self) -> impl Iterator<Item = usize> + '_ {
-        let lanes = self.at.iter().zip(&self.schedule.lanes);
-        lanes.filter_map(|(at, lane)| match lane.get(*at) {
+        let sequences = self.at.iter().zip(&self.schedule.sequences);
+        sequences.filter_map(|(at, sequence)| match sequence.get(*at) {
             Some(Step::Receive { from, .. }) => Some(*from),
             _ => None,
         })
     }
 
     fn is_over(&self) -> bool {
-        let mut lanes = self.at.iter().zip(&self.schedule.lanes);
-        self.in_flight == 0 && lanes.all(|(at, lane)| *at == lane.len())
+        let mut sequences = self.at.iter().zip(&self.schedule.sequences);
+        self.in_flight == 0 && sequences.all(|(at, sequence)| *at == sequence.len())
     }
 
     /// Bytes of a range of elements.
@@ -67,7 +67,11 @@ impl Running {
 }
 
 impl Group {
-    pub(super) fn begin(&mut self, id: VectorId, call: Call) -> Result<Ticket, GroupError> {
+    pub(super) fn begin(
+        &mut self,
+        id: VectorId,
+        call: CollectiveCall,
+    ) -> Result<Handle, GroupError> {
         let wrong = |what: String| GroupError::Vector { vector: id.0, what };
         let index = id.0 as usize;
         let known = self.vectors.get(index).ok_or_else(|| wrong("nobody bound it".to_string()))?;
@@ -77,9 +81,9 @@ impl Group {
         if known.buffer.write().is_err() {
             return Err(wrong("it is lent; give the loan back first".to_string()));
         }
-        let (kind, fold, element_bytes) = parts(call);
+        let (kind, reducer, element_bytes) = parts(call);
         let (size, bytes) = (self.size(), known.buffer.bytes());
-        if let Kind::Broadcast { root } | Kind::Reduce { root } = kind
+        if let OperationKind::Broadcast { root } | OperationKind::Reduce { root } = kind
             && root >= size
         {
             return Err(wrong(format!("there is no root {root} among members 0 to {}", size - 1)));
@@ -87,9 +91,9 @@ impl Group {
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
         }
-        if fold.is_some() && element_bytes > BLOCK_BYTES {
+        if reducer.is_some() && element_bytes > BLOCK_BYTES {
             return Err(wrong(format!(
-                "elements of more than {BLOCK_BYTES} bytes cannot be folded"
+                "elements of more than {BLOCK_BYTES} bytes cannot be reduced"
             )));
         }
         let made = self.schedule(index, kind, element_bytes);
@@ -100,35 +104,40 @@ impl Group {
             return Err(wrong(format!("{needed} bytes would land where there is room for {room}")));
         }
         if size == 1 {
-            self.alone(index, fold.as_deref())?;
+            self.alone(index, reducer.as_deref())?;
         }
         let vector = &mut self.vectors[index];
         // two operations at most are not over everywhere
         let turn = if made.alternates { vector.epoch as usize % 2 } else { 0 };
         vector.epoch += 1;
         vector.busy = true;
-        vector.is_settled = kind == Kind::AllReduce;
-        let ticket = Ticket(self.started);
+        vector.is_settled = kind == OperationKind::AllReduce;
+        let handle = Handle(self.started);
         self.started += 1;
         self.running.push(Running {
-            ticket,
+            handle,
             vector: index,
-            fold,
+            reducer,
             element_bytes,
-            at: vec![0; made.lanes.len()],
+            at: vec![0; made.sequences.len()],
             landing_offset: turn * made.landing * element_bytes,
             schedule: made,
             in_flight: 0,
         });
-        Ok(ticket)
+        Ok(handle)
     }
 
-    /// As it was made for the same before: short vectors would take longer to be scheduled than to be folded.
-    fn schedule(&mut self, vector: usize, kind: Kind, element_bytes: usize) -> Arc<Schedule> {
+    /// As it was made for the same before: short vectors would take longer to be scheduled than to be reduced.
+    fn schedule(
+        &mut self,
+        vector: usize,
+        kind: OperationKind,
+        element_bytes: usize,
+    ) -> Arc<Schedule> {
         let known = &self.vectors[vector];
-        // whoever is done with an all-reduce knows that all have come, and what they folded; else what is written
-        // might meet what others have not left or folded yet
-        let is_settled = known.is_settled && kind == Kind::AllReduce;
+        // whoever is done with an all-reduce knows that all have come, and what they reduced; else what is written
+        // might meet what others have not left or reduced yet
+        let is_settled = known.is_settled && kind == OperationKind::AllReduce;
         let meets = !is_settled && known.buffer.bytes() > 0;
         let key = ScheduleKey { kind, element_bytes, meets };
         if let Some((_, made)) = known.schedules.iter().find(|(of, _)| *of == key) {
@@ -142,21 +151,21 @@ impl Group {
     fn make_schedule(&self, vector: usize, key: ScheduleKey) -> Schedule {
         let ScheduleKey { kind, element_bytes, meets } = key;
         let known = &self.vectors[vector];
-        let shape = Shape {
+        let shape = GroupShape {
             size: self.size(),
             me: self.me,
             len: known.buffer.bytes() / element_bytes,
             segment: (self.options.segment_bytes / element_bytes).max(1),
             window: self.options.window(self.size()),
-            rings: self.options.rings.clamp(1, MAX_LANES),
+            rings: self.options.rings.clamp(1, MAX_SEQUENCES),
             deterministic: self.options.deterministic,
         };
         let mut made = schedule(known.algorithm, kind, shape);
         if meets {
-            for lane in &mut made.lanes {
+            for sequence in &mut made.sequences {
                 let mut steps = shape.meet();
-                steps.append(lane);
-                *lane = steps;
+                steps.append(sequence);
+                *sequence = steps;
             }
         }
         made
@@ -184,37 +193,37 @@ impl Group {
 
     fn run_one(&mut self, running: &mut Running) -> Result<bool, GroupError> {
         let mut moved = false;
-        for lane in 0..running.at.len() {
-            while running.at[lane] < running.schedule.lanes[lane].len() {
-                if !self.step(running, lane)? {
+        for sequence in 0..running.at.len() {
+            while running.at[sequence] < running.schedule.sequences[sequence].len() {
+                if !self.step(running, sequence)? {
                     break;
                 }
-                running.at[lane] += 1;
+                running.at[sequence] += 1;
                 moved = true;
             }
         }
         Ok(moved)
     }
 
-    /// Does a lane's next step; false if it must wait.
-    fn step(&mut self, running: &mut Running, lane: usize) -> Result<bool, GroupError> {
-        match &running.schedule.lanes[lane][running.at[lane]] {
-            Step::Send { to, range, into, stream } => {
+    /// Does a sequence's next step; false if it must wait.
+    fn step(&mut self, running: &mut Running, sequence: usize) -> Result<bool, GroupError> {
+        match &running.schedule.sequences[sequence][running.at[sequence]] {
+            Step::Send { to, range, into, tag } => {
                 let target = match into {
                     Into::Vector => Target::Vector,
                     Into::Landing(at) => {
                         Target::Landing(running.landing_offset + at * running.element_bytes)
                     }
                 };
-                let (counter, bytes) = (counter(lane, *stream), running.bytes(range));
+                let (counter, bytes) = (counter(sequence, *tag), running.bytes(range));
                 return self.send(running, counter, *to, bytes, target);
             }
-            Step::Signal { to, stream } => {
-                let counter = counter(lane, *stream);
+            Step::Signal { to, tag } => {
+                let counter = counter(sequence, *tag);
                 return self.send(running, counter, *to, 0..0, Target::Vector);
             }
-            Step::Receive { from, stream } => {
-                let counter = counter(lane, *stream);
+            Step::Receive { from, tag } => {
+                let counter = counter(sequence, *tag);
                 let known = &mut self.vectors[running.vector];
                 let Some(remote) = &known.remotes[*from] else { return Ok(true) };
                 let next = known.awaited[counter][*from] + 1;
@@ -225,11 +234,11 @@ impl Group {
                 return Ok(has_come);
             }
             Step::Flush => return Ok(running.in_flight == 0),
-            Step::Fold { range, addends, is_whole } => {
-                self.fold(running, running.bytes(range), addends, *is_whole)?;
+            Step::Reduce { range, addends, is_whole } => {
+                self.reduce(running, running.bytes(range), addends, *is_whole)?;
             }
-            Step::FoldShared { range, to } => {
-                self.fold_shared(running, running.bytes(range), *to)?
+            Step::ReduceShared { range, to } => {
+                self.reduce_shared(running, running.bytes(range), *to)?
             }
             Step::Pull { from, range } => self.pull(running, *from, running.bytes(range))?,
         }
@@ -277,7 +286,7 @@ impl Group {
             bytes: bytes.len() as u64,
             direction: Direction::Write,
             signal: Some(Signal { slot: remote.theirs[counter], epoch }),
-            token: running.ticket.0,
+            token: running.handle.0,
         });
         match posted {
             Ok(posted) => {
@@ -292,22 +301,26 @@ impl Group {
     }
 }
 
-/// What counts the writes of a lane's stream.
-fn counter(lane: usize, stream: Stream) -> usize {
-    STREAMS * lane + usize::from(stream == Stream::Second)
+/// What counts the writes of a sequence's tag.
+fn counter(sequence: usize, tag: Tag) -> usize {
+    TAGS * sequence + usize::from(tag == Tag::Second)
 }
 
 /// What is done, with what, on elements of how many bytes.
-fn parts(call: Call) -> (Kind, Option<Arc<dyn Fold>>, usize) {
-    let folding = |kind, fold: Arc<dyn Fold>| {
-        let element_bytes = fold.element_bytes();
-        (kind, Some(fold), element_bytes)
+fn parts(call: CollectiveCall) -> (OperationKind, Option<Arc<dyn Reducer>>, usize) {
+    let reducing = |kind, reducer: Arc<dyn Reducer>| {
+        let element_bytes = reducer.element_bytes();
+        (kind, Some(reducer), element_bytes)
     };
     match call {
-        Call::AllReduce(fold) => folding(Kind::AllReduce, fold),
-        Call::ReduceScatter(fold) => folding(Kind::ReduceScatter, fold),
-        Call::Reduce { root, fold } => folding(Kind::Reduce { root }, fold),
-        Call::AllGather { element_bytes } => (Kind::AllGather, None, element_bytes),
-        Call::Broadcast { root } => (Kind::Broadcast { root }, None, 1),
+        CollectiveCall::AllReduce(reducer) => reducing(OperationKind::AllReduce, reducer),
+        CollectiveCall::ReduceScatter(reducer) => reducing(OperationKind::ReduceScatter, reducer),
+        CollectiveCall::Reduce { root, reducer } => {
+            reducing(OperationKind::Reduce { root }, reducer)
+        }
+        CollectiveCall::AllGather { element_bytes } => {
+            (OperationKind::AllGather, None, element_bytes)
+        }
+        CollectiveCall::Broadcast { root } => (OperationKind::Broadcast { root }, None, 1),
     }
 }

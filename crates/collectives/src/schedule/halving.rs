@@ -3,45 +3,45 @@
 
 use std::ops::Range;
 
-use super::{Addend, Into, Kind, Schedule, Shape, Step, Stream, direct};
+use super::{Addend, GroupShape, Into, OperationKind, Schedule, Step, Tag, direct};
 
-const STREAM: Stream = Stream::First;
+const TAG: Tag = Tag::First;
 
-pub(super) fn schedule(kind: Kind, shape: Shape) -> Schedule {
-    let Shape { size, deterministic, .. } = shape;
+pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
+    let GroupShape { size, deterministic, .. } = shape;
     match kind {
-        Kind::Broadcast { root } => broadcast(shape, root),
-        Kind::AllReduce if deterministic && size.is_power_of_two() => {
+        OperationKind::Broadcast { root } => broadcast(shape, root),
+        OperationKind::AllReduce if deterministic && size.is_power_of_two() => {
             let mut steps = Vec::new();
             direct::scatter(&mut steps, shape, |_| false);
-            // pieces of the fold, in the order of members: doubling has them side by side
+            // pieces of the reduction, in the order of members: doubling has them side by side
             double(&mut steps, shape, shape.me, size, |at| shape.piece(at), &|at| at);
-            Schedule { lanes: vec![steps], landing: direct::landing(shape), alternates: false }
+            Schedule { sequences: vec![steps], landing: direct::landing(shape), alternates: false }
         }
-        Kind::AllReduce if !deterministic => all_reduce(shape),
+        OperationKind::AllReduce if !deterministic => all_reduce(shape),
         _ => direct::schedule(kind, shape),
     }
 }
 
-fn all_reduce(shape: Shape) -> Schedule {
-    let Shape { size, me, len, .. } = shape;
+fn all_reduce(shape: GroupShape) -> Schedule {
+    let GroupShape { size, me, len, .. } = shape;
     let half = if size.is_power_of_two() { size } else { size.next_power_of_two() / 2 };
     let extra = size - half;
     let whole = 0..len;
     let mut steps = Vec::new();
     if me < 2 * extra && me % 2 == 0 {
-        steps.push(Step::Send { to: me + 1, range: whole, into: Into::Landing(0), stream: STREAM });
-        steps.push(Step::Receive { from: me + 1, stream: STREAM });
+        steps.push(Step::Send { to: me + 1, range: whole, into: Into::Landing(0), tag: TAG });
+        steps.push(Step::Receive { from: me + 1, tag: TAG });
         return Schedule {
-            lanes: vec![steps],
+            sequences: vec![steps],
             landing: landing(len, half, extra),
             alternates: false,
         };
     }
     if me < 2 * extra {
-        steps.push(Step::Receive { from: me - 1, stream: STREAM });
+        steps.push(Step::Receive { from: me - 1, tag: TAG });
         let addends = vec![Addend::Landed(0), Addend::Own];
-        steps.push(Step::Fold { range: whole.clone(), addends, is_whole: half == 1 });
+        steps.push(Step::Reduce { range: whole.clone(), addends, is_whole: half == 1 });
     }
     // those who stand for two come first
     let place = if me < 2 * extra { me / 2 } else { me - extra };
@@ -54,18 +54,13 @@ fn all_reduce(shape: Shape) -> Schedule {
         let (low, high) = (held.start..held.start + distance, held.start + distance..held.end);
         let (kept, given) = if place & distance == 0 { (low, high) } else { (high, low) };
         let to = member(place ^ distance);
-        steps.push(Step::Send {
-            to,
-            range: range(&given),
-            into: Into::Landing(at),
-            stream: STREAM,
-        });
-        steps.push(Step::Receive { from: to, stream: STREAM });
+        steps.push(Step::Send { to, range: range(&given), into: Into::Landing(at), tag: TAG });
+        steps.push(Step::Receive { from: to, tag: TAG });
         let addends = match place & distance {
             0 => vec![Addend::Own, Addend::Landed(at)],
             _ => vec![Addend::Landed(at), Addend::Own],
         };
-        steps.push(Step::Fold { range: range(&kept), addends, is_whole: distance == 1 });
+        steps.push(Step::Reduce { range: range(&kept), addends, is_whole: distance == 1 });
         // both of a pair count alike
         at += range(&kept).len().max(range(&given).len());
         held = kept;
@@ -74,9 +69,9 @@ fn all_reduce(shape: Shape) -> Schedule {
     let pieces = |at: usize| at * len / half..(at + 1) * len / half;
     double(&mut steps, shape, place, half, pieces, &member);
     if me < 2 * extra {
-        steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector, stream: STREAM });
+        steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector, tag: TAG });
     }
-    Schedule { lanes: vec![steps], landing: landing(len, half, extra), alternates: false }
+    Schedule { sequences: vec![steps], landing: landing(len, half, extra), alternates: false }
 }
 
 /// What a pair gives, and what halving brings: less than the vector and an element a round.
@@ -88,7 +83,7 @@ fn landing(len: usize, half: usize, extra: usize) -> usize {
 /// Whoever holds the result of a piece ends with all: members at distance 1, 2, 4, … exchange what they hold.
 fn double(
     steps: &mut Vec<Step>,
-    shape: Shape,
+    shape: GroupShape,
     place: usize,
     places: usize,
     piece: impl Fn(usize) -> Range<usize>,
@@ -99,16 +94,16 @@ fn double(
         let first = place / distance * distance;
         let range = piece(first).start..piece(first + distance - 1).end;
         let to = member(place ^ distance);
-        steps.push(Step::Send { to, range, into: Into::Vector, stream: STREAM });
-        steps.push(Step::Receive { from: to, stream: STREAM });
+        steps.push(Step::Send { to, range, into: Into::Vector, tag: TAG });
+        steps.push(Step::Receive { from: to, tag: TAG });
         distance *= 2;
     }
     debug_assert!(places <= shape.size);
 }
 
 /// A binomial tree.
-fn broadcast(shape: Shape, root: usize) -> Schedule {
-    let Shape { size, me, len, .. } = shape;
+fn broadcast(shape: GroupShape, root: usize) -> Schedule {
+    let GroupShape { size, me, len, .. } = shape;
     let distance = (me + size - root) % size;
     let member = |distance: usize| (root + distance) % size;
     let mut steps = Vec::new();
@@ -116,13 +111,13 @@ fn broadcast(shape: Shape, root: usize) -> Schedule {
     let mut next = 1;
     if distance > 0 {
         let reach = 1 << distance.ilog2();
-        steps.push(Step::Receive { from: member(distance - reach), stream: STREAM });
+        steps.push(Step::Receive { from: member(distance - reach), tag: TAG });
         next = 2 * reach;
     }
     while distance + next < size {
         let to = member(distance + next);
-        steps.push(Step::Send { to, range: 0..len, into: Into::Vector, stream: STREAM });
+        steps.push(Step::Send { to, range: 0..len, into: Into::Vector, tag: TAG });
         next *= 2;
     }
-    Schedule { lanes: vec![steps], ..Schedule::default() }
+    Schedule { sequences: vec![steps], ..Schedule::default() }
 }

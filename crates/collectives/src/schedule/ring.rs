@@ -1,45 +1,45 @@
-//! Rings: member i sends to member i + 1 only. Of several rings each has a slice of every piece, and a lane.
+//! Rings: member i sends to member i + 1 only. Of several rings each has a slice of every piece, and a sequence.
 
 use std::ops::Range;
 
-use super::{Addend, Into, Kind, Schedule, Shape, Step, Stream, slice};
+use super::{Addend, GroupShape, Into, OperationKind, Schedule, Step, Tag, slice};
 
-const STREAM: Stream = Stream::First;
+const TAG: Tag = Tag::First;
 
 /// A ring's share of the vector.
 #[derive(Clone, Copy)]
 struct Ring {
-    shape: Shape,
+    shape: GroupShape,
     index: usize,
     count: usize,
 }
 
-pub(super) fn schedule(kind: Kind, shape: Shape, rings: usize) -> Schedule {
+pub(super) fn schedule(kind: OperationKind, shape: GroupShape, rings: usize) -> Schedule {
     let of_ring = |index| Ring { shape, index, count: rings };
-    let lanes = (0..rings).map(of_ring).map(|ring| ring.steps(kind)).collect();
-    let folds = !matches!(kind, Kind::AllGather | Kind::Broadcast { .. });
+    let sequences = (0..rings).map(of_ring).map(|ring| ring.steps(kind)).collect();
+    let reduces = !matches!(kind, OperationKind::AllGather | OperationKind::Broadcast { .. });
     // in a fixed order, owners must see every addend; else each step of a ring has its place
-    let landing = if folds { (shape.size - 1) * shape.piece_max() } else { 0 };
+    let landing = if reduces { (shape.size - 1) * shape.piece_max() } else { 0 };
     let landing =
-        if folds && !shape.deterministic { landing + rings * shape.size } else { landing };
-    Schedule { lanes, landing, alternates: false }
+        if reduces && !shape.deterministic { landing + rings * shape.size } else { landing };
+    Schedule { sequences, landing, alternates: false }
 }
 
 impl Ring {
-    fn steps(self, kind: Kind) -> Vec<Step> {
+    fn steps(self, kind: OperationKind) -> Vec<Step> {
         let mut steps = Vec::new();
         match kind {
-            Kind::AllReduce => {
+            OperationKind::AllReduce => {
                 self.scatter(&mut steps);
                 self.gather(&mut steps);
             }
-            Kind::ReduceScatter => self.scatter(&mut steps),
-            Kind::AllGather => self.gather(&mut steps),
-            Kind::Reduce { root } => {
+            OperationKind::ReduceScatter => self.scatter(&mut steps),
+            OperationKind::AllGather => self.gather(&mut steps),
+            OperationKind::Reduce { root } => {
                 self.scatter(&mut steps);
                 self.collect(&mut steps, root);
             }
-            Kind::Broadcast { root } => self.chain(&mut steps, root),
+            OperationKind::Broadcast { root } => self.chain(&mut steps, root),
         }
         steps
     }
@@ -57,9 +57,9 @@ impl Ring {
         (self.shape.me + self.shape.size - 1) % self.shape.size
     }
 
-    /// In the end everybody has the fold of his slice. The sum of a piece begins behind its owner.
+    /// In the end everybody has the reduction of his slice. The sum of a piece begins behind its owner.
     fn scatter(self, steps: &mut Vec<Step>) {
-        let Shape { me, size, deterministic, .. } = self.shape;
+        let GroupShape { me, size, deterministic, .. } = self.shape;
         if deterministic {
             return self.scatter_in_order(steps);
         }
@@ -73,73 +73,63 @@ impl Ring {
                 to: self.next(),
                 range: out,
                 into: Into::Landing(at(step)),
-                stream: STREAM,
+                tag: TAG,
             });
-            steps.push(Step::Receive { from: self.previous(), stream: STREAM });
+            steps.push(Step::Receive { from: self.previous(), tag: TAG });
             let addends = vec![Addend::Landed(at(step)), Addend::Own];
-            steps.push(Step::Fold { range: back, addends, is_whole: step + 2 == size });
+            steps.push(Step::Reduce { range: back, addends, is_whole: step + 2 == size });
         }
     }
 
-    /// Addends go to the owner by the straight way, and he folds them in the order of members.
+    /// Addends go to the owner by the straight way, and he reduces them in the order of members.
     fn scatter_in_order(self, steps: &mut Vec<Step>) {
-        let Shape { me, size, .. } = self.shape;
+        let GroupShape { me, size, .. } = self.shape;
         let stride = self.shape.piece_max();
         // where a slice is within its piece
         let within = |owner: usize| self.piece(owner).start - self.shape.piece(owner).start;
         for to in self.shape.others() {
-            let at = Shape::seat(me, to) * stride + within(to);
-            steps.push(Step::Send {
-                to,
-                range: self.piece(to),
-                into: Into::Landing(at),
-                stream: STREAM,
-            });
+            let at = GroupShape::slot(me, to) * stride + within(to);
+            steps.push(Step::Send { to, range: self.piece(to), into: Into::Landing(at), tag: TAG });
         }
-        steps.extend(self.shape.others().map(|from| Step::Receive { from, stream: STREAM }));
+        steps.extend(self.shape.others().map(|from| Step::Receive { from, tag: TAG }));
         let of = |member: usize| match member {
             member if member == me => Addend::Own,
-            member => Addend::Landed(Shape::seat(member, me) * stride + within(me)),
+            member => Addend::Landed(GroupShape::slot(member, me) * stride + within(me)),
         };
         let addends = (0..size).map(of).collect();
-        steps.push(Step::Fold { range: self.piece(me), addends, is_whole: true });
+        steps.push(Step::Reduce { range: self.piece(me), addends, is_whole: true });
     }
 
     /// What everybody has of his slice goes round.
     fn gather(self, steps: &mut Vec<Step>) {
-        let Shape { me, size, .. } = self.shape;
+        let GroupShape { me, size, .. } = self.shape;
         for step in 0..size - 1 {
             let range = self.piece(me + size - step);
-            steps.push(Step::Send { to: self.next(), range, into: Into::Vector, stream: STREAM });
-            steps.push(Step::Receive { from: self.previous(), stream: STREAM });
+            steps.push(Step::Send { to: self.next(), range, into: Into::Vector, tag: TAG });
+            steps.push(Step::Receive { from: self.previous(), tag: TAG });
         }
     }
 
     /// The root gets everybody's slice.
     fn collect(self, steps: &mut Vec<Step>, root: usize) {
         if root == self.shape.me {
-            steps.extend(self.shape.others().map(|from| Step::Receive { from, stream: STREAM }));
+            steps.extend(self.shape.others().map(|from| Step::Receive { from, tag: TAG }));
         } else {
             let range = self.piece(self.shape.me);
-            steps.push(Step::Send { to: root, range, into: Into::Vector, stream: STREAM });
+            steps.push(Step::Send { to: root, range, into: Into::Vector, tag: TAG });
         }
     }
 
     /// The root's vector goes from member to member, segment behind segment.
     fn chain(self, steps: &mut Vec<Step>, root: usize) {
-        let Shape { me, size, len, .. } = self.shape;
+        let GroupShape { me, size, len, .. } = self.shape;
         let distance = (me + size - root) % size;
         for range in self.shape.segments(slice(0..len, self.index, self.count)) {
             if distance > 0 {
-                steps.push(Step::Receive { from: self.previous(), stream: STREAM });
+                steps.push(Step::Receive { from: self.previous(), tag: TAG });
             }
             if distance + 1 < size {
-                steps.push(Step::Send {
-                    to: self.next(),
-                    range,
-                    into: Into::Vector,
-                    stream: STREAM,
-                });
+                steps.push(Step::Send { to: self.next(), range, into: Into::Vector, tag: TAG });
             }
         }
     }

@@ -1,5 +1,5 @@
 //! One operation on a tensor, slice by slice: devices gather (reduce or copy to the wire's memory), the group does
-//! its part, devices spread. Figure 9 of Mamidala et al., with the devices' own queues for its GpuStart and GpuWait.
+//! its part, devices broadcast. Figure 9 of Mamidala et al., with the devices' own queues for its GpuStart and GpuWait.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use tensorwire_memory::{Buffer, LoanError};
 
 use super::{Bound, Devices};
 use crate::error::GroupError;
-use crate::ports::{Call, Collectives, Fold, Ticket};
+use crate::ports::{CollectiveCall, Collectives, Handle, Reducer};
 
 /// How long a wait for the wire lasts while devices work: what they have done is seen no later. A device that is done
 /// does not wake the group, which knows of its fabric alone.
@@ -21,7 +21,7 @@ const GLANCE: Duration = Duration::from_micros(50);
 pub(super) struct Operation<'a> {
     bound: &'a Bound,
     devices: &'a dyn Devices,
-    call: &'a Call,
+    call: &'a CollectiveCall,
     me: usize,
     overlaps: bool,
     stages: Vec<Stage>,
@@ -37,8 +37,8 @@ enum Stage {
     Waiting,
     /// So many parts are not done. So below.
     Gathering(usize),
-    OnWire(Ticket),
-    Spreading(usize),
+    OnWire(Handle),
+    Broadcasting(usize),
     Done,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Operation<'a> {
     pub(super) fn new(
         bound: &'a Bound,
         devices: &'a dyn Devices,
-        call: &'a Call,
+        call: &'a CollectiveCall,
         me: usize,
         overlaps: bool,
     ) -> Operation<'a> {
@@ -109,10 +109,10 @@ impl<'a> Operation<'a> {
             Stage::Gathering(0) => {
                 Some(Stage::OnWire(group.start(self.bound.bound[slice], self.call.clone())?))
             }
-            Stage::OnWire(ticket) if group.is_done(ticket) => {
-                Some(Stage::Spreading(self.spread(slice, group.size())))
+            Stage::OnWire(handle) if group.is_done(handle) => {
+                Some(Stage::Broadcasting(self.broadcast(slice, group.size())))
             }
-            Stage::Spreading(0) => Some(Stage::Done),
+            Stage::Broadcasting(0) => Some(Stage::Done),
             _ => None,
         })
     }
@@ -123,7 +123,8 @@ impl<'a> Operation<'a> {
         group: &mut dyn Collectives,
         deadline: Deadline,
     ) -> Result<(), GroupError> {
-        let is_at_work = |stage: &Stage| matches!(stage, Stage::Gathering(_) | Stage::Spreading(_));
+        let is_at_work =
+            |stage: &Stage| matches!(stage, Stage::Gathering(_) | Stage::Broadcasting(_));
         let devices_work = self.stages.iter().any(is_at_work);
         let is_on_wire = self.stages.iter().any(|stage| matches!(stage, Stage::OnWire(_)));
         match (devices_work, is_on_wire) {
@@ -141,7 +142,7 @@ impl<'a> Operation<'a> {
     /// Whose move it is.
     pub(super) fn waiting_for(&self, group: &dyn Collectives) -> String {
         let at_work = |stage: &Stage| match stage {
-            Stage::Gathering(parts) | Stage::Spreading(parts) => *parts,
+            Stage::Gathering(parts) | Stage::Broadcasting(parts) => *parts,
             _ => 0,
         };
         match self.stages.iter().map(at_work).sum() {
@@ -152,7 +153,7 @@ impl<'a> Operation<'a> {
 
     fn take(&mut self, Notice { slice, outcome }: Notice) -> Result<(), GroupError> {
         self.bytes_copied += outcome.map_err(GroupError::Failed)?;
-        if let Stage::Gathering(left) | Stage::Spreading(left) = &mut self.stages[slice] {
+        if let Stage::Gathering(left) | Stage::Broadcasting(left) = &mut self.stages[slice] {
             *left -= 1;
         }
         Ok(())
@@ -162,39 +163,42 @@ impl<'a> Operation<'a> {
     fn gather(&self, slice: usize, members: usize) -> usize {
         let firsts = |part: usize| self.of_devices(slice, part).into_iter().take(1).collect();
         match self.call {
-            Call::AllReduce(fold) | Call::ReduceScatter(fold) | Call::Reduce { fold, .. } => self
-                .submit(slice, self.whole(slice), |part, wire| {
-                    let (fold, addends) = (fold.clone(), self.of_devices(slice, part));
-                    Box::new(move || reduce(fold.as_ref(), &addends, &wire))
-                }),
-            Call::AllGather { element_bytes } => {
+            CollectiveCall::AllReduce(reducer)
+            | CollectiveCall::ReduceScatter(reducer)
+            | CollectiveCall::Reduce { reducer, .. } => {
+                self.submit(slice, self.whole(slice), |part, wire| {
+                    let (reducer, addends) = (reducer.clone(), self.of_devices(slice, part));
+                    Box::new(move || reduce(reducer.as_ref(), &addends, &wire))
+                })
+            }
+            CollectiveCall::AllGather { element_bytes } => {
                 let piece = self.bound.slices.piece(slice, self.me, members, *element_bytes);
                 self.submit(slice, piece, |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
                     Box::new(move || copy_all(first.iter().map(|first| (first, &wire))))
                 })
             }
-            Call::Broadcast { root } if *root == self.me => {
+            CollectiveCall::Broadcast { root } if *root == self.me => {
                 self.submit(slice, self.whole(slice), |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
                     Box::new(move || copy_all(first.iter().map(|first| (first, &wire))))
                 })
             }
-            Call::Broadcast { .. } => 0,
+            CollectiveCall::Broadcast { .. } => 0,
         }
     }
 
     /// Has devices take what came over the wire; of how many parts.
-    fn spread(&self, slice: usize, members: usize) -> usize {
+    fn broadcast(&self, slice: usize, members: usize) -> usize {
         let range = match self.call {
-            Call::AllReduce(_) | Call::AllGather { .. } | Call::Broadcast { .. } => {
-                self.whole(slice)
+            CollectiveCall::AllReduce(_)
+            | CollectiveCall::AllGather { .. }
+            | CollectiveCall::Broadcast { .. } => self.whole(slice),
+            CollectiveCall::ReduceScatter(reducer) => {
+                self.bound.slices.piece(slice, self.me, members, reducer.element_bytes())
             }
-            Call::ReduceScatter(fold) => {
-                self.bound.slices.piece(slice, self.me, members, fold.element_bytes())
-            }
-            Call::Reduce { root, .. } if *root == self.me => self.whole(slice),
-            Call::Reduce { .. } => return 0,
+            CollectiveCall::Reduce { root, .. } if *root == self.me => self.whole(slice),
+            CollectiveCall::Reduce { .. } => return 0,
         };
         self.submit(slice, range, |part, wire| {
             let vectors = self.of_devices(slice, part);
@@ -252,11 +256,11 @@ impl Drop for Promise {
     }
 }
 
-/// into ← the fold of a part of all vectors.
-fn reduce(fold: &dyn Fold, addends: &[Buffer], into: &Buffer) -> Result<u64, LoanError> {
+/// into ← the reduction of a part of all vectors.
+fn reduce(reducer: &dyn Reducer, addends: &[Buffer], into: &Buffer) -> Result<u64, LoanError> {
     let lent = addends.iter().map(Buffer::read).collect::<Result<Vec<_>, _>>()?;
     let parts: Vec<&[u8]> = lent.iter().map(|part| &**part).collect();
-    fold.fold(&parts, &mut into.write()?, None);
+    reducer.reduce(&parts, &mut into.write()?, None);
     // nothing is copied: it is computed there
     Ok(0)
 }

@@ -5,7 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_collectives::{Algorithm, Call, Collectives, Fold, Group, GroupError, GroupOptions};
+use tensorwire_collectives::{
+    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions, Reducer,
+};
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_memory::{Arena, Buffer, CopyPurpose, Place};
 use tensorwire_testkit::mesh::{Setup, connect, open, soon};
@@ -24,12 +26,12 @@ fn write(bytes: &mut [u8], numbers: impl Iterator<Item = f32>) {
     }
 }
 
-impl Fold for Mean {
+impl Reducer for Mean {
     fn element_bytes(&self) -> usize {
         4
     }
 
-    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
         let count = into.len() / 4;
         let mut sums = vec![0.0; count];
         for part in parts {
@@ -39,9 +41,9 @@ impl Fold for Mean {
         write(into, sums.into_iter().map(|sum| sum * share));
     }
 
-    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
         let own = into.to_vec();
-        self.fold(&[from, &own], into, whole);
+        self.reduce(&[from, &own], into, whole);
     }
 }
 
@@ -87,18 +89,18 @@ fn fill(buffer: &Buffer, me: usize, step: usize) {
 }
 
 /// Holds what a call left against the closed form.
-fn verify(buffer: &Buffer, call: &Call, me: usize, size: usize, step: usize) {
+fn verify(buffer: &Buffer, call: &CollectiveCall, me: usize, size: usize, step: usize) {
     let len = buffer.bytes() / 4;
     let mean = |i| (0..size).map(|j| given(j, step, i)).sum::<f32>() * (1.0 / size as f32);
     let piece = |j: usize| j * len / size..(j + 1) * len / size;
     let wanted = |i: usize| match call {
-        Call::AllReduce(_) => Some(mean(i)),
-        Call::ReduceScatter(_) => piece(me).contains(&i).then(|| mean(i)),
-        Call::Reduce { root, .. } => (*root == me).then(|| mean(i)),
-        Call::AllGather { .. } => {
+        CollectiveCall::AllReduce(_) => Some(mean(i)),
+        CollectiveCall::ReduceScatter(_) => piece(me).contains(&i).then(|| mean(i)),
+        CollectiveCall::Reduce { root, .. } => (*root == me).then(|| mean(i)),
+        CollectiveCall::AllGather { .. } => {
             (0..size).find(|j| piece(*j).contains(&i)).map(|j| given(j, step, i))
         }
-        Call::Broadcast { root } => Some(given(*root, step, i)),
+        CollectiveCall::Broadcast { root } => Some(given(*root, step, i)),
     };
     for (i, found) in numbers(&buffer.read().unwrap()).enumerate() {
         if let Some(wanted) = wanted(i) {
@@ -107,20 +109,20 @@ fn verify(buffer: &Buffer, call: &Call, me: usize, size: usize, step: usize) {
     }
 }
 
-fn every_call(size: usize) -> Vec<Call> {
-    let fold: Arc<dyn Fold> = Arc::new(Mean);
+fn every_call(size: usize) -> Vec<CollectiveCall> {
+    let reducer: Arc<dyn Reducer> = Arc::new(Mean);
     let root = size - 1;
     vec![
-        Call::AllReduce(fold.clone()),
-        Call::AllReduce(fold.clone()),
-        Call::ReduceScatter(fold.clone()),
-        Call::AllReduce(fold.clone()),
-        Call::AllGather { element_bytes: 4 },
-        Call::Broadcast { root },
-        Call::Broadcast { root: 0 },
-        Call::Reduce { root, fold: fold.clone() },
-        Call::Reduce { root: 0, fold: fold.clone() },
-        Call::AllReduce(fold),
+        CollectiveCall::AllReduce(reducer.clone()),
+        CollectiveCall::AllReduce(reducer.clone()),
+        CollectiveCall::ReduceScatter(reducer.clone()),
+        CollectiveCall::AllReduce(reducer.clone()),
+        CollectiveCall::AllGather { element_bytes: 4 },
+        CollectiveCall::Broadcast { root },
+        CollectiveCall::Broadcast { root: 0 },
+        CollectiveCall::Reduce { root, reducer: reducer.clone() },
+        CollectiveCall::Reduce { root: 0, reducer: reducer.clone() },
+        CollectiveCall::AllReduce(reducer),
     ]
 }
 
@@ -145,13 +147,13 @@ fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
                         if group.me() % 2 == 1 {
                             order.reverse();
                         }
-                        let mut tickets = Vec::new();
+                        let mut handles = Vec::new();
                         for at in order {
                             fill(&buffers[at], group.me(), step);
-                            tickets.push(group.start(ids[at], call.clone()).unwrap());
+                            handles.push(group.start(ids[at], call.clone()).unwrap());
                         }
-                        for ticket in tickets {
-                            group.wait(ticket, soon()).unwrap();
+                        for handle in handles {
+                            group.wait(handle, soon()).unwrap();
                         }
                         for buffer in &buffers {
                             verify(buffer, &call, group.me(), group.size(), step);
@@ -186,9 +188,9 @@ fn every_call_and_algorithm_where_bytes_and_writes_land_in_any_order() {
     }
 }
 
-/// The same bits whatever the algorithm, segments, rings and fabric: folds in the order of members.
+/// The same bits whatever the algorithm, segments, rings and fabric: reduces in the order of members.
 #[test]
-fn deterministic_folds_have_the_same_bits() {
+fn deterministic_reductions_have_the_same_bits() {
     let run = |setup: Setup, options: GroupOptions| {
         let bits = std::sync::Mutex::new(vec![Vec::new(); 4]);
         with_group(setup.mesh(4), &options, |group| {
@@ -201,8 +203,8 @@ fn deterministic_folds_have_the_same_bits() {
                     * 10f32.powi((i % 9) as i32 - 4 + me as i32)
             };
             write(&mut buffers[0].write().unwrap(), (0..).map(number));
-            let ticket = group.start(ids[0], Call::AllReduce(Arc::new(Mean))).unwrap();
-            group.wait(ticket, soon()).unwrap();
+            let handle = group.start(ids[0], CollectiveCall::AllReduce(Arc::new(Mean))).unwrap();
+            group.wait(handle, soon()).unwrap();
             bits.lock().unwrap()[me] = buffers[0].read().unwrap().to_vec();
         });
         let bits = bits.into_inner().unwrap();
@@ -240,11 +242,11 @@ fn what_a_member_copies_of_a_reduction_is_counted() {
             let ids = group.bind(&buffers, soon()).unwrap();
             fill(&buffers[0], group.me(), 0);
             let before = group.stats().copies;
-            let ticket = group.start(ids[0], Call::AllReduce(Arc::new(Mean))).unwrap();
-            group.wait(ticket, soon()).unwrap();
+            let handle = group.start(ids[0], CollectiveCall::AllReduce(Arc::new(Mean))).unwrap();
+            group.wait(handle, soon()).unwrap();
             let reduced = group.stats().copies;
-            let ticket = group.start(ids[0], Call::Broadcast { root: 0 }).unwrap();
-            group.wait(ticket, soon()).unwrap();
+            let handle = group.start(ids[0], CollectiveCall::Broadcast { root: 0 }).unwrap();
+            group.wait(handle, soon()).unwrap();
             assert_eq!(
                 group.stats().copies,
                 reduced,
@@ -292,8 +294,8 @@ fn a_lost_member_is_named() {
                         // leaves without a word
                         return;
                     }
-                    let ticket = group.start(ids[0], Call::AllReduce(Arc::new(Mean)));
-                    let error = ticket.and_then(|ticket| group.wait(ticket, soon())).unwrap_err();
+                    let handle = group.start(ids[0], CollectiveCall::AllReduce(Arc::new(Mean)));
+                    let error = handle.and_then(|handle| group.wait(handle, soon())).unwrap_err();
                     both_know.wait();
                     assert!(matches!(error, GroupError::Lost { member: 1, .. }), "{error}");
                 });
@@ -308,24 +310,26 @@ fn who_does_not_come_is_named_at_the_deadline() {
         let buffers = vectors(group, &[10, 10]);
         let ids = group.bind(&buffers, soon()).unwrap();
         if group.me() == 0 {
-            let ticket = group.start(ids[0], Call::Broadcast { root: 1 }).unwrap();
+            let handle = group.start(ids[0], CollectiveCall::Broadcast { root: 1 }).unwrap();
             let short = Deadline::after(Duration::from_millis(30));
-            let error = group.wait(ticket, short).unwrap_err();
+            let error = group.wait(handle, short).unwrap_err();
             assert!(error.to_string().contains("member 1 (rank 1)"), "{error}");
-            let again = group.start(ids[0], Call::AllGather { element_bytes: 4 }).unwrap_err();
+            let again =
+                group.start(ids[0], CollectiveCall::AllGather { element_bytes: 4 }).unwrap_err();
             assert!(again.to_string().contains("under way"), "{again}");
             group.barrier(soon()).unwrap();
-            group.wait(ticket, soon()).unwrap();
+            group.wait(handle, soon()).unwrap();
         } else {
             group.barrier(soon()).unwrap();
-            let ticket = group.start(ids[0], Call::Broadcast { root: 1 }).unwrap();
-            group.wait(ticket, soon()).unwrap();
+            let handle = group.start(ids[0], CollectiveCall::Broadcast { root: 1 }).unwrap();
+            group.wait(handle, soon()).unwrap();
         }
         let lent = buffers[1].read().unwrap();
-        let refused = group.start(ids[1], Call::AllGather { element_bytes: 4 }).unwrap_err();
+        let refused =
+            group.start(ids[1], CollectiveCall::AllGather { element_bytes: 4 }).unwrap_err();
         assert!(refused.to_string().contains("lent"), "{refused}");
         drop(lent);
-        let nobody = group.start(ids[1], Call::Broadcast { root: 2 }).unwrap_err();
+        let nobody = group.start(ids[1], CollectiveCall::Broadcast { root: 2 }).unwrap_err();
         assert!(nobody.to_string().contains("no root 2"), "{nobody}");
     });
 }

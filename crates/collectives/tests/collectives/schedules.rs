@@ -1,4 +1,4 @@
-//! Every schedule, run in a machine of its own: any order of members gives the fold of all, nothing hangs, and
+//! Every schedule, run in a machine of its own: any order of members gives the reduction of all, nothing hangs, and
 //! rounds and elements on the wire are those of theory.
 
 use std::collections::{HashMap, VecDeque};
@@ -7,10 +7,10 @@ use std::ops::Range;
 use proptest::prelude::*;
 use tensorwire_collectives::Algorithm;
 use tensorwire_collectives::schedule::{
-    Addend, Into, Kind, Owners, Schedule, Shape, Step, Stream, schedule,
+    Addend, GroupShape, Into, OperationKind, Owners, Schedule, Step, Tag, schedule,
 };
 
-/// An element remembers who was folded into it, in which order.
+/// An element remembers who was reduced into it, in which order.
 type Element = Vec<usize>;
 
 /// A write on its way.
@@ -26,7 +26,7 @@ struct Write {
 struct Machine {
     vectors: Vec<Vec<Element>>,
     landings: Vec<Vec<Element>>,
-    wire: HashMap<(usize, usize, (usize, Stream)), VecDeque<Write>>,
+    wire: HashMap<(usize, usize, (usize, Tag)), VecDeque<Write>>,
     at: Vec<Vec<usize>>,
     rounds: Vec<Vec<usize>>,
     sent: Vec<usize>,
@@ -42,34 +42,34 @@ fn leave(writes: &mut VecDeque<Write>, vector: &[Element]) {
 }
 
 impl Machine {
-    fn new(shape: Shape, schedules: &[Schedule], is_eager: bool) -> Machine {
+    fn new(shape: GroupShape, schedules: &[Schedule], is_eager: bool) -> Machine {
         let member = |i| (0..shape.len).map(|_| vec![i]).collect();
         Machine {
             vectors: (0..shape.size).map(member).collect(),
             landings: schedules.iter().map(|s| vec![Vec::new(); s.landing]).collect(),
             wire: HashMap::new(),
-            at: schedules.iter().map(|s| vec![0; s.lanes.len()]).collect(),
-            rounds: schedules.iter().map(|s| vec![0; s.lanes.len()]).collect(),
+            at: schedules.iter().map(|s| vec![0; s.sequences.len()]).collect(),
+            rounds: schedules.iter().map(|s| vec![0; s.sequences.len()]).collect(),
             sent: vec![0; shape.size],
             is_eager,
         }
     }
 
-    /// Does the next step of a lane; false if it must wait.
-    fn step(&mut self, me: usize, lane: usize, step: &Step) -> bool {
+    /// Does the next step of a sequence; false if it must wait.
+    fn step(&mut self, me: usize, sequence: usize, step: &Step) -> bool {
         match step {
-            Step::Send { to, range, into, stream } => {
+            Step::Send { to, range, into, tag } => {
                 self.sent[me] += range.len();
-                self.write(me, *to, (lane, *stream), Some((*into, range.clone())));
+                self.write(me, *to, (sequence, *tag), Some((*into, range.clone())));
             }
-            Step::Signal { to, stream } => self.write(me, *to, (lane, *stream), None),
-            Step::Receive { from, stream } => {
+            Step::Signal { to, tag } => self.write(me, *to, (sequence, *tag), None),
+            Step::Receive { from, tag } => {
                 let Some(write) =
-                    self.wire.entry((*from, me, (lane, *stream))).or_default().pop_front()
+                    self.wire.entry((*from, me, (sequence, *tag))).or_default().pop_front()
                 else {
                     return false;
                 };
-                self.rounds[me][lane] = self.rounds[me][lane].max(write.round);
+                self.rounds[me][sequence] = self.rounds[me][sequence].max(write.round);
                 if let Some((into, range)) = write.payload {
                     let now = || self.vectors[*from][range.clone()].to_vec();
                     let elements = write.left.unwrap_or_else(now);
@@ -85,23 +85,23 @@ impl Machine {
                     leave(write.1, &self.vectors[me]);
                 }
             }
-            Step::Fold { range, addends, is_whole } => {
+            Step::Reduce { range, addends, is_whole } => {
                 for i in range.clone() {
                     let addend = |addend: &Addend| match addend {
                         Addend::Own => self.vectors[me][i].clone(),
                         Addend::Landed(at) => self.landings[me][at + i - range.start].clone(),
                     };
-                    let folded: Element = addends.iter().flat_map(addend).collect();
-                    assert_eq!(*is_whole, folded.len() == self.vectors.len(), "{folded:?}");
-                    self.vectors[me][i] = folded;
+                    let reduced: Element = addends.iter().flat_map(addend).collect();
+                    assert_eq!(*is_whole, reduced.len() == self.vectors.len(), "{reduced:?}");
+                    self.vectors[me][i] = reduced;
                 }
             }
-            Step::FoldShared { range, to } => {
+            Step::ReduceShared { range, to } => {
                 for i in range.clone() {
-                    let folded: Element = self.vectors.iter().flat_map(|v| v[i].clone()).collect();
+                    let reduced: Element = self.vectors.iter().flat_map(|v| v[i].clone()).collect();
                     for member in 0..self.vectors.len() {
                         if *to == Owners::All || *to == Owners::One(member) {
-                            self.vectors[member][i] = folded.clone();
+                            self.vectors[member][i] = reduced.clone();
                         }
                     }
                 }
@@ -118,11 +118,11 @@ impl Machine {
         &mut self,
         me: usize,
         to: usize,
-        (lane, stream): (usize, Stream),
+        (sequence, tag): (usize, Tag),
         payload: Option<(Into, Range<usize>)>,
     ) {
-        let round = self.rounds[me][lane] + 1;
-        let on_its_way = self.wire.entry((me, to, (lane, stream))).or_default();
+        let round = self.rounds[me][sequence] + 1;
+        let on_its_way = self.wire.entry((me, to, (sequence, tag))).or_default();
         on_its_way.push_back(Write { payload, left: None, round });
         if self.is_eager {
             leave(on_its_way, &self.vectors[me]);
@@ -132,50 +132,61 @@ impl Machine {
     /// Runs everything, whoever is next by `pick`.
     fn run(&mut self, schedules: &[Schedule], mut pick: impl FnMut(usize) -> usize) {
         let mut stuck = 0;
-        let lanes: Vec<(usize, usize)> = (0..schedules.len())
-            .flat_map(|me| (0..schedules[me].lanes.len()).map(move |lane| (me, lane)))
+        let sequences: Vec<(usize, usize)> = (0..schedules.len())
+            .flat_map(|me| (0..schedules[me].sequences.len()).map(move |sequence| (me, sequence)))
             .collect();
-        while !lanes.is_empty() && stuck < 50 * lanes.len() {
-            let (me, lane) = lanes[pick(lanes.len())];
-            let steps = &schedules[me].lanes[lane];
-            let at = self.at[me][lane];
-            if at < steps.len() && self.step(me, lane, &steps[at]) {
-                self.at[me][lane] += 1;
+        while !sequences.is_empty() && stuck < 50 * sequences.len() {
+            let (me, sequence) = sequences[pick(sequences.len())];
+            let steps = &schedules[me].sequences[sequence];
+            let at = self.at[me][sequence];
+            if at < steps.len() && self.step(me, sequence, &steps[at]) {
+                self.at[me][sequence] += 1;
                 stuck = 0;
             } else {
                 stuck += 1;
             }
         }
         for (me, schedule) in schedules.iter().enumerate() {
-            for (lane, steps) in schedule.lanes.iter().enumerate() {
-                assert_eq!(self.at[me][lane], steps.len(), "member {me} waits in lane {lane}");
+            for (sequence, steps) in schedule.sequences.iter().enumerate() {
+                assert_eq!(
+                    self.at[me][sequence],
+                    steps.len(),
+                    "member {me} waits in sequence {sequence}"
+                );
             }
         }
         assert!(self.wire.values().all(VecDeque::is_empty), "something was sent and not awaited");
     }
 }
 
-fn shape(size: usize, len: usize) -> Shape {
-    Shape { size, me: 0, len, segment: 7, window: 2, rings: 2, deterministic: false }
+fn shape(size: usize, len: usize) -> GroupShape {
+    GroupShape { size, me: 0, len, segment: 7, window: 2, rings: 2, deterministic: false }
 }
 
-fn schedules(algorithm: Algorithm, kind: Kind, shape: Shape) -> Vec<Schedule> {
-    (0..shape.size).map(|me| schedule(algorithm, kind, Shape { me, ..shape })).collect()
+fn schedules(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> Vec<Schedule> {
+    (0..shape.size).map(|me| schedule(algorithm, kind, GroupShape { me, ..shape })).collect()
 }
 
 /// What a member must have in the end, of element `i`; none: anything.
-fn wanted(kind: Kind, shape: Shape, me: usize, i: usize) -> Option<Element> {
+fn wanted(kind: OperationKind, shape: GroupShape, me: usize, i: usize) -> Option<Element> {
     let all = || (0..shape.size).collect();
     match kind {
-        Kind::AllReduce => Some(all()),
-        Kind::ReduceScatter => shape.piece(me).contains(&i).then(all),
-        Kind::Reduce { root } => (root == me).then(all),
-        Kind::AllGather => (0..shape.size).find(|j| shape.piece(*j).contains(&i)).map(|j| vec![j]),
-        Kind::Broadcast { root } => Some(vec![root]),
+        OperationKind::AllReduce => Some(all()),
+        OperationKind::ReduceScatter => shape.piece(me).contains(&i).then(all),
+        OperationKind::Reduce { root } => (root == me).then(all),
+        OperationKind::AllGather => {
+            (0..shape.size).find(|j| shape.piece(*j).contains(&i)).map(|j| vec![j])
+        }
+        OperationKind::Broadcast { root } => Some(vec![root]),
     }
 }
 
-fn check(algorithm: Algorithm, kind: Kind, shape: Shape, mut pick: impl FnMut(usize) -> usize) {
+fn check(
+    algorithm: Algorithm,
+    kind: OperationKind,
+    shape: GroupShape,
+    mut pick: impl FnMut(usize) -> usize,
+) {
     let schedules = schedules(algorithm, kind, shape);
     let is_eager = pick(2) == 0;
     let mut machine = Machine::new(shape, &schedules, is_eager);
@@ -193,15 +204,15 @@ fn check(algorithm: Algorithm, kind: Kind, shape: Shape, mut pick: impl FnMut(us
     }
 }
 
-fn kinds(size: usize) -> Vec<Kind> {
+fn kinds(size: usize) -> Vec<OperationKind> {
     let root = size - 1;
     vec![
-        Kind::AllReduce,
-        Kind::ReduceScatter,
-        Kind::AllGather,
-        Kind::Broadcast { root },
-        Kind::Reduce { root },
-        Kind::Broadcast { root: 0 },
+        OperationKind::AllReduce,
+        OperationKind::ReduceScatter,
+        OperationKind::AllGather,
+        OperationKind::Broadcast { root },
+        OperationKind::Reduce { root },
+        OperationKind::Broadcast { root: 0 },
     ]
 }
 
@@ -213,12 +224,12 @@ fn every_member_has_what_it_must_for_every_size_and_length() {
                 Algorithm::ALL.into_iter().flat_map(|a| [(a, false), (a, true)])
             {
                 for kind in kinds(size) {
-                    let shape = Shape { deterministic, ..shape(size, len) };
+                    let shape = GroupShape { deterministic, ..shape(size, len) };
                     for first in [0, 1] {
                         let mut next = first;
-                        check(algorithm, kind, shape, |lanes| {
+                        check(algorithm, kind, shape, |sequences| {
                             next += 1;
-                            next % lanes
+                            next % sequences
                         });
                     }
                 }
@@ -238,26 +249,26 @@ proptest! {
         at in 0usize..6,
         seed: u64,
     ) {
-        let shape = Shape { size, me: 0, len, segment, window, rings, deterministic };
+        let shape = GroupShape { size, me: 0, len, segment, window, rings, deterministic };
         let mut state = seed | 1;
-        check(algorithm, kinds(size)[at], shape, |lanes| {
+        check(algorithm, kinds(size)[at], shape, |sequences| {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             // fits: a remainder
-            (state % lanes as u64) as usize
+            (state % sequences as u64) as usize
         });
     }
 }
 
 /// Elements that each member sends, and the longest chain of writes.
-fn cost(algorithm: Algorithm, shape: Shape) -> (Vec<usize>, usize) {
-    let schedules = schedules(algorithm, Kind::AllReduce, shape);
+fn cost(algorithm: Algorithm, shape: GroupShape) -> (Vec<usize>, usize) {
+    let schedules = schedules(algorithm, OperationKind::AllReduce, shape);
     let mut machine = Machine::new(shape, &schedules, true);
     let mut next = 0;
-    machine.run(&schedules, |lanes| {
+    machine.run(&schedules, |sequences| {
         next += 1;
-        next % lanes
+        next % sequences
     });
     (machine.sent, machine.rounds.into_iter().flatten().max().unwrap_or(0))
 }
@@ -266,7 +277,7 @@ fn cost(algorithm: Algorithm, shape: Shape) -> (Vec<usize>, usize) {
 fn rounds_and_elements_on_the_wire_are_those_of_theory() {
     for size in [2, 3, 4, 5, 8, 16] {
         let len = 16 * 9 * 5 * 7;
-        let shape = Shape { segment: len, ..shape(size, len) };
+        let shape = GroupShape { segment: len, ..shape(size, len) };
         // 2(n−1)/n of the vector, but for what pieces are rounded
         let least = 2 * (size - 1) * len / size;
         let near = |sent: &[usize]| sent.iter().all(|sent| sent.abs_diff(least) <= 2 * size);
@@ -297,16 +308,18 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
 #[test]
 fn rings_go_to_the_next_member_only() {
     let shape = shape(5, 100);
-    for (me, schedule) in schedules(Algorithm::Ring, Kind::AllReduce, shape).iter().enumerate() {
-        for step in schedule.lanes.iter().flatten() {
+    for (me, schedule) in
+        schedules(Algorithm::Ring, OperationKind::AllReduce, shape).iter().enumerate()
+    {
+        for step in schedule.sequences.iter().flatten() {
             if let Step::Send { to, .. } = step {
                 assert_eq!(*to, (me + 1) % 5);
             }
         }
     }
-    let lanes = |rings| {
-        let shape = Shape { rings, ..shape };
-        schedules(Algorithm::MultiRing, Kind::AllReduce, shape)[0].lanes.len()
+    let sequences = |rings| {
+        let shape = GroupShape { rings, ..shape };
+        schedules(Algorithm::MultiRing, OperationKind::AllReduce, shape)[0].sequences.len()
     };
-    assert_eq!((lanes(1), lanes(3)), (1, 3));
+    assert_eq!((sequences(1), sequences(3)), (1, 3));
 }

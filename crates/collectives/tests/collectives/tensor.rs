@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
-    Call, Design, Devices, Fold, Group, GroupError, GroupOptions, TensorGroup, Work,
+    CollectiveCall, Design, Devices, Group, GroupError, GroupOptions, Reducer, TensorGroup, Work,
 };
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_memory::{Buffer, CopyPurpose};
@@ -57,12 +57,12 @@ fn write(bytes: &mut [u8], numbers: impl Iterator<Item = f32>) {
     }
 }
 
-impl Fold for Mean {
+impl Reducer for Mean {
     fn element_bytes(&self) -> usize {
         4
     }
 
-    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
         let mut sums = vec![0.0; into.len() / 4];
         for part in parts {
             sums.iter_mut().zip(numbers(part)).for_each(|(sum, x)| *sum += x);
@@ -71,9 +71,9 @@ impl Fold for Mean {
         write(into, sums.into_iter().map(|sum| sum / count));
     }
 
-    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
         let own = into.to_vec();
-        self.fold(&[from, &own], into, whole);
+        self.reduce(&[from, &own], into, whole);
     }
 }
 
@@ -109,7 +109,7 @@ fn given(contributor: usize, step: usize, i: usize) -> f32 {
 
 /// What every vector of member `me` holds after a call; none where that is undefined.
 struct Wanted<'a> {
-    call: &'a Call,
+    call: &'a CollectiveCall,
     me: usize,
     members: usize,
     devices: usize,
@@ -123,24 +123,24 @@ impl Wanted<'_> {
         let mean = || (0..all).map(|j| given(j, self.step, i)).sum::<f32>() / all as f32;
         let first_of = |member: usize| given(member * self.devices, self.step, i);
         match self.call {
-            Call::AllReduce(_) => Some(mean()),
-            Call::ReduceScatter(_) => (owner == self.me).then(mean),
-            Call::Reduce { root, .. } => (*root == self.me).then(mean),
-            Call::AllGather { .. } => Some(first_of(owner)),
-            Call::Broadcast { root } => Some(first_of(*root)),
+            CollectiveCall::AllReduce(_) => Some(mean()),
+            CollectiveCall::ReduceScatter(_) => (owner == self.me).then(mean),
+            CollectiveCall::Reduce { root, .. } => (*root == self.me).then(mean),
+            CollectiveCall::AllGather { .. } => Some(first_of(owner)),
+            CollectiveCall::Broadcast { root } => Some(first_of(*root)),
         }
     }
 }
 
-fn every_call(members: usize) -> Vec<Call> {
-    let fold: Arc<dyn Fold> = Arc::new(Mean);
+fn every_call(members: usize) -> Vec<CollectiveCall> {
+    let reducer: Arc<dyn Reducer> = Arc::new(Mean);
     vec![
-        Call::AllReduce(fold.clone()),
-        Call::ReduceScatter(fold.clone()),
-        Call::AllGather { element_bytes: 4 },
-        Call::Broadcast { root: members - 1 },
-        Call::Reduce { root: 0, fold: fold.clone() },
-        Call::AllReduce(fold),
+        CollectiveCall::AllReduce(reducer.clone()),
+        CollectiveCall::ReduceScatter(reducer.clone()),
+        CollectiveCall::AllGather { element_bytes: 4 },
+        CollectiveCall::Broadcast { root: members - 1 },
+        CollectiveCall::Reduce { root: 0, reducer: reducer.clone() },
+        CollectiveCall::AllReduce(reducer),
     ]
 }
 
@@ -226,7 +226,7 @@ fn one_vector_goes_over_the_wire() {
             with_tensors(SHM.mesh(members), devices, design, |group| {
                 let tensor = group.bind(4 * len, soon()).unwrap();
                 let before = group.stats().bytes_sent;
-                group.run(tensor, &Call::AllReduce(Arc::new(Mean)), soon()).unwrap();
+                group.run(tensor, &CollectiveCall::AllReduce(Arc::new(Mean)), soon()).unwrap();
                 let sent = (group.stats().bytes_sent - before) as f64;
                 let share = 2.0 * f64::from(members - 1) / f64::from(members) * 4.0 * len as f64;
                 // pieces are whole elements
@@ -269,7 +269,7 @@ fn devices_get_all_slices_at_once_only_in_the_multi_ring() {
     {
         let (mut group, given) = by_hand(design);
         let tensor = group.bind(300_000, soon()).unwrap();
-        let call = Call::AllReduce(Arc::new(Mean));
+        let call = CollectiveCall::AllReduce(Arc::new(Mean));
         let running = thread::spawn(move || group.run(tensor, &call, soon()));
         let mut held = Vec::new();
         while let Ok(work) = given.recv_timeout(Duration::from_millis(200)) {
@@ -296,7 +296,7 @@ fn devices_get_all_slices_at_once_only_in_the_multi_ring() {
 fn a_device_that_does_nothing_is_waited_for_until_the_deadline() {
     let (mut group, given) = by_hand(Design::MultiRing);
     let tensor = group.bind(300_000, soon()).unwrap();
-    let call = Call::AllReduce(Arc::new(Mean));
+    let call = CollectiveCall::AllReduce(Arc::new(Mean));
     let deadline = Deadline::after(Duration::from_millis(50));
     let error = group.run(tensor, &call, deadline).unwrap_err();
     assert!(matches!(error, GroupError::TimedOut { .. }), "{error:?}");
@@ -309,7 +309,7 @@ fn work_that_a_device_drops_is_an_error_at_once() {
     let (mut group, given) = by_hand(Design::MultiRing);
     let tensor = group.bind(300_000, soon()).unwrap();
     let dropping = thread::spawn(move || drop(given.recv().unwrap()));
-    let error = group.run(tensor, &Call::AllReduce(Arc::new(Mean)), soon()).unwrap_err();
+    let error = group.run(tensor, &CollectiveCall::AllReduce(Arc::new(Mean)), soon()).unwrap_err();
     assert!(error.to_string().contains("gone with its work undone"), "{error}");
     dropping.join().unwrap();
 }
@@ -320,7 +320,8 @@ fn a_vector_that_is_lent_is_refused() {
         let tensor = group.bind(4000, soon()).unwrap();
         let vector = group.vectors(tensor).unwrap()[1].clone();
         let lent = vector.write().unwrap();
-        let error = group.run(tensor, &Call::AllReduce(Arc::new(Mean)), soon()).unwrap_err();
+        let error =
+            group.run(tensor, &CollectiveCall::AllReduce(Arc::new(Mean)), soon()).unwrap_err();
         assert!(error.to_string().contains("a vector of the tensor: "), "{error}");
         drop(lent);
     });
@@ -352,13 +353,13 @@ fn what_devices_copy_is_counted() {
     let vector = 4 * LEN as u64;
     with_tensors(SHM.mesh(2), 3, Design::ALL[0], |group| {
         let tensor = group.bind(4 * LEN, soon()).unwrap();
-        let fold: Arc<dyn Fold> = Arc::new(Mean);
+        let reducer: Arc<dyn Reducer> = Arc::new(Mean);
         let is_root = group.members().me() == 0;
         let calls = [
             // into every vector; what goes out is computed there
-            (Call::AllReduce(fold.clone()), 3 * vector),
-            (Call::Broadcast { root: 0 }, (3 + u64::from(is_root)) * vector),
-            (Call::Reduce { root: 0, fold }, u64::from(is_root) * 3 * vector),
+            (CollectiveCall::AllReduce(reducer.clone()), 3 * vector),
+            (CollectiveCall::Broadcast { root: 0 }, (3 + u64::from(is_root)) * vector),
+            (CollectiveCall::Reduce { root: 0, reducer }, u64::from(is_root) * 3 * vector),
         ];
         for (call, wanted) in calls {
             let before = group.stats().copies.of(CopyPurpose::Staging);

@@ -22,13 +22,16 @@ fn plain() -> Facts {
             open_files: free,
             ..Computer::default()
         },
-        shared_memory: SharedMemory::default(),
+        shared_memory: SharedMemoryFacts::default(),
         locking: Locking {
             memlock: Limit { soft: Some(8 << 20), hard: Some(8 << 20) },
             ipc_lock: false,
         },
         rdma: Rdma {
-            library: Library { path: Some("/lib/libibverbs.so.1.14".into()), ..Library::default() },
+            library: LibraryFacts {
+                path: Some("/lib/libibverbs.so.1.14".into()),
+                ..LibraryFacts::default()
+            },
             obstacle: Some(Obstacle {
                 reason: "there is no RDMA NIC".into(),
                 mend: "buy one".into(),
@@ -44,14 +47,14 @@ fn plain() -> Facts {
 /// With a NIC that works and may lock all memory.
 fn with_nic() -> Facts {
     let mut facts = plain();
-    let gid = |index, kind, address: &str, picked| Gid {
+    let gid = |index, kind, address: &str, picked| GidFacts {
         index,
         kind,
         address: address.parse().unwrap(),
         interface: Some("eth7".into()),
         picked,
     };
-    let port = Port {
+    let port = PortFacts {
         number: 1,
         state: PortState::Active,
         link: LinkLayer::Ethernet,
@@ -71,7 +74,7 @@ fn with_nic() -> Facts {
     facts.rdma = Rdma {
         devices: vec!["mlx5_0".into()],
         files: vec![file],
-        nics: vec![Nic { name: "mlx5_0".into(), firmware: "1".into(), ports: vec![port] }],
+        nics: vec![NicFacts { name: "mlx5_0".into(), firmware: "1".into(), ports: vec![port] }],
         pick: Some(pick),
         obstacle: None,
         ..facts.rdma

@@ -25,9 +25,9 @@ fn nothing_is_known_of_an_empty_machine_and_nothing_panics() {
     assert_eq!((computer.cores, computer.memory_bytes, computer.container), (3, 0, None));
     assert_eq!((tree.host(), tree.kernel()), ("unknown".into(), "unknown".into()));
     assert_eq!(tree.locking(), Locking::default());
-    assert_eq!(tree.library(None), Library::default());
+    assert_eq!(tree.library(None), LibraryFacts::default());
     assert_eq!(tree.gpu(), Gpu::default());
-    assert!(tree.providers(&Library::default()).is_empty());
+    assert!(tree.providers(&LibraryFacts::default()).is_empty());
     assert!(tree.devices().is_empty() && tree.device_files().is_empty());
     assert_eq!(tree.default_interface(), None);
 }
@@ -120,7 +120,7 @@ fn a_nic_with_what_the_kernel_knows_of_it() {
     let file = DeviceFile { path: "/dev/infiniband/uverbs0".into(), usable: true };
     assert_eq!(tree.device_files(), [file]);
     assert_eq!(tree.default_interface().as_deref(), Some("eth1"));
-    let port = Port {
+    let port = PortFacts {
         number: 1,
         state: PortState::Active,
         link: LinkLayer::Ethernet,
@@ -131,7 +131,7 @@ fn a_nic_with_what_the_kernel_knows_of_it() {
         interface_mtu: None,
         gids: Vec::new(),
     };
-    let mut nic = Nic { name: "mlx5_0".into(), firmware: String::new(), ports: vec![port] };
+    let mut nic = NicFacts { name: "mlx5_0".into(), firmware: String::new(), ports: vec![port] };
     tree.complete(&mut nic);
     let port = &nic.ports[0];
     assert_eq!(port.rate.as_deref(), Some("100 Gb/sec (4X EDR)"));

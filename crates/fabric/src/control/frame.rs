@@ -40,7 +40,7 @@ pub(crate) enum Frame {
         body: Vec<u8>,
     },
     /// The sender hangs up, because we broke its rules.
-    Refusal {
+    HandshakeRefusal {
         reason: String,
     },
 }
@@ -112,7 +112,7 @@ impl Frame {
             Frame::RegionRefused { request, reason } => wire(6, request, 0, clip(&reason), None),
             Frame::Goodbye => wire(7, 0, 0, &[], None),
             Frame::GoodbyeAck => wire(8, 0, 0, &[], None),
-            Frame::Refusal { reason } => wire(9, 0, 0, clip(&reason), None),
+            Frame::HandshakeRefusal { reason } => wire(9, 0, 0, clip(&reason), None),
             Frame::QueuePair { body } => wire(10, 0, 0, &body, None),
         }
     }
@@ -179,7 +179,7 @@ fn parse(kind: u16, word: u64, body: &[u8], fd: Option<OwnedFd>) -> Result<Frame
         6 => Ok(Frame::RegionRefused { request: word, reason: text() }),
         7 => empty(Frame::Goodbye),
         8 => empty(Frame::GoodbyeAck),
-        9 => Ok(Frame::Refusal { reason: text() }),
+        9 => Ok(Frame::HandshakeRefusal { reason: text() }),
         10 => Ok(Frame::QueuePair { body: body.to_vec() }),
         _ => Err(FrameError::Kind(kind)),
     }

@@ -27,7 +27,7 @@ fn samples() -> Vec<Frame> {
         Frame::RegionRefused { request: 6, reason: "no".into() },
         Frame::Goodbye,
         Frame::GoodbyeAck,
-        Frame::Refusal { reason: "bad".into() },
+        Frame::HandshakeRefusal { reason: "bad".into() },
         Frame::QueuePair { body: vec![9, 8] },
     ]
 }
@@ -64,7 +64,7 @@ fn descriptors_stay_with_their_frames() {
 #[test]
 fn long_reasons_are_clipped() {
     let reason = "x".repeat(MESSAGE_BYTES_MAX * 2);
-    let (bytes, _) = Frame::Refusal { reason }.encode();
+    let (bytes, _) = Frame::HandshakeRefusal { reason }.encode();
     assert!(bytes.len() < 2000);
 }
 

@@ -17,7 +17,7 @@ use tensorwire_base::{Deadline, Rank};
 use super::frame::{Attached, Frame, Granted, Reply};
 use crate::common::{Core, Peer};
 use crate::doorbell::Wake;
-use crate::error::{MessageError, OpenRegionError};
+use crate::error::{OpenRegionError, SendMessageError};
 use crate::region::RegionDescriptor;
 
 /// Most bytes of messages that wait for the socket: room for a few of the largest.
@@ -96,12 +96,16 @@ impl Link {
     }
 
     /// Queues a message as soon as there is room.
-    pub(crate) fn send_message(&self, body: &[u8], deadline: Deadline) -> Result<(), MessageError> {
+    pub(crate) fn send_message(
+        &self,
+        body: &[u8],
+        deadline: Deadline,
+    ) -> Result<(), SendMessageError> {
         let peer = self.rank();
         loop {
             let ticket = self.core.board().ticket();
             if self.peer.gone().is_some() {
-                return Err(MessageError::PeerLost { peer, cause: self.peer.cause() });
+                return Err(SendMessageError::PeerLost { peer, cause: self.peer.cause() });
             }
             let mut outgoing = self.outgoing.lock();
             if outgoing.bytes < OUTGOING_BYTES_MAX {
@@ -112,7 +116,7 @@ impl Link {
             }
             drop(outgoing);
             if self.core.wait(ticket, deadline) == Wake::TimedOut {
-                return Err(MessageError::TimedOut { peer });
+                return Err(SendMessageError::TimedOut { peer });
             }
         }
     }

@@ -359,7 +359,7 @@ impl<R: Requests> Server<R> {
                     self.protocol_error(link, &wrong);
                 }
             }
-            Frame::Refusal { reason } => {
+            Frame::HandshakeRefusal { reason } => {
                 self.lose(link, FaultCause::Refused { detail: reason });
             }
         }
@@ -371,7 +371,7 @@ impl<R: Requests> Server<R> {
     }
 
     fn protocol_error(&mut self, link: &Link, detail: &str) {
-        link.send(Frame::Refusal { reason: detail.into() });
+        link.send(Frame::HandshakeRefusal { reason: detail.into() });
         self.lose(link, FaultCause::Protocol { detail: detail.into() });
         self.let_go(link);
     }

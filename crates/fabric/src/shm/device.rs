@@ -22,8 +22,8 @@ use crate::control::{Attached, Control, Frame, Link};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
-    CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PostError,
-    RegionError,
+    CloseError, ConnectError, FaultCause, OpenFabricError, OpenRegionError, PostError, RegionError,
+    SendMessageError,
 };
 use crate::handshake::{self, Purpose};
 use crate::listener::{Listener, Socket};
@@ -44,16 +44,17 @@ struct ShmDevice {
     copiers: Arc<Copiers>,
 }
 
-pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
+pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
     common::check_config(&config)?;
     common::check_no_mode(&config, "shm")?;
-    let system = |doing| move |source: std::io::Error| OpenError::System { doing, source };
+    let system = |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
     let shared = SharedMapping::create("tensorwire-board", Board::bytes(config.arrival_slots))
         .map_err(|e| system("allocate the arrival table")(e.into()))?;
     let name = format!("tensorwire-{:016x}", handshake::random_u64());
-    let listener = SocketAddr::from_abstract_name(&name)
-        .and_then(|at| UnixListener::bind_addr(&at))
-        .map_err(|source| OpenError::Listen { at: format!("abstract socket {name}"), source })?;
+    let listener =
+        SocketAddr::from_abstract_name(&name).and_then(|at| UnixListener::bind_addr(&at)).map_err(
+            |source| OpenFabricError::Listen { at: format!("abstract socket {name}"), source },
+        )?;
     let board = Board::create(Arc::new(shared.mapping), config.arrival_slots);
     let core = Core::new(config, board);
     let control = Control::start(core.clone(), Owner::new(core.clone()))
@@ -182,7 +183,7 @@ impl Device for ShmDevice {
         peer: Rank,
         body: &[u8],
         deadline: Deadline,
-    ) -> Result<(), MessageError> {
+    ) -> Result<(), SendMessageError> {
         self.control.connected(peer).send_message(body, deadline)
     }
 

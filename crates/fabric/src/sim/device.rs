@@ -17,11 +17,11 @@ use crate::config::{Endpoint, FabricConfig, PeerAddress};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
-    CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PostError,
-    RegionError,
+    CloseError, ConnectError, FaultCause, OpenFabricError, OpenRegionError, PostError, RegionError,
+    SendMessageError,
 };
 use crate::flags::{FlagTable, Watched};
-use crate::handshake::{HandshakeError, Refusal};
+use crate::handshake::{HandshakeError, HandshakeRefusal};
 use crate::mapping::Mapping;
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
@@ -36,17 +36,17 @@ struct SimDevice {
 pub(crate) fn open(
     network: SimNetwork,
     config: FabricConfig,
-) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
+) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
     common::check_config(&config)?;
     let rank = config.me.rank;
     let memory = Mapping::private(Board::bytes(config.arrival_slots)).map_err(|error| {
-        OpenError::System { doing: "allocate the arrival table", source: error.into() }
+        OpenFabricError::System { doing: "allocate the arrival table", source: error.into() }
     })?;
     let board = Board::create(Arc::new(memory), config.arrival_slots);
     let core = Core::new(config, board);
     let mut state = network.shared().lock();
     if state.members.contains_key(&rank) {
-        return Err(OpenError::RankTaken { rank });
+        return Err(OpenFabricError::RankTaken { rank });
     }
     let watched = Arc::new(Watched::default());
     state.members.insert(rank, Entry::new(core.clone(), watched.clone()));
@@ -93,23 +93,23 @@ impl SimDevice {
     }
 
     /// Who may talk to whom.
-    fn introduce(&self, other: &Entry, peer: &PeerAddress) -> Option<Result<(), Refusal>> {
+    fn introduce(&self, other: &Entry, peer: &PeerAddress) -> Option<Result<(), HandshakeRefusal>> {
         let (mine, theirs) = (&self.core.config().job, &other.core.config().job);
         let refuse = |by: &Core, refusal| {
             by.counters().add(|c| &c.connections_refused, 1);
             Some(Err(refusal))
         };
         if mine.job_id != theirs.job_id {
-            return refuse(&other.core, Refusal::OtherJob);
+            return refuse(&other.core, HandshakeRefusal::OtherJob);
         }
         if mine.secret != theirs.secret {
-            return refuse(&other.core, Refusal::WrongSecret);
+            return refuse(&other.core, HandshakeRefusal::WrongSecret);
         }
         if other.core.me() != peer.member() {
-            return refuse(&self.core, Refusal::StaleIncarnation);
+            return refuse(&self.core, HandshakeRefusal::StaleIncarnation);
         }
         if *other.expects.get(&self.me())? != self.core.me() {
-            return refuse(&other.core, Refusal::StaleIncarnation);
+            return refuse(&other.core, HandshakeRefusal::StaleIncarnation);
         }
         Some(Ok(()))
     }
@@ -268,11 +268,11 @@ impl Device for SimDevice {
         }
     }
 
-    fn send_message(&self, peer: Rank, body: &[u8], _: Deadline) -> Result<(), MessageError> {
+    fn send_message(&self, peer: Rank, body: &[u8], _: Deadline) -> Result<(), SendMessageError> {
         let shared = self.network.shared();
         let state = shared.lock();
         let receiver = self.alive(&state, peer);
-        let receiver = receiver.map_err(|cause| MessageError::PeerLost { peer, cause })?;
+        let receiver = receiver.map_err(|cause| SendMessageError::PeerLost { peer, cause })?;
         self.core.counters().add(|c| &c.messages, 1);
         receiver.deliver(Message { from: self.me(), body: body.to_vec() });
         shared.changed.notify_all();

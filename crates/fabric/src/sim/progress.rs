@@ -13,7 +13,7 @@ use super::signal::Written;
 use crate::api::Completion;
 use crate::arrival::ArrivalMode;
 use crate::common::{Core, Gone, Peer};
-use crate::config::Member;
+use crate::config::Identity;
 use crate::error::{CompletionError, FaultCause};
 use crate::flags::Watched;
 
@@ -141,7 +141,7 @@ pub(super) struct State {
 pub(super) struct Entry {
     pub(super) core: Arc<Core>,
     /// Its peer table: who it connects to, or wants to.
-    pub(super) expects: BTreeMap<Rank, Member>,
+    pub(super) expects: BTreeMap<Rank, Identity>,
     /// The peers it connected to, as it sees them.
     pub(super) peers: BTreeMap<Rank, Arc<Peer>>,
     /// What it looks at to learn of arrivals.

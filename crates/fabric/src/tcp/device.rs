@@ -19,7 +19,8 @@ use crate::control::{Attached, Control, Frame, Link, rank_list};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
-    CloseError, ConnectError, MessageError, OpenError, OpenRegionError, PostError, RegionError,
+    CloseError, ConnectError, OpenFabricError, OpenRegionError, PostError, RegionError,
+    SendMessageError,
 };
 use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
@@ -37,7 +38,7 @@ pub(super) struct TcpDevice {
     pub(super) peers: Arc<PeerTable>,
 }
 
-pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
+pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
     let device = TcpDevice::open(config)?;
     Ok((device.core.clone(), Arc::new(device)))
 }
@@ -52,11 +53,12 @@ fn dial(endpoint: &Endpoint, deadline: Deadline) -> Option<std::io::Result<Socke
 }
 
 impl TcpDevice {
-    pub(super) fn open(config: FabricConfig) -> Result<TcpDevice, OpenError> {
+    pub(super) fn open(config: FabricConfig) -> Result<TcpDevice, OpenFabricError> {
         common::check_config(&config)?;
         common::check_no_mode(&config, "tcp")?;
-        let system = |doing| move |source: std::io::Error| OpenError::System { doing, source };
-        let listen = |source| OpenError::Listen { at: config.endpoint.to_string(), source };
+        let system =
+            |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
+        let listen = |source| OpenFabricError::Listen { at: config.endpoint.to_string(), source };
         let listener = TcpListener::bind(config.endpoint).map_err(listen)?;
         let listening = listener.local_addr().map_err(listen)?;
         let memory = Mapping::private(Board::bytes(config.arrival_slots))
@@ -173,7 +175,7 @@ impl Device for TcpDevice {
         peer: Rank,
         body: &[u8],
         deadline: Deadline,
-    ) -> Result<(), MessageError> {
+    ) -> Result<(), SendMessageError> {
         self.control.connected(peer).send_message(body, deadline)
     }
 

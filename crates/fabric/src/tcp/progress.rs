@@ -164,7 +164,7 @@ fn give_up(core: &Core, queue_pair: &QueuePair, broken: Broken) {
 /// The peer broke the rules: it is told why, and hung up on.
 fn refuse(core: &Core, link: &Link, reason: String) {
     let detail = format!("it sent a bad request: {reason}");
-    link.send(Frame::Refusal { reason });
+    link.send(Frame::HandshakeRefusal { reason });
     core.peer_gone(&link.peer, Gone::Lost(FaultCause::Protocol { detail }));
     link.shutdown();
 }

@@ -11,7 +11,7 @@ use crate::api::{ArrivalSlot, Signal};
 use crate::device::Device;
 use crate::region::Access;
 use crate::{
-    Backend, Direction, Fabric, FabricConfig, FaultCause, JobCredentials, LocalSlice, Member,
+    Backend, Direction, Fabric, FabricConfig, FaultCause, Identity, JobCredentials, LocalSlice,
     Memcpy, PeerAddress, PeerFault, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Secret,
     SimKnobs, SimNetwork, Wake,
 };
@@ -21,7 +21,7 @@ fn soon() -> Deadline {
 }
 
 fn pair(backend: &Backend) -> [Fabric; 2] {
-    let member = |rank| Member { rank: Rank(rank), incarnation: Incarnation(1) };
+    let member = |rank| Identity { rank: Rank(rank), incarnation: Incarnation(1) };
     let fabrics = [0, 1].map(|rank| {
         let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
         Fabric::open(backend.clone(), FabricConfig::new(member(rank), job)).unwrap()
@@ -113,7 +113,7 @@ fn the_simulation_refuses_them_too() {
 
 /// Two connected devices, without the API's checks before them.
 fn devices() -> [TcpDevice; 2] {
-    let member = |rank| Member { rank: Rank(rank), incarnation: Incarnation(1) };
+    let member = |rank| Identity { rank: Rank(rank), incarnation: Incarnation(1) };
     let devices = [0, 1].map(|rank| {
         let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
         TcpDevice::open(FabricConfig::new(member(rank), job)).unwrap()

@@ -14,7 +14,7 @@ use super::ibv::{self, Context, Path, ProtectionDomain, Remote};
 use super::progress::{Duties, Owner, PeerTable, Poller, Queue};
 use super::queue_pair::{self, Depth, INLINE_BYTES, NOTES, QueuePair};
 use super::region;
-use super::survey::{self, Choice, LinkLayer, Nic};
+use super::survey::{self, LinkLayer, Nic, NicChoice};
 use super::wire::{Introduction, NOTE_BYTES};
 use super::{VerbsOptions, VerbsUnusable};
 use crate::api::ArrivalSlot;
@@ -26,8 +26,8 @@ use crate::control::{Attached, Control, Frame, Link, rank_list};
 use crate::device::{Device, Work};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{
-    CloseError, ConnectError, FaultCause, MessageError, OpenError, OpenRegionError, PeerFault,
-    PostError, RegionError,
+    CloseError, ConnectError, FaultCause, OpenFabricError, OpenRegionError, PeerFault, PostError,
+    RegionError, SendMessageError,
 };
 use crate::flags::{FlagTable, Watched};
 use crate::handshake::Purpose;
@@ -67,13 +67,13 @@ pub(super) struct NicEnd {
     /// Payload that travels in its request, where the device takes any.
     pub(super) inline_bytes: u32,
     nic: Nic,
-    choice: Choice,
+    choice: NicChoice,
 }
 
 /// A NIC that was chosen, opened, and found to be of use.
 struct Taken {
     nic: Nic,
-    choice: Choice,
+    choice: NicChoice,
     domain: Arc<ProtectionDomain>,
     inline_bytes: u32,
 }
@@ -178,7 +178,7 @@ fn probe(
 pub(crate) fn open(
     options: &VerbsOptions,
     config: FabricConfig,
-) -> Result<(Arc<Core>, Arc<dyn Device>), OpenError> {
+) -> Result<(Arc<Core>, Arc<dyn Device>), OpenFabricError> {
     let device = VerbsDevice::open(options, config)?;
     Ok((device.core.clone(), Arc::new(device)))
 }
@@ -216,11 +216,12 @@ impl VerbsDevice {
     pub(super) fn open(
         options: &VerbsOptions,
         config: FabricConfig,
-    ) -> Result<VerbsDevice, OpenError> {
+    ) -> Result<VerbsDevice, OpenFabricError> {
         common::check_config(&config)?;
         let end = Arc::new(NicEnd::open(options, &config)?);
-        let system = |doing| move |source: std::io::Error| OpenError::System { doing, source };
-        let listen = |source| OpenError::Listen { at: config.endpoint.to_string(), source };
+        let system =
+            |doing| move |source: std::io::Error| OpenFabricError::System { doing, source };
+        let listen = |source| OpenFabricError::Listen { at: config.endpoint.to_string(), source };
         let listener = TcpListener::bind(config.endpoint).map_err(listen)?;
         let listening = listener.local_addr().map_err(listen)?;
         let memory = Mapping::private(Board::bytes(config.arrival_slots))
@@ -433,7 +434,7 @@ impl VerbsDevice {
             }
             _ => return Ok(()),
         };
-        link.send(Frame::Refusal { reason: format!("signals by {mode}: {reason}") });
+        link.send(Frame::HandshakeRefusal { reason: format!("signals by {mode}: {reason}") });
         Err(ConnectError::ArrivalRefused { rank, mode, reason: reason.into() })
     }
 
@@ -534,7 +535,7 @@ impl Device for VerbsDevice {
         peer: Rank,
         body: &[u8],
         deadline: Deadline,
-    ) -> Result<(), MessageError> {
+    ) -> Result<(), SendMessageError> {
         self.control.connected(peer).send_message(body, deadline)
     }
 

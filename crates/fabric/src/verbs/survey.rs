@@ -76,7 +76,7 @@ pub enum GidKind {
 
 /// A NIC, a port and a GID, and the reason for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct NicChoice {
     /// Index into the survey.
     pub nic: usize,
     /// Index into the NIC's ports.
@@ -201,7 +201,7 @@ pub fn choose(
     nics: &[Nic],
     options: &VerbsOptions,
     near: Option<IpAddr>,
-) -> Result<Choice, VerbsUnusable> {
+) -> Result<NicChoice, VerbsUnusable> {
     let unusable = |reason: String, mend: &str| Err(VerbsUnusable { reason, mend: mend.into() });
     if nics.is_empty() {
         return unusable(
@@ -277,7 +277,7 @@ pub fn choose(
         "{nic_name} port {port_number}, MTU {}, GID {} = {} ({}): {why}",
         nics[nic].ports[port].mtu, gid_entry.index, gid_entry.address, gid_entry.kind
     );
-    Ok(Choice { nic, port, gid, reason })
+    Ok(NicChoice { nic, port, gid, reason })
 }
 
 /// What speaks for a GID, most important first.

@@ -13,7 +13,9 @@ use crate::api::{Completion, Direction, Signal};
 use crate::device::{Device, Work};
 use crate::error::{CompletionError, FaultCause};
 use crate::region::{Access, Region, RemoteRegion};
-use crate::{ArrivalMode, ConnectError, FabricConfig, JobCredentials, Member, PeerAddress, Secret};
+use crate::{
+    ArrivalMode, ConnectError, FabricConfig, Identity, JobCredentials, PeerAddress, Secret,
+};
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
@@ -28,7 +30,7 @@ fn there_is_a_device() -> bool {
 }
 
 fn config(rank: u32) -> FabricConfig {
-    let member = Member { rank: Rank(rank), incarnation: Incarnation(1) };
+    let member = Identity { rank: Rank(rank), incarnation: Incarnation(1) };
     let job = JobCredentials { job_id: JobId(1), secret: Secret([1; 32]) };
     // few: building queue pairs takes most of the time in an emulated machine
     FabricConfig { queue_pairs_per_peer: 1, completion_queues: 1, ..FabricConfig::new(member, job) }

@@ -7,8 +7,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 
 use tensorwire_base::Rank;
-use tensorwire_fabric::handshake::{self, HandshakeError, Purpose, Refusal};
-use tensorwire_fabric::{Backend, Endpoint, Fabric, Member};
+use tensorwire_fabric::handshake::{self, HandshakeError, HandshakeRefusal, Purpose};
+use tensorwire_fabric::{Backend, Endpoint, Fabric, Identity};
 use tensorwire_testkit::mesh::{
     address_of, await_arrival, connect, job, member, open, route, soon, wait_until,
 };
@@ -50,7 +50,7 @@ impl Stranger {
         assert!(rest.len() < 200, "a stranger learns nothing");
     }
 
-    fn dial(&mut self, me: Member, target: Member) -> Result<Member, HandshakeError> {
+    fn dial(&mut self, me: Identity, target: Identity) -> Result<Identity, HandshakeError> {
         let (job, purpose) = (job(), Purpose::Control);
         match self {
             Stranger::Tcp(s) => handshake::dial(s, &job, me, Some(target), purpose, soon()),
@@ -93,16 +93,19 @@ fn members_must_come_once_and_as_expected(backend: &Backend) {
     connect(&fabrics);
     let at = fabrics[0].endpoint();
     let again = Stranger::knock(&at).dial(member(1), member(0));
-    assert!(matches!(again, Err(HandshakeError::Refused(Refusal::Duplicate))), "{again:?}");
+    assert!(
+        matches!(again, Err(HandshakeError::Refused(HandshakeRefusal::Duplicate))),
+        "{again:?}"
+    );
     let unexpected = Stranger::knock(&at).dial(member(2), member(0));
-    let reason = Refusal::UnexpectedRank;
+    let reason = HandshakeRefusal::UnexpectedRank;
     assert!(matches!(unexpected, Err(HandshakeError::Refused(found)) if found == reason));
-    let restarted = Member { rank: Rank(1), ..member(9) };
+    let restarted = Identity { rank: Rank(1), ..member(9) };
     let restarted = Stranger::knock(&at).dial(restarted, member(0));
-    let reason = Refusal::StaleIncarnation;
+    let reason = HandshakeRefusal::StaleIncarnation;
     assert!(matches!(restarted, Err(HandshakeError::Refused(found)) if found == reason));
     let stale_table = Stranger::knock(&at).dial(member(1), member(9));
-    let reason = Refusal::OtherTarget;
+    let reason = HandshakeRefusal::OtherTarget;
     assert!(matches!(stale_table, Err(HandshakeError::Refused(found)) if found == reason));
     wait_until_counted(&fabrics[0], 4);
     works(&fabrics);

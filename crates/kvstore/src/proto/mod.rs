@@ -6,9 +6,9 @@ mod scheduler;
 mod server;
 mod worker;
 
-pub use scheduler::{Node, Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions};
-pub use server::{PartState, Server, ServerAction, ServerConfig, ServerState, Taken};
-pub use worker::{ToSend, What, Worker, WorkerEvent};
+pub use scheduler::{Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions};
+pub use server::{Server, ServerAction, ServerConfig, ServerState, ShardState, Taken};
+pub use worker::{RequestBody, ToSend, Worker, WorkerEvent};
 
 use crate::message::Ask;
 

@@ -8,19 +8,13 @@
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Incarnation, Rank};
+use tensorwire_fabric::Identity;
 
 /// What a node of a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     Worker(u32),
     Server(u32),
-}
-
-/// One life of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
-    pub rank: Rank,
-    pub incarnation: Incarnation,
 }
 
 /// What a job wants of its scheduler.
@@ -56,13 +50,13 @@ impl SchedulerOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SchedulerEvent {
     /// It is up and its peers can reach it.
-    Joined { node: Node },
+    Joined { node: Identity },
     /// It said anything.
-    Heard { node: Node },
+    Heard { node: Identity },
     /// It waits at its barrier of this number, from 1.
-    Entered { node: Node, barrier: u64 },
+    Entered { node: Identity, barrier: u64 },
     /// It has done its part and ended well: nobody waits for it any more.
-    Left { node: Node },
+    Left { node: Identity },
     /// Its process or its connection ended too early.
     Died { rank: Rank, why: String },
     /// Time has passed.
@@ -81,7 +75,7 @@ pub enum SchedulerAction {
     /// Start `server` anew, as `rank`; it takes over from `was`.
     Replace { server: u32, was: Rank, rank: Rank },
     /// `node` is now `server`, in place of `was`.
-    Replaced { server: u32, was: Rank, node: Node, to: Vec<Rank> },
+    Replaced { server: u32, was: Rank, node: Identity, to: Vec<Rank> },
     /// The job is over: it cannot go on without `rank`. Nothing is done after this.
     End { rank: Rank, why: String },
 }
@@ -194,7 +188,7 @@ impl Scheduler {
         }
     }
 
-    fn joined(&mut self, now_ms: u64, node: Node, actions: &mut Vec<SchedulerAction>) {
+    fn joined(&mut self, now_ms: u64, node: Identity, actions: &mut Vec<SchedulerAction>) {
         let Some(state) = self.nodes.get_mut(node.rank.index()) else {
             return;
         };
@@ -216,7 +210,7 @@ impl Scheduler {
     }
 
     /// Takes note that `node` lives; false: it is no live node of this job.
-    fn heard(&mut self, now_ms: u64, node: Node) -> bool {
+    fn heard(&mut self, now_ms: u64, node: Identity) -> bool {
         match self.nodes.get_mut(node.rank.index()).map(|state| &mut state.life) {
             Some(Life::Alive { incarnation, heard_ms }) if *incarnation == node.incarnation => {
                 *heard_ms = now_ms.max(*heard_ms);

@@ -11,8 +11,8 @@ struct Job {
 }
 
 /// The first life of a rank.
-fn node(rank: u32) -> Node {
-    Node { rank: Rank(rank), incarnation: Incarnation(1000 + u64::from(rank)) }
+fn node(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), incarnation: Incarnation(1000 + u64::from(rank)) }
 }
 
 fn ranks(ranks: &[u32]) -> Vec<Rank> {
@@ -184,7 +184,7 @@ fn silence_counts_as_death_and_anything_said_as_life() {
         job.on(Event::Heard { node: node(rank) });
     }
     // a former life, and one that is no part of the job, do not count
-    let former = Node { rank: Rank(1), incarnation: Incarnation(7) };
+    let former = Identity { rank: Rank(1), incarnation: Incarnation(7) };
     job.on(Event::Heard { node: former });
     job.on(Event::Heard { node: node(9) });
     job.now_ms = 6_000;
@@ -209,7 +209,7 @@ fn without_liveness_silence_means_nothing() {
 #[test]
 fn a_stranger_moves_nothing() {
     let mut job = Job::stands(elastic(2));
-    let stranger = Node { rank: Rank(1), incarnation: Incarnation(7) };
+    let stranger = Identity { rank: Rank(1), incarnation: Incarnation(7) };
     assert_eq!(job.enter(0, 1), []);
     assert_eq!(job.on(Event::Entered { node: stranger, barrier: 1 }), []);
     assert_eq!(job.on(Event::Left { node: stranger }), []);

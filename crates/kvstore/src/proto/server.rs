@@ -1,21 +1,21 @@
 //! A server's side: which push goes into which version, who is answered when, what survives a death. It
 //! knows no value, only that one is in a slot; the driver carries its actions out at once and in order.
 //!
-//! What it remembers is bounded: for each part and worker one push that waits, one pull that waits and
+//! What it remembers is bounded: for each shard and worker one push that waits, one pull that waits and
 //! numbers; for each worker the last answer to a [`Control`]. An answer to a push is made again from the numbers.
 
-mod part;
+mod shard;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 
-use self::part::{Part, Pull, Pulled, Push};
+use self::shard::{Pull, Pulled, Push, Shard};
 use super::{Control, Mode};
-use crate::key::{PartKey, ValueSpec};
-use crate::message::{Answer, Ask, Refusal, Reply, Request, RequestId};
+use crate::key::{ShardKey, ValueSpec};
+use crate::message::{Answer, Ask, Reply, Request, RequestId, RequestRefusal};
 use crate::wire::RemotePlace;
 
 /// More rounds and versions than any job has. A snapshot may say anything, and counting on from it must not
@@ -27,8 +27,8 @@ const COUNT_MAX: u64 = u64::MAX / 2;
 pub struct ServerConfig {
     pub mode: Mode,
     /// Who may push and pull; a worker's index here is its number, and the order in which pushes are folded.
-    pub workers: Vec<Member>,
-    /// The keys of the parts that belong to this server.
+    pub workers: Vec<Identity>,
+    /// The keys of the shards that belong to this server.
     pub range: Range<u64>,
 }
 
@@ -38,17 +38,17 @@ pub struct ServerConfig {
 pub struct ServerState {
     /// Rank and incarnation of each worker. Another life of a worker starts at round 1 again.
     pub workers: Vec<(u32, u64)>,
-    pub parts: Vec<PartState>,
+    pub shards: Vec<ShardState>,
     /// The last [`Ask::SetOptimizer`](crate::message::Ask::SetOptimizer).
     pub optimizer: Option<Vec<u8>>,
     /// For each worker the number of its last [`Control`] that was done, and the answer.
     pub controls: Vec<Option<(RequestId, Answer)>>,
 }
 
-/// A part in a [`ServerState`].
+/// A shard in a [`ServerState`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PartState {
-    pub part: PartKey,
+pub struct ShardState {
+    pub shard: ShardKey,
     pub spec: ValueSpec,
     /// It has a value; else its weights are not to be saved.
     pub seeded: bool,
@@ -61,8 +61,8 @@ pub struct PartState {
 /// What the driver does with the values that came with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A push: value and rows go into the sender's slot of the part, before the next [`Server::poll`]. A
-    /// pull: its rows are kept for the sender and part until the [`ServerAction::Send`].
+    /// A push: value and rows go into the sender's slot of the shard, before the next [`Server::poll`]. A
+    /// pull: its rows are kept for the sender and shard until the [`ServerAction::Send`].
     Store,
     /// A repetition, or refused: nothing is kept.
     Drop,
@@ -71,29 +71,29 @@ pub enum Taken {
 /// What the driver does next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerAction {
-    /// Weights, and a slot for every worker, of a new part; [`Server::on_not_created`] where there is no memory.
-    Create { part: PartKey, spec: ValueSpec },
+    /// Weights, and a slot for every worker, of a new shard; [`Server::on_not_created`] where there is no memory.
+    Create { shard: ShardKey, spec: ValueSpec },
     /// Answers [`Answer::Placed`] with this worker's slot and `rounds`.
-    Place { to: Member, id: RequestId, part: PartKey, rounds: u64 },
+    Place { to: Identity, id: RequestId, shard: ShardKey, rounds: u64 },
     /// The worker's slot is the first value of the weights.
-    Seed { part: PartKey, worker: usize },
-    /// One update with the slots of these workers, in this order, makes `version`; [`Server::on_not_folded`]
+    Seed { shard: ShardKey, worker: usize },
+    /// One update with the slots of these workers, in this order, makes `version`; [`Server::on_not_applied`]
     /// where it fails.
-    Fold { part: PartKey, workers: Vec<usize>, version: u64 },
+    Apply { shard: ShardKey, workers: Vec<usize>, version: u64 },
     /// An answer without a value.
-    Reply { to: Member, reply: Reply },
+    Reply { to: Identity, reply: Reply },
     /// Answers [`Answer::Value`] with the weights as they are now, or with the rows kept for this worker
     /// where `sparse`. The driver calls [`Server::on_sent`] when they may change again.
     Send {
-        to: Member,
+        to: Identity,
         id: RequestId,
-        part: PartKey,
+        shard: ShardKey,
         version: u64,
         into: Option<RemotePlace>,
         sparse: bool,
     },
     /// Does it and calls [`Server::on_done`], which answers. No value is being sent during a load.
-    Control { from: Member, id: RequestId, what: Control },
+    Control { from: Identity, id: RequestId, what: Control },
 }
 
 /// A server's state.
@@ -101,14 +101,14 @@ pub enum ServerAction {
 pub struct Server {
     mode: Mode,
     range: Range<u64>,
-    workers: Vec<Seat>,
+    workers: Vec<WorkerState>,
     /// Ordered, so that the same events give the same actions.
-    parts: BTreeMap<PartKey, Part>,
+    shards: BTreeMap<ShardKey, Shard>,
     optimizer: Option<Vec<u8>>,
     /// Values on their way out of the weights.
     sending: usize,
     /// Loads that wait until no value is being sent; at most one of each worker.
-    loads: VecDeque<(Member, RequestId, Control)>,
+    loads: VecDeque<(Identity, RequestId, Control)>,
     actions: VecDeque<ServerAction>,
     /// How many answers stand behind each fold among the actions, and behind the one that was polled last.
     answers: VecDeque<usize>,
@@ -117,8 +117,8 @@ pub struct Server {
 
 /// A worker as a server sees it.
 #[derive(Debug)]
-struct Seat {
-    member: Member,
+struct WorkerState {
+    member: Identity,
     alive: bool,
     asked: Option<Asked>,
 }
@@ -135,12 +135,12 @@ struct Asked {
 
 impl Server {
     pub fn new(config: ServerConfig) -> Server {
-        let seat = |member| Seat { member, alive: true, asked: None };
+        let worker_state = |member| WorkerState { member, alive: true, asked: None };
         Server {
             mode: config.mode,
             range: config.range,
-            workers: config.workers.into_iter().map(seat).collect(),
-            parts: BTreeMap::new(),
+            workers: config.workers.into_iter().map(worker_state).collect(),
+            shards: BTreeMap::new(),
             optimizer: None,
             sending: 0,
             loads: VecDeque::new(),
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// The server that a snapshot describes; the driver makes the parts' weights and slots itself. All of
+    /// The server that a snapshot describes; the driver makes the shards' weights and slots itself. All of
     /// `config.workers` are taken to live until [`Server::on_world`].
     pub fn restored(config: ServerConfig, state: ServerState) -> Server {
         let mut server = Server::new(config);
@@ -158,17 +158,17 @@ impl Server {
             .workers
             .iter()
             .zip(state.workers.iter().map(Some).chain(std::iter::repeat(None)))
-            .map(|(seat, saved)| saved == Some(&written(seat.member)))
+            .map(|(worker_state, saved)| saved == Some(&written(worker_state.member)))
             .collect();
-        for saved in state.parts.iter().filter(|saved| server.range.contains(&saved.part.0)) {
-            let mut part = Part::new(saved.spec, same.len());
-            (part.seeded, part.version) = (saved.seeded, saved.version.min(COUNT_MAX));
-            part.created = true;
+        for saved in state.shards.iter().filter(|saved| server.range.contains(&saved.shard.0)) {
+            let mut shard = Shard::new(saved.spec, same.len());
+            (shard.seeded, shard.version) = (saved.seeded, saved.version.min(COUNT_MAX));
+            shard.created = true;
             for (worker, _) in same.iter().enumerate().filter(|(_, same)| **same) {
                 let rounds = saved.rounds.get(worker).copied().unwrap_or(0).min(COUNT_MAX);
-                (part.slots[worker].rounds, part.slots[worker].durable) = (rounds, rounds);
+                (shard.slots[worker].rounds, shard.slots[worker].durable) = (rounds, rounds);
             }
-            server.parts.insert(saved.part, part);
+            server.shards.insert(saved.shard, shard);
         }
         for (worker, control) in state.controls.into_iter().enumerate() {
             if let Some((id, answer)) = control
@@ -185,47 +185,47 @@ impl Server {
     /// What a snapshot holds beside the values. Taken when [`Server::poll`] has nothing more, or nothing but
     /// answers.
     pub fn state(&self) -> ServerState {
-        use ServerAction::{Create, Fold, Seed};
+        use ServerAction::{Apply, Create, Seed};
         let changes =
-            |action: &ServerAction| matches!(action, Create { .. } | Seed { .. } | Fold { .. });
+            |action: &ServerAction| matches!(action, Create { .. } | Seed { .. } | Apply { .. });
         assert!(!self.actions.iter().any(changes), "a snapshot of what is half done");
-        let part = |(key, part): (&PartKey, &Part)| PartState {
-            part: *key,
-            spec: part.spec,
-            seeded: part.seeded,
-            version: part.version,
-            rounds: part.slots.iter().map(|slot| slot.rounds).collect(),
+        let shard = |(key, shard): (&ShardKey, &Shard)| ShardState {
+            shard: *key,
+            spec: shard.spec,
+            seeded: shard.seeded,
+            version: shard.version,
+            rounds: shard.slots.iter().map(|slot| slot.rounds).collect(),
         };
-        let control = |seat: &Seat| {
-            let asked = seat.asked.as_ref()?;
+        let control = |worker_state: &WorkerState| {
+            let asked = worker_state.asked.as_ref()?;
             Some((asked.id, asked.answer.clone()?))
         };
         ServerState {
-            workers: self.workers.iter().map(|seat| written(seat.member)).collect(),
-            parts: self.parts.iter().map(part).collect(),
+            workers: self.workers.iter().map(|worker_state| written(worker_state.member)).collect(),
+            shards: self.shards.iter().map(shard).collect(),
             optimizer: self.optimizer.clone(),
             controls: self.workers.iter().map(control).collect(),
         }
     }
 
     /// Takes a request.
-    pub fn on_request(&mut self, from: Member, request: &Request) -> Taken {
+    pub fn on_request(&mut self, from: Identity, request: &Request) -> Taken {
         let Some(worker) = self.worker_of(from) else {
-            return self.refuse(from, request.id, Refusal::Foreign);
+            return self.refuse(from, request.id, RequestRefusal::Foreign);
         };
         let id = request.id;
         match &request.what {
-            Ask::Init { part, dtype, rows, columns } => {
+            Ask::Init { shard, dtype, rows, columns } => {
                 let told = (*dtype, *rows, *columns);
-                self.on_init(worker, id, *part, told);
+                self.on_init(worker, id, *shard, told);
                 Taken::Drop
             }
-            Ask::Push { part, round, rows, .. } => {
-                self.on_push(worker, id, *part, (*round, rows.is_some()))
+            Ask::Push { shard, round, rows, .. } => {
+                self.on_push(worker, id, *shard, (*round, rows.is_some()))
             }
-            Ask::Pull { part, round, into, rows } => {
+            Ask::Pull { shard, round, into, rows } => {
                 let pull = Pull { id, round: *round, into: *into, sparse: rows.is_some() };
-                self.on_pull(worker, *part, pull)
+                self.on_pull(worker, *shard, pull)
             }
             Ask::SetOptimizer { bytes } => {
                 self.on_control(worker, id, Control::SetOptimizer { bytes: bytes.clone() })
@@ -240,39 +240,39 @@ impl Server {
         }
     }
 
-    /// An answer's value has left the weights of this part, or its receiver is lost: once per
+    /// An answer's value has left the weights of this shard, or its receiver is lost: once per
     /// [`ServerAction::Send`].
-    pub fn on_sent(&mut self, part: PartKey) {
-        let state = self.parts.get_mut(&part).filter(|state| state.readers > 0);
-        assert!(state.is_some(), "more values of part {} left than were sent", part.0);
+    pub fn on_sent(&mut self, shard: ShardKey) {
+        let state = self.shards.get_mut(&shard).filter(|state| state.readers > 0);
+        assert!(state.is_some(), "more values of shard {} left than were sent", shard.0);
         if let Some(state) = state {
             state.readers -= 1;
             self.sending -= 1;
         }
-        self.settle(part);
+        self.settle(shard);
         self.start_loads();
     }
 
-    /// A part of [`ServerAction::Create`] cannot be held: whoever asked for it is told why, and it is as if
+    /// A shard of [`ServerAction::Create`] cannot be held: whoever asked for it is told why, and it is as if
     /// nobody had.
-    pub fn on_not_created(&mut self, part: PartKey, why: &str) {
-        self.parts.remove(&part);
+    pub fn on_not_created(&mut self, shard: ShardKey, why: &str) {
+        self.shards.remove(&shard);
         for action in &mut self.actions {
-            if let ServerAction::Place { to, id, part: of, .. } = action
-                && *of == part
+            if let ServerAction::Place { to, id, shard: of, .. } = action
+                && *of == shard
             {
-                let what = Answer::Refused { why: Refusal::Failed(why.to_string()) };
+                let what = Answer::Refused { why: RequestRefusal::Failed(why.to_string()) };
                 *action = ServerAction::Reply { to: *to, reply: Reply { id: *id, what } };
             }
         }
     }
 
-    /// The update of the [`ServerAction::Fold`] that was polled last failed: whoever pushed is told why. The
+    /// The update of the [`ServerAction::Apply`] that was polled last failed: whoever pushed is told why. The
     /// round is over.
-    pub fn on_not_folded(&mut self, why: &str) {
+    pub fn on_not_applied(&mut self, why: &str) {
         for action in self.actions.iter_mut().take(std::mem::take(&mut self.answers_last)) {
             if let ServerAction::Reply { reply, .. } = action {
-                reply.what = Answer::Refused { why: Refusal::Failed(why.to_string()) };
+                reply.what = Answer::Refused { why: RequestRefusal::Failed(why.to_string()) };
             }
         }
     }
@@ -280,9 +280,11 @@ impl Server {
     /// A [`ServerAction::Control`] was done: [`Answer::Done`], [`Answer::Returned`] or a refusal. Whoever
     /// takes snapshots takes one between this and the next [`Server::poll`] for whatever a replacement
     /// cannot do without: an optimizer, a load.
-    pub fn on_done(&mut self, from: Member, id: RequestId, answer: Answer) {
-        let seat = self.workers.iter_mut().find(|seat| seat.member == from);
-        let asked = seat.and_then(|seat| seat.asked.as_mut()).filter(|asked| asked.id == id);
+    pub fn on_done(&mut self, from: Identity, id: RequestId, answer: Answer) {
+        let worker_state = self.workers.iter_mut().find(|worker_state| worker_state.member == from);
+        let asked = worker_state
+            .and_then(|worker_state| worker_state.asked.as_mut())
+            .filter(|asked| asked.id == id);
         let Some(asked) = asked else {
             return;
         };
@@ -294,11 +296,11 @@ impl Server {
     }
 
     /// Only these workers are to be waited for now: the others died, or have done their part. What the others had pushed whole still counts; nobody waits for them.
-    pub fn on_world(&mut self, alive: &[Member]) {
-        for (worker, seat) in self.workers.iter_mut().enumerate() {
-            if seat.alive && !alive.contains(&seat.member) {
-                seat.alive = false;
-                self.parts.values_mut().for_each(|part| part.slots[worker].pull = None);
+    pub fn on_world(&mut self, alive: &[Identity]) {
+        for (worker, worker_state) in self.workers.iter_mut().enumerate() {
+            if worker_state.alive && !alive.contains(&worker_state.member) {
+                worker_state.alive = false;
+                self.shards.values_mut().for_each(|shard| shard.slots[worker].pull = None);
             }
         }
         self.settle_all();
@@ -307,11 +309,11 @@ impl Server {
     /// A snapshot with this state will survive this server: a replacement starts from it or from a later one,
     /// never from one that was begun earlier and written more slowly.
     pub fn on_snapshot(&mut self, state: &ServerState) {
-        for saved in &state.parts {
-            let Some(part) = self.parts.get_mut(&saved.part) else {
+        for saved in &state.shards {
+            let Some(shard) = self.shards.get_mut(&saved.shard) else {
                 continue;
             };
-            for (slot, rounds) in part.slots.iter_mut().zip(&saved.rounds) {
+            for (slot, rounds) in shard.slots.iter_mut().zip(&saved.rounds) {
                 slot.durable = slot.durable.max(*rounds);
             }
         }
@@ -320,110 +322,114 @@ impl Server {
     /// The next thing to do.
     pub fn poll(&mut self) -> Option<ServerAction> {
         let action = self.actions.pop_front()?;
-        let of_part = match &action {
-            ServerAction::Create { part, .. }
-            | ServerAction::Seed { part, .. }
-            | ServerAction::Fold { part, .. }
-            | ServerAction::Send { part, sparse: true, .. } => self.parts.get_mut(part),
+        let of_shard = match &action {
+            ServerAction::Create { shard, .. }
+            | ServerAction::Seed { shard, .. }
+            | ServerAction::Apply { shard, .. }
+            | ServerAction::Send { shard, sparse: true, .. } => self.shards.get_mut(shard),
             _ => None,
         };
-        let Some(of_part) = of_part else { return Some(action) };
+        let Some(of_shard) = of_shard else { return Some(action) };
         // what the driver has done before it takes another request may be written over by that
         match &action {
-            ServerAction::Seed { worker, .. } => of_part.slots[*worker].is_due = false,
-            ServerAction::Fold { workers, .. } => {
-                workers.iter().for_each(|worker| of_part.slots[*worker].is_due = false);
+            ServerAction::Seed { worker, .. } => of_shard.slots[*worker].is_due = false,
+            ServerAction::Apply { workers, .. } => {
+                workers.iter().for_each(|worker| of_shard.slots[*worker].is_due = false);
                 self.answers_last = self.answers.pop_front().unwrap_or_default();
             }
             ServerAction::Send { to, .. } => {
-                let seats = self.workers.iter().zip(&mut of_part.slots);
-                for (_, slot) in seats.filter(|(seat, _)| seat.member == *to) {
+                let seats = self.workers.iter().zip(&mut of_shard.slots);
+                for (_, slot) in seats.filter(|(worker_state, _)| worker_state.member == *to) {
                     slot.is_pull_due = false;
                 }
             }
-            _ => of_part.created = true,
+            _ => of_shard.created = true,
         }
         Some(action)
     }
 
-    fn worker_of(&self, from: Member) -> Option<usize> {
-        self.workers.iter().position(|seat| seat.member == from && seat.alive)
+    fn worker_of(&self, from: Identity) -> Option<usize> {
+        self.workers
+            .iter()
+            .position(|worker_state| worker_state.member == from && worker_state.alive)
     }
 
-    fn on_init(&mut self, worker: usize, id: RequestId, key: PartKey, told: (u8, u64, u64)) {
+    fn on_init(&mut self, worker: usize, id: RequestId, key: ShardKey, told: (u8, u64, u64)) {
         let to = self.workers[worker].member;
         if !self.range.contains(&key.0) {
-            self.refuse(to, id, Refusal::NotMine { part: key });
+            self.refuse(to, id, RequestRefusal::NotMine { shard: key });
             return;
         }
         let (dtype, rows, columns) = told;
         let Some(spec) = ValueSpec::told(dtype, rows, columns) else {
             let why = format!("type {dtype} with {rows} x {columns} elements is no value");
-            self.refuse(to, id, Refusal::Failed(why));
+            self.refuse(to, id, RequestRefusal::Failed(why));
             return;
         };
-        let here = self.parts.get(&key).map(|part| part.spec);
+        let here = self.shards.get(&key).map(|shard| shard.spec);
         if let Some(here) = here.filter(|here| *here != spec) {
             let (here, told) = (here.to_string(), spec.to_string());
-            self.refuse(to, id, Refusal::OtherSpec { part: key, here, told });
+            self.refuse(to, id, RequestRefusal::OtherSpec { shard: key, here, told });
             return;
         }
         if here.is_none() {
-            self.parts.insert(key, Part::new(spec, self.workers.len()));
-            self.actions.push_back(ServerAction::Create { part: key, spec });
+            self.shards.insert(key, Shard::new(spec, self.workers.len()));
+            self.actions.push_back(ServerAction::Create { shard: key, spec });
         }
-        let rounds = self.parts.get(&key).map_or(0, |part| part.slots[worker].rounds);
-        self.actions.push_back(ServerAction::Place { to, id, part: key, rounds });
+        let rounds = self.shards.get(&key).map_or(0, |shard| shard.slots[worker].rounds);
+        self.actions.push_back(ServerAction::Place { to, id, shard: key, rounds });
     }
 
     fn on_push(
         &mut self,
         worker: usize,
         id: RequestId,
-        key: PartKey,
+        key: ShardKey,
         (round, is_rows): (u64, bool),
     ) -> Taken {
         let (to, mode) = (self.workers[worker].member, self.mode);
-        let part = match self.part(key) {
-            Ok(part) => part,
+        let shard = match self.shard(key) {
+            Ok(shard) => shard,
             Err(why) => return self.refuse(to, id, why),
         };
-        let verdict = part.on_push(mode, worker, id, (round, is_rows));
+        let verdict = shard.on_push(mode, worker, id, (round, is_rows));
         match verdict {
             Push::Taken => {
                 self.settle(key);
                 Taken::Store
             }
             Push::First => {
-                self.actions.push_back(ServerAction::Seed { part: key, worker });
-                self.reply(to, id, Answer::Folded { version: 0, durable: 0 });
+                self.actions.push_back(ServerAction::Seed { shard: key, worker });
+                self.reply(to, id, Answer::Applied { version: 0, durable: 0 });
                 self.settle(key);
                 Taken::Store
             }
             Push::Waits => Taken::Drop,
             Push::Known { version, durable } => {
-                self.reply(to, id, Answer::Folded { version, durable });
+                self.reply(to, id, Answer::Applied { version, durable });
                 Taken::Drop
             }
-            Push::OutOfTurn { expected } => {
-                self.refuse(to, id, Refusal::OutOfTurn { part: key, expected, found: round })
-            }
-            Push::TooSoon => self.refuse(to, id, Refusal::TooSoon { part: key }),
-            Push::Mixed => self.refuse(to, id, Refusal::Mixed { part: key }),
+            Push::OutOfTurn { expected } => self.refuse(
+                to,
+                id,
+                RequestRefusal::OutOfTurn { shard: key, expected, found: round },
+            ),
+            Push::TooSoon => self.refuse(to, id, RequestRefusal::TooSoon { shard: key }),
+            Push::Mixed => self.refuse(to, id, RequestRefusal::Mixed { shard: key }),
         }
     }
 
-    fn on_pull(&mut self, worker: usize, key: PartKey, pull: Pull) -> Taken {
+    fn on_pull(&mut self, worker: usize, key: ShardKey, pull: Pull) -> Taken {
         let to = self.workers[worker].member;
-        let part = match self.part(key) {
-            Ok(part) => part,
+        let shard = match self.shard(key) {
+            Ok(shard) => shard,
             Err(why) => return self.refuse(to, pull.id, why),
         };
         let Pull { id, sparse, .. } = pull;
-        match part.on_pull(worker, pull) {
+        match shard.on_pull(worker, pull) {
             Pulled::Taken => {}
             Pulled::Known => return Taken::Drop,
-            Pulled::TooSoon => return self.refuse(to, id, Refusal::TooSoon { part: key }),
+            Pulled::TooSoon => return self.refuse(to, id, RequestRefusal::TooSoon { shard: key }),
         }
         self.settle(key);
         if sparse { Taken::Store } else { Taken::Drop }
@@ -457,13 +463,13 @@ impl Server {
         Taken::Drop
     }
 
-    /// The part, or why there is none.
-    fn part(&mut self, key: PartKey) -> Result<&mut Part, Refusal> {
+    /// The shard, or why there is none.
+    fn shard(&mut self, key: ShardKey) -> Result<&mut Shard, RequestRefusal> {
         if !self.range.contains(&key.0) {
-            return Err(Refusal::NotMine { part: key });
+            return Err(RequestRefusal::NotMine { shard: key });
         }
-        let part = self.parts.get_mut(&key).ok_or(Refusal::Unknown { part: key })?;
-        if part.created { Ok(part) } else { Err(Refusal::TooSoon { part: key }) }
+        let shard = self.shards.get_mut(&key).ok_or(RequestRefusal::Unknown { shard: key })?;
+        if shard.created { Ok(shard) } else { Err(RequestRefusal::TooSoon { shard: key }) }
     }
 
     /// Loads replace weights, so they wait for readers, and new readers wait for them.
@@ -478,50 +484,61 @@ impl Server {
     }
 
     fn settle_all(&mut self) {
-        let keys: Vec<PartKey> = self.parts.keys().copied().collect();
+        let keys: Vec<ShardKey> = self.shards.keys().copied().collect();
         keys.into_iter().for_each(|key| self.settle(key));
     }
 
-    /// Does what a part is due: folds, and answers to pulls.
-    fn settle(&mut self, key: PartKey) {
-        let Some(part) = self.parts.get_mut(&key) else {
+    /// Does what a shard is due: updates, and answers to pulls.
+    fn settle(&mut self, key: ShardKey) {
+        let Some(shard) = self.shards.get_mut(&key) else {
             return;
         };
-        while let Some((workers, version)) = part.fold(self.mode, &self.workers) {
-            let pushed: Vec<_> = workers.iter().map(|worker| part.answer_push(*worker)).collect();
+        while let Some((workers, version)) = shard.apply(self.mode, &self.workers) {
+            let pushed: Vec<_> = workers.iter().map(|worker| shard.answer_push(*worker)).collect();
             let seats = workers.iter().map(|worker| &self.workers[*worker]);
-            let answers = seats.zip(pushed).filter(|(seat, _)| seat.alive).filter_map(
-                |(seat, (id, durable))| {
-                    let what = Answer::Folded { version, durable };
-                    Some(ServerAction::Reply { to: seat.member, reply: Reply { id: id?, what } })
-                },
-            );
+            let answers = seats
+                .zip(pushed)
+                .filter(|(worker_state, _)| worker_state.alive)
+                .filter_map(|(worker_state, (id, durable))| {
+                    let what = Answer::Applied { version, durable };
+                    Some(ServerAction::Reply {
+                        to: worker_state.member,
+                        reply: Reply { id: id?, what },
+                    })
+                });
             let answers: Vec<_> = answers.collect();
             self.answers.push_back(answers.len());
-            self.actions.push_back(ServerAction::Fold { part: key, workers, version });
+            self.actions.push_back(ServerAction::Apply { shard: key, workers, version });
             self.actions.extend(answers);
         }
         if !self.loads.is_empty() {
             return;
         }
-        while let Some((worker, pull)) = part.next_pull(self.mode, &self.workers) {
+        while let Some((worker, pull)) = shard.next_pull(self.mode, &self.workers) {
             self.sending += 1;
             let Pull { id, into, sparse, .. } = pull;
-            let (to, version) = (self.workers[worker].member, part.version);
-            self.actions.push_back(ServerAction::Send { to, id, part: key, version, into, sparse });
+            let (to, version) = (self.workers[worker].member, shard.version);
+            self.actions.push_back(ServerAction::Send {
+                to,
+                id,
+                shard: key,
+                version,
+                into,
+                sparse,
+            });
         }
     }
 
-    fn reply(&mut self, to: Member, id: RequestId, what: Answer) {
+    fn reply(&mut self, to: Identity, id: RequestId, what: Answer) {
         self.actions.push_back(ServerAction::Reply { to, reply: Reply { id, what } });
     }
 
-    fn refuse(&mut self, to: Member, id: RequestId, why: Refusal) -> Taken {
+    fn refuse(&mut self, to: Identity, id: RequestId, why: RequestRefusal) -> Taken {
         self.reply(to, id, Answer::Refused { why });
         Taken::Drop
     }
 }
 
-fn written(member: Member) -> (u32, u64) {
+fn written(member: Identity) -> (u32, u64) {
     (member.rank.0, member.incarnation.0)
 }

@@ -1,18 +1,18 @@
 //! A worker's side: what goes to which server when, what is sent again, what is replayed to a server that
-//! took over. It knows no value: a request's value belongs to its operation, or to (part, round) in the
+//! took over. It knows no value: a request's value belongs to its operation, or to (shard, round) in the
 //! driver's log.
 //!
-//! At most one push and one pull of a part, and one [`Control`] of a server, are under way at a time.
+//! At most one push and one pull of a shard, and one [`Control`] of a server, are under way at a time.
 
-mod part;
+mod shard;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
-use self::part::{Part, Queued, Task};
+use self::shard::{Queued, Shard, Task};
 use super::Control;
-use crate::key::{PartKey, ValueSpec};
-use crate::message::{Answer, Carried, Refusal, Reply, RequestId};
+use crate::key::{ShardKey, ValueSpec};
+use crate::message::{Answer, Carried, Reply, RequestId, RequestRefusal};
 use crate::wire::RemotePlace;
 
 /// Entries of answered requests that a list of what is due may hold beside as many as are waited for.
@@ -27,23 +27,23 @@ pub struct ToSend {
     /// It was sent before to this same life of the server. A value that was written in place then is there
     /// and must not be written again: what goes out is the message alone.
     pub again: bool,
-    pub what: What,
+    pub what: RequestBody,
 }
 
 /// What a request says, apart from where its values are.
 #[derive(Clone, Debug, PartialEq)]
-pub enum What {
+pub enum RequestBody {
     Init {
-        part: PartKey,
+        shard: ShardKey,
         spec: ValueSpec,
     },
     /// With the operation's value, or the log's of this round where there is no operation.
     Push {
-        part: PartKey,
+        shard: ShardKey,
         round: u64,
     },
     Pull {
-        part: PartKey,
+        shard: ShardKey,
         round: u64,
     },
     Control(Control),
@@ -52,23 +52,23 @@ pub enum What {
 /// What an answer means to the driver.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WorkerEvent {
-    /// The part is known to its server; pushes may be written to `place`.
-    Placed { op: Option<u64>, part: PartKey, place: Option<RemotePlace> },
-    /// A push is in. The log of this part is needed beyond round `durable` only; the first value, which is
+    /// The shard is known to its server; pushes may be written to `place`.
+    Placed { op: Option<u64>, shard: ShardKey, place: Option<RemotePlace> },
+    /// A push is in. The log of this shard is needed beyond round `durable` only; the first value, which is
     /// round 0, until `durable` is 1 or more.
-    Folded { op: Option<u64>, part: PartKey, round: u64, version: u64, durable: u64 },
+    Applied { op: Option<u64>, shard: ShardKey, round: u64, version: u64, durable: u64 },
     /// The value of a pull came with the answer or is in place.
-    Value { op: u64, part: PartKey, version: u64, value: Carried },
+    Value { op: u64, shard: ShardKey, version: u64, value: Carried },
     /// A user's function returned.
     Returned { op: u64, body: Vec<u8> },
     /// An optimizer was set; something was saved or loaded.
     Done { op: u64 },
     /// The operation failed.
-    Refused { op: Option<u64>, part: Option<PartKey>, why: Refusal },
+    Refused { op: Option<u64>, shard: Option<ShardKey>, why: RequestRefusal },
     /// A replaced server has `rounds` rounds of this worker's. What would bring it up to date is not in the
     /// log, which starts behind `durable` and ends with `pushed`: it came back from another snapshot than
-    /// this worker was told of. Nothing more is sent for this part.
-    Unfit { part: PartKey, rounds: u64, durable: u64, pushed: u64 },
+    /// this worker was told of. Nothing more is sent for this shard.
+    Unfit { shard: ShardKey, rounds: u64, durable: u64, pushed: u64 },
 }
 
 /// A worker's state.
@@ -79,7 +79,7 @@ pub struct Worker {
     next_id: u64,
     next_turn: u64,
     /// Ordered, so that the same events give the same requests.
-    parts: BTreeMap<PartKey, Part>,
+    shards: BTreeMap<ShardKey, Shard>,
     links: Vec<Link>,
     /// Requests that wait for their answers.
     under_way: HashMap<RequestId, UnderWay>,
@@ -88,7 +88,7 @@ pub struct Worker {
 /// What is to go to one server.
 #[derive(Debug, Default)]
 struct Link {
-    /// Parts whose next request may go.
+    /// Shards whose next request may go.
     ready: BinaryHeap<Turn>,
     controls: VecDeque<(RequestId, u64, Control)>,
     /// A control request waits for its answer.
@@ -103,7 +103,7 @@ struct Link {
 struct Turn {
     priority: i32,
     turn: Reverse<u64>,
-    part: PartKey,
+    shard: ShardKey,
 }
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ struct UnderWay {
     server: usize,
     op: Option<u64>,
     priority: i32,
-    what: What,
+    what: RequestBody,
 }
 
 impl Worker {
@@ -121,35 +121,35 @@ impl Worker {
             resend_after_ms,
             next_id: 0,
             next_turn: 0,
-            parts: BTreeMap::new(),
+            shards: BTreeMap::new(),
             links: std::iter::repeat_with(Link::default).take(servers).collect(),
             under_way: HashMap::new(),
         }
     }
 
-    /// Makes a part known to its server, which must be before its first push or pull.
-    pub fn init(&mut self, op: u64, server: usize, part: PartKey, spec: ValueSpec) {
-        self.parts.entry(part).or_insert_with(|| Part::new(server, spec));
-        self.queue(part, op, 0, |_| Task::Init);
+    /// Makes a shard known to its server, which must be before its first push or pull.
+    pub fn init(&mut self, op: u64, server: usize, shard: ShardKey, spec: ValueSpec) {
+        self.shards.entry(shard).or_insert_with(|| Shard::new(server, spec));
+        self.queue(shard, op, 0, |_| Task::Init);
     }
 
-    /// Gives a part its first value, as round 0; ignored by the server where it has one.
-    pub fn seed(&mut self, op: u64, part: PartKey, priority: i32) {
-        self.queue(part, op, priority, |_| Task::Push(0));
+    /// Gives a shard its first value, as round 0; ignored by the server where it has one.
+    pub fn seed(&mut self, op: u64, shard: ShardKey, priority: i32) {
+        self.queue(shard, op, priority, |_| Task::Push(0));
     }
 
-    /// Pushes; returns the round. The value stays as it is until [`WorkerEvent::Folded`].
-    pub fn push(&mut self, op: u64, part: PartKey, priority: i32) -> u64 {
-        let count = |part: &mut Part| {
-            part.pushed += 1;
-            Task::Push(part.pushed)
+    /// Pushes; returns the round. The value stays as it is until [`WorkerEvent::Applied`].
+    pub fn push(&mut self, op: u64, shard: ShardKey, priority: i32) -> u64 {
+        let count = |shard: &mut Shard| {
+            shard.pushed += 1;
+            Task::Push(shard.pushed)
         };
-        self.queue(part, op, priority, count)
+        self.queue(shard, op, priority, count)
     }
 
     /// Pulls a value that holds all that was pushed before.
-    pub fn pull(&mut self, op: u64, part: PartKey, priority: i32) {
-        self.queue(part, op, priority, |part| Task::Pull(part.pushed));
+    pub fn pull(&mut self, op: u64, shard: ShardKey, priority: i32) {
+        self.queue(shard, op, priority, |shard| Task::Pull(shard.pushed));
     }
 
     /// Asks something of a whole server.
@@ -160,7 +160,7 @@ impl Worker {
     }
 
     /// The next request that may go to this server now: what is due again first, then by priority (larger
-    /// first), and in order within a part.
+    /// first), and in order within a shard.
     pub fn poll(&mut self, server: usize, now_ms: u64) -> Option<ToSend> {
         if let Some(id) = self.next_due(server, now_ms) {
             let UnderWay { op, what, .. } = self.under_way.get(&id)?;
@@ -171,16 +171,17 @@ impl Worker {
             && let Some((id, op, what)) = link.controls.pop_front()
         {
             link.is_asked = true;
-            let asked = UnderWay { server, op: Some(op), priority: 0, what: What::Control(what) };
+            let asked =
+                UnderWay { server, op: Some(op), priority: 0, what: RequestBody::Control(what) };
             return Some(self.start(server, id, asked, now_ms));
         }
-        let key = link.ready.pop()?.part;
-        let part = self.parts.get_mut(&key)?;
-        let Queued { op, task, priority, .. } = part.start()?;
+        let key = link.ready.pop()?.shard;
+        let shard = self.shards.get_mut(&key)?;
+        let Queued { op, task, priority, .. } = shard.start()?;
         let what = match task {
-            Task::Init => What::Init { part: key, spec: part.spec },
-            Task::Push(round) => What::Push { part: key, round },
-            Task::Pull(round) => What::Pull { part: key, round },
+            Task::Init => RequestBody::Init { shard: key, spec: shard.spec },
+            Task::Push(round) => RequestBody::Push { shard: key, round },
+            Task::Pull(round) => RequestBody::Pull { shard: key, round },
         };
         self.wake(key);
         let id = self.new_id();
@@ -194,37 +195,39 @@ impl Worker {
         if asked.server != server {
             return None;
         }
-        if let (What::Pull { part, .. }, Answer::Value { version, value: Carried::There(place) }) =
-            (&asked.what, &reply.what)
+        if let (
+            RequestBody::Pull { shard, .. },
+            Answer::Value { version, value: Carried::There(place) },
+        ) = (&asked.what, &reply.what)
         {
             let (op, value) = (asked.op?, Carried::There(*place));
-            return Some(WorkerEvent::Value { op, part: *part, version: *version, value });
+            return Some(WorkerEvent::Value { op, shard: *shard, version: *version, value });
         }
         let UnderWay { op, what, .. } = self.under_way.remove(&reply.id)?;
         self.links[server].waiting -= 1;
         match what {
-            What::Control(_) => {
+            RequestBody::Control(_) => {
                 self.links[server].is_asked = false;
                 Some(control_answered(op?, &reply.what))
             }
-            What::Init { part, .. } => {
-                let event = self.parts.get_mut(&part)?.on_placed(op, part, &reply.what);
-                self.wake(part);
+            RequestBody::Init { shard, .. } => {
+                let event = self.shards.get_mut(&shard)?.on_placed(op, shard, &reply.what);
+                self.wake(shard);
                 Some(event)
             }
-            What::Push { part, round } => {
-                let event = self.parts.get_mut(&part)?.on_folded(op, part, round, &reply.what);
-                self.wake(part);
+            RequestBody::Push { shard, round } => {
+                let event = self.shards.get_mut(&shard)?.on_applied(op, shard, round, &reply.what);
+                self.wake(shard);
                 Some(event)
             }
-            What::Pull { part, .. } => {
-                self.parts.get_mut(&part)?.pulling = false;
-                self.wake(part);
+            RequestBody::Pull { shard, .. } => {
+                self.shards.get_mut(&shard)?.pulling = false;
+                self.wake(shard);
                 Some(match &reply.what {
                     Answer::Value { version, value } => {
-                        WorkerEvent::Value { op: op?, part, version: *version, value: *value }
+                        WorkerEvent::Value { op: op?, shard, version: *version, value: *value }
                     }
-                    other => refused(op, Some(part), other),
+                    other => refused(op, Some(shard), other),
                 })
             }
         }
@@ -232,21 +235,23 @@ impl Worker {
 
     /// The value that the answer to a pull showed has been read.
     pub fn on_read(&mut self, server: usize, id: RequestId) {
-        let part = match self.under_way.get(&id) {
-            Some(UnderWay { server: of, what: What::Pull { part, .. }, .. }) if *of == server => {
-                *part
+        let shard = match self.under_way.get(&id) {
+            Some(UnderWay { server: of, what: RequestBody::Pull { shard, .. }, .. })
+                if *of == server =>
+            {
+                *shard
             }
             _ => return,
         };
         self.under_way.remove(&id);
         self.links[server].waiting -= 1;
-        if let Some(part) = self.parts.get_mut(&part) {
-            part.pulling = false;
+        if let Some(shard) = self.shards.get_mut(&shard) {
+            shard.pulling = false;
         }
-        self.wake(part);
+        self.wake(shard);
     }
 
-    /// Another process took over from this server's last snapshot: it is told of every part again, gets what
+    /// Another process took over from this server's last snapshot: it is told of every shard again, gets what
     /// the log has beyond its rounds, and then everything unanswered. For drivers that keep a log.
     pub fn on_replaced(&mut self, server: usize) {
         let gone = self.under_way.extract_if(|_, asked| asked.server == server);
@@ -256,30 +261,30 @@ impl Worker {
         link.ready.clear();
         link.due.clear();
         (link.is_asked, link.waiting) = (false, 0);
-        for part in self.parts.values_mut().filter(|part| part.server == server) {
-            part.on_replaced();
+        for shard in self.shards.values_mut().filter(|shard| shard.server == server) {
+            shard.on_replaced();
         }
         // what is replayed has no operation and is found again from the rounds that the server has; of the
         // rest, from the last to the first, each goes before what is queued
         let asked = unanswered.into_iter().rev();
         for (id, op, asked) in asked.filter_map(|(id, asked)| Some((id, asked.op?, asked))) {
             let (key, task) = match asked.what {
-                What::Control(what) => {
+                RequestBody::Control(what) => {
                     // it keeps its number: the snapshot may hold that it was done
                     self.links[server].controls.push_front((id, op, what));
                     continue;
                 }
-                What::Init { part, .. } => (part, Task::Init),
-                What::Push { part, round } => (part, Task::Push(round)),
-                What::Pull { part, round } => (part, Task::Pull(round)),
+                RequestBody::Init { shard, .. } => (shard, Task::Init),
+                RequestBody::Push { shard, round } => (shard, Task::Push(round)),
+                RequestBody::Pull { shard, round } => (shard, Task::Pull(round)),
             };
-            if let Some(part) = self.parts.get_mut(&key) {
-                part.put_first(Some(op), task, asked.priority);
+            if let Some(shard) = self.shards.get_mut(&key) {
+                shard.put_first(Some(op), task, asked.priority);
             }
         }
-        for (key, part) in self.parts.iter_mut().filter(|(_, part)| part.server == server) {
-            part.tell_of();
-            self.links[server].ready.extend(part.turn(*key));
+        for (key, shard) in self.shards.iter_mut().filter(|(_, shard)| shard.server == server) {
+            shard.tell_of();
+            self.links[server].ready.extend(shard.turn(*key));
         }
     }
 
@@ -287,7 +292,7 @@ impl Worker {
     /// barrier only then can rely on it behind the barrier.
     pub fn is_caught_up(&self) -> bool {
         let mut under_way = self.under_way.values();
-        under_way.all(|asked| asked.op.is_some()) && self.parts.values().all(Part::is_caught_up)
+        under_way.all(|asked| asked.op.is_some()) && self.shards.values().all(Shard::is_caught_up)
     }
 
     /// When [`Worker::poll`] has something to send again, in ms.
@@ -300,29 +305,29 @@ impl Worker {
         RequestId(self.next_id)
     }
 
-    /// Appends what `task` makes of a part to its queue; returns its rounds.
+    /// Appends what `task` makes of a shard to its queue; returns its rounds.
     fn queue(
         &mut self,
-        key: PartKey,
+        key: ShardKey,
         op: u64,
         priority: i32,
-        task: impl FnOnce(&mut Part) -> Task,
+        task: impl FnOnce(&mut Shard) -> Task,
     ) -> u64 {
         self.next_turn += 1;
-        let Some(part) = self.parts.get_mut(&key) else {
-            panic!("part {} was not initialised here; call `init` first", key.0);
+        let Some(shard) = self.shards.get_mut(&key) else {
+            panic!("shard {} was not initialised here; call `init` first", key.0);
         };
-        let task = task(part);
-        part.queue.push_back(Queued { op: Some(op), task, priority, turn: self.next_turn });
-        let pushed = part.pushed;
+        let task = task(shard);
+        shard.queue.push_back(Queued { op: Some(op), task, priority, turn: self.next_turn });
+        let pushed = shard.pushed;
         self.wake(key);
         pushed
     }
 
-    /// The part's next request takes its turn, if it may go now.
-    fn wake(&mut self, key: PartKey) {
-        if let Some(part) = self.parts.get_mut(&key) {
-            self.links[part.server].ready.extend(part.turn(key));
+    /// The shard's next request takes its turn, if it may go now.
+    fn wake(&mut self, key: ShardKey) {
+        if let Some(shard) = self.shards.get_mut(&key) {
+            self.links[shard.server].ready.extend(shard.turn(key));
         }
     }
 
@@ -366,10 +371,10 @@ fn control_answered(op: u64, answer: &Answer) -> WorkerEvent {
 }
 
 /// What an answer that is none to the question comes to.
-fn refused(op: Option<u64>, part: Option<PartKey>, answer: &Answer) -> WorkerEvent {
+fn refused(op: Option<u64>, shard: Option<ShardKey>, answer: &Answer) -> WorkerEvent {
     let why = match answer {
         Answer::Refused { why } => why.clone(),
-        other => Refusal::Failed(format!("the server answered something else: {other:?}")),
+        other => RequestRefusal::Failed(format!("the server answered something else: {other:?}")),
     };
-    WorkerEvent::Refused { op, part, why }
+    WorkerEvent::Refused { op, shard, why }
 }

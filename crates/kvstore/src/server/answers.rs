@@ -9,10 +9,10 @@ use tensorwire_memory::CopyPurpose;
 use super::Core;
 use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
-use crate::key::PartKey;
-use crate::message::{Answer, Carried, Refusal, Reply, RequestId};
-use crate::travels::Travels;
-use crate::wire::{RemotePlace, Sending, Wire, WireError};
+use crate::key::ShardKey;
+use crate::message::{Answer, Carried, Reply, RequestId, RequestRefusal};
+use crate::transfer::TransferMode;
+use crate::wire::{RemotePlace, SendStatus, Wire, WireError};
 
 /// Most bytes of direct values to one worker that are under way.
 const WINDOW_BYTES: usize = 16 << 20;
@@ -23,7 +23,7 @@ pub(super) struct Outbox {
     rank: Rank,
     waiting: VecDeque<Entry>,
     /// A message that found no room.
-    stuck: Option<(Batch, Vec<PartKey>)>,
+    stuck: Option<(Batch, Vec<ShardKey>)>,
     is_open: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 struct Entry {
     reply: Reply,
-    value: Option<(PartKey, Sent)>,
+    value: Option<(ShardKey, Sent)>,
 }
 
 /// How a value goes.
@@ -49,7 +49,7 @@ enum Sent {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Value {
     pub(super) id: RequestId,
-    pub(super) part: PartKey,
+    pub(super) shard: ShardKey,
     pub(super) version: u64,
     pub(super) into: Option<RemotePlace>,
     pub(super) sparse: bool,
@@ -78,12 +78,12 @@ impl Outbox {
         self.is_open = false;
     }
 
-    /// Forgets all that waits; returns the parts whose values will not go, and the tokens of direct values that
+    /// Forgets all that waits; returns the shards whose values will not go, and the tokens of direct values that
     /// were never posted.
-    pub(super) fn abandon(&mut self) -> (Vec<PartKey>, Vec<u64>) {
+    pub(super) fn abandon(&mut self) -> (Vec<ShardKey>, Vec<u64>) {
         let stuck = self.stuck.take();
         let tokens = stuck.iter().flat_map(|(batch, _)| batch.tokens()).collect();
-        let stuck = stuck.map(|(_, parts)| parts).unwrap_or_default();
+        let stuck = stuck.map(|(_, shards)| shards).unwrap_or_default();
         let waiting = self.waiting.drain(..).filter_map(|entry| Some(entry.value?.0));
         (stuck.into_iter().chain(waiting).collect(), tokens)
     }
@@ -97,20 +97,20 @@ impl Core {
         worker: usize,
         value: Value,
     ) -> Result<(), StoreError> {
-        let Value { id, part, version, into, sparse } = value;
+        let Value { id, shard, version, into, sparse } = value;
         let rank = self.outboxes[worker].rank;
         if !self.outboxes[worker].is_open() {
-            self.proto.on_sent(part);
+            self.proto.on_sent(shard);
             return Ok(());
         }
-        let Some(memory) = self.parts.get(part) else { return Ok(()) };
+        let Some(memory) = self.shards.get(shard) else { return Ok(()) };
         let bytes = match sparse {
             false => {
                 let buffer = memory.weights.clone();
                 Bytes::Of { buffer, offset: 0, bytes: memory.spec.bytes() }
             }
             true => {
-                let rows = self.parts.gather(part, worker)?;
+                let rows = self.shards.gather(shard, worker)?;
                 // fits: sizes in memory; so below
                 self.copies.add(CopyPurpose::Rows, rows.len() as u64);
                 Bytes::Own(rows)
@@ -125,24 +125,25 @@ impl Core {
             is_known && is_large && end.is_some_and(|end| end <= region_bytes)
         };
         // it is read where it is; nobody changes it until the worker says that it has it
-        let travels = wire.sizes(rank).travels(bytes.len(), sparse);
-        let is_shown = travels == Travels::Shown && into.is_none();
+        let mode = wire.sizes(rank).mode(bytes.len(), sparse);
+        let is_mapped = mode == TransferMode::PeerMapped && into.is_none();
         // without direct writes, messages are of any size
         let room = wire.direct_from().map(|_| wire.message_bytes_max(rank));
-        let is_small = || is_shown || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);
+        let is_small =
+            || is_mapped || room.is_none_or(|room| bytes.len() + 2 * ENTRY_BYTES <= room);
         if !into.map_or_else(is_small, fits) {
-            let why = Refusal::Failed(format!(
+            let why = RequestRefusal::Failed(format!(
                 "{} bytes were pulled into a place that does not hold them",
                 bytes.len()
             ));
-            self.proto.on_sent(part);
+            self.proto.on_sent(shard);
             self.outboxes[worker].reply(Reply { id, what: Answer::Refused { why } });
             return Ok(());
         }
-        let place = self.parts.get(part).and_then(|memory| self.pool.place(&memory.weights));
-        if let Some(place) = place.filter(|_| is_shown) {
-            if let Some(before) = self.shown.insert((worker, id), part) {
-                // asked again: it is shown once
+        let place = self.shards.get(shard).and_then(|memory| self.pool.place(&memory.weights));
+        if let Some(place) = place.filter(|_| is_mapped) {
+            if let Some(before) = self.mapped.insert((worker, id), shard) {
+                // asked again: it is mapped once
                 self.proto.on_sent(before);
             }
             let what = Answer::Value { version, value: Carried::There(place) };
@@ -165,7 +166,7 @@ impl Core {
             (None, bytes) => Sent::Block(bytes),
         };
         let reply = Reply { id, what: Answer::Value { version, value: Carried::InPlace } };
-        self.outboxes[worker].waiting.push_back(Entry { reply, value: Some((part, sent)) });
+        self.outboxes[worker].waiting.push_back(Entry { reply, value: Some((shard, sent)) });
         Ok(())
     }
 
@@ -173,14 +174,14 @@ impl Core {
     pub(super) fn answer(&mut self, wire: &mut dyn Wire) -> Result<bool, StoreError> {
         let mut moved = false;
         for worker in 0..self.outboxes.len() {
-            if let Some((batch, parts)) = self.outboxes[worker].stuck.take()
-                && !self.post(wire, worker, batch, parts)?
+            if let Some((batch, shards)) = self.outboxes[worker].stuck.take()
+                && !self.post(wire, worker, batch, shards)?
             {
                 continue;
             }
-            while let Some((batch, parts)) = self.batch(wire, worker)? {
+            while let Some((batch, shards)) = self.batch(wire, worker)? {
                 moved = true;
-                if !self.post(wire, worker, batch, parts)? {
+                if !self.post(wire, worker, batch, shards)? {
                     break;
                 }
             }
@@ -193,31 +194,31 @@ impl Core {
         wire: &mut dyn Wire,
         worker: usize,
         batch: Batch,
-        parts: Vec<PartKey>,
+        shards: Vec<ShardKey>,
     ) -> Result<bool, StoreError> {
         let sending = batch.send(wire, self.outboxes[worker].rank);
         match sending {
-            Ok(Sending::Full) => {
-                self.outboxes[worker].stuck = Some((batch, parts));
+            Ok(SendStatus::Full) => {
+                self.outboxes[worker].stuck = Some((batch, shards));
                 return Ok(false);
             }
-            Ok(Sending::Started) => {}
+            Ok(SendStatus::Started) => {}
             // the wire says so itself, once all that came from it was handed out
             Err(StoreError::Wire(WireError::Lost { .. })) => self.forget(worker),
             Err(error) => return Err(error),
         }
         // what travels in the message has been copied, or is nobody's any more
-        parts.into_iter().for_each(|part| self.proto.on_sent(part));
+        shards.into_iter().for_each(|shard| self.proto.on_sent(shard));
         Ok(self.outboxes[worker].is_open())
     }
 
-    /// The next replies to a worker that fit one message, and the parts whose values are among its blocks.
+    /// The next replies to a worker that fit one message, and the shards whose values are among its blocks.
     fn batch(
         &mut self,
         wire: &dyn Wire,
         worker: usize,
-    ) -> Result<Option<(Batch, Vec<PartKey>)>, StoreError> {
-        let (mut batch, mut parts) = (Batch::default(), Vec::new());
+    ) -> Result<Option<(Batch, Vec<ShardKey>)>, StoreError> {
+        let (mut batch, mut shards) = (Batch::default(), Vec::new());
         let room = wire.message_bytes_max(self.outboxes[worker].rank);
         let under_way = self.sending.values().filter(|(_, to)| *to == worker).count();
         let mut direct_bytes = 0;
@@ -237,19 +238,19 @@ impl Core {
             };
             let carried = match value {
                 None => None,
-                Some((part, Sent::Block(bytes))) => {
-                    parts.push(part);
+                Some((shard, Sent::Block(bytes))) => {
+                    shards.push(shard);
                     Some(batch.block(bytes))
                 }
-                Some((part, Sent::Direct { bytes: Bytes::Of { buffer, offset, bytes }, to })) => {
+                Some((shard, Sent::Direct { bytes: Bytes::Of { buffer, offset, bytes }, to })) => {
                     self.next_token += 1;
                     let token = self.next_token;
-                    self.sending.insert(token, (part, worker));
+                    self.sending.insert(token, (shard, worker));
                     direct_bytes += bytes;
                     Some(batch.bypass(Bypass { from: buffer, offset, bytes, to, token }))
                 }
-                Some((part, Sent::Direct { bytes, .. })) => {
-                    parts.push(part);
+                Some((shard, Sent::Direct { bytes, .. })) => {
+                    shards.push(shard);
                     Some(batch.block(bytes))
                 }
             };
@@ -258,6 +259,6 @@ impl Core {
             }
             batch.entry(&reply)?;
         }
-        Ok((!batch.is_empty()).then_some((batch, parts)))
+        Ok((!batch.is_empty()).then_some((batch, shards)))
     }
 }

@@ -1,4 +1,4 @@
-//! The parts of a server in registered memory: the weights, and a slot for each worker's pushes.
+//! The shards of a server in registered memory: the weights, and a slot for each worker's pushes.
 
 use std::collections::BTreeMap;
 
@@ -7,37 +7,37 @@ use tensorwire_memory::{Buffer, LoanError, ReadGuard};
 
 use super::AS_SAVED;
 use crate::error::StoreError;
-use crate::key::{PartKey, ValueSpec};
+use crate::key::{ShardKey, ValueSpec};
 use crate::pool::Pool;
-use crate::ports::{PartSnapshot, PushedRows, Update};
+use crate::ports::{PushedRows, ShardSnapshot, Updater};
 use crate::proto::ServerState;
 use crate::wire::{RemotePlace, Wire};
 
-/// Parts of at least so many bytes are held against what the host has left before they are made.
+/// Shards of at least so many bytes are held against what the host has left before they are made.
 const LOOKED_AT_BYTES: usize = 1 << 20;
 
-/// All parts here.
+/// All shards here.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
-    parts: BTreeMap<PartKey, PartMemory>,
+pub(super) struct Shards {
+    shards: BTreeMap<ShardKey, ShardMemory>,
 }
 
-/// A part.
+/// A shard.
 #[derive(Debug)]
-pub(super) struct PartMemory {
+pub(super) struct ShardMemory {
     pub(super) spec: ValueSpec,
     pub(super) weights: Buffer,
     pub(super) slots: Vec<Slot>,
 }
 
-/// Where a worker's pushes of a part come.
+/// Where a worker's pushes of a shard come.
 #[derive(Debug)]
 pub(super) struct Slot {
     /// None where this worker shows what it pushes.
     pub(super) buffer: Option<Buffer>,
     /// Where the worker keeps its push.
-    pub(super) shown: Option<RemotePlace>,
-    /// How many rows lie there; none: the whole part.
+    pub(super) mapped: Option<RemotePlace>,
+    /// How many rows lie there; none: the whole shard.
     pub(super) rows: Option<usize>,
     /// The rows that this worker waits for, i32.
     pub(super) pulled: Option<Vec<u8>>,
@@ -52,41 +52,41 @@ pub(super) struct View<'a> {
 
 impl Slot {
     fn guard(&self) -> Result<Option<ReadGuard<'_>>, StoreError> {
-        let buffer = self.buffer.as_ref().filter(|_| self.shown.is_none());
+        let buffer = self.buffer.as_ref().filter(|_| self.mapped.is_none());
         buffer.map(|buffer| buffer.read().map_err(lent)).transpose()
     }
 
     /// What was pushed: in the slot, or where the worker has it.
     fn pushed<'a>(&self, slot: Option<&'a [u8]>, view: &View<'a>) -> Result<&'a [u8], StoreError> {
         let View { wire, rank } = *view;
-        let shown = || wire.view(rank, self.shown.as_ref()?);
+        let mapped = || wire.view(rank, self.mapped.as_ref()?);
         let nonsense = || StoreError::Nonsense { rank, what: "it shows no memory".to_string() };
-        slot.or_else(shown).ok_or_else(nonsense)
+        slot.or_else(mapped).ok_or_else(nonsense)
     }
 }
 
 fn lent(source: LoanError) -> StoreError {
-    StoreError::Update(format!("a part is in use: {source}"))
+    StoreError::Update(format!("a shard is in use: {source}"))
 }
 
-impl Parts {
+impl Shards {
     pub(super) fn count(&self) -> usize {
-        self.parts.len()
+        self.shards.len()
     }
 
-    pub(super) fn get(&self, part: PartKey) -> Option<&PartMemory> {
-        self.parts.get(&part)
+    pub(super) fn get(&self, shard: ShardKey) -> Option<&ShardMemory> {
+        self.shards.get(&shard)
     }
 
-    pub(super) fn get_mut(&mut self, part: PartKey) -> Option<&mut PartMemory> {
-        self.parts.get_mut(&part)
+    pub(super) fn get_mut(&mut self, shard: ShardKey) -> Option<&mut ShardMemory> {
+        self.shards.get_mut(&shard)
     }
 
     pub(super) fn create(
         &mut self,
         pool: &mut Pool,
         wire: &mut dyn Wire,
-        part: PartKey,
+        shard: ShardKey,
         spec: ValueSpec,
         has_slot: &[bool],
     ) -> Result<(), StoreError> {
@@ -101,25 +101,25 @@ impl Parts {
         let mut slots = Vec::with_capacity(has_slot.len());
         for has_slot in has_slot {
             let buffer = has_slot.then(|| pool.alloc(wire, spec.slot_bytes())).transpose()?;
-            slots.push(Slot { buffer, shown: None, rows: None, pulled: None });
+            slots.push(Slot { buffer, mapped: None, rows: None, pulled: None });
         }
-        self.parts.insert(part, PartMemory { spec, weights, slots });
+        self.shards.insert(shard, ShardMemory { spec, weights, slots });
         Ok(())
     }
 
-    /// Forgets a part that nobody has pushed to.
-    pub(super) fn remove(&mut self, part: PartKey) {
-        self.parts.remove(&part);
+    /// Forgets a shard that nobody has pushed to.
+    pub(super) fn remove(&mut self, shard: ShardKey) {
+        self.shards.remove(&shard);
     }
 
-    /// The first value of a part.
+    /// The first value of a shard.
     pub(super) fn seed(
         &self,
-        part: PartKey,
+        shard: ShardKey,
         worker: usize,
         view: &View<'_>,
     ) -> Result<u64, StoreError> {
-        let Some(memory) = self.parts.get(&part) else { return Ok(0) };
+        let Some(memory) = self.shards.get(&shard) else { return Ok(0) };
         let slot = &memory.slots[worker];
         let pushed = slot.guard()?;
         let bytes = memory.spec.bytes();
@@ -130,14 +130,14 @@ impl Parts {
     }
 
     /// One update with the slots of these workers, in this order; why, where the rule refuses it.
-    pub(super) fn fold(
+    pub(super) fn apply(
         &self,
-        part: PartKey,
+        shard: ShardKey,
         workers: &[usize],
         views: &[View<'_>],
-        update: &mut dyn Update,
+        update: &mut dyn Updater,
     ) -> Result<Result<(), String>, StoreError> {
-        let Some(memory) = self.parts.get(&part) else { return Ok(Ok(())) };
+        let Some(memory) = self.shards.get(&shard) else { return Ok(Ok(())) };
         let spec = &memory.spec;
         let slots: Vec<&Slot> = workers.iter().map(|worker| &memory.slots[*worker]).collect();
         let mut guards = Vec::with_capacity(slots.len());
@@ -156,18 +156,18 @@ impl Parts {
             .map(|(slot, bytes)| slot.rows.map(|count| pushed_rows(spec, bytes, count)))
             .collect();
         Ok(match sparse {
-            Some(rows) => update.fold_rows(part, &mut weights, &rows),
+            Some(rows) => update.apply_rows(shard, &mut weights, &rows),
             None => {
                 let pushes: Vec<&[u8]> =
                     pushed.iter().map(|bytes| &bytes[..spec.bytes()]).collect();
-                update.fold(part, &mut weights, &pushes)
+                update.apply(shard, &mut weights, &pushes)
             }
         })
     }
 
-    /// The rows of a part that were asked for, one behind the other.
-    pub(super) fn gather(&self, part: PartKey, worker: usize) -> Result<Vec<u8>, StoreError> {
-        let Some(memory) = self.parts.get(&part) else { return Ok(Vec::new()) };
+    /// The rows of a shard that were asked for, one behind the other.
+    pub(super) fn gather(&self, shard: ShardKey, worker: usize) -> Result<Vec<u8>, StoreError> {
+        let Some(memory) = self.shards.get(&shard) else { return Ok(Vec::new()) };
         let row = memory.spec.row_bytes();
         let weights = memory.weights.read().map_err(lent)?;
         let indices = memory.slots[worker].pulled.as_deref().unwrap_or_default();
@@ -180,38 +180,38 @@ impl Parts {
         Ok(rows)
     }
 
-    /// All parts that have a value.
+    /// All shards that have a value.
     pub(super) fn snapshot(
         &self,
         state: &ServerState,
-        update: &dyn Update,
-    ) -> Result<Vec<PartSnapshot>, StoreError> {
-        let seeded = state.parts.iter().filter(|part| part.seeded);
-        let here = seeded.filter_map(|part| Some((part.part, self.parts.get(&part.part)?)));
+        update: &dyn Updater,
+    ) -> Result<Vec<ShardSnapshot>, StoreError> {
+        let seeded = state.shards.iter().filter(|shard| shard.seeded);
+        let here = seeded.filter_map(|shard| Some((shard.shard, self.shards.get(&shard.shard)?)));
         here.map(|(key, memory)| {
             let weights = memory.weights.read().map_err(lent)?.to_vec();
-            Ok(PartSnapshot { key, spec: memory.spec, weights, state: update.state(key) })
+            Ok(ShardSnapshot { key, spec: memory.spec, weights, state: update.state(key) })
         })
         .collect()
     }
 
-    /// Whether a kept part can be put back here.
-    pub(super) fn check(&self, kept: &PartSnapshot) -> Result<(), StoreError> {
-        let PartSnapshot { key, spec, weights, .. } = kept;
+    /// Whether a kept shard can be put back here.
+    pub(super) fn check(&self, kept: &ShardSnapshot) -> Result<(), StoreError> {
+        let ShardSnapshot { key, spec, weights, .. } = kept;
         let wrong = |what: String| StoreError::Snapshot(what);
-        let Some(memory) = self.parts.get(key) else {
-            return Err(wrong(format!("part {} is unknown here; {AS_SAVED}", key.0)));
+        let Some(memory) = self.shards.get(key) else {
+            return Err(wrong(format!("shard {} is unknown here; {AS_SAVED}", key.0)));
         };
         if memory.spec != *spec || weights.len() != spec.bytes() {
             let (here, found) = (memory.spec, weights.len());
-            return Err(wrong(format!("part {} is {here}, not {spec} of {found} bytes", key.0)));
+            return Err(wrong(format!("shard {} is {here}, not {spec} of {found} bytes", key.0)));
         }
         Ok(())
     }
 
-    /// Weights of a part that was [checked](Parts::check).
-    pub(super) fn put_back(&self, part: PartKey, weights: &[u8]) -> Result<(), StoreError> {
-        if let Some(memory) = self.parts.get(&part) {
+    /// Weights of a shard that was [checked](Shards::check).
+    pub(super) fn put_back(&self, shard: ShardKey, weights: &[u8]) -> Result<(), StoreError> {
+        if let Some(memory) = self.shards.get(&shard) {
             memory.weights.write().map_err(lent)?.copy_from_slice(weights);
         }
         Ok(())

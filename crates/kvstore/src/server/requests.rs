@@ -4,15 +4,15 @@
 use std::collections::VecDeque;
 
 use tensorwire_base::Deadline;
-use tensorwire_fabric::{Member, RegionDescriptor};
+use tensorwire_fabric::{Identity, RegionDescriptor};
 use tensorwire_memory::CopyPurpose;
 
 use super::Core;
 use super::memory::{View, indices_of};
 use crate::batch::entries;
 use crate::error::StoreError;
-use crate::key::{PartKey, ValueSpec};
-use crate::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
+use crate::key::{ShardKey, ValueSpec};
+use crate::message::{Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal, Rows};
 use crate::proto::{Control, ServerAction, Taken};
 use crate::wire::{Incoming, Wire, WireError};
 
@@ -52,8 +52,8 @@ impl Core {
                 }
             }
             if let Ask::Taken { of } = request.what {
-                if let Some(part) = self.shown.remove(&(worker, of)) {
-                    self.proto.on_sent(part);
+                if let Some(shard) = self.mapped.remove(&(worker, of)) {
+                    self.proto.on_sent(shard);
                 }
                 continue;
             }
@@ -82,16 +82,16 @@ impl Core {
             return Ok(());
         }
         match request.what {
-            Ask::Push { part, value: Carried::There(place), .. } => {
-                if let Some(memory) = self.parts.get_mut(part) {
+            Ask::Push { shard, value: Carried::There(place), .. } => {
+                if let Some(memory) = self.shards.get_mut(shard) {
                     memory.slots[worker].rows = None;
-                    memory.slots[worker].shown = Some(place);
+                    memory.slots[worker].mapped = Some(place);
                 }
                 Ok(())
             }
-            Ask::Push { part, rows, .. } => self.store(worker, part, rows, carried),
-            Ask::Pull { part, .. } => {
-                if let Some(memory) = self.parts.get_mut(part) {
+            Ask::Push { shard, rows, .. } => self.store(worker, shard, rows, carried),
+            Ask::Pull { shard, .. } => {
+                if let Some(memory) = self.shards.get_mut(shard) {
                     // fits: a size in memory
                     let bytes = carried.indices.map_or(0, <[u8]>::len) as u64;
                     self.copies.add(CopyPurpose::Rows, bytes);
@@ -107,16 +107,16 @@ impl Core {
     fn store(
         &mut self,
         worker: usize,
-        part: PartKey,
+        shard: ShardKey,
         rows: Option<Rows>,
         carried: CarriedBytes<'_>,
     ) -> Result<(), StoreError> {
-        let Some(memory) = self.parts.get_mut(part) else { return Ok(()) };
+        let Some(memory) = self.shards.get_mut(shard) else { return Ok(()) };
         let at_indices = memory.spec.slot_indices();
         let slot = &mut memory.slots[worker];
-        // fits: checked against the part's rows
+        // fits: checked against the shard's rows
         slot.rows = rows.map(|rows| rows.count as usize);
-        slot.shown = None;
+        slot.mapped = None;
         let Some(buffer) = &slot.buffer else { return Ok(()) };
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
@@ -135,8 +135,8 @@ impl Core {
         &self,
         request: &Request,
         message: &Incoming<'a>,
-    ) -> Result<CarriedBytes<'a>, Refusal> {
-        let wrong = |what: String| Refusal::Failed(what);
+    ) -> Result<CarriedBytes<'a>, RequestRefusal> {
+        let wrong = |what: String| RequestRefusal::Failed(what);
         let block = |carried: Carried, bytes: usize| match carried {
             Carried::InPlace => Ok(None),
             // fits: a size in memory
@@ -148,23 +148,23 @@ impl Core {
                 None => Err(wrong(format!("no block {index}"))),
             },
         };
-        let (part, value, rows) = match request.what {
-            Ask::Push { part, value, rows, .. } => (part, Some(value), rows),
-            Ask::Pull { part, rows, .. } => (part, None, rows),
+        let (shard, value, rows) = match request.what {
+            Ask::Push { shard, value, rows, .. } => (shard, Some(value), rows),
+            Ask::Pull { shard, rows, .. } => (shard, None, rows),
             _ => return Ok(CarriedBytes::default()),
         };
-        let Some(memory) = self.parts.get(part) else { return Ok(CarriedBytes::default()) };
+        let Some(memory) = self.shards.get(shard) else { return Ok(CarriedBytes::default()) };
         let spec = memory.spec;
         let from = self.worker(message.from).unwrap_or_default();
         let has_slot = memory.slots[from].buffer.is_some();
         if !has_slot && value.is_some_and(|value| !matches!(value, Carried::There(_))) {
-            return Err(wrong("values of this size are shown where they are".to_string()));
+            return Err(wrong("values of this size are mapped where they are".to_string()));
         }
-        let is_shown = |carried: Carried| matches!(carried, Carried::There(_));
-        if rows.is_some_and(|rows| is_shown(rows.indices) || value.is_some_and(is_shown)) {
-            return Err(wrong("rows are sent, and shown nowhere".to_string()));
+        let is_mapped = |carried: Carried| matches!(carried, Carried::There(_));
+        if rows.is_some_and(|rows| is_mapped(rows.indices) || value.is_some_and(is_mapped)) {
+            return Err(wrong("rows are sent, and mapped nowhere".to_string()));
         }
-        // what is in the slot has as many rows as the part; a pull may name one row again and again
+        // what is in the slot has as many rows as the shard; a pull may name one row again and again
         let is_in_slot =
             value.is_some() || rows.is_some_and(|rows| rows.indices == Carried::InPlace);
         let rows_max = if is_in_slot { spec.rows } else { usize::MAX / spec.row_bytes().max(4) };
@@ -210,7 +210,7 @@ impl Core {
         Ok(())
     }
 
-    /// Which workers' pushes of a part come to a slot here: all but those that show them where they are.
+    /// Which workers' pushes of a shard come to a slot here: all but those that show them where they are.
     pub(super) fn slots(&self, wire: &dyn Wire, spec: &ValueSpec) -> Vec<bool> {
         let workers = self.options.workers.iter();
         workers.map(|worker| wire.sizes(worker.rank).needs_slot(spec)).collect()
@@ -239,7 +239,13 @@ impl Core {
         Ok(moved)
     }
 
-    fn answer_control(&mut self, wire: &mut dyn Wire, from: Member, id: RequestId, what: Control) {
+    fn answer_control(
+        &mut self,
+        wire: &mut dyn Wire,
+        from: Identity,
+        id: RequestId,
+        what: Control,
+    ) {
         if let Some(worker) = self.worker(from.rank) {
             let answer = self.control(wire, worker, what);
             self.proto.on_done(from, id, answer);
@@ -248,15 +254,15 @@ impl Core {
 
     fn act_on(&mut self, wire: &mut dyn Wire, action: ServerAction) -> Result<(), StoreError> {
         match action {
-            ServerAction::Create { part, spec } => {
-                if let Err(error) = self.create(wire, part, spec) {
-                    self.parts.remove(part);
-                    self.proto.on_not_created(part, &error.to_string());
+            ServerAction::Create { shard, spec } => {
+                if let Err(error) = self.create(wire, shard, spec) {
+                    self.shards.remove(shard);
+                    self.proto.on_not_created(shard, &error.to_string());
                 }
             }
-            ServerAction::Place { to, id, part, rounds } => {
+            ServerAction::Place { to, id, shard, rounds } => {
                 if let Some(worker) = self.worker(to.rank) {
-                    let memory = self.parts.get(part);
+                    let memory = self.shards.get(shard);
                     let slot = memory.and_then(|memory| memory.slots[worker].buffer.as_ref());
                     let slot = slot.filter(|_| wire.direct_from().is_some());
                     let place = slot.and_then(|slot| self.pool.place(slot));
@@ -264,30 +270,30 @@ impl Core {
                     self.outboxes[worker].reply(Reply { id, what });
                 }
             }
-            ServerAction::Seed { part, worker } => {
+            ServerAction::Seed { shard, worker } => {
                 let rank = self.options.workers[worker].rank;
-                let copied = self.parts.seed(part, worker, &View { wire, rank })?;
+                let copied = self.shards.seed(shard, worker, &View { wire, rank })?;
                 self.copies.add(CopyPurpose::Store, copied);
                 self.is_seeding = true;
             }
-            ServerAction::Fold { part, workers, .. } => {
+            ServerAction::Apply { shard, workers, .. } => {
                 let ranks = self.options.workers.iter().map(|worker| worker.rank);
                 let views: Vec<View<'_>> = ranks.map(|rank| View { wire, rank }).collect();
-                let folded = self.parts.fold(part, &workers, &views, self.update.as_mut())?;
-                if let Err(why) = folded {
-                    self.proto.on_not_folded(&why);
+                let applied = self.shards.apply(shard, &workers, &views, self.update.as_mut())?;
+                if let Err(why) = applied {
+                    self.proto.on_not_applied(&why);
                 }
                 self.counters.folds += 1;
-                self.folds_since_snapshot += 1;
+                self.updates_since_snapshot += 1;
             }
             ServerAction::Reply { to, reply } => {
                 if let Some(worker) = self.worker(to.rank) {
                     self.outboxes[worker].reply(reply);
                 }
             }
-            ServerAction::Send { to, id, part, version, into, sparse } => {
+            ServerAction::Send { to, id, shard, version, into, sparse } => {
                 if let Some(worker) = self.worker(to.rank) {
-                    let value = super::answers::Value { id, part, version, into, sparse };
+                    let value = super::answers::Value { id, shard, version, into, sparse };
                     self.send(wire, worker, value)?;
                 }
             }

@@ -8,7 +8,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::Slab;
 
-use super::{Incoming, Outgoing, Sending, Wire, WireError, WireStats};
+use super::{Incoming, Outgoing, SendStatus, Wire, WireError, WireStats};
 
 /// A message: metadata and blocks.
 type Queued = (Vec<u8>, Vec<Vec<u8>>);
@@ -38,7 +38,7 @@ impl Loopback {
 }
 
 impl Wire for Loopback {
-    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError> {
+    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
         if to != self.peer || !message.direct.is_empty() {
             return Err(WireError::NoPeer { rank: to });
         }
@@ -49,7 +49,7 @@ impl Wire for Loopback {
         self.stats.transfers += 1;
         let queued = (message.meta.to_vec(), blocks);
         self.outbound.lock().unwrap_or_else(PoisonError::into_inner).push_back(queued);
-        Ok(Sending::Started)
+        Ok(SendStatus::Started)
     }
 
     fn flush(&mut self) -> Result<(), WireError> {

@@ -10,7 +10,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Slab};
 
-use crate::travels::Sizes;
+use crate::transfer::TransferThresholds;
 
 pub use loopback::Loopback;
 pub use rings::{RingOptions, Rings, SHOWN_FROM};
@@ -56,7 +56,7 @@ pub struct Incoming<'a> {
 
 /// Whether a message was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
+pub enum SendStatus {
     /// It is under way, or goes with the next [`Wire::flush`].
     Started,
     /// There is no room now: receive, since peers may wait for room as well, wait, and ask again. Of this
@@ -98,7 +98,7 @@ pub enum WireError {
 /// How a store's messages travel: over one-sided writes, or over another protocol as a baseline.
 pub trait Wire: Send {
     /// Takes a message for `to`. Messages to one peer arrive in order, each behind its direct values.
-    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError>;
+    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError>;
 
     /// What was taken goes out: for each peer, all of it in one transfer where it can.
     fn flush(&mut self) -> Result<(), WireError>;
@@ -143,19 +143,19 @@ pub trait Wire: Send {
     }
 
     /// The same as a buffer, which can be read and never written.
-    fn shown(&self, _peer: Rank, _place: &RemotePlace) -> Option<Buffer> {
+    fn mapped(&self, _peer: Rank, _place: &RemotePlace) -> Option<Buffer> {
         None
     }
 
     /// Values from this size on are read where they lie by this peer, and by this process where it has them
     /// ([`Wire::view`]); none: they share no memory.
-    fn shown_from(&self, _peer: Rank) -> Option<usize> {
+    fn mapped_from(&self, _peer: Rank) -> Option<usize> {
         None
     }
 
     /// What decides how values travel to and from this peer.
-    fn sizes(&self, peer: Rank) -> Sizes {
-        Sizes { direct_from: self.direct_from(), shown_from: self.shown_from(peer) }
+    fn sizes(&self, peer: Rank) -> TransferThresholds {
+        TransferThresholds { direct_from: self.direct_from(), mapped_from: self.mapped_from(peer) }
     }
 
     /// Takes note of this moment; [`Wire::wait`] returns if anything happened after it.

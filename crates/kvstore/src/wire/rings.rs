@@ -24,12 +24,12 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalError, Completion, Fabric, MessageError, OpenRegionError, Region, RegionDescriptor,
-    RemoteRegion, Ticket, Wake,
+    ArrivalError, Completion, Fabric, OpenRegionError, Region, RegionDescriptor, RemoteRegion,
+    SendMessageError, Ticket, Wake,
 };
-use tensorwire_memory::{Buffer, Copies, CopyPurpose, Place, Shown, Slab};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose, PeerMapped, Place, Slab};
 
-use super::{Incoming, Outgoing, RemotePlace, Sending, Wire, WireError, WireStats};
+use super::{Incoming, Outgoing, RemotePlace, SendStatus, Wire, WireError, WireStats};
 use flights::{Flight, Flights};
 use introduction::Introduction;
 use peer::{Parcel, Peer, Remote};
@@ -86,7 +86,7 @@ pub struct Rings {
 struct Opened {
     region: RemoteRegion,
     /// Its memory, where it is mapped here.
-    shown: Option<Shown>,
+    mapped: Option<PeerMapped>,
 }
 
 impl Rings {
@@ -251,7 +251,7 @@ impl Wire for Rings {
         self.enter(&[peer], deadline)
     }
 
-    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<Sending, WireError> {
+    fn send(&mut self, to: Rank, message: &Outgoing<'_>) -> Result<SendStatus, WireError> {
         self.peers.get(&to).ok_or(WireError::NoPeer { rank: to })?.check()?;
         let parcels = message.direct.iter().map(|direct| self.parcel(to, direct));
         let mut parcels = parcels.collect::<Result<Vec<_>, _>>()?;
@@ -271,14 +271,14 @@ impl Wire for Rings {
             let peer = peers.get_mut(&to).ok_or(WireError::NoPeer { rank: to })?;
             room = peer.reserve(fabric, flights, bytes, parcels.len())?;
         }
-        let Some(room) = room else { return Ok(Sending::Full) };
+        let Some(room) = room else { return Ok(SendStatus::Full) };
         let Rings { peers, shares, copies, .. } = self;
         let peer = peers.get_mut(&to).ok_or(WireError::NoPeer { rank: to })?;
         self.bytes_direct += parcels.iter().map(|parcel| parcel.bytes).sum::<u64>();
         self.messages += 1;
         peer.write(&mut shares[peer.memory()], room, bytes, message, copies);
         peer.parcels.extend(parcels.drain(..));
-        Ok(Sending::Started)
+        Ok(SendStatus::Started)
     }
 
     fn flush(&mut self) -> Result<(), WireError> {
@@ -341,22 +341,22 @@ impl Wire for Rings {
         let opened = channel.open_region(&region, deadline);
         let opened = opened.map_err(unopened)?;
         // a mapping of its own: nobody else has cut it
-        let shown = opened.slab().and_then(|slab| Shown::new(&slab).ok());
-        self.opened.insert((peer, region.key), Opened { region: opened, shown });
+        let mapped = opened.slab().and_then(|slab| PeerMapped::new(&slab).ok());
+        self.opened.insert((peer, region.key), Opened { region: opened, mapped });
         Ok(())
     }
 
     fn view(&self, peer: Rank, place: &RemotePlace) -> Option<&[u8]> {
-        let shown = self.opened.get(&(peer, place.region.0))?.shown.as_ref()?;
-        shown.read(local(place)?)
+        let mapped = self.opened.get(&(peer, place.region.0))?.mapped.as_ref()?;
+        mapped.read(local(place)?)
     }
 
-    fn shown(&self, peer: Rank, place: &RemotePlace) -> Option<Buffer> {
-        let shown = self.opened.get(&(peer, place.region.0))?.shown.as_ref()?;
-        shown.buffer(local(place)?)
+    fn mapped(&self, peer: Rank, place: &RemotePlace) -> Option<Buffer> {
+        let mapped = self.opened.get(&(peer, place.region.0))?.mapped.as_ref()?;
+        mapped.buffer(local(place)?)
     }
 
-    fn shown_from(&self, peer: Rank) -> Option<usize> {
+    fn mapped_from(&self, peer: Rank) -> Option<usize> {
         let shares_memory = self.peers.get(&peer).is_some_and(Peer::shares_memory);
         shares_memory.then_some(SHOWN_FROM)
     }
@@ -407,9 +407,9 @@ fn local(place: &RemotePlace) -> Option<Place> {
     Some(Place { offset, bytes: usize::try_from(place.bytes).ok()? })
 }
 
-fn untold(rank: Rank, error: &MessageError) -> WireError {
+fn untold(rank: Rank, error: &SendMessageError) -> WireError {
     match error {
-        MessageError::PeerLost { cause, .. } => WireError::Lost { rank, reason: cause.clone() },
+        SendMessageError::PeerLost { cause, .. } => WireError::Lost { rank, reason: cause.clone() },
         error => WireError::Failed(error.to_string()),
     }
 }

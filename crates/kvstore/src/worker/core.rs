@@ -1,4 +1,4 @@
-//! What a worker's end knows: values and where their parts live, tickets, operations under way, the log of
+//! What a worker's end knows: values and where their shards live, handles, operations under way, the log of
 //! pushes that no snapshot holds yet.
 
 use std::borrow::Cow;
@@ -9,16 +9,16 @@ use tensorwire_base::{Clock, Rank};
 use tensorwire_fabric::RegionDescriptor;
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, Loan};
 
-use super::{KvWorkerOptions, Progress, Ticket};
+use super::{KvHandle, KvProgress, KvWorkerOptions};
 use crate::batch::{Bytes, entries};
 use crate::error::StoreError;
-use crate::key::{Key, PartKey, ValueSpec};
+use crate::key::{Key, ShardKey, ValueSpec};
 use crate::message::{Carried, Reply, RequestId};
-use crate::partition::Part;
+use crate::partition::Shard;
 use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
-use crate::travels::Travels;
+use crate::transfer::TransferMode;
 use crate::wire::{Incoming, RemotePlace, Wire, WireError};
 
 use super::link::Link;
@@ -47,12 +47,12 @@ pub(super) struct Pulling<'a> {
 #[derive(Debug)]
 pub(super) struct Value {
     pub(super) spec: ValueSpec,
-    pub(super) parts: Vec<Part>,
+    pub(super) shards: Vec<Shard>,
 }
 
-/// A part of one.
+/// A shard of one.
 #[derive(Clone, Debug)]
-pub(super) struct PartHere {
+pub(super) struct ShardHere {
     pub(super) spec: ValueSpec,
     pub(super) server: usize,
     /// Where this worker's pushes are written.
@@ -62,7 +62,7 @@ pub(super) struct PartHere {
 /// Something to send or to fill.
 #[derive(Debug)]
 pub(super) struct Operation {
-    pub(super) ticket: Ticket,
+    pub(super) handle: KvHandle,
     pub(super) work: Work,
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Work {
     Show(Key),
 }
 
-/// The bytes of a push of one part.
+/// The bytes of a push of one shard.
 #[derive(Debug)]
 pub(super) struct Pushed {
     pub(super) from: Buffer,
@@ -89,10 +89,10 @@ pub(super) struct Pushed {
     pub(super) leaving: usize,
 }
 
-/// The bytes that a pull of one part fills.
+/// The bytes that a pull of one shard fills.
 #[derive(Debug)]
 pub(super) struct Pulled {
-    /// Not lent while a server writes there: of a value on several servers one part may be on its way in while
+    /// Not lent while a server writes there: of a value on several servers one shard may be on its way in while
     /// another, in the same loan, is still being pushed from here. So whoever pulls keeps readers out.
     pub(super) into: Buffer,
     pub(super) bytes: Range<usize>,
@@ -110,7 +110,7 @@ pub(super) struct Logged {
     pub(super) indices: Option<Bytes>,
 }
 
-/// What is left of a ticket.
+/// What is left of a handle.
 #[derive(Debug, Default)]
 struct Open {
     /// Its operations are still being added.
@@ -127,18 +127,18 @@ pub(super) struct Core {
     pub(super) pool: Pool,
     pub(super) links: Vec<Link>,
     pub(super) values: BTreeMap<Key, Value>,
-    pub(super) parts: HashMap<PartKey, PartHere>,
+    pub(super) shards: HashMap<ShardKey, ShardHere>,
     pub(super) operations: HashMap<u64, Operation>,
-    pub(super) log: BTreeMap<(PartKey, u64), Logged>,
+    pub(super) log: BTreeMap<(ShardKey, u64), Logged>,
     /// Direct writes: whose they are.
     pub(super) tokens: HashMap<u64, Option<u64>>,
     pub(super) copies: Copies,
     /// Of values that servers showed: the one move that they make.
     pub(super) bytes_read: u64,
     pub(super) reduce: Box<dyn Reduce>,
-    tickets: HashMap<Ticket, Open>,
-    returned: HashMap<Ticket, Vec<u8>>,
-    news: VecDeque<Progress>,
+    handles: HashMap<KvHandle, Open>,
+    returned: HashMap<KvHandle, Vec<u8>>,
+    news: VecDeque<KvProgress>,
     /// Memory of servers that is to be opened before anything is written there.
     to_open: Vec<(usize, RegionDescriptor)>,
     opened: Vec<(usize, u64)>,
@@ -146,7 +146,7 @@ pub(super) struct Core {
     /// Values that are to be read where a server has them.
     pub(super) to_read: Vec<ToRead>,
     /// What servers leave as it is, because it is read there.
-    pub(super) shown: HashMap<Key, Held>,
+    pub(super) mapped: HashMap<Key, Held>,
     next: u64,
 }
 
@@ -176,21 +176,21 @@ impl Core {
             pool: Pool::default(),
             links,
             values: BTreeMap::new(),
-            parts: HashMap::new(),
+            shards: HashMap::new(),
             operations: HashMap::new(),
             log: BTreeMap::new(),
             tokens: HashMap::new(),
             copies: Copies::default(),
             bytes_read: 0,
             reduce,
-            tickets: HashMap::new(),
+            handles: HashMap::new(),
             returned: HashMap::new(),
             news: VecDeque::new(),
             to_open: Vec::new(),
             opened: Vec::new(),
             failed: None,
             to_read: Vec::new(),
-            shown: HashMap::new(),
+            mapped: HashMap::new(),
             next: 0,
         }
     }
@@ -200,33 +200,33 @@ impl Core {
         self.next
     }
 
-    pub(super) fn open_ticket(&mut self) -> Ticket {
-        let ticket = Ticket(self.number());
-        self.tickets.insert(ticket, Open { filling: true, ..Open::default() });
-        ticket
+    pub(super) fn open_handle(&mut self) -> KvHandle {
+        let handle = KvHandle(self.number());
+        self.handles.insert(handle, Open { filling: true, ..Open::default() });
+        handle
     }
 
     /// No more operations are added.
-    pub(super) fn close_ticket(&mut self, ticket: Ticket) {
-        if let Some(open) = self.tickets.get_mut(&ticket) {
+    pub(super) fn close_handle(&mut self, handle: KvHandle) {
+        if let Some(open) = self.handles.get_mut(&handle) {
             open.filling = false;
         }
-        self.settle(ticket);
+        self.settle(handle);
     }
 
-    pub(super) fn first_open(&self) -> Option<Ticket> {
-        self.tickets.keys().min().copied()
+    pub(super) fn first_open(&self) -> Option<KvHandle> {
+        self.handles.keys().min().copied()
     }
 
-    pub(super) fn is_done(&self, ticket: Ticket) -> bool {
-        !self.tickets.contains_key(&ticket)
+    pub(super) fn is_done(&self, handle: KvHandle) -> bool {
+        !self.handles.contains_key(&handle)
     }
 
-    pub(super) fn take_returned(&mut self, ticket: Ticket) -> Option<Vec<u8>> {
-        self.returned.remove(&ticket)
+    pub(super) fn take_returned(&mut self, handle: KvHandle) -> Option<Vec<u8>> {
+        self.returned.remove(&handle)
     }
 
-    pub(super) fn news(&mut self, news: &mut Vec<Progress>) {
+    pub(super) fn news(&mut self, news: &mut Vec<KvProgress>) {
         news.extend(self.news.drain(..));
     }
 
@@ -257,7 +257,7 @@ impl Core {
 
     pub(super) fn init(
         &mut self,
-        ticket: Ticket,
+        handle: KvHandle,
         key: Key,
         spec: ValueSpec,
     ) -> Result<(), StoreError> {
@@ -271,15 +271,15 @@ impl Core {
                 false => Err(StoreError::OtherSpec { key, here, told: spec }),
             };
         }
-        let parts = self.options.partition.parts(key, &spec)?;
-        for part in &parts {
-            let here = ValueSpec { rows: part.rows.len(), ..spec };
-            let operation = self.operation(ticket, Work::Plain);
-            self.proto.init(operation, part.server, part.key, here);
-            let server = part.server;
-            self.parts.insert(part.key, PartHere { spec: here, server, slot: None });
+        let shards = self.options.partition.shards(key, &spec)?;
+        for shard in &shards {
+            let here = ValueSpec { rows: shard.rows.len(), ..spec };
+            let operation = self.operation(handle, Work::Plain);
+            self.proto.init(operation, shard.server, shard.key, here);
+            let server = shard.server;
+            self.shards.insert(shard.key, ShardHere { spec: here, server, slot: None });
         }
-        self.values.insert(key, Value { spec, parts });
+        self.values.insert(key, Value { spec, shards });
         Ok(())
     }
 
@@ -300,21 +300,21 @@ impl Core {
     pub(super) fn push(
         &mut self,
         wire: &mut dyn Wire,
-        ticket: Ticket,
+        handle: KvHandle,
         key: Key,
         devices: &[Buffer],
         pushing: Pushing<'_>,
     ) -> Result<(), StoreError> {
         let bytes = self.check(key, devices, pushing.rows)?;
-        let (spec, parts) = self.value(key)?;
+        let (spec, shards) = self.value(key)?;
         let mut from = self.merged(wire, key, &spec, devices, bytes)?;
         let mut rows = pushing.rows.map(Cow::Borrowed);
-        if let Some(indices) = rows.as_deref().filter(|rows| overflow(&parts, &spec, rows)) {
+        if let Some(indices) = rows.as_deref().filter(|rows| overflow(&shards, &spec, rows)) {
             let (sums, of) = self.added(wire, key, &spec, indices, &from)?;
             (from, rows) = (sums, Some(Cow::Owned(of)));
         }
-        for part in parts {
-            let (range, indices) = share(&part, &spec, rows.as_deref());
+        for shard in shards {
+            let (range, indices) = share(&shard, &spec, rows.as_deref());
             let indices = indices.map(|indices| self.indices(wire, indices)).transpose()?;
             let loan =
                 from.lend().map_err(|source| StoreError::Lent { key, what: source.to_string() })?;
@@ -322,16 +322,16 @@ impl Core {
                 Pushed { from: from.clone(), bytes: range, indices, loan: Some(loan), leaving: 0 };
             let logged = self.options.servers_come_back.then(|| self.log_entry(wire, &pushed));
             let logged = logged.transpose()?;
-            let operation = self.operation(ticket, Work::Push(pushed));
+            let operation = self.operation(handle, Work::Push(pushed));
             let round = match pushing.is_first {
                 true => {
-                    self.proto.seed(operation, part.key, pushing.priority);
+                    self.proto.seed(operation, shard.key, pushing.priority);
                     0
                 }
-                false => self.proto.push(operation, part.key, pushing.priority),
+                false => self.proto.push(operation, shard.key, pushing.priority),
             };
             if let Some(logged) = logged {
-                self.log.insert((part.key, round), logged);
+                self.log.insert((shard.key, round), logged);
             }
         }
         Ok(())
@@ -340,20 +340,21 @@ impl Core {
     pub(super) fn pull(
         &mut self,
         wire: &mut dyn Wire,
-        ticket: Ticket,
+        handle: KvHandle,
         key: Key,
         devices: &[Buffer],
         pulling: Pulling<'_>,
     ) -> Result<(), StoreError> {
         self.check(key, devices, pulling.rows)?;
-        let (spec, parts) = self.value(key)?;
+        let (spec, shards) = self.value(key)?;
         let Some((into, also)) = devices.split_first() else { return Ok(()) };
-        for part in parts {
-            let (range, indices) = share(&part, &spec, pulling.rows);
+        for shard in shards {
+            let (range, indices) = share(&shard, &spec, pulling.rows);
             for (bytes, indices) in portions(wire.direct_from(), &spec, range, indices) {
-                let sizes = wire.sizes(self.links[part.server].rank);
+                let sizes = wire.sizes(self.links[shard.server].rank);
                 // what a server shows is read by this process, into any memory
-                let is_written = sizes.travels(bytes.len(), indices.is_some()) == Travels::Written;
+                let is_written =
+                    sizes.mode(bytes.len(), indices.is_some()) == TransferMode::Written;
                 let staging = match is_written && !self.pool.has(into) {
                     true => Some(self.pool.alloc(wire, bytes.len())?),
                     false => None,
@@ -365,8 +366,8 @@ impl Core {
                 }
                 let indices = indices.map(Bytes::Own);
                 let pulled = Pulled { into, bytes, staging, also, indices };
-                let operation = self.operation(ticket, Work::Pull(pulled));
-                self.proto.pull(operation, part.key, pulling.priority);
+                let operation = self.operation(handle, Work::Pull(pulled));
+                self.proto.pull(operation, shard.key, pulling.priority);
             }
         }
         Ok(())
@@ -375,39 +376,39 @@ impl Core {
     /// Does one server have all of a value, in memory that is mapped here? Not where that server may be
     /// replaced: then it would lie elsewhere.
     pub(super) fn can_show(&self, wire: &dyn Wire, key: Key) -> Result<bool, StoreError> {
-        let (spec, parts) = self.value(key)?;
-        let [part] = parts.as_slice() else { return Ok(false) };
-        let sizes = wire.sizes(self.links[part.server].rank);
-        let is_shown = sizes.travels(spec.bytes(), false) == Travels::Shown;
-        Ok(is_shown && !self.options.servers_come_back)
+        let (spec, shards) = self.value(key)?;
+        let [shard] = shards.as_slice() else { return Ok(false) };
+        let sizes = wire.sizes(self.links[shard.server].rank);
+        let is_mapped = sizes.mode(spec.bytes(), false) == TransferMode::PeerMapped;
+        Ok(is_mapped && !self.options.servers_come_back)
     }
 
     pub(super) fn show(
         &mut self,
-        ticket: Ticket,
+        handle: KvHandle,
         key: Key,
         priority: i32,
     ) -> Result<(), StoreError> {
-        let (_, parts) = self.value(key)?;
-        for part in parts {
-            let operation = self.operation(ticket, Work::Show(key));
-            self.proto.pull(operation, part.key, priority);
+        let (_, shards) = self.value(key)?;
+        for shard in shards {
+            let operation = self.operation(handle, Work::Show(key));
+            self.proto.pull(operation, shard.key, priority);
         }
         Ok(())
     }
 
-    pub(super) fn shown(&self, key: Key) -> Option<Buffer> {
-        self.shown.get(&key).map(|held| held.value.clone())
+    pub(super) fn mapped(&self, key: Key) -> Option<Buffer> {
+        self.mapped.get(&key).map(|held| held.value.clone())
     }
 
     pub(super) fn release(&mut self, key: Key) {
-        if let Some(Held { server, id, .. }) = self.shown.remove(&key) {
+        if let Some(Held { server, id, .. }) = self.mapped.remove(&key) {
             self.links[server].taken.push(id);
         }
     }
 
-    pub(super) fn ask(&mut self, ticket: Ticket, server: usize, what: Control) {
-        let operation = self.operation(ticket, Work::Plain);
+    pub(super) fn ask(&mut self, handle: KvHandle, server: usize, what: Control) {
+        let operation = self.operation(handle, Work::Plain);
         self.proto.ask(operation, server, what);
     }
 
@@ -415,8 +416,8 @@ impl Core {
     pub(super) fn replaced(&mut self, server: usize, rank: Rank) {
         self.links[server] = Link::new(rank);
         self.options.servers[server] = rank;
-        for part in self.parts.values_mut().filter(|part| part.server == server) {
-            part.slot = None;
+        for shard in self.shards.values_mut().filter(|shard| shard.server == server) {
+            shard.slot = None;
         }
         self.opened.retain(|(of, _)| *of != server);
         self.proto.on_replaced(server);
@@ -435,7 +436,7 @@ impl Core {
         }
         self.notice_lost(wire)?;
         self.open_regions(wire)?;
-        self.read_shown(wire)?;
+        self.read_mapped(wire)?;
         let mut tokens = Vec::new();
         wire.finished(&mut tokens)?;
         for token in tokens {
@@ -527,8 +528,8 @@ impl Core {
     ) -> Result<(), StoreError> {
         let rank = message.from;
         match event {
-            WorkerEvent::Placed { op, part, place } => {
-                let Some(here) = self.parts.get_mut(&part) else { return Ok(()) };
+            WorkerEvent::Placed { op, shard, place } => {
+                let Some(here) = self.shards.get_mut(&shard) else { return Ok(()) };
                 // fits: a size of a value that is in memory
                 let slot_bytes = here.spec.slot_bytes() as u64;
                 if let Some(place) = place {
@@ -542,10 +543,10 @@ impl Core {
                 here.slot = place;
                 self.done(op);
             }
-            WorkerEvent::Folded { op, part, durable, .. } => {
+            WorkerEvent::Applied { op, shard, durable, .. } => {
                 let kept = if durable == 0 { 0 } else { durable + 1 };
                 let over: Vec<_> =
-                    self.log.range((part, 0)..(part, kept)).map(|(key, _)| *key).collect();
+                    self.log.range((shard, 0)..(shard, kept)).map(|(key, _)| *key).collect();
                 over.iter().for_each(|key| drop(self.log.remove(key)));
                 self.done(op);
             }
@@ -555,7 +556,7 @@ impl Core {
             }
             WorkerEvent::Returned { op, body } => {
                 if let Some(operation) = self.operations.get(&op) {
-                    self.returned.insert(operation.ticket, body);
+                    self.returned.insert(operation.handle, body);
                 }
                 self.done(Some(op));
             }
@@ -564,10 +565,10 @@ impl Core {
                 self.done(op);
                 return Err(StoreError::Refused { server, rank, why });
             }
-            WorkerEvent::Unfit { part, rounds, durable, pushed } => {
+            WorkerEvent::Unfit { shard, rounds, durable, pushed } => {
                 let what = format!(
-                    "part {} came back at round {rounds}, but what was pushed here is kept from round {durable} to {pushed} only",
-                    part.0
+                    "shard {} came back at round {rounds}, but what was pushed here is kept from round {durable} to {pushed} only",
+                    shard.0
                 );
                 return Err(StoreError::Nonsense { rank, what });
             }
@@ -591,11 +592,11 @@ impl Core {
         let Some(operation) = self.operations.get_mut(&op) else { return };
         let Work::Push(pushed) = &mut operation.work else { return };
         if pushed.loan.take().is_some() {
-            let ticket = operation.ticket;
-            if let Some(open) = self.tickets.get_mut(&ticket) {
+            let handle = operation.handle;
+            if let Some(open) = self.handles.get_mut(&handle) {
                 open.unsent -= 1;
             }
-            self.settle(ticket);
+            self.settle(handle);
         }
     }
 
@@ -604,41 +605,41 @@ impl Core {
         // what was answered has left
         self.sent(op);
         let Some(operation) = self.operations.remove(&op) else { return };
-        if let Some(open) = self.tickets.get_mut(&operation.ticket) {
+        if let Some(open) = self.handles.get_mut(&operation.handle) {
             open.undone -= 1;
         }
-        self.settle(operation.ticket);
+        self.settle(operation.handle);
     }
 
-    fn settle(&mut self, ticket: Ticket) {
-        let Some(open) = self.tickets.get_mut(&ticket).filter(|open| !open.filling) else {
+    fn settle(&mut self, handle: KvHandle) {
+        let Some(open) = self.handles.get_mut(&handle).filter(|open| !open.filling) else {
             return;
         };
         if open.unsent == 0 && open.pushes > 0 {
             open.pushes = 0;
-            self.news.push_back(Progress::Sent(ticket));
+            self.news.push_back(KvProgress::Sent(handle));
         }
         if open.undone == 0 {
-            self.tickets.remove(&ticket);
-            self.news.push_back(Progress::Done(ticket));
+            self.handles.remove(&handle);
+            self.news.push_back(KvProgress::Done(handle));
         }
     }
 
-    fn operation(&mut self, ticket: Ticket, work: Work) -> u64 {
+    fn operation(&mut self, handle: KvHandle, work: Work) -> u64 {
         let number = self.number();
-        if let Some(open) = self.tickets.get_mut(&ticket) {
+        if let Some(open) = self.handles.get_mut(&handle) {
             let is_push = usize::from(matches!(work, Work::Push(_)));
             open.undone += 1;
             open.unsent += is_push;
             open.pushes += is_push;
         }
-        self.operations.insert(number, Operation { ticket, work });
+        self.operations.insert(number, Operation { handle, work });
         number
     }
 
-    fn value(&self, key: Key) -> Result<(ValueSpec, Vec<Part>), StoreError> {
+    fn value(&self, key: Key) -> Result<(ValueSpec, Vec<Shard>), StoreError> {
         let value = self.values.get(&key).ok_or(StoreError::NotInitialised { key })?;
-        Ok((value.spec, value.parts.clone()))
+        Ok((value.spec, value.shards.clone()))
     }
 
     pub(super) fn now_ms() -> u64 {

@@ -6,11 +6,11 @@ use tensorwire_memory::Buffer;
 use super::core::{Core, Logged, Operation, Pulled, Pushed, Work};
 use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
-use crate::key::PartKey;
+use crate::key::ShardKey;
 use crate::message::{Ask, Carried, Request, RequestId, Rows};
-use crate::proto::{ToSend, What};
-use crate::travels::{Sizes, Travels};
-use crate::wire::{RemotePlace, Sending, Wire, WireError};
+use crate::proto::{RequestBody, ToSend};
+use crate::transfer::{TransferMode, TransferThresholds};
+use crate::wire::{RemotePlace, SendStatus, Wire, WireError};
 
 /// Most bytes of direct values to one server that are under way: what has more priority overtakes the rest.
 const WINDOW_BYTES: usize = 8 << 20;
@@ -70,11 +70,11 @@ impl Core {
         batch: Batch,
     ) -> Result<bool, StoreError> {
         match batch.send(wire, self.links[server].rank) {
-            Ok(Sending::Full) => {
+            Ok(SendStatus::Full) => {
                 self.links[server].stuck = Some(batch);
                 Ok(false)
             }
-            Ok(Sending::Started) => {
+            Ok(SendStatus::Started) => {
                 // what travels in the message has been copied
                 for op in batch.carries {
                     self.sent(op);
@@ -121,13 +121,13 @@ impl Core {
         let ToSend { id, op, again, what } = next;
         let what = match what {
             // fits: sizes of a value that is in memory
-            What::Init { part, spec } => Ask::Init {
-                part,
+            RequestBody::Init { shard, spec } => Ask::Init {
+                shard,
                 dtype: spec.dtype as u8,
                 rows: spec.rows as u64,
                 columns: spec.columns as u64,
             },
-            What::Push { part, round } => {
+            RequestBody::Push { shard, round } => {
                 let from_op = op.and_then(|op| self.operations.get(&op));
                 let (from, bytes, indices) = match from_op {
                     // what has left once may have been written over since: then the log has it
@@ -136,9 +136,9 @@ impl Core {
                         (from.clone(), bytes.clone(), indices.clone())
                     }
                     _ => {
-                        let logged = self.log.get(&(part, round)).cloned();
+                        let logged = self.log.get(&(shard, round)).cloned();
                         let Some(Logged { from, indices }) = logged else {
-                            let what = format!("round {round} of part {} is not kept", part.0);
+                            let what = format!("round {round} of shard {} is not kept", shard.0);
                             return Err(StoreError::Update(what));
                         };
                         let bytes = 0..from.bytes();
@@ -150,14 +150,14 @@ impl Core {
                     wire,
                     batch,
                     server,
-                    Push { part, round, op, again, bytes, indices },
+                    Push { shard, round, op, again, bytes, indices },
                 )
             }
-            What::Pull { part, round } => {
+            RequestBody::Pull { shard, round } => {
                 let rank = self.links[server].rank;
-                self.pull_request(wire, batch, rank, Pull { part, round, op })
+                self.pull_request(wire, batch, rank, Pull { shard, round, op })
             }
-            What::Control(control) => control.into(),
+            RequestBody::Control(control) => control.into(),
         };
         Ok(Request { id, what })
     }
@@ -169,21 +169,21 @@ impl Core {
         server: usize,
         push: Push,
     ) -> Ask {
-        let Push { part, round, op, again, bytes, indices } = push;
-        let here = &self.parts[&part];
+        let Push { shard, round, op, again, bytes, indices } = push;
+        let here = &self.shards[&shard];
         let (slot, at_indices) = (here.slot, here.spec.slot_indices() as u64);
         let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
-        if sizes.travels(bytes.len(), by_rows) == Travels::Shown {
+        if sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped {
             // the server reads it where it is: it leaves when it is folded
             if let Some(place) = self.place_of(&bytes) {
-                return Ask::Push { part, round, value: Carried::There(place), rows: None };
+                return Ask::Push { shard, round, value: Carried::There(place), rows: None };
             }
         }
-        let sent = Sizes { shown_from: None, ..sizes };
+        let sent = TransferThresholds { mapped_from: None, ..sizes };
         let mut carried = |this: &mut Core, bytes: Bytes, offset: u64| match (slot, bytes) {
             (Some(slot), Bytes::Of { buffer, offset: start, bytes })
-                if sent.travels(bytes, by_rows) == Travels::Written =>
+                if sent.mode(bytes, by_rows) == TransferMode::Written =>
             {
                 if again {
                     return Carried::InPlace;
@@ -205,7 +205,7 @@ impl Core {
         }
         // fits: a count of rows in memory
         let rows = indices.map(|indices| Rows { count: count as u64, indices });
-        Ask::Push { part, round, value, rows }
+        Ask::Push { shard, round, value, rows }
     }
 
     /// How a server finds bytes that it can read where they are.
@@ -221,15 +221,15 @@ impl Core {
         wire: &dyn Wire,
         batch: &mut Batch,
         rank: Rank,
-        Pull { part, round, op }: Pull,
+        Pull { shard, round, op }: Pull,
     ) -> Ask {
         let operation = op.and_then(|op| self.operations.get(&op));
         let Some(Operation { work: Work::Pull(pulled), .. }) = operation else {
-            return Ask::Pull { part, round, into: None, rows: None };
+            return Ask::Pull { shard, round, into: None, rows: None };
         };
         let Pulled { into, bytes, staging, indices, .. } = pulled;
         // what both share is read where the server has it
-        let travels = wire.sizes(rank).travels(bytes.len(), indices.is_some());
+        let mode = wire.sizes(rank).mode(bytes.len(), indices.is_some());
         let place = |buffer: &Buffer, start: usize| -> Option<RemotePlace> {
             let place = self.pool.place(buffer)?;
             // fits: inside the buffer
@@ -237,7 +237,7 @@ impl Core {
             Some(RemotePlace { offset, bytes, ..place })
         };
         let into = match staging {
-            _ if travels != Travels::Written => None,
+            _ if mode != TransferMode::Written => None,
             Some(staging) => place(staging, 0),
             None => place(into, bytes.start),
         };
@@ -246,7 +246,7 @@ impl Core {
             count: (indices.len() / size_of::<i32>()) as u64,
             indices: batch.block(indices),
         });
-        Ask::Pull { part, round, into, rows }
+        Ask::Pull { shard, round, into, rows }
     }
 
     fn token(&mut self, server: usize, op: Option<u64>, bytes: usize) -> u64 {
@@ -263,14 +263,14 @@ impl Core {
 
 /// A pull that is about to go.
 struct Pull {
-    part: PartKey,
+    shard: ShardKey,
     round: u64,
     op: Option<u64>,
 }
 
 /// A push that is about to go.
 struct Push {
-    part: PartKey,
+    shard: ShardKey,
     round: u64,
     op: Option<u64>,
     again: bool,

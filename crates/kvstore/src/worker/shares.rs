@@ -1,4 +1,4 @@
-//! What a user gave for a value: whether it fits, and what of it belongs to which part.
+//! What a user gave for a value: whether it fits, and what of it belongs to which shard.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use tensorwire_memory::Buffer;
 
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
-use crate::partition::Part;
+use crate::partition::Shard;
 
 pub(super) fn check_sizes(
     key: Key,
@@ -37,26 +37,26 @@ pub(super) fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<
     }
 }
 
-/// Are there parts with fewer rows than are pushed to them?
-pub(super) fn overflow(parts: &[Part], spec: &ValueSpec, indices: &[i32]) -> bool {
+/// Are there shards with fewer rows than are pushed to them?
+pub(super) fn overflow(shards: &[Shard], spec: &ValueSpec, indices: &[i32]) -> bool {
     let row = spec.row_bytes();
-    parts.iter().any(|part| share(part, spec, Some(indices)).0.len() > part.rows.len() * row)
+    shards.iter().any(|shard| share(shard, spec, Some(indices)).0.len() > shard.rows.len() * row)
 }
 
-/// A part's share of a tensor: the bytes, and the indices counted from the part's first row.
+/// A shard's share of a tensor: the bytes, and the indices counted from the shard's first row.
 pub(super) fn share(
-    part: &Part,
+    shard: &Shard,
     spec: &ValueSpec,
     indices: Option<&[i32]>,
 ) -> (Range<usize>, Option<Vec<u8>>) {
     let row = spec.row_bytes();
     let Some(indices) = indices else {
-        return (part.rows.start * row..part.rows.end * row, None);
+        return (shard.rows.start * row..shard.rows.end * row, None);
     };
     // fits: indices were checked against the rows
     let below = |end: usize| indices.partition_point(|index| (*index as usize) < end);
-    let (start, end) = (below(part.rows.start), below(part.rows.end));
-    let first = part.rows.start as i32;
+    let (start, end) = (below(shard.rows.start), below(shard.rows.end));
+    let first = shard.rows.start as i32;
     let own = indices[start..end].iter().flat_map(|index| (index - first).to_le_bytes());
     (start * row..end * row, Some(own.collect()))
 }

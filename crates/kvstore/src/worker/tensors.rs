@@ -7,7 +7,7 @@ use crate::batch::Bytes;
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};
 use crate::message::Carried;
-use crate::travels::{Sizes, Travels};
+use crate::transfer::{TransferMode, TransferThresholds};
 use crate::wire::{Incoming, Wire};
 
 impl Core {
@@ -25,7 +25,7 @@ impl Core {
             return Err(StoreError::Count { keys: 1, found: 0 });
         };
         let mut sizes = self.links.iter().map(|link| wire.sizes(link.rank));
-        let is_reached = sizes.any(|sizes| sizes.travels(bytes, false) != Travels::InMessages);
+        let is_reached = sizes.any(|sizes| sizes.mode(bytes, false) != TransferMode::InMessages);
         if rest.is_empty() && (!is_reached || self.pool.has(first)) {
             return Ok(first.clone());
         }
@@ -80,8 +80,8 @@ impl Core {
         indices: Vec<u8>,
     ) -> Result<Bytes, StoreError> {
         let bytes = indices.len();
-        let sizes = Sizes { direct_from: wire.direct_from(), shown_from: None };
-        if sizes.travels(bytes, true) != Travels::Written {
+        let sizes = TransferThresholds { direct_from: wire.direct_from(), mapped_from: None };
+        if sizes.mode(bytes, true) != TransferMode::Written {
             return Ok(Bytes::Own(indices));
         }
         let buffer = self.pool.alloc(wire, bytes)?;
@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// Fills pulls from where servers have the values.
-    pub(super) fn read_shown(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
+    pub(super) fn read_mapped(&mut self, wire: &dyn Wire) -> Result<(), StoreError> {
         for ToRead { server, op, id, place } in std::mem::take(&mut self.to_read) {
             if self.links[server].lost.is_some() {
                 // not read: it is unanswered, and whoever takes over is asked again
@@ -151,11 +151,11 @@ impl Core {
             let rank = self.links[server].rank;
             if let Some(Operation { work: Work::Show(key), .. }) = self.operations.get(&op) {
                 let key = *key;
-                let Some(value) = wire.shown(rank, &place) else {
+                let Some(value) = wire.mapped(rank, &place) else {
                     let what = format!("{place:?} is no memory that it shows");
                     return Err(StoreError::Nonsense { rank, what });
                 };
-                if let Some(before) = self.shown.insert(key, Held { server, id, value }) {
+                if let Some(before) = self.mapped.insert(key, Held { server, id, value }) {
                     // asked for twice: it is held once
                     self.links[before.server].taken.push(before.id);
                 }

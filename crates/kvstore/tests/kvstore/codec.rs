@@ -5,13 +5,15 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use tensorwire_base::{Incarnation, Rank};
-use tensorwire_fabric::Member;
-use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
+use tensorwire_fabric::Identity;
+use tensorwire_kvstore::message::{
+    Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal, Rows,
+};
 use tensorwire_kvstore::proto::{
-    Control, Mode, PartState, Server, ServerAction, ServerConfig, ServerState, Worker,
+    Control, Mode, Server, ServerAction, ServerConfig, ServerState, ShardState, Worker,
 };
 use tensorwire_kvstore::wire::RemotePlace;
-use tensorwire_kvstore::{PartKey, ValueSpec};
+use tensorwire_kvstore::{ShardKey, ValueSpec};
 
 fn carried() -> impl Strategy<Value = Carried> {
     prop_oneof![any::<u32>().prop_map(Carried::Block), Just(Carried::InPlace)]
@@ -23,8 +25,8 @@ fn place() -> impl Strategy<Value = RemotePlace> {
 }
 
 /// Few, so that requests meet.
-fn part() -> impl Strategy<Value = PartKey> {
-    prop_oneof![4 => (0u64..4).prop_map(PartKey), 1 => any::<u64>().prop_map(PartKey)]
+fn shard() -> impl Strategy<Value = ShardKey> {
+    prop_oneof![4 => (0u64..4).prop_map(ShardKey), 1 => any::<u64>().prop_map(ShardKey)]
 }
 
 fn round() -> impl Strategy<Value = u64> {
@@ -35,18 +37,18 @@ fn ask() -> impl Strategy<Value = Ask> {
     let rows =
         || option::of((0u64..5, carried()).prop_map(|(count, indices)| Rows { count, indices }));
     prop_oneof![
-        (part(), 0u8..8, 0u64..3, any::<bool>()).prop_map(|(part, dtype, rows, huge)| {
+        (shard(), 0u8..8, 0u64..3, any::<bool>()).prop_map(|(shard, dtype, rows, huge)| {
             let columns = if huge { u64::MAX } else { 4 };
-            Ask::Init { part, dtype, rows, columns }
+            Ask::Init { shard, dtype, rows, columns }
         }),
-        (part(), round(), carried(), rows()).prop_map(|(part, round, value, rows)| Ask::Push {
-            part,
+        (shard(), round(), carried(), rows()).prop_map(|(shard, round, value, rows)| Ask::Push {
+            shard,
             round,
             value,
             rows
         }),
-        (part(), round(), option::of(place()), rows())
-            .prop_map(|(part, round, into, rows)| Ask::Pull { part, round, into, rows }),
+        (shard(), round(), option::of(place()), rows())
+            .prop_map(|(shard, round, into, rows)| Ask::Pull { shard, round, into, rows }),
         vec(any::<u8>(), 0..20).prop_map(|bytes| Ask::SetOptimizer { bytes }),
         (any::<u32>(), vec(any::<u8>(), 0..20)).prop_map(|(head, body)| Ask::Call { head, body }),
         any::<u64>().prop_map(|of| Ask::Taken { of: RequestId(of) }),
@@ -59,29 +61,27 @@ fn request() -> impl Strategy<Value = Request> {
     (0u64..40, ask()).prop_map(|(id, what)| Request { id: RequestId(id), what })
 }
 
-fn refusal() -> impl Strategy<Value = Refusal> {
+fn refusal() -> impl Strategy<Value = RequestRefusal> {
     prop_oneof![
-        Just(Refusal::Foreign),
-        part().prop_map(|part| Refusal::NotMine { part }),
-        part().prop_map(|part| Refusal::Unknown { part }),
-        (part(), ".{0,9}", ".{0,9}").prop_map(|(part, here, told)| Refusal::OtherSpec {
-            part,
+        Just(RequestRefusal::Foreign),
+        shard().prop_map(|shard| RequestRefusal::NotMine { shard }),
+        shard().prop_map(|shard| RequestRefusal::Unknown { shard }),
+        (shard(), ".{0,9}", ".{0,9}").prop_map(|(shard, here, told)| RequestRefusal::OtherSpec {
+            shard,
             here,
             told
         }),
-        (part(), round(), round()).prop_map(|(part, expected, found)| Refusal::OutOfTurn {
-            part,
-            expected,
-            found
+        (shard(), round(), round()).prop_map(|(shard, expected, found)| {
+            RequestRefusal::OutOfTurn { shard, expected, found }
         }),
-        ".{0,9}".prop_map(Refusal::Failed),
+        ".{0,9}".prop_map(RequestRefusal::Failed),
     ]
 }
 
 fn answer() -> impl Strategy<Value = Answer> {
     prop_oneof![
         (option::of(place()), round()).prop_map(|(place, rounds)| Answer::Placed { place, rounds }),
-        (round(), round()).prop_map(|(version, durable)| Answer::Folded { version, durable }),
+        (round(), round()).prop_map(|(version, durable)| Answer::Applied { version, durable }),
         (round(), carried()).prop_map(|(version, value)| Answer::Value { version, value }),
         vec(any::<u8>(), 0..20).prop_map(|body| Answer::Returned { body }),
         Just(Answer::Done),
@@ -93,8 +93,8 @@ fn reply() -> impl Strategy<Value = Reply> {
     (0u64..40, answer()).prop_map(|(id, what)| Reply { id: RequestId(id), what })
 }
 
-fn member(rank: u32) -> Member {
-    Member { rank: Rank(rank), incarnation: Incarnation(u64::from(rank) + 7) }
+fn member(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), incarnation: Incarnation(u64::from(rank) + 7) }
 }
 
 fn config(mode: Mode) -> ServerConfig {
@@ -107,21 +107,21 @@ fn mode() -> impl Strategy<Value = Mode> {
 }
 
 fn state() -> impl Strategy<Value = ServerState> {
-    let part = (part(), 1usize..9, any::<bool>(), round(), vec(round(), 0..4));
-    let part = part.prop_map(|(part, rows, seeded, version, rounds)| {
+    let shard = (shard(), 1usize..9, any::<bool>(), round(), vec(round(), 0..4));
+    let shard = shard.prop_map(|(shard, rows, seeded, version, rounds)| {
         let spec = ValueSpec { dtype: tensorwire_tensor::DType::F32, rows, columns: 1 };
-        PartState { part, spec, seeded, version, rounds }
+        ShardState { shard, spec, seeded, version, rounds }
     });
     let control = (0u64..9, answer()).prop_map(|(id, answer)| (RequestId(id), answer));
     (
         vec((0u32..3, 6u64..9), 0..4),
-        vec(part, 0..4),
+        vec(shard, 0..4),
         option::of(vec(any::<u8>(), 0..9)),
         vec(option::of(control), 0..4),
     )
-        .prop_map(|(workers, parts, optimizer, controls)| ServerState {
+        .prop_map(|(workers, shards, optimizer, controls)| ServerState {
             workers,
-            parts,
+            shards,
             optimizer,
             controls,
         })
@@ -133,7 +133,7 @@ fn serve(server: &mut Server, requests: &[(u32, Request)]) {
         server.on_request(member(*rank), request);
         while let Some(action) = server.poll() {
             match action {
-                ServerAction::Send { part, .. } => server.on_sent(part),
+                ServerAction::Send { shard, .. } => server.on_sent(shard),
                 ServerAction::Control { from, id, .. } => server.on_done(from, id, Answer::Done),
                 _ => {}
             }
@@ -196,7 +196,7 @@ proptest! {
         serve(&mut server, &requests);
         let state = server.state();
         // counts that no job reaches are cut where they are read
-        let mut counts = state.parts.iter().flat_map(|part| part.rounds.iter().chain([&part.version]));
+        let mut counts = state.shards.iter().flat_map(|shard| shard.rounds.iter().chain([&shard.version]));
         if counts.all(|count| *count < 1 << 62) {
             let restored = Server::restored(config(mode), state.clone());
             prop_assert_eq!(&restored.state(), &state);
@@ -211,11 +211,11 @@ proptest! {
         let mut worker = Worker::new(2, 10);
         let spec = ValueSpec { dtype: tensorwire_tensor::DType::F32, rows: 4, columns: 1 };
         for server in 0..2 {
-            let part = PartKey(server as u64);
-            worker.init(0, server, part, spec);
-            worker.seed(1, part, 0);
-            worker.push(2, part, 0);
-            worker.pull(3, part, 0);
+            let shard = ShardKey(server as u64);
+            worker.init(0, server, shard, spec);
+            worker.seed(1, shard, 0);
+            worker.push(2, shard, 0);
+            worker.pull(3, shard, 0);
             worker.ask(4, server, Control::Call { head: 1, body: Vec::new() });
         }
         for (now_ms, (server, reply, replaced)) in (0..).zip(replies) {

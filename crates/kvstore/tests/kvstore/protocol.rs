@@ -2,22 +2,25 @@
 //! thousand, here one rule at a time.
 
 use tensorwire_base::{Incarnation, Rank};
-use tensorwire_fabric::Member;
-use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId};
+use tensorwire_fabric::Identity;
+use tensorwire_kvstore::message::{
+    Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal,
+};
 use tensorwire_kvstore::proto::{
-    Control, Mode, Server, ServerAction, ServerConfig, Taken, ToSend, What, Worker, WorkerEvent,
+    Control, Mode, RequestBody, Server, ServerAction, ServerConfig, Taken, ToSend, Worker,
+    WorkerEvent,
 };
 use tensorwire_kvstore::wire::RemotePlace;
-use tensorwire_kvstore::{PartKey, ValueSpec};
+use tensorwire_kvstore::{ShardKey, ValueSpec};
 use tensorwire_tensor::DType;
 
-const PART: PartKey = PartKey(5);
-const OTHER: PartKey = PartKey(6);
+const PART: ShardKey = ShardKey(5);
+const OTHER: ShardKey = ShardKey(6);
 const SPEC: ValueSpec = ValueSpec { dtype: DType::F32, rows: 4, columns: 1 };
 const PLACE: RemotePlace = RemotePlace { region: (1, 2), offset: 0, bytes: 16 };
 
-fn member(rank: u32) -> Member {
-    Member { rank: Rank(rank), incarnation: Incarnation(100 + u64::from(rank)) }
+fn member(rank: u32) -> Identity {
+    Identity { rank: Rank(rank), incarnation: Incarnation(100 + u64::from(rank)) }
 }
 
 fn config(mode: Mode, workers: u32) -> ServerConfig {
@@ -35,7 +38,7 @@ impl Serve {
         Serve { server: Server::new(config(mode, workers)), next_id: 0 }
     }
 
-    /// With a part that all know and that has its first value.
+    /// With a shard that all know and that has its first value.
     fn seeded(mode: Mode, workers: u32) -> Serve {
         let mut serve = Serve::new(mode, workers);
         for rank in 0..workers {
@@ -43,7 +46,7 @@ impl Serve {
         }
         let (taken, actions) = serve.ask(0, push(0));
         assert_eq!(taken, Taken::Store);
-        assert_eq!(actions[0], ServerAction::Seed { part: PART, worker: 0 });
+        assert_eq!(actions[0], ServerAction::Seed { shard: PART, worker: 0 });
         serve
     }
 
@@ -52,7 +55,7 @@ impl Serve {
         self.repeat(self.next_id, member(rank), what)
     }
 
-    fn repeat(&mut self, id: u64, from: Member, what: Ask) -> (Taken, Vec<ServerAction>) {
+    fn repeat(&mut self, id: u64, from: Identity, what: Ask) -> (Taken, Vec<ServerAction>) {
         let taken = self.server.on_request(from, &Request { id: RequestId(id), what });
         (taken, self.actions())
     }
@@ -62,7 +65,7 @@ impl Serve {
     }
 
     /// Why the last of these is a refusal.
-    fn refusal(&mut self, rank: u32, what: Ask) -> Refusal {
+    fn refusal(&mut self, rank: u32, what: Ask) -> RequestRefusal {
         match self.ask(rank, what) {
             (Taken::Drop, actions) => match actions.into_iter().next_back() {
                 Some(ServerAction::Reply {
@@ -76,26 +79,26 @@ impl Serve {
     }
 }
 
-fn init(part: PartKey, rows: u64) -> Ask {
-    Ask::Init { part, dtype: DType::F32 as u8, rows, columns: 1 }
+fn init(shard: ShardKey, rows: u64) -> Ask {
+    Ask::Init { shard, dtype: DType::F32 as u8, rows, columns: 1 }
 }
 
 fn push(round: u64) -> Ask {
-    Ask::Push { part: PART, round, value: Carried::Block(0), rows: None }
+    Ask::Push { shard: PART, round, value: Carried::Block(0), rows: None }
 }
 
 fn pull(round: u64) -> Ask {
-    Ask::Pull { part: PART, round, into: None, rows: None }
+    Ask::Pull { shard: PART, round, into: None, rows: None }
 }
 
 fn folded(to: u32, id: u64, version: u64, durable: u64) -> ServerAction {
-    let reply = Reply { id: RequestId(id), what: Answer::Folded { version, durable } };
+    let reply = Reply { id: RequestId(id), what: Answer::Applied { version, durable } };
     ServerAction::Reply { to: member(to), reply }
 }
 
 fn send(to: u32, id: u64, version: u64) -> ServerAction {
     let (to, id) = (member(to), RequestId(id));
-    ServerAction::Send { to, id, part: PART, version, into: None, sparse: false }
+    ServerAction::Send { to, id, shard: PART, version, into: None, sparse: false }
 }
 
 #[test]
@@ -105,7 +108,7 @@ fn a_round_is_folded_in_rank_order_once_all_are_there() {
     assert_eq!(serve.ask(2, push(1)), (Taken::Store, vec![]));
     assert_eq!(serve.ask(0, push(1)), (Taken::Store, vec![]));
     assert_eq!(serve.repeat(first + 1, member(2), push(1)), (Taken::Drop, vec![]));
-    let fold = ServerAction::Fold { part: PART, workers: vec![0, 1, 2], version: 1 };
+    let fold = ServerAction::Apply { shard: PART, workers: vec![0, 1, 2], version: 1 };
     let replies = [(0, 2), (1, 3), (2, 1)].map(|(to, id)| folded(to, first + id, 1, 0));
     let (_, actions) = serve.ask(1, push(1));
     assert_eq!(actions[0], fold);
@@ -118,19 +121,27 @@ fn a_round_is_folded_in_rank_order_once_all_are_there() {
 #[test]
 fn what_does_not_fit_is_refused_with_its_reason() {
     let mut serve = Serve::seeded(Mode::Sync, 2);
-    assert_eq!(serve.refusal(7, push(1)), Refusal::Foreign);
-    let former = Member { incarnation: Incarnation(1), ..member(1) };
+    assert_eq!(serve.refusal(7, push(1)), RequestRefusal::Foreign);
+    let former = Identity { incarnation: Incarnation(1), ..member(1) };
     let (taken, _) = serve.repeat(50, former, push(1));
     assert_eq!(taken, Taken::Drop);
-    let out_of_turn = Refusal::OutOfTurn { part: PART, expected: 1, found: 2 };
+    let out_of_turn = RequestRefusal::OutOfTurn { shard: PART, expected: 1, found: 2 };
     assert_eq!(serve.refusal(1, push(2)), out_of_turn);
-    assert_eq!(serve.refusal(1, init(PartKey(10), 4)), Refusal::NotMine { part: PartKey(10) });
-    let unknown = Ask::Pull { part: OTHER, round: 0, into: None, rows: None };
-    assert_eq!(serve.refusal(1, unknown), Refusal::Unknown { part: OTHER });
+    assert_eq!(
+        serve.refusal(1, init(ShardKey(10), 4)),
+        RequestRefusal::NotMine { shard: ShardKey(10) }
+    );
+    let unknown = Ask::Pull { shard: OTHER, round: 0, into: None, rows: None };
+    assert_eq!(serve.refusal(1, unknown), RequestRefusal::Unknown { shard: OTHER });
     let (here, told) = ("f32[4×1]".to_owned(), "f32[5×1]".to_owned());
-    assert_eq!(serve.refusal(1, init(PART, 5)), Refusal::OtherSpec { part: PART, here, told });
-    let what = Ask::Init { part: OTHER, dtype: 1, rows: u64::MAX, columns: 2 };
-    assert!(matches!(serve.refusal(1, what), Refusal::Failed(why) if why.contains("no value")));
+    assert_eq!(
+        serve.refusal(1, init(PART, 5)),
+        RequestRefusal::OtherSpec { shard: PART, here, told }
+    );
+    let what = Ask::Init { shard: OTHER, dtype: 1, rows: u64::MAX, columns: 2 };
+    assert!(
+        matches!(serve.refusal(1, what), RequestRefusal::Failed(why) if why.contains("no value"))
+    );
 }
 
 #[test]
@@ -142,8 +153,8 @@ fn pushes_and_pulls_wait_for_the_first_value() {
     assert_eq!(serve.ask(1, pull(1)), (Taken::Drop, vec![]));
     let (taken, actions) = serve.ask(0, push(0));
     assert_eq!(taken, Taken::Store);
-    let fold = ServerAction::Fold { part: PART, workers: vec![1], version: 1 };
-    let seed = ServerAction::Seed { part: PART, worker: 0 };
+    let fold = ServerAction::Apply { shard: PART, workers: vec![1], version: 1 };
+    let seed = ServerAction::Seed { shard: PART, worker: 0 };
     assert_eq!(actions, [seed, folded(0, 5, 0, 0), fold, folded(1, 3, 1, 0), send(1, 4, 1)]);
     // whoever gives a first value later gives none
     assert_eq!(serve.ask(1, push(0)), (Taken::Drop, vec![folded(1, 6, 1, 0)]));
@@ -157,7 +168,7 @@ fn weights_rest_while_they_are_read_and_new_readers_do_not_keep_a_fold_waiting()
     assert_eq!(serve.ask(1, push(1)), (Taken::Store, vec![]));
     assert_eq!(serve.ask(1, pull(0)).1, []);
     serve.server.on_sent(PART);
-    let fold = ServerAction::Fold { part: PART, workers: vec![1], version: 1 };
+    let fold = ServerAction::Apply { shard: PART, workers: vec![1], version: 1 };
     let then = [fold, folded(1, first + 2, 1, 0), send(1, first + 3, 1)];
     assert_eq!(serve.actions(), then);
 }
@@ -180,8 +191,8 @@ fn nobody_waits_for_the_dead_and_what_they_pushed_counts() {
     serve.ask(2, push(1));
     serve.ask(0, push(1));
     serve.server.on_world(&[member(0), member(2)]);
-    let fold = |workers: &[usize], version| ServerAction::Fold {
-        part: PART,
+    let fold = |workers: &[usize], version| ServerAction::Apply {
+        shard: PART,
         workers: workers.to_vec(),
         version,
     };
@@ -191,13 +202,13 @@ fn nobody_waits_for_the_dead_and_what_they_pushed_counts() {
     let (_, actions) = serve.ask(0, push(2));
     assert_eq!(actions[0], fold(&[0, 2], 2));
     assert_eq!(actions.len(), 2, "the dead get no answer");
-    assert_eq!(serve.refusal(2, push(3)), Refusal::Foreign);
+    assert_eq!(serve.refusal(2, push(3)), RequestRefusal::Foreign);
 }
 
 #[test]
 fn an_answer_written_in_place_is_written_once() {
     let mut serve = Serve::seeded(Mode::Sync, 1);
-    let into = Ask::Pull { part: PART, round: 0, into: Some(PLACE), rows: None };
+    let into = Ask::Pull { shard: PART, round: 0, into: Some(PLACE), rows: None };
     let (_, actions) = serve.ask(0, into.clone());
     assert!(matches!(actions[..], [ServerAction::Send { into: Some(PLACE), .. }]));
     serve.server.on_sent(PART);
@@ -241,7 +252,7 @@ fn the_same_optimizer_again_changes_nothing() {
     serve.actions();
     assert!(matches!(serve.ask(1, set(1)).1[..], [ServerAction::Reply { .. }]));
     assert!(matches!(serve.ask(1, set(2)).1[..], [ServerAction::Control { .. }]));
-    let why = Refusal::Failed("no such rule".to_owned());
+    let why = RequestRefusal::Failed("no such rule".to_owned());
     serve.server.on_done(member(1), RequestId(3), Answer::Refused { why });
     assert_eq!(serve.server.state().optimizer, Some(vec![1]), "what failed is not set");
 }
@@ -272,14 +283,14 @@ fn a_snapshot_knows_a_worker_by_its_life() {
     let mut config = config(Mode::Sync, 2);
     config.workers[1].incarnation = Incarnation(1);
     let restored = Server::restored(config, state).state();
-    assert_eq!((restored.parts[0].version, &restored.parts[0].rounds[..]), (2, &[1, 0][..]));
+    assert_eq!((restored.shards[0].version, &restored.shards[0].rounds[..]), (2, &[1, 0][..]));
 }
 
-/// A worker of two servers that knows both parts, of the first.
+/// A worker of two servers that knows both shards, of the first.
 fn worker() -> Worker {
     let mut worker = Worker::new(2, 10);
-    for part in [PART, OTHER] {
-        worker.init(0, 0, part, SPEC);
+    for shard in [PART, OTHER] {
+        worker.init(0, 0, shard, SPEC);
         let ToSend { id, .. } = worker.poll(0, 0).unwrap();
         let what = Answer::Placed { place: None, rounds: 0 };
         worker.on_reply(0, &Reply { id, what }).unwrap();
@@ -287,30 +298,30 @@ fn worker() -> Worker {
     worker
 }
 
-fn fold(worker: &mut Worker, id: RequestId, durable: u64) -> WorkerEvent {
-    worker.on_reply(0, &Reply { id, what: Answer::Folded { version: 1, durable } }).unwrap()
+fn apply(worker: &mut Worker, id: RequestId, durable: u64) -> WorkerEvent {
+    worker.on_reply(0, &Reply { id, what: Answer::Applied { version: 1, durable } }).unwrap()
 }
 
-fn next(worker: &mut Worker) -> Option<(RequestId, Option<u64>, What)> {
+fn next(worker: &mut Worker) -> Option<(RequestId, Option<u64>, RequestBody)> {
     worker.poll(0, 1).map(|ToSend { id, op, what, .. }| (id, op, what))
 }
 
 #[test]
-fn nothing_goes_before_its_part_is_placed() {
+fn nothing_goes_before_its_shard_is_placed() {
     let mut worker = Worker::new(1, 10);
     worker.init(1, 0, PART, SPEC);
     worker.push(2, PART, 9);
     let (id, _, what) = next(&mut worker).unwrap();
-    assert_eq!(what, What::Init { part: PART, spec: SPEC });
+    assert_eq!(what, RequestBody::Init { shard: PART, spec: SPEC });
     assert_eq!(next(&mut worker), None);
     let what = Answer::Placed { place: Some(PLACE), rounds: 0 };
-    let placed = WorkerEvent::Placed { op: Some(1), part: PART, place: Some(PLACE) };
+    let placed = WorkerEvent::Placed { op: Some(1), shard: PART, place: Some(PLACE) };
     assert_eq!(worker.on_reply(0, &Reply { id, what }), Some(placed));
     assert_eq!(next(&mut worker).unwrap().1, Some(2));
 }
 
 #[test]
-fn the_urgent_go_first_and_a_part_keeps_its_order() {
+fn the_urgent_go_first_and_a_shard_keeps_its_order() {
     let mut worker = worker();
     assert_eq!(worker.push(1, PART, 0), 1);
     worker.pull(2, PART, 0);
@@ -319,12 +330,13 @@ fn the_urgent_go_first_and_a_part_keeps_its_order() {
     worker.ask(5, 0, Control::Save { path: String::new() });
     let order: Vec<_> = std::iter::from_fn(|| next(&mut worker)).collect();
     let ops: Vec<_> = order.iter().map(|(_, op, _)| op.unwrap()).collect();
-    assert_eq!(ops, [5, 4, 1, 2], "and the second push of a part waits for the first");
-    assert_eq!(order[3].2, What::Pull { part: PART, round: 1 });
-    let event = fold(&mut worker, order[2].0, 0);
-    let folded = WorkerEvent::Folded { op: Some(1), part: PART, round: 1, version: 1, durable: 0 };
+    assert_eq!(ops, [5, 4, 1, 2], "and the second push of a shard waits for the first");
+    assert_eq!(order[3].2, RequestBody::Pull { shard: PART, round: 1 });
+    let event = apply(&mut worker, order[2].0, 0);
+    let folded =
+        WorkerEvent::Applied { op: Some(1), shard: PART, round: 1, version: 1, durable: 0 };
     assert_eq!(event, folded);
-    assert_eq!(next(&mut worker).unwrap().2, What::Push { part: PART, round: 2 });
+    assert_eq!(next(&mut worker).unwrap().2, RequestBody::Push { shard: PART, round: 2 });
 }
 
 #[test]
@@ -337,8 +349,8 @@ fn what_is_not_answered_goes_again_and_an_answer_counts_once() {
     let second = worker.poll(0, 15).unwrap();
     assert_eq!(second, ToSend { again: true, ..first });
     assert_eq!(worker.on_reply(1, &Reply { id: second.id, what: Answer::Done }), None);
-    fold(&mut worker, second.id, 0);
-    let again = Reply { id: second.id, what: Answer::Folded { version: 1, durable: 0 } };
+    apply(&mut worker, second.id, 0);
+    let again = Reply { id: second.id, what: Answer::Applied { version: 1, durable: 0 } };
     assert_eq!(worker.on_reply(0, &again), None);
     assert_eq!(worker.poll(0, 99), None);
 }
@@ -349,7 +361,7 @@ fn a_replacement_gets_the_log_and_then_what_was_not_answered() {
     worker.seed(1, PART, 0);
     for (op, durable) in [(1, 0), (2, 0), (3, 1)] {
         let (id, ..) = next(&mut worker).unwrap();
-        fold(&mut worker, id, durable);
+        apply(&mut worker, id, durable);
         worker.push(op + 1, PART, 0);
     }
     worker.pull(9, PART, 0);
@@ -357,26 +369,26 @@ fn a_replacement_gets_the_log_and_then_what_was_not_answered() {
     let (call, ..) = next(&mut worker).unwrap();
     let (third, ..) = next(&mut worker).unwrap();
     let (_, _, asked) = next(&mut worker).unwrap();
-    assert_eq!(asked, What::Pull { part: PART, round: 3 });
+    assert_eq!(asked, RequestBody::Pull { shard: PART, round: 3 });
     worker.on_replaced(0);
     assert!(!worker.is_caught_up());
-    let late = Reply { id: third, what: Answer::Folded { version: 3, durable: 3 } };
+    let late = Reply { id: third, what: Answer::Applied { version: 3, durable: 3 } };
     assert_eq!(worker.on_reply(0, &late), None, "the former server is not believed");
     let calls = next(&mut worker).unwrap();
     assert_eq!((calls.0, calls.1), (call, Some(10)), "a call keeps its number");
-    // both parts are told of, and the one that has one of two rounds gets the other, then the third
+    // both shards are told of, and the one that has one of two rounds gets the other, then the third
     for _ in 0..2 {
         let (id, op, what) = next(&mut worker).unwrap();
-        assert!(matches!((op, what), (None, What::Init { .. })));
+        assert!(matches!((op, what), (None, RequestBody::Init { .. })));
         let rounds = 1;
         let what = Answer::Placed { place: None, rounds };
         worker.on_reply(0, &Reply { id, what });
     }
     let (id, op, what) = next(&mut worker).unwrap();
-    assert_eq!((op, what), (None, What::Push { part: PART, round: 2 }));
+    assert_eq!((op, what), (None, RequestBody::Push { shard: PART, round: 2 }));
     assert_eq!(next(&mut worker), None);
-    fold(&mut worker, id, 1);
-    assert_eq!(next(&mut worker).unwrap().2, What::Push { part: PART, round: 3 });
+    apply(&mut worker, id, 1);
+    assert_eq!(next(&mut worker).unwrap().2, RequestBody::Push { shard: PART, round: 3 });
     assert_eq!(next(&mut worker).unwrap().1, Some(9));
 }
 
@@ -386,8 +398,9 @@ fn a_value_that_was_shown_and_not_read_is_asked_for_again() {
     worker.pull(1, PART, 0);
     worker.pull(2, PART, 0);
     let (id, ..) = next(&mut worker).unwrap();
-    let shown = |id| Reply { id, what: Answer::Value { version: 0, value: Carried::There(PLACE) } };
-    assert!(matches!(worker.on_reply(0, &shown(id)), Some(WorkerEvent::Value { op: 1, .. })));
+    let mapped =
+        |id| Reply { id, what: Answer::Value { version: 0, value: Carried::There(PLACE) } };
+    assert!(matches!(worker.on_reply(0, &mapped(id)), Some(WorkerEvent::Value { op: 1, .. })));
     // it dies before that is read
     worker.on_replaced(0);
     for _ in 0..2 {
@@ -396,13 +409,13 @@ fn a_value_that_was_shown_and_not_read_is_asked_for_again() {
     }
     worker.on_read(0, id);
     let (again, op, what) = next(&mut worker).unwrap();
-    assert_eq!((op, what), (Some(1), What::Pull { part: PART, round: 0 }));
+    assert_eq!((op, what), (Some(1), RequestBody::Pull { shard: PART, round: 0 }));
     assert_eq!(next(&mut worker), None);
-    assert!(worker.on_reply(0, &shown(again)).is_some());
+    assert!(worker.on_reply(0, &mapped(again)).is_some());
     assert_eq!(next(&mut worker), None, "it is not read yet");
     worker.on_read(0, again);
     assert_eq!(next(&mut worker).unwrap().1, Some(2));
-    assert_eq!(worker.on_reply(0, &shown(again)), None);
+    assert_eq!(worker.on_reply(0, &mapped(again)), None);
 }
 
 #[test]
@@ -410,7 +423,7 @@ fn a_replacement_from_nothing_gets_the_first_value_too() {
     let mut worker = worker();
     worker.seed(1, PART, 0);
     let (id, ..) = next(&mut worker).unwrap();
-    fold(&mut worker, id, 0);
+    apply(&mut worker, id, 0);
     assert!(worker.is_caught_up());
     worker.on_replaced(0);
     for _ in 0..2 {
@@ -419,9 +432,9 @@ fn a_replacement_from_nothing_gets_the_first_value_too() {
         worker.on_reply(0, &Reply { id, what });
     }
     let (id, op, what) = next(&mut worker).unwrap();
-    assert_eq!((op, what), (None, What::Push { part: PART, round: 0 }));
+    assert_eq!((op, what), (None, RequestBody::Push { shard: PART, round: 0 }));
     assert!(!worker.is_caught_up());
-    fold(&mut worker, id, 0);
+    apply(&mut worker, id, 0);
     assert!(worker.is_caught_up());
 }
 
@@ -430,14 +443,14 @@ fn a_replacement_from_another_snapshot_is_not_gone_on_with() {
     let mut worker = worker();
     worker.push(1, PART, 0);
     let (id, ..) = next(&mut worker).unwrap();
-    fold(&mut worker, id, 1);
+    apply(&mut worker, id, 1);
     worker.on_replaced(0);
     let mut events = Vec::new();
     while let Some((id, ..)) = next(&mut worker) {
         let what = Answer::Placed { place: None, rounds: 0 };
         events.extend(worker.on_reply(0, &Reply { id, what }));
     }
-    let unfit = WorkerEvent::Unfit { part: PART, rounds: 0, durable: 1, pushed: 1 };
+    let unfit = WorkerEvent::Unfit { shard: PART, rounds: 0, durable: 1, pushed: 1 };
     assert!(events.contains(&unfit), "{events:?}");
     worker.push(2, PART, 0);
     assert_eq!(next(&mut worker), None);

@@ -9,8 +9,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::handshake::{self, Purpose, Refusal};
-use tensorwire_fabric::{JobCredentials, Member as Identity};
+use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
+use tensorwire_fabric::{Identity, JobCredentials};
 
 use crate::control::{FromMember, read_frame};
 
@@ -80,9 +80,9 @@ fn introduce(
     let failed = |error: std::io::Error| error.to_string();
     stream.set_nonblocking(false).map_err(failed)?;
     let admit = |caller: &handshake::Caller| match expected.get(caller.member.rank.index()) {
-        _ if caller.purpose != Purpose::Rendezvous => Err(Refusal::Purpose),
-        None => Err(Refusal::UnexpectedRank),
-        Some(member) if *member != caller.member => Err(Refusal::StaleIncarnation),
+        _ if caller.purpose != Purpose::Rendezvous => Err(HandshakeRefusal::Purpose),
+        None => Err(HandshakeRefusal::UnexpectedRank),
+        Some(member) if *member != caller.member => Err(HandshakeRefusal::StaleIncarnation),
         Some(_) => Ok(()),
     };
     let caller = handshake::accept(&mut stream, job, me, admit, deadline);

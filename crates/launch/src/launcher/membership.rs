@@ -5,14 +5,15 @@ use std::net::Shutdown;
 use std::time::Instant;
 
 use tensorwire_base::Rank;
+use tensorwire_fabric::Identity;
 use tensorwire_kvstore::proto::{
-    Node, Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions,
+    Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions,
 };
 
 use super::Launcher;
 use super::acceptor::Acceptor;
 use crate::control::ToMember;
-use crate::job::{JobError, JobSpec, OnUpdate, RawUpdate, Update};
+use crate::job::{JobError, JobSpec, JobUpdate, OnUpdate, RawUpdate};
 use crate::store_job::StoreJob;
 use crate::verdict::End;
 
@@ -135,9 +136,9 @@ impl Launcher<'_> {
         }
     }
 
-    fn node(&self, rank: Rank) -> Node {
+    fn node(&self, rank: Rank) -> Identity {
         let identity = self.identity.member(rank);
-        Node { rank, incarnation: identity.incarnation }
+        Identity { rank, incarnation: identity.incarnation }
     }
 
     fn schedule(&mut self, event: SchedulerEvent) {
@@ -180,7 +181,7 @@ impl Launcher<'_> {
             SchedulerAction::Replace { server, was, rank } => {
                 let why = self.survive(was);
                 if let Some(store) = &mut self.store {
-                    store.updates.push(Update::Replacing { server, rank: was, why, by: rank });
+                    store.updates.push(JobUpdate::Replacing { server, rank: was, why, by: rank });
                     store.replacements.push(Replacement { server, was, rank });
                 }
             }
@@ -199,7 +200,7 @@ impl Launcher<'_> {
             let worker = matches!(store.scheduler.role(rank), Some(Role::Worker(_)));
             if worker && member.end != End::None && !member.survived {
                 let why = self.survive(rank);
-                let shrunk = Update::Shrunk { rank, why, left };
+                let shrunk = JobUpdate::Shrunk { rank, why, left };
                 self.store.iter_mut().for_each(|store| store.updates.push(shrunk.clone()));
             }
         }
@@ -221,7 +222,7 @@ impl Launcher<'_> {
     }
 
     /// Workers hear of a new server first: it calls them, and they turn away whom they do not expect.
-    fn introduce_replacement(&mut self, server: u32, was: Rank, node: Node, workers: &[Rank]) {
+    fn introduce_replacement(&mut self, server: u32, was: Rank, node: Identity, workers: &[Rank]) {
         let endpoints = |rank: Rank| {
             let ready = self.members[rank.index()].ready.as_ref();
             ready.map(|(endpoints, _)| endpoints.clone())
@@ -236,7 +237,7 @@ impl Launcher<'_> {
         let told = ToMember::ServerReplaced { server, was, rank, incarnation, endpoint };
         self.tell(workers, &told);
         self.tell(&[node.rank], &ToMember::Peers { endpoints: callers });
-        let replaced = Update::Replaced { server, by: node.rank };
+        let replaced = JobUpdate::Replaced { server, by: node.rank };
         self.store.iter_mut().for_each(|store| store.updates.push(replaced.clone()));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
-use tensorwire_fabric::{Endpoint, Member as Identity, PeerAddress};
+use tensorwire_fabric::{Endpoint, Identity, PeerAddress};
 
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;

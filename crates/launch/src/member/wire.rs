@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::Member as Identity;
+use tensorwire_fabric::Identity;
 use tensorwire_fabric::{
-    ArrivalMode, Backend, ConnectError, Endpoint, Fabric, FabricConfig, OpenError, PeerAddress,
-    VerbsOptions, verbs_usable,
+    ArrivalMode, Backend, ConnectError, Endpoint, Fabric, FabricConfig, OpenFabricError,
+    PeerAddress, VerbsOptions, verbs_usable,
 };
 
 use super::{Introduction, Member, MemberError};
@@ -123,7 +123,7 @@ impl Member {
         config.endpoint = self.reached_at;
         Fabric::open(backend(options, transport, &mut config), config).map_err(
             |error| match error {
-                OpenError::Verbs(unusable) => MemberError::Verbs(unusable),
+                OpenFabricError::Verbs(unusable) => MemberError::Verbs(unusable),
                 error => MemberError::Open(error),
             },
         )

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Incarnation, Rank};
-use tensorwire_fabric::handshake::{self, Purpose, Refusal};
-use tensorwire_fabric::{JobCredentials, Member as Identity, Secret};
+use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
+use tensorwire_fabric::{Identity, JobCredentials, Secret};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
 use super::{Answer, JoinRequest, Machine, key};
@@ -451,7 +451,7 @@ fn ask(
     stream.set_nonblocking(false).map_err(failed)?;
     let admit = |caller: &handshake::Caller| match caller.purpose {
         Purpose::Rendezvous => Ok(()),
-        _ => Err(Refusal::Purpose),
+        _ => Err(HandshakeRefusal::Purpose),
     };
     let deadline = Deadline::after(CALLER_PATIENCE);
     handshake::accept(&mut stream, job, me, admit, deadline).map_err(|error| error.to_string())?;

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, Rank};
-use tensorwire_fabric::handshake::{self, HandshakeError, Purpose, Refusal};
-use tensorwire_fabric::{JobCredentials, Member as Identity};
+use tensorwire_fabric::handshake::{self, HandshakeError, HandshakeRefusal, Purpose};
+use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, Rendezvous};
 use super::gathering::{GATHER_PATIENCE, RendezvousError};
@@ -133,7 +133,7 @@ fn knock(at: SocketAddr, job: &JobCredentials, deadline: Deadline) -> Result<Tcp
     let me = Identity { rank: Rank(u32::MAX), incarnation };
     match handshake::dial(&mut stream, job, me, None, Purpose::Rendezvous, deadline) {
         Ok(_) => Ok(stream),
-        Err(HandshakeError::Refused(Refusal::WrongSecret)) => Err(Knock::WrongSecret),
+        Err(HandshakeError::Refused(HandshakeRefusal::WrongSecret)) => Err(Knock::WrongSecret),
         Err(error) => Err(Knock::Other(error.to_string())),
     }
 }

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tensorwire_collectives::{Call, Collectives, VectorId};
+use tensorwire_collectives::{CollectiveCall, Collectives, VectorId};
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 
-use crate::folds::{Folds, Type};
 use crate::members::soon;
+use crate::reducers::{Reduces, Type};
 
 /// Elements: none, fewer than members, no multiple of anything, more than goes at a time.
 const LENGTHS: [usize; 5] = [0, 1, 7, 1000, 20_011];
@@ -64,36 +64,36 @@ fn piece(len: usize, member: usize, size: usize) -> Range<usize> {
     member * len / size..(member + 1) * len / size
 }
 
-fn run(group: &mut dyn Collectives, vector: VectorId, call: Call) {
-    let ticket = group.start(vector, call).unwrap();
-    group.wait(ticket, soon()).unwrap();
+fn run(group: &mut dyn Collectives, vector: VectorId, call: CollectiveCall) {
+    let handle = group.start(vector, call).unwrap();
+    group.wait(handle, soon()).unwrap();
 }
 
 /// All-reduce, reduce-scatter and reduce, twice each.
-pub(crate) fn folds(group: &mut dyn Collectives, vectors: &mut Vectors, fold: Folds) {
+pub(crate) fn reductions(group: &mut dyn Collectives, vectors: &mut Vectors, reducer: Reduces) {
     let (size, me) = (group.size(), group.me());
-    let shared = || Arc::new(fold);
-    let folded = |at: usize| {
+    let shared = || Arc::new(reducer);
+    let reduced = |at: usize| {
         let all = (0..size).map(|member| number(member, at));
-        let mut stored = vec![0; fold.of.bytes()];
-        fold.of.write(fold.of(all, Some(size)), &mut stored);
-        fold.of.read(&stored)
+        let mut stored = vec![0; reducer.of.bytes()];
+        reducer.of.write(reducer.of(all, Some(size)), &mut stored);
+        reducer.of.read(&stored)
     };
     for (vector, buffer) in &vectors.bound {
-        let len = buffer.bytes() / fold.of.bytes();
+        let len = buffer.bytes() / reducer.of.bytes();
         for _ in 0..2 {
-            let what = |call: &str| format!("{call} of {fold:?} by {size}");
+            let what = |call: &str| format!("{call} of {reducer:?} by {size}");
             vectors.fill(buffer, |at| number(me, at));
-            run(group, *vector, Call::AllReduce(shared()));
-            vectors.check(buffer, 0..len, folded, &what("all-reduce"));
+            run(group, *vector, CollectiveCall::AllReduce(shared()));
+            vectors.check(buffer, 0..len, reduced, &what("all-reduce"));
             vectors.fill(buffer, |at| number(me, at));
-            run(group, *vector, Call::ReduceScatter(shared()));
-            vectors.check(buffer, piece(len, me, size), folded, &what("reduce-scatter"));
+            run(group, *vector, CollectiveCall::ReduceScatter(shared()));
+            vectors.check(buffer, piece(len, me, size), reduced, &what("reduce-scatter"));
             for root in [0, size - 1] {
                 vectors.fill(buffer, |at| number(me, at));
-                run(group, *vector, Call::Reduce { root, fold: shared() });
+                run(group, *vector, CollectiveCall::Reduce { root, reducer: shared() });
                 let range = if me == root { 0..len } else { 0..0 };
-                vectors.check(buffer, range, folded, &what("reduce"));
+                vectors.check(buffer, range, reduced, &what("reduce"));
             }
         }
     }
@@ -106,14 +106,14 @@ pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
     for (vector, buffer) in &vectors.bound {
         let len = buffer.bytes() / element_bytes;
         vectors.fill(buffer, |at| number(me, at));
-        run(group, *vector, Call::AllGather { element_bytes });
+        run(group, *vector, CollectiveCall::AllGather { element_bytes });
         for member in 0..size {
             let range = piece(len, member, size);
             vectors.check(buffer, range, |at| number(member, at), "all-gather");
         }
         for root in 0..size {
             vectors.fill(buffer, |at| number(me, at));
-            run(group, *vector, Call::Broadcast { root });
+            run(group, *vector, CollectiveCall::Broadcast { root });
             vectors.check(buffer, 0..len, |at| number(root, at), "broadcast");
         }
     }
@@ -124,14 +124,14 @@ pub(crate) fn in_any_order(group: &mut dyn Collectives) {
     let vectors = Vectors::new(group, Type::F64);
     let (size, me) = (group.size(), group.me());
     vectors.bound.iter().for_each(|(_, buffer)| vectors.fill(buffer, |at| number(me, at)));
-    let fold = Folds { of: Type::F64, op: tensorwire_collectives::Op::Sum };
+    let reducer = Reduces { of: Type::F64, op: tensorwire_collectives::ReduceOp::Sum };
     let count = vectors.bound.len();
     let start = |turn: usize| {
         let (vector, _) = vectors.bound[(turn + me) % count];
-        group.start(vector, Call::AllReduce(Arc::new(fold))).unwrap()
+        group.start(vector, CollectiveCall::AllReduce(Arc::new(reducer))).unwrap()
     };
-    let tickets: Vec<_> = (0..count).map(start).collect();
-    tickets.into_iter().for_each(|ticket| group.wait(ticket, soon()).unwrap());
+    let handles: Vec<_> = (0..count).map(start).collect();
+    handles.into_iter().for_each(|handle| group.wait(handle, soon()).unwrap());
     for (_, buffer) in &vectors.bound {
         let sum = |at| (0..size).map(|member| number(member, at)).sum();
         vectors.check(buffer, 0..buffer.bytes() / 8, sum, "in any order");
@@ -139,13 +139,17 @@ pub(crate) fn in_any_order(group: &mut dyn Collectives) {
 }
 
 /// What is made of numbers whose sums depend on the order: the bytes of all vectors.
-pub(crate) fn bits(group: &mut dyn Collectives, vectors: &mut Vectors, fold: Folds) -> Vec<u8> {
+pub(crate) fn bits(
+    group: &mut dyn Collectives,
+    vectors: &mut Vectors,
+    reducer: Reduces,
+) -> Vec<u8> {
     let me = group.me();
     let mut all = Vec::new();
     for (vector, buffer) in &vectors.bound {
         let uneven = |at: usize| ((at * 31 + me * 1009) as f64).sin() * 10f64.powi(me as i32 % 5);
         vectors.fill(buffer, uneven);
-        run(group, *vector, Call::AllReduce(Arc::new(fold)));
+        run(group, *vector, CollectiveCall::AllReduce(Arc::new(reducer)));
         all.extend_from_slice(&buffer.read().unwrap());
     }
     all

@@ -5,9 +5,9 @@
 #[cfg(feature = "mpi")]
 mod calls;
 #[cfg(feature = "mpi")]
-mod folds;
-#[cfg(feature = "mpi")]
 mod members;
+#[cfg(feature = "mpi")]
+mod reducers;
 
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};

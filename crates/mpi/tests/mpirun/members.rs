@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_collectives::{Call, Collectives, Group, GroupError, GroupOptions};
+use tensorwire_collectives::{CollectiveCall, Collectives, Group, GroupError, GroupOptions};
 use tensorwire_fabric::{Backend, Fabric};
 use tensorwire_mpi::{MpiError, MpiGroup, MpiGroupOptions, World, rendezvous};
 
 use crate::calls::{self, Vectors};
-use crate::folds::{Folds, OPS, TYPES, Type};
+use crate::reducers::{OPS, Reduces, TYPES, Type};
 
 pub(crate) fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(30))
@@ -55,7 +55,7 @@ fn all_calls(world: &World) {
         for of in TYPES {
             let mut vectors = Vectors::new(&mut group, of);
             for op in OPS {
-                calls::folds(&mut group, &mut vectors, Folds { of, op });
+                calls::reductions(&mut group, &mut vectors, Reduces { of, op });
             }
             calls::moves(&mut group, &mut vectors);
         }
@@ -66,7 +66,7 @@ fn all_calls(world: &World) {
     }
 }
 
-/// Folds in the order of members have the bits of a group of ours, which finds its members by MPI.
+/// Reduces in the order of members have the bits of a group of ours, which finds its members by MPI.
 fn same_bits(world: &World) {
     let open = |config| Fabric::open(Backend::Shm, config);
     let fabric = rendezvous(world, open, soon()).unwrap();
@@ -78,9 +78,9 @@ fn same_bits(world: &World) {
         let mut of_ours = Vectors::new(&mut ours, of);
         let mut of_theirs = Vectors::new(&mut theirs, of);
         for op in OPS {
-            let fold = Folds { of, op };
-            let ours = calls::bits(&mut ours, &mut of_ours, fold);
-            assert!(ours == calls::bits(&mut theirs, &mut of_theirs, fold), "{fold:?}");
+            let reducer = Reduces { of, op };
+            let ours = calls::bits(&mut ours, &mut of_ours, reducer);
+            assert!(ours == calls::bits(&mut theirs, &mut of_theirs, reducer), "{reducer:?}");
         }
     }
     theirs.close(soon()).unwrap();
@@ -95,17 +95,17 @@ fn mistakes(world: &World) {
     let (id, buffer) = vectors.longest();
     let start = |group: &mut MpiGroup, call| group.start(id, call).unwrap_err().to_string();
     let reading = buffer.read().unwrap();
-    assert!(start(&mut group, Call::Broadcast { root: 0 }).contains("lent to a reader"));
+    assert!(start(&mut group, CollectiveCall::Broadcast { root: 0 }).contains("lent to a reader"));
     drop(reading);
-    let call = Call::AllGather { element_bytes: 3 };
+    let call = CollectiveCall::AllGather { element_bytes: 3 };
     assert!(start(&mut group, call).contains("no elements of 3"));
-    let nobody = Call::Broadcast { root: world.size() };
+    let nobody = CollectiveCall::Broadcast { root: world.size() };
     assert!(start(&mut group, nobody).contains("there is no member"));
-    let ticket = group.start(id, Call::Broadcast { root: 0 }).unwrap();
-    assert!(start(&mut group, Call::Broadcast { root: 0 }).contains("under way"));
+    let handle = group.start(id, CollectiveCall::Broadcast { root: 0 }).unwrap();
+    assert!(start(&mut group, CollectiveCall::Broadcast { root: 0 }).contains("under way"));
     assert!(buffer.read().is_err(), "it is the group's");
-    group.wait(ticket, soon()).unwrap();
-    assert!(group.is_done(ticket) && buffer.read().is_ok());
+    group.wait(handle, soon()).unwrap();
+    assert!(group.is_done(handle) && buffer.read().is_ok());
     if world.size() > 1 {
         let slab = group.alloc(8 * (1 + world.rank() % 2)).unwrap();
         let vector = calls::cut(&slab, 8 * (1 + world.rank() % 2));
@@ -132,7 +132,7 @@ fn die(world: &World) {
         panic!("this process is to die");
     }
     let (id, _) = vectors.longest();
-    let ticket = group.start(id, Call::AllGather { element_bytes: 4 }).unwrap();
+    let handle = group.start(id, CollectiveCall::AllGather { element_bytes: 4 }).unwrap();
     // longer than the job may take: it is not this that ends it
-    group.wait(ticket, Deadline::after(Duration::from_secs(600))).unwrap();
+    group.wait(handle, Deadline::after(Duration::from_secs(600))).unwrap();
 }

@@ -7,7 +7,7 @@ use tensorwire_memory::{LoanError, TensorMut, TensorRef};
 use super::{Executor, Turn};
 use crate::error::RunError;
 use crate::storage::Tensor;
-use crate::timeline::What;
+use crate::timeline::EventKind;
 use crate::workspace::is_transient;
 
 impl Executor {
@@ -19,7 +19,7 @@ impl Executor {
             false => self.launch(part, id, &made),
         };
         match launched {
-            // another lane is sending the variable that this node changes
+            // another session is sending the variable that this node changes
             Err(RunError::Lent { source: LoanError::Lent, .. })
                 if self.waits_for_lanes(part, id) =>
             {
@@ -30,7 +30,7 @@ impl Executor {
         self.hold(part, id, made);
         self.counters.kernels += 1;
         if self.timeline.is_some() {
-            self.record(What::Kernel(id), start_ns, Clock::now_ns());
+            self.record(EventKind::Kernel(id), start_ns, Clock::now_ns());
         }
         Ok(Turn::Done)
     }

@@ -12,7 +12,7 @@ use super::completions::Completions;
 use super::introduction::{Ear, Introduction};
 use super::metadata::SLOT_BYTES;
 use super::{Inbound, OneSided, Outbound};
-use crate::error::ConnectError;
+use crate::error::ConnectEdgesError;
 use crate::storage::Storage;
 
 /// What an exchange is told.
@@ -66,7 +66,7 @@ impl Opening {
         part: usize,
         options: OneSidedOptions,
         deadline: Deadline,
-    ) -> Result<Opening, ConnectError> {
+    ) -> Result<Opening, ConnectEdgesError> {
         // fits: the plan checked the sum against the address space
         let lane = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
         let storage = Storage::new(&plan.parts[part], &lane.slab())?;
@@ -103,7 +103,7 @@ impl Opening {
         Ok(opening)
     }
 
-    fn introduce(&mut self, plan: &Plan, deadline: Deadline) -> Result<(), ConnectError> {
+    fn introduce(&mut self, plan: &Plan, deadline: Deadline) -> Result<(), ConnectEdgesError> {
         let mut ears: HashMap<usize, Vec<Ear>> = HashMap::new();
         for edge in &self.edges {
             let is_received = edge.to == self.part;
@@ -126,7 +126,7 @@ impl Opening {
             let (lane, slots) = (self.lane.descriptor(), self.slots.descriptor());
             let body = Introduction { lane, slots, ears }.encode();
             let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
-            sent.map_err(|source| ConnectError::Tell { peer, source })?;
+            sent.map_err(|source| ConnectEdgesError::Tell { peer, source })?;
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Opening {
     pub fn complete_all(
         mut openings: Vec<Opening>,
         deadline: Deadline,
-    ) -> Result<Vec<(OneSided, Storage)>, ConnectError> {
+    ) -> Result<Vec<(OneSided, Storage)>, ConnectEdgesError> {
         while let Some(waiting) = openings.iter().find(|opening| !opening.awaited.is_empty()) {
             let message = waiting.fabric.receive_message(deadline)?;
             let peer = message.from;
@@ -146,19 +146,19 @@ impl Opening {
             let takes = |o: &Opening| o.rank() == waiting.rank() && o.awaits(peer).is_some();
             let Some(index) = openings.iter().position(takes) else {
                 let what = "it spoke twice, or shares no edge with us".to_string();
-                return Err(ConnectError::Nonsense { peer, what });
+                return Err(ConnectEdgesError::Nonsense { peer, what });
             };
             openings[index].hear(&message)?;
         }
-        // the openings of one rank are lanes over one fabric
-        let mut lanes: HashMap<Rank, Vec<Completions>> = HashMap::new();
+        // the openings of one rank are sessions over one fabric
+        let mut sessions: HashMap<Rank, Vec<Completions>> = HashMap::new();
         for rank in openings.iter().map(Opening::rank) {
             let count = openings.iter().filter(|other| other.rank() == rank).count();
-            lanes.entry(rank).or_insert_with(|| Completions::of_lanes(count).collect());
+            sessions.entry(rank).or_insert_with(|| Completions::of_sessions(count).collect());
         }
         let connected = openings.into_iter().map(|opening| {
-            let lanes = lanes.get_mut(&opening.rank()).and_then(Vec::pop);
-            opening.connect(lanes.expect("as many as openings"), deadline)
+            let sessions = sessions.get_mut(&opening.rank()).and_then(Vec::pop);
+            opening.connect(sessions.expect("as many as openings"), deadline)
         });
         connected.collect()
     }
@@ -171,7 +171,7 @@ impl Opening {
     ///
     /// # Errors
     /// As there.
-    pub fn complete(self, deadline: Deadline) -> Result<(OneSided, Storage), ConnectError> {
+    pub fn complete(self, deadline: Deadline) -> Result<(OneSided, Storage), ConnectEdgesError> {
         let mut all = Opening::complete_all(vec![self], deadline)?;
         Ok(all.remove(0))
     }
@@ -180,9 +180,9 @@ impl Opening {
         self.awaited.iter().copied().find(|part| self.options.ranks[*part] == peer)
     }
 
-    fn hear(&mut self, message: &Message) -> Result<(), ConnectError> {
+    fn hear(&mut self, message: &Message) -> Result<(), ConnectEdgesError> {
         let peer = message.from;
-        let nonsense = |what: String| ConnectError::Nonsense { peer, what };
+        let nonsense = |what: String| ConnectEdgesError::Nonsense { peer, what };
         let introduction = Introduction::decode(&message.body).map_err(nonsense)?;
         if let Some(part) = self.awaits(peer) {
             self.awaited.remove(&part);
@@ -195,16 +195,16 @@ impl Opening {
         mut self,
         completions: Completions,
         deadline: Deadline,
-    ) -> Result<(OneSided, Storage), ConnectError> {
+    ) -> Result<(OneSided, Storage), ConnectEdgesError> {
         let mut outbound = HashMap::new();
         let mut inbound = HashMap::new();
         for (part, introduction) in std::mem::take(&mut self.heard) {
             let peer = self.options.ranks[part];
-            let nonsense = |what: String| ConnectError::Nonsense { peer, what };
+            let nonsense = |what: String| ConnectEdgesError::Nonsense { peer, what };
             let channel = self.fabric.channel(peer, 0)?;
             let open = |descriptor| {
                 let opened = channel.open_region(descriptor, deadline);
-                opened.map_err(|source| ConnectError::Open { peer, source })
+                opened.map_err(|source| ConnectEdgesError::Open { peer, source })
             };
             let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
             self.refer(part, &lane)?;
@@ -250,7 +250,7 @@ impl Opening {
     }
 
     /// Makes the tensors of a peer that are read where they lie tensors of this part.
-    fn refer(&mut self, part: usize, lane: &RemoteRegion) -> Result<(), ConnectError> {
+    fn refer(&mut self, part: usize, lane: &RemoteRegion) -> Result<(), ConnectEdgesError> {
         let edges = self.edges.iter().filter(|edge| edge.from == part);
         let here: Vec<(&Edge, Place)> =
             edges.filter_map(|e| Some((e, *self.origins.get(&e.id)?))).collect();
@@ -258,7 +258,7 @@ impl Opening {
             return Ok(());
         }
         let peer = self.options.ranks[part];
-        let shared = lane.slab().ok_or(ConnectError::NotShared { peer })?;
+        let shared = lane.slab().ok_or(ConnectEdgesError::NotShared { peer })?;
         let places: Vec<Place> = here.iter().map(|(_, place)| *place).collect();
         let buffers = Arena::new(&shared, &places)?.into_buffers();
         for ((edge, _), buffer) in here.into_iter().zip(buffers) {

@@ -10,8 +10,8 @@ use tensorwire_fabric::{
 use tensorwire_graph::{Hint, Lane, Op, Output, Plan, PlanOptions, ReuseRule, RunId, Transfer};
 use tensorwire_memory::{Arena, Place};
 use tensorwire_runtime::{
-    Advance, AllocError, ConnectError, ExchangeError, LaneUse, OneSidedOptions, Opening, RunError,
-    Session, SessionError,
+    Advance, AllocError, ConnectEdgesError, ExchangeError, LaneUse, OneSidedOptions, Opening,
+    RunError, Session, SessionError,
 };
 use tensorwire_tensor::{DType, Dim, RANK_MAX};
 use tensorwire_testkit::mesh;
@@ -290,7 +290,7 @@ fn parts_that_disagree_whether_a_size_is_known_notice_it_before_the_first_step()
         };
         let openings = [theirs, mine].into_iter().enumerate().map(opening).collect();
         let error = Opening::complete_all(openings, mesh::soon()).unwrap_err();
-        assert!(matches!(error, ConnectError::Nonsense { .. }), "{error}");
+        assert!(matches!(error, ConnectEdgesError::Nonsense { .. }), "{error}");
         assert!(error.to_string().contains("'x'"), "{error}");
     }
 }

@@ -55,10 +55,11 @@ fn what_one_cannot_take_the_others_get() {
 }
 
 #[test]
-fn a_lane_does_one_after_another_and_tails_overlap() {
+fn a_queue_does_one_after_another_and_tails_overlap() {
     let mut engine = Engine::default();
-    let (port, lane) = (engine.resource(1.0), engine.lane());
-    let message = || Activity { head_s: 0.5, lane: Some(lane), ..flow(1.0, 10.0, &[(port, 1.0)]) };
+    let (port, queue) = (engine.resource(1.0), engine.queue());
+    let message =
+        || Activity { head_s: 0.5, queue: Some(queue), ..flow(1.0, 10.0, &[(port, 1.0)]) };
     let (first, second) = (engine.add(message()), engine.add(message()));
     let course = engine.run();
     close(course.end_s(first), 11.5);

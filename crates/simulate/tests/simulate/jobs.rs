@@ -4,7 +4,8 @@ use tensorwire_collectives::Algorithm;
 use tensorwire_graph::{Cluster, Placement, Plan, PlanOptions, Rule, place, plan};
 use tensorwire_nn::{Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{
-    Estimate, Exchange, Job, Network, SimulateError, Strategy, cost, estimate, paper,
+    Estimate, Network, SimulateError, SimulatedExchange, SimulatedJob, SimulatedStrategy, cost,
+    estimate, paper,
 };
 use tensorwire_tensor::DType;
 use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Seq2Seq, Shipped, Vgg16};
@@ -35,8 +36,8 @@ fn without_servers(model: &'static dyn Shipped) -> Plan {
     planned(model, 8, Sharing::Own { clients: 1 }, 2, cluster)
 }
 
-fn job(plan: &Plan, strategy: Strategy, workers: u32, servers: u32) -> Job<'_> {
-    Job {
+fn job(plan: &Plan, strategy: SimulatedStrategy, workers: u32, servers: u32) -> SimulatedJob<'_> {
+    SimulatedJob {
         plan,
         master: 1,
         other: 1,
@@ -44,7 +45,7 @@ fn job(plan: &Plan, strategy: Strategy, workers: u32, servers: u32) -> Job<'_> {
         workers,
         servers,
         clients: 1,
-        exchange: Exchange::ZeroCopy,
+        exchange: SimulatedExchange::ZeroCopy,
         algorithm: None,
         compute_s: 0.1,
         crowded_s: None,
@@ -72,8 +73,11 @@ fn bytes(model: &'static dyn Shipped) -> f64 {
 /// What is over the compute of a job that computes next to nothing.
 fn waits_s(plan: &Plan, workers: u32, algorithm: Algorithm, network: &Network) -> f64 {
     let compute_s = 1e-9;
-    let job =
-        Job { algorithm: Some(algorithm), compute_s, ..job(plan, Strategy::AllReduce, workers, 0) };
+    let job = SimulatedJob {
+        algorithm: Some(algorithm),
+        compute_s,
+        ..job(plan, SimulatedStrategy::AllReduce, workers, 0)
+    };
     estimate(&job, network).unwrap().step_s
 }
 
@@ -123,7 +127,7 @@ fn a_server_sends_to_all_and_gets_from_all() {
     let plan = with_servers(&Fcn5, 8, 1);
     let mut network = plain(1.0);
     network.machine.servers_apart = true;
-    let job = Job { compute_s: 1e-9, ..job(&plan, Strategy::Ps, 5, 1) };
+    let job = SimulatedJob { compute_s: 1e-9, ..job(&plan, SimulatedStrategy::Ps, 5, 1) };
     let found = estimate(&job, &network).unwrap();
     // one direction at a time: what the workers get, and then what they give
     let wanted = 2.0 * 5.0 * bytes(&Fcn5) / 1e9;
@@ -136,11 +140,11 @@ fn a_worker_alone_takes_what_it_computes() {
     let plan = without_servers(&Mlp);
     let mut network = plain(1e6);
     (network.machine.workers, network.local.latency_us) = (0, 0.0);
-    let job = job(&plan, Strategy::AllReduce, 1, 0);
+    let job = job(&plan, SimulatedStrategy::AllReduce, 1, 0);
     let found = estimate(&job, &network).unwrap();
     assert!((found.efficiency - 1.0).abs() < 1e-6, "{found:?}");
     // eight on its 32 cores take eight times as long, and what they fold takes next to nothing
-    let job = Job { workers: 8, ..job };
+    let job = SimulatedJob { workers: 8, ..job };
     let eight = estimate(&job, &network).unwrap();
     assert!((eight.compute_s / found.compute_s - 8.0).abs() < 1e-6);
     assert!((eight.step_s / found.step_s - 8.0).abs() < 0.08, "{eight:?}");
@@ -153,7 +157,7 @@ fn more_bandwidth_never_slows_and_the_same_again_is_the_same() {
     for bandwidth in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
         let mut network = Network::preset("rdma-100g").unwrap();
         network.link.bandwidth_gbs = bandwidth;
-        let job = job(&plan, Strategy::Ps, 8, 4);
+        let job = job(&plan, SimulatedStrategy::Ps, 8, 4);
         let found = estimate(&job, &network).unwrap();
         assert_eq!(found, estimate(&job, &network).unwrap());
         assert!(found.step_s <= last * (1.0 + 1e-9), "{bandwidth}: {} > {last}", found.step_s);
@@ -166,17 +170,22 @@ fn copies_serialization_and_a_narrow_core_cost() {
     let plan = with_servers(&Fcn5, 8, 4);
     let network = Network::preset("rdma-100g").unwrap();
     let step_s = |exchange, network: &Network| {
-        let job = Job { exchange, ..job(&plan, Strategy::Ps, 8, 4) };
+        let job = SimulatedJob { exchange, ..job(&plan, SimulatedStrategy::Ps, 8, 4) };
         estimate(&job, network).unwrap().step_s
     };
-    let all = [Exchange::ZeroCopy, Exchange::Copy, Exchange::GrpcRdma, Exchange::GrpcTcp];
+    let all = [
+        SimulatedExchange::ZeroCopy,
+        SimulatedExchange::Copy,
+        SimulatedExchange::GrpcRdma,
+        SimulatedExchange::GrpcTcp,
+    ];
     let times = all.map(|exchange| step_s(exchange, &network));
     assert!(times[1..].iter().all(|time| *time > 1.05 * times[0]), "{times:?}");
     let mut narrow = network.clone();
     narrow.link.oversubscription = 8.0;
     // 8 machines of 12.5 GB/s, an eighth of that; each server's values go to 7 others' workers and back
     let least = 2.0 * 7.0 * bytes(&Fcn5) / 12.5e9;
-    let found = step_s(Exchange::ZeroCopy, &narrow);
+    let found = step_s(SimulatedExchange::ZeroCopy, &narrow);
     // two steps are a mean that a job not quite in its stride is off by a percent
     assert!(found > (0.98 * least).max(times[0]), "{found}, {least}, {times:?}");
     // over a wide core the port of the hottest server: its values to 7 others' workers, and their gradients back
@@ -192,28 +201,28 @@ fn copies_serialization_and_a_narrow_core_cost() {
     assert!(hot > 0.0 && times[0] > 0.98 * least, "{times:?}, {least}");
     let mut wide = network;
     wide.link.ports = 4;
-    assert!(step_s(Exchange::ZeroCopy, &wide) < times[0]);
+    assert!(step_s(SimulatedExchange::ZeroCopy, &wide) < times[0]);
 }
 
 #[test]
 fn four_thousand_workers_are_over_soon_and_small() {
     let (with, without) = (with_servers(&Vgg16, 1, 32), without_servers(&Fcn5));
     let network = Network::preset("rdma-100g").unwrap();
-    let check = |job: &Job<'_>| -> Estimate {
+    let check = |job: &SimulatedJob<'_>| -> Estimate {
         let found = estimate(job, &network).unwrap();
         assert!(found.step_s.is_finite() && found.step_s > 0.0);
         assert!(found.activities < 100_000, "{}", found.activities);
         found
     };
-    let hot = check(&job(&with, Strategy::Ps, 4096, 32));
+    let hot = check(&job(&with, SimulatedStrategy::Ps, 4096, 32));
     assert!(hot.efficiency < 0.01, "fc6 is on one server: {hot:?}");
     assert!(hot.bottleneck.starts_with("nic of server"), "{}", hot.bottleneck);
     for algorithm in [Algorithm::Ring, Algorithm::MultiRing, Algorithm::HalvingDoubling] {
         let algorithm = Some(algorithm);
-        check(&Job { algorithm, ..job(&without, Strategy::AllReduce, 4096, 0) });
+        check(&SimulatedJob { algorithm, ..job(&without, SimulatedStrategy::AllReduce, 4096, 0) });
     }
     let store = with_servers(&Fcn5, 1, 1);
-    check(&job(&store, Strategy::DistSgd, 4096, 16));
+    check(&job(&store, SimulatedStrategy::DistSgd, 4096, 16));
 }
 
 #[test]
@@ -222,12 +231,12 @@ fn clients_of_a_store_send_less_than_its_workers() {
     let plan = planned(&Fcn5, 8, Sharing::Clients { clients: 2 }, 4, cluster);
     let all = with_servers(&Fcn5, 8, 1);
     let network = plain(1.0);
-    let of_workers = estimate(&job(&all, Strategy::DistSgd, 16, 1), &network).unwrap();
-    let of_clients = Job {
+    let of_workers = estimate(&job(&all, SimulatedStrategy::DistSgd, 16, 1), &network).unwrap();
+    let of_clients = SimulatedJob {
         other: 3,
         clients: 2,
         algorithm: Some(Algorithm::HalvingDoubling),
-        ..job(&plan, Strategy::MpiSgd, 16, 1)
+        ..job(&plan, SimulatedStrategy::MpiSgd, 16, 1)
     };
     let of_clients = estimate(&of_clients, &network).unwrap();
     assert!(of_clients.step_s < of_workers.step_s, "{of_clients:?} {of_workers:?}");
@@ -245,7 +254,10 @@ fn the_papers_cluster_speeds_up_as_the_paper_says() {
         let flops = plan.runs[0].nodes[1].iter().map(|id| cost::flops(part, *id)).sum();
         let benchmark = paper::benchmark(&model.name()).unwrap();
         let compute_s = benchmark.compute_s(flops);
-        let job = Job { compute_s, ..job(&plan, Strategy::Ps, paper::MACHINES, paper::MACHINES) };
+        let job = SimulatedJob {
+            compute_s,
+            ..job(&plan, SimulatedStrategy::Ps, paper::MACHINES, paper::MACHINES)
+        };
         let found = estimate(&job, &network).unwrap();
         let wanted = benchmark.speedup_of_8.unwrap();
         println!("{}: {:.2}, paper {wanted}, {found:?}", model.name(), found.speedup);
@@ -258,11 +270,11 @@ fn the_papers_cluster_speeds_up_as_the_paper_says() {
 fn a_step_on_one_machine_is_never_shorter_than_its_compute() {
     for (model, batch) in [(&Mlp as &dyn Shipped, 8), (&Mlp, 512), (&Fcn5, 1), (&Lstm, 8)] {
         let plan = with_servers(model, batch, 1);
-        for strategy in [Strategy::Ps, Strategy::DistSgd] {
+        for strategy in [SimulatedStrategy::Ps, SimulatedStrategy::DistSgd] {
             for preset in Network::PRESETS {
                 for compute_s in [1e-6, 1e-3, 1.0] {
                     let network = Network::preset(preset).unwrap();
-                    let job = Job { compute_s, ..job(&plan, strategy, 1, 1) };
+                    let job = SimulatedJob { compute_s, ..job(&plan, strategy, 1, 1) };
                     let found = estimate(&job, &network).unwrap();
                     let at_most = 1.0 + 1e-6;
                     assert!(
@@ -315,18 +327,24 @@ fn a_number_out_of_its_range_is_an_error_and_one_at_its_end_is_not() {
             for found in wrong.iter().chain(&never) {
                 let mut network = preset.clone();
                 set(&mut network, *found);
-                let error = estimate(&job(&plan, Strategy::Ps, 4, 2), &network).unwrap_err();
+                let error =
+                    estimate(&job(&plan, SimulatedStrategy::Ps, 4, 2), &network).unwrap_err();
                 let says = format!("network 'rdma-100g': {name} must be {range}, not {found:?}");
                 assert_eq!(error.to_string(), says);
                 assert!(matches!(error, SimulateError::Network(_)));
             }
             for (found, exchange) in right.into_iter().flat_map(|found| {
-                [Exchange::ZeroCopy, Exchange::Copy, Exchange::GrpcRdma, Exchange::GrpcTcp]
-                    .map(|exchange| (found, exchange))
+                [
+                    SimulatedExchange::ZeroCopy,
+                    SimulatedExchange::Copy,
+                    SimulatedExchange::GrpcRdma,
+                    SimulatedExchange::GrpcTcp,
+                ]
+                .map(|exchange| (found, exchange))
             }) {
                 let mut network = preset.clone();
                 set(&mut network, found);
-                let job = Job { exchange, ..job(&plan, Strategy::Ps, 4, 2) };
+                let job = SimulatedJob { exchange, ..job(&plan, SimulatedStrategy::Ps, 4, 2) };
                 let step_s = estimate(&job, &network).unwrap().step_s;
                 assert!(step_s.is_finite() && step_s > 0.0, "{name} {found}: {step_s}");
             }
@@ -340,16 +358,16 @@ fn the_ends_of_all_ranges_at_once_are_simulated() {
     for (rate, other_rate) in [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (1e6, 1e6)] {
         for (time, compute_s) in [(0.0, 1e-12), (0.0, 1e6), (1e9, 1e-12), (1e9, 1e6)] {
             for (plan, strategy, servers) in [
-                (&with, Strategy::Ps, 2),
-                (&with, Strategy::DistSgd, 2),
-                (&without, Strategy::AllReduce, 0),
+                (&with, SimulatedStrategy::Ps, 2),
+                (&with, SimulatedStrategy::DistSgd, 2),
+                (&without, SimulatedStrategy::AllReduce, 0),
             ] {
                 let mut network = Network::preset("paper-xue").unwrap();
                 for (at, (_, set)) in RATES.iter().enumerate() {
                     set(&mut network, if at % 2 == 0 { rate } else { other_rate });
                 }
                 TIMES.iter().for_each(|(_, set)| set(&mut network, time));
-                let job = Job { compute_s, ..job(plan, strategy, 4, servers) };
+                let job = SimulatedJob { compute_s, ..job(plan, strategy, 4, servers) };
                 let step_s = estimate(&job, &network).unwrap().step_s;
                 assert!(step_s.is_finite() && step_s > 0.0, "{strategy:?}: {step_s}");
             }
@@ -361,14 +379,15 @@ fn the_ends_of_all_ranges_at_once_are_simulated() {
 fn what_makes_no_sense_is_said() {
     let plan = with_servers(&Mlp, 8, 2);
     let network = Network::preset("loopback").unwrap();
-    let said = |job: Job<'_>| estimate(&job, &network).unwrap_err().to_string();
-    let fine = job(&plan, Strategy::Ps, 2, 2);
-    assert!(said(Job { workers: 0, ..fine }).contains("--workers"));
+    let said = |job: SimulatedJob<'_>| estimate(&job, &network).unwrap_err().to_string();
+    let fine = job(&plan, SimulatedStrategy::Ps, 2, 2);
+    assert!(said(SimulatedJob { workers: 0, ..fine }).contains("--workers"));
     for compute_s in [f64::NAN, f64::INFINITY, 0.0, -1.0, 5e-324, 1e-13, 1e7, 1e305] {
-        let error = said(Job { compute_s, ..fine });
+        let error = said(SimulatedJob { compute_s, ..fine });
         assert!(error.starts_with("--compute-ms must be from 1e-9 to 1e9 ms, not "), "{error}");
     }
-    let uneven = Job { strategy: Strategy::MpiSgd, workers: 5, clients: 2, ..fine };
+    let uneven =
+        SimulatedJob { strategy: SimulatedStrategy::MpiSgd, workers: 5, clients: 2, ..fine };
     assert!(said(uneven).contains("--clients 2"));
     let mut wrong = network.clone();
     wrong.link.bandwidth_gbs = -1.0;
@@ -378,7 +397,7 @@ fn what_makes_no_sense_is_said() {
     let spoken =
         planned(&Seq2Seq, 4, Sharing::All, 2, Cluster::ParameterServers { workers: 2, servers: 1 });
     assert!(matches!(
-        estimate(&job(&spoken, Strategy::Ps, 2, 1), &network),
+        estimate(&job(&spoken, SimulatedStrategy::Ps, 2, 1), &network),
         Err(SimulateError::Dynamic { .. })
     ));
 }

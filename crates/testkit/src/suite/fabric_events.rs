@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalError, ChannelError, Direction, MESSAGE_BYTES_MAX, MessageError, PostError,
-    ReceiveError, Wake,
+    ArrivalError, ChannelError, Direction, MESSAGE_BYTES_MAX, PostError, ReceiveError,
+    SendMessageError, Wake,
 };
 
 use crate::cpu;
@@ -39,7 +39,7 @@ pub fn oversized_messages_are_refused(setup: Setup) {
     channel.send_message(&largest, soon()).unwrap();
     assert_eq!(fabrics[1].receive_message(soon()).unwrap().body, largest);
     let refused = channel.send_message(&vec![7; MESSAGE_BYTES_MAX + 1], soon()).unwrap_err();
-    assert!(matches!(refused, MessageError::TooLarge { .. }), "{refused}");
+    assert!(matches!(refused, SendMessageError::TooLarge { .. }), "{refused}");
 }
 
 pub fn a_flood_of_messages_arrives(setup: Setup) {

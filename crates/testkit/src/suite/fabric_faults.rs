@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::{
-    ConnectError, Endpoint, Fabric, FabricConfig, FaultCause, Gone, MessageError, OpenError,
-    OpenRegionError, PeerAddress, PostError, ReceiveError, Secret, Wake,
+    ConnectError, Endpoint, Fabric, FabricConfig, FaultCause, Gone, OpenFabricError,
+    OpenRegionError, PeerAddress, PostError, ReceiveError, Secret, SendMessageError, Wake,
 };
 
 use crate::mesh::{
@@ -68,7 +68,7 @@ pub fn posts_after_a_close_are_refused(setup: Setup) {
         let refused = way.write(8, 1, 0).unwrap_err();
         assert!(matches!(refused, PostError::PeerLost { .. }), "{refused}");
         let refused = way.channel.send_message(b"", soon()).unwrap_err();
-        assert!(matches!(refused, MessageError::PeerLost { .. }), "{refused}");
+        assert!(matches!(refused, SendMessageError::PeerLost { .. }), "{refused}");
         let refused = way.channel.open_region(&way.source.descriptor(), soon()).unwrap_err();
         assert!(matches!(refused, OpenRegionError::PeerLost { .. }), "{refused}");
     }
@@ -205,6 +205,6 @@ pub fn bad_configurations_are_refused(setup: Setup) {
         let mut config = setup.config(0);
         change(&mut config);
         let refused = Fabric::open((setup.backend)(), config).unwrap_err();
-        assert!(matches!(refused, OpenError::Config { .. }), "{refused}");
+        assert!(matches!(refused, OpenFabricError::Config { .. }), "{refused}");
     }
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use tensorwire_collectives::{Algorithm, GroupOptions};
 
+use crate::group::link_cost;
+
 use super::{ConfigError, Exchange, Strategy, TrainConfig, Transport, TunedRow};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
@@ -14,17 +16,17 @@ const BETA: f64 = 0.9;
 /// What only groups of workers, and weights that are averaged, can do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientConfig {
-    /// Groups that fold their gradients among themselves (`mpi-…`); none: one of all workers.
+    /// Groups that reduce their gradients among themselves (`mpi-…`); none: one of all workers.
     pub clients: Option<u32>,
     /// Steps between two exchanges with the centre (`…-esgd`).
     pub interval: Option<u64>,
     /// How far a client and the centre go towards each other then.
     pub alpha: Option<f64>,
-    /// Gradients are folded in the order of ranks, so that every algorithm has the same bits.
+    /// Gradients are reduced in the order of ranks, so that every algorithm has the same bits.
     pub deterministic: bool,
-    /// How gradients are folded; none: what was measured to be fastest.
+    /// How gradients are reduced; none: what the table, or a model of the transport, has as fastest for their size.
     pub algorithm: Option<Algorithm>,
-    /// What was measured, where no algorithm is named; for a transport without a row, what comes with the program.
+    /// What was measured, where no algorithm is named; for a transport without a row, [`tensorwire_collectives::LinkCost`] chooses.
     pub table: Vec<TunedRow>,
 }
 
@@ -49,7 +51,8 @@ impl TrainConfig {
     pub(crate) fn group_options(&self, transport: Transport) -> GroupOptions {
         let ClientConfig { algorithm, deterministic, ref table, .. } = self.clients;
         let table = TunedRow::table(table, transport);
-        GroupOptions { algorithm, table, deterministic, ..GroupOptions::default() }
+        let link = link_cost(transport, self.spread());
+        GroupOptions { algorithm, table, link, deterministic, ..GroupOptions::default() }
     }
 
     /// Checks what is of groups and averages alone.
@@ -67,7 +70,7 @@ impl TrainConfig {
             ("--alpha", alpha.is_some(), strategy.is_averaging(), averaging),
             ("--algorithm", algorithm.is_some(), strategy.has_groups(), any),
             ("--table", !table.is_empty(), strategy.has_groups(), any),
-            // what else is folded at once is folded in order
+            // what else is reduced at once is reduced in order
             ("--deterministic", *deterministic, !is_alone, "allreduce or mpi-sgd"),
         ];
         if let Some((option, _, _, with)) =
@@ -105,7 +108,7 @@ impl TrainConfig {
 mod tests {
     use super::*;
     use crate::config::tests::config;
-    use tensorwire_collectives::Row;
+    use tensorwire_collectives::{LinkCost, Row};
 
     fn grouped(strategy: Strategy, workers: u32, clients: u32, servers: u32) -> TrainConfig {
         let clients = ClientConfig { clients: Some(clients), ..ClientConfig::default() };
@@ -122,6 +125,9 @@ mod tests {
         assert!(config.check().is_ok());
         let rows = |transport| config.group_options(transport).table.map(|table| table.rows);
         assert_eq!((rows(Transport::Tcp), rows(Transport::Shm)), (Some(vec![row]), None));
+        let link = |transport| config.group_options(transport).link;
+        assert_eq!(link(Transport::Verbs), LinkCost::RDMA);
+        assert_eq!(link(Transport::Tcp), LinkCost::LOOPBACK, "all are on one host");
     }
 
     #[test]

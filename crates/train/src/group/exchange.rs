@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{Call, GroupError, Ticket};
+use tensorwire_collectives::{CollectiveCall, GroupError, Handle};
 use tensorwire_graph::{EdgeId, NodeId};
 use tensorwire_memory::{Buffer, Slab, SlabError};
-use tensorwire_runtime::{Events, Exchange, ExchangeError, GroupOps, Ports, Sending};
+use tensorwire_runtime::{Events, ExchangeError, GroupOps, Ports, Sending, TensorExchange};
 use tensorwire_tensor::TensorSpec;
 
 use super::{Bound, SharedGroup};
@@ -20,7 +20,7 @@ use crate::store::{StoreEvents, StoreExchange};
 const TURN: Duration = Duration::from_micros(100);
 
 /// Operations that were started and are not over, each with its node.
-type UnderWay = Arc<Mutex<Vec<(Ticket, NodeId)>>>;
+type UnderWay = Arc<Mutex<Vec<(Handle, NodeId)>>>;
 
 /// A session's collective operations, by the group that knows the vectors of its part.
 struct Operations {
@@ -67,12 +67,12 @@ impl GroupOps for Operations {
         };
         let mut group = self.group.lock();
         match call {
-            Call::Broadcast { root } if *root == group.me() => {}
-            Call::Broadcast { .. } => self.carried.spread(tensor.bytes()),
-            _ => self.carried.folded(tensor.bytes(), group.size()),
+            CollectiveCall::Broadcast { root } if *root == group.me() => {}
+            CollectiveCall::Broadcast { .. } => self.carried.broadcast(tensor.bytes()),
+            _ => self.carried.reduced(tensor.bytes(), group.size()),
         }
-        let ticket = group.start(*vector, call.clone()).map_err(group_error)?;
-        self.under_way.lock().push((ticket, node));
+        let handle = group.start(*vector, call.clone()).map_err(group_error)?;
+        self.under_way.lock().push((handle, node));
         Ok(())
     }
 
@@ -83,8 +83,8 @@ impl GroupOps for Operations {
         }
         let mut group = self.group.lock();
         group.progress().map_err(group_error)?;
-        under_way.retain(|(ticket, node)| {
-            let is_done = group.is_done(*ticket);
+        under_way.retain(|(handle, node)| {
+            let is_done = group.is_done(*handle);
             if is_done {
                 finished.push(*node);
             }
@@ -147,7 +147,7 @@ fn no_edge(edge: EdgeId) -> ExchangeError {
     ExchangeError::Other { peer: None, what }
 }
 
-impl Exchange for OrderOnly {
+impl TensorExchange for OrderOnly {
     fn send(
         &mut self,
         edge: EdgeId,
@@ -207,13 +207,13 @@ impl Exchange for OrderOnly {
 mod tests {
     use tensorwire_base::Rank;
     use tensorwire_collectives::{Collectives, Group, GroupOptions};
-    use tensorwire_fabric::{Backend, Fabric, FabricConfig, JobCredentials, Member, Secret};
+    use tensorwire_fabric::{Backend, Fabric, FabricConfig, Identity, JobCredentials, Secret};
 
     use super::*;
 
     /// A group of one process.
     fn alone() -> SharedGroup {
-        let me = Member { rank: Rank(0), incarnation: tensorwire_base::Incarnation(1) };
+        let me = Identity { rank: Rank(0), incarnation: tensorwire_base::Incarnation(1) };
         let job = JobCredentials { job_id: tensorwire_base::JobId(1), secret: Secret([1; 32]) };
         let fabric = Fabric::open(Backend::Shm, FabricConfig::new(me, job)).unwrap();
         let soon = Deadline::after(Duration::from_secs(10));

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
 use tensorwire_graph::{Edge, EdgeId, Op, Plan, Transfer};
-use tensorwire_kvstore::{Key, KvWorker, Progress, StoreError, Ticket};
+use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
 use tensorwire_memory::{Buffer, Slab};
-use tensorwire_runtime::{Events, Exchange, ExchangeError, Ports, Sending, Storage};
+use tensorwire_runtime::{Events, ExchangeError, Ports, Sending, Storage, TensorExchange};
 use tensorwire_tensor::TensorSpec;
 
 use super::rows::sorted_rows;
@@ -59,23 +59,23 @@ enum Sent {
     Rows,
 }
 
-/// An [`Exchange`] over a store.
+/// An [`TensorExchange`] over a store.
 #[derive(Debug)]
 pub(crate) struct StoreExchange {
     /// Its user asks it for other things between two runs.
     worker: Arc<Mutex<KvWorker>>,
     outbound: HashMap<EdgeId, (String, Key, Sent)>,
     inbound: HashMap<EdgeId, Inbound>,
-    /// By edge: the last epoch that was pulled, and its ticket.
-    pulls: HashMap<EdgeId, (u64, Ticket)>,
-    pushes: HashMap<Ticket, EdgeId>,
+    /// By edge: the last epoch that was pulled, and its handle.
+    pulls: HashMap<EdgeId, (u64, KvHandle)>,
+    pushes: HashMap<KvHandle, EdgeId>,
     /// Of variables that are read where their servers have them.
     progressed: HashMap<Key, Progressed>,
     /// Halves of gradients by rows.
     halves: HashMap<Key, (EdgeId, Sent, TensorSpec, Buffer)>,
     over: Vec<EdgeId>,
     failed: Option<StoreError>,
-    news: Vec<Progress>,
+    news: Vec<KvProgress>,
     carried: Carried,
 }
 
@@ -151,8 +151,8 @@ impl StoreExchange {
         }
         self.worker.lock().news(&mut self.news);
         for news in self.news.drain(..) {
-            if let Progress::Sent(ticket) = news {
-                self.over.extend(self.pushes.remove(&ticket));
+            if let KvProgress::Sent(handle) = news {
+                self.over.extend(self.pushes.remove(&handle));
             }
         }
     }
@@ -170,8 +170,8 @@ impl StoreExchange {
     fn push(&mut self, edge: EdgeId, key: Key, tensor: &Buffer) -> Result<Sending, ExchangeError> {
         self.carried.to_store(tensor.bytes());
         let priority = StoreExchange::priority(key);
-        let ticket = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
-        self.pushes.insert(ticket.map_err(store_error)?, edge);
+        let handle = self.worker.lock().push(&[key], &[vec![tensor.clone()]], priority);
+        self.pushes.insert(handle.map_err(store_error)?, edge);
         self.progressed.entry(key).or_default().is_pushed = true;
         self.ask_ahead(key);
         // it is started as soon as it is there: nothing is gained by waiting for the rest
@@ -188,16 +188,16 @@ impl StoreExchange {
         self.carried.to_store(*bytes);
         let priority = StoreExchange::priority(*key);
         let mut worker = self.worker.lock();
-        let ticket = match into {
+        let handle = match into {
             Some(into) => worker.pull(&[*key], std::slice::from_ref(into), priority).map(Some),
-            None => worker.pull_shown(*key, priority),
+            None => worker.pull_mapped(*key, priority),
         };
-        match ticket {
-            Ok(Some(ticket)) => drop(self.pulls.insert(edge, (epoch, ticket))),
+        match handle {
+            Ok(Some(handle)) => drop(self.pulls.insert(edge, (epoch, handle))),
             // whoever opened the exchange has looked
             Ok(None) => {
                 let key = *key;
-                self.failed.get_or_insert(StoreError::NotShown { key });
+                self.failed.get_or_insert(StoreError::NotMapped { key });
             }
             Err(error) => drop(self.failed.get_or_insert(error)),
         }
@@ -223,7 +223,7 @@ fn store_error(error: StoreError) -> ExchangeError {
     ExchangeError::Other { peer: error.lost_peer(), what: error.to_string() }
 }
 
-impl Exchange for StoreExchange {
+impl TensorExchange for StoreExchange {
     fn send(
         &mut self,
         edge: EdgeId,
@@ -285,19 +285,19 @@ impl Exchange for StoreExchange {
         if !self.inbound.contains_key(&edge) {
             return Ok(true);
         }
-        let ticket = match self.pulls.get(&edge) {
-            Some((pulled, ticket)) if *pulled == epoch => *ticket,
+        let handle = match self.pulls.get(&edge) {
+            Some((pulled, handle)) if *pulled == epoch => *handle,
             _ => {
                 // the others are asked for first: all go in one message
                 self.ask(edge, epoch);
                 return self.check().map(|()| false);
             }
         };
-        if !self.worker.lock().is_done(ticket) {
+        if !self.worker.lock().is_done(handle) {
             self.progress();
         }
         self.check()?;
-        Ok(self.worker.lock().is_done(ticket))
+        Ok(self.worker.lock().is_done(handle))
     }
 
     fn announced(&mut self, edge: EdgeId, _epoch: u64) -> Result<TensorSpec, ExchangeError> {

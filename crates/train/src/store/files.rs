@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
-use tensorwire_kvstore::{Keep, PartKey, PartSnapshot, Snapshot, StateTensor, ValueSpec};
+use tensorwire_kvstore::{Keep, ShardKey, ShardSnapshot, Snapshot, StateTensor, ValueSpec};
 use tensorwire_tensor::DType;
 
 use crate::weights;
@@ -38,12 +38,12 @@ impl Keep for SnapshotFiles {
             )
         };
         let mut views = Vec::new();
-        for part in &snapshot.parts {
-            let ValueSpec { dtype, rows, columns } = part.spec;
-            views.push((name(part.key, WEIGHTS), dtype, vec![rows, columns], &part.weights));
-            for slot in &part.state {
+        for shard in &snapshot.shards {
+            let ValueSpec { dtype, rows, columns } = shard.spec;
+            views.push((name(shard.key, WEIGHTS), dtype, vec![rows, columns], &shard.weights));
+            for slot in &shard.state {
                 views.push((
-                    name(part.key, &slot.name),
+                    name(shard.key, &slot.name),
                     slot.dtype,
                     slot.dims.clone(),
                     &slot.bytes,
@@ -77,8 +77,8 @@ impl Keep for SnapshotFiles {
         let protocol = protocol.and_then(|text| hex::decode(text).ok());
         let protocol = protocol.ok_or_else(|| foreign("it lacks the protocol's state"))?;
         let file = SafeTensors::deserialize(&image).map_err(|error| foreign(&error.to_string()))?;
-        let mut parts: Vec<PartSnapshot> = Vec::new();
-        let mut states: HashMap<PartKey, Vec<StateTensor>> = HashMap::new();
+        let mut shards: Vec<ShardSnapshot> = Vec::new();
+        let mut states: HashMap<ShardKey, Vec<StateTensor>> = HashMap::new();
         for (tensor, view) in file.tensors() {
             let Some((key, what)) = parse(&tensor) else {
                 return Err(foreign(&format!("'{tensor}' is none of its tensors")));
@@ -88,7 +88,7 @@ impl Keep for SnapshotFiles {
             match (what, dims.as_slice()) {
                 (WEIGHTS, &[rows, columns]) => {
                     let spec = ValueSpec { dtype, rows, columns };
-                    parts.push(PartSnapshot { key, spec, weights: bytes, state: Vec::new() });
+                    shards.push(ShardSnapshot { key, spec, weights: bytes, state: Vec::new() });
                 }
                 _ => {
                     let name = what.to_string();
@@ -96,21 +96,21 @@ impl Keep for SnapshotFiles {
                 }
             }
         }
-        for part in &mut parts {
-            part.state = states.remove(&part.key).unwrap_or_default();
+        for shard in &mut shards {
+            shard.state = states.remove(&shard.key).unwrap_or_default();
         }
-        parts.sort_by_key(|part| part.key);
-        Ok(Some(Snapshot { protocol, parts }))
+        shards.sort_by_key(|shard| shard.key);
+        Ok(Some(Snapshot { protocol, shards }))
     }
 }
 
-fn name(key: PartKey, what: &str) -> String {
+fn name(key: ShardKey, what: &str) -> String {
     format!("part/{}/{what}", key.0)
 }
 
-fn parse(name: &str) -> Option<(PartKey, &str)> {
+fn parse(name: &str) -> Option<(ShardKey, &str)> {
     let (key, what) = name.strip_prefix("part/")?.split_once('/')?;
-    Some((PartKey(key.parse().ok()?), what))
+    Some((ShardKey(key.parse().ok()?), what))
 }
 
 fn dtype(dtype: safetensors::Dtype) -> Option<DType> {
@@ -130,15 +130,15 @@ mod tests {
             dims: vec![2, 1],
             bytes: vec![9; 8],
         };
-        let part = |key, state| PartSnapshot {
-            key: PartKey(key),
+        let shard = |key, state| ShardSnapshot {
+            key: ShardKey(key),
             spec,
             weights: vec![key as u8; 8],
             state,
         };
         Snapshot {
             protocol: vec![1, 2, 255],
-            parts: vec![part(3, vec![slot]), part(70, Vec::new())],
+            shards: vec![shard(3, vec![slot]), shard(70, Vec::new())],
         }
     }
 

@@ -11,13 +11,13 @@ use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
 use tensorwire_kvstore::{
-    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, Partition,
-    ServerPorts, StoreError, StoreEvent as Event,
+    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership,
+    MembershipEvent as Event, Partition, ServerPorts, StoreError,
 };
 
 use super::{Arithmetic, SnapshotFiles};
 use crate::config::{ConfigError, Exchange};
-use crate::messages::OpenError;
+use crate::messages::OpenMessagesError;
 use tensorwire_launch::{Member, MemberError, Peers, Scheduling, StoreEvent, WireOptions};
 
 /// How long a worker waits at a time for a server that took over.
@@ -81,7 +81,7 @@ pub enum OpenStoreError {
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error(transparent)]
-    Messages(#[from] OpenError),
+    Messages(#[from] OpenMessagesError),
     #[error(
         "ZeroMQ is a baseline to compare with, and this program was built without the baselines"
     )]
@@ -190,7 +190,7 @@ fn open_zmq(
     digest: &str,
 ) -> Result<Box<dyn Wire>, OpenStoreError> {
     use tensorwire_baselines::{messages, zmq::ZmqWire};
-    let node: Result<_, OpenError> = messages::open_zmq(member, peers, digest);
+    let node: Result<_, OpenMessagesError> = messages::open_zmq(member, peers, digest);
     let node = node?;
     member.say_connected()?;
     Ok(Box::new(ZmqWire::new(node)))
@@ -205,7 +205,7 @@ fn open_zmq(_: &Member, _: &[Rank], _: &str) -> Result<Box<dyn Wire>, OpenStoreE
 struct StoreScheduler {
     scheduling: Scheduling,
     fabric: Option<Fabric>,
-    workers: Vec<tensorwire_fabric::Member>,
+    workers: Vec<tensorwire_fabric::Identity>,
     /// Servers that took over and have not called yet, by number.
     expected: BTreeMap<usize, PeerAddress>,
 }

@@ -58,8 +58,8 @@ mod tests {
         let mut worker = KvWorker::local(arithmetic(), Box::new(SnapshotFiles), arithmetic());
         let spec = ValueSpec { dtype: DType::F32, rows, columns: 2 };
         let first = tensor(&mut worker, &vec![0.0; 2 * rows]);
-        let ticket = worker.init(&[(KEY, spec)], Some(&[first])).unwrap();
-        worker.wait(ticket, soon()).unwrap();
+        let handle = worker.init(&[(KEY, spec)], Some(&[first])).unwrap();
+        worker.wait(handle, soon()).unwrap();
         (worker, spec)
     }
 

@@ -1,5 +1,5 @@
 //! How servers change what they hold, computed by the kernels that train: the rule of a key, the state that
-//! it keeps beside a part, and sums. The rules travel as JSON.
+//! it keeps beside a shard, and sums. The rules travel as JSON.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tensorwire_graph::Op;
 use tensorwire_kernels::Kernels;
-use tensorwire_kvstore::{Key, PartKey, PushedRows, Reduce, StateTensor, Update, ValueSpec};
+use tensorwire_kvstore::{Key, PushedRows, Reduce, ShardKey, StateTensor, Updater, ValueSpec};
 use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::{DType, TensorSpec};
@@ -73,12 +73,12 @@ impl StoreRule {
 pub struct Arithmetic {
     kernels: Arc<Kernels>,
     rules: StoreRules,
-    parts: HashMap<PartKey, PartState>,
+    shards: HashMap<ShardKey, ShardState>,
 }
 
-/// What is kept beside a part.
+/// What is kept beside a shard.
 #[derive(Debug)]
-struct PartState {
+struct ShardState {
     key: Key,
     spec: TensorSpec,
     rule: StoreRule,
@@ -95,13 +95,13 @@ struct Slot {
 impl Arithmetic {
     /// Without an optimizer: a value becomes the sum of a round.
     pub fn new(kernels: Arc<Kernels>) -> Arithmetic {
-        Arithmetic { kernels, rules: StoreRules::default(), parts: HashMap::new() }
+        Arithmetic { kernels, rules: StoreRules::default(), shards: HashMap::new() }
     }
 
-    /// Runs an operator that changes a part and its slots in place.
+    /// Runs an operator that changes a shard and its slots in place.
     fn change(
         &self,
-        state: &PartState,
+        state: &ShardState,
         op: &Op,
         weights: &mut [u8],
         inputs: &[TensorRef<'_>],
@@ -127,8 +127,8 @@ impl Arithmetic {
         self.kernels.run(&Op::Add, &inputs, &mut [into]).map_err(|error| text(&error))
     }
 
-    fn part(&self, part: PartKey) -> Result<&PartState, String> {
-        self.parts.get(&part).ok_or_else(|| format!("part {} is unknown", part.0))
+    fn shard(&self, shard: ShardKey) -> Result<&ShardState, String> {
+        self.shards.get(&shard).ok_or_else(|| format!("shard {} is unknown", shard.0))
     }
 }
 
@@ -146,18 +146,23 @@ impl Reduce for Arithmetic {
     }
 }
 
-impl Update for Arithmetic {
-    fn create(&mut self, part: PartKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
+impl Updater for Arithmetic {
+    fn create(&mut self, shard: ShardKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
         let ValueSpec { dtype, rows, columns } = *spec;
         let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| error.to_string())?;
         let rule = self.rules.of(key);
         let slots = slots(rule, &spec)?;
-        self.parts.insert(part, PartState { key, spec, rule, slots });
+        self.shards.insert(shard, ShardState { key, spec, rule, slots });
         Ok(())
     }
 
-    fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String> {
-        let state = self.part(part)?;
+    fn apply(
+        &mut self,
+        shard: ShardKey,
+        weights: &mut [u8],
+        pushes: &[&[u8]],
+    ) -> Result<(), String> {
+        let state = self.shard(shard)?;
         let op = match (state.rule, state.rule.optimizer()) {
             (_, Some(rule)) => Op::Apply { rule },
             (StoreRule::Average { rate }, _) => Op::ApplyAverage { rate },
@@ -185,13 +190,13 @@ impl Update for Arithmetic {
         self.change(state, &op, weights, &inputs.map_err(|error| error.to_string())?)
     }
 
-    fn fold_rows(
+    fn apply_rows(
         &mut self,
-        part: PartKey,
+        shard: ShardKey,
         weights: &mut [u8],
         pushes: &[PushedRows<'_>],
     ) -> Result<(), String> {
-        let state = self.part(part)?;
+        let state = self.shard(shard)?;
         let dtype = state.spec.dtype;
         let columns = state.spec.dims()[1];
         let row = columns * dtype.bytes();
@@ -232,21 +237,21 @@ impl Update for Arithmetic {
             rules.map_err(|error| format!("these are no rules of a store: {error}"))?;
         // all or nothing
         let mut fresh = HashMap::new();
-        for (part, state) in &self.parts {
+        for (shard, state) in &self.shards {
             let rule = rules.of(state.key);
-            fresh.insert(*part, (rule, slots(rule, &state.spec)?));
+            fresh.insert(*shard, (rule, slots(rule, &state.spec)?));
         }
         self.rules = rules;
-        for (part, state) in &mut self.parts {
-            if let Some((rule, slots)) = fresh.remove(part) {
+        for (shard, state) in &mut self.shards {
+            if let Some((rule, slots)) = fresh.remove(shard) {
                 (state.rule, state.slots) = (rule, slots);
             }
         }
         Ok(())
     }
 
-    fn state(&self, part: PartKey) -> Vec<StateTensor> {
-        let slots = self.parts.get(&part).map(|state| state.slots.as_slice()).unwrap_or_default();
+    fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
+        let slots = self.shards.get(&shard).map(|state| state.slots.as_slice()).unwrap_or_default();
         let tensor = |slot: &Slot| {
             // nothing is updated meanwhile: nobody writes
             let bytes = slot.buffer.read().map(|bytes| bytes.to_vec()).unwrap_or_default();
@@ -256,8 +261,8 @@ impl Update for Arithmetic {
         slots.iter().map(tensor).collect()
     }
 
-    fn restore(&mut self, part: PartKey, state: Vec<StateTensor>) -> Result<(), String> {
-        let here = self.part(part)?;
+    fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String> {
+        let here = self.shard(shard)?;
         for slot in &here.slots {
             let kept = state.iter().find(|kept| kept.name == slot.name);
             let fits = |kept: &&StateTensor| kept.bytes.len() == slot.buffer.bytes();
@@ -271,7 +276,7 @@ impl Update for Arithmetic {
     }
 }
 
-/// What a rule keeps beside a part, as zeros.
+/// What a rule keeps beside a shard, as zeros.
 fn slots(rule: StoreRule, spec: &TensorSpec) -> Result<Vec<Slot>, String> {
     let slot = |(name, spec): (&'static str, TensorSpec)| {
         let bytes = spec.bytes();

@@ -182,7 +182,7 @@ impl QueuePair {
 
     /// The peer is lost, and with it every queue pair to it.
     pub(super) fn lose(&self, state: &mut State, cause: FaultCause) {
-        self.link.send(Frame::Refusal { reason: cause.to_string() });
+        self.link.send(Frame::HandshakeRefusal { reason: cause.to_string() });
         self.core.peer_gone(&self.link.peer, Gone::Lost(cause));
         // its end is noticed by the control thread, which closes the others
         self.link.shutdown();

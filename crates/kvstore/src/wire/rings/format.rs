@@ -41,7 +41,7 @@ pub(super) enum Malformed {
     #[error("{count} blocks in a message of {length} bytes")]
     Count { count: u64, length: usize },
     #[error("blocks of more bytes than the {rest} there are")]
-    Sizes { rest: usize },
+    TransferThresholds { rest: usize },
 }
 
 /// Bytes of the frame of a message; None if they cannot be counted.
@@ -102,7 +102,7 @@ pub(super) fn read<'a>(
     let (table, rest) = table
         .and_then(|table| rest.split_at_checked(table))
         .ok_or(Malformed::Count { count, length })?;
-    let too_large = || Malformed::Sizes { rest: rest.len() };
+    let too_large = || Malformed::TransferThresholds { rest: rest.len() };
     let sizes = || table.chunks_exact(WORD_BYTES).map(size);
     let data = sizes().try_fold(0_usize, |sum, size| sum.checked_add(size?));
     let meta_bytes = data.and_then(|data| rest.len().checked_sub(data)).ok_or_else(too_large)?;
@@ -193,8 +193,8 @@ mod tests {
         assert_eq!(read(&[9, 0]), Malformed::Length { length: 9, bytes: 16 });
         assert_eq!(read(&[8, 1]), Malformed::Count { count: 1, length: 8 });
         assert_eq!(read(&[8, u64::MAX]), Malformed::Count { count: u64::MAX, length: 8 });
-        assert_eq!(read(&[16, 1, 1]), Malformed::Sizes { rest: 0 });
-        assert_eq!(read(&[24, 2, u64::MAX, 1]), Malformed::Sizes { rest: 0 });
+        assert_eq!(read(&[16, 1, 1]), Malformed::TransferThresholds { rest: 0 });
+        assert_eq!(read(&[24, 2, u64::MAX, 1]), Malformed::TransferThresholds { rest: 0 });
     }
 
     #[test]

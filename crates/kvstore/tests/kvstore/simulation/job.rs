@@ -7,11 +7,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use tensorwire_base::{Incarnation, Rank};
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 use tensorwire_kvstore::message::RequestId;
-use tensorwire_kvstore::proto::{
-    Node, Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions,
-};
+use tensorwire_kvstore::proto::{Scheduler, SchedulerAction, SchedulerEvent, SchedulerOptions};
 use tensorwire_testkit::random::Random;
 
 use super::network::{Context, Note, Out, Payload, Seen};
@@ -32,8 +30,8 @@ enum Event {
         rank: Rank,
     },
     Arrives {
-        from: Member,
-        to: Member,
+        from: Identity,
+        to: Identity,
         payload: Payload,
     },
     /// A value has left the weights.
@@ -81,7 +79,7 @@ enum Does {
 #[derive(Debug)]
 struct Process {
     does: Does,
-    member: Member,
+    member: Identity,
     is_dead: bool,
     /// It does nothing any more, and nobody is told.
     hangs: bool,
@@ -101,12 +99,12 @@ pub(crate) struct Job {
     scheduler: Scheduler,
     /// By rank; a place without a process is a replacement that is not up yet.
     processes: Vec<Option<Process>>,
-    workers: Vec<Member>,
+    workers: Vec<Identity>,
     /// When the last message between two nodes, or a node and the scheduler, arrives.
     last_ms: HashMap<(u32, u32), u64>,
     optimizers: Vec<bool>,
     pulled: HashMap<(Rank, RequestId), u64>,
-    disk: Vec<Vec<(Member, Snapshot)>>,
+    disk: Vec<Vec<(Identity, Snapshot)>>,
     released: u64,
     /// Ranks that the scheduler was told of.
     joined: BTreeSet<u32>,
@@ -122,13 +120,13 @@ pub(crate) struct Job {
 const LAUNCHER: u32 = u32::MAX;
 
 impl Process {
-    fn new(does: Does, member: Member) -> Process {
+    fn new(does: Does, member: Identity) -> Process {
         Process { does, member, is_dead: false, hangs: false, joined: false }
     }
 }
 
-fn node(member: Member) -> Node {
-    Node { rank: member.rank, incarnation: member.incarnation }
+fn node(member: Identity) -> Identity {
+    Identity { rank: member.rank, incarnation: member.incarnation }
 }
 
 impl PartialEq for Entry {
@@ -156,11 +154,12 @@ impl Job {
         let mut random = Random::new(seed);
         let plan = Plan::new(&mut random);
         let (workers, servers) = (plan.workers as u32, plan.servers as u32);
-        let member = |rank: u32, random: &mut Random| Member {
+        let member = |rank: u32, random: &mut Random| Identity {
             rank: Rank(rank),
             incarnation: Incarnation(random.draw()),
         };
-        let members: Vec<Member> = (0..workers + servers).map(|r| member(r, &mut random)).collect();
+        let members: Vec<Identity> =
+            (0..workers + servers).map(|r| member(r, &mut random)).collect();
         let (of_workers, of_servers) = members.split_at(plan.workers);
         let work = of_workers.iter().zip(0..).map(|(member, index)| {
             Does::Work(Box::new(WorkerSim::new(*member, index, &plan, of_servers.to_vec())))
@@ -276,7 +275,7 @@ impl Job {
         self.work(rank, |worker, context| worker.advance(context))
     }
 
-    fn arrives(&mut self, from: Member, to: Member, payload: Payload) -> Result<(), String> {
+    fn arrives(&mut self, from: Identity, to: Identity, payload: Payload) -> Result<(), String> {
         let is_there = self.up(to.rank).is_some_and(|process| process.member == to);
         if !is_there {
             return Ok(());
@@ -323,7 +322,7 @@ impl Job {
 
     /// Another process takes over a server.
     fn start(&mut self, index: usize, rank: Rank) -> Result<(), String> {
-        let member = Member { rank, incarnation: Incarnation(self.random.draw()) };
+        let member = Identity { rank, incarnation: Incarnation(self.random.draw()) };
         let workers = self.workers.clone();
         let server = match self.disk[index].last() {
             Some((_, last)) => {
@@ -527,7 +526,7 @@ impl Job {
         Ok(())
     }
 
-    fn put_out(&mut self, from: Member, out: Out) {
+    fn put_out(&mut self, from: Identity, out: Out) {
         match out {
             Out::Message { to, payload } => self.send(from, to, payload),
             Out::Sending(sending) => {
@@ -557,12 +556,12 @@ impl Job {
     }
 
     /// What the network does to a message.
-    fn send(&mut self, from: Member, to: Member, payload: Payload) {
+    fn send(&mut self, from: Identity, to: Identity, payload: Payload) {
         self.seen.messages += 1;
         let is_request = matches!(payload, Payload::Request(..));
         if is_request && self.random.happens(self.plan.forged) {
             self.seen.forged += 1;
-            let former = Member { incarnation: Incarnation(from.incarnation.0 ^ 1), ..from };
+            let former = Identity { incarnation: Incarnation(from.incarnation.0 ^ 1), ..from };
             self.deliver(former, to, payload.clone());
         }
         if self.random.happens(self.plan.repeated) {
@@ -576,7 +575,7 @@ impl Job {
         }
     }
 
-    fn deliver(&mut self, from: Member, to: Member, payload: Payload) {
+    fn deliver(&mut self, from: Identity, to: Identity, payload: Payload) {
         let delay_ms = self.delay_ms();
         let at_ms = match self.plan.steady {
             true => self.in_order((from.rank.0, to.rank.0), delay_ms),

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use tensorwire_base::Rank;
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 use tensorwire_kvstore::message::{Reply, Request, RequestId};
-use tensorwire_kvstore::proto::{Node, SchedulerEvent};
+use tensorwire_kvstore::proto::SchedulerEvent;
 
 use super::plan::{Fault, Plan};
 use super::server::{Sending, Snapshot};
@@ -23,14 +23,14 @@ pub(crate) enum Payload {
 pub(crate) enum Note {
     Release { barrier: u64 },
     World { alive: Vec<u32> },
-    Replaced { server: u32, node: Node },
+    Replaced { server: u32, node: Identity },
 }
 
 /// What a node does to the outside.
 #[derive(Clone, Debug)]
 pub(crate) enum Out {
     Message {
-        to: Member,
+        to: Identity,
         payload: Payload,
     },
     /// A value begins to leave the weights.
@@ -55,7 +55,7 @@ pub(crate) struct Context<'a> {
     /// How many own rounds a pull asks for.
     pub(crate) pulled: &'a mut HashMap<(Rank, RequestId), u64>,
     /// The snapshots of each server that would survive it, with the life that wrote them.
-    pub(crate) disk: &'a mut Vec<Vec<(Member, Snapshot)>>,
+    pub(crate) disk: &'a mut Vec<Vec<(Identity, Snapshot)>>,
 }
 
 /// What a seed showed.

@@ -1,7 +1,7 @@
 //! A job that a seed made: how many take part, what every worker does, what the network does to messages,
 //! and who dies when.
 
-use tensorwire_kvstore::PartKey;
+use tensorwire_kvstore::ShardKey;
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_testkit::random::Random;
 
@@ -39,22 +39,22 @@ pub(crate) enum Fault {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Init {
-        part: usize,
+        shard: usize,
     },
     /// By one worker.
     Seed {
-        part: usize,
+        shard: usize,
     },
     /// By one worker.
     SetOptimizer {
         server: usize,
     },
     Push {
-        part: usize,
+        shard: usize,
         priority: i32,
     },
     Pull {
-        part: usize,
+        shard: usize,
         priority: i32,
         sparse: bool,
     },
@@ -74,8 +74,8 @@ pub(crate) enum Step {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PartPlan {
-    pub(crate) key: PartKey,
+pub(crate) struct ShardPlan {
+    pub(crate) key: ShardKey,
     pub(crate) server: usize,
     /// Its values are written in place where the network can.
     pub(crate) large: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Plan {
     pub(crate) checkpoint: bool,
     /// Folds between snapshots.
     pub(crate) snapshot_every: u64,
-    pub(crate) parts: Vec<PartPlan>,
+    pub(crate) shards: Vec<ShardPlan>,
     /// Who gives first values and sets the optimizer.
     pub(crate) first: usize,
     pub(crate) program: Vec<Step>,
@@ -123,9 +123,9 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Values of this part are written in place.
-    pub(crate) fn is_direct(&self, part: PartKey) -> bool {
-        self.steady && self.parts.iter().any(|plan| plan.key == part && plan.large)
+    /// Values of this shard are written in place.
+    pub(crate) fn is_direct(&self, shard: ShardKey) -> bool {
+        self.steady && self.shards.iter().any(|plan| plan.key == shard && plan.large)
     }
 
     pub(crate) fn new(random: &mut Random) -> Plan {
@@ -135,16 +135,17 @@ impl Plan {
             _ => Mode::Async { max_delay: Some(random.below(3) as u64) },
         };
         let (workers, servers) = (1 + random.below(4), 1 + random.below(3));
-        let part = |(at, random): (usize, &mut Random)| {
+        let shard = |(at, random): (usize, &mut Random)| {
             let server = random.below(servers);
-            let key = PartKey((server as u64) * 1000 + at as u64);
-            PartPlan { key, server, large: random.happens(50) }
+            let key = ShardKey((server as u64) * 1000 + at as u64);
+            ShardPlan { key, server, large: random.happens(50) }
         };
-        let parts: Vec<PartPlan> = (0..1 + random.below(4)).map(|at| part((at, random))).collect();
+        let shards: Vec<ShardPlan> =
+            (0..1 + random.below(4)).map(|at| shard((at, random))).collect();
         let steady = random.happens(40);
         let rough = |random: &mut Random, most| if steady { 0 } else { random.below(most) };
         let (lost, repeated) = (rough(random, 20), rough(random, 20));
-        let program = program(random, workers, servers, parts.len());
+        let program = program(random, workers, servers, shards.len());
         let deaths = deaths(random, workers, servers, program.len());
         Plan {
             mode,
@@ -154,7 +155,7 @@ impl Plan {
             checkpoint: random.happens(60),
             snapshot_every: 1 + random.below(6) as u64,
             first: random.below(workers),
-            parts,
+            shards,
             program,
             steady,
             lost,
@@ -167,25 +168,25 @@ impl Plan {
     }
 }
 
-/// The same for all workers, as in synchronous training each pushes every part once a step.
-fn program(random: &mut Random, workers: usize, servers: usize, parts: usize) -> Vec<Step> {
-    let mut program: Vec<Step> = (0..parts).map(|part| Step::Init { part }).collect();
+/// The same for all workers, as in synchronous training each pushes every shard once a step.
+fn program(random: &mut Random, workers: usize, servers: usize, shards: usize) -> Vec<Step> {
+    let mut program: Vec<Step> = (0..shards).map(|shard| Step::Init { shard }).collect();
     // first values and the optimizer may be late: pushes wait for the former, a barrier for the latter
-    program.extend((0..parts).map(|part| Step::Seed { part }));
+    program.extend((0..shards).map(|shard| Step::Seed { shard }));
     if random.happens(70) {
         program.extend((0..servers).map(|server| Step::SetOptimizer { server }));
         program.extend([Step::Wait, Step::Barrier]);
     }
     for _ in 0..1 + random.below(5) {
-        let first = random.below(parts);
-        for part in (0..parts).map(|at| (at + first) % parts) {
+        let first = random.below(shards);
+        for shard in (0..shards).map(|at| (at + first) % shards) {
             let priority = random.below(3) as i32;
-            program.push(Step::Push { part, priority });
+            program.push(Step::Push { shard, priority });
             if random.happens(20) {
-                program.push(Step::Push { part, priority });
+                program.push(Step::Push { shard, priority });
             }
             if random.happens(80) {
-                program.push(Step::Pull { part, priority, sparse: random.happens(20) });
+                program.push(Step::Pull { shard, priority, sparse: random.happens(20) });
             }
         }
         if random.happens(25) {

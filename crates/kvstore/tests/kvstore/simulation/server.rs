@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use tensorwire_fabric::Member;
-use tensorwire_kvstore::PartKey;
+use tensorwire_fabric::Identity;
+use tensorwire_kvstore::ShardKey;
 use tensorwire_kvstore::message::{Answer, Ask, Carried, Reply, Request, RequestId};
 use tensorwire_kvstore::proto::{
     Control, Mode, Server, ServerAction, ServerConfig, ServerState, Taken,
@@ -20,7 +20,7 @@ use super::value::{Gradient, Value};
 pub(crate) struct Snapshot {
     /// A [`ServerState`] as bytes.
     pub(crate) state: Vec<u8>,
-    pub(crate) values: BTreeMap<PartKey, Value>,
+    pub(crate) values: BTreeMap<ShardKey, Value>,
     pub(crate) calls: Vec<(usize, u64)>,
     pub(crate) has_optimizer: bool,
     /// Of its server's life, how many came before.
@@ -30,11 +30,11 @@ pub(crate) struct Snapshot {
 /// One life of a server.
 #[derive(Debug)]
 pub(crate) struct ServerSim {
-    pub(crate) member: Member,
+    pub(crate) member: Identity,
     pub(crate) index: usize,
-    workers: Vec<Member>,
+    workers: Vec<Identity>,
     machine: Server,
-    parts: BTreeMap<PartKey, Held>,
+    shards: BTreeMap<ShardKey, Held>,
     /// Whom it was told to live.
     alive: Vec<bool>,
     has_optimizer: bool,
@@ -61,8 +61,8 @@ struct Held {
 /// A value that is leaving the weights: what it was when it began.
 #[derive(Clone, Debug)]
 pub(crate) struct Sending {
-    pub(crate) part: PartKey,
-    pub(crate) to: Member,
+    pub(crate) shard: ShardKey,
+    pub(crate) to: Identity,
     pub(crate) reply: Reply,
     pub(crate) value: Value,
 }
@@ -75,17 +75,17 @@ impl Held {
 
 impl ServerSim {
     pub(crate) fn new(
-        member: Member,
+        member: Identity,
         index: usize,
         (plan, fault): (&Plan, Fault),
-        workers: Vec<Member>,
+        workers: Vec<Identity>,
     ) -> ServerSim {
         let machine = Server::new(config(index, plan, fault, &workers));
         ServerSim {
             member,
             index,
             machine,
-            parts: BTreeMap::new(),
+            shards: BTreeMap::new(),
             alive: vec![true; workers.len()],
             has_optimizer: false,
             calls: Vec::new(),
@@ -97,30 +97,31 @@ impl ServerSim {
     }
 
     pub(crate) fn restored(
-        member: Member,
+        member: Identity,
         index: usize,
         (plan, fault): (&Plan, Fault),
-        workers: Vec<Member>,
+        workers: Vec<Identity>,
         snapshot: &Snapshot,
     ) -> ServerSim {
         let state: ServerState = postcard::from_bytes(&snapshot.state).unwrap();
         let (count, config) = (workers.len(), config(index, plan, fault, &workers));
         let mut server = ServerSim::new(member, index, (plan, fault), workers);
         let values = snapshot.values.iter();
-        server.parts = values.map(|(key, value)| (*key, Held::new(value.clone(), count))).collect();
+        server.shards =
+            values.map(|(key, value)| (*key, Held::new(value.clone(), count))).collect();
         server.machine = Server::restored(config, state);
         server.calls.clone_from(&snapshot.calls);
         server.has_optimizer = snapshot.has_optimizer;
         server
     }
 
-    pub(crate) fn weights(&self, part: PartKey) -> Option<&Value> {
-        self.parts.get(&part).map(|held| &held.weights)
+    pub(crate) fn weights(&self, shard: ShardKey) -> Option<&Value> {
+        self.shards.get(&shard).map(|held| &held.weights)
     }
 
     pub(crate) fn on_request(
         &mut self,
-        from: Member,
+        from: Identity,
         request: &Request,
         value: Option<Gradient>,
         context: &mut Context<'_>,
@@ -129,11 +130,11 @@ impl ServerSim {
         let worker = self.workers.iter().position(|worker| worker.rank == from.rank);
         let worker = worker.ok_or("a request from nowhere")?;
         let lives = self.workers[worker] == from;
-        if let (Ask::Push { part, value: Carried::InPlace, .. }, Some(value), true) =
+        if let (Ask::Push { shard, value: Carried::InPlace, .. }, Some(value), true) =
             (&request.what, value, lives)
         {
             // it was written before the message came, whatever the server thinks of it
-            self.store(*part, worker, value)?;
+            self.store(*shard, worker, value)?;
         }
         let taken_for = self.spoil(worker, from, &mut request, context.fault);
         let taken = self.machine.on_request(taken_for, &request);
@@ -141,12 +142,12 @@ impl ServerSim {
             return Err(format!("{from:?}, which is no live worker, was listened to"));
         }
         match request.what {
-            Ask::Push { part, value: Carried::Block(_), .. } if taken == Taken::Store => {
+            Ask::Push { shard, value: Carried::Block(_), .. } if taken == Taken::Store => {
                 let value = value.ok_or("a push without a value")?;
-                self.store(part, worker, value)?;
+                self.store(shard, worker, value)?;
             }
-            Ask::Pull { part, .. } if taken == Taken::Store => {
-                let held = self.parts.get_mut(&part).ok_or("a pull of no part was taken")?;
+            Ask::Pull { shard, .. } if taken == Taken::Store => {
+                let held = self.shards.get_mut(&shard).ok_or("a pull of no shard was taken")?;
                 held.rows[worker] = Some(request.id);
             }
             _ => {}
@@ -160,14 +161,14 @@ impl ServerSim {
         mut sending: Sending,
         context: &mut Context<'_>,
     ) -> Result<(), String> {
-        let held = self.parts.get_mut(&sending.part).ok_or("a value of no part was sent")?;
+        let held = self.shards.get_mut(&sending.shard).ok_or("a value of no shard was sent")?;
         if held.weights != sending.value {
-            return Err(format!("part {} changed while it was being sent", sending.part.0));
+            return Err(format!("shard {} changed while it was being sent", sending.shard.0));
         }
         sending.value.clone_from(&held.weights);
         held.readers -= 1;
         if context.fault != Fault::IgnoresReaders {
-            self.machine.on_sent(sending.part);
+            self.machine.on_sent(sending.shard);
         }
         let Sending { to, reply, value, .. } = sending;
         context.out.push(Out::Message { to, payload: Payload::Reply(reply, Some(value)) });
@@ -184,7 +185,7 @@ impl ServerSim {
             *flag &= alive.contains(&worker);
         }
         let members = self.workers.iter().copied().zip(&self.alive);
-        let alive: Vec<Member> = members.filter(|(_, live)| **live).map(|(m, _)| m).collect();
+        let alive: Vec<Identity> = members.filter(|(_, live)| **live).map(|(m, _)| m).collect();
         self.machine.on_world(&alive);
         self.drain(context)
     }
@@ -197,7 +198,7 @@ impl ServerSim {
         self.snapshots += 1;
         Snapshot {
             state: postcard::to_stdvec(&self.machine.state()).unwrap(),
-            values: self.parts.iter().map(|(key, held)| (*key, held.weights.clone())).collect(),
+            values: self.shards.iter().map(|(key, held)| (*key, held.weights.clone())).collect(),
             calls: self.calls.clone(),
             has_optimizer: self.has_optimizer,
             number: self.snapshots,
@@ -208,17 +209,17 @@ impl ServerSim {
     fn spoil(
         &mut self,
         worker: usize,
-        from: Member,
+        from: Identity,
         request: &mut Request,
         fault: Fault,
-    ) -> Member {
-        let repeated = |server: &ServerSim, part: PartKey, round: u64| {
-            let rounds = server.parts.get(&part).map(|held| held.weights.rounds(worker));
+    ) -> Identity {
+        let repeated = |server: &ServerSim, shard: ShardKey, round: u64| {
+            let rounds = server.shards.get(&shard).map(|held| held.weights.rounds(worker));
             rounds.filter(|rounds| round > 0 && round <= *rounds)
         };
         match (&mut request.what, fault) {
-            (Ask::Push { part, round, .. }, Fault::CountsRepeatedPushes) => {
-                if let Some(rounds) = repeated(self, *part, *round) {
+            (Ask::Push { shard, round, .. }, Fault::CountsRepeatedPushes) => {
+                if let Some(rounds) = repeated(self, *shard, *round) {
                     *round = rounds + 1;
                 }
             }
@@ -234,8 +235,8 @@ impl ServerSim {
         from
     }
 
-    fn store(&mut self, part: PartKey, worker: usize, value: Gradient) -> Result<(), String> {
-        let held = self.parts.get_mut(&part).ok_or("a push to no part was taken")?;
+    fn store(&mut self, shard: ShardKey, worker: usize, value: Gradient) -> Result<(), String> {
+        let held = self.shards.get_mut(&shard).ok_or("a push to no shard was taken")?;
         let waits = held.slots[worker].filter(|there| there.round > held.weights.rounds(worker));
         if let Some(there) = waits.filter(|there| *there != value) {
             return Err(format!("{there:?} waits in its slot and {value:?} is written over it"));
@@ -261,32 +262,33 @@ impl ServerSim {
 
     fn carry_out(&mut self, action: ServerAction, context: &mut Context<'_>) -> Result<(), String> {
         match action {
-            ServerAction::Create { part, .. } => {
+            ServerAction::Create { shard, .. } => {
                 let held = Held::new(Value::default(), self.workers.len());
-                match self.parts.insert(part, held) {
+                match self.shards.insert(shard, held) {
                     None => Ok(()),
-                    Some(_) => Err(format!("part {} is made twice", part.0)),
+                    Some(_) => Err(format!("shard {} is made twice", shard.0)),
                 }
             }
-            ServerAction::Place { to, id, part, rounds } => {
-                let direct = context.job.is_direct(part);
-                let place = RemotePlace { region: (part.0, to.rank.0.into()), offset: 0, bytes: 8 };
+            ServerAction::Place { to, id, shard, rounds } => {
+                let direct = context.job.is_direct(shard);
+                let place =
+                    RemotePlace { region: (shard.0, to.rank.0.into()), offset: 0, bytes: 8 };
                 let what = Answer::Placed { place: direct.then_some(place), rounds };
                 let payload = Payload::Reply(Reply { id, what }, None);
                 context.out.push(Out::Message { to, payload });
                 Ok(())
             }
-            ServerAction::Seed { part, worker } => {
-                let held = self.parts.get_mut(&part).ok_or("a seed of no part")?;
+            ServerAction::Seed { shard, worker } => {
+                let held = self.shards.get_mut(&shard).ok_or("a seed of no shard")?;
                 let value = held.slots[worker].ok_or("a seed without a value")?;
-                let right = value == Gradient { worker, part, round: 0 };
+                let right = value == Gradient { worker, shard, round: 0 };
                 if !right || held.weights.first.replace(value).is_some() {
-                    return Err(format!("part {} is seeded again, or by {value:?}", part.0));
+                    return Err(format!("shard {} is seeded again, or by {value:?}", shard.0));
                 }
                 Ok(())
             }
-            ServerAction::Fold { part, workers, version } => {
-                self.fold(part, &workers, version, context)
+            ServerAction::Apply { shard, workers, version } => {
+                self.apply(shard, &workers, version, context)
             }
             ServerAction::Reply { to, mut reply } => {
                 reply.id.0 %= ALIAS;
@@ -296,47 +298,47 @@ impl ServerSim {
                 context.out.push(Out::Message { to, payload: Payload::Reply(reply, None) });
                 Ok(())
             }
-            ServerAction::Send { to, id, part, version, into, sparse } => {
+            ServerAction::Send { to, id, shard, version, into, sparse } => {
                 // where the fault is that a direct answer is taken for one in a message, it stays direct
                 let blind = context.fault == Fault::RepeatsDirectAnswers;
-                let direct = into.is_some() || (blind && context.job.is_direct(part));
+                let direct = into.is_some() || (blind && context.job.is_direct(shard));
                 let value = if direct { Carried::InPlace } else { Carried::Block(0) };
                 let reply = Reply { id, what: Answer::Value { version, value } };
-                self.send(to, reply, part, sparse, context)
+                self.send(to, reply, shard, sparse, context)
             }
             ServerAction::Control { from, id, what } => self.control(from, id, what, context),
         }
     }
 
-    fn fold(
+    fn apply(
         &mut self,
-        part: PartKey,
+        shard: ShardKey,
         workers: &[usize],
         version: u64,
         context: &mut Context<'_>,
     ) -> Result<(), String> {
-        let held = self.parts.get_mut(&part).ok_or("a fold of no part")?;
+        let held = self.shards.get_mut(&shard).ok_or("a fold of no shard")?;
         let gradients: Option<Vec<Gradient>> =
             workers.iter().map(|worker| held.slots[*worker]).collect();
-        held.weights.fold(part, &gradients.ok_or("a fold of an empty slot")?)?;
+        held.weights.apply(shard, &gradients.ok_or("a fold of an empty slot")?)?;
         if held.weights.version() != version {
-            return Err(format!("version {version} of part {} is none", part.0));
+            return Err(format!("version {version} of shard {} is none", shard.0));
         }
         if held.readers > 0 && context.fault != Fault::IgnoresReaders {
-            return Err(format!("part {} is folded under a reader", part.0));
+            return Err(format!("shard {} is folded under a reader", shard.0));
         }
         let whole = (0..self.workers.len()).all(|w| !self.alive[w] || workers.contains(&w));
         match context.job.mode {
             Mode::Sync if !whole => {
-                return Err(format!("version {version} of part {} lacks a worker", part.0));
+                return Err(format!("version {version} of shard {} lacks a worker", shard.0));
             }
             Mode::Sync if !workers.is_sorted_by(|a, b| a < b) => {
-                return Err(format!("version {version} of part {} is out of order", part.0));
+                return Err(format!("version {version} of shard {} is out of order", shard.0));
             }
             _ => {}
         }
         if context.optimizers[self.index] && !self.has_optimizer {
-            return Err(format!("version {version} of part {} is made by no optimizer", part.0));
+            return Err(format!("version {version} of shard {} is made by no optimizer", shard.0));
         }
         self.folds += 1;
         context.seen.folds += 1;
@@ -345,20 +347,20 @@ impl ServerSim {
 
     fn send(
         &mut self,
-        to: Member,
+        to: Identity,
         reply: Reply,
-        part: PartKey,
+        shard: ShardKey,
         sparse: bool,
         context: &mut Context<'_>,
     ) -> Result<(), String> {
-        let held = self.parts.get_mut(&part).ok_or("an answer of no part")?;
+        let held = self.shards.get_mut(&shard).ok_or("an answer of no shard")?;
         let worker = self.workers.iter().position(|member| *member == to);
         let worker = worker.ok_or("an answer to nobody")?;
         if sparse && held.rows[worker].take() != Some(reply.id) {
-            return Err(format!("rows of part {} are not those asked for", part.0));
+            return Err(format!("rows of shard {} are not those asked for", shard.0));
         }
         if held.weights.first.is_none() {
-            return Err(format!("part {} is pulled before it has a value", part.0));
+            return Err(format!("shard {} is pulled before it has a value", shard.0));
         }
         if let Mode::Async { max_delay: Some(delay) } = context.job.mode {
             // what was asked for is checked by who gets it; here, that nobody lags behind it
@@ -374,15 +376,15 @@ impl ServerSim {
         held.readers += 1;
         let value = held.weights.clone();
         if context.fault == Fault::IgnoresReaders {
-            self.machine.on_sent(part);
+            self.machine.on_sent(shard);
         }
-        context.out.push(Out::Sending(Sending { part, to, reply, value }));
+        context.out.push(Out::Sending(Sending { shard, to, reply, value }));
         Ok(())
     }
 
     fn control(
         &mut self,
-        from: Member,
+        from: Identity,
         id: RequestId,
         what: Control,
         context: &mut Context<'_>,
@@ -403,7 +405,7 @@ impl ServerSim {
             }
             Control::Save { .. } => Answer::Done,
             Control::Load { .. } => {
-                if self.parts.values().any(|held| held.readers > 0) {
+                if self.shards.values().any(|held| held.readers > 0) {
                     return Err("weights are loaded under a reader".to_owned());
                 }
                 Answer::Done
@@ -421,7 +423,7 @@ impl ServerSim {
     }
 }
 
-fn config(index: usize, plan: &Plan, fault: Fault, workers: &[Member]) -> ServerConfig {
+fn config(index: usize, plan: &Plan, fault: Fault, workers: &[Identity]) -> ServerConfig {
     let first = index as u64 * 1000;
     let mode = match (plan.mode, fault) {
         (Mode::Sync, Fault::FoldsAlone) => Mode::Async { max_delay: None },

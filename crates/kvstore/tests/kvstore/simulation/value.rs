@@ -1,12 +1,12 @@
 //! Values as symbols: what was folded into them, by whom and when.
 
-use tensorwire_kvstore::PartKey;
+use tensorwire_kvstore::ShardKey;
 
 /// A worker's push of a round; round 0 is a first value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Gradient {
     pub(crate) worker: usize,
-    pub(crate) part: PartKey,
+    pub(crate) shard: ShardKey,
     pub(crate) round: u64,
 }
 
@@ -29,16 +29,16 @@ impl Value {
     }
 
     /// Folds the next version; refuses what is doubled, lost, foreign or out of order.
-    pub(crate) fn fold(&mut self, part: PartKey, gradients: &[Gradient]) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, shard: ShardKey, gradients: &[Gradient]) -> Result<(), String> {
         if self.first.is_none() {
-            return Err(format!("part {} is folded before it has a first value", part.0));
+            return Err(format!("shard {} is folded before it has a first value", shard.0));
         }
         let version = self.version() + 1;
         for gradient in gradients {
-            let Gradient { worker, part: of, round } = *gradient;
+            let Gradient { worker, shard: of, round } = *gradient;
             let expected = self.rounds(worker) + 1;
-            if of != part || round != expected {
-                let found = format!("version {version} of part {} folds {gradient:?}", part.0);
+            if of != shard || round != expected {
+                let found = format!("version {version} of shard {} folds {gradient:?}", shard.0);
                 return Err(format!("{found}, where round {expected} is due"));
             }
             self.folded.push((version, *gradient));

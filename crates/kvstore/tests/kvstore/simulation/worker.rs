@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tensorwire_fabric::Member;
+use tensorwire_fabric::Identity;
 use tensorwire_kvstore::ValueSpec;
 use tensorwire_kvstore::message::{Answer, Ask, Carried, Reply, Request, Rows};
-use tensorwire_kvstore::proto::{Control, Node, SchedulerEvent, ToSend, What, Worker, WorkerEvent};
+use tensorwire_kvstore::proto::{
+    Control, RequestBody, SchedulerEvent, ToSend, Worker, WorkerEvent,
+};
 use tensorwire_kvstore::wire::RemotePlace;
 use tensorwire_tensor::DType;
 
@@ -20,21 +22,21 @@ const SPEC: ValueSpec = ValueSpec { dtype: DType::F32, rows: 4, columns: 1 };
 /// One worker.
 #[derive(Debug)]
 pub(crate) struct WorkerSim {
-    pub(crate) member: Member,
+    pub(crate) member: Identity,
     pub(crate) index: usize,
     machine: Worker,
     /// The life of each server that it knows.
-    servers: Vec<Member>,
+    servers: Vec<Identity>,
     /// All lives, in order.
-    lives: Vec<(Member, usize)>,
+    lives: Vec<(Identity, usize)>,
     at: usize,
     /// Barriers that it came to, and those that it passed.
     pub(crate) entered: u64,
     pub(crate) passed: u64,
     begun: BTreeMap<u64, Begun>,
     next_op: u64,
-    parts: Vec<PartSim>,
-    /// Part and round of what it would replay.
+    shards: Vec<ShardSim>,
+    /// Shard and round of what it would replay.
     log: BTreeSet<(usize, u64)>,
     /// Calls that were answered.
     pub(crate) called: Vec<u64>,
@@ -42,9 +44,9 @@ pub(crate) struct WorkerSim {
     timer_ms: Option<u64>,
 }
 
-/// What a worker did with a part.
+/// What a worker did with a shard.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PartSim {
+pub(crate) struct ShardSim {
     pub(crate) pushed: u64,
     folded: u64,
     pulling: bool,
@@ -57,8 +59,8 @@ pub(crate) struct PartSim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
     Init,
-    Push { part: usize, round: u64 },
-    Pull { part: usize, round: u64, sparse: bool },
+    Push { shard: usize, round: u64 },
+    Pull { shard: usize, round: u64, sparse: bool },
     SetOptimizer { server: usize },
     Call { tag: u64 },
     Load,
@@ -66,12 +68,12 @@ enum Begun {
 
 impl WorkerSim {
     pub(crate) fn new(
-        member: Member,
+        member: Identity,
         index: usize,
         plan: &Plan,
-        servers: Vec<Member>,
+        servers: Vec<Identity>,
     ) -> WorkerSim {
-        let part = |server| PartSim { server, ..PartSim::default() };
+        let shard = |server| ShardSim { server, ..ShardSim::default() };
         WorkerSim {
             member,
             index,
@@ -83,7 +85,7 @@ impl WorkerSim {
             passed: 0,
             begun: BTreeMap::new(),
             next_op: 0,
-            parts: plan.parts.iter().map(|plan| part(plan.server)).collect(),
+            shards: plan.shards.iter().map(|plan| shard(plan.server)).collect(),
             log: BTreeSet::new(),
             called: Vec::new(),
             left: false,
@@ -91,8 +93,8 @@ impl WorkerSim {
         }
     }
 
-    pub(crate) fn parts(&self) -> &[PartSim] {
-        &self.parts
+    pub(crate) fn shards(&self) -> &[ShardSim] {
+        &self.shards
     }
 
     /// All that it pushed is with the servers that it knows.
@@ -101,7 +103,7 @@ impl WorkerSim {
     }
 
     /// The life of each server that it knows.
-    pub(crate) fn servers(&self) -> &[Member] {
+    pub(crate) fn servers(&self) -> &[Identity] {
         &self.servers
     }
 
@@ -147,12 +149,12 @@ impl WorkerSim {
             Note::World { .. } => {}
             Note::Replaced { server, node } => {
                 let server = server as usize;
-                let member = Member { rank: node.rank, incarnation: node.incarnation };
+                let member = Identity { rank: node.rank, incarnation: node.incarnation };
                 if self.servers[server].rank < node.rank {
                     self.servers[server] = member;
                     self.lives.push((member, server));
-                    let parts = self.parts.iter_mut().filter(|part| part.server == server);
-                    parts.for_each(|part| part.seen = 0);
+                    let shards = self.shards.iter_mut().filter(|shard| shard.server == server);
+                    shards.for_each(|shard| shard.seen = 0);
                     self.machine.on_replaced(server);
                 }
             }
@@ -162,7 +164,7 @@ impl WorkerSim {
 
     pub(crate) fn on_reply(
         &mut self,
-        from: Member,
+        from: Identity,
         reply: &Reply,
         value: Option<Value>,
         context: &mut Context<'_>,
@@ -174,10 +176,10 @@ impl WorkerSim {
         }
         if let (Answer::Value { value: Carried::InPlace, .. }, Some(value)) = (&reply.what, &value)
         {
-            let part = value.first.map(|first| first.part);
-            let at = context.job.parts.iter().position(|plan| Some(plan.key) == part);
-            if !at.is_some_and(|at| self.parts[at].pulling) {
-                return Err(format!("{part:?} is written over what worker {} reads", self.index));
+            let shard = value.first.map(|first| first.shard);
+            let at = context.job.shards.iter().position(|plan| Some(plan.key) == shard);
+            if !at.is_some_and(|at| self.shards[at].pulling) {
+                return Err(format!("{shard:?} is written over what worker {} reads", self.index));
             }
         }
         if let Some(event) = self.machine.on_reply(server, reply) {
@@ -186,8 +188,8 @@ impl WorkerSim {
         self.advance(context)
     }
 
-    fn node(&self) -> Node {
-        Node { rank: self.member.rank, incarnation: self.member.incarnation }
+    fn node(&self) -> Identity {
+        Identity { rank: self.member.rank, incarnation: self.member.incarnation }
     }
 
     /// Takes a step; false: not yet.
@@ -195,27 +197,27 @@ impl WorkerSim {
         let (index, op) = (self.index, self.next_op);
         let plan = context.job;
         let begun = match step {
-            Step::Init { part } => {
-                let PartSim { server, .. } = self.parts[part];
-                self.machine.init(op, server, plan.parts[part].key, SPEC);
+            Step::Init { shard } => {
+                let ShardSim { server, .. } = self.shards[shard];
+                self.machine.init(op, server, plan.shards[shard].key, SPEC);
                 Begun::Init
             }
-            Step::Seed { part } if index == plan.first => {
-                self.machine.seed(op, plan.parts[part].key, 0);
-                Begun::Push { part, round: 0 }
+            Step::Seed { shard } if index == plan.first => {
+                self.machine.seed(op, plan.shards[shard].key, 0);
+                Begun::Push { shard, round: 0 }
             }
             Step::SetOptimizer { server } if index == plan.first => {
                 self.machine.ask(op, server, Control::SetOptimizer { bytes: vec![1] });
                 Begun::SetOptimizer { server }
             }
-            Step::Push { part, priority } => {
-                let round = self.machine.push(op, plan.parts[part].key, priority);
-                self.parts[part].pushed = round;
-                Begun::Push { part, round }
+            Step::Push { shard, priority } => {
+                let round = self.machine.push(op, plan.shards[shard].key, priority);
+                self.shards[shard].pushed = round;
+                Begun::Push { shard, round }
             }
-            Step::Pull { part, priority, sparse } => {
-                self.machine.pull(op, plan.parts[part].key, priority);
-                Begun::Pull { part, round: self.parts[part].pushed, sparse }
+            Step::Pull { shard, priority, sparse } => {
+                self.machine.pull(op, plan.shards[shard].key, priority);
+                Begun::Pull { shard, round: self.shards[shard].pushed, sparse }
             }
             Step::Call { worker, server } if index == worker => {
                 // fits: a program has fewer steps
@@ -262,24 +264,24 @@ impl WorkerSim {
         let begun = op.and_then(|op| self.begun.get(&op)).copied();
         let mut value = None;
         let what = match what {
-            What::Init { part, spec } => {
+            RequestBody::Init { shard, spec } => {
                 let (rows, columns) = (spec.rows as u64, spec.columns as u64);
-                Ask::Init { part, dtype: spec.dtype as u8, rows, columns }
+                Ask::Init { shard, dtype: spec.dtype as u8, rows, columns }
             }
-            What::Push { part: key, round } => {
-                let part = self.part_of(key, context)?;
-                if op.is_none() && !self.log.contains(&(part, round)) {
-                    return Err(format!("round {round} of part {} is not in the log", key.0));
+            RequestBody::Push { shard: key, round } => {
+                let shard = self.shard_of(key, context)?;
+                if op.is_none() && !self.log.contains(&(shard, round)) {
+                    return Err(format!("round {round} of shard {} is not in the log", key.0));
                 }
-                if op.is_some() && begun != Some(Begun::Push { part, round }) {
-                    return Err(format!("round {round} of part {} was not begun", key.0));
+                if op.is_some() && begun != Some(Begun::Push { shard, round }) {
+                    return Err(format!("round {round} of shard {} was not begun", key.0));
                 }
                 context.seen.replayed += u64::from(op.is_none());
                 if context.job.checkpoint {
-                    self.log.insert((part, round));
+                    self.log.insert((shard, round));
                 }
                 if op.is_none() && context.fault == Fault::SkipsReplay {
-                    let what = Answer::Folded { version: 0, durable: 0 };
+                    let what = Answer::Applied { version: 0, durable: 0 };
                     self.machine.on_reply(server, &Reply { id, what });
                     return Ok(());
                 }
@@ -287,42 +289,42 @@ impl WorkerSim {
                 context.seen.direct += u64::from(direct);
                 value = (!(direct && again)).then_some(Gradient {
                     worker: self.index,
-                    part: key,
+                    shard: key,
                     round,
                 });
                 let carried = if direct { Carried::InPlace } else { Carried::Block(0) };
-                Ask::Push { part: key, round, value: carried, rows: None }
+                Ask::Push { shard: key, round, value: carried, rows: None }
             }
-            What::Pull { part: key, round } => {
-                let part = self.part_of(key, context)?;
+            RequestBody::Pull { shard: key, round } => {
+                let shard = self.shard_of(key, context)?;
                 let Some(Begun::Pull { sparse, .. }) = begun else {
-                    return Err(format!("a pull of part {} was not begun", key.0));
+                    return Err(format!("a pull of shard {} was not begun", key.0));
                 };
-                self.parts[part].pulling = true;
+                self.shards[shard].pulling = true;
                 context.pulled.insert((self.member.rank, id), round);
                 let place = RemotePlace { region: (key.0, 0), offset: 0, bytes: 16 };
                 let into = context.job.is_direct(key).then_some(place);
                 Ask::Pull {
-                    part: key,
+                    shard: key,
                     round,
                     into,
                     rows: sparse.then_some(Rows { count: 1, indices: Carried::Block(0) }),
                 }
             }
-            What::Control(control) => control.into(),
+            RequestBody::Control(control) => control.into(),
         };
         let payload = Payload::Request(Request { id, what }, value);
         context.out.push(Out::Message { to: self.servers[server], payload });
         Ok(())
     }
 
-    fn part_of(
+    fn shard_of(
         &self,
-        key: tensorwire_kvstore::PartKey,
+        key: tensorwire_kvstore::ShardKey,
         context: &Context<'_>,
     ) -> Result<usize, String> {
-        let at = context.job.parts.iter().position(|plan| plan.key == key);
-        at.ok_or_else(|| format!("part {} is none", key.0))
+        let at = context.job.shards.iter().position(|plan| plan.key == key);
+        at.ok_or_else(|| format!("shard {} is none", key.0))
     }
 
     fn on_event(
@@ -335,25 +337,25 @@ impl WorkerSim {
             WorkerEvent::Placed { op, .. } => {
                 op.map_or(Ok(()), |op| self.end(op, |begun| begun == Begun::Init))?;
             }
-            WorkerEvent::Folded { op, part, round, durable, .. } => {
-                let at = self.part_of(part, context)?;
+            WorkerEvent::Applied { op, shard, round, durable, .. } => {
+                let at = self.shard_of(shard, context)?;
                 if let Some(op) = op {
-                    self.end(op, |begun| begun == Begun::Push { part: at, round })?;
+                    self.end(op, |begun| begun == Begun::Push { shard: at, round })?;
                 }
-                self.parts[at].folded = self.parts[at].folded.max(round);
-                self.log.retain(|(part, round)| {
-                    *part != at || *round > durable || (*round == 0 && durable == 0)
+                self.shards[at].folded = self.shards[at].folded.max(round);
+                self.log.retain(|(shard, round)| {
+                    *shard != at || *round > durable || (*round == 0 && durable == 0)
                 });
             }
-            WorkerEvent::Value { op, part, version, .. } => {
-                let at = self.part_of(part, context)?;
+            WorkerEvent::Value { op, shard, version, .. } => {
+                let at = self.shard_of(shard, context)?;
                 let begun = self.begun.get(&op).copied();
-                self.end(op, |begun| matches!(begun, Begun::Pull { part, .. } if part == at))?;
+                self.end(op, |begun| matches!(begun, Begun::Pull { shard, .. } if shard == at))?;
                 let value = value.ok_or("a value without a value")?;
                 if let Some(Begun::Pull { round, .. }) = begun {
                     self.look_at(at, round, version, &value)?;
                 }
-                self.parts[at].pulling = false;
+                self.shards[at].pulling = false;
                 context.seen.pulls += 1;
             }
             WorkerEvent::Returned { op, body } => {
@@ -388,19 +390,19 @@ impl WorkerSim {
         version: u64,
         value: &Value,
     ) -> Result<(), String> {
-        let part = &mut self.parts[at];
+        let shard = &mut self.shards[at];
         let own = value.rounds(self.index);
-        let who = format!("worker {} sees version {version} of part {at}", self.index);
+        let who = format!("worker {} sees version {version} of shard {at}", self.index);
         if value.version() != version {
             return Err(format!("{who}, which is {}", value.version()));
         }
-        if own < round || own > part.pushed {
+        if own < round || own > shard.pushed {
             return Err(format!("{who} with {own} of its {round} rounds"));
         }
-        if version < part.seen {
-            return Err(format!("{who} after {}", part.seen));
+        if version < shard.seen {
+            return Err(format!("{who} after {}", shard.seen));
         }
-        part.seen = version;
+        shard.seen = version;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tensorwire_kvstore::proto::{Mode, ServerState};
-use tensorwire_kvstore::{Key, KvWorker, Snapshot, Ticket, ValueSpec};
+use tensorwire_kvstore::{Key, KvHandle, KvWorker, Snapshot, ValueSpec};
 use tensorwire_tensor::DType;
 
 use super::rule::{Shelf, f32s, numbers, tensor};
@@ -24,19 +24,19 @@ fn keys() -> [Key; 4] {
 fn begin(store: &mut KvWorker, number: usize) {
     let values: Vec<_> = keys().into_iter().zip(specs()).collect();
     let first = specs().map(|spec| tensor(store, &spec, |_| 0.0));
-    let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+    store.wait(handle, soon()).unwrap();
 }
 
-fn push(store: &mut KvWorker, value: f32) -> Ticket {
+fn push(store: &mut KvWorker, value: f32) -> KvHandle {
     let from = specs().map(|spec| vec![tensor(store, &spec, |_| value)]);
     store.push(&keys(), &from, 0).unwrap()
 }
 
 fn are(store: &mut KvWorker, expected: f32) {
     let into = specs().map(|spec| vec![tensor(store, &spec, |_| f32::NAN)]);
-    let ticket = store.pull(&keys(), &into, 0).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.pull(&keys(), &into, 0).unwrap();
+    store.wait(handle, soon()).unwrap();
     for (key, into) in into.iter().enumerate() {
         let found = f32s(&into[0]);
         assert!(found.iter().all(|found| *found == expected), "key {key}: {}", found[0]);
@@ -44,26 +44,26 @@ fn are(store: &mut KvWorker, expected: f32) {
 }
 
 fn optimizer(store: &mut KvWorker, name: &str) {
-    let ticket = store.set_optimizer(name.as_bytes());
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.set_optimizer(name.as_bytes());
+    store.wait(handle, soon()).unwrap();
 }
 
-fn refused(store: &mut KvWorker, ticket: Ticket) -> String {
-    store.wait(ticket, soon()).unwrap_err().to_string()
+fn refused(store: &mut KvWorker, handle: KvHandle) -> String {
+    store.wait(handle, soon()).unwrap_err().to_string()
 }
 
 #[test]
 fn a_users_function_is_called_once_and_returns() {
     Job::tcp(3, 2, Mode::Sync).run(|number, store| {
-        let calls: Vec<(Ticket, Vec<u8>)> = (0..20u8)
+        let calls: Vec<(KvHandle, Vec<u8>)> = (0..20u8)
             .map(|call| {
                 (store.call(usize::from(call) % 2, ECHO, &[call]), vec![number as u8, call])
             })
             .collect();
         store.wait_all(soon()).unwrap();
-        for (ticket, expected) in calls {
-            assert_eq!(store.returned(ticket), Some(expected));
-            assert_eq!(store.returned(ticket), None);
+        for (handle, expected) in calls {
+            assert_eq!(store.returned(handle), Some(expected));
+            assert_eq!(store.returned(handle), None);
         }
     });
 }
@@ -72,14 +72,14 @@ fn a_users_function_is_called_once_and_returns() {
 fn a_call_that_is_refused_leaves_the_store_as_it_was() {
     Job::shm(1, 2, Mode::Sync).run(|number, store| {
         begin(store, number);
-        let ticket = store.call(1, 77, b"?");
-        let unknown = refused(store, ticket);
+        let handle = store.call(1, 77, b"?");
+        let unknown = refused(store, handle);
         assert!(unknown.contains("server 1") && unknown.contains("no function 77"), "{unknown}");
-        let ticket = store.call(0, ECHO, b"");
-        assert!(refused(store, ticket).contains("there is nothing to give back"));
-        let ticket = store.call(1, ECHO, b"now");
-        store.wait(ticket, soon()).unwrap();
-        assert_eq!(store.returned(ticket).unwrap(), b"\0now");
+        let handle = store.call(0, ECHO, b"");
+        assert!(refused(store, handle).contains("there is nothing to give back"));
+        let handle = store.call(1, ECHO, b"now");
+        store.wait(handle, soon()).unwrap();
+        assert_eq!(store.returned(handle).unwrap(), b"\0now");
         push(store, 3.0);
         are(store, 3.0);
     });
@@ -92,13 +92,13 @@ fn an_optimizer_is_set_once_however_often_it_is_told() {
         if number == 0 {
             optimizer(store, "add");
             optimizer(store, "add");
-            let ticket = store.set_optimizer(b"magic");
-            assert!(refused(store, ticket).contains("'magic' is no rule here"));
+            let handle = store.set_optimizer(b"magic");
+            assert!(refused(store, handle).contains("'magic' is no rule here"));
         }
         begin(store, number);
         // the rule before is still there
-        let tickets = [push(store, 1.0), push(store, 1.0)];
-        tickets.into_iter().for_each(|ticket| store.wait(ticket, soon()).unwrap());
+        let handles = [push(store, 1.0), push(store, 1.0)];
+        handles.into_iter().for_each(|handle| store.wait(handle, soon()).unwrap());
         are(store, 4.0);
         store.barrier(soon()).unwrap();
         if number == 1 {
@@ -127,20 +127,20 @@ fn what_was_saved_is_loaded_with_the_state_beside_it() {
         are(store, 4.0);
         store.barrier(soon()).unwrap();
         if number == 0 {
-            let ticket = store.save("here");
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.save("here");
+            store.wait(handle, soon()).unwrap();
         }
         store.barrier(soon()).unwrap();
         push(store, 10.0);
         are(store, 24.0);
         store.barrier(soon()).unwrap();
         if number == 1 {
-            let ticket = store.load("nowhere");
-            assert!(refused(store, ticket).contains("there is nothing at nowhere"));
+            let handle = store.load("nowhere");
+            assert!(refused(store, handle).contains("there is nothing at nowhere"));
             // the other server's refusal comes in its own time
             let _ = store.wait_all(soon());
-            let ticket = store.load("here");
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.load("here");
+            store.wait(handle, soon()).unwrap();
         }
         store.barrier(soon()).unwrap();
         are(store, 4.0);
@@ -160,17 +160,17 @@ fn what_other_servers_saved_is_refused_whole() {
     let two = Job { shelf: shelf.clone(), ..Job::shm(1, 2, Mode::Sync) };
     two.run(|number, store| {
         begin(store, number);
-        let ticket = push(store, 1.0);
-        store.wait(ticket, soon()).unwrap();
-        let ticket = store.save("two");
-        store.wait(ticket, soon()).unwrap();
+        let handle = push(store, 1.0);
+        store.wait(handle, soon()).unwrap();
+        let handle = store.save("two");
+        store.wait(handle, soon()).unwrap();
     });
     for servers in [1, 3] {
         let other = Job { shelf: shelf.clone(), ..Job::shm(1, servers, Mode::Sync) };
         other.run(|number, store| {
             begin(store, number);
-            let ticket = store.load("two");
-            let why = refused(store, ticket);
+            let handle = store.load("two");
+            let why = refused(store, handle);
             let is_told = why.contains("as many servers") || why.contains("there is nothing");
             assert!(is_told, "{why}");
             while store.wait_all(soon()).is_err() {}
@@ -179,13 +179,13 @@ fn what_other_servers_saved_is_refused_whole() {
     }
 }
 
-/// The weights of each part, which are ones, and how many pushes a snapshot says that they hold.
+/// The weights of each shard, which are ones, and how many pushes a snapshot says that they hold.
 fn is_whole(snapshot: &Snapshot) -> u64 {
     let state: ServerState = postcard::from_bytes(&snapshot.protocol).unwrap();
     let mut all = 0;
-    for part in &state.parts {
-        let rounds: u64 = part.rounds.iter().sum();
-        let kept = snapshot.parts.iter().find(|kept| kept.key == part.part).unwrap();
+    for shard in &state.shards {
+        let rounds: u64 = shard.rounds.iter().sum();
+        let kept = snapshot.shards.iter().find(|kept| kept.key == shard.shard).unwrap();
         let weights = numbers(DType::F32, &kept.weights);
         assert!(weights.iter().all(|weight| *weight == rounds as f64), "{rounds}");
         all += rounds;
@@ -206,16 +206,16 @@ fn what_is_saved_while_others_push_is_of_one_moment() {
         store.barrier(soon()).unwrap();
         if number == 0 {
             for at in 0..20 {
-                let ticket = store.save(&format!("at {at}"));
-                store.wait(ticket, soon()).unwrap();
+                let handle = store.save(&format!("at {at}"));
+                store.wait(handle, soon()).unwrap();
             }
             saved.store(1, Ordering::SeqCst);
         } else {
             let from: Vec<_> =
                 specs()[..3].iter().map(|s| vec![tensor(store, s, |_| 1.0)]).collect();
             while saved.load(Ordering::SeqCst) == 0 {
-                let ticket = store.push(&keys()[..3], &from, 0).unwrap();
-                store.wait(ticket, soon()).unwrap();
+                let handle = store.push(&keys()[..3], &from, 0).unwrap();
+                store.wait(handle, soon()).unwrap();
             }
         }
     });

@@ -4,10 +4,12 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 
 use tensorwire_base::Rank;
-use tensorwire_kvstore::message::{Answer, Ask, Carried, Refusal, Reply, Request, RequestId, Rows};
+use tensorwire_kvstore::message::{
+    Answer, Ask, Carried, Reply, Request, RequestId, RequestRefusal, Rows,
+};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{Outgoing, RemotePlace, Rings, Wire};
-use tensorwire_kvstore::{Key, KvServer, KvWorker, PartKey, StoreError, Ticket, ValueSpec};
+use tensorwire_kvstore::{Key, KvHandle, KvServer, KvWorker, ShardKey, StoreError, ValueSpec};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
@@ -28,16 +30,16 @@ fn keys() -> [Key; 3] {
 fn begin(store: &mut KvWorker, number: usize) -> Result<(), StoreError> {
     let values: Vec<_> = keys().into_iter().zip(specs()).collect();
     let first = specs().map(|spec| tensor(store, &spec, |_| 0.0));
-    let ticket = store.init(&values, (number == 0).then_some(&first))?;
-    store.wait(ticket, soon())
+    let handle = store.init(&values, (number == 0).then_some(&first))?;
+    store.wait(handle, soon())
 }
 
 /// Pushes a number and pulls what comes of it.
 fn exchange(store: &mut KvWorker, value: f32) -> Result<Vec<f32>, StoreError> {
     let from = specs().map(|spec| vec![tensor(store, &spec, |_| value)]);
     let into = specs().map(|spec| vec![tensor(store, &spec, |_| f32::NAN)]);
-    let ticket = store.pushpull(&keys(), &from, &into, 0)?;
-    store.wait(ticket, soon())?;
+    let handle = store.pushpull(&keys(), &from, &into, 0)?;
+    store.wait(handle, soon())?;
     let one = |into: &Vec<Buffer>| {
         let all = f32s(&into[0]);
         assert!(all.iter().all(|value| *value == all[0]), "a value of several versions");
@@ -218,13 +220,13 @@ impl Liar {
         self.ask_at_once(&[what], blocks).remove(0)
     }
 
-    fn init(&mut self, part: u64) -> Answer {
-        self.ask(init(part, 7, 1), &[])
+    fn init(&mut self, shard: u64) -> Answer {
+        self.ask(init(shard, 7, 1), &[])
     }
 }
 
-fn init(part: u64, rows: u64, columns: u64) -> Ask {
-    Ask::Init { part: PartKey(part), dtype: DType::F32 as u8, rows, columns }
+fn init(shard: u64, rows: u64, columns: u64) -> Ask {
+    Ask::Init { shard: ShardKey(shard), dtype: DType::F32 as u8, rows, columns }
 }
 
 fn is_refused(answer: &Answer, text: &str) {
@@ -245,14 +247,14 @@ fn nonsense_ends_who_says_it() {
 #[test]
 fn requests_that_cannot_be_done_are_refused_and_hurt_nobody() {
     let is_refused = |answer: Answer, text: &str| is_refused(&answer, text);
-    let part = PartKey(77);
-    let push = |round: u64, value: Carried| Ask::Push { part, round, value, rows: None };
-    let pull = |into: Option<RemotePlace>| Ask::Pull { part, round: 0, into, rows: None };
+    let shard = ShardKey(77);
+    let push = |round: u64, value: Carried| Ask::Push { shard, round, value, rows: None };
+    let pull = |into: Option<RemotePlace>| Ask::Pull { shard, round: 0, into, rows: None };
     beside_a_liar(true, |liar| {
         is_refused(liar.init(u64::MAX), "belongs to another server");
         is_refused(liar.ask(pull(None), &[]), "never initialised");
         is_refused(
-            liar.ask(Ask::Init { part, dtype: 99, rows: 1, columns: 1 }, &[]),
+            liar.ask(Ask::Init { shard, dtype: 99, rows: 1, columns: 1 }, &[]),
             "is no value",
         );
         assert!(matches!(liar.init(77), Answer::Placed { rounds: 0, .. }));
@@ -260,18 +262,20 @@ fn requests_that_cannot_be_done_are_refused_and_hurt_nobody() {
         is_refused(liar.ask(push(0, Carried::Block(3)), &[&[0; 28]]), "no block 3");
         is_refused(liar.ask(push(2, Carried::Block(0)), &[&[0; 28]]), "push 1, not 2");
         let seed = liar.ask(push(0, Carried::Block(0)), &[&[0; 28]]);
-        assert!(matches!(seed, Answer::Folded { version: 0, .. }), "{seed:?}");
+        assert!(matches!(seed, Answer::Applied { version: 0, .. }), "{seed:?}");
         // the same push again, as after an answer that was lost, is answered and not counted
         let one = 1f32.to_le_bytes().repeat(7);
         for _ in 0..3 {
             let pushed = liar.ask(push(1, Carried::Block(0)), &[&one]);
-            assert!(matches!(pushed, Answer::Folded { version: 1, .. }), "{pushed:?}");
+            assert!(matches!(pushed, Answer::Applied { version: 1, .. }), "{pushed:?}");
         }
         let refusal = liar.ask(Ask::Call { head: 1234, body: Vec::new() }, &[]);
         assert_eq!(
             refusal,
             Answer::Refused {
-                why: Refusal::Failed("no function 1234 is registered on server 0".to_string())
+                why: RequestRefusal::Failed(
+                    "no function 1234 is registered on server 0".to_string()
+                )
             }
         );
     })
@@ -297,28 +301,28 @@ fn values_that_no_memory_holds_are_refused_and_hurt_nobody() {
 }
 
 #[test]
-fn two_things_at_once_of_one_part_do_not_mix() {
-    let part = PartKey(77);
+fn two_things_at_once_of_one_shard_do_not_mix() {
+    let shard = ShardKey(77);
     let push = |round: u64, block: u32| {
         let value = Carried::Block(block);
-        Ask::Push { part, round, value, rows: None }
+        Ask::Push { shard, round, value, rows: None }
     };
     let rows = |block: u32| Some(Rows { count: 1, indices: Carried::Block(block) });
-    let pull_rows = |block: u32| Ask::Pull { part, round: 0, into: None, rows: rows(block) };
+    let pull_rows = |block: u32| Ask::Pull { shard, round: 0, into: None, rows: rows(block) };
     let [ones, twos] = [1f32, 2.0].map(|value| value.to_le_bytes().repeat(14));
     beside_a_liar(true, |liar| {
         let answers = liar.ask_at_once(&[init(77, 7, 2), push(0, 0)], &[&ones]);
         assert!(matches!(answers[0], Answer::Placed { .. }), "{answers:?}");
         is_refused(&answers[1], "one thing at a time");
         let answers = liar.ask_at_once(&[push(0, 0), push(1, 1)], &[&ones, &twos]);
-        assert!(matches!(answers[0], Answer::Folded { version: 0, .. }), "{answers:?}");
+        assert!(matches!(answers[0], Answer::Applied { version: 0, .. }), "{answers:?}");
         is_refused(&answers[1], "one thing at a time");
         let weights =
-            |liar: &mut Liar| liar.ask(Ask::Pull { part, round: 0, into: None, rows: None }, &[]);
+            |liar: &mut Liar| liar.ask(Ask::Pull { shard, round: 0, into: None, rows: None }, &[]);
         assert_eq!(weights(liar), Answer::Returned { body: ones.clone() });
         // the second would be written over the first
         let answers = liar.ask_at_once(&[push(1, 1), push(2, 0)], &[&ones, &twos]);
-        assert!(matches!(answers[0], Answer::Folded { version: 1, .. }), "{answers:?}");
+        assert!(matches!(answers[0], Answer::Applied { version: 1, .. }), "{answers:?}");
         is_refused(&answers[1], "one thing at a time");
         assert_eq!(weights(liar), Answer::Returned { body: twos.clone() });
         let indices = [1i32, 3].map(i32::to_le_bytes);
@@ -333,7 +337,7 @@ fn two_things_at_once_of_one_part_do_not_mix() {
 /// and dies of it; returns what it was told.
 fn refused_beside_a_push(
     spec: ValueSpec,
-    wrong: impl Fn(&mut KvWorker) -> Ticket + Sync,
+    wrong: impl Fn(&mut KvWorker) -> KvHandle + Sync,
 ) -> String {
     let job = Job { elastic: true, ..Job::shm(2, 1, Mode::Sync) };
     let (mut workers, mut servers) = job.ends();
@@ -342,8 +346,8 @@ fn refused_beside_a_push(
     let (pushed, is_pushed) = channel::<()>();
     let init = |store: &mut KvWorker, is_first: bool| {
         let zeros = [tensor(store, &spec, |_| 0.0)];
-        let ticket = store.init(&[(Key(0), spec)], is_first.then_some(&zeros)).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&[(Key(0), spec)], is_first.then_some(&zeros)).unwrap();
+        store.wait(handle, soon()).unwrap();
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -373,8 +377,8 @@ fn refused_beside_a_push(
         init(&mut store, false);
         store.barrier(soon()).unwrap();
         is_pushed.recv_timeout(soon().remaining()).unwrap_err();
-        let ticket = wrong(&mut store);
-        let error = store.wait(ticket, soon()).unwrap_err();
+        let handle = wrong(&mut store);
+        let error = store.wait(handle, soon()).unwrap_err();
         drop(store);
         scheduler.lose(1);
         assert!(matches!(error, StoreError::Refused { .. }), "{error}");
@@ -394,8 +398,8 @@ fn rows_among_whole_values_are_refused_and_the_others_go_on() {
 
 #[test]
 fn what_a_rule_refuses_reaches_the_worker_and_the_server_goes_on() {
-    let part = PartKey(77);
-    let push = |round: u64| Ask::Push { part, round, value: Carried::Block(0), rows: None };
+    let shard = ShardKey(77);
+    let push = |round: u64| Ask::Push { shard, round, value: Carried::Block(0), rows: None };
     let [ones, none] = [1f32, f32::NAN].map(|value| value.to_le_bytes().repeat(7));
     beside_a_liar(true, |liar| {
         liar.init(77);
@@ -403,7 +407,7 @@ fn what_a_rule_refuses_reaches_the_worker_and_the_server_goes_on() {
         is_refused(&liar.ask(push(1), &[&none]), "adds numbers only");
         // that round is over
         let pushed = liar.ask(push(2), &[&ones]);
-        assert!(matches!(pushed, Answer::Folded { version: 2, .. }), "{pushed:?}");
+        assert!(matches!(pushed, Answer::Applied { version: 2, .. }), "{pushed:?}");
     })
     .unwrap();
 }
@@ -413,14 +417,14 @@ fn answers_go_nowhere_but_into_the_memory_of_who_asks() {
     let into = |liar: &mut Liar, change: fn(&mut RemotePlace)| {
         liar.init(77);
         let zeros = [0; 28];
-        let part = PartKey(77);
-        let seed = Ask::Push { part, round: 0, value: Carried::Block(0), rows: None };
+        let shard = ShardKey(77);
+        let seed = Ask::Push { shard, round: 0, value: Carried::Block(0), rows: None };
         liar.ask(seed, &[&zeros]);
         let (_, region) = liar.wire.alloc(64).unwrap();
         let region = (region.key, region.bytes);
         let mut place = RemotePlace { region, offset: 0, bytes: 28 };
         change(&mut place);
-        liar.ask(Ask::Pull { part, round: 0, into: Some(place), rows: None }, &[])
+        liar.ask(Ask::Pull { shard, round: 0, into: Some(place), rows: None }, &[])
     };
     let changes: [fn(&mut RemotePlace); 3] =
         [|place| place.bytes = 27, |place| place.offset = 40, |place| place.offset = u64::MAX];

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::{Key, KvWorker, Progress, Ticket, ValueSpec};
+use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, ValueSpec};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
@@ -18,21 +18,21 @@ const LARGE: ValueSpec = ValueSpec { dtype: DType::F32, rows: 20_000, columns: 1
 fn begin(store: &mut KvWorker, number: usize, specs: &[ValueSpec]) {
     let values: Vec<_> = (0u64..).map(Key).zip(specs.iter().copied()).collect();
     if number == 0 {
-        let ticket = store.set_optimizer(b"add");
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.set_optimizer(b"add");
+        store.wait(handle, soon()).unwrap();
     }
     let first: Vec<Buffer> = specs.iter().map(|spec| tensor(store, spec, |_| 0.0)).collect();
-    let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+    store.wait(handle, soon()).unwrap();
 }
 
-fn push(store: &mut KvWorker, key: Key, value: f32, priority: i32) -> Ticket {
+fn push(store: &mut KvWorker, key: Key, value: f32, priority: i32) -> KvHandle {
     let spec = store.spec(key).unwrap();
     let from = tensor(store, &spec, |_| value);
     store.push(&[key], &[vec![from]], priority).unwrap()
 }
 
-fn pull(store: &mut KvWorker, key: Key, priority: i32) -> (Ticket, Buffer) {
+fn pull(store: &mut KvWorker, key: Key, priority: i32) -> (KvHandle, Buffer) {
     let spec = store.spec(key).unwrap();
     let into = tensor(store, &spec, |_| f32::NAN);
     (store.pull(&[key], &[vec![into.clone()]], priority).unwrap(), into)
@@ -40,8 +40,8 @@ fn pull(store: &mut KvWorker, key: Key, priority: i32) -> (Ticket, Buffer) {
 
 /// The value of a key, the same in all its elements.
 fn pulled(store: &mut KvWorker, key: Key) -> f32 {
-    let (ticket, into) = pull(store, key, 0);
-    store.wait(ticket, soon()).unwrap();
+    let (handle, into) = pull(store, key, 0);
+    store.wait(handle, soon()).unwrap();
     let all = f32s(&into);
     assert!(all.iter().all(|value| *value == all[0]), "a value of several versions");
     all[0]
@@ -50,8 +50,8 @@ fn pulled(store: &mut KvWorker, key: Key) -> f32 {
 /// All that was sent to server 0 before has been looked at there when this returns.
 fn await_server(store: &mut KvWorker) {
     store.progress().unwrap();
-    let ticket = store.call(0, ECHO, b"there?");
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.call(0, ECHO, b"there?");
+    store.wait(handle, soon()).unwrap();
 }
 
 #[test]
@@ -172,16 +172,16 @@ fn what_has_more_priority_goes_first() {
             }
             push(store, Key(BY_PRIORITY[0]), 1.0, 0);
             store.wait_all(soon()).unwrap();
-            let pulls: Vec<(Ticket, Buffer)> =
+            let pulls: Vec<(KvHandle, Buffer)> =
                 (0..6).map(|key| pull(store, Key(key), priority(key))).collect();
             let mut news = Vec::new();
             store.news(&mut news);
             news.clear();
             store.wait_all(soon()).unwrap();
             store.news(&mut news);
-            let number = |news: &Progress| match news {
-                Progress::Done(ticket) => pulls.iter().position(|(other, _)| other == ticket),
-                Progress::Sent(_) => None,
+            let number = |news: &KvProgress| match news {
+                KvProgress::Done(handle) => pulls.iter().position(|(other, _)| other == handle),
+                KvProgress::Sent(_) => None,
             };
             *done.lock().unwrap() = news.iter().filter_map(number).map(|key| key as u64).collect();
         });

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::{Key, KvServer, KvWorker, Progress, Ticket, ValueSpec};
+use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvServer, KvWorker, ValueSpec};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
@@ -23,19 +23,19 @@ fn keys() -> [Key; 4] {
 
 fn begin(store: &mut KvWorker, number: usize) {
     if number == 0 {
-        let ticket = store.set_optimizer(b"add");
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.set_optimizer(b"add");
+        store.wait(handle, soon()).unwrap();
     }
     let values: Vec<_> = keys().into_iter().zip(specs()).collect();
     let first = specs().map(|spec| tensor(store, &spec, |_| 1000.0));
-    let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+    store.wait(handle, soon()).unwrap();
 }
 
 fn pull(store: &mut KvWorker) -> [f32; 4] {
     let into = specs().map(|spec| vec![tensor(store, &spec, |_| f32::NAN)]);
-    let ticket = store.pull(&keys(), &into, 0).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.pull(&keys(), &into, 0).unwrap();
+    store.wait(handle, soon()).unwrap();
     into.map(|into| {
         let all = f32s(&into[0]);
         assert!(all.iter().all(|value| *value == all[0]), "a value of several versions");
@@ -44,12 +44,12 @@ fn pull(store: &mut KvWorker) -> [f32; 4] {
 }
 
 /// Waits until a push has left: from then on its tensors may be written again.
-fn await_sent(store: &mut KvWorker, ticket: Ticket) {
+fn await_sent(store: &mut KvWorker, handle: KvHandle) {
     let mut news = Vec::new();
     loop {
         store.observe();
         store.news(&mut news);
-        if news.contains(&Progress::Sent(ticket)) {
+        if news.contains(&KvProgress::Sent(handle)) {
             return;
         }
         if !store.progress().unwrap() {
@@ -64,8 +64,8 @@ fn push_all(store: &mut KvWorker, number: usize, rounds: usize) {
     for round in 0..rounds {
         from.iter().for_each(|tensor| fill(tensor, |_| (round * (number + 1)) as f32));
         let tensors: Vec<_> = from.iter().map(|tensor| vec![tensor.clone()]).collect();
-        let ticket = store.push(&keys(), &tensors, 0).unwrap();
-        await_sent(store, ticket);
+        let handle = store.push(&keys(), &tensors, 0).unwrap();
+        await_sent(store, handle);
     }
     store.wait_all(soon()).unwrap();
 }
@@ -196,8 +196,8 @@ fn a_key_without_a_value_is_known_to_the_server_that_takes_over() {
                 store.progress().unwrap();
             }
             // an optimizer is kept at once, with the keys that have no value yet
-            let ticket = store.set_optimizer(b"add");
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.set_optimizer(b"add");
+            store.wait(handle, soon()).unwrap();
             is_kept.store(true, Ordering::SeqCst);
             begin(&mut store, number);
         }
@@ -249,12 +249,12 @@ fn calls_and_pushes_go_on_with_the_server_that_takes_over() {
     replaced(&job, first, |end| {
         let mut store = end.worker();
         begin(&mut store, 0);
-        let ticket = store.call(0, ECHO, b"one");
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.call(0, ECHO, b"one");
+        store.wait(handle, soon()).unwrap();
         is_answered.store(true, Ordering::SeqCst);
-        let ticket = store.call(0, ECHO, b"two");
-        store.wait(ticket, soon()).unwrap();
-        assert_eq!(store.returned(ticket).unwrap(), b"\0two");
+        let handle = store.call(0, ECHO, b"two");
+        store.wait(handle, soon()).unwrap();
+        assert_eq!(store.returned(handle).unwrap(), b"\0two");
         push_all(&mut store, 0, 2);
         assert_eq!(pull(&mut store), [1001.0; 4]);
         store.close(soon()).unwrap();
@@ -290,7 +290,7 @@ fn a_value_that_died_with_its_server_is_pulled_from_the_one_that_takes_over() {
         // its memory is known from here on
         assert_eq!(pull(&mut store), [1001.0; 4]);
         let into = specs().map(|spec| vec![tensor(&mut store, &spec, |_| f32::NAN)]);
-        let ticket = store.pull(&keys(), &into, 0).unwrap();
+        let handle = store.pull(&keys(), &into, 0).unwrap();
         store.progress().unwrap();
         is_asked.store(true, Ordering::SeqCst);
         while !is_dead.load(Ordering::SeqCst) {
@@ -300,7 +300,7 @@ fn a_value_that_died_with_its_server_is_pulled_from_the_one_that_takes_over() {
         std::thread::sleep(Duration::from_millis(100));
         store.progress().unwrap();
         has_looked.store(true, Ordering::SeqCst);
-        store.wait(ticket, soon()).unwrap();
+        store.wait(handle, soon()).unwrap();
         for into in &into {
             assert!(f32s(&into[0]).iter().all(|value| *value == 1001.0));
         }

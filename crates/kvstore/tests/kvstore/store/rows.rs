@@ -17,7 +17,7 @@ const fn table(rows: usize) -> ValueSpec {
     ValueSpec { dtype: DType::F32, rows, columns: COLUMNS }
 }
 
-/// Sorted indices: none, one, every row, the last ones again and again, more than the first server's part has.
+/// Sorted indices: none, one, every row, the last ones again and again, more than the first server's shard has.
 fn indices(kind: usize, rows: usize) -> Vec<i32> {
     let last = rows as i32 - 1;
     match kind {
@@ -45,8 +45,8 @@ fn rows_are_added_where_they_belong(job: &Job) {
     job.run(|number, store| {
         let values: Vec<_> = (0u64..).map(Key).zip(SPECS).collect();
         let first = SPECS.map(|spec| tensor(store, &spec, |at| (at % 9) as f32));
-        let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+        store.wait(handle, soon()).unwrap();
         let kind = |number: usize, round: usize| (number + round) % 5;
         let mut expected: Vec<Vec<f32>> = first.iter().map(f32s).collect();
         for round in 0..ROUNDS {
@@ -94,8 +94,8 @@ fn rows_that_are_none_are_refused_with_what_to_do() {
         let dense = ValueSpec::dense(DType::F32, 10);
         let values = [(Key(0), table(4)), (Key(1), dense)];
         let first = [table(4), dense].map(|spec| tensor(store, &spec, |_| 1.0));
-        let ticket = store.init(&values, Some(&first)).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&values, Some(&first)).unwrap();
+        store.wait(handle, soon()).unwrap();
         let rows = tensor(store, &table(5), |_| 1.0);
         let wrong: [(u64, &[i32], &str); 4] = [
             (0, &[2, 1], "to be sorted"),

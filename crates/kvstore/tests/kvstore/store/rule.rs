@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tensorwire_kvstore::{
-    Keep, Key, KvWorker, PartKey, PushedRows, Reduce, Snapshot, StateTensor, Update, ValueSpec,
+    Keep, Key, KvWorker, PushedRows, Reduce, ShardKey, Snapshot, StateTensor, Updater, ValueSpec,
 };
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
@@ -73,9 +73,9 @@ pub(crate) type Journal = Arc<Mutex<Vec<String>>>;
 /// Rows are always added.
 #[derive(Default)]
 pub(crate) struct Sum {
-    parts: HashMap<PartKey, (Key, ValueSpec)>,
+    shards: HashMap<ShardKey, (Key, ValueSpec)>,
     adds: bool,
-    updates: HashMap<PartKey, u64>,
+    updates: HashMap<ShardKey, u64>,
     journal: Journal,
 }
 
@@ -84,10 +84,10 @@ impl Sum {
         Sum { journal, ..Sum::default() }
     }
 
-    fn note(&mut self, part: PartKey, what: &str) {
-        let key = self.parts[&part].0;
+    fn note(&mut self, shard: ShardKey, what: &str) {
+        let key = self.shards[&shard].0;
         self.journal.lock().unwrap().push(format!("{what} {}", key.0));
-        *self.updates.entry(part).or_default() += 1;
+        *self.updates.entry(shard).or_default() += 1;
     }
 }
 
@@ -100,15 +100,20 @@ impl Reduce for Sum {
     }
 }
 
-impl Update for Sum {
-    fn create(&mut self, part: PartKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
-        self.parts.insert(part, (key, *spec));
+impl Updater for Sum {
+    fn create(&mut self, shard: ShardKey, key: Key, spec: &ValueSpec) -> Result<(), String> {
+        self.shards.insert(shard, (key, *spec));
         Ok(())
     }
 
-    fn fold(&mut self, part: PartKey, weights: &mut [u8], pushes: &[&[u8]]) -> Result<(), String> {
-        self.note(part, "fold");
-        let dtype = self.parts[&part].1.dtype;
+    fn apply(
+        &mut self,
+        shard: ShardKey,
+        weights: &mut [u8],
+        pushes: &[&[u8]],
+    ) -> Result<(), String> {
+        self.note(shard, "fold");
+        let dtype = self.shards[&shard].1.dtype;
         if pushes.iter().any(|push| numbers(dtype, push).first().is_some_and(|n| n.is_nan())) {
             return Err("this rule adds numbers only".to_string());
         }
@@ -118,14 +123,14 @@ impl Update for Sum {
         pushes.iter().try_for_each(|push| self.add(dtype, weights, push))
     }
 
-    fn fold_rows(
+    fn apply_rows(
         &mut self,
-        part: PartKey,
+        shard: ShardKey,
         weights: &mut [u8],
         pushes: &[PushedRows<'_>],
     ) -> Result<(), String> {
-        self.note(part, "rows");
-        let spec = self.parts[&part].1;
+        self.note(shard, "rows");
+        let spec = self.shards[&shard].1;
         let row = spec.row_bytes();
         for PushedRows { indices, rows } in pushes {
             for (index, from) in indices.as_chunks::<4>().0.iter().zip(rows.chunks_exact(row)) {
@@ -148,16 +153,16 @@ impl Update for Sum {
         Ok(())
     }
 
-    fn state(&self, part: PartKey) -> Vec<StateTensor> {
-        let updates = self.updates.get(&part).copied().unwrap_or_default();
+    fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
+        let updates = self.updates.get(&shard).copied().unwrap_or_default();
         let bytes = updates.to_le_bytes().to_vec();
         vec![StateTensor { name: "updates".to_string(), dtype: DType::I64, dims: vec![], bytes }]
     }
 
-    fn restore(&mut self, part: PartKey, state: Vec<StateTensor>) -> Result<(), String> {
+    fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String> {
         let updates = numbers(DType::I64, &state[0].bytes)[0] as u64;
-        self.updates.insert(part, updates);
-        let key = self.parts[&part].0;
+        self.updates.insert(shard, updates);
+        let key = self.shards[&shard].0;
         self.journal.lock().unwrap().push(format!("restore {} after {updates}", key.0));
         Ok(())
     }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Backend, Fabric, FabricConfig, Member, PeerAddress};
+use tensorwire_fabric::{Backend, Fabric, FabricConfig, Identity, PeerAddress};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::{RingOptions, Rings};
 use tensorwire_kvstore::{
-    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, Partition,
-    ServerPorts, StoreEvent,
+    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership, MembershipEvent,
+    Partition, ServerPorts,
 };
 use tensorwire_testkit::mesh;
 
@@ -36,7 +36,7 @@ pub(crate) struct Job {
     pub(crate) mode: Mode,
     pub(crate) rings: RingOptions,
     pub(crate) elastic: bool,
-    /// Updates of all parts between two snapshots.
+    /// Updates of all shards between two snapshots.
     pub(crate) checkpoint: Option<u64>,
     pub(crate) shelf: Shelf,
     /// What all servers did, in order.
@@ -200,10 +200,10 @@ impl End {
         Box::new(rings.unwrap())
     }
 
-    fn seat(&self) -> Box<Seat> {
+    fn seat(&self) -> Box<Place> {
         let (scheduler, fabric) = (self.scheduler.clone(), self.fabric.clone());
         let is_worker = self.rank < self.job.workers;
-        Box::new(Seat { scheduler, fabric, is_worker, entered: 0, lost: 0, replaced: 0 })
+        Box::new(Place { scheduler, fabric, is_worker, entered: 0, lost: 0, replaced: 0 })
     }
 }
 
@@ -212,7 +212,7 @@ fn ranks(of: Range<usize>) -> Vec<Rank> {
     of.map(|rank| Rank(rank as u32)).collect()
 }
 
-fn members(workers: usize) -> Vec<Member> {
+fn members(workers: usize) -> Vec<Identity> {
     ranks(0..workers).into_iter().map(|rank| mesh::member(rank.0)).collect()
 }
 
@@ -261,7 +261,7 @@ impl Scheduler {
 }
 
 /// The scheduler as one process sees it.
-struct Seat {
+struct Place {
     scheduler: Scheduler,
     fabric: Fabric,
     is_worker: bool,
@@ -271,7 +271,7 @@ struct Seat {
     replaced: usize,
 }
 
-impl Membership for Seat {
+impl Membership for Place {
     fn enter_barrier(&mut self) -> Result<u64, String> {
         self.entered += 1;
         *self.scheduler.0.lock().unwrap().entered.entry(self.entered).or_default() += 1;
@@ -283,7 +283,7 @@ impl Membership for Seat {
         hall.entered.get(&barrier) == Some(&(hall.workers.len() - hall.lost.len()))
     }
 
-    fn events(&mut self) -> Result<Vec<StoreEvent>, String> {
+    fn events(&mut self) -> Result<Vec<MembershipEvent>, String> {
         let (mut events, mut new) = (Vec::new(), Vec::new());
         {
             let hall = self.scheduler.0.lock().unwrap();
@@ -292,7 +292,7 @@ impl Membership for Seat {
                 let all = members(hall.workers.len()).into_iter().enumerate();
                 let alive = all.filter(|(worker, _)| !hall.lost.contains(worker));
                 let alive = alive.map(|(_, member)| member).collect();
-                events.push(StoreEvent::World { alive });
+                events.push(MembershipEvent::World { alive });
             }
             if self.is_worker {
                 new.extend_from_slice(&hall.replaced[self.replaced..]);
@@ -302,7 +302,7 @@ impl Membership for Seat {
         for (server, peer) in new {
             let connected = self.fabric.connect(std::slice::from_ref(&peer), soon());
             connected.map_err(|error| error.to_string())?;
-            events.push(StoreEvent::ServerReplaced { server, rank: peer.rank });
+            events.push(MembershipEvent::ServerReplaced { server, rank: peer.rank });
         }
         Ok(events)
     }

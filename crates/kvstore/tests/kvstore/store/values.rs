@@ -3,7 +3,7 @@
 
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::RingOptions;
-use tensorwire_kvstore::{Key, KvWorker, Progress, StoreError, ValueSpec};
+use tensorwire_kvstore::{Key, KvProgress, KvWorker, StoreError, ValueSpec};
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 use tensorwire_tensor::DType;
 
@@ -38,16 +38,16 @@ fn sums_are_those_of_all_workers(job: &Job) {
         let keys: Vec<Key> = values().iter().map(|(key, _)| *key).collect();
         let first = tensors(store, |index, at| (index + at % 7) as f32);
         let first = (number == 0).then_some(first);
-        let ticket = store.init(&values(), first.as_deref()).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&values(), first.as_deref()).unwrap();
+        store.wait(handle, soon()).unwrap();
         for round in 0..ROUNDS {
             let pushed = |number: usize| {
                 move |index: usize, at: usize| ((number + 1) * (round + 1) + index + at % 5) as f32
             };
             let from = each(&tensors(store, pushed(number)));
             let into = tensors(store, |_, _| f32::NAN);
-            let ticket = store.pushpull(&keys, &from, &each(&into), 0).unwrap();
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.pushpull(&keys, &from, &each(&into), 0).unwrap();
+            store.wait(handle, soon()).unwrap();
             for (index, buffer) in into.iter().enumerate() {
                 for (at, found) in f32s(buffer).into_iter().enumerate() {
                     let all: f32 = (0..workers).map(|number| pushed(number)(index, at)).sum();
@@ -94,11 +94,11 @@ fn every_type_is_summed() {
         };
         let first = tensors(store, |_, at| at % 50);
         let first = (number == 0).then_some(first.as_slice());
-        let ticket = store.init(&values(), first).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&values(), first).unwrap();
+        store.wait(handle, soon()).unwrap();
         let into = tensors(store, |_, _| 7);
-        let ticket = store.pull(&keys, &each(&into), 0).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.pull(&keys, &each(&into), 0).unwrap();
+        store.wait(handle, soon()).unwrap();
         let is = |into: &[Buffer], expected: fn(usize) -> usize| {
             for ((_, spec), buffer) in values().iter().zip(into) {
                 let found = numbers(spec.dtype, &buffer.read().unwrap());
@@ -109,8 +109,8 @@ fn every_type_is_summed() {
         is(&into, |at| at % 50);
         store.barrier(soon()).unwrap();
         let from = tensors(store, |number, at| (number + 1) * (at % 20));
-        let ticket = store.pushpull(&keys, &each(&from), &each(&into), 0).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.pushpull(&keys, &each(&from), &each(&into), 0).unwrap();
+        store.wait(handle, soon()).unwrap();
         is(&into, |at| 3 * (at % 20));
     });
 }
@@ -122,8 +122,8 @@ fn tensors_of_several_devices_are_added_before_and_filled_after() {
         let values: Vec<_> = (0u64..).map(Key).zip(elements.map(dense)).collect();
         let keys = [Key(0), Key(1)];
         let first = elements.map(|elements| tensor(store, &dense(elements), |_| 0.0));
-        let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+        store.wait(handle, soon()).unwrap();
         let devices = |store: &mut KvWorker, by: &dyn Fn(usize, usize) -> f32| {
             elements.map(|elements| {
                 let one = |device| tensor(store, &dense(elements), |at| by(device, at));
@@ -132,8 +132,8 @@ fn tensors_of_several_devices_are_added_before_and_filled_after() {
         };
         let from = devices(store, &|device, at| (10 * number + device + at % 3) as f32);
         let into = devices(store, &|_, _| f32::NAN);
-        let ticket = store.pushpull(&keys, &from, &into, 0).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.pushpull(&keys, &from, &into, 0).unwrap();
+        store.wait(handle, soon()).unwrap();
         for buffer in into.iter().flatten() {
             // devices 0 + 1 + 2 of both workers, ten more each at the second's three
             let expected = |at: usize| (2 * 3 + 30 + 6 * (at % 3)) as f32;
@@ -162,13 +162,13 @@ fn tensors_from_elsewhere_are_copied(job: &Job, times: usize) {
             let (from, into) = (elsewhere(elements), elsewhere(elements));
             fill(&from, |at| (at % 11) as f32);
             let values = [(key, dense(elements))];
-            let ticket =
+            let handle =
                 store.init(&values, (number == 0).then_some(std::slice::from_ref(&from))).unwrap();
-            store.wait(ticket, soon()).unwrap();
+            store.wait(handle, soon()).unwrap();
             let before = store.stats().bytes_copied;
             let (from, into) = ([vec![from]], [vec![into]]);
-            let ticket = store.pushpull(&[key], &from, &into, 0).unwrap();
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.pushpull(&[key], &from, &into, 0).unwrap();
+            store.wait(handle, soon()).unwrap();
             let found = f32s(&into[0][0]);
             assert!(found.iter().enumerate().all(|(at, found)| *found == 2.0 * (at % 11) as f32));
             let copied = (store.stats().bytes_copied - before) as usize;
@@ -220,13 +220,13 @@ fn many_small_values_go_through_a_small_ring() {
             (0..KEYS).map(|key| tensor(store, &spec, |_| by(key))).collect::<Vec<_>>()
         };
         let first = tensors(store, &|_| 0.0);
-        let ticket = store.init(&values, (number == 0).then_some(&first)).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&values, (number == 0).then_some(&first)).unwrap();
+        store.wait(handle, soon()).unwrap();
         for round in 0..3 {
             let from = tensors(store, &|key| (key + round + number as u64) as f32);
             let into = tensors(store, &|_| f32::NAN);
-            let ticket = store.pushpull(&keys, &each(&from), &each(&into), 0).unwrap();
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.pushpull(&keys, &each(&from), &each(&into), 0).unwrap();
+            store.wait(handle, soon()).unwrap();
             for (key, into) in into.iter().enumerate() {
                 let expected = (2 * (key + round as usize) + 1) as f32;
                 assert!(f32s(into).iter().all(|found| *found == expected), "key {key}");
@@ -242,8 +242,8 @@ fn what_cannot_be_is_refused_and_nothing_is_left_of_it() {
         let spec = dense(8);
         let good = tensor(store, &spec, |_| 1.0);
         let small = tensor(store, &dense(7), |_| 1.0);
-        let ticket = store.init(&[(Key(0), spec)], Some(std::slice::from_ref(&good))).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.init(&[(Key(0), spec)], Some(std::slice::from_ref(&good))).unwrap();
+        store.wait(handle, soon()).unwrap();
         let (one, other) = (vec![good.clone()], vec![small]);
         // the first of a list is not pushed where the second cannot be
         let unknown = store.push(&[Key(0), Key(9)], &[one.clone(), one.clone()], 0).unwrap_err();
@@ -280,8 +280,8 @@ fn what_cannot_be_is_refused_and_nothing_is_left_of_it() {
             store.missing()
         );
         store.wait_all(soon()).unwrap();
-        let ticket = store.pull(&[Key(0)], &[one], 0).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.pull(&[Key(0)], &[one], 0).unwrap();
+        store.wait(handle, soon()).unwrap();
         assert!(f32s(&good).iter().all(|value| *value == 1.0));
     });
 }
@@ -290,13 +290,13 @@ fn what_cannot_be_is_refused_and_nothing_is_left_of_it() {
 fn workers_of_two_minds_about_a_key_are_told() {
     Job::shm(2, 1, Mode::Sync).run(|number, store| {
         if number == 0 {
-            let ticket = store.init(&[(Key(0), dense(8))], None).unwrap();
-            store.wait(ticket, soon()).unwrap();
+            let handle = store.init(&[(Key(0), dense(8))], None).unwrap();
+            store.wait(handle, soon()).unwrap();
         }
         store.barrier(soon()).unwrap();
         if number == 1 {
-            let ticket = store.init(&[(Key(0), dense(9))], None).unwrap();
-            let refused = store.wait(ticket, soon()).unwrap_err().to_string();
+            let handle = store.init(&[(Key(0), dense(9))], None).unwrap();
+            let refused = store.wait(handle, soon()).unwrap_err().to_string();
             assert!(refused.contains("all workers must give a key the same type"), "{refused}");
         }
     });
@@ -308,15 +308,15 @@ fn a_local_store_does_the_same() {
     let spec = dense(20_000);
     let [from, into, other] =
         [1.0, f32::NAN, f32::NAN].map(|value| tensor(&mut store, &spec, |_| value));
-    let ticket = store.init(&[(Key(7), spec)], Some(std::slice::from_ref(&from))).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.init(&[(Key(7), spec)], Some(std::slice::from_ref(&from))).unwrap();
+    store.wait(handle, soon()).unwrap();
     // two devices: reduced before, and filled after
     let (devices, filled) =
         (vec![vec![from.clone(), from]], vec![vec![into.clone(), other.clone()]]);
-    let ticket = store.pushpull(&[Key(7)], &devices, &filled, 0).unwrap();
-    store.wait(ticket, soon()).unwrap();
+    let handle = store.pushpull(&[Key(7)], &devices, &filled, 0).unwrap();
+    store.wait(handle, soon()).unwrap();
     assert!(f32s(&into).iter().chain(&f32s(&other)).all(|value| *value == 2.0));
     let mut news = Vec::new();
     store.news(&mut news);
-    assert!(news.contains(&Progress::Sent(ticket)) && news.contains(&Progress::Done(ticket)));
+    assert!(news.contains(&KvProgress::Sent(handle)) && news.contains(&KvProgress::Done(handle)));
 }

@@ -1,8 +1,8 @@
-//! Over a network that orders, repeats and delays as its seed says: nothing is shown before it is whole.
+//! Over a network that orders, repeats and delays as its seed says: nothing is mapped before it is whole.
 
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, Backend, Between, SimKnobs, SimNetwork};
-use tensorwire_kvstore::wire::{Outgoing, Rings, Sending, Wire};
+use tensorwire_kvstore::wire::{Outgoing, Rings, SendStatus, Wire};
 use tensorwire_testkit::mesh::{connect, open, soon};
 use tensorwire_testkit::random::Random;
 
@@ -51,7 +51,7 @@ fn messages_come_whole(wires: &mut [Rings], seed: u64) {
         assert!(!deadline.passed(), "seed {seed}: {sent} sent, {found} found");
         let block = vec![sent as u8; 1 + (sent as usize * 997) % 9000];
         if sent < COUNT
-            && send(&mut wires[0], 1, &sent.to_le_bytes(), &[&block]) == Sending::Started
+            && send(&mut wires[0], 1, &sent.to_le_bytes(), &[&block]) == SendStatus::Started
         {
             sent += 1;
         }

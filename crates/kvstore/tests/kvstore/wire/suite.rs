@@ -7,7 +7,7 @@ use super::support::{
 use tensorwire_base::Rank;
 use tensorwire_fabric::{Backend, SimKnobs, SimNetwork};
 use tensorwire_kvstore::wire::{
-    Direct, Outgoing, RemotePlace, RingOptions, Rings, Sending, Wire, WireError,
+    Direct, Outgoing, RemotePlace, RingOptions, Rings, SendStatus, Wire, WireError,
 };
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 use tensorwire_testkit::mesh::{Setup, soon};
@@ -58,7 +58,7 @@ fn messages_to_a_peer_are_one_transfer_and_keep_their_order(setup: Setup) {
     for i in 0..10_u8 {
         let blocks: Vec<Vec<u8>> = (0..usize::from(i % 4)).map(|n| block(i, n * 100)).collect();
         let blocks: Vec<&[u8]> = blocks.iter().map(Vec::as_slice).collect();
-        assert_eq!(send(&mut wires[0], 1, &[i; 3], &blocks), Sending::Started);
+        assert_eq!(send(&mut wires[0], 1, &[i; 3], &blocks), SendStatus::Started);
     }
     let before = fabrics[0].stats().writes;
     wires[0].flush().unwrap();
@@ -82,19 +82,19 @@ fn a_full_ring_waits_and_goes_on(setup: Setup) {
     let [mut sender, mut receiver] = [wires.remove(0), wires.remove(0)];
     let block = [7; 1000];
     let mut sent = 0_u32;
-    while send(&mut sender, 1, &sent.to_le_bytes(), &[&block]) == Sending::Started {
+    while send(&mut sender, 1, &sent.to_le_bytes(), &[&block]) == SendStatus::Started {
         sent += 1;
     }
     assert!((50..=63).contains(&sent), "{sent} messages of 1032 bytes in 64 KiB");
     // nobody reads: nothing changes, however long one waits
     sender.observe();
     sender.wait(briefly());
-    assert_eq!(send(&mut sender, 1, &[], &[&block]), Sending::Full);
+    assert_eq!(send(&mut sender, 1, &[], &[&block]), SendStatus::Full);
     let (mut found, mut writes) = (0, fabrics[1].stats().writes);
     while found < 1000 {
         sender.observe();
         while sent < 1000
-            && send(&mut sender, 1, &sent.to_le_bytes(), &[&block]) == Sending::Started
+            && send(&mut sender, 1, &sent.to_le_bytes(), &[&block]) == SendStatus::Started
         {
             sent += 1;
         }
@@ -153,7 +153,7 @@ fn thousands_of_messages_cross_both_ways(setup: Setup) {
             let message =
                 next[me].take().unwrap_or_else(|| numbered(number, bytes_max, &mut made[me]));
             let blocks: Vec<&[u8]> = message.1.iter().map(Vec::as_slice).collect();
-            if send(&mut wires[me], 1 - me as u32, &message.0, &blocks) == Sending::Full {
+            if send(&mut wires[me], 1 - me as u32, &message.0, &blocks) == SendStatus::Full {
                 next[me] = Some(message);
                 break;
             }
@@ -186,7 +186,7 @@ pub(crate) fn rounds_of_values(wires: &mut [Rings], rounds: u8, bytes: usize) {
     wires[0].open_region(Rank(1), descriptor, soon()).unwrap();
     for round in 1..=rounds {
         source.iter().for_each(|buffer| buffer.write().unwrap().fill(round));
-        assert_eq!(send(&mut wires[0], 1, b"before", &[]), Sending::Started);
+        assert_eq!(send(&mut wires[0], 1, b"before", &[]), SendStatus::Started);
         let direct = [0, 1].map(|i| Direct {
             from: &source[i],
             to: remote_place(descriptor, &target[i]),
@@ -195,7 +195,7 @@ pub(crate) fn rounds_of_values(wires: &mut [Rings], rounds: u8, bytes: usize) {
             token: u64::from(round) * 2 + i as u64,
         });
         let message = Outgoing { meta: &[round], blocks: &[&[round; 5]], direct: &direct };
-        assert_eq!(wires[0].send(Rank(1), &message).unwrap(), Sending::Started);
+        assert_eq!(wires[0].send(Rank(1), &message).unwrap(), SendStatus::Started);
         assert!(source[0].write().is_err(), "it is lent");
         wires[0].flush().unwrap();
         let mut seen = 0;
@@ -235,7 +235,7 @@ fn more_values_than_the_queue_takes_go_out_in_order(setup: Setup) {
     }
     for (i, direct) in direct.chunks(4).enumerate() {
         let message = Outgoing { meta: &[i as u8], blocks: &[], direct };
-        assert_eq!(wires[0].send(Rank(1), &message).unwrap(), Sending::Started);
+        assert_eq!(wires[0].send(Rank(1), &message).unwrap(), SendStatus::Started);
         wires[0].flush().unwrap();
     }
     let (mut tokens, mut seen) = (Vec::new(), 0);
@@ -268,7 +268,7 @@ fn every_lost_peer_is_named_once_and_the_others_go_on(setup: Setup) {
     let (_target, descriptor) = buffers(&mut wires[3], 1, 64);
     wires[0].open_region(Rank(3), descriptor, soon()).unwrap();
     let place = RemotePlace { region: (descriptor.key, descriptor.bytes), offset: 0, bytes: 64 };
-    assert_eq!(send(&mut wires[3], 0, b"last words", &[]), Sending::Started);
+    assert_eq!(send(&mut wires[3], 0, b"last words", &[]), SendStatus::Started);
     wires[3].flush().unwrap();
     assert_eq!(await_messages(&mut wires[0], 1)[0].meta, b"last words");
     drop((wires.remove(3), wires.remove(1)));
@@ -277,7 +277,7 @@ fn every_lost_peer_is_named_once_and_the_others_go_on(setup: Setup) {
     let direct = [whole(&source[0], place, 5)];
     let message = Outgoing { meta: b"x", blocks: &[], direct: &direct };
     let is_taken = match survivor.send(Rank(3), &message) {
-        Ok(sending) => sending == Sending::Started,
+        Ok(sending) => sending == SendStatus::Started,
         Err(error) => !matches!(error, WireError::Lost { rank: Rank(3), .. }),
     };
     survivor.flush().unwrap();
@@ -306,7 +306,7 @@ fn who_says_goodbye_is_not_lost_and_its_last_messages_come(setup: Setup) {
     let (mut wires, _fabrics) = wires(setup, 2, SMALL);
     let [mut leaver, mut stayer] = [wires.remove(0), wires.remove(0)];
     for _ in 0..5 {
-        assert_eq!(send(&mut leaver, 1, b"last words", &[&[1; 8000]]), Sending::Started);
+        assert_eq!(send(&mut leaver, 1, b"last words", &[&[1; 8000]]), SendStatus::Started);
     }
     leaver.close(soon()).unwrap();
     drop((leaver, _fabrics));
@@ -334,7 +334,7 @@ fn a_peer_may_come_later(setup: Setup) {
     let mut third = std::thread::scope(|scope| {
         let third = scope.spawn(|| Rings::open(newcomer, &[Rank(0)], SMALL, soon()).unwrap());
         // messages of the others go on meanwhile
-        assert_eq!(send(&mut wires[1], 0, b"meanwhile", &[]), Sending::Started);
+        assert_eq!(send(&mut wires[1], 0, b"meanwhile", &[]), SendStatus::Started);
         wires[1].flush().unwrap();
         wires[0].connect(Rank(2), soon()).unwrap();
         third.join().unwrap()
@@ -388,7 +388,7 @@ fn what_cannot_be_sent_is_refused(setup: Setup) {
     // 64 blocks fit beside all that is promised
     let (part, rest) = (bytes_max / 64, bytes_max % 64);
     let blocks: Vec<&[u8]> = vec![&large[..part]; 64];
-    assert_eq!(send(&mut wires[0], 1, &large[..rest], &blocks), Sending::Started);
+    assert_eq!(send(&mut wires[0], 1, &large[..rest], &blocks), SendStatus::Started);
     wires[0].flush().unwrap();
     assert_eq!(await_messages(&mut wires[1], 1)[0].blocks.len(), 64);
     assert_eq!(wires[0].stats().bytes_direct, 0);

@@ -2,7 +2,9 @@
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{Fabric, FabricConfig, RegionDescriptor};
-use tensorwire_kvstore::wire::{Direct, Outgoing, RemotePlace, RingOptions, Rings, Sending, Wire};
+use tensorwire_kvstore::wire::{
+    Direct, Outgoing, RemotePlace, RingOptions, Rings, SendStatus, Wire,
+};
 use tensorwire_memory::{Arena, Buffer, Place};
 use tensorwire_testkit::mesh::{Setup, soon};
 
@@ -83,7 +85,7 @@ pub(crate) fn wait_until(wire: &mut Rings, what: &str, mut done: impl FnMut(&mut
 }
 
 /// A message of metadata and blocks.
-pub(crate) fn send(wire: &mut Rings, to: u32, meta: &[u8], blocks: &[&[u8]]) -> Sending {
+pub(crate) fn send(wire: &mut Rings, to: u32, meta: &[u8], blocks: &[&[u8]]) -> SendStatus {
     wire.send(Rank(to), &Outgoing { meta, blocks, direct: &[] }).unwrap()
 }
 
@@ -129,10 +131,10 @@ pub(crate) fn briefly() -> Deadline {
 
 /// A message each way.
 pub(crate) fn exchange(one: &mut Rings, rank: u32, other: &mut Rings, other_rank: u32) {
-    assert_eq!(send(one, other_rank, b"hello", &[]), Sending::Started);
+    assert_eq!(send(one, other_rank, b"hello", &[]), SendStatus::Started);
     one.flush().unwrap();
     assert_eq!(await_messages(other, 1)[0].from, Rank(rank));
-    assert_eq!(send(other, rank, b"hello", &[]), Sending::Started);
+    assert_eq!(send(other, rank, b"hello", &[]), SendStatus::Started);
     other.flush().unwrap();
     assert_eq!(await_messages(one, 1)[0].from, Rank(other_rank));
 }

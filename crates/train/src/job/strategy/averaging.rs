@@ -1,11 +1,11 @@
 //! Elastic averaging (Zhang et al. 2015; Mamidala et al. §5 and Figure 8): weights of a client's own, and a centre in
 //! the store. Every so many steps its master pulls the centre and pushes its weights, by which the servers move the
-//! centre (eq. 2); the centre is spread in the client, and every worker moves its weights towards it (eq. 3).
+//! centre (eq. 2); the centre is broadcast in the client, and every worker moves its weights towards it (eq. 3).
 
 use std::sync::Arc;
 
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{Call, VectorId};
+use tensorwire_collectives::{CollectiveCall, VectorId};
 use tensorwire_graph::{NodeId, Op};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError, ValueSpec};
@@ -167,8 +167,8 @@ impl Averaging {
         Ok(())
     }
 
-    /// Brings the centre here: from the store, and to the others of the client if it is to be spread.
-    fn fetch(&mut self, deadline: Deadline, spread: bool) -> Result<(), TrainError> {
+    /// Brings the centre here: from the store, and to the others of the client if it is to be broadcast.
+    fn fetch(&mut self, deadline: Deadline, broadcast: bool) -> Result<(), TrainError> {
         let mut pulls = Vec::new();
         if let Some(store) = &mut self.store {
             for (weight, centre) in self.weights.iter().zip(&self.centres) {
@@ -176,22 +176,23 @@ impl Averaging {
                 self.carried.to_store(weight.spec.bytes());
             }
         }
-        let mut spreads = Vec::new();
+        let mut broadcasts = Vec::new();
         for index in 0..self.weights.len() {
             if let (Some(store), Some(pull)) = (&mut self.store, pulls.get(index)) {
                 store.wait(*pull, deadline)?;
             }
-            if let (Some(group), true) = (&self.group, spread) {
+            if let (Some(group), true) = (&self.group, broadcast) {
                 if self.store.is_none() {
-                    self.carried.spread(self.weights[index].spec.bytes());
+                    self.carried.broadcast(self.weights[index].spec.bytes());
                 }
-                let started = group.lock().start(self.vectors[index], Call::Broadcast { root: 0 });
-                spreads.push(started.map_err(ClientError::from)?);
+                let started =
+                    group.lock().start(self.vectors[index], CollectiveCall::Broadcast { root: 0 });
+                broadcasts.push(started.map_err(ClientError::from)?);
             }
         }
-        for ticket in spreads {
+        for handle in broadcasts {
             if let Some(group) = &self.group {
-                group.lock().wait(ticket, deadline).map_err(ClientError::from)?;
+                group.lock().wait(handle, deadline).map_err(ClientError::from)?;
             }
         }
         Ok(())
@@ -255,10 +256,10 @@ mod tests {
         let first = store.alloc(&value).unwrap();
         first.write().unwrap().copy_from_slice(bytemuck::cast_slice(centre));
         let rules = StoreRules::all(StoreRule::Elastic { alpha: ALPHA });
-        let ticket = store.set_optimizer(&rules.to_bytes());
-        store.wait(ticket, soon()).unwrap();
-        let ticket = store.init(&[(Key(0), value)], Some(&[first])).unwrap();
-        store.wait(ticket, soon()).unwrap();
+        let handle = store.set_optimizer(&rules.to_bytes());
+        store.wait(handle, soon()).unwrap();
+        let handle = store.init(&[(Key(0), value)], Some(&[first])).unwrap();
+        store.wait(handle, soon()).unwrap();
         store
     }
 

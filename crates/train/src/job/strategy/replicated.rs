@@ -218,5 +218,5 @@ fn broadcast(
     let values = nodes.map(|node| session.write(node.into()).map(|(_, bytes)| bytes));
     let mut values = values.collect::<Result<Vec<_>, SessionError>>()?;
     let mut values: Vec<&mut [u8]> = values.iter_mut().map(|bytes| &mut **bytes).collect();
-    Ok(widest.spread(group, &mut values, deadline)?)
+    Ok(widest.broadcast(group, &mut values, deadline)?)
 }

@@ -9,14 +9,14 @@ use tensorwire_graph::Plan;
 use tensorwire_launch::Member;
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_nn::Program;
-use tensorwire_runtime::{RunError, Session, run_lanes};
+use tensorwire_runtime::{RunError, Session, run_sessions};
 
 use super::{Connected, Strategy};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice};
-use crate::open_part::{Lanes, OpenLanes, PartOptions, open_lanes};
+use crate::open_part::{OpenSessions, PartOptions, SessionRanks, open_sessions};
 use crate::report::{Polling, TrainReport};
 use crate::topology::Topology;
 
@@ -43,7 +43,7 @@ impl Strategy for Servers {
             timeline: config.trace.is_some(),
             dynamic_bytes_max: config.dynamic_bytes_max,
         };
-        let mut open = open_lanes(member, plan, &sessions_of(topology, rank), options)?;
+        let mut open = open_sessions(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);
         if topology.is_asynchronous() && worker.is_none() {
             return Ok(Connected::Serves(Box::new(move || serve(member, part, open))));
@@ -63,14 +63,14 @@ impl Strategy for Servers {
 }
 
 /// Returns the sessions that a member runs.
-fn sessions_of(topology: &Topology, rank: Rank) -> Lanes {
-    Lanes { part: topology.part(rank), ranks: topology.sessions(rank) }
+fn sessions_of(topology: &Topology, rank: Rank) -> SessionRanks {
+    SessionRanks { part: topology.part(rank), ranks: topology.sessions(rank) }
 }
 
 /// The edges to the other members.
 struct Edges<'a> {
     member: &'a Member,
-    open: OpenLanes,
+    open: OpenSessions,
 }
 
 impl Link for Edges<'_> {
@@ -84,7 +84,7 @@ impl Link for Edges<'_> {
 }
 
 /// A server's part where it has a session for each worker.
-fn serve(member: &Member, part: &Part, mut open: OpenLanes) -> Result<TrainReport, TrainError> {
+fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
     let Part { config, program, plan, shape, .. } = part;
     let session = &mut open.sessions[0];
     let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
@@ -113,7 +113,7 @@ fn serve_all(
 ) -> Result<(), RunError> {
     let mut begun = vec![0; sessions.len()];
     let mut furthest = 0;
-    run_lanes(sessions, &mut |session| {
+    run_sessions(sessions, &mut |session| {
         if begun[session] == steps {
             return None;
         }

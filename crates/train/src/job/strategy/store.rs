@@ -198,9 +198,9 @@ fn refer(
     for (key, variable) in (0..).map(Key).zip(program.weights()) {
         let edges = plan.edges.iter().filter(|edge| edge.to == here && edge.name == variable.name);
         for edge in edges.filter(|edge| edge.transfer == Transfer::Reference) {
-            let ticket = worker.pull_shown(key, 0)?.ok_or(StoreError::NotShown { key })?;
-            worker.wait(ticket, patience)?;
-            let value = worker.shown(key).ok_or(StoreError::NotShown { key })?;
+            let handle = worker.pull_mapped(key, 0)?.ok_or(StoreError::NotMapped { key })?;
+            worker.wait(handle, patience)?;
+            let value = worker.mapped(key).ok_or(StoreError::NotMapped { key })?;
             storage.refer(edge.recv, variable.spec.clone(), value);
             worker.release(key);
         }
@@ -236,8 +236,8 @@ pub(super) fn give_values(
         return give_first(worker, part, pulled, carried, patience);
     }
     let values = values(topology, program);
-    let ticket = worker.init(&values, None)?;
-    worker.wait(ticket, patience)?;
+    let handle = worker.init(&values, None)?;
+    worker.wait(handle, patience)?;
     if !topology.elastic {
         return Ok(());
     }
@@ -275,8 +275,8 @@ fn give_first(
     patience: Deadline,
 ) -> Result<(), TrainError> {
     let Part { config, topology, program, .. } = part;
-    let ticket = worker.set_optimizer(&rules(config, topology, program).to_bytes());
-    worker.wait(ticket, patience)?;
+    let handle = worker.set_optimizer(&rules(config, topology, program).to_bytes());
+    worker.wait(handle, patience)?;
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
     let values = values(topology, program);
@@ -300,6 +300,6 @@ fn give_first(
         drop(bytes);
         first.push(buffer);
     }
-    let ticket = worker.init(&values, Some(&first))?;
-    Ok(worker.wait(ticket, patience)?)
+    let handle = worker.init(&values, Some(&first))?;
+    Ok(worker.wait(handle, patience)?)
 }

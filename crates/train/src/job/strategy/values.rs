@@ -5,7 +5,7 @@ use tensorwire_base::Rank;
 use tensorwire_graph::Op;
 use tensorwire_kvstore::wire::{RingOptions, SHOWN_FROM};
 use tensorwire_kvstore::{
-    BIG_ELEMENTS, Key, Part as StorePart, Partition, ServerLoad, Sizes, StoreError, Travels,
+    BIG_ELEMENTS, Key, Partition, ServerLoad, Shard, StoreError, TransferMode, TransferThresholds,
     ValueSpec,
 };
 use tensorwire_launch::Transport;
@@ -34,14 +34,14 @@ impl TrainConfig {
     }
 
     /// What decides how values travel between workers and servers.
-    fn store_sizes(&self) -> Sizes {
+    fn store_sizes(&self) -> TransferThresholds {
         if self.exchange == Exchange::Zmq {
-            return Sizes { direct_from: None, shown_from: None };
+            return TransferThresholds { direct_from: None, mapped_from: None };
         }
         let shares_memory = self.settled_transport() == Some(Transport::Shm);
-        Sizes {
+        TransferThresholds {
             direct_from: Some(RingOptions::default().direct_from),
-            shown_from: shares_memory.then_some(SHOWN_FROM),
+            mapped_from: shares_memory.then_some(SHOWN_FROM),
         }
     }
 }
@@ -53,9 +53,9 @@ pub struct StoreValue {
     pub key: Key,
     pub spec: ValueSpec,
     /// Where it lies: whole on one server, or some of its rows on each.
-    pub parts: Vec<StorePart>,
-    /// How each part is pushed and pulled.
-    pub travels: Travels,
+    pub shards: Vec<Shard>,
+    /// How each shard is pushed and pulled.
+    pub mode: TransferMode,
 }
 
 impl Prepared {
@@ -68,10 +68,10 @@ impl Prepared {
         let sizes = self.config.store_sizes();
         let names = self.program.weights().map(|variable| variable.name.clone());
         let value = |(name, (key, spec)): (String, (Key, ValueSpec))| {
-            let parts = partition.parts(key, &spec)?;
-            let least = parts.iter().map(|part| part.rows.len() * spec.row_bytes()).min();
-            let travels = sizes.travels(least.unwrap_or_default(), spec.columns > 1);
-            Ok(StoreValue { name, key, spec, parts, travels })
+            let shards = partition.shards(key, &spec)?;
+            let least = shards.iter().map(|shard| shard.rows.len() * spec.row_bytes()).min();
+            let mode = sizes.mode(least.unwrap_or_default(), spec.columns > 1);
+            Ok(StoreValue { name, key, spec, shards, mode })
         };
         names.zip(values(&self.topology, &self.program)).map(value).collect()
     }
@@ -93,20 +93,20 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
         return 0;
     }
     let partition = Partition::new(config.servers.max(1), config.big_elements());
-    let parts = values(topology, program).into_iter().flat_map(|(key, spec)| {
+    let shards = values(topology, program).into_iter().flat_map(|(key, spec)| {
         // a key that has no place is said where the store is made
-        let parts = partition.parts(key, &spec).unwrap_or_default().into_iter();
-        parts.map(move |part| (part.server, ValueSpec { rows: part.rows.len(), ..spec }))
+        let shards = partition.shards(key, &spec).unwrap_or_default().into_iter();
+        shards.map(move |shard| (shard.server, ValueSpec { rows: shard.rows.len(), ..spec }))
     });
     // fits: servers are few
     let is_here = |server: usize| config.hosts.is_here(Rank(topology.masters() + server as u32));
     let sizes = config.store_sizes();
-    let bytes = parts.filter(|(server, _)| is_here(*server)).map(|(_, part)| {
-        let slots = if sizes.needs_slot(&part) { topology.groups as usize } else { 0 };
+    let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(_, shard)| {
+        let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
         let state = if topology.averaging.is_some() { 0 } else { config.optimizer.slots() };
-        let kept = part.bytes().saturating_mul(1 + state);
+        let kept = shard.bytes().saturating_mul(1 + state);
         // fits: usize is 64 bits wide
-        kept.saturating_add(part.slot_bytes().saturating_mul(slots)) as u64
+        kept.saturating_add(shard.slot_bytes().saturating_mul(slots)) as u64
     });
     bytes.fold(0, u64::saturating_add)
 }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn servers_take_slots_for_what_is_not_shown_alone() {
-        for (transport, exchange, shown_from) in [
+        for (transport, exchange, mapped_from) in [
             (Transport::Tcp, Exchange::ZeroCopy, usize::MAX),
             #[cfg(feature = "baselines")]
             (Transport::Tcp, Exchange::Zmq, usize::MAX),
@@ -206,7 +206,7 @@ mod tests {
         ] {
             let Prepared { config, topology, program, .. } = prepared(transport, exchange);
             let sizes: Vec<usize> = program.weights().map(|v| v.spec.bytes()).collect();
-            let sent: usize = sizes.iter().filter(|bytes| **bytes < shown_from).sum();
+            let sent: usize = sizes.iter().filter(|bytes| **bytes < mapped_from).sum();
             // weights and velocity, and the pushes of three workers
             let expected = 2 * sizes.iter().sum::<usize>() + 3 * sent;
             assert_eq!(

@@ -5,7 +5,7 @@ use tensorwire_kernels::KernelChoice;
 use super::*;
 use tensorwire_nn::Optimizer;
 
-const PART: PartKey = PartKey(70);
+const PART: ShardKey = ShardKey(70);
 const KEY: Key = Key(7);
 const ROWS: usize = 5;
 const COLUMNS: usize = 3;
@@ -32,7 +32,7 @@ fn kernels() -> Arc<Kernels> {
     Arc::new(Kernels::open(KernelChoice::Cpu, 1).unwrap())
 }
 
-/// With a part of this type, under this rule.
+/// With a shard of this type, under this rule.
 fn arithmetic(rule: StoreRule, dtype: DType) -> Arithmetic {
     let mut arithmetic = Arithmetic::new(kernels());
     arithmetic.set(&StoreRules::all(rule).to_bytes()).unwrap();
@@ -133,7 +133,7 @@ fn optimizers_move_along_the_mean_of_what_was_pushed() {
             let pushes: Vec<Vec<f64>> = (0..WORKERS).map(|w| pushed(step, w, N)).collect();
             let told: Vec<Vec<u8>> = pushes.iter().map(|push| bytes(dtype, push)).collect();
             let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
-            arithmetic.fold(PART, &mut weights, &told).unwrap();
+            arithmetic.apply(PART, &mut weights, &told).unwrap();
             let mean = |at: usize| pushes.iter().map(|push| push[at]).sum::<f64>() / WORKERS as f64;
             let means: Vec<Option<f64>> = (0..N).map(|at| Some(mean(at))).collect();
             model.step(rule, &mut expected, &means);
@@ -158,7 +158,7 @@ fn a_fold_has_the_bits_of_the_operator_that_trains() {
             let pushes: Vec<Vec<u8>> =
                 (0..WORKERS).map(|worker| bytes(dtype, &pushed(step, worker, N))).collect();
             let told: Vec<&[u8]> = pushes.iter().map(Vec::as_slice).collect();
-            arithmetic.fold(PART, &mut weights, &told).unwrap();
+            arithmetic.apply(PART, &mut weights, &told).unwrap();
             let inputs: Vec<TensorRef<'_>> =
                 told.iter().map(|push| TensorRef::new(&tensor, push).unwrap()).collect();
             let mut outputs = vec![TensorMut::new(&tensor, &mut trained).unwrap()];
@@ -204,7 +204,7 @@ fn fold_rows(
     let all: Vec<(Vec<u8>, Vec<u8>)> = all.collect();
     let pushes: Vec<PushedRows<'_>> =
         all.iter().map(|(indices, rows)| PushedRows { indices, rows }).collect();
-    arithmetic.fold_rows(PART, weights, &pushes).unwrap();
+    arithmetic.apply_rows(PART, weights, &pushes).unwrap();
     sums
 }
 
@@ -234,7 +234,7 @@ fn without_an_optimizer_values_become_sums_and_rows_are_added() {
         let pushes: Vec<Vec<f64>> = (0..workers).map(|worker| pushed(1, worker, N)).collect();
         let told: Vec<Vec<u8>> = pushes.iter().map(|push| bytes(dtype, push)).collect();
         let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
-        arithmetic.fold(PART, &mut weights, &told).unwrap();
+        arithmetic.apply(PART, &mut weights, &told).unwrap();
         // in the order of ranks, in f32
         let sum = |at: usize| pushes.iter().map(|p| p[at] as f32).reduce(|a, b| a + b).unwrap();
         let sums: Vec<f64> = (0..N).map(|at| f64::from(sum(at))).collect();
@@ -265,14 +265,14 @@ fn averages_move_towards_what_was_pushed() {
                 let pushes: Vec<Vec<f64>> = (0..=step).map(|w| pushed(step, w, N)).collect();
                 let told: Vec<Vec<u8>> = pushes.iter().map(|push| bytes(dtype, push)).collect();
                 let told: Vec<&[u8]> = told.iter().map(Vec::as_slice).collect();
-                arithmetic.fold(PART, &mut weights, &told).unwrap();
+                arithmetic.apply(PART, &mut weights, &told).unwrap();
                 for (at, w) in expected.iter_mut().enumerate() {
                     let pushed: Vec<f64> = pushes.iter().map(|push| push[at]).collect();
                     *w = formula(*w, &pushed);
                 }
                 are_close(dtype, &weights, &expected, &rule);
             }
-            let refused = arithmetic.fold_rows(PART, &mut weights, &[]).unwrap_err();
+            let refused = arithmetic.apply_rows(PART, &mut weights, &[]).unwrap_err();
             assert!(refused.contains("key 7: averages are of whole values"), "{refused}");
         }
     }
@@ -292,13 +292,13 @@ fn integers_are_summed_and_have_no_optimizer() {
     let mut into = [250u8, 1];
     sums.add(DType::U8, &mut into, &[10, 2]).unwrap();
     assert_eq!(into, [4, 3]);
-    let mut of_parts = arithmetic(StoreRule::Sum, DType::I64);
+    let mut of_shards = arithmetic(StoreRule::Sum, DType::I64);
     let one = [3i64; N].map(i64::to_le_bytes).concat();
     let mut weights = vec![9; one.len()];
-    of_parts.fold(PART, &mut weights, &[&one, &one, &one]).unwrap();
+    of_shards.apply(PART, &mut weights, &[&one, &one, &one]).unwrap();
     assert_eq!(weights, [9i64; N].map(i64::to_le_bytes).concat());
     let mut of_steps = arithmetic(SGD, DType::I64);
-    let refused = of_steps.fold(PART, &mut weights, &[&one]).unwrap_err();
+    let refused = of_steps.apply(PART, &mut weights, &[&one]).unwrap_err();
     assert!(refused.contains("key 7"), "{refused}");
 }
 
@@ -309,7 +309,7 @@ fn what_is_restored_goes_on_with_the_same_bits() {
     {
         let fold = |arithmetic: &mut Arithmetic, weights: &mut [u8], step: usize| {
             let push = bytes(dtype, &pushed(step, 0, N));
-            arithmetic.fold(PART, weights, &[&push]).unwrap();
+            arithmetic.apply(PART, weights, &[&push]).unwrap();
         };
         let (mut whole, mut weights) = (arithmetic(rule, dtype), bytes(dtype, &first()));
         (0..3).for_each(|step| fold(&mut whole, &mut weights, step));
@@ -341,16 +341,16 @@ fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
     let rules = StoreRules { default: SGD, of_keys };
     let mut arithmetic = Arithmetic::new(kernels());
     arithmetic.create(PART, KEY, &spec(DType::F32)).unwrap();
-    arithmetic.create(PartKey(71), Key(8), &spec(DType::F32)).unwrap();
+    arithmetic.create(ShardKey(71), Key(8), &spec(DType::F32)).unwrap();
     arithmetic.set(&rules.to_bytes()).unwrap();
-    let names = |arithmetic: &Arithmetic, part: PartKey| {
-        arithmetic.state(part).into_iter().map(|slot| slot.name).collect::<Vec<_>>()
+    let names = |arithmetic: &Arithmetic, shard: ShardKey| {
+        arithmetic.state(shard).into_iter().map(|slot| slot.name).collect::<Vec<_>>()
     };
     assert_eq!(names(&arithmetic, PART), ["first_moment", "second_moment", "steps"]);
-    assert!(names(&arithmetic, PartKey(71)).is_empty());
+    assert!(names(&arithmetic, ShardKey(71)).is_empty());
     let push = bytes(DType::F32, &pushed(0, 0, N));
     let mut weights = bytes(DType::F32, &first());
-    arithmetic.fold(PART, &mut weights, &[&push]).unwrap();
+    arithmetic.apply(PART, &mut weights, &[&push]).unwrap();
     let fresh: fn(&StateTensor) -> bool = |slot| slot.bytes.iter().all(|byte| *byte == 0);
     assert!(!arithmetic.state(PART).iter().any(fresh));
     let refused = arithmetic.set(b"{\"default\":\"magic\"}").unwrap_err();
@@ -358,6 +358,6 @@ fn rules_are_of_all_keys_or_of_one_and_start_afresh() {
     assert!(!arithmetic.state(PART).iter().any(fresh), "what is refused changes nothing");
     arithmetic.set(&rules.to_bytes()).unwrap();
     assert!(arithmetic.state(PART).iter().all(fresh));
-    let unknown = arithmetic.fold(PartKey(9), &mut weights, &[&push]).unwrap_err();
-    assert_eq!(unknown, "part 9 is unknown");
+    let unknown = arithmetic.apply(ShardKey(9), &mut weights, &[&push]).unwrap_err();
+    assert_eq!(unknown, "shard 9 is unknown");
 }

@@ -43,7 +43,7 @@ impl Job {
         if self.released != barriers {
             return Err(format!("{} barriers opened", self.released));
         }
-        // who was at the last barrier had done its part
+        // who was at the last barrier had done its shard
         let died_early = |process: &Process| {
             let Does::Work(worker) = &process.does else {
                 return false;
@@ -63,12 +63,12 @@ impl Job {
     }
 
     fn check_pushes(&self, worker: &WorkerSim, server: &ServerSim) -> Result<(), String> {
-        let parts = self.plan.parts.iter().zip(worker.parts());
-        for (plan, part) in parts.filter(|(plan, _)| plan.server == server.index) {
-            let weights = server.weights(plan.key).ok_or("a part is gone")?;
-            let (found, pushed) = (weights.rounds(worker.index), part.pushed);
+        let shards = self.plan.shards.iter().zip(worker.shards());
+        for (plan, shard) in shards.filter(|(plan, _)| plan.server == server.index) {
+            let weights = server.weights(plan.key).ok_or("a shard is gone")?;
+            let (found, pushed) = (weights.rounds(worker.index), shard.pushed);
             if found != pushed {
-                let who = format!("worker {} pushed part {}", worker.index, plan.key.0);
+                let who = format!("worker {} pushed shard {}", worker.index, plan.key.0);
                 return Err(format!("{who} {pushed} times, and {found} are in"));
             }
         }
@@ -97,9 +97,9 @@ impl Job {
         let has_first = |server: &ServerSim, key| {
             server.weights(key).is_some_and(|weights| weights.first.is_some())
         };
-        let lost = self.plan.parts.iter().any(|part| {
-            let mut servers = self.live_servers().filter(|server| server.index == part.server);
-            servers.any(|server| !has_first(server, part.key))
+        let lost = self.plan.shards.iter().any(|shard| {
+            let mut servers = self.live_servers().filter(|server| server.index == shard.server);
+            servers.any(|server| !has_first(server, shard.key))
         });
         match giver_died && lost {
             true => Ok(()),

@@ -9,20 +9,20 @@ use crate::slab::{Cut, Slab};
 
 /// All bytes of a slab, for reading. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct PeerMapped {
     slab: Slab,
     /// Held for its life alone: nobody of this process writes.
     cut: Arc<Cut>,
 }
 
-impl Shown {
+impl PeerMapped {
     /// Takes the slab as a whole.
     ///
     /// # Errors
     /// [`ArenaError::AlreadyCut`] alone.
-    pub fn new(slab: &Slab) -> Result<Shown, ArenaError> {
+    pub fn new(slab: &Slab) -> Result<PeerMapped, ArenaError> {
         let cut = slab.mark().take().ok_or(ArenaError::AlreadyCut)?;
-        Ok(Shown { slab: slab.clone(), cut: Arc::new(cut) })
+        Ok(PeerMapped { slab: slab.clone(), cut: Arc::new(cut) })
     }
 
     /// The bytes of a place; None if it does not lie inside.
@@ -42,7 +42,7 @@ impl Shown {
     /// A place as a buffer, which can be read and never written; None if it does not lie inside.
     pub fn buffer(&self, place: Place) -> Option<Buffer> {
         self.read(place)?;
-        let loans = Loans::read_only(Owner::Shown { _cut: self.cut.clone() });
+        let loans = Loans::read_only(Owner::PeerMapped { _cut: self.cut.clone() });
         Some(Buffer::new(self.slab.clone(), place, Arc::new(loans), 0..1))
     }
 }
@@ -61,7 +61,7 @@ mod tests {
                 Arena::new(&slab, &[Place { offset: 64, bytes: 8 }]).unwrap().into_buffers();
             buffers[0].write().unwrap().fill(9);
         }
-        let shown = Shown::new(&slab).unwrap();
+        let shown = PeerMapped::new(&slab).unwrap();
         let place = Place { offset: 64, bytes: 8 };
         assert_eq!(shown.read(place).unwrap(), [9; 8]);
         let buffer = shown.buffer(place).unwrap();
@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn nobody_else_has_the_slab_while_a_buffer_of_it_lives() {
         let slab = Slab::anonymous(64).unwrap();
-        let buffer = Shown::new(&slab).unwrap().buffer(Place { offset: 0, bytes: 64 }).unwrap();
+        let buffer =
+            PeerMapped::new(&slab).unwrap().buffer(Place { offset: 0, bytes: 64 }).unwrap();
         assert_eq!(Arena::new(&slab, &[]).unwrap_err(), ArenaError::AlreadyCut);
         drop(buffer);
         assert!(Arena::new(&slab, &[]).is_ok());

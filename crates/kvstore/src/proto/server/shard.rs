@@ -1,14 +1,14 @@
-//! One part on its server: what waits, when it may go into the weights, when they may be read. It knows the
-//! part's slots and numbers, and neither its key nor how anything is answered.
+//! One shard on its server: what waits, when it may go into the weights, when they may be read. It knows the
+//! shard's slots and numbers, and neither its key nor how anything is answered.
 
-use super::Seat;
+use super::WorkerState;
 use crate::key::ValueSpec;
 use crate::message::RequestId;
 use crate::proto::Mode;
 use crate::wire::RemotePlace;
 
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Shard {
     pub(super) spec: ValueSpec,
     /// The driver has memory for it.
     pub(super) created: bool,
@@ -22,7 +22,7 @@ pub(super) struct Part {
     pub(super) slots: Vec<Slot>,
 }
 
-/// What a part knows of a worker.
+/// What a shard knows of a worker.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     /// Its rounds that are in the weights.
@@ -56,7 +56,7 @@ pub(super) struct Pull {
 pub(super) enum Push {
     /// The next round; its value goes into the slot.
     Taken,
-    /// The part's first value.
+    /// The shard's first value.
     First,
     /// The slot holds it already.
     Waits,
@@ -85,11 +85,11 @@ pub(super) enum Pulled {
     TooSoon,
 }
 
-impl Part {
-    pub(super) fn new(spec: ValueSpec, workers: usize) -> Part {
+impl Shard {
+    pub(super) fn new(spec: ValueSpec, workers: usize) -> Shard {
         let slots = std::iter::repeat_with(Slot::default).take(workers).collect();
         let (seeded, created) = (false, false);
-        Part { spec, created, seeded, version: 0, readers: 0, pending: Vec::new(), slots }
+        Shard { spec, created, seeded, version: 0, readers: 0, pending: Vec::new(), slots }
     }
 
     pub(super) fn on_push(
@@ -144,8 +144,12 @@ impl Part {
 
     /// Makes the next version, if one is due and nobody reads: whose slots it takes in which order, and its
     /// number.
-    pub(super) fn fold(&mut self, mode: Mode, workers: &[Seat]) -> Option<(Vec<usize>, u64)> {
-        if self.readers > 0 || !self.fold_is_due(mode, workers) {
+    pub(super) fn apply(
+        &mut self,
+        mode: Mode,
+        workers: &[WorkerState],
+    ) -> Option<(Vec<usize>, u64)> {
+        if self.readers > 0 || !self.update_is_due(mode, workers) {
             return None;
         }
         let folded = match mode {
@@ -170,13 +174,18 @@ impl Part {
     }
 
     /// Takes a pull that may be answered now, and counts its reader.
-    pub(super) fn next_pull(&mut self, mode: Mode, workers: &[Seat]) -> Option<(usize, Pull)> {
+    pub(super) fn next_pull(
+        &mut self,
+        mode: Mode,
+        workers: &[WorkerState],
+    ) -> Option<(usize, Pull)> {
         // a fold that waits for readers would wait for ever if new ones went before it
-        if !self.seeded || self.fold_is_due(mode, workers) {
+        if !self.seeded || self.update_is_due(mode, workers) {
             return None;
         }
         let in_from_all = |rounds: u64| {
-            let mut live = self.slots.iter().zip(workers).filter(|(_, seat)| seat.alive);
+            let mut live =
+                self.slots.iter().zip(workers).filter(|(_, worker_state)| worker_state.alive);
             live.all(|(slot, _)| slot.rounds >= rounds)
         };
         let may_go = |slot: &Slot| {
@@ -198,9 +207,9 @@ impl Part {
         Some((worker, pull))
     }
 
-    fn fold_is_due(&self, mode: Mode, workers: &[Seat]) -> bool {
+    fn update_is_due(&self, mode: Mode, workers: &[WorkerState]) -> bool {
         let is_there = |worker: usize| self.slots[worker].push.is_some();
-        let mut live = workers.iter().enumerate().filter(|(_, seat)| seat.alive);
+        let mut live = workers.iter().enumerate().filter(|(_, worker_state)| worker_state.alive);
         let complete = match mode {
             Mode::Sync => live.all(|(worker, _)| is_there(worker)),
             Mode::Async { .. } => true,

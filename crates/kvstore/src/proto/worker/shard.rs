@@ -1,19 +1,19 @@
-//! One part as a worker sees it: its operations in order, and what may go now. It knows no server and no
+//! One shard as a worker sees it: its operations in order, and what may go now. It knows no server and no
 //! clock.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use super::{Turn, WorkerEvent, refused};
-use crate::key::{PartKey, ValueSpec};
+use crate::key::{ShardKey, ValueSpec};
 use crate::message::Answer;
 
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct Shard {
     pub(super) server: usize,
     pub(super) spec: ValueSpec,
     stage: Stage,
-    /// Another process took over since the part was last placed.
+    /// Another process took over since the shard was last placed.
     is_replaced: bool,
     /// Rounds that the user pushed.
     pub(super) pushed: u64,
@@ -57,9 +57,9 @@ pub(super) enum Task {
     Pull(u64),
 }
 
-impl Part {
-    pub(super) fn new(server: usize, spec: ValueSpec) -> Part {
-        Part {
+impl Shard {
+    pub(super) fn new(server: usize, spec: ValueSpec) -> Shard {
+        Shard {
             server,
             spec,
             stage: Stage::New,
@@ -76,7 +76,7 @@ impl Part {
     }
 
     /// The turn of the first operation, if it may go and has none yet.
-    pub(super) fn turn(&mut self, part: PartKey) -> Option<Turn> {
+    pub(super) fn turn(&mut self, shard: ShardKey) -> Option<Turn> {
         let first = self.queue.front()?;
         let may_go = match first.task {
             Task::Init => matches!(self.stage, Stage::New | Stage::Placed),
@@ -87,7 +87,7 @@ impl Part {
             return None;
         }
         self.has_turn = true;
-        Some(Turn { priority: first.priority, turn: Reverse(first.turn), part })
+        Some(Turn { priority: first.priority, turn: Reverse(first.turn), shard })
     }
 
     /// Takes the operation whose turn it is.
@@ -116,7 +116,7 @@ impl Part {
         }
     }
 
-    /// Begins with telling the server of this part.
+    /// Begins with telling the server of this shard.
     pub(super) fn tell_of(&mut self) {
         if self.queue.front().is_none_or(|first| first.task != Task::Init) {
             self.put_first(None, Task::Init, i32::MAX);
@@ -131,17 +131,17 @@ impl Part {
     pub(super) fn on_placed(
         &mut self,
         op: Option<u64>,
-        part: PartKey,
+        shard: ShardKey,
         answer: &Answer,
     ) -> WorkerEvent {
         let Answer::Placed { place, rounds } = *answer else {
             self.stage = Stage::New;
-            return refused(op, Some(part), answer);
+            return refused(op, Some(shard), answer);
         };
         let (durable, pushed) = (self.durable, self.pushed);
         if rounds > pushed || (self.is_replaced && rounds < durable) {
             self.stage = Stage::Unfit;
-            return WorkerEvent::Unfit { part, rounds, durable, pushed };
+            return WorkerEvent::Unfit { shard, rounds, durable, pushed };
         }
         if std::mem::take(&mut self.is_replaced) {
             for round in (rounds + 1..=self.folded).rev() {
@@ -152,23 +152,23 @@ impl Part {
             }
         }
         self.stage = Stage::Placed;
-        WorkerEvent::Placed { op, part, place }
+        WorkerEvent::Placed { op, shard, place }
     }
 
-    pub(super) fn on_folded(
+    pub(super) fn on_applied(
         &mut self,
         op: Option<u64>,
-        part: PartKey,
+        shard: ShardKey,
         round: u64,
         answer: &Answer,
     ) -> WorkerEvent {
         self.pushing = false;
-        let Answer::Folded { version, durable } = *answer else {
-            return refused(op, Some(part), answer);
+        let Answer::Applied { version, durable } = *answer else {
+            return refused(op, Some(shard), answer);
         };
         self.seeded |= round == 0;
         self.folded = self.folded.max(round);
         self.durable = self.durable.max(durable.min(self.folded));
-        WorkerEvent::Folded { op, part, round, version, durable: self.durable }
+        WorkerEvent::Applied { op, shard, round, version, durable: self.durable }
     }
 }

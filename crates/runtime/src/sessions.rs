@@ -1,6 +1,6 @@
-//! Asynchronous training (Xue et al. §5): a server has one session for each worker, a lane, and all lanes
+//! Asynchronous training (Xue et al. §5): a server has one session for each worker, and all
 //! change the same variables. One thread gives them turns, so that an update is never torn; what one
-//! lane is sending another waits to change.
+//! session is sending another waits to change.
 
 use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op, Part, RunId};
@@ -11,17 +11,17 @@ use crate::one_sided::OneSided;
 use crate::session::Session;
 use crate::storage::Storage;
 
-/// Makes the variables of `part`, and views of them, the same memory in all lanes: the first one's.
-pub fn share_variables(part: &Part, lanes: &mut [(OneSided, Storage)]) {
-    if let Some(((exchange, _), rest)) = lanes.split_first_mut() {
+/// Makes the variables of `part`, and views of them, the same memory in all sessions: the first one's.
+pub fn share_variables(part: &Part, sessions: &mut [(OneSided, Storage)]) {
+    if let Some(((exchange, _), rest)) = sessions.split_first_mut() {
         rest.iter_mut().for_each(|(other, _)| other.send_from_too(exchange));
     }
-    share_memory(part, lanes.iter_mut().map(|(_, storage)| storage));
+    share_memory(part, sessions.iter_mut().map(|(_, storage)| storage));
 }
 
 /// As [`share_variables`], where whatever is sent may lie anywhere.
-pub fn share_memory<'a>(part: &Part, mut lanes: impl Iterator<Item = &'a mut Storage>) {
-    let Some(first) = lanes.next() else { return };
+pub fn share_memory<'a>(part: &Part, mut sessions: impl Iterator<Item = &'a mut Storage>) {
+    let Some(first) = sessions.next() else { return };
     let mut shared: Vec<NodeId> = Vec::new();
     for (id, node) in part.graph.nodes() {
         let mut inputs = node.inputs.iter();
@@ -30,7 +30,7 @@ pub fn share_memory<'a>(part: &Part, mut lanes: impl Iterator<Item = &'a mut Sto
             shared.push(id);
         }
     }
-    for other in lanes {
+    for other in sessions {
         for &output in &shared {
             if let Some(tensor) = first.tensor(output.into()) {
                 other.set(output.into(), tensor.clone());
@@ -39,26 +39,26 @@ pub fn share_memory<'a>(part: &Part, mut lanes: impl Iterator<Item = &'a mut Sto
     }
 }
 
-/// Runs all lanes of this process until `next` has no run for any: it is asked for a lane's next run
-/// whenever the lane has none.
+/// Runs all sessions of this process until `next` has no run for any: it is asked for a session's next run
+/// whenever the session has none.
 ///
 /// # Errors
-/// When a lane fails.
-pub fn run_lanes(
-    lanes: &mut [Session],
+/// When a session fails.
+pub fn run_sessions(
+    sessions: &mut [Session],
     next: &mut dyn FnMut(usize) -> Option<RunId>,
 ) -> Result<(), RunError> {
-    let mut is_running = vec![false; lanes.len()];
+    let mut is_running = vec![false; sessions.len()];
     loop {
         let mut progress = false;
-        for (index, lane) in lanes.iter_mut().enumerate() {
+        for (index, session) in sessions.iter_mut().enumerate() {
             if !is_running[index] {
                 let Some(run) = next(index) else { continue };
-                lane.start(run);
+                session.start(run);
                 is_running[index] = true;
             }
             loop {
-                match lane.advance()? {
+                match session.advance()? {
                     Advance::Progress => progress = true,
                     Advance::Blocked => break,
                     Advance::Finished => {
@@ -71,18 +71,18 @@ pub fn run_lanes(
         if progress {
             continue;
         }
-        let mut waiting: Vec<&mut Session> = lanes
+        let mut waiting: Vec<&mut Session> = sessions
             .iter_mut()
             .zip(&is_running)
             .filter(|(_, is)| **is)
-            .map(|(lane, _)| lane)
+            .map(|(session, _)| session)
             .collect();
         let mut until: Option<Deadline> = None;
-        for lane in &mut waiting {
-            let patience = lane.patience()?;
+        for session in &mut waiting {
+            let patience = session.patience()?;
             until = Some(until.map_or(patience, |until| until.min(patience)));
         }
-        // the first lane took note of the moment before any other looked for news
+        // the first session took note of the moment before any other looked for news
         match (waiting.first_mut(), until) {
             (Some(first), Some(until)) => first.wait_until(until)?,
             _ => return Ok(()),

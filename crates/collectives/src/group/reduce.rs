@@ -8,22 +8,22 @@ use tensorwire_memory::{CopyPurpose, LoanError, Place};
 use super::run::Running;
 use super::{Group, failed};
 use crate::error::GroupError;
-use crate::ports::{Collectives, Fold};
+use crate::ports::{Collectives, Reducer};
 use crate::schedule::{Addend, Owners};
 
-/// Bytes that are folded at a time: with an addend of each of several members, they stay in the L1 cache.
+/// Bytes that are reduced at a time: with an addend of each of several members, they stay in the L1 cache.
 pub(super) const BLOCK_BYTES: usize = 8 << 10;
 
 impl Group {
-    /// bytes ← the fold of addends that lie here.
-    pub(super) fn fold(
+    /// bytes ← the reduction of addends that lie here.
+    pub(super) fn reduce(
         &mut self,
         running: &Running,
         bytes: Range<usize>,
         addends: &[Addend],
         is_whole: bool,
     ) -> Result<(), GroupError> {
-        let fold = fold_of(running)?;
+        let reducer = reducer_of(running)?;
         if bytes.is_empty() {
             return Ok(());
         }
@@ -38,7 +38,7 @@ impl Group {
         let nowhere = || failed(&"an addend that was to land has no place here");
         if let [Addend::Landed(at), Addend::Own] | [Addend::Own, Addend::Landed(at)] = addends {
             let from = landed(*at, 0, bytes.len()).ok_or_else(nowhere)?;
-            fold.fold_into(&mut known.buffer.write().map_err(lent)?[bytes], from, whole);
+            reducer.reduce_into(&mut known.buffer.write().map_err(lent)?[bytes], from, whole);
             return Ok(());
         }
         for block in blocks(running, &bytes) {
@@ -51,7 +51,7 @@ impl Group {
                     Addend::Landed(at) => landed(*at, block.start - bytes.start, block.len()),
                 };
                 let parts: Option<Vec<&[u8]>> = addends.iter().map(part).collect();
-                fold.fold(&parts.ok_or_else(nowhere)?, sum, whole);
+                reducer.reduce(&parts.ok_or_else(nowhere)?, sum, whole);
             }
             let mut own = known.buffer.write().map_err(lent)?;
             copies.copy(CopyPurpose::Reduction, sum, &mut own[block]);
@@ -59,18 +59,18 @@ impl Group {
         Ok(())
     }
 
-    /// bytes ← the fold of all members' vectors, where they lie.
-    pub(super) fn fold_shared(
+    /// bytes ← the reduction of all members' vectors, where they lie.
+    pub(super) fn reduce_shared(
         &mut self,
         running: &Running,
         bytes: Range<usize>,
         to: Owners,
     ) -> Result<(), GroupError> {
-        let fold = fold_of(running)?;
+        let reducer = reducer_of(running)?;
         let size = self.size();
         let Group { vectors, opened, scratch, me, copies, .. } = self;
         let known = &vectors[running.vector];
-        // of two, one is folded in place: the order of two does not matter
+        // of two, one is reduced in place: the order of two does not matter
         let mut remotes = known.remotes.iter().flatten();
         if let (Some(remote), None, Owners::All) = (remotes.next(), remotes.next(), to) {
             let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
@@ -78,7 +78,7 @@ impl Group {
                 let place = place(remote.offset, &block).ok_or_else(unshared)?;
                 let mut own = known.buffer.write().map_err(lent)?;
                 let own = &mut own[block];
-                fold.fold_into(own, window.read(place).ok_or_else(unshared)?, Some(size));
+                reducer.reduce_into(own, window.read(place).ok_or_else(unshared)?, Some(size));
                 window.write(place).ok_or_else(unshared)?.copy_from_slice(own);
             }
             return Ok(());
@@ -96,7 +96,7 @@ impl Group {
                     }
                 };
                 let parts: Option<Vec<&[u8]>> = (0..size).map(part).collect();
-                fold.fold(&parts.ok_or_else(unshared)?, sum, Some(size));
+                reducer.reduce(&parts.ok_or_else(unshared)?, sum, Some(size));
             }
             for member in (0..size).filter(|at| to == Owners::All || to == Owners::One(*at)) {
                 if member == *me {
@@ -130,18 +130,18 @@ impl Group {
         Ok(())
     }
 
-    /// In a group of one, what is folded is the one vector.
+    /// In a group of one, what is reduced is the one vector.
     pub(super) fn alone(
         &mut self,
         vector: usize,
-        fold: Option<&dyn Fold>,
+        reducer: Option<&dyn Reducer>,
     ) -> Result<(), GroupError> {
-        let Some(fold) = fold else { return Ok(()) };
+        let Some(reducer) = reducer else { return Ok(()) };
         let known = &self.vectors[vector];
         let own = known.buffer.read().map_err(lent)?.to_vec();
         // fits: a size in memory
         self.copies.add(CopyPurpose::Reduction, own.len() as u64);
-        fold.fold(&[&own], &mut known.buffer.write().map_err(lent)?, Some(1));
+        reducer.reduce(&[&own], &mut known.buffer.write().map_err(lent)?, Some(1));
         Ok(())
     }
 }
@@ -162,12 +162,12 @@ fn place(offset: u64, bytes: &Range<usize>) -> Option<Place> {
     Some(Place { offset, bytes: bytes.len() })
 }
 
-fn fold_of(running: &Running) -> Result<&dyn Fold, GroupError> {
-    running.fold.as_deref().ok_or_else(|| failed(&"a fold was scheduled, and none was given"))
+fn reducer_of(running: &Running) -> Result<&dyn Reducer, GroupError> {
+    running.reducer.as_deref().ok_or_else(|| failed(&"a reducer was scheduled, and none was given"))
 }
 
 fn too_large() -> GroupError {
-    failed(&format!("elements of more than {BLOCK_BYTES} bytes cannot be folded"))
+    failed(&format!("elements of more than {BLOCK_BYTES} bytes cannot be reduced"))
 }
 
 fn unshared() -> GroupError {

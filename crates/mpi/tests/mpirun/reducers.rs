@@ -1,7 +1,7 @@
-//! Folds as simple as can be, and what they make of numbers.
+//! Reduces as simple as can be, and what they make of numbers.
 
 use half::bf16;
-use tensorwire_collectives::{Element, Fold, Op, Plain};
+use tensorwire_collectives::{ElementType, Plain, ReduceOp, Reducer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
@@ -11,13 +11,13 @@ pub(crate) enum Type {
 }
 
 pub(crate) const TYPES: [Type; 3] = [Type::F32, Type::F64, Type::Bf16];
-pub(crate) const OPS: [Op; 3] = [Op::Sum, Op::Mean, Op::Max];
+pub(crate) const OPS: [ReduceOp; 3] = [ReduceOp::Sum, ReduceOp::Mean, ReduceOp::Max];
 
-/// A fold in the order of its addends; in bf16 what is added up is f32.
+/// A reduction in the order of its addends; in bf16 what is added up is f32.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Folds {
+pub(crate) struct Reduces {
     pub(crate) of: Type,
-    pub(crate) op: Op,
+    pub(crate) op: ReduceOp,
 }
 
 impl Type {
@@ -51,16 +51,16 @@ impl Type {
     }
 }
 
-impl Folds {
+impl Reduces {
     /// Of numbers in their order; `whole`: so many, of which a mean is made.
     pub(crate) fn of(self, numbers: impl Iterator<Item = f64>, whole: Option<usize>) -> f64 {
         let two = |a: f64, b: f64| match self.op {
-            Op::Max => a.max(b),
-            Op::Sum | Op::Mean => self.of.rounded(a + b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::Sum | ReduceOp::Mean => self.of.rounded(a + b),
         };
         let all = numbers.reduce(two).unwrap();
         match whole {
-            Some(count) if self.op == Op::Mean => {
+            Some(count) if self.op == ReduceOp::Mean => {
                 self.of.rounded(all * self.of.rounded(1.0 / count as f64))
             }
             _ => all,
@@ -68,12 +68,12 @@ impl Folds {
     }
 }
 
-impl Fold for Folds {
+impl Reducer for Reduces {
     fn element_bytes(&self) -> usize {
         self.of.bytes()
     }
 
-    fn fold(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
         let bytes = self.element_bytes();
         for (at, into) in into.chunks_exact_mut(bytes).enumerate() {
             let numbers = parts.iter().map(|part| self.of.read(&part[at * bytes..][..bytes]));
@@ -81,15 +81,15 @@ impl Fold for Folds {
         }
     }
 
-    fn fold_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
         let own = into.to_vec();
-        self.fold(&[from, &own], into, whole);
+        self.reduce(&[from, &own], into, whole);
     }
 
     fn plain(&self) -> Option<Plain> {
         let element = match self.of {
-            Type::F32 => Element::F32,
-            Type::F64 => Element::F64,
+            Type::F32 => ElementType::F32,
+            Type::F64 => ElementType::F64,
             Type::Bf16 => return None,
         };
         Some(Plain { element, op: self.op })

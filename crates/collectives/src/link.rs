@@ -1,0 +1,266 @@
+//! What an all-reduce takes by each algorithm, in a model of the way between two members, and so which one is taken where
+//! nothing was measured. Pure: members, bytes and a few numbers in, an algorithm out, the same at all members.
+//!
+//! A message of m bytes takes α + m·β, and reducing m bytes of an addend m·γ (Thakur, Rabenseifner and Gropp,
+//! *Optimization of Collective Communication Operations in MPICH*, 2005, §3). Whoever sends or awaits several messages at
+//! a time pays α once and o for each further one (Culler et al., *LogP*, 1993). With n members, a vector of L bytes, k
+//! rings, and h the largest power of two that is at most n:
+//!
+//! | algorithm | α and o | β | γ |
+//! |---|---|---|---|
+//! | `shared` | 2(α + (n−2)·o) | (n−1)/n·L | (n−1)/n·L |
+//! | `exchange` | α + (n−2)·o | (n−1)·L | (n−1)·L |
+//! | `direct`, a window of segments at a time | 2(α + (n−2)·o) for each window | 2(n−1)/n·L | (n−1)/n·L |
+//! | `ring` | 2(n−1)·α | 2(n−1)/n·L | (n−1)/n·L |
+//! | `multi-ring` | 2(n−1)·(α + (k−1)·o) | 2(n−1)/n·L | (n−1)/n·L, over k where cores do not move the bytes |
+//! | `halving-doubling` | 2·log₂ h·α | 2(h−1)/h·L | (h−1)/h·L |
+//! | … where h < n, also | 2α | 2L | L |
+//!
+//! Two members take what was measured (`bench allreduce`, one machine of two cores, shm and TCP over loopback): `exchange`
+//! below [`LinkCost::pair_exchange_below`], then `shared`, or `direct`. γ = 0.1 ns, and α of shared memory and of
+//! loopback, are what puts the model's crossing for two members there; the α of networks, o and β are of data sheets and
+//! were not measured. From three members on, the model chooses. Until it did, what two members take was taken by any
+//! number: no ring, and no `halving-doubling`, was ever chosen, and RDMA was given what suits loopback.
+
+use crate::group::GroupOptions;
+use crate::schedule::Algorithm;
+
+/// What a message costs between two members. Of links that differ, the slowest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkCost {
+    /// α: from the start of a write to the moment in which its receiver goes on.
+    pub latency_ns: u64,
+    /// o: what each further message costs whoever sends or awaits several at a time.
+    pub message_ns: u64,
+    /// β: a byte that is moved.
+    pub wire_ps_per_byte: u64,
+    /// γ: a byte of an addend.
+    pub reduce_ps_per_byte: u64,
+    /// Members read and write each other's memory.
+    pub shares_memory: bool,
+    /// The members' cores have nothing to do with moving bytes: of several rings, one reduces while another is on the wire.
+    pub overlaps: bool,
+    /// Of two members: vectors of fewer bytes are exchanged.
+    pub pair_exchange_below: usize,
+}
+
+impl LinkCost {
+    /// Members of one host that read and write each other's memory: 10 GB/s a core.
+    pub const SHARED_MEMORY: LinkCost = LinkCost {
+        latency_ns: 3_300,
+        message_ns: 300,
+        wire_ps_per_byte: 100,
+        reduce_ps_per_byte: 100,
+        shares_memory: true,
+        overlaps: false,
+        pair_exchange_below: 32 << 10,
+    };
+
+    /// TCP between processes of one host, whose cores do all the work: 4 GB/s.
+    pub const LOOPBACK: LinkCost = LinkCost {
+        latency_ns: 13_100,
+        message_ns: 2_000,
+        wire_ps_per_byte: 250,
+        reduce_ps_per_byte: 100,
+        shares_memory: false,
+        overlaps: false,
+        pair_exchange_below: 256 << 10,
+    };
+
+    /// TCP between hosts, by Ethernet of 25 Gb/s.
+    pub const TCP: LinkCost = LinkCost {
+        latency_ns: 30_000,
+        message_ns: 3_000,
+        wire_ps_per_byte: 320,
+        reduce_ps_per_byte: 100,
+        shares_memory: false,
+        overlaps: true,
+        pair_exchange_below: 256 << 10,
+    };
+
+    /// RDMA of 100 Gb/s.
+    pub const RDMA: LinkCost = LinkCost {
+        latency_ns: 2_000,
+        message_ns: 300,
+        wire_ps_per_byte: 80,
+        reduce_ps_per_byte: 100,
+        shares_memory: false,
+        overlaps: true,
+        pair_exchange_below: 256 << 10,
+    };
+
+    /// The algorithm by which a vector of so many bytes is reduced soonest among so many members.
+    pub fn choose(&self, members: usize, bytes: usize, options: &GroupOptions) -> Algorithm {
+        match members {
+            0 | 1 => Algorithm::Direct,
+            2 if bytes < self.pair_exchange_below => Algorithm::Exchange,
+            2 if self.shares_memory => Algorithm::Shared,
+            2 => Algorithm::Direct,
+            _ => {
+                let can = |of: &Algorithm| self.shares_memory || *of != Algorithm::Shared;
+                let time = |of: &Algorithm| self.all_reduce_ps(*of, members, bytes, options);
+                let soonest = Algorithm::ALL.into_iter().filter(can).min_by_key(time);
+                soonest.unwrap_or(Algorithm::Direct)
+            }
+        }
+    }
+
+    /// What an all-reduce among two or more members takes, in picoseconds.
+    pub fn all_reduce_ps(
+        &self,
+        algorithm: Algorithm,
+        members: usize,
+        bytes: usize,
+        options: &GroupOptions,
+    ) -> u128 {
+        let n = members.max(2);
+        let shared = |parts: usize, of: usize| (parts as u128 * bytes as u128).div_ceil(of as u128);
+        let cost = |rounds: usize, messages: usize, moved: u128, reduced: u128| {
+            // fits: counts, sizes and prices have at most 64 bits; so above
+            let round =
+                1000 * (self.latency_ns as u128 + messages as u128 * self.message_ns as u128);
+            rounds as u128 * round
+                + moved * self.wire_ps_per_byte as u128
+                + reduced * self.reduce_ps_per_byte as u128
+        };
+        let most = shared(n - 1, n);
+        match algorithm {
+            Algorithm::Shared => cost(2, n - 2, most, most),
+            Algorithm::Exchange => cost(1, n - 2, shared(n - 1, 1), shared(n - 1, 1)),
+            Algorithm::Direct => {
+                let window = options.segment_bytes.max(1).saturating_mul(options.window(n));
+                let windows = bytes.div_ceil(n).div_ceil(window).max(1);
+                cost(2 * windows, n - 2, 2 * most, most)
+            }
+            Algorithm::Ring => cost(2 * (n - 1), 0, 2 * most, most),
+            Algorithm::MultiRing => {
+                let rings = options.rings.max(1);
+                let seen = if self.overlaps { rings as u128 } else { 1 };
+                cost(2 * (n - 1), rings - 1, 2 * most, most.div_ceil(seen))
+            }
+            Algorithm::HalvingDoubling => {
+                let rounds = n.ilog2();
+                let half = 1_usize << rounds;
+                let halves = shared(half - 1, half);
+                let between = cost(2 * rounds as usize, 0, 2 * halves, halves);
+                let pairs = if half < n { cost(2, 0, shared(2, 1), shared(1, 1)) } else { 0 };
+                between + pairs
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Algorithm::{Direct, Exchange, HalvingDoubling, MultiRing, Ring, Shared};
+
+    const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
+    const ALL: [LinkCost; 4] =
+        [LinkCost::SHARED_MEMORY, LinkCost::LOOPBACK, LinkCost::TCP, LinkCost::RDMA];
+
+    fn choose(link: LinkCost, members: usize, bytes: usize) -> Algorithm {
+        link.choose(members, bytes, &GroupOptions::default())
+    }
+
+    #[test]
+    fn two_members_take_what_was_measured() {
+        for link in ALL {
+            let (bound, large) = match link.shares_memory {
+                true => (32 * KIB, Shared),
+                false => (256 * KIB, Direct),
+            };
+            for bytes in [0, 4, bound / 2, bound - 1] {
+                assert_eq!(choose(link, 2, bytes), Exchange, "{link:?}, {bytes} bytes");
+            }
+            for bytes in [bound, bound + 1, 64 * MIB, 1 << 40] {
+                assert_eq!(choose(link, 2, bytes), large, "{link:?}, {bytes} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn the_model_of_two_members_is_what_was_measured() {
+        let options = GroupOptions::default();
+        for (link, other) in [(LinkCost::SHARED_MEMORY, Shared), (LinkCost::LOOPBACK, Direct)] {
+            let is_exchanged = |bytes: usize| {
+                let time = |algorithm| link.all_reduce_ps(algorithm, 2, bytes, &options);
+                time(Exchange) < time(other)
+            };
+            assert!(is_exchanged(link.pair_exchange_below * 9 / 10), "{link:?}");
+            assert!(!is_exchanged(link.pair_exchange_below * 11 / 10), "{link:?}");
+        }
+    }
+
+    #[test]
+    fn short_vectors_take_the_fewest_rounds() {
+        for link in ALL {
+            for members in [3, 4, 7, 8, 16] {
+                assert_eq!(choose(link, members, 64), Exchange, "{link:?}, {members} members");
+            }
+        }
+        // so many messages take longer than rounds
+        assert_eq!(choose(LinkCost::RDMA, 128, 64), HalvingDoubling);
+    }
+
+    #[test]
+    fn long_vectors_of_many_take_the_fewest_bytes() {
+        for members in [8, 16, 64] {
+            // a power of two: as few bytes as a ring, and fewer rounds
+            assert_eq!(choose(LinkCost::LOOPBACK, members, 256 * MIB), HalvingDoubling);
+            // rounds count little, and half of the reduction is hidden
+            assert_eq!(choose(LinkCost::RDMA, members, 256 * MIB), MultiRing);
+            assert_eq!(choose(LinkCost::TCP, members, 256 * MIB), MultiRing);
+        }
+        // no power of two: halving would send the vector twice more
+        for members in [3, 6, 12] {
+            assert_eq!(choose(LinkCost::LOOPBACK, members, 256 * MIB), Ring, "{members} members");
+        }
+        for members in [3, 4, 64] {
+            assert_eq!(choose(LinkCost::SHARED_MEMORY, members, 256 * MIB), Shared);
+        }
+    }
+
+    #[test]
+    fn between_rounds_and_bytes_there_is_direct_for_few_and_halving_for_many() {
+        assert_eq!(choose(LinkCost::RDMA, 4, 64 * KIB), Direct);
+        assert_eq!(choose(LinkCost::RDMA, 64, 64 * KIB), HalvingDoubling);
+    }
+
+    #[test]
+    fn formulas_are_those_of_the_papers() {
+        // one α, β and γ at a time; 64 bytes among 4, and among 3 where halving pairs two up
+        let none = LinkCost {
+            latency_ns: 0,
+            message_ns: 0,
+            wire_ps_per_byte: 0,
+            reduce_ps_per_byte: 0,
+            ..LinkCost::TCP
+        };
+        let prices = [
+            LinkCost { latency_ns: 1, ..none },
+            LinkCost { message_ns: 1, ..none },
+            LinkCost { wire_ps_per_byte: 1, ..none },
+            LinkCost { reduce_ps_per_byte: 1, ..none },
+        ];
+        let options = GroupOptions::default();
+        let of = |algorithm, members| {
+            prices.map(|link| link.all_reduce_ps(algorithm, members, 96, &options))
+        };
+        assert_eq!(of(Exchange, 4), [1000, 2000, 288, 288]);
+        assert_eq!(of(Direct, 4), [2000, 4000, 144, 72]);
+        assert_eq!(of(Ring, 4), [6000, 0, 144, 72]);
+        assert_eq!(of(MultiRing, 4), [6000, 6000, 144, 36]);
+        assert_eq!(of(HalvingDoubling, 4), [4000, 0, 144, 72]);
+        assert_eq!(of(HalvingDoubling, 3), [4000, 0, 96 + 192, 48 + 96]);
+        assert_eq!(of(Shared, 3), [2000, 2000, 64, 64]);
+    }
+
+    #[test]
+    fn a_huge_vector_overflows_nothing() {
+        for link in ALL {
+            choose(link, 1 << 20, usize::MAX);
+        }
+    }
+}
