@@ -17,7 +17,8 @@ use tensorwire_graph::{GraphError, Placement, SharedMemory};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::DType;
 
-use crate::topology::Topology;
+use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
+use crate::topology::{Topology, Weights};
 use crate::weights::WeightsError;
 use tensorwire_launch::{Hosts, HostsError};
 
@@ -25,62 +26,6 @@ pub use clients::{Averaging, ClientConfig};
 pub use exchange::Exchange;
 use tensorwire_launch::Transport;
 pub use tuned::TunedRow;
-
-/// A way of training (`--strategy`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    /// One process, no communication; `workers` replicas are computed one after another.
-    Local,
-    /// Variables on servers as graph partitions, worker replicas (Xue et al.).
-    Ps,
-    /// Variables in a key-value store: workers push gradients and pull weights, servers update once a step
-    /// (ps-lite; Li et al.).
-    DistSgd,
-    /// The same, where servers update with every gradient that comes.
-    DistAsgd,
-    /// Each worker trains weights of its own, and every so many steps they and a centre in the store move
-    /// towards each other (elastic averaging: Zhang et al. 2015).
-    DistEsgd,
-    /// Each worker has the weights; gradients are folded among all, and everybody updates alike.
-    #[serde(rename = "allreduce")]
-    AllReduce,
-    /// As [`Strategy::DistSgd`], where a worker of the store is a client, a group of workers that fold their
-    /// gradients among themselves (Mamidala et al.).
-    MpiSgd,
-    /// As [`Strategy::DistAsgd`], so.
-    MpiAsgd,
-    /// As [`Strategy::DistEsgd`], so.
-    MpiEsgd,
-}
-
-impl Strategy {
-    /// As `--strategy` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Local => "local",
-            Strategy::Ps => "ps",
-            Strategy::DistSgd => "dist-sgd",
-            Strategy::DistAsgd => "dist-asgd",
-            Strategy::DistEsgd => "dist-esgd",
-            Strategy::AllReduce => "allreduce",
-            Strategy::MpiSgd => "mpi-sgd",
-            Strategy::MpiAsgd => "mpi-asgd",
-            Strategy::MpiEsgd => "mpi-esgd",
-        }
-    }
-
-    /// True if workers may form groups.
-    pub fn has_groups(self) -> bool {
-        use Strategy::{AllReduce, MpiAsgd, MpiEsgd, MpiSgd};
-        matches!(self, AllReduce | MpiSgd | MpiAsgd | MpiEsgd)
-    }
-
-    /// True if weights are averaged, not gradients.
-    pub fn is_averaging(self) -> bool {
-        matches!(self, Strategy::DistEsgd | Strategy::MpiEsgd)
-    }
-}
 
 /// The type of variables and activations (`--dtype`). Sums are made in f32 where it is narrower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -385,7 +330,8 @@ impl TrainConfig {
         if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
         }
-        if self.evaluate_each_epoch && matches!(self.strategy, Strategy::Ps | Strategy::Local) {
+        let comes_last = matches!(self.strategy.row().weights, Weights::Servers | Weights::Local);
+        if self.evaluate_each_epoch && comes_last {
             return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
@@ -435,11 +381,11 @@ impl TrainConfig {
     fn check_store(&self) -> Result<(), ConfigError> {
         let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
         let any = "dist-sgd or dist-asgd";
-        let may_lose = matches!(self.strategy, Strategy::DistSgd | Strategy::DistAsgd);
-        let delays = matches!(self.strategy, Strategy::DistAsgd | Strategy::MpiAsgd);
+        let StrategyRow { weights, grouping, pacing, .. } = self.strategy.row();
+        let may_lose = (weights, grouping) == (Weights::Store, Grouping::Alone);
+        let delays = pacing == Pacing::Bounded;
         let is_zmq = self.exchange == Exchange::Zmq;
-        let has_zmq = may_lose
-            || matches!(self.strategy, Strategy::Local | Strategy::Ps | Strategy::DistEsgd);
+        let has_zmq = grouping == Grouping::Alone;
         let options = [
             ("--max-delay", max_delay.is_some(), delays, "dist-asgd or mpi-asgd"),
             ("--elastic", *elastic, may_lose, any),

@@ -21,12 +21,13 @@ use tensorwire_memory::TensorError;
 use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, TestBatches};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 
-use crate::config::{self, ConfigError, Schedule, Strategy, TrainConfig};
+use crate::config::{self, ConfigError, Schedule, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
 use crate::report::{Progress, TrainReport};
 use crate::run::first_error;
 use crate::store::OpenStoreError;
+use crate::strategy::Strategy;
 use crate::topology::{Topology, Weights};
 use crate::trace::{Collector, TraceError};
 use crate::weights::{self, WeightsError};

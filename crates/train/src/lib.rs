@@ -14,6 +14,7 @@ mod report;
 mod run;
 mod steps;
 mod store;
+mod strategy;
 mod summary;
 mod topology;
 mod trace;
@@ -23,7 +24,7 @@ pub mod whole_file;
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
     Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
-    Strategy, TraceConfig, TrainConfig, TunedRow,
+    TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};
@@ -37,6 +38,7 @@ pub use store::{
     Arithmetic, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules,
     StoreWire, open_store,
 };
+pub use strategy::Strategy;
 pub use summary::{Summary, SummaryError};
 pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_kernels::KernelChoice;

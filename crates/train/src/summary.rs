@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use tensorwire_memory::Copies;
 
-use crate::config::Strategy;
 use crate::job::Prepared;
 use crate::report::{Polling, TrainReport};
 use crate::run::TrainOutcome;
 use crate::steps::{PollingFigures, StepAggregator};
+use crate::strategy::Strategy;
 
 /// What a whole job did. Serialized, it is what `tensorwire train --json` prints; its keys keep their meaning.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,8 @@ use tensorwire_graph::Cluster;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_nn::Sharing;
 
-use crate::config::{Averaging, Strategy, TrainConfig};
+use crate::config::{Averaging, TrainConfig};
+use crate::strategy::{Grouping, Pacing};
 
 /// Where the weights are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,29 +52,24 @@ impl Topology {
     /// What a configuration asks for. Makes sense only if [`TrainConfig::check`] passes.
     pub fn of(config: &TrainConfig) -> Topology {
         let TrainConfig { strategy, workers, .. } = *config;
-        let groups = match strategy {
-            Strategy::AllReduce => 1,
-            strategy if strategy.has_groups() => config.clients.clients.unwrap_or(1),
-            _ => workers,
+        let row = strategy.row();
+        let groups = match row.grouping {
+            Grouping::Alone => workers,
+            Grouping::All => 1,
+            Grouping::Clients => config.clients.clients.unwrap_or(1),
         };
         let has_servers = config.servers > 0;
-        let weights = match strategy {
-            Strategy::Local => Weights::Local,
-            Strategy::Ps => Weights::Servers,
-            Strategy::DistSgd | Strategy::DistAsgd => Weights::Store,
-            Strategy::MpiSgd | Strategy::MpiAsgd if has_servers => Weights::Store,
-            Strategy::MpiSgd | Strategy::MpiAsgd | Strategy::AllReduce => Weights::Replicated,
-            Strategy::DistEsgd | Strategy::MpiEsgd => Weights::Replicated,
-        };
+        let has_own = row.grouping == Grouping::Clients && !has_servers;
+        let weights = if has_own { Weights::Replicated } else { row.weights };
         let averaging = config.clients.averaging(strategy, groups);
         let free = |max_delay| Pace::Asynchronous { max_delay };
-        let pace = match strategy {
-            Strategy::DistAsgd | Strategy::MpiAsgd => free(config.store.max_delay),
-            Strategy::DistEsgd | Strategy::MpiEsgd if groups > 1 => free(None),
-            Strategy::Ps if config.asynchronous => free(None),
+        let pace = match row.pacing {
+            Pacing::Bounded => free(config.store.max_delay),
+            Pacing::Free if groups > 1 => free(None),
+            Pacing::Asked if config.asynchronous => free(None),
             _ => Pace::Synchronous,
         };
-        let has_centre = averaging.is_some() && (strategy == Strategy::DistEsgd || has_servers);
+        let has_centre = row.averages && (row.grouping == Grouping::Alone || has_servers);
         let serves = matches!(weights, Weights::Servers | Weights::Store) || has_centre;
         let servers = if serves { config.servers } else { 0 };
         let elastic = config.store.elastic;
@@ -225,6 +221,7 @@ impl Topology {
 mod tests {
     use super::*;
     use crate::config::{ClientConfig, tests::config};
+    use crate::strategy::Strategy;
 
     fn grouped(strategy: Strategy, workers: u32, clients: u32, servers: u32) -> Topology {
         let clients = ClientConfig { clients: Some(clients), ..ClientConfig::default() };

@@ -2,37 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use tensorwire_train::{Algorithm, ClientConfig, ConfigError, Strategy, TunedRow};
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum StrategyArg {
-    Local,
-    Ps,
-    DistSgd,
-    DistAsgd,
-    DistEsgd,
-    #[value(name = "allreduce")]
-    AllReduce,
-    MpiSgd,
-    MpiAsgd,
-    MpiEsgd,
-}
-
-impl From<StrategyArg> for Strategy {
-    fn from(arg: StrategyArg) -> Strategy {
-        match arg {
-            StrategyArg::Local => Strategy::Local,
-            StrategyArg::Ps => Strategy::Ps,
-            StrategyArg::DistSgd => Strategy::DistSgd,
-            StrategyArg::DistAsgd => Strategy::DistAsgd,
-            StrategyArg::DistEsgd => Strategy::DistEsgd,
-            StrategyArg::AllReduce => Strategy::AllReduce,
-            StrategyArg::MpiSgd => Strategy::MpiSgd,
-            StrategyArg::MpiAsgd => Strategy::MpiAsgd,
-            StrategyArg::MpiEsgd => Strategy::MpiEsgd,
-        }
-    }
+/// Takes a strategy's name.
+pub(crate) fn strategy() -> impl TypedValueParser<Value = Strategy> {
+    PossibleValuesParser::new(Strategy::ALL.map(Strategy::name))
+        .map(|name| Strategy::named(&name).expect("the parser takes no other"))
 }
 
 /// What only groups of workers, and weights that are averaged, can do.

@@ -14,7 +14,7 @@ use tensorwire_train::{
 };
 use tensorwire_zoo::data::SampleKind;
 
-use super::clients::{ClientArgs, StrategyArg};
+use super::clients::{self, ClientArgs};
 use super::{DEFAULTS, ExchangeArg, TransportArg, WireArgs, with_default};
 
 /// What `--momentum` is where it is not given.
@@ -42,8 +42,8 @@ pub(crate) struct JobArgs {
     /// `allreduce`: variables on every worker, gradients all-reduced. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by
     /// groups of workers (--clients). `dist-esgd`, `mpi-esgd`: workers (groups) train weights of their own, which
     /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
-    #[arg(long, value_enum, default_value = DEFAULTS.strategy.name())]
-    strategy: StrategyArg,
+    #[arg(long, value_parser = clients::strategy(), default_value = DEFAULTS.strategy.name())]
+    strategy: Strategy,
     #[arg(long, value_name = "N", help = with_default(
         "Worker processes (with `local`: replicas, reduced in the same order)",
         format_args!("{}, or half of the processes that mpirun, srun or torchrun started", DEFAULTS.workers),
@@ -161,7 +161,7 @@ enum KernelsArg {
 
 impl JobArgs {
     pub(crate) fn strategy(&self) -> Strategy {
-        self.strategy.into()
+        self.strategy
     }
 
     /// How a tensor crosses.

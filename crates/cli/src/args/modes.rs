@@ -6,7 +6,7 @@ use clap::Args;
 use tensorwire_nn::Optimizer;
 use tensorwire_train::{ClientConfig, Schedule, Strategy, TrainConfig};
 
-use super::clients::StrategyArg;
+use super::clients::strategy;
 use super::job::default_data;
 use super::{DEFAULTS, TransportArg, with_default};
 
@@ -16,9 +16,9 @@ const QUICK_EPOCHS: u64 = 5;
 #[derive(Args, Debug)]
 pub(crate) struct ModesArgs {
     /// Which ways of training, one after the other
-    #[arg(long, value_enum, value_delimiter = ',',
+    #[arg(long, value_parser = strategy(), value_delimiter = ',',
           default_values = ["dist-sgd", "dist-asgd", "dist-esgd", "mpi-sgd", "mpi-asgd", "mpi-esgd"])]
-    modes: Vec<StrategyArg>,
+    modes: Vec<Strategy>,
     /// Model to train
     #[arg(long, default_value_t = DEFAULTS.model.clone())]
     model: String,
@@ -68,7 +68,7 @@ pub(crate) struct ModesArgs {
 
 impl ModesArgs {
     pub(crate) fn modes(&self) -> Vec<Strategy> {
-        self.modes.iter().copied().map(Strategy::from).collect()
+        self.modes.clone()
     }
 
     /// The job of all modes, each of which takes what is its own of it.

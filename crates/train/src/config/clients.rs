@@ -5,7 +5,9 @@ use tensorwire_collectives::{Algorithm, GroupOptions};
 
 use crate::group::link_cost;
 
-use super::{ConfigError, Exchange, Strategy, TrainConfig, Transport, TunedRow};
+use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
+
+use super::{ConfigError, Exchange, TrainConfig, Transport, TunedRow};
 
 /// Steps between two meetings of a client with the centre, where nothing else is said: the paper's.
 const INTERVAL: u64 = 64;
@@ -62,8 +64,10 @@ impl TrainConfig {
         let strategy = self.strategy;
         let (mpi, averaging) = ("mpi-sgd, mpi-asgd or mpi-esgd", "dist-esgd or mpi-esgd");
         let any = "allreduce, mpi-sgd, mpi-asgd or mpi-esgd";
-        let is_mpi = strategy.has_groups() && strategy != Strategy::AllReduce;
-        let is_alone = matches!(strategy, Strategy::DistAsgd | Strategy::DistEsgd);
+        let StrategyRow { grouping, pacing, .. } = strategy.row();
+        let is_mpi = grouping == Grouping::Clients;
+        let is_alone =
+            grouping == Grouping::Alone && matches!(pacing, Pacing::Bounded | Pacing::Free);
         let options = [
             ("--clients", clients.is_some(), is_mpi, mpi),
             ("--interval", interval.is_some(), strategy.is_averaging(), averaging),

@@ -11,9 +11,10 @@ use tensorwire_kvstore::{
 use tensorwire_launch::Transport;
 use tensorwire_nn::{Program, Variable};
 
-use crate::config::{Averaging, Exchange, StoreConfig, Strategy, TrainConfig};
+use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
 use crate::store::{StoreRule, StoreRules};
+use crate::strategy::Strategy;
 use crate::topology::Topology;
 
 impl TrainConfig {
