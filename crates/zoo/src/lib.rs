@@ -37,7 +37,4 @@
 pub mod data;
 mod models;
 
-pub use models::{
-    AlexNet, Cifar, Fcn5, Gru, InceptionV3, Lstm, MODELS, Mlp, ResNet50, SentenceEmbedding,
-    Seq2Seq, Shipped, UnknownModel, Vgg16, model,
-};
+pub use models::*;
