@@ -28,7 +28,7 @@ pub use open::{MessageEnd, MessageOptions, OpenMessagesError, open, open_zmq};
 /// What all sessions of a process send by.
 type SharedTransport = Arc<Mutex<Box<dyn MessageTransport>>>;
 
-/// An [`TensorExchange`] of messages.
+/// A [`TensorExchange`] of messages.
 #[derive(Debug)]
 pub struct MessageExchange {
     transport: SharedTransport,

@@ -1,4 +1,4 @@
-//! A key-value store of tensors: workers push gradients and pull weights, servers fold and update (ps-lite;
+//! A key-value store of tensors: workers push gradients and pull weights, servers sum and update (ps-lite;
 //! Li et al., *Improving the Performance of Distributed MXNet with RDMA*). It knows keys, ranges, versions
 //! and roles. It does not know what a gradient means (the update rule is passed in), which graph computed
 //! it, or the name of any transport.

@@ -19,7 +19,7 @@ pub enum Carried {
     /// Written before the message, to where both ends know that it belongs.
     InPlace,
     /// Where the sender keeps it, in memory that both share; it stays as it is until the receiver is done with
-    /// it: a push until it is folded, an answer until [`Ask::Taken`].
+    /// it: a push until it is applied, an answer until [`Ask::Taken`].
     There(RemotePlace),
 }
 

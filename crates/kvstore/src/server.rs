@@ -1,5 +1,5 @@
 //! A server's end of the store: it drives the protocol over a wire, keeps the shards in registered memory,
-//! folds what workers pushed and answers. The update rule, the place of snapshots and the scheduler are
+//! applies what workers pushed and answers. The update rule, the place of snapshots and the scheduler are
 //! passed in.
 
 mod answers;
@@ -73,7 +73,7 @@ pub struct ServerPorts {
 /// What a server did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
-    pub folds: u64,
+    pub updates: u64,
     pub snapshots: u64,
 }
 

@@ -30,7 +30,7 @@ pub use opening::{OneSidedOptions, Opening};
 /// all before it; so what is over has gone.
 const OPENED_MAX: usize = 32;
 
-/// An [`TensorExchange`] over a fabric; made by an [`Opening`].
+/// A [`TensorExchange`] over a fabric; made by an [`Opening`].
 #[derive(Debug)]
 pub struct OneSided {
     fabric: Fabric,

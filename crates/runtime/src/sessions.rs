@@ -1,6 +1,6 @@
-//! Asynchronous training (Xue et al. §5): a server has one session for each worker, and all
-//! change the same variables. One thread gives them turns, so that an update is never torn; what one
-//! session is sending another waits to change.
+//! Asynchronous training (Xue et al. §5): a server has one session for each worker, and all change the same
+//! variables. One thread gives them turns, so that an update is never torn; what one session is sending another waits to
+//! change.
 
 use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op, Part, RunId};

@@ -167,7 +167,7 @@ impl<'a> Cluster<'a> {
         all_s * f64::from(machine.cores)
     }
 
-    /// Every worker reads and writes so many bytes in a group's fold.
+    /// Every worker reads and writes so many bytes in a group's reduction.
     pub(crate) fn fold(&self, bytes: f64) -> Activity {
         let one = self.touched_a_second();
         let mut uses = Vec::new();

@@ -249,7 +249,7 @@ impl Messages {
     }
 }
 
-/// Rounds in which a member sends, waits for what the others sent then, and maybe folds it: like ones in a row are
+/// Rounds in which a member sends, waits for what the others sent then, and maybe reduces it: like ones in a row are
 /// one, with all their bytes and waits.
 fn in_rounds(items: Vec<Item>) -> Vec<Item> {
     let round = |at: usize| -> Option<(Messages, Option<f64>)> {

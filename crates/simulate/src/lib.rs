@@ -3,7 +3,7 @@
 //!
 //! A [`SimulatedJob`] is a plan for few workers and the number of those that there are to be; a [`Network`] says what machines
 //! and links can do. [`estimate`] makes activities of them ([`engine`]) that share resources max–min fairly: kernels,
-//! folds and updates share cores and memory, messages share NIC ports and the core of the network.
+//! reductions and updates share cores and memory, messages share NIC ports and the core of the network.
 //!
 //! # What is grouped, so that thousands of workers take seconds
 //! - Machines with like processes do the same at the same time: one stands for all, and what they take of a server's

@@ -124,7 +124,7 @@ impl<'a> Build<'a> {
         Before { workers: over, updated, servers }
     }
 
-    /// The kernels of one worker in one step, and what is to be sent, folded and spread: nodes whose second half
+    /// The kernels of one worker in one step, and what is to be sent, reduced and broadcast: nodes whose second half
     /// is for others to add. Its own end, too.
     fn process(
         &mut self,
@@ -186,7 +186,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// What groups fold and spread: it begins when all members have come, and ends for all at once.
+    /// What groups reduce and broadcast: it begins when all members have come, and ends for all at once.
     fn together(&mut self, ends: &[Ends]) {
         let mut vectors: Vec<(u32, bool, usize)> = Vec::new();
         for worker in &self.workers {

@@ -26,7 +26,7 @@ const COUNT_MAX: u64 = u64::MAX / 2;
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub mode: Mode,
-    /// Who may push and pull; a worker's index here is its number, and the order in which pushes are folded.
+    /// Who may push and pull; a worker's index here is its number, and the order in which pushes are applied.
     pub workers: Vec<Identity>,
     /// The keys of the shards that belong to this server.
     pub range: Range<u64>,
@@ -110,7 +110,7 @@ pub struct Server {
     /// Loads that wait until no value is being sent; at most one of each worker.
     loads: VecDeque<(Identity, RequestId, Control)>,
     actions: VecDeque<ServerAction>,
-    /// How many answers stand behind each fold among the actions, and behind the one that was polled last.
+    /// How many answers stand behind each update among the actions, and behind the one that was polled last.
     answers: VecDeque<usize>,
     answers_last: usize,
 }

@@ -283,7 +283,7 @@ impl Core {
                 if let Err(why) = applied {
                     self.proto.on_not_applied(&why);
                 }
-                self.counters.folds += 1;
+                self.counters.updates += 1;
                 self.updates_since_snapshot += 1;
             }
             ServerAction::Reply { to, reply } => {

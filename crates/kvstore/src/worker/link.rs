@@ -175,7 +175,7 @@ impl Core {
         let (sizes, by_rows) = (wire.sizes(self.links[server].rank), indices.is_some());
         let count = indices.as_ref().map_or(0, Bytes::len) / size_of::<i32>();
         if sizes.mode(bytes.len(), by_rows) == TransferMode::PeerMapped {
-            // the server reads it where it is: it leaves when it is folded
+            // the server reads it where it is: it leaves when it is applied
             if let Some(place) = self.place_of(&bytes) {
                 return Ask::Push { shard, round, value: Carried::There(place), rows: None };
             }

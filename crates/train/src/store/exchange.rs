@@ -59,7 +59,7 @@ enum Sent {
     Rows,
 }
 
-/// An [`TensorExchange`] over a store.
+/// A [`TensorExchange`] over a store.
 #[derive(Debug)]
 pub(crate) struct StoreExchange {
     /// Its user asks it for other things between two runs.

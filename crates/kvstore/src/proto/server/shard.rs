@@ -14,7 +14,7 @@ pub(super) struct Shard {
     pub(super) created: bool,
     pub(super) seeded: bool,
     pub(super) version: u64,
-    /// Answers whose value is leaving the weights; nothing is folded meanwhile.
+    /// Answers whose value is leaving the weights; nothing is applied meanwhile.
     pub(super) readers: usize,
     /// Workers whose slot holds their next round, in order of arrival.
     pending: Vec<usize>,
@@ -152,7 +152,7 @@ impl Shard {
         if self.readers > 0 || !self.update_is_due(mode, workers) {
             return None;
         }
-        let folded = match mode {
+        let applied = match mode {
             Mode::Sync => {
                 self.pending.sort_unstable();
                 std::mem::take(&mut self.pending)
@@ -160,14 +160,14 @@ impl Shard {
             Mode::Async { .. } => vec![self.pending.remove(0)],
         };
         self.version += 1;
-        for worker in &folded {
+        for worker in &applied {
             self.slots[*worker].rounds += 1;
             self.slots[*worker].is_due = true;
         }
-        Some((folded, self.version))
+        Some((applied, self.version))
     }
 
-    /// The request that brought what was folded for this worker, and how many of its rounds are durable.
+    /// The request that brought what was applied for this worker, and how many of its rounds are durable.
     pub(super) fn answer_push(&mut self, worker: usize) -> (Option<RequestId>, u64) {
         let slot = &mut self.slots[worker];
         (slot.push.take(), slot.durable)
@@ -179,7 +179,7 @@ impl Shard {
         mode: Mode,
         workers: &[WorkerState],
     ) -> Option<(usize, Pull)> {
-        // a fold that waits for readers would wait for ever if new ones went before it
+        // an update that waits for readers would wait for ever if new ones went before it
         if !self.seeded || self.update_is_due(mode, workers) {
             return None;
         }

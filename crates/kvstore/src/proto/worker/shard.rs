@@ -18,7 +18,7 @@ pub(super) struct Shard {
     /// Rounds that the user pushed.
     pub(super) pushed: u64,
     /// Those of them that were answered.
-    folded: u64,
+    applied: u64,
     /// Those of them that a snapshot holds; the log starts behind.
     durable: u64,
     /// This worker gave the first value.
@@ -65,7 +65,7 @@ impl Shard {
             stage: Stage::New,
             is_replaced: false,
             pushed: 0,
-            folded: 0,
+            applied: 0,
             durable: 0,
             seeded: false,
             pushing: false,
@@ -144,7 +144,7 @@ impl Shard {
             return WorkerEvent::Unfit { shard, rounds, durable, pushed };
         }
         if std::mem::take(&mut self.is_replaced) {
-            for round in (rounds + 1..=self.folded).rev() {
+            for round in (rounds + 1..=self.applied).rev() {
                 self.put_first(None, Task::Push(round), i32::MAX);
             }
             if rounds == 0 && self.seeded {
@@ -167,8 +167,8 @@ impl Shard {
             return refused(op, Some(shard), answer);
         };
         self.seeded |= round == 0;
-        self.folded = self.folded.max(round);
-        self.durable = self.durable.max(durable.min(self.folded));
+        self.applied = self.applied.max(round);
+        self.durable = self.durable.max(durable.min(self.applied));
         WorkerEvent::Applied { op, shard, round, version, durable: self.durable }
     }
 }

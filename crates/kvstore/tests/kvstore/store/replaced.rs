@@ -72,7 +72,7 @@ fn push_all(store: &mut KvWorker, number: usize, rounds: usize) {
 
 /// Serves until all workers are there and this server has made so many updates, and dies.
 fn serve_until(mut server: KvServer, scheduler: &Scheduler, folds: u64) {
-    while server.counters().folds < folds || !scheduler.met(1) {
+    while server.counters().updates < folds || !scheduler.met(1) {
         server.progress().unwrap();
     }
 }
@@ -217,7 +217,7 @@ fn first_values_outlive_the_worker_that_gave_them_and_their_server() {
         while !is_dead.load(Ordering::SeqCst) {
             server.progress().unwrap();
         }
-        assert_eq!(server.counters().folds, 0);
+        assert_eq!(server.counters().updates, 0);
     };
     replaced(&job, first, |end| {
         let (number, scheduler) = (end.number, end.scheduler.clone());
