@@ -72,7 +72,7 @@ fn what_a_sentence_becomes_crosses_by_the_dynamic_path() {
 
 #[test]
 fn the_digits_are_learned_by_convolutions() {
-    let job = "--model cifar --strategy local --workers 1 --batch 32 --lr 0.02 --epochs 12";
+    let job = "--model cifar --strategy local --workers 1 --threads 1 --batch 32 --lr 0.02 --epochs 12";
     let result = train(job).json();
     assert!(number(&result, "test_accuracy") >= 0.97, "{result}");
 }
@@ -81,7 +81,7 @@ fn the_digits_are_learned_by_convolutions() {
 fn sentences_are_turned_around_and_translated() {
     for data in ["reverse", "grammar"] {
         let job = format!(
-            "--model seq2seq --strategy local --workers 1 --data {data} --batch 32 --optimizer adam \
+            "--model seq2seq --strategy local --workers 1 --threads 1 --data {data} --batch 32 --optimizer adam \
              --lr 0.003 --epochs {}",
             if data == "reverse" { 3 } else { 2 }
         );
@@ -93,7 +93,7 @@ fn sentences_are_turned_around_and_translated() {
 /// Pairs of sentences of classes that training never saw are found among each other.
 #[test]
 fn sentences_of_unseen_classes_are_told_apart() {
-    let job = "--model sentence-embedding --strategy local --workers 1 --data synthetic:8000 --batch 16 \
+    let job = "--model sentence-embedding --strategy local --workers 1 --threads 1 --data synthetic:8000 --batch 16 \
                --optimizer adam --lr 0.002 --epochs 8";
     let result = train(job).json();
     // one of 16 by chance
