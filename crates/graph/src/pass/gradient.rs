@@ -1,6 +1,7 @@
 //! Reverse-mode gradients: a table, one row per operator, walked backwards from the loss.
 
 mod custom;
+mod elements;
 mod table;
 
 use std::collections::HashMap;
@@ -129,7 +130,7 @@ impl Tape<'_> {
         GraphError::NoGradient { node: node.name.clone(), op: node.op.name() }
     }
 
-    /// The gradient of an output: the sum of its parts, in the order in which they came.
+    /// The gradient of an output: the sum of its parts, tensors in the order in which they came, then rows in theirs.
     fn sum(&mut self, output: Output) -> Result<Gradient, GraphError> {
         let parts = self.partials.remove(&output).unwrap_or_default();
         // where all parts are, so that one tensor leaves there; else where the output is
@@ -137,13 +138,20 @@ impl Tape<'_> {
         let first = places.next();
         let together = first.filter(|first| places.all(|place| place == *first));
         let sum_at = together.unwrap_or(beside(self.graph, output.node, self.hint));
-        let mut parts = parts.into_iter();
+        // rows are added to a tensor that is there, which costs what they are and not what the tensor is
+        let (tensors, rows): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| part.dense().is_some());
+        let mut parts = tensors.into_iter().chain(rows);
         let mut total = parts.next().ok_or_else(|| self.no_gradient(output.node))?;
         for part in parts {
             let left = self.dense(output, total)?;
-            let right = self.dense(output, part)?;
             self.at = sum_at;
-            total = Gradient::Dense(self.add("sum", Op::Add, &[left, right])?);
+            total = Gradient::Dense(match part {
+                Gradient::Dense(right) => self.add("sum", Op::Add, &[left, right])?,
+                Gradient::Rows { indices, rows } => {
+                    self.add("sum", Op::AddRows, &[left, rows, indices])?
+                }
+            });
         }
         self.partials.insert(output, vec![total]);
         Ok(total)
