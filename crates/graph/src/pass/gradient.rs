@@ -52,18 +52,24 @@ fn seed_spec(graph: &Graph, loss: Output) -> Result<TensorSpec, GraphError> {
     }
 }
 
-/// For each node up to the loss: true if it computes from any of `wrt`, or is one.
+/// For each node up to the loss: true if it computes from any of `wrt`, or is one. What is no floating number has no
+/// derivative, so nothing depends through it: a comparison, a place.
 fn depends_on(graph: &Graph, loss: NodeId, wrt: &[Output]) -> Vec<bool> {
     let mut depends = vec![false; graph.len()];
     for output in wrt {
         depends[output.node.index()] = true;
     }
     for (id, node) in graph.nodes().take(loss.index() + 1) {
-        if node.inputs.iter().any(|input| depends[input.node.index()]) {
+        if node.inputs.iter().any(|input| depends[input.node.index()] && is_floating(graph, *input))
+        {
             depends[id.index()] = true;
         }
     }
     depends
+}
+
+fn is_floating(graph: &Graph, output: Output) -> bool {
+    graph.fact(output).dtype.is_floating()
 }
 
 /// The place of a node, for what goes with it; `otherwise` where it is shared.
@@ -113,7 +119,8 @@ impl Tape<'_> {
             dense.push(gradient.map(|gradient| self.dense(output, gradient)).transpose()?);
         }
         self.at = beside(self.graph, id, self.hint);
-        let wants: Vec<bool> = inputs.iter().map(|input| wanted[input.node.index()]).collect();
+        let wants = |input: &Output| wanted[input.node.index()] && is_floating(self.graph, *input);
+        let wants: Vec<bool> = inputs.iter().map(wants).collect();
         let partials = self.row(id, &dense, &wants)?;
         for ((input, wants), partial) in inputs.iter().zip(wants).zip(partials) {
             match partial {
