@@ -181,12 +181,12 @@ fn gelu_argument<T: Real>(x: T) -> T {
 
 #[inline(always)]
 fn gelu_tanh_slope<T: Real>(x: T) -> T {
+    // from 10 on tanh is 1, and the square of what is far is infinite
+    let x = clamp(x, T::narrow(-10.0), T::narrow(10.0));
     let squashed = gelu_argument(x).fast_tanh();
     let rise = T::one() - squashed * squashed;
     let inner = T::narrow(GELU_SLOPE) * (T::one() + T::narrow(3.0 * GELU_CUBE) * x * x);
-    // far from 0 the square is infinite
-    let rising = if rise == T::zero() { T::zero() } else { x * rise * inner };
-    T::narrow(0.5) * (T::one() + squashed + rising)
+    T::narrow(0.5) * (T::one() + squashed + x * rise * inner)
 }
 
 /// log(1 + x) for x in 0..=1: Kahan's, in which the error of 1 + x cancels (Higham 2002, §1.14.1).

@@ -13,7 +13,8 @@
 //! | SampleNorm | 64·(n + 8)·eps | sums of n terms in any order; \|x\| ≤ 2 and epsilon ≥ 1/4 |
 //! | SampleNormGrad | dx as above, times 16; dscale and dshift times the rows | one more such sum |
 
-use crate::common::{Real, Tensor, Values, all, cpus, reference, run_all, run_one};
+use crate::common::{Real, Tensor, Values, all, cpus, reference, run_all, run_one, try_run};
+use half::bf16;
 use proptest::prelude::*;
 use tensorwire_graph::{Binary, Comparison, Op, SampleNorm, Unary};
 use tensorwire_kernels::check::{self, Tolerance};
@@ -350,4 +351,36 @@ fn integers_are_compared() {
         assert_eq!(run_one::<u8>(&kernels, &op, &[a.clone(), b.clone()], &[3]), [0, 1, 0]);
     }
     assert_eq!(DType::U8, <u8 as Element>::DTYPE);
+}
+
+/// What is stored in bf16 is computed in f32 and rounded; statistics are f32.
+#[test]
+fn samples_are_normalised_in_bf16() {
+    let (dims, c) = ([3, 5, 8], [8]);
+    let numbers = |seed: u64, count: usize| -> Vec<bf16> {
+        Values(seed).reals::<f64>(count).iter().map(|&x| bf16::from_f64(x)).collect()
+    };
+    let given = [numbers(1, 120), numbers(2, 8), numbers(3, 8)];
+    let wide = |x: &[bf16]| x.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();
+    let op = Op::SampleNorm { by: SampleNorm::Layer, epsilon: 0.25 };
+    for kernels in all() {
+        let run = |dtype: DType, inputs: [Tensor; 3]| {
+            let statistic = Tensor::unwritten(DType::F32, &[3, 5]);
+            let mut outputs = [Tensor::unwritten(dtype, &dims), statistic.clone(), statistic];
+            try_run(&kernels, &op, &inputs, &mut outputs).unwrap();
+            outputs
+        };
+        let [x, scale, shift] = &given;
+        let narrow = [Tensor::new(&dims, x), Tensor::new(&c, scale), Tensor::new(&c, shift)];
+        let found = run(DType::BF16, narrow);
+        let [x, scale, shift] = given.each_ref().map(|x| wide(x));
+        let wide = [Tensor::new(&dims, &x), Tensor::new(&c, &scale), Tensor::new(&c, &shift)];
+        let expected = run(DType::F32, wide);
+        let rounded: Vec<bf16> =
+            expected[0].to_vec::<f32>().iter().map(|&x| bf16::from_f32(x)).collect();
+        assert_eq!(found[0].to_vec::<bf16>(), rounded);
+        for statistic in 1..3 {
+            assert_eq!(found[statistic].to_vec::<f32>(), expected[statistic].to_vec::<f32>());
+        }
+    }
 }

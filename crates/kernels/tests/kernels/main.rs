@@ -19,3 +19,4 @@ mod images;
 mod images_closed_form;
 mod images_errors;
 mod onednn;
+mod transformer_errors;

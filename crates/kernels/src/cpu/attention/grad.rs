@@ -1,19 +1,20 @@
 //! The gradient of attention: FlashAttention-2 (Dao 2023, algorithm 2). A piece of work is some blocks of the keys of one
 //! head; it goes through the queries that see them in tiles, and computes their products and exponentials anew. Eight
-//! keys at a time are rows, so that what becomes of a tile is multiplied as it is into dk and dv, and turned once for dq.
+//! keys at a time are rows, so that what becomes of a tile is multiplied as it lies: by its rows into dk and dv, by its
+//! columns into dq.
 //!
 //! Where there are few heads, their keys are cut into parts, each of which has a dq of its own; these are added in the
 //! order of the parts.
 
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 
-use super::{KEYS, Mask, PARALLEL_MIN, aligned, cut, plain_panels, turned_panels, work};
+use super::{KEYS, LANES, Mask, PARALLEL_MIN, aligned, cut, plain_panels, turned_panels, work};
 use crate::cpu::Cpu;
 use crate::cpu::panels::{self, Part, ROWS_MAX, Sums, WIDTH_MAX};
 use crate::cpu::pool::CHUNK;
 use crate::cpu::scratch::with_scratch;
 use crate::cpu::shared::Sheet;
-use crate::cpu::transpose::{Rows, transpose};
+use crate::cpu::transpose::Rows;
 use crate::launch::attention::{AttentionGradients, Seen};
 use crate::real::Real;
 
@@ -120,17 +121,16 @@ impl<T: Real> Head<'_, T> {
             queries * depth,
             ROWS_MAX * depth,
             ROWS_MAX * wide,
-            ROWS_MAX * wide,
-            queries * keys,
+            keys * wide,
             keys * depth,
             keys * depth,
             shape.heads_of_a_group() * shape.queries,
         ];
         with_scratch(lens.map(aligned).iter().sum(), |scratch: &mut [T]| {
             let mut scratch = scratch;
-            let [k, q, dy, q_plain, dy_plain, row, p, ds, turned, dk, dv, levels] =
+            let [k, q, dy, q_plain, dy_plain, row, p, ds, dk, dv, levels] =
                 lens.map(|len| cut(&mut scratch, len));
-            let tile = Tile { width, k, q, dy, q_plain, dy_plain, row, p, ds, turned, dk, dv };
+            let tile = Tile { width, k, q, dy, q_plain, dy_plain, row, p, ds, dk, dv };
             cpu.simd.run_with(Blocks { head: self, part, parts, tile, levels });
         });
     }
@@ -149,11 +149,10 @@ struct Tile<'a, T> {
     dy_plain: &'a mut [T],
     /// Eight keys, scaled.
     row: &'a mut [T],
-    /// Of eight keys and the tile's queries: exponentials, and gradients of the products.
+    /// Of eight keys and the tile's queries: exponentials.
     p: &'a mut [T],
+    /// Of all keys and the tile's queries: gradients of the products.
     ds: &'a mut [T],
-    /// The latter of all keys, by query.
-    turned: &'a mut [T],
     /// Sums of the block of keys.
     dk: &'a mut [T],
     dv: &'a mut [T],
@@ -231,8 +230,7 @@ impl<T: Real> Blocks<'_, T> {
         for (query, level) in self.levels[member * queries..][..queries].iter_mut().enumerate() {
             let row = first + query * step;
             let here = row * depth..(row + 1) * depth;
-            let pairs = self.head.dy[here.clone()].iter().zip(&self.head.y[here]);
-            *level = pairs.fold(T::zero(), |sum, (&dy, &y)| sum + dy * y);
+            *level = inner_product(&self.head.dy[here.clone()], &self.head.y[here]);
             // SAFETY: these queries are this piece's alone in its dq, and it asks for one row after the other.
             unsafe { self.head.dq.part(row, 0..depth) }.fill(T::zero());
         }
@@ -266,18 +264,14 @@ impl<T: Real> Blocks<'_, T> {
                 _ => 0,
             };
             let before = before / width * width;
-            let stride = self.tile.turned.len() / QUERIES.min(self.head.seen.shape.queries);
-            for row in self.tile.turned.chunks_exact_mut(stride).take(before) {
-                row[key..][..rows].fill(T::zero());
+            let wide = self.tile.p.len() / ROWS_MAX;
+            for row in self.tile.ds[key * wide..].chunks_exact_mut(wide).take(rows) {
+                row[..before].fill(T::zero());
             }
             if before < count {
-                self.products(simd, [start + key, rows], before..count);
-                self.exponentials(member, [start + key, rows], query, before..count);
+                self.products(simd, start, [key, rows], before..count);
+                self.exponentials(member, start, [key, rows], query, before..count);
                 self.into_keys(simd, [key, rows], before..count);
-                let wide = self.tile.ds.len() / ROWS_MAX;
-                let elements = &self.tile.ds[before..];
-                let source = Rows { elements, rows, columns: count - before, stride: wide };
-                transpose(source, &mut self.tile.turned[before * stride + key..], stride);
             }
         }
         self.into_queries(simd, [first + query * step, step], query, [start, keys], count);
@@ -288,6 +282,7 @@ impl<T: Real> Blocks<'_, T> {
     fn products<S: Simd>(
         &mut self,
         simd: S,
+        start: usize,
         [key, rows]: [usize; 2],
         queries: std::ops::Range<usize>,
     ) {
@@ -296,12 +291,12 @@ impl<T: Real> Blocks<'_, T> {
         let (width, depth, wide) = (*width, shape.depth, p.len() / ROWS_MAX);
         let [first, step] = shape.key_rows(self.head.batch, self.head.group);
         for (r, scaled) in scaled.chunks_exact_mut(depth).enumerate().take(rows) {
-            let k = &k[(first + (key + r) * step) * depth..][..depth];
+            let k = &k[(first + (start + key + r) * step) * depth..][..depth];
             for (scaled, &k) in scaled.iter_mut().zip(k) {
                 *scaled = k * scale;
             }
         }
-        let values = &v[(first + key * step) * depth..];
+        let values = &v[(first + (start + key) * step) * depth..];
         let mut sums: Sums<T> = [[T::zero(); WIDTH_MAX]; ROWS_MAX];
         for at in queries.start / width..queries.end.div_ceil(width) {
             let panel = &q[at * depth * width..][..depth * width];
@@ -310,7 +305,7 @@ impl<T: Real> Blocks<'_, T> {
             let panel = &dy[at * depth * width..][..depth * width];
             let part = Part { x: values, stride: step * depth, panel };
             panels::multiply(simd, rows, &[part], &mut sums);
-            keep(&sums, rows, &mut ds[at * width..], wide, width);
+            keep(&sums, rows, &mut ds[key * wide + at * width..], wide, width);
         }
     }
 
@@ -319,6 +314,7 @@ impl<T: Real> Blocks<'_, T> {
     fn exponentials(
         &mut self,
         member: usize,
+        start: usize,
         [key, rows]: [usize; 2],
         first: usize,
         queries: std::ops::Range<usize>,
@@ -333,10 +329,10 @@ impl<T: Real> Blocks<'_, T> {
         for r in 0..rows {
             let here = r * wide + queries.start..r * wide + queries.end;
             let p = &mut self.tile.p[here.clone()];
-            let ds = &mut self.tile.ds[here];
+            let ds = &mut self.tile.ds[key * wide..][here];
             if let Mask::Added(..) | Mask::Shown(..) = mask {
                 for (query, p) in (first + queries.start..).zip(p.iter_mut()) {
-                    *p += mask.added(batch, head, query, key + r);
+                    *p += mask.added(batch, head, query, start + key + r);
                 }
             }
             for (((p, ds), &lse), &level) in p.iter_mut().zip(ds.iter_mut()).zip(lse).zip(levels) {
@@ -346,7 +342,8 @@ impl<T: Real> Blocks<'_, T> {
                 *ds = *p * (*ds - level);
             }
             if let Mask::Causal = mask {
-                let unseen = (key + r).saturating_sub(first + queries.start).min(p.len());
+                let unseen = start + key + r;
+                let unseen = unseen.saturating_sub(first + queries.start).min(p.len());
                 p[..unseen].fill(T::zero());
                 ds[..unseen].fill(T::zero());
             }
@@ -367,8 +364,8 @@ impl<T: Real> Blocks<'_, T> {
         let panels = depth.div_ceil(width);
         let padded = panels * width;
         let mut sums: Sums<T> = [[T::zero(); WIDTH_MAX]; ROWS_MAX];
-        for (x, packed, target) in [(&**p, &**dy_plain, &mut **dv), (&**ds, &**q_plain, &mut **dk)]
-        {
+        let ds = &ds[key * wide..];
+        for (x, packed, target) in [(&**p, &**dy_plain, &mut **dv), (ds, &**q_plain, &mut **dk)] {
             for (at, panel) in packed.chunks_exact(packed.len() / panels).enumerate() {
                 let panel = &panel[queries.start * width..queries.end * width];
                 let x = &x[queries.start..];
@@ -394,9 +391,9 @@ impl<T: Real> Blocks<'_, T> {
         count: usize,
     ) {
         let shape = self.head.seen.shape;
-        let Tile { width, k, turned, .. } = &self.tile;
+        let Tile { width, k, p, ds, .. } = &self.tile;
         let (width, panels) = (*width, shape.depth.div_ceil(*width));
-        let stride = turned.len() / QUERIES.min(shape.queries);
+        let stride = p.len() / ROWS_MAX;
         let mut sums: Sums<T> = [[T::zero(); WIDTH_MAX]; ROWS_MAX];
         for row in (0..count).step_by(ROWS_MAX) {
             let rows = ROWS_MAX.min(count - row);
@@ -406,9 +403,8 @@ impl<T: Real> Blocks<'_, T> {
             };
             for (at, panel) in k.chunks_exact(k.len() / panels).enumerate() {
                 let here = at * width..shape.depth.min((at + 1) * width);
-                let part =
-                    Part { x: &turned[row * stride..], stride, panel: &panel[..seen * width] };
-                panels::multiply(simd, rows, &[part], &mut sums);
+                let part = Part { x: &ds[row..], stride, panel: &panel[..seen * width] };
+                panels::multiply_turned(simd, rows, part, &mut sums);
                 for (r, sums) in sums.iter().enumerate().take(rows) {
                     // SAFETY: these queries are this piece's alone in its dq, and it asks for one part after
                     // the other.
@@ -420,6 +416,20 @@ impl<T: Real> Blocks<'_, T> {
             }
         }
     }
+}
+
+/// Added in lanes side by side, and those in order.
+#[inline(always)]
+fn inner_product<T: Real>(a: &[T], b: &[T]) -> T {
+    let mut lanes = [T::zero(); LANES];
+    let whole = a.len() / LANES * LANES;
+    for (a, b) in a[..whole].chunks_exact(LANES).zip(b[..whole].chunks_exact(LANES)) {
+        for ((lane, &a), &b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += a * b;
+        }
+    }
+    let rest = a[whole..].iter().zip(&b[whole..]).map(|(&a, &b)| a * b);
+    lanes.into_iter().chain(rest).fold(T::zero(), |sum, x| sum + x)
 }
 
 /// Writes sums as columns of rows of `wide`.
