@@ -8,6 +8,9 @@
 /// What back ends compute fast.
 pub(crate) trait Functions: Copy {
     fn fast_exp(self) -> Self;
+    /// e to a number that is not above 0, but for rounding; with products and sums fused where the machine has that,
+    /// which the bits depend on.
+    fn exp_below(self, fused: bool) -> Self;
     fn fast_ln(self) -> Self;
     fn fast_erf(self) -> Self;
     fn fast_sigmoid(self) -> Self;
@@ -18,6 +21,11 @@ impl Functions for f32 {
     #[inline(always)]
     fn fast_exp(self) -> f32 {
         exp(self)
+    }
+
+    #[inline(always)]
+    fn exp_below(self, fused: bool) -> f32 {
+        exp_below(self, fused)
     }
 
     #[inline(always)]
@@ -95,6 +103,34 @@ fn exp(x: f32) -> f32 {
     e * power_of_two(half) * power_of_two(n - half)
 }
 
+/// As [`exp`], where 2ⁿ is a number of its own: 0 below e^−87.
+#[inline(always)]
+fn exp_below(x: f32, fused: bool) -> f32 {
+    const ROUND: f32 = 12_582_912.0;
+    const LEAST: f32 = -87.0;
+    let clamped = if x < LEAST { LEAST } else { x };
+    let shifted = multiply_add(fused, clamped, std::f32::consts::LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = multiply_add(fused, n, -0.693_359_4, clamped);
+    let r = multiply_add(fused, n, 2.121_944_4e-4, r);
+    let p = 1.987_569_1e-4_f32;
+    let p = multiply_add(fused, p, r, 1.398_2e-3);
+    let p = multiply_add(fused, p, r, 8.333_452e-3);
+    let p = multiply_add(fused, p, r, 4.166_579_6e-2);
+    let p = multiply_add(fused, p, r, 1.666_666_6e-1);
+    let p = multiply_add(fused, p, r, 0.5);
+    let e = multiply_add(fused, p, r * r, r) + 1.0;
+    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
+    let y = e * power_of_two(n);
+    if x < LEAST { 0.0 } else { y }
+}
+
+/// a·b + c, rounded once where `fused`: to be asked for only where that is one instruction.
+#[inline(always)]
+fn multiply_add(fused: bool, a: f32, b: f32, c: f32) -> f32 {
+    if fused { a.mul_add(b, c) } else { a * b + c }
+}
+
 /// ln x = n·ln 2 + ln m with m in √½..√2, and a polynomial for ln m: Cephes logf (Moshier 1989).
 #[inline(always)]
 fn ln(x: f32) -> f32 {
@@ -134,6 +170,11 @@ fn power_of_two(n: i32) -> f32 {
 impl Functions for f64 {
     #[inline(always)]
     fn fast_exp(self) -> f64 {
+        self.exp()
+    }
+
+    #[inline(always)]
+    fn exp_below(self, _: bool) -> f64 {
         self.exp()
     }
 
@@ -209,6 +250,12 @@ mod tests {
     fn errors_are_bounded_everywhere() {
         let (error, at) = worst(Functions::fast_exp, f64::exp);
         assert!(error <= 2.0, "exp({at}): {error}");
+        for fused in [false, true] {
+            let below =
+                |x: f32| if x > -87.0 && x <= 0.0 { x.exp_below(fused) } else { x.fast_exp() };
+            let (error, at) = worst(below, f64::exp);
+            assert!(error <= 2.0, "exp_below({at}): {error}");
+        }
         let (error, at) = worst(Functions::fast_ln, f64::ln);
         assert!(error <= 2.0, "ln({at}): {error}");
         let (error, at) = worst(Functions::fast_erf, erf);

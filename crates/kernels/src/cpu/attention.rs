@@ -41,7 +41,7 @@ impl Attentions for Cpu {
             let (place, first) = (at / pieces, at % pieces * QUERIES);
             let (batch, head) = (place / shape.heads, place % shape.heads);
             let count = QUERIES.min(shape.queries - first);
-            let block = KEYS.min(shape.keys).next_multiple_of(width);
+            let block = aligned(KEYS.min(shape.keys));
             let depth = shape.depth.next_multiple_of(width);
             let lens = [block * shape.depth, block * depth, ROWS_MAX * block, ROWS_MAX * depth];
             let len = lens.map(aligned).iter().sum::<usize>() + 2 * aligned(count);
@@ -211,15 +211,18 @@ impl<T: Real> Forward<'_, T> {
                 Mask::Causal => seen.min((query + 1).saturating_sub(start)),
                 _ => seen,
             };
-            let (products, behind) = products[r * stride..][..seen].split_at_mut(here);
+            // whole lanes: what is behind the last key becomes 0
+            let lanes = here.next_multiple_of(LANES);
+            let (products, behind) = products[r * stride..][..stride].split_at_mut(lanes);
+            products[here..].fill(T::neg_infinity());
             behind.fill(T::zero());
             if let Mask::Added(..) | Mask::Shown(..) = self.seen.mask {
-                for (key, product) in products.iter_mut().enumerate() {
+                for (key, product) in products[..here].iter_mut().enumerate() {
                     let At { batch, head, .. } = self.at;
                     *product += self.seen.mask.added(batch, head, query, start + key);
                 }
             }
-            *factor = exponentials(products, &mut max[row + r], &mut sum[row + r]);
+            *factor = exponentials(simd, products, &mut max[row + r], &mut sum[row + r]);
         }
         for (at, panel) in values.chunks_exact(values.len() / depth.div_ceil(width)).enumerate() {
             let here = at * width..depth.min((at + 1) * width);
@@ -272,7 +275,7 @@ fn plain_panels<T: Real>(rows: Rows<'_, T>, width: usize, panels: &mut [T]) {
 /// Makes exponentials of a query's products, less the largest so far, and takes them up in the largest and the sum.
 /// → by what was summed before is to be multiplied.
 #[inline(always)]
-fn exponentials<T: Real>(products: &mut [T], max: &mut T, sum: &mut T) -> T {
+fn exponentials<S: Simd, T: Real>(_: S, products: &mut [T], max: &mut T, sum: &mut T) -> T {
     let before = *max;
     *max = largest(products, before);
     if *max == T::neg_infinity() {
@@ -286,18 +289,24 @@ fn exponentials<T: Real>(products: &mut [T], max: &mut T, sum: &mut T) -> T {
     let mut blocks = products.chunks_exact_mut(LANES);
     for block in &mut blocks {
         for (lane, p) in lanes.iter_mut().zip(block) {
-            *p = (*p - max).fast_exp();
+            *p = (*p - max).exp_below(is_fused::<S>());
             *lane += *p;
         }
     }
     let mut total = T::zero();
     for p in blocks.into_remainder() {
-        *p = (*p - max).fast_exp();
+        *p = (*p - max).exp_below(is_fused::<S>());
         total += *p;
     }
-    let factor = (before - max).fast_exp();
+    let factor = (before - max).exp_below(is_fused::<S>());
     *sum = *sum * factor + lanes.iter().fold(total, |sum, &lane| sum + lane);
     factor
+}
+
+/// True if a product and a sum are one instruction: of all levels with vectors.
+#[inline(always)]
+const fn is_fused<S: Simd>() -> bool {
+    size_of::<S::f32s>() > size_of::<f32>()
 }
 
 #[inline(always)]

@@ -18,8 +18,8 @@ impl Elements for Cpu {
     fn unary<T: Real>(&self, by: Unary, x: Source<'_, T>, y: &mut [T]) {
         match by {
             Unary::Gelu => self.map_one(x, y, |x| x * normal(x)),
-            Unary::GeluTanh => self
-                .map_one(x, y, |x| T::narrow(0.5) * x * (T::one() + gelu_argument(x).fast_tanh())),
+            // ½·(1 + tanh u) = σ(2u)
+            Unary::GeluTanh => self.map_one(x, y, |x| x * gelu_argument(x).fast_sigmoid()),
             Unary::Silu => self.map_one(x, y, |x| x * x.fast_sigmoid()),
             Unary::Softplus => self.map_one(x, y, |x| {
                 let positive = if x > T::zero() { x } else { T::zero() };
@@ -174,19 +174,19 @@ fn normal<T: Real>(x: T) -> T {
     T::narrow(0.5) * (T::one() + error)
 }
 
+/// 2u, where GELU is approximated by ½x·(1 + tanh u).
 #[inline(always)]
 fn gelu_argument<T: Real>(x: T) -> T {
-    T::narrow(GELU_SLOPE) * (x + T::narrow(GELU_CUBE) * x * x * x)
+    T::narrow(2.0 * GELU_SLOPE) * (x + T::narrow(GELU_CUBE) * x * x * x)
 }
 
 #[inline(always)]
 fn gelu_tanh_slope<T: Real>(x: T) -> T {
-    // from 10 on tanh is 1, and the square of what is far is infinite
+    // from 10 on this is 0 or 1, and the square of what is far is infinite
     let x = clamp(x, T::narrow(-10.0), T::narrow(10.0));
-    let squashed = gelu_argument(x).fast_tanh();
-    let rise = T::one() - squashed * squashed;
-    let inner = T::narrow(GELU_SLOPE) * (T::one() + T::narrow(3.0 * GELU_CUBE) * x * x);
-    T::narrow(0.5) * (T::one() + squashed + x * rise * inner)
+    let s = gelu_argument(x).fast_sigmoid();
+    let inner = T::narrow(2.0 * GELU_SLOPE) * (T::one() + T::narrow(3.0 * GELU_CUBE) * x * x);
+    s + x * (s * (T::one() - s)) * inner
 }
 
 /// log(1 + x) for x in 0..=1: Kahan's, in which the error of 1 + x cancels (Higham 2002, §1.14.1).

@@ -105,10 +105,12 @@ fn some<S: Simd, T: Real, const R: usize>(
         let x: [&[T]; R] = std::array::from_fn(|r| &x[(first + r) * stride..][..k]);
         for (i, panel) in panel.chunks_exact(VECTORS).enumerate() {
             prefetch(panel);
+            // loaded once, where the compiler would for each row
+            let panel: [T::Vector<S>; VECTORS] = std::array::from_fn(|v| panel[v]);
             for (row, x) in registers.iter_mut().zip(x) {
                 // SAFETY: `i` is below `k`, the number of chunks, and `x` has k elements.
                 let x = T::splat(simd, unsafe { *x.get_unchecked(i) });
-                for (sum, &panel) in row.iter_mut().zip(panel) {
+                for (sum, panel) in row.iter_mut().zip(panel) {
                     *sum = T::multiply_add(simd, x, panel, *sum);
                 }
             }
@@ -154,10 +156,10 @@ fn some_turned<S: Simd, T: Real, const R: usize>(
     let columns = x[first..].chunks(stride);
     for (panel, x) in panel.chunks_exact(VECTORS).zip(columns) {
         prefetch(panel);
-        let x: [T; R] = std::array::from_fn(|r| x[r]);
-        for (row, x) in registers.iter_mut().zip(x) {
+        let (x, panel): (_, [T::Vector<S>; VECTORS]) = (&x[..R], std::array::from_fn(|v| panel[v]));
+        for (row, &x) in registers.iter_mut().zip(x) {
             let x = T::splat(simd, x);
-            for (sum, &panel) in row.iter_mut().zip(panel) {
+            for (sum, panel) in row.iter_mut().zip(panel) {
                 *sum = T::multiply_add(simd, x, panel, *sum);
             }
         }

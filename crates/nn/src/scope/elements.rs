@@ -248,7 +248,7 @@ impl Scope<'_> {
         Ok((ones, left.map(|(_, dim)| *dim).collect()))
     }
 
-    /// a function of two tensors, by `same` where they are of one shape and over the bytes of one of them, perhaps.
+    /// A function of two tensors, by `same` where they are of one shape and over the bytes of one of them, perhaps.
     pub(super) fn of_two(
         &mut self,
         name: &str,

@@ -8,7 +8,9 @@
 
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 
-use super::{KEYS, LANES, Mask, PARALLEL_MIN, aligned, cut, plain_panels, turned_panels, work};
+use super::{
+    KEYS, LANES, Mask, PARALLEL_MIN, aligned, cut, is_fused, plain_panels, turned_panels, work,
+};
 use crate::cpu::Cpu;
 use crate::cpu::panels::{self, Part, ROWS_MAX, Sums, WIDTH_MAX};
 use crate::cpu::pool::CHUNK;
@@ -270,7 +272,7 @@ impl<T: Real> Blocks<'_, T> {
             }
             if before < count {
                 self.products(simd, start, [key, rows], before..count);
-                self.exponentials(member, start, [key, rows], query, before..count);
+                self.exponentials(simd, member, start, [key, rows], query, before..count);
                 self.into_keys(simd, [key, rows], before..count);
             }
         }
@@ -311,8 +313,9 @@ impl<T: Real> Blocks<'_, T> {
 
     /// Turns the products into exponentials and into gradients of the products.
     #[inline(always)]
-    fn exponentials(
+    fn exponentials<S: Simd>(
         &mut self,
+        _: S,
         member: usize,
         start: usize,
         [key, rows]: [usize; 2],
@@ -335,12 +338,7 @@ impl<T: Real> Blocks<'_, T> {
                     *p += mask.added(batch, head, query, start + key + r);
                 }
             }
-            for (((p, ds), &lse), &level) in p.iter_mut().zip(ds.iter_mut()).zip(lse).zip(levels) {
-                // a query that sees nothing
-                let lse = if lse == T::neg_infinity() { T::infinity() } else { lse };
-                *p = (*p - lse).fast_exp();
-                *ds = *p * (*ds - level);
-            }
+            slopes::<S, T>(p, ds, lse, levels);
             if let Mask::Causal = mask {
                 let unseen = start + key + r;
                 let unseen = unseen.saturating_sub(first + queries.start).min(p.len());
@@ -416,6 +414,30 @@ impl<T: Real> Blocks<'_, T> {
             }
         }
     }
+}
+
+/// p ← e^(p − lse), ds ← p·(ds − level).
+#[inline(always)]
+fn slopes<S: Simd, T: Real>(p: &mut [T], ds: &mut [T], lse: &[T], levels: &[T]) {
+    let whole = p.len() / LANES * LANES;
+    let blocks = p[..whole].chunks_exact_mut(LANES).zip(ds[..whole].chunks_exact_mut(LANES));
+    let given = lse[..whole].chunks_exact(LANES).zip(levels[..whole].chunks_exact(LANES));
+    for ((p, ds), (lse, levels)) in blocks.zip(given) {
+        for lane in 0..LANES {
+            (p[lane], ds[lane]) = slope::<S, T>(p[lane], ds[lane], lse[lane], levels[lane]);
+        }
+    }
+    for i in whole..p.len() {
+        (p[i], ds[i]) = slope::<S, T>(p[i], ds[i], lse[i], levels[i]);
+    }
+}
+
+#[inline(always)]
+fn slope<S: Simd, T: Real>(p: T, ds: T, lse: T, level: T) -> (T, T) {
+    // a query that sees nothing
+    let lse = if lse == T::neg_infinity() { T::infinity() } else { lse };
+    let p = (p - lse).exp_below(is_fused::<S>());
+    (p, p * (ds - level))
 }
 
 /// Added in lanes side by side, and those in order.
