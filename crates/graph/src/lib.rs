@@ -60,8 +60,9 @@ mod render;
 pub use error::GraphError;
 pub use graph::{Graph, Hint, Job, Node, Piece, Task};
 pub use op::{
-    Arity, Backward, Cell, CustomOp, CustomOperator, EdgeId, Family, Init, Kind, Op, OpFacts,
-    Reduction, Refusal, Rule, Window, dropout_keeps,
+    Arity, Attention, AttentionMask, Backward, Binary, Cell, Comparison, CustomOp, CustomOperator,
+    EdgeId, Family, HeadOrder, Init, Kind, Op, OpFacts, Reduction, Refusal, Rotary, Rule,
+    SampleNorm, Unary, Window, dropout_keeps,
 };
 pub use output::{Gradient, NodeId, Output};
 pub use pass::gradient::gradients;

@@ -5,6 +5,8 @@
 
 #[path = "kernel_bench/images.rs"]
 mod images;
+#[path = "kernel_bench/transformers.rs"]
+mod transformers;
 
 use std::time::{Duration, Instant};
 
@@ -145,6 +147,7 @@ fn cases() -> Vec<Case> {
         memory_bound(dtype, &mut cases);
     }
     images::add_to(&mut cases);
+    transformers::add_to(&mut cases);
     cases
 }
 

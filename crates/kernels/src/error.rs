@@ -31,8 +31,10 @@ pub enum KernelError {
     Shape { op: &'static str, operand: Operand, expected: String, found: TensorSpec },
     #[error("{op}, {operand}: expected at least one element, found {found}")]
     NoElements { op: &'static str, operand: Operand, found: TensorSpec },
-    #[error("{op}: the label of row {row} is {label}; expected -1 (padding) or 0..{classes}")]
-    Label { op: &'static str, row: usize, label: i32, classes: usize },
+    #[error(
+        "{op}: the label of row {row} is {label}; expected {ignored} (padding) or 0..{classes}"
+    )]
+    Label { op: &'static str, row: usize, label: i32, classes: usize, ignored: i32 },
     #[error("{op}, {operand}: index {place} is {index}; expected one of 0..{rows}, the rows")]
     Index { op: &'static str, operand: Operand, place: usize, index: i32, rows: usize },
     #[error(

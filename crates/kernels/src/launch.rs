@@ -2,10 +2,13 @@
 //! all back ends: a back end sees slices whose lengths fit, labels that are classes or −1, indices that
 //! name rows. One file a family; element types are told apart here.
 
+pub(crate) mod attention;
 pub(crate) mod custom;
 pub(crate) mod element_wise;
+pub(crate) mod elements;
 pub(crate) mod images;
 pub(crate) mod moves;
+pub(crate) mod norms;
 mod operands;
 pub(crate) mod recurrent;
 pub(crate) mod reductions;
@@ -19,9 +22,12 @@ use tensorwire_tensor::DType;
 use crate::cpu::Threads;
 use crate::error::{KernelError, Operand};
 use crate::real::Real;
+use attention::Attentions;
 use element_wise::ElementWise;
+use elements::Elements;
 use images::{Convolutions, Images};
 use moves::Moves;
+use norms::Norms;
 use operands::Operands;
 use recurrent::Recurrences;
 use reductions::Reductions;
@@ -33,7 +39,16 @@ pub(crate) use element_wise::Source;
 /// what an output holds, but where it is the source.
 pub(crate) trait Backend: Convolutions {
     /// What computes everything else: the back end itself, or another's.
-    type Loops: Products + ElementWise + Reductions + Moves + Images + Recurrences + Updates;
+    type Loops: Products
+        + ElementWise
+        + Elements
+        + Reductions
+        + Moves
+        + Images
+        + Attentions
+        + Norms
+        + Recurrences
+        + Updates;
 
     fn loops(&self) -> &Self::Loops;
 
@@ -44,6 +59,8 @@ pub(crate) trait Backend: Convolutions {
 /// The matrix products of one back end.
 pub(crate) trait Products {
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
+    /// As many products as `y` has room for, of operands one behind the other; none of them is empty.
+    fn batch_matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]);
 }
 
 /// y[m,n] = a·b with a: [m,k] and b: [k,n], after the transpositions; `a` is stored as [k,m] where
@@ -100,6 +117,7 @@ fn launch<B: Backend>(
             return element_wise::fill(backend.loops(), &mut operands, *value, spec);
         }
         Op::Cast { to } => return element_wise::cast(backend.loops(), &mut operands, *to),
+        Op::Compare { by } => return elements::compare(backend.loops(), &mut operands, *by),
         Op::Custom(own) => return custom::run(op, own, backend.threads(), operands),
         _ if family == Family::Movement => {
             // without operands, the counts are checked before the type matters
@@ -113,7 +131,7 @@ fn launch<B: Backend>(
         Some((_, DType::F64)) => compute.run::<f64>(&mut operands),
         Some((_, DType::F32)) | None => compute.run::<f32>(&mut operands),
         Some((_, DType::BF16)) => {
-            storage::check_types(facts.mutated_inputs, &operands)?;
+            storage::check_types(op, &operands)?;
             let read = if operands.in_place { 1 } else { facts.mutated_inputs };
             storage::in_f32(operands, read, |operands| compute.run::<f32>(operands))
         }
@@ -138,6 +156,8 @@ impl<B: Backend> Floats<'_, B> {
             Family::Product => product::<T, _>(loops, op, operands),
             Family::ElementWise => element_wise::launch::<T, _>(loops, op, operands),
             Family::Reduction => reductions::launch::<T, _>(loops, op, operands),
+            Family::Attention => attention::launch::<T, _>(loops, op, operands),
+            Family::Norm => norms::launch::<T, _>(loops, op, operands),
             Family::Image => images::run::<T, B>(self.backend, op, operands),
             Family::Recurrence => recurrent::launch::<T, _>(loops, op, operands),
             Family::Update => updates::launch::<T, _>(loops, op, operands),
@@ -152,17 +172,36 @@ fn product<T: Real, L: Products>(
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
-    let &Op::MatMul { transpose_a, transpose_b } = op else {
-        return Err(KernelError::NoKernel { op: operands.op });
+    let (transposed, is_batch) = match *op {
+        Op::MatMul { transpose_a, transpose_b } => ([transpose_a, transpose_b], false),
+        Op::BatchMatMul { transpose_a, transpose_b } => ([transpose_a, transpose_b], true),
+        _ => return Err(KernelError::NoKernel { op: operands.op }),
     };
+    let [transpose_a, transpose_b] = transposed;
     let ([a, b], [y]) = operands.exactly()?;
-    let (a_rows, a_columns) = a.matrix()?;
-    let (b_rows, b_columns) = b.matrix()?;
+    let (batch, a_rows, a_columns) = if is_batch {
+        a.matrices()?
+    } else {
+        let (rows, columns) = a.matrix()?;
+        (&[][..], rows, columns)
+    };
+    let (b_rows, b_columns) = if is_batch {
+        let (_, rows, columns) = b.matrices()?;
+        (rows, columns)
+    } else {
+        b.matrix()?
+    };
     let (m, k) = if transpose_a { (a_columns, a_rows) } else { (a_rows, a_columns) };
     let n = if transpose_b { b_rows } else { b_columns };
-    b.expect_dims(&if transpose_b { [n, k] } else { [k, n] })?;
-    y.expect_dims(&[m, n])?;
+    b.expect_dims(&[batch, &if transpose_b { [n, k] } else { [k, n] }].concat())?;
+    y.expect_dims(&[batch, &[m, n]].concat())?;
     let product = Product { m, n, k, transpose_a, transpose_b };
-    loops.matmul::<T>(product, a.elements()?, b.elements()?, y.elements_mut()?);
+    let (a, b, y) = (a.elements()?, b.elements()?, y.elements_mut()?);
+    match is_batch {
+        false => loops.matmul::<T>(product, a, b, y),
+        true if y.is_empty() => {}
+        true if k == 0 => y.fill(T::zero()),
+        true => loops.batch_matmul::<T>(product, a, b, y),
+    }
     Ok(())
 }

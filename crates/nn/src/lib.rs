@@ -56,8 +56,11 @@ pub use error::{Error, Result};
 pub use init::initialise;
 pub use model::{Batch, Model, Outputs};
 pub use program::{Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable};
-pub use scope::{LocalNorm, Mode, Norm, Padding, Recurrent, Scope, Sequence};
-pub use tensorwire_graph::{Cell, Init, Op, Output, Reduction, Rule as Optimizer, Task, Window};
+pub use scope::{CrossEntropy, LocalNorm, Mask, Mode, Norm, Padding, Recurrent, Scope, Sequence};
+pub use tensorwire_graph::{
+    Cell, Comparison, HeadOrder, Init, Op, Output, Reduction, Rule as Optimizer, Task, Unary,
+    Window,
+};
 pub use tensorwire_tensor::{DType, Dim, Element, Fact, TensorSpec};
 
 /// The label of a row that counts for nothing: neither in a loss nor in an accuracy. What fills a batch up has it.

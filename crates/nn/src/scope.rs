@@ -3,6 +3,8 @@
 //! Each layer has a name. Its parameters are called `<name>/weight`, `<name>/bias` and the like, also in weights files. Its
 //! nodes are named after it, and plans, traces and errors use these names.
 
+mod attention;
+mod elements;
 mod layers;
 mod losses;
 mod math;
@@ -14,7 +16,9 @@ use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 use crate::data::STEP;
 use crate::error::{Error, Result};
 
+pub use attention::Mask;
 pub use layers::{LocalNorm, Norm, Padding};
+pub use losses::CrossEntropy;
 pub use recurrent::{Recurrent, Sequence};
 
 /// The purpose of a copy of the model.

@@ -1,6 +1,6 @@
 //! How much work a node is, from the shapes around it: what one measured time of a step is spread over its nodes by.
 
-use tensorwire_graph::{Graph, NodeId, Op};
+use tensorwire_graph::{Attention, AttentionMask, Graph, NodeId, Op};
 use tensorwire_tensor::{Dim, Fact};
 
 /// Operations that are done in the time in which a byte is moved: about 12 on the machines this was compared with (a
@@ -21,6 +21,16 @@ pub fn flops(graph: &Graph, id: NodeId) -> f64 {
             let inner = input(0).map_or(0.0, |a| dim(a, if *transpose_a { 0 } else { 1 }));
             2.0 * of(output()) * inner
         }
+        Op::BatchMatMul { transpose_a, .. } => {
+            let inner = input(0).map_or(0.0, |a| {
+                let last = a.dims.len().saturating_sub(1);
+                dim(a, if *transpose_a { last.saturating_sub(1) } else { last })
+            });
+            2.0 * of(output()) * inner
+        }
+        // two products, and five; with a causal mask half of each
+        Op::Attention(by) => 4.0 * of(input(0)) * seen(by, input(1)),
+        Op::AttentionGrad(by) => 10.0 * of(input(1)) * seen(by, input(2)),
         Op::Conv2d { .. } => 2.0 * of(output()) * taps(input(1)),
         Op::Conv2dGradInput { .. } => 2.0 * of(input(0)) * taps(input(1)),
         Op::Conv2dGradWeight { .. } => 2.0 * of(input(0)) * taps(output()),
@@ -67,6 +77,13 @@ fn dim(fact: &Fact, at: usize) -> f64 {
         Some(Dim::Known(size)) => *size as f64,
         _ => 0.0,
     }
+}
+
+/// How many keys a query sees, of keys as attention has them.
+fn seen(by: &Attention, keys: Option<&Fact>) -> f64 {
+    let [_, positions] = by.heads.axes();
+    let all = keys.map_or(0.0, |keys| dim(keys, positions));
+    if by.mask == AttentionMask::Causal { all / 2.0 } else { all }
 }
 
 fn gates(count: usize) -> f64 {

@@ -1,14 +1,18 @@
 //! The operators: what a node computes. What is known of each is a row in `facts.rs`; shapes and gradients are
 //! tables over this enum (`pass/infer.rs`, `pass/gradient/table.rs`); arithmetic lives in the kernels room.
 
+mod attention;
 mod custom;
 mod facts;
+mod functions;
 mod parameters;
 
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
+pub use attention::{Attention, AttentionMask, HeadOrder, Rotary};
 pub use custom::{Backward, CustomOp, CustomOperator, Refusal};
 pub use facts::{Arity, Family, Kind, OpFacts};
+pub use functions::{Binary, Comparison, SampleNorm, Unary};
 pub use parameters::{Cell, Init, Reduction, Rule, Window, dropout_keeps};
 
 /// Identity of a crossing edge, the same in the sender's and in the receiver's partition.
@@ -33,6 +37,9 @@ pub enum Op {
     Fill { value: f64, spec: TensorSpec },
     /// (a, b) → a·b, two matrices, each transposed first where its flag says so.
     MatMul { transpose_a: bool, transpose_b: bool },
+    /// (a: `f[…,m,k]`, b: `f[…,k,n]`) → `f[…,m,n]`, the products of as many matrices, each transposed first where its
+    /// flag says so.
+    BatchMatMul { transpose_a: bool, transpose_b: bool },
     /// (x: `f[…,n]`, b: `f[n]`) → x + b on every row, a row being what lies along the last dimension.
     BiasAdd,
     /// (x: `f[…,n]`) → `f[n]`, the sum over rows, added in row order.
@@ -61,13 +68,37 @@ pub enum Op {
     Scale { by: f64 },
     /// (x, s: `f[]`) → x·s.
     ScaleBy,
+    /// (x) → by(x), by elements.
+    Unary { by: Unary },
+    /// (dy, x or y) → dy·by'(x): of the function's value y if [`Unary::derives_from_value`], else of its argument x.
+    UnaryGrad { by: Unary },
+    /// (a, b) → by(a, b), by elements; dimensions are aligned from the last, and one of 1 or none is repeated as often as
+    /// the other operand has it: NumPy's broadcasting.
+    Binary { by: Binary },
+    /// (a, b) → `u8`, 1 where it holds, else 0; broadcast as [`Op::Binary`]. Of any type, both of one.
+    Compare { by: Comparison },
+    /// (a, b, condition: `u8`) → a where the condition is not 0, else b; all of one shape.
+    Select,
+    /// (dy, condition: `u8`) → dy where the condition is `holds`, else 0.
+    SelectGrad { holds: bool },
+    /// (x) → x repeated along its dimensions of 1, and along those that `to` has before them. A dynamic dimension of `to`
+    /// is x's.
+    ExpandTo { to: Vec<Dim> },
+    /// (x) → the sum over the dimensions that `to` has not, and over those in which it is 1; the gradient of
+    /// [`Op::ExpandTo`]. A dynamic dimension of `to` is x's.
+    SumTo { to: Vec<Dim> },
     /// (logits: `f[b,c]`, labels: `i32[b]`) → (loss: `f[]`, dlogits: `f[b,c]`).
     /// loss = mean over the rows of `−log softmax(logits)[label]`; dlogits is its gradient. A label of
     /// −1 is padding: its row counts for nothing. Any other label outside 0..c is an error.
     SoftmaxCrossEntropy,
+    /// As [`Op::SoftmaxCrossEntropy`], with the target 1 − smoothing + smoothing/c at the label and smoothing/c at every
+    /// other class (Szegedy et al. 2015, §7), and the label `ignored` for padding: PyTorch's `CrossEntropyLoss`.
+    CrossEntropy { smoothing: f64, ignored: i32 },
     /// (logits: `f[b,c]`, labels: `i32[b]`) → `i64[]`, how many rows have their largest logit (the first
     /// of equals) at their label. A label of −1 never counts.
     CountCorrect,
+    /// As [`Op::CountCorrect`]: how many rows have their label among their `k` largest logits, of equals the first.
+    CountWithin { k: usize },
     /// (x: `f[...]`, at least one element) → `f[]`, the largest element. Xue et al. §5.1's consumer.
     ReduceMax,
     /// (x: `f[…]`) → x without dimension `axis`, which is reduced in its order. A mean or a maximum of no
@@ -100,6 +131,24 @@ pub enum Op {
     /// (rows: `f[k,d]`, indices: `i32[k]`, like: `f[v,d]`) → `f[v,d]`, zeros with each row added at its index, in
     /// order. Of `like` the shape alone counts.
     ScatterRows,
+    /// (x: `f[v,d]`, rows: `f[k,d]`, indices: `i32[k]`) → x with each row added at its index, in order: the sum of a
+    /// gradient that is a tensor and one that is rows.
+    AddRows,
+    /// (q: `f[b,h,t,d]`, k: `f[b,g,s,d]`, v: `f[b,g,s,d]`, `[mask]`) → (y: `f[b,h,t,d]`, log-sum-exp: `f[b,h,t]`), f32 of
+    /// bf16. y = softmax(scale·q·kᵀ)·v for each head, over the keys that it sees, and 0 where it sees none. Query
+    /// head i has key head i/(h/g): with fewer of these it is the grouped attention of Ainslie et al. 2023. The
+    /// products are never stored: Dao 2023 (FlashAttention-2).
+    Attention(Attention),
+    /// (dy, q, k, v, y, log-sum-exp, `[mask]`) → (dq, dk, dv).
+    AttentionGrad(Attention),
+    /// (x: `f[b,h,t,d]` or as [`HeadOrder`] says, d even) → x turned by its positions.
+    Rotary(Rotary),
+    /// (x: `f[n,…,c]`, scale: `f[c]`, `[shift: f[c]]`) → (y, `[mean,]` rstd); y = (x − mean)·rstd·scale + shift with
+    /// rstd = 1/√(variance + epsilon), the variance biased. Of `SampleNorm::Rms` there is no mean and no shift. The
+    /// statistics are `f[n,…]`, and `f[n,groups]` of groups; f32 of bf16.
+    SampleNorm { by: SampleNorm, epsilon: f64 },
+    /// (dy, x, `[mean,]` rstd, scale) → (dx, dscale, `[dshift]`).
+    SampleNormGrad { by: SampleNorm },
     /// (x: `f[n,h,w,c]`, w: `f[o,c/groups,kh,kw]`) → `f[n,oh,ow,o]`. Input channels and output channels are cut
     /// into `groups`, each computed by itself.
     Conv2d { window: Window, groups: usize },

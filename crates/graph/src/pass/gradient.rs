@@ -1,6 +1,7 @@
 //! Reverse-mode gradients: a table, one row per operator, walked backwards from the loss.
 
 mod custom;
+mod elements;
 mod table;
 
 use std::collections::HashMap;
@@ -51,18 +52,24 @@ fn seed_spec(graph: &Graph, loss: Output) -> Result<TensorSpec, GraphError> {
     }
 }
 
-/// For each node up to the loss: true if it computes from any of `wrt`, or is one.
+/// For each node up to the loss: true if it computes from any of `wrt`, or is one. What is no floating number has no
+/// derivative, so nothing depends through it: a comparison, a place.
 fn depends_on(graph: &Graph, loss: NodeId, wrt: &[Output]) -> Vec<bool> {
     let mut depends = vec![false; graph.len()];
     for output in wrt {
         depends[output.node.index()] = true;
     }
     for (id, node) in graph.nodes().take(loss.index() + 1) {
-        if node.inputs.iter().any(|input| depends[input.node.index()]) {
+        if node.inputs.iter().any(|input| depends[input.node.index()] && is_floating(graph, *input))
+        {
             depends[id.index()] = true;
         }
     }
     depends
+}
+
+fn is_floating(graph: &Graph, output: Output) -> bool {
+    graph.fact(output).dtype.is_floating()
 }
 
 /// The place of a node, for what goes with it; `otherwise` where it is shared.
@@ -112,7 +119,8 @@ impl Tape<'_> {
             dense.push(gradient.map(|gradient| self.dense(output, gradient)).transpose()?);
         }
         self.at = beside(self.graph, id, self.hint);
-        let wants: Vec<bool> = inputs.iter().map(|input| wanted[input.node.index()]).collect();
+        let wants = |input: &Output| wanted[input.node.index()] && is_floating(self.graph, *input);
+        let wants: Vec<bool> = inputs.iter().map(wants).collect();
         let partials = self.row(id, &dense, &wants)?;
         for ((input, wants), partial) in inputs.iter().zip(wants).zip(partials) {
             match partial {
@@ -129,7 +137,7 @@ impl Tape<'_> {
         GraphError::NoGradient { node: node.name.clone(), op: node.op.name() }
     }
 
-    /// The gradient of an output: the sum of its parts, in the order in which they came.
+    /// The gradient of an output: the sum of its parts, tensors in the order in which they came, then rows in theirs.
     fn sum(&mut self, output: Output) -> Result<Gradient, GraphError> {
         let parts = self.partials.remove(&output).unwrap_or_default();
         // where all parts are, so that one tensor leaves there; else where the output is
@@ -137,13 +145,20 @@ impl Tape<'_> {
         let first = places.next();
         let together = first.filter(|first| places.all(|place| place == *first));
         let sum_at = together.unwrap_or(beside(self.graph, output.node, self.hint));
-        let mut parts = parts.into_iter();
+        // rows are added to a tensor that is there, which costs what they are and not what the tensor is
+        let (tensors, rows): (Vec<_>, Vec<_>) =
+            parts.into_iter().partition(|part| part.dense().is_some());
+        let mut parts = tensors.into_iter().chain(rows);
         let mut total = parts.next().ok_or_else(|| self.no_gradient(output.node))?;
         for part in parts {
             let left = self.dense(output, total)?;
-            let right = self.dense(output, part)?;
             self.at = sum_at;
-            total = Gradient::Dense(self.add("sum", Op::Add, &[left, right])?);
+            total = Gradient::Dense(match part {
+                Gradient::Dense(right) => self.add("sum", Op::Add, &[left, right])?,
+                Gradient::Rows { indices, rows } => {
+                    self.add("sum", Op::AddRows, &[left, rows, indices])?
+                }
+            });
         }
         self.partials.insert(output, vec![total]);
         Ok(total)

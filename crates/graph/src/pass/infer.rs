@@ -1,7 +1,9 @@
 //! Shape inference: one arm per operator (Xue et al. §3.4, "static shape inference"). Arms of more than
 //! a few lines are in the files below, by family.
 
+mod attention;
 mod custom;
+mod elements;
 mod layers;
 mod moves;
 mod state;
@@ -24,6 +26,9 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         }
         Op::Variable { spec, .. } | Op::Fill { spec, .. } => Ok(vec![Fact::from(spec)]),
         Op::MatMul { transpose_a, transpose_b } => row.matmul(*transpose_a, *transpose_b),
+        Op::BatchMatMul { transpose_a, transpose_b } => {
+            row.batch_matmul(*transpose_a, *transpose_b)
+        }
         Op::BiasAdd => row.bias_add(),
         Op::SumRows => match inputs[0].dims.split_last() {
             Some((columns, [_, ..])) if float(&inputs[0]) => row.one(inputs[0].dtype, &[*columns]),
@@ -32,6 +37,13 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         Op::Relu | Op::Sigmoid | Op::Tanh | Op::Scale { .. } => row.same_floats(),
         Op::ReluGrad | Op::SigmoidGrad | Op::TanhGrad | Op::SoftmaxGrad => row.same_floats(),
         Op::Add | Op::Sub | Op::Mul | Op::Div => row.same_floats(),
+        Op::Unary { .. } | Op::UnaryGrad { .. } => row.same_floats(),
+        Op::Binary { .. } => row.binary(),
+        Op::Compare { .. } => row.one(DType::U8, &row.broadcast()?),
+        Op::Select => row.select(2),
+        Op::SelectGrad { .. } => row.select(1),
+        Op::ExpandTo { to } => row.expand_to(to),
+        Op::SumTo { to } => row.sum_to(to),
         Op::ScaleBy => match float(&inputs[0]) && inputs[1].dims.is_empty() {
             true if inputs[0].dtype == inputs[1].dtype => Ok(vec![inputs[0].clone()]),
             _ => row.mismatch("a floating tensor and a scalar of its type are needed"),
@@ -48,11 +60,14 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
             true => row.one(*to, &inputs[0].dims),
             false => row.mismatch("only floating types are cast, to floating types"),
         },
-        Op::SoftmaxCrossEntropy => {
+        Op::CrossEntropy { smoothing, .. } if !(0.0..=1.0).contains(smoothing) => {
+            row.mismatch("a smoothing from 0 to 1 is needed")
+        }
+        Op::SoftmaxCrossEntropy | Op::CrossEntropy { .. } => {
             row.logits_and_labels()?;
             Ok(vec![scalar(inputs[0].dtype), inputs[0].clone()])
         }
-        Op::CountCorrect => {
+        Op::CountCorrect | Op::CountWithin { .. } => {
             row.logits_and_labels()?;
             row.one(DType::I64, &[])
         }
@@ -72,6 +87,12 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         Op::Transpose { permutation } => row.transpose(permutation),
         Op::Gather => row.gather(),
         Op::ScatterRows => row.scatter_rows(),
+        Op::AddRows => row.rows_added(),
+        Op::Attention(by) => row.attention(by),
+        Op::AttentionGrad(by) => row.attention_grad(by),
+        Op::Rotary(by) => row.rotary(by),
+        Op::SampleNorm { by, .. } => row.sample_norm(*by),
+        Op::SampleNormGrad { by } => row.sample_norm_grad(*by),
         Op::Conv2d { window, groups } => row.conv2d(window, *groups),
         Op::Conv2dGradInput { window, groups, size } => {
             row.conv2d_grad_input(window, *groups, *size)

@@ -87,13 +87,18 @@ impl ElementWise for Cpu {
 }
 
 impl Cpu {
-    fn map_one<T: Real>(&self, x: Source<'_, T>, y: &mut [T], f: impl Fn(T) -> T + Copy + Sync) {
+    pub(super) fn map_one<T: Real>(
+        &self,
+        x: Source<'_, T>,
+        y: &mut [T],
+        f: impl Fn(T) -> T + Copy + Sync,
+    ) {
         self.pool.each_chunk(y, |start, y| {
             self.simd.run(map::One { x: x.part(start, y.len()), y, f });
         });
     }
 
-    fn map_two<T: Real>(
+    pub(super) fn map_two<T: Real>(
         &self,
         a: Source<'_, T>,
         b: &[T],

@@ -35,6 +35,15 @@ pub(super) struct Numbered<'a, T, F> {
     pub(super) f: F,
 }
 
+/// y ← f(x, other, condition); without another its place takes x.
+pub(super) struct Chosen<'a, T, F> {
+    pub(super) x: Source<'a, T>,
+    pub(super) other: &'a [T],
+    pub(super) condition: &'a [u8],
+    pub(super) y: &'a mut [T],
+    pub(super) f: F,
+}
+
 /// y ← f(x) of another type.
 pub(super) struct Cast<'a, S, D, F> {
     pub(super) x: &'a [S],
@@ -118,6 +127,25 @@ impl<T: Copy, F: Fn(usize, T) -> T> NullaryFnOnce for Numbered<'_, T, F> {
                     *y = (self.f)(self.start + i, *y);
                 }
             }
+        }
+    }
+}
+
+impl<T: Copy, F: Fn(T, T, u8) -> T> NullaryFnOnce for Chosen<'_, T, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let len = self.y.len();
+        let condition = &self.condition[..len];
+        // three loops would be nine: what is read twice costs nothing beside the memory
+        for (i, y) in self.y.iter_mut().enumerate() {
+            let x = match self.x {
+                Source::Apart(x) => x[i],
+                Source::InPlace => *y,
+            };
+            let other = self.other.get(i).copied().unwrap_or(x);
+            *y = (self.f)(x, other, condition[i]);
         }
     }
 }

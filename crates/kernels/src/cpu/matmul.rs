@@ -70,6 +70,36 @@ pub(super) fn matmul<T: Real>(
     }
 }
 
+/// Products that are worth a thread each; of fewer, each is cut over the threads.
+const BATCH_MIN: usize = 8;
+
+/// As many products as `y` has room for, of operands one behind the other.
+pub(super) fn batch<T: Real>(
+    pool: &Pool,
+    simd: SimdProof,
+    product: Product,
+    a: &[T],
+    b: &[T],
+    y: &mut [T],
+) {
+    let Product { m, n, k, .. } = product;
+    let one = |pool: &Pool, at: usize, y: &mut [T]| {
+        matmul(pool, simd, product, &a[at * m * k..][..m * k], &b[at * k * n..][..k * n], y);
+    };
+    let (count, work) = (y.len() / (m * n), y.len().saturating_mul(k));
+    if count < BATCH_MIN {
+        y.chunks_exact_mut(m * n).enumerate().for_each(|(at, y)| one(pool, at, y));
+    } else {
+        // small ones several at a time; the bits of each are the same on one thread and on many
+        let together = (PARALLEL_MIN / 16 / (m * n * k).max(1)).clamp(1, count.div_ceil(2));
+        let callers = Pool::callers();
+        pool.split(y, together * m * n, work >= PARALLEL_MIN, |start, y| {
+            let first = start / (m * n);
+            y.chunks_exact_mut(m * n).enumerate().for_each(|(at, y)| one(&callers, first + at, y));
+        });
+    }
+}
+
 /// Whether copying `a` and `y` costs less than gemm's packing of `b`: below half as many elements,
 /// since packing is the cheaper copy (measured: no gain at 512×1024×1024, where they are as many).
 fn turning_pays(m: usize, n: usize, k: usize) -> bool {

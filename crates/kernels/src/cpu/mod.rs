@@ -5,9 +5,11 @@
 //! say, never where the number of threads would, and what is summed is summed inside one piece or in
 //! the order of the pieces.
 
+mod attention;
 mod cells;
 mod conv;
 mod element_wise;
+mod elements;
 mod few_rows;
 mod images;
 mod map;
@@ -19,6 +21,7 @@ mod pool;
 mod pooling;
 mod recurrent;
 mod reduce;
+mod sample_norm;
 mod scratch;
 mod shared;
 mod simd;
@@ -77,5 +80,9 @@ impl Backend for Cpu {
 impl Products for Cpu {
     fn matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
         matmul::matmul(&self.pool, self.simd, product, a, b, y);
+    }
+
+    fn batch_matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
+        matmul::batch(&self.pool, self.simd, product, a, b, y);
     }
 }

@@ -5,6 +5,7 @@ use tensorwire_tensor::Element;
 use super::Cpu;
 use super::pool::CHUNK;
 use super::transpose::{Rows, transpose};
+use crate::launch::Source;
 use crate::launch::moves::Moves;
 use crate::launch::reductions::Axis;
 use crate::real::Real;
@@ -65,28 +66,57 @@ impl Moves for Cpu {
     }
 
     fn scatter_rows<T: Real>(&self, columns: usize, rows: &[T], indices: &[i32], y: &mut [T]) {
-        if columns == 0 || y.is_empty() {
-            return;
-        }
-        // each piece looks at all indices: few pieces
-        let count = (CHUNK / columns).max(y.len() / columns / 16).max(1);
-        self.pool.each_chunk_of(y, count * columns, |start, y| {
+        self.each_rows(columns, y, |start, y| {
             y.fill(T::zero());
-            let first = start / columns;
-            let here = first..first + y.len() / columns;
-            for (row, &index) in rows.chunks_exact(columns).zip(indices) {
-                let index = index as usize;
-                if here.contains(&index) {
-                    for (y, &x) in y[(index - first) * columns..].iter_mut().zip(row) {
-                        *y += x;
-                    }
-                }
+            add_rows(columns, rows, indices, start / columns, y);
+        });
+    }
+
+    fn add_rows<T: Real>(
+        &self,
+        columns: usize,
+        x: Source<'_, T>,
+        rows: &[T],
+        indices: &[i32],
+        y: &mut [T],
+    ) {
+        self.each_rows(columns, y, |start, y| {
+            if let Source::Apart(x) = x {
+                y.copy_from_slice(&x[start..][..y.len()]);
             }
+            add_rows(columns, rows, indices, start / columns, y);
         });
     }
 }
 
+/// Adds the rows that name one of those in `y`, which starts at row `first`.
+fn add_rows<T: Real>(columns: usize, rows: &[T], indices: &[i32], first: usize, y: &mut [T]) {
+    let here = first..first + y.len() / columns;
+    for (row, &index) in rows.chunks_exact(columns).zip(indices) {
+        let index = index as usize;
+        if here.contains(&index) {
+            for (y, &x) in y[(index - first) * columns..].iter_mut().zip(row) {
+                *y += x;
+            }
+        }
+    }
+}
+
 impl Cpu {
+    /// Gives `body` pieces of whole rows, each of which looks at all indices: few pieces.
+    fn each_rows<T: Element>(
+        &self,
+        columns: usize,
+        y: &mut [T],
+        body: impl Fn(usize, &mut [T]) + Send + Sync,
+    ) {
+        if columns == 0 || y.is_empty() {
+            return;
+        }
+        let count = (CHUNK / columns).max(y.len() / columns / 16).max(1);
+        self.pool.each_chunk_of(y, count * columns, body);
+    }
+
     /// Gives `body` every run of `run` elements of `y`, with its number.
     fn each_run<T: Element>(
         &self,

@@ -105,12 +105,62 @@ fn some<S: Simd, T: Real, const R: usize>(
         let x: [&[T]; R] = std::array::from_fn(|r| &x[(first + r) * stride..][..k]);
         for (i, panel) in panel.chunks_exact(VECTORS).enumerate() {
             prefetch(panel);
+            // loaded once, where the compiler would for each row
+            let panel: [T::Vector<S>; VECTORS] = std::array::from_fn(|v| panel[v]);
             for (row, x) in registers.iter_mut().zip(x) {
                 // SAFETY: `i` is below `k`, the number of chunks, and `x` has k elements.
                 let x = T::splat(simd, unsafe { *x.get_unchecked(i) });
-                for (sum, &panel) in row.iter_mut().zip(panel) {
+                for (sum, panel) in row.iter_mut().zip(panel) {
                     *sum = T::multiply_add(simd, x, panel, *sum);
                 }
+            }
+        }
+    }
+    for (row, sums) in registers.iter().zip(sums) {
+        T::vectors_mut::<S>(sums)[..VECTORS].copy_from_slice(row);
+    }
+    R
+}
+
+/// As [`multiply`] of one part, whose rows are the columns of a matrix: element i of row r is at `i·stride + r`.
+#[inline(always)]
+pub(super) fn multiply_turned<S: Simd, T: Real>(
+    simd: S,
+    rows: usize,
+    part: Part<'_, T>,
+    sums: &mut Sums<T>,
+) {
+    let mut first = 0;
+    while first < rows {
+        let sums = &mut sums[first..];
+        first += match rows - first {
+            8.. if S::REGISTER_COUNT >= 32 => some_turned::<S, T, 8>(simd, first, part, sums),
+            4.. => some_turned::<S, T, 4>(simd, first, part, sums),
+            2.. => some_turned::<S, T, 2>(simd, first, part, sums),
+            _ => some_turned::<S, T, 1>(simd, first, part, sums),
+        };
+    }
+}
+
+/// As [`multiply_turned`], for rows `first..first + R`. → R.
+#[inline(always)]
+fn some_turned<S: Simd, T: Real, const R: usize>(
+    simd: S,
+    first: usize,
+    Part { x, stride, panel }: Part<'_, T>,
+    sums: &mut [[T; WIDTH_MAX]],
+) -> usize {
+    let mut registers = [[<T as Lanes>::splat(simd, T::zero()); VECTORS]; R];
+    let panel = T::vectors::<S>(panel);
+    // of the last, less than a stride may be there
+    let columns = x[first..].chunks(stride);
+    for (panel, x) in panel.chunks_exact(VECTORS).zip(columns) {
+        prefetch(panel);
+        let (x, panel): (_, [T::Vector<S>; VECTORS]) = (&x[..R], std::array::from_fn(|v| panel[v]));
+        for (row, &x) in registers.iter_mut().zip(x) {
+            let x = T::splat(simd, x);
+            for (sum, panel) in row.iter_mut().zip(panel) {
+                *sum = T::multiply_add(simd, x, panel, *sum);
             }
         }
     }

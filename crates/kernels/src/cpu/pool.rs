@@ -32,6 +32,11 @@ impl Pool {
         Pool { workers: built.ok() }
     }
 
+    /// The thread that asks.
+    pub(super) const fn callers() -> Pool {
+        Pool { workers: None }
+    }
+
     pub(super) fn threads(&self) -> usize {
         self.workers.as_ref().map_or(1, rayon::ThreadPool::current_num_threads)
     }

@@ -7,7 +7,7 @@ use tensorwire_graph::Reduction;
 use super::pool::{CHUNK, Pool};
 use super::simd::SimdProof;
 use super::{Cpu, softmax};
-use crate::launch::reductions::{Axis, Reductions};
+use crate::launch::reductions::{Axis, Reductions, Target};
 use crate::real::Real;
 use crate::reference::is_max;
 
@@ -31,12 +31,18 @@ impl Reductions for Cpu {
         sum_rows(&self.pool, self.simd, x, y);
     }
 
-    fn softmax_cross_entropy<T: Real>(&self, logits: &[T], labels: &[i32], dlogits: &mut [T]) -> T {
-        softmax::softmax_cross_entropy(&self.pool, self.simd, logits, labels, dlogits)
+    fn softmax_cross_entropy<T: Real>(
+        &self,
+        target: Target<T>,
+        logits: &[T],
+        labels: &[i32],
+        dlogits: &mut [T],
+    ) -> T {
+        softmax::softmax_cross_entropy(&self.pool, self.simd, target, logits, labels, dlogits)
     }
 
-    fn count_correct<T: Real>(&self, logits: &[T], labels: &[i32]) -> i64 {
-        softmax::count_correct(&self.pool, self.simd, logits, labels)
+    fn count_within<T: Real>(&self, k: usize, logits: &[T], labels: &[i32]) -> i64 {
+        softmax::count_within(&self.pool, self.simd, k, logits, labels)
     }
 
     fn reduce_max<T: Real>(&self, x: &[T]) -> T {

@@ -5,8 +5,9 @@ use pulp::NullaryFnOnce;
 
 use super::pool::{CHUNK, Pool};
 use super::simd::SimdProof;
+use crate::launch::reductions::Target;
 use crate::real::Real;
-use crate::reference::{is_first_largest, row_length};
+use crate::reference::{is_within, row_length};
 
 /// Elements of a block of rows; exponentials are slow, so this is a lot of work.
 const BLOCK: usize = 1 << 12;
@@ -18,11 +19,12 @@ const LANES: usize = 32;
 pub(super) fn softmax_cross_entropy<T: Real>(
     pool: &Pool,
     simd: SimdProof,
+    target: Target<T>,
     logits: &[T],
     labels: &[i32],
     dlogits: &mut [T],
 ) -> T {
-    let counted = labels.iter().filter(|&&label| label >= 0).count();
+    let counted = labels.iter().filter(|&&label| label != target.ignored).count();
     let classes = row_length(logits, labels);
     if counted == 0 {
         dlogits.fill(T::zero());
@@ -35,15 +37,16 @@ pub(super) fn softmax_cross_entropy<T: Real>(
         let first_row = start / classes;
         let labels = &labels[first_row..][..dlogits.len() / classes];
         let logits = &logits[start..][..dlogits.len()];
-        simd.run(Rows { logits, labels, classes, share, dlogits })
+        simd.run(Rows { target, logits, labels, classes, share, dlogits })
     });
     losses.into_iter().fold(T::zero(), |sum, loss| sum + loss) * share
 }
 
-/// → how many rows have their largest logit, the first of equals, at their label.
-pub(super) fn count_correct<T: Real>(
+/// → how many rows have their label among their `k` largest logits, the first of equals.
+pub(super) fn count_within<T: Real>(
     pool: &Pool,
     simd: SimdProof,
+    k: usize,
     logits: &[T],
     labels: &[i32],
 ) -> i64 {
@@ -54,7 +57,7 @@ pub(super) fn count_correct<T: Real>(
         let first = block * rows;
         let labels = &labels[first..labels.len().min(first + rows)];
         let logits = &logits[first * classes..][..labels.len() * classes];
-        simd.run(Correct { logits, labels, classes })
+        simd.run(Correct { k, logits, labels, classes })
     });
     counts.into_iter().sum()
 }
@@ -160,6 +163,7 @@ fn sum<T: Real>(x: &[T]) -> T {
 
 /// → the sum of the rows' losses; writes their gradients, times `share`.
 struct Rows<'a, T> {
+    target: Target<T>,
     logits: &'a [T],
     labels: &'a [i32],
     classes: usize,
@@ -176,10 +180,15 @@ impl<T: Real> NullaryFnOnce for Rows<'_, T> {
         let drows = self.dlogits.chunks_exact_mut(self.classes);
         let mut losses = T::zero();
         for ((x, dx), &label) in rows.zip(drows).zip(self.labels) {
-            match usize::try_from(label) {
-                Ok(label) => losses += row(x, label, self.share, dx),
-                Err(_) => dx.fill(T::zero()), // padding
+            if label == self.target.ignored {
+                dx.fill(T::zero());
+                continue;
             }
+            let label = label as usize; // a class, as was checked
+            losses += match self.target.smoothing > T::zero() {
+                false => row(x, label, self.share, dx),
+                true => smoothed_row(x, label, self.target.smoothing, self.share, dx),
+            };
         }
         losses
     }
@@ -197,7 +206,27 @@ fn row<T: Real>(x: &[T], label: usize, share: T, dx: &mut [T]) -> T {
     sum.ln() - (x[label] - max)
 }
 
+/// As [`row`], with a part of the target at every class.
+#[inline(always)]
+fn smoothed_row<T: Real>(x: &[T], label: usize, smoothing: T, share: T, dx: &mut [T]) -> T {
+    let everywhere = smoothing / T::from_count(x.len());
+    let at_label = T::one() - smoothing;
+    for (dx, &logit) in dx.iter_mut().zip(x) {
+        *dx = logit - x[label];
+    }
+    let above = sum(dx);
+    let (max, total) = exponentials(x, dx);
+    let (scale, less) = (share / total, share * everywhere);
+    for dx in dx.iter_mut() {
+        *dx = *dx * scale - less;
+    }
+    dx[label] -= share * at_label;
+    // −log p of the label, and what the others lie above it
+    (total.ln() - (x[label] - max)) - everywhere * above
+}
+
 struct Correct<'a, T> {
+    k: usize,
     logits: &'a [T],
     labels: &'a [i32],
     classes: usize,
@@ -211,7 +240,7 @@ impl<T: Real> NullaryFnOnce for Correct<'_, T> {
         let mut correct = 0;
         for (row, &label) in self.labels.iter().enumerate() {
             let x = &self.logits[row * self.classes..][..self.classes];
-            correct += i64::from(usize::try_from(label).is_ok_and(|l| is_first_largest(x, l)));
+            correct += i64::from(usize::try_from(label).is_ok_and(|l| is_within(x, l, self.k)));
         }
         correct
     }

@@ -4,6 +4,7 @@ use half::bf16;
 use tensorwire_graph::Op;
 use tensorwire_tensor::{DType, Element, TensorSpec};
 
+use super::elements::{self, Elements};
 use super::operands::Operands;
 use crate::error::{KernelError, Operand};
 use crate::real::{Floating, Real};
@@ -44,7 +45,7 @@ pub(crate) struct Mask {
     pub(crate) step: u64,
 }
 
-pub(super) fn launch<T: Real, B: ElementWise>(
+pub(super) fn launch<T: Real, B: ElementWise + Elements>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -81,7 +82,7 @@ pub(super) fn launch<T: Real, B: ElementWise>(
             let mask = Mask { rate: *rate, key: *key, step };
             backend.dropout::<T>(mask, x.source()?, y.elements_mut()?);
         }
-        _ => return Err(KernelError::NoKernel { op: operands.op }),
+        _ => return elements::launch::<T, B>(backend, op, operands),
     }
     Ok(())
 }

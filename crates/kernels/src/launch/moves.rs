@@ -4,6 +4,8 @@ use half::bf16;
 use tensorwire_graph::Op;
 use tensorwire_tensor::{DType, Element};
 
+use super::Source;
+use super::elements::{self, Elements};
 use super::operands::{Input, Operands};
 use super::reductions::Axis;
 use crate::error::KernelError;
@@ -23,9 +25,18 @@ pub(crate) trait Moves {
     fn gather<T: Element>(&self, columns: usize, table: &[T], indices: &[i32], y: &mut [T]);
     /// `rows` has a row of `columns` for each index; the indices name rows of `y`.
     fn scatter_rows<T: Real>(&self, columns: usize, rows: &[T], indices: &[i32], y: &mut [T]);
+    /// As [`Moves::scatter_rows`], added to `x`.
+    fn add_rows<T: Real>(
+        &self,
+        columns: usize,
+        x: Source<'_, T>,
+        rows: &[T],
+        indices: &[i32],
+        y: &mut [T],
+    );
 }
 
-pub(super) fn launch<B: Moves>(
+pub(super) fn launch<B: Moves + Elements>(
     backend: &B,
     op: &Op,
     dtype: DType,
@@ -41,7 +52,7 @@ pub(super) fn launch<B: Moves>(
     }
 }
 
-fn typed<T: Element, B: Moves>(
+fn typed<T: Element, B: Moves + Elements>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -86,6 +97,7 @@ fn typed<T: Element, B: Moves>(
             backend.transpose::<T>(dims, permutation, x.elements()?, y.elements_mut()?);
             Ok(())
         }
+        Op::ExpandTo { to } => elements::expand::<T, B>(backend, operands, to),
         Op::Gather => {
             let ([table, indices], [y]) = operands.exactly()?;
             let (rows, columns) = table.matrix()?;
@@ -132,6 +144,18 @@ pub(super) fn scatter_rows<T: Real, B: Moves>(
     rows.expect_dims(&[indices.len(), columns])?;
     y.expect_dims(like.dims())?;
     backend.scatter_rows::<T>(columns, rows.elements()?, indices, y.elements_mut()?);
+    Ok(())
+}
+
+pub(super) fn add_rows<T: Real, B: Moves>(
+    backend: &B,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    let (x, [rows, indices], y) = operands.element_wise()?;
+    let (count, columns) = y.matrix()?;
+    let indices = checked_indices(&indices, count)?;
+    rows.expect_dims(&[indices.len(), columns])?;
+    backend.add_rows::<T>(columns, x.source()?, rows.elements()?, indices, y.elements_mut()?);
     Ok(())
 }
 

@@ -247,6 +247,14 @@ impl<'i> Input<'i> {
         self.at.rows(self.tensor.spec())
     }
 
+    /// Dimensions, and rows and columns of the matrices that lie along them.
+    pub(super) fn matrices(&self) -> Result<(&'i [usize], usize, usize), KernelError> {
+        match self.dims() {
+            [many @ .., rows, columns] => Ok((many, *rows, *columns)),
+            _ => Err(self.misshapen("[…×rows×columns]".to_owned())),
+        }
+    }
+
     /// The last dimension.
     pub(super) fn columns(&self) -> Result<usize, KernelError> {
         let columns = self.dims().last().copied();

@@ -2,7 +2,8 @@
 
 use tensorwire_graph::{Op, Reduction};
 
-use super::moves::{Moves, scatter_rows};
+use super::elements::{self, Elements};
+use super::moves::{Moves, add_rows, scatter_rows};
 use super::operands::Operands;
 use crate::error::KernelError;
 use crate::real::Real;
@@ -11,9 +12,16 @@ use crate::real::Real;
 pub(crate) trait Reductions {
     /// `x` has rows of `y.len()`.
     fn sum_rows<T: Real>(&self, x: &[T], y: &mut [T]);
-    /// → loss. `logits` and `dlogits` have `labels.len()` rows.
-    fn softmax_cross_entropy<T: Real>(&self, logits: &[T], labels: &[i32], dlogits: &mut [T]) -> T;
-    fn count_correct<T: Real>(&self, logits: &[T], labels: &[i32]) -> i64;
+    /// → loss. `logits` and `dlogits` have `labels.len()` rows; each label is a class or the ignored one.
+    fn softmax_cross_entropy<T: Real>(
+        &self,
+        target: Target<T>,
+        logits: &[T],
+        labels: &[i32],
+        dlogits: &mut [T],
+    ) -> T;
+    /// How many rows have their label among their `k` largest logits.
+    fn count_within<T: Real>(&self, k: usize, logits: &[T], labels: &[i32]) -> i64;
     /// `x` has at least one element.
     fn reduce_max<T: Real>(&self, x: &[T]) -> T;
     /// `x` is [outer, length, inner], `y` [outer, inner]. There is a length, but for a sum.
@@ -32,6 +40,18 @@ pub(crate) trait Reductions {
     fn softmax<T: Real>(&self, columns: usize, x: &[T], y: &mut [T]);
     fn softmax_grad<T: Real>(&self, columns: usize, dy: &[T], y: &[T], dx: &mut [T]);
 }
+
+/// What a row's softmax is to be, given its label.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Target<T> {
+    /// Shared by all classes, the label's among them.
+    pub(crate) smoothing: T,
+    /// The label of rows that do not count.
+    pub(crate) ignored: i32,
+}
+
+/// The label of padding where nothing else is said.
+const PADDING: i32 = -1;
 
 /// A tensor as one dimension, what lies before it and what lies behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +72,7 @@ impl Axis {
     }
 }
 
-pub(super) fn launch<T: Real, B: Reductions + Moves>(
+pub(super) fn launch<T: Real, B: Reductions + Moves + Elements>(
     backend: &B,
     op: &Op,
     operands: &mut Operands<'_, '_, '_>,
@@ -64,9 +84,17 @@ pub(super) fn launch<T: Real, B: Reductions + Moves>(
             y.expect_dims(&[n])?;
             backend.sum_rows::<T>(x.elements()?, y.elements_mut()?);
         }
-        Op::SoftmaxCrossEntropy => softmax_cross_entropy::<T, B>(backend, operands)?,
-        Op::CountCorrect => count_correct::<T, B>(backend, operands)?,
+        Op::SoftmaxCrossEntropy => {
+            softmax_cross_entropy::<T, B>(backend, operands, 0.0, PADDING)?;
+        }
+        Op::CrossEntropy { smoothing, ignored } => {
+            softmax_cross_entropy::<T, B>(backend, operands, *smoothing, *ignored)?;
+        }
+        Op::CountCorrect => count_within::<T, B>(backend, operands, 1)?,
+        Op::CountWithin { k } => count_within::<T, B>(backend, operands, *k)?,
         Op::ScatterRows => scatter_rows::<T, B>(backend, operands)?,
+        Op::AddRows => add_rows::<T, B>(backend, operands)?,
+        Op::SumTo { to } => elements::sum_to::<T, B>(backend, operands, to)?,
         Op::ReduceMax => {
             let ([x], [y]) = operands.exactly()?;
             y.expect_dims(&[])?;
@@ -126,6 +154,8 @@ fn without(dims: &[usize], axis: usize) -> Vec<usize> {
 fn softmax_cross_entropy<T: Real, B: Reductions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
+    smoothing: f64,
+    ignored: i32,
 ) -> Result<(), KernelError> {
     let op = operands.op;
     let ([logits, labels], [loss, dlogits]) = operands.exactly()?;
@@ -134,16 +164,18 @@ fn softmax_cross_entropy<T: Real, B: Reductions>(
     loss.expect_dims(&[])?;
     dlogits.expect_dims(&[rows, classes])?;
     let labels = labels.elements()?;
-    check_labels(op, labels, classes)?;
+    check_labels(op, labels, classes, ignored)?;
     let loss = loss.elements_mut()?;
-    loss[0] =
-        backend.softmax_cross_entropy::<T>(logits.elements()?, labels, dlogits.elements_mut()?);
+    let target = Target { smoothing: T::narrow(smoothing), ignored };
+    let (logits, dlogits) = (logits.elements()?, dlogits.elements_mut()?);
+    loss[0] = backend.softmax_cross_entropy::<T>(target, logits, labels, dlogits);
     Ok(())
 }
 
-fn count_correct<T: Real, B: Reductions>(
+fn count_within<T: Real, B: Reductions>(
     backend: &B,
     operands: &mut Operands<'_, '_, '_>,
+    k: usize,
 ) -> Result<(), KernelError> {
     let op = operands.op;
     let ([logits, labels], [correct]) = operands.exactly()?;
@@ -151,16 +183,21 @@ fn count_correct<T: Real, B: Reductions>(
     labels.expect_dims(&[rows])?;
     correct.expect_dims(&[])?;
     let labels = labels.elements()?;
-    check_labels(op, labels, classes)?;
+    check_labels(op, labels, classes, PADDING)?;
     let correct = correct.elements_mut()?;
-    correct[0] = backend.count_correct::<T>(logits.elements()?, labels);
+    correct[0] = backend.count_within::<T>(k, logits.elements()?, labels);
     Ok(())
 }
 
-fn check_labels(op: &'static str, labels: &[i32], classes: usize) -> Result<(), KernelError> {
-    let fits = |label: i32| label == -1 || usize::try_from(label).is_ok_and(|l| l < classes);
+fn check_labels(
+    op: &'static str,
+    labels: &[i32],
+    classes: usize,
+    ignored: i32,
+) -> Result<(), KernelError> {
+    let fits = |label: i32| label == ignored || usize::try_from(label).is_ok_and(|l| l < classes);
     match labels.iter().position(|&label| !fits(label)) {
         None => Ok(()),
-        Some(row) => Err(KernelError::Label { op, row, label: labels[row], classes }),
+        Some(row) => Err(KernelError::Label { op, row, label: labels[row], classes, ignored }),
     }
 }

@@ -2,6 +2,7 @@
 //! widened into scratch, and results rounded to nearest even, so that no back end has a loop for it.
 
 use half::bf16;
+use tensorwire_graph::Op;
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, TensorSpec};
 
@@ -61,26 +62,35 @@ pub(super) fn in_f32(
     Ok(())
 }
 
-/// Checks that all floating operands are bf16; but the slots, which follow the variable among the `mutated`
-/// inputs, are f32.
-pub(super) fn check_types(
-    mutated: usize,
-    operands: &Operands<'_, '_, '_>,
-) -> Result<(), KernelError> {
+/// Checks that all floating operands are bf16; but those that stay in f32 are f32.
+pub(super) fn check_types(op: &Op, operands: &Operands<'_, '_, '_>) -> Result<(), KernelError> {
     let first = usize::from(operands.in_place);
     let inputs = operands.inputs.iter().enumerate();
     let inputs = inputs.map(|(place, x)| (Operand::Input(first + place), x.dtype()));
     let outputs = operands.outputs.iter().enumerate();
     let outputs = outputs.map(|(place, y)| (Operand::Output(place), y.dtype()));
     for (operand, found) in inputs.chain(outputs) {
-        let is_slot = matches!(operand, Operand::Output(place) if (1..mutated).contains(&place));
-        let wanted = if is_slot { DType::F32 } else { DType::BF16 };
+        let wanted = if stays_f32(op, operand) { DType::F32 } else { DType::BF16 };
         if found.is_floating() && found != wanted {
             let expected = wanted.to_string();
             return Err(KernelError::DType { op: operands.op, operand, expected, found });
         }
     }
     Ok(())
+}
+
+/// True of an operand that is f32 where the others are bf16: the slots, which follow the variable among the inputs
+/// that are changed, and what a gradient needs of its operator's sums.
+fn stays_f32(op: &Op, operand: Operand) -> bool {
+    match (op, operand) {
+        (Op::Attention(..) | Op::SampleNorm { .. }, Operand::Output(place)) => place > 0,
+        (Op::AttentionGrad(..), Operand::Input(place)) => place == 5,
+        (Op::SampleNormGrad { by }, Operand::Input(place)) => {
+            (2..3 + usize::from(by.is_centred())).contains(&place)
+        }
+        (op, Operand::Output(place)) => (1..op.mutated_inputs()).contains(&place),
+        _ => false,
+    }
 }
 
 fn widened(input: &Input<'_>) -> Result<Option<Wide>, KernelError> {

@@ -85,7 +85,7 @@ pub(super) fn sigmoid<T: Real>(x: T) -> T {
 }
 
 /// y[i] ← f(i, x[i]) for every i.
-fn each<T: Real>(x: Source<'_, T>, y: &mut [T], f: impl Fn(usize, T) -> T) {
+pub(super) fn each<T: Real>(x: Source<'_, T>, y: &mut [T], f: impl Fn(usize, T) -> T) {
     for (i, y) in y.iter_mut().enumerate() {
         let x = match x {
             Source::Apart(x) => x[i],

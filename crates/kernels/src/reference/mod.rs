@@ -2,9 +2,12 @@
 //! thread. Sums are added one by one in the order of their index, in the element's own precision
 //! (f32 sums are f32 sums), starting from 0. One file a family, as in `launch`.
 
+mod attention;
 mod element_wise;
+mod elements;
 mod images;
 mod moves;
+mod norms;
 mod recurrent;
 mod reductions;
 mod updates;
@@ -13,7 +16,8 @@ use crate::cpu::Threads;
 use crate::launch::{Backend, Product, Products};
 use crate::real::Real;
 
-pub(crate) use reductions::{is_first_largest, is_max, row_length};
+pub(crate) use elements::{GELU_CUBE, GELU_SLOPE, binary, clamp, holds, sign};
+pub(crate) use reductions::{is_max, is_within, row_length};
 
 /// The plain loops. Holds nothing.
 #[derive(Debug)]
@@ -44,6 +48,13 @@ impl Products for Reference {
                 }
                 y[row * n + column] = sum;
             }
+        }
+    }
+
+    fn batch_matmul<T: Real>(&self, product: Product, a: &[T], b: &[T], y: &mut [T]) {
+        let Product { m, n, k, .. } = product;
+        for ((a, b), y) in a.chunks(m * k).zip(b.chunks(k * n)).zip(y.chunks_mut(m * n)) {
+            self.matmul(product, a, b, y);
         }
     }
 }

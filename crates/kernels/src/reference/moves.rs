@@ -3,6 +3,7 @@
 use tensorwire_tensor::Element;
 
 use super::Reference;
+use crate::launch::Source;
 use crate::launch::moves::Moves;
 use crate::launch::reductions::Axis;
 use crate::real::Real;
@@ -68,6 +69,24 @@ impl Moves for Reference {
 
     fn scatter_rows<T: Real>(&self, columns: usize, rows: &[T], indices: &[i32], y: &mut [T]) {
         y.fill(T::zero());
+        for (i, &index) in indices.iter().enumerate() {
+            for column in 0..columns {
+                y[index as usize * columns + column] += rows[i * columns + column];
+            }
+        }
+    }
+
+    fn add_rows<T: Real>(
+        &self,
+        columns: usize,
+        x: Source<'_, T>,
+        rows: &[T],
+        indices: &[i32],
+        y: &mut [T],
+    ) {
+        if let Source::Apart(x) = x {
+            y.copy_from_slice(x);
+        }
         for (i, &index) in indices.iter().enumerate() {
             for column in 0..columns {
                 y[index as usize * columns + column] += rows[i * columns + column];

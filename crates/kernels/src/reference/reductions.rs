@@ -3,7 +3,7 @@
 use tensorwire_graph::Reduction;
 
 use super::Reference;
-use crate::launch::reductions::{Axis, Reductions};
+use crate::launch::reductions::{Axis, Reductions, Target};
 use crate::real::Real;
 
 impl Reductions for Reference {
@@ -19,34 +19,46 @@ impl Reductions for Reference {
     }
 
     /// The row's largest logit is subtracted first: softmax does not change, and no `exp` overflows.
-    fn softmax_cross_entropy<T: Real>(&self, logits: &[T], labels: &[i32], dlogits: &mut [T]) -> T {
-        let counted = T::from_count(labels.iter().filter(|&&label| label >= 0).count());
+    fn softmax_cross_entropy<T: Real>(
+        &self,
+        target: Target<T>,
+        logits: &[T],
+        labels: &[i32],
+        dlogits: &mut [T],
+    ) -> T {
+        let Target { smoothing, ignored } = target;
+        let counted = T::from_count(labels.iter().filter(|&&label| label != ignored).count());
         let classes = row_length(logits, labels);
+        let everywhere = smoothing / T::from_count(classes.max(1));
         let mut loss = T::zero();
         for (row, &label) in labels.iter().enumerate() {
             let x = &logits[row * classes..][..classes];
             let dx = &mut dlogits[row * classes..][..classes];
-            let Ok(label) = usize::try_from(label) else {
-                dx.fill(T::zero()); // padding
+            if label == ignored {
+                dx.fill(T::zero());
                 continue;
-            };
+            }
+            let label = label as usize; // a class, as was checked
             let max = x.iter().fold(T::neg_infinity(), |max, &x| if x > max { x } else { max });
             let sum: T = x.iter().map(|&x| (x - max).exp()).sum();
-            loss += sum.ln() - (x[label] - max);
+            loss += (T::one() - smoothing) * (sum.ln() - (x[label] - max));
             for (class, (dx, &x)) in dx.iter_mut().zip(x).enumerate() {
-                let target = if class == label { T::one() } else { T::zero() };
-                *dx = ((x - max).exp() / sum - target) / counted;
+                let here = if class == label { T::one() - smoothing } else { T::zero() };
+                if smoothing > T::zero() {
+                    loss += everywhere * (sum.ln() - (x - max));
+                }
+                *dx = ((x - max).exp() / sum - (here + everywhere)) / counted;
             }
         }
         if counted > T::zero() { loss / counted } else { T::zero() }
     }
 
-    fn count_correct<T: Real>(&self, logits: &[T], labels: &[i32]) -> i64 {
+    fn count_within<T: Real>(&self, k: usize, logits: &[T], labels: &[i32]) -> i64 {
         let classes = row_length(logits, labels);
         let mut correct = 0;
         for (row, &label) in labels.iter().enumerate() {
             let x = &logits[row * classes..][..classes];
-            if usize::try_from(label).is_ok_and(|label| is_first_largest(x, label)) {
+            if usize::try_from(label).is_ok_and(|label| is_within(x, label, k)) {
                 correct += 1;
             }
         }
@@ -132,10 +144,22 @@ pub(crate) fn is_max<T: Real>(x: T, y: T) -> bool {
 
 /// Whether `x[label]` is the largest of `x` and none before it is as large. A row that holds a NaN
 /// has no largest.
-pub(crate) fn is_first_largest<T: Real>(x: &[T], label: usize) -> bool {
+fn is_first_largest<T: Real>(x: &[T], label: usize) -> bool {
     let (before, from) = x.split_at(label);
     let largest = from[0];
     before.iter().all(|&x| x < largest) && from.iter().all(|&x| x <= largest)
+}
+
+/// Whether fewer than `k` of `x` are before `x[label]`, being larger, or as large and before it. A row that holds a NaN
+/// has no order.
+pub(crate) fn is_within<T: Real>(x: &[T], label: usize, k: usize) -> bool {
+    if k == 1 {
+        return is_first_largest(x, label);
+    }
+    let (before, from) = x.split_at(label);
+    let ahead = before.iter().filter(|&&x| x >= from[0]).count()
+        + from.iter().filter(|&&x| x > from[0]).count();
+    ahead < k && !x.iter().any(|x| x.is_nan())
 }
 
 /// Columns of a matrix with one row per label.

@@ -309,6 +309,8 @@ fn every_operator_is_in_the_agreement_suites() {
     let suites = [
         include_str!("agreement.rs"),
         include_str!("agreement_families.rs"),
+        include_str!("agreement_elements.rs"),
+        include_str!("agreement_attention.rs"),
         include_str!("images.rs"),
         include_str!("common/images.rs"),
     ]

@@ -148,7 +148,7 @@ fn labels() {
         let inputs = |labels: &[i32]| {
             [tensor(F32, &[labels.len(), classes]), Tensor::new(&[labels.len()], labels)]
         };
-        let expected = |op| KernelError::Label { op, row: 1, label, classes };
+        let expected = |op| KernelError::Label { op, row: 1, label, classes, ignored: -1 };
         let found = error(&Op::CountCorrect, &inputs(&[-1, label]), &[tensor(DType::I64, &[])]);
         assert_eq!(found, expected("CountCorrect"));
         let outputs = f32s(&[&[], &[2, classes]]);

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod agreement;
+mod agreement_attention;
+mod agreement_elements;
 mod agreement_families;
 mod closed_form;
 mod closed_form_families;
@@ -11,8 +13,10 @@ mod custom;
 mod determinism;
 mod errors;
 mod gradient_table;
+mod gradient_table_elements;
 mod gradients;
 mod images;
 mod images_closed_form;
 mod images_errors;
 mod onednn;
+mod transformer_errors;

@@ -309,11 +309,12 @@ impl Scope<'_> {
         self.op(&node, Op::Dropout { rate, key }, &[x, step])
     }
 
-    /// The vectors of words, tokens: `i32[k]` → `f[k, size]`: rows of parameter `<name>/weight`, `[words, size]`, first uniform in
-    /// ±0.1. Its gradient is of the rows alone that are named. Tokens must be in 0..words.
+    /// The vectors of words, tokens: `i32[…]` → `f[…, size]`: rows of parameter `<name>/weight`, `[words, size]`, first uniform in
+    /// ±0.1. Its gradient is of the rows alone that are named, unless the parameter is used otherwise, too: as the matrix of
+    /// the output, with [`Scope::matmul_transposed`]. Tokens must be in 0..words.
     ///
     /// # Errors
-    /// When `tokens` is no vector of i32.
+    /// When `tokens` is not of i32.
     pub fn embedding(
         &mut self,
         name: &str,
@@ -322,6 +323,6 @@ impl Scope<'_> {
     ) -> Result<Output> {
         let init = Init::Uniform { limit: 0.1 };
         let table = self.parameter(&format!("{name}/weight"), &[words, size], init)?;
-        self.op(&format!("{name}/embedded"), Op::Gather, &[table, tokens])
+        self.gather(&format!("{name}/embedded"), table, tokens)
     }
 }

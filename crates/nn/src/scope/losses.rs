@@ -1,13 +1,96 @@
 //! What models minimise. A loss is a number a batch, `f[]`, or better one a sample, `f[b]`: then rows that only fill a batch up
 //! count for nothing when it is evaluated.
 
-use tensorwire_graph::{Op, Output};
+use tensorwire_graph::{Op, Output, Unary};
 use tensorwire_tensor::DType;
 
 use super::Scope;
 use crate::error::{Error, Result};
 
+/// A cross-entropy's target: 1 − smoothing + smoothing/c at the label, smoothing/c at every other class (Szegedy et al. 2015,
+/// §7).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropy {
+    /// From 0 to 1.
+    pub smoothing: f64,
+    /// The label of rows that count for nothing. What fills a batch up is labelled
+    /// [`PADDING_LABEL`](crate::PADDING_LABEL).
+    pub ignored: i32,
+}
+
+impl Default for CrossEntropy {
+    /// Without smoothing; ignores [`PADDING_LABEL`](crate::PADDING_LABEL).
+    fn default() -> CrossEntropy {
+        CrossEntropy { smoothing: 0.0, ignored: crate::PADDING_LABEL }
+    }
+}
+
 impl Scope<'_> {
+    /// The mean of −Σ target·log `softmax(logits)` over the rows that count; logits: `f[…, c]`, labels: `i32[…]` → `f[]`: PyTorch's
+    /// `CrossEntropyLoss`, but 0 where no row counts.
+    ///
+    /// # Errors
+    /// When there is not one label a row.
+    pub fn cross_entropy(
+        &mut self,
+        name: &str,
+        logits: Output,
+        labels: Output,
+        target: CrossEntropy,
+    ) -> Result<Output> {
+        let (logits, labels) = self.labelled(name, logits, labels)?;
+        let CrossEntropy { smoothing, ignored } = target;
+        self.op(name, Op::CrossEntropy { smoothing, ignored }, &[logits, labels])
+    }
+
+    /// How many rows have their label among their `k` largest logits; logits: `f[…, c]`, labels: `i32[…]` → `i64[]`, for
+    /// [`Outputs::count`](crate::Outputs::count). Rows of label [`PADDING_LABEL`](crate::PADDING_LABEL) never do.
+    ///
+    /// # Errors
+    /// When there is not one label a row.
+    pub fn count_within(
+        &mut self,
+        name: &str,
+        logits: Output,
+        labels: Output,
+        k: usize,
+    ) -> Result<Output> {
+        let (logits, labels) = self.labelled(name, logits, labels)?;
+        self.op(name, Op::CountWithin { k }, &[logits, labels])
+    }
+
+    /// Logits as a matrix, and a label for each of its rows.
+    fn labelled(&mut self, name: &str, logits: Output, labels: Output) -> Result<(Output, Output)> {
+        let [found, given] = [logits, labels].map(|x| self.fact(x).cloned());
+        let (found, given) = (found?, given?);
+        if found.dims.len() != given.dims.len() + 1 {
+            let reason = format!("logits are {found} and labels {given}; one a row is needed");
+            return Err(Error::layer(name, reason));
+        }
+        let (logits, _) = self.rows(&format!("{name}/logits"), logits)?;
+        let (labels, _) = self.flat(&format!("{name}/labels"), labels)?;
+        Ok((logits, labels))
+    }
+
+    /// −target·log σ(x) − (1 − target)·log (1 − σ(x)), the mean over all; x and target: `f[…]` of one known size → `f[]`:
+    /// PyTorch's `BCEWithLogitsLoss`, computed as (1 − target)·x + log(1 + e⁻ˣ), which does not overflow.
+    ///
+    /// # Errors
+    /// When they are of two shapes, or a dimension is not known.
+    pub fn binary_cross_entropy_with_logits(
+        &mut self,
+        name: &str,
+        x: Output,
+        target: Output,
+    ) -> Result<Output> {
+        let product = self.mul(&format!("{name}/product"), x, target)?;
+        let rest = self.sub(&format!("{name}/rest"), x, product)?;
+        let negative = self.unary(&format!("{name}/negative"), Unary::Neg, x)?;
+        let soft = self.unary(&format!("{name}/softplus"), Unary::Softplus, negative)?;
+        let each = self.add(&format!("{name}/each"), rest, soft)?;
+        self.mean(name, each)
+    }
+
     /// −log `softmax(logits)[label]`, the mean over rows; logits: `f[b, c]`, labels: `i32[b]` → `f[]`. Rows of label
     /// [`PADDING_LABEL`](crate::PADDING_LABEL) count for nothing; any other label outside 0..c ends the job.
     ///

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tensorwire_graph::{Op, Output, Reduction};
+use tensorwire_graph::{Binary, Op, Output, Reduction};
 use tensorwire_tensor::{DType, Dim};
 
 use super::Scope;
@@ -41,36 +41,37 @@ impl Scope<'_> {
         self.op(&format!("{name}/softmax"), Op::Softmax, &[x])
     }
 
-    /// a + b, by elements; both of one shape.
+    /// a + b, by elements. Dimensions are aligned from the last; one of 1, or that one of them has not, is repeated as often as
+    /// the other has it (NumPy's broadcasting).
     ///
     /// # Errors
-    /// When they are of two.
+    /// When two dimensions differ otherwise, or the types.
     pub fn add(&mut self, name: &str, a: Output, b: Output) -> Result<Output> {
-        self.op(name, Op::Add, &[a, b])
+        self.of_two(name, (Op::Add, Binary::Add), a, b)
     }
 
-    /// a − b, by elements; both of one shape.
+    /// a − b, by elements; broadcast as [`Scope::add`].
     ///
     /// # Errors
-    /// When they are of two.
+    /// As there.
     pub fn sub(&mut self, name: &str, a: Output, b: Output) -> Result<Output> {
-        self.op(name, Op::Sub, &[a, b])
+        self.of_two(name, (Op::Sub, Binary::Sub), a, b)
     }
 
-    /// a·b, by elements; both of one shape.
+    /// a·b, by elements; broadcast as [`Scope::add`].
     ///
     /// # Errors
-    /// When they are of two.
+    /// As there.
     pub fn mul(&mut self, name: &str, a: Output, b: Output) -> Result<Output> {
-        self.op(name, Op::Mul, &[a, b])
+        self.of_two(name, (Op::Mul, Binary::Mul), a, b)
     }
 
-    /// a/b, by elements; both of one shape.
+    /// a/b, by elements; broadcast as [`Scope::add`].
     ///
     /// # Errors
-    /// When they are of two.
+    /// As there.
     pub fn div(&mut self, name: &str, a: Output, b: Output) -> Result<Output> {
-        self.op(name, Op::Div, &[a, b])
+        self.of_two(name, (Op::Div, Binary::Div), a, b)
     }
 
     /// x·by, `by` a number that never changes.
@@ -97,12 +98,35 @@ impl Scope<'_> {
         self.op(name, Op::MatMul { transpose_a: false, transpose_b: true }, &[a, b])
     }
 
-    /// The rows that are named, table: `f[v, d]`, rows: `i32[k]` → `f[k, d]`.
+    /// The products of as many matrices, a: `f[…, m, k]`, b: `f[…, k, n]` → `f[…, m, n]`.
     ///
     /// # Errors
-    /// When the table is no matrix, or `rows` no vector of i32.
+    /// When they do not fit each other.
+    pub fn batch_matmul(&mut self, name: &str, a: Output, b: Output) -> Result<Output> {
+        self.op(name, Op::BatchMatMul { transpose_a: false, transpose_b: false }, &[a, b])
+    }
+
+    /// As [`Scope::batch_matmul`], b: `f[…, n, k]`, of which each matrix is transposed.
+    ///
+    /// # Errors
+    /// When they do not fit each other.
+    pub fn batch_matmul_transposed(&mut self, name: &str, a: Output, b: Output) -> Result<Output> {
+        self.op(name, Op::BatchMatMul { transpose_a: false, transpose_b: true }, &[a, b])
+    }
+
+    /// The rows that are named, table: `f[v, d]`, rows: `i32[…]` → `f[…, d]`.
+    ///
+    /// # Errors
+    /// When the table is no matrix, or `rows` not of i32.
     pub fn gather(&mut self, name: &str, table: Output, rows: Output) -> Result<Output> {
-        self.op(name, Op::Gather, &[table, rows])
+        let (flat, dims) = self.flat(name, rows)?;
+        let y = self.op(name, Op::Gather, &[table, flat])?;
+        match self.fact(y)?.dims.last() {
+            Some(&Dim::Known(width)) => self.unrolled(name, y, dims, Some(width)),
+            // a vector of rows is as it should be; of others the width is asked for
+            _ if dims.len() == 1 => Ok(y),
+            _ => Err(Error::layer(name, "a table of known width is needed")),
+        }
     }
 
     /// Tensors one behind the other along `axis`.

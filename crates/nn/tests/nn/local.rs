@@ -7,7 +7,7 @@ use tensorwire_graph::{Cluster, Op, Placement, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, WriteGuard};
 use tensorwire_nn::{
-    BatchMemory, Batches, DType, Data, Dataset, Description, Error, HostBatch, Mean, Model,
+    BatchMemory, Batches, DType, Data, Dataset, Description, Error, Extent, HostBatch, Mean, Model,
     ModelCopy, Optimizer, Program, ProgramSpec, Result, Sample, Sharing, TensorSpec, TestBatches,
     initialise,
 };
@@ -51,7 +51,14 @@ impl Dataset for Table {
     }
 
     fn len(&self) -> usize {
-        self.columns[1].len()
+        let last = self.description.features().iter().zip(&self.columns).next_back();
+        last.map_or(0, |(feature, column)| {
+            let known = feature.dims.iter().map(|dim| match dim {
+                Extent::Known(size) => *size,
+                _ => 1,
+            });
+            column.len() / known.product::<usize>()
+        })
     }
 
     fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
@@ -59,7 +66,10 @@ impl Dataset for Table {
             let width = column.len() / self.len();
             let values = &column[index * width..][..width];
             match feature.dtype {
-                DType::I32 => sample.set(&feature.name, &[values[0] as i32])?,
+                DType::I32 => {
+                    let values: Vec<i32> = values.iter().map(|&value| value as i32).collect();
+                    sample.set(&feature.name, &values)?;
+                }
                 _ => sample.set(&feature.name, values)?,
             }
         }

@@ -6,3 +6,4 @@ mod errors;
 mod layers;
 mod local;
 mod outputs;
+mod transformer;

@@ -5,7 +5,7 @@ use tensorwire_tensor::Dim;
 use super::Tape;
 use crate::error::GraphError;
 use crate::graph::{NodeId, Output};
-use crate::op::Op;
+use crate::op::{Op, Rotary, Unary};
 use crate::output::Gradient;
 
 impl Tape<'_> {
@@ -37,6 +37,8 @@ impl Tape<'_> {
                 let all = self.add(&self.name_for(inputs[0]), op, &operands)?;
                 return Ok(outputs_of(all.node, inputs.len()).collect());
             }
+            Op::Attention(by) => return self.attention(by, dy, &inputs, id.into()),
+            Op::SampleNorm { by, .. } => return self.sample_norm(by, dy, &inputs, id.into()),
             Op::Concat { axis } => return self.concat(axis, dy, &inputs, wanted),
             _ => {}
         }
@@ -61,6 +63,11 @@ impl Tape<'_> {
         let y = Output::from(id);
         let second = Output { node: id, index: 1 };
         let (x, other) = (inputs[0], inputs.get(1).copied());
+        match op {
+            &Op::Binary { by } => return self.binary(&name, by, at, (inputs, y), dy).map(Some),
+            Op::SumTo { .. } => return self.repeated(&name, x, dy),
+            _ => {}
+        }
         let (op, operands) = match (op, at, other) {
             (Op::BiasAdd | Op::Add | Op::Sub, 0, _) | (Op::Add, _, _) => {
                 return Ok(Some(Gradient::Dense(dy)));
@@ -69,18 +76,34 @@ impl Tape<'_> {
                 return Ok(Some(Gradient::Rows { indices, rows: dy }));
             }
             (&Op::MatMul { transpose_a, transpose_b }, _, Some(other)) => {
-                match (at, transpose_a, transpose_b) {
-                    (0, false, tb) => (product(false, !tb), vec![dy, other]),
-                    (0, true, tb) => (product(tb, true), vec![other, dy]),
-                    (_, ta, false) => (product(!ta, false), vec![x, dy]),
-                    (_, ta, true) => (product(true, ta), vec![dy, x]),
-                }
+                let (transposed, operands) =
+                    product_grad(at, [transpose_a, transpose_b], [x, other], dy);
+                let [transpose_a, transpose_b] = transposed;
+                (Op::MatMul { transpose_a, transpose_b }, operands)
+            }
+            (&Op::BatchMatMul { transpose_a, transpose_b }, _, Some(other)) => {
+                let (transposed, operands) =
+                    product_grad(at, [transpose_a, transpose_b], [x, other], dy);
+                let [transpose_a, transpose_b] = transposed;
+                (Op::BatchMatMul { transpose_a, transpose_b }, operands)
             }
             (Op::BiasAdd, _, _) => (Op::SumRows, vec![dy]),
             (Op::Relu, _, _) => (Op::ReluGrad, vec![dy, y]),
             (Op::Sigmoid, _, _) => (Op::SigmoidGrad, vec![dy, y]),
             (Op::Tanh, _, _) => (Op::TanhGrad, vec![dy, y]),
             (Op::Softmax, _, _) => (Op::SoftmaxGrad, vec![dy, y]),
+            (&Op::Unary { by: Unary::Neg }, _, _) => (Op::Unary { by: Unary::Neg }, vec![dy]),
+            (&Op::Unary { by }, _, _) => {
+                let of = if by.derives_from_value() { y } else { x };
+                (Op::UnaryGrad { by }, vec![dy, of])
+            }
+            (Op::Select, 0 | 1, _) => (Op::SelectGrad { holds: at == 0 }, vec![dy, inputs[2]]),
+            (Op::ExpandTo { .. }, _, _) => {
+                (Op::SumTo { to: self.graph.fact(x).dims.clone() }, vec![dy])
+            }
+            (&Op::Rotary(by), _, _) => {
+                (Op::Rotary(Rotary { inverse: !by.inverse, ..by }), vec![dy])
+            }
             (Op::Sub, _, _) => (Op::Scale { by: -1.0 }, vec![dy]),
             (Op::Mul, 0, Some(other)) => (Op::Mul, vec![dy, other]),
             (Op::Mul, _, _) => (Op::Mul, vec![dy, x]),
@@ -93,7 +116,9 @@ impl Tape<'_> {
             }
             (&Op::Scale { by }, _, _) => (Op::Scale { by }, vec![dy]),
             (Op::ScaleBy, 0, Some(scale)) => (Op::ScaleBy, vec![dy, scale]),
-            (Op::SoftmaxCrossEntropy, 0, _) => (Op::ScaleBy, vec![second, dy]),
+            (Op::SoftmaxCrossEntropy | Op::CrossEntropy { .. }, 0, _) => {
+                (Op::ScaleBy, vec![second, dy])
+            }
             (&Op::Reduce { by, axis }, _, _) => (Op::ReduceGrad { by, axis }, vec![dy, x, y]),
             (Op::Cast { .. }, _, _) => (Op::Cast { to: self.graph.fact(x).dtype }, vec![dy]),
             (&Op::Dropout { rate, key }, 0, Some(step)) => {
@@ -187,7 +212,7 @@ impl Tape<'_> {
     }
 
     /// What a gradient of `input` is called.
-    fn name_for(&self, input: Output) -> String {
+    pub(super) fn name_for(&self, input: Output) -> String {
         format!("d_{}", self.graph.node(input.node).name.replace('/', "_"))
     }
 
@@ -205,11 +230,22 @@ impl Tape<'_> {
     }
 }
 
-fn outputs_of(node: NodeId, count: usize) -> impl Iterator<Item = Option<Gradient>> {
+pub(super) fn outputs_of(node: NodeId, count: usize) -> impl Iterator<Item = Option<Gradient>> {
     // fits: operators have a dozen outputs at most
     (0..count).map(move |index| Some(Gradient::Dense(Output { node, index: index as u32 })))
 }
 
-fn product(transpose_a: bool, transpose_b: bool) -> Op {
-    Op::MatMul { transpose_a, transpose_b }
+/// The factors of a factor's gradient in a·b, and which of them are transposed.
+fn product_grad(
+    at: usize,
+    transposed: [bool; 2],
+    [a, b]: [Output; 2],
+    dy: Output,
+) -> ([bool; 2], Vec<Output>) {
+    match (at, transposed) {
+        (0, [false, tb]) => ([false, !tb], vec![dy, b]),
+        (0, [true, tb]) => ([tb, true], vec![b, dy]),
+        (_, [ta, false]) => ([!ta, false], vec![a, dy]),
+        (_, [ta, true]) => ([true, ta], vec![dy, a]),
+    }
 }
