@@ -43,7 +43,7 @@ impl Functions for f32 {
         let p = p * z + 3.408_291e-3;
         let p = p * z + 5.095_569_5e-2;
         let p = p * z + 1.852_083_2e-1;
-        let p = p * z + 1.128_379_2;
+        let p = p * z + std::f32::consts::FRAC_2_SQRT_PI;
         let q = -1.179_160_3e-7_f32;
         let q = q * z + 2.354_796_6e-5;
         let q = q * z + 1.017_962_5e-3;
@@ -152,7 +152,7 @@ fn ln(x: f32) -> f32 {
     let p = p * f - 1.666_805_7e-1;
     let p = p * f + 2.000_071_5e-1;
     let p = p * f - 2.499_999_4e-1;
-    let p = p * f + 3.333_333_1e-1;
+    let p = p * f + 3.333_333e-1;
     let rest = p * f * z + n * -2.121_944_4e-4 - 0.5 * z;
     let y = (f + rest) + n * 0.693_359_4;
     let y = if x == f32::INFINITY { f32::INFINITY } else { y };

@@ -72,7 +72,8 @@ fn what_a_sentence_becomes_crosses_by_the_dynamic_path() {
 
 #[test]
 fn the_digits_are_learned_by_convolutions() {
-    let job = "--model cifar --strategy local --workers 1 --threads 1 --batch 32 --lr 0.02 --epochs 12";
+    let job =
+        "--model cifar --strategy local --workers 1 --threads 1 --batch 32 --lr 0.02 --epochs 12";
     let result = train(job).json();
     assert!(number(&result, "test_accuracy") >= 0.97, "{result}");
 }

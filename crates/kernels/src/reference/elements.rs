@@ -119,7 +119,7 @@ fn derivative<T: Real>(by: Unary, of: T) -> T {
         Unary::Log => one / of,
         Unary::Sqrt => T::narrow(0.5) / of,
         Unary::Rsqrt => T::narrow(-0.5) * (of * of * of),
-        Unary::Pow { exponent } if exponent == 0.0 => zero,
+        Unary::Pow { exponent: 0.0 } => zero,
         Unary::Pow { exponent } => T::narrow(exponent) * of.powf(T::narrow(exponent - 1.0)),
         Unary::Abs => sign(of),
         Unary::Neg => -one,

@@ -273,10 +273,10 @@ impl<T: Real> Blocks<'_, T> {
             if before < count {
                 self.products(simd, start, [key, rows], before..count);
                 self.exponentials(simd, member, start, [key, rows], query, before..count);
-                self.into_keys(simd, [key, rows], before..count);
+                self.add_to_keys(simd, [key, rows], before..count);
             }
         }
-        self.into_queries(simd, [first + query * step, step], query, [start, keys], count);
+        self.add_to_queries(simd, [first + query * step, step], query, [start, keys], count);
     }
 
     /// Of eight keys with the tile's queries: scaled products, and those of values and gradients.
@@ -350,7 +350,7 @@ impl<T: Real> Blocks<'_, T> {
 
     /// Adds to the sums of eight keys.
     #[inline(always)]
-    fn into_keys<S: Simd>(
+    fn add_to_keys<S: Simd>(
         &mut self,
         simd: S,
         [key, rows]: [usize; 2],
@@ -380,7 +380,7 @@ impl<T: Real> Blocks<'_, T> {
 
     /// Adds to the gradients of the tile's queries.
     #[inline(always)]
-    fn into_queries<S: Simd>(
+    fn add_to_queries<S: Simd>(
         &mut self,
         simd: S,
         [first, step]: [usize; 2],
