@@ -3,6 +3,7 @@
 
 mod core;
 mod link;
+mod operations;
 mod shares;
 mod tensors;
 
@@ -20,7 +21,8 @@ use crate::proto::{Control, Mode};
 use crate::server::{KvServer, KvServerOptions, LEAVE, ServerPorts};
 use crate::wire::{Loopback, Wire, WireError, WireStats};
 
-use self::core::{Core, Pulling, Pushing};
+use self::core::Core;
+use self::operations::{Pulling, Pushing};
 
 /// Longest that a wait sleeps before it asks the scheduler for news.
 const NEWS: Duration = Duration::from_millis(50);

@@ -3,112 +3,31 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Range;
 
 use tensorwire_base::{Clock, Rank};
 use tensorwire_fabric::RegionDescriptor;
-use tensorwire_memory::{Buffer, Copies, CopyPurpose, Loan};
+use tensorwire_memory::{Buffer, Copies, CopyPurpose};
 
 use super::{KvHandle, KvProgress, KvWorkerOptions};
 use crate::batch::{Bytes, entries};
 use crate::error::StoreError;
 use crate::key::{Key, ShardKey, ValueSpec};
-use crate::message::{Carried, Reply, RequestId};
+use crate::message::{Carried, Reply};
 use crate::partition::Shard;
 use crate::pool::Pool;
 use crate::ports::Reduce;
 use crate::proto::{Control, Worker, WorkerEvent};
 use crate::transfer::TransferMode;
-use crate::wire::{Incoming, RemotePlace, Wire, WireError};
+use crate::wire::{Incoming, Wire, WireError};
 
 use super::link::Link;
+use super::operations::{
+    Held, Logged, Operation, Pulled, Pulling, Pushed, Pushing, ShardHere, ToRead, Value, Work,
+};
 use super::shares::{check_rows, check_sizes, overflow, portions, share};
 
 /// A wire loses nothing: what is lost with a server is sent again when another took over, not before.
 const NEVER_MS: u64 = u64::MAX / 2;
-
-/// How a push goes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pushing<'a> {
-    pub(super) priority: i32,
-    pub(super) rows: Option<&'a [i32]>,
-    /// It is the first value.
-    pub(super) is_first: bool,
-}
-
-/// How a pull goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pulling<'a> {
-    pub(super) priority: i32,
-    pub(super) rows: Option<&'a [i32]>,
-}
-
-/// A value that was initialised here.
-#[derive(Debug)]
-pub(super) struct Value {
-    pub(super) spec: ValueSpec,
-    pub(super) shards: Vec<Shard>,
-}
-
-/// A shard of one.
-#[derive(Clone, Debug)]
-pub(super) struct ShardHere {
-    pub(super) spec: ValueSpec,
-    pub(super) server: usize,
-    /// Where this worker's pushes are written.
-    pub(super) slot: Option<RemotePlace>,
-}
-
-/// Something to send or to fill.
-#[derive(Debug)]
-pub(super) struct Operation {
-    pub(super) handle: KvHandle,
-    pub(super) work: Work,
-}
-
-#[derive(Debug)]
-pub(super) enum Work {
-    /// Nothing to carry.
-    Plain,
-    Push(Pushed),
-    Pull(Pulled),
-    /// A pull that moves nothing.
-    Show(Key),
-}
-
-/// The bytes of a push of one shard.
-#[derive(Debug)]
-pub(super) struct Pushed {
-    pub(super) from: Buffer,
-    pub(super) bytes: Range<usize>,
-    /// The rows that it is about, i32.
-    pub(super) indices: Option<Bytes>,
-    /// Taken back when the value has left.
-    pub(super) loan: Option<Loan>,
-    /// Direct writes that are under way.
-    pub(super) leaving: usize,
-}
-
-/// The bytes that a pull of one shard fills.
-#[derive(Debug)]
-pub(super) struct Pulled {
-    /// Not lent while a server writes there: of a value on several servers one shard may be on its way in while
-    /// another, in the same loan, is still being pushed from here. So whoever pulls keeps readers out.
-    pub(super) into: Buffer,
-    pub(super) bytes: Range<usize>,
-    /// Registered memory to stand in for `into`, which is none.
-    pub(super) staging: Option<Buffer>,
-    /// Other devices' tensors, filled from it.
-    pub(super) also: Vec<Buffer>,
-    pub(super) indices: Option<Bytes>,
-}
-
-/// A push that no snapshot is known to hold.
-#[derive(Clone, Debug)]
-pub(super) struct Logged {
-    pub(super) from: Buffer,
-    pub(super) indices: Option<Bytes>,
-}
 
 /// What is left of a handle.
 #[derive(Debug, Default)]
@@ -148,23 +67,6 @@ pub(super) struct Core {
     /// What servers leave as it is, because it is read there.
     pub(super) mapped: HashMap<Key, Held>,
     next: u64,
-}
-
-/// A value that is read where its server has it.
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) server: usize,
-    pub(super) id: RequestId,
-    pub(super) value: Buffer,
-}
-
-/// A value that a server shows.
-#[derive(Debug)]
-pub(super) struct ToRead {
-    pub(super) server: usize,
-    pub(super) op: u64,
-    pub(super) id: RequestId,
-    pub(super) place: RemotePlace,
 }
 
 impl Core {

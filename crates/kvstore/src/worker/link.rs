@@ -3,7 +3,8 @@
 use tensorwire_base::Rank;
 use tensorwire_memory::Buffer;
 
-use super::core::{Core, Logged, Operation, Pulled, Pushed, Work};
+use super::core::Core;
+use super::operations::{Logged, Operation, Pulled, Pushed, Work};
 use crate::batch::{Batch, Bypass, Bytes, ENTRY_BYTES};
 use crate::error::StoreError;
 use crate::key::ShardKey;

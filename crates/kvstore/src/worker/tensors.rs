@@ -2,7 +2,8 @@
 
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError};
 
-use super::core::{Core, Held, Logged, Operation, Pulled, Pushed, ToRead, Work};
+use super::core::Core;
+use super::operations::{Held, Logged, Operation, Pulled, Pushed, ToRead, Work};
 use crate::batch::Bytes;
 use crate::error::StoreError;
 use crate::key::{Key, ValueSpec};

@@ -2,8 +2,8 @@
 //! them, all from one seed.
 
 mod ends;
+mod event;
 
-use std::cmp::Ordering;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 
 use tensorwire_base::{Incarnation, Rank};
@@ -14,60 +14,15 @@ use tensorwire_testkit::random::Random;
 
 use super::network::{Context, Note, Out, Payload, Seen};
 use super::plan::{Death, Fault, Plan, Victim};
-use super::server::{Sending, ServerSim, Snapshot};
+use super::server::{ServerSim, Snapshot};
 use super::worker::WorkerSim;
+use event::{Entry, Event};
 
 /// A job that is not over by then is stuck: a death is noticed within seconds, the rest takes less.
 const TIME_MAX_MS: u64 = 30_000;
 const HEARTBEAT_MS: u64 = 1_000;
 const LIVENESS_MS: u64 = 3_500;
 const REPLACEMENTS_MAX: u32 = 3;
-
-/// What happens at a time.
-#[derive(Debug)]
-enum Event {
-    Join {
-        rank: Rank,
-    },
-    Arrives {
-        from: Identity,
-        to: Identity,
-        payload: Payload,
-    },
-    /// A value has left the weights.
-    Left {
-        server: Rank,
-        sending: Sending,
-    },
-    Durable {
-        server: Rank,
-        snapshot: Snapshot,
-    },
-    ToScheduler(SchedulerEvent),
-    FromScheduler {
-        to: Rank,
-        note: Note,
-    },
-    Timer {
-        rank: Rank,
-    },
-    Heartbeat {
-        rank: Rank,
-    },
-    Tick,
-    Start {
-        server: u32,
-        rank: Rank,
-    },
-}
-
-/// Ordered by time, and by number at the same time; the earliest is the largest, as a heap wants it.
-#[derive(Debug)]
-struct Entry {
-    at_ms: u64,
-    number: u64,
-    event: Event,
-}
 
 #[derive(Debug)]
 enum Does {
@@ -127,26 +82,6 @@ impl Process {
 
 fn node(member: Identity) -> Identity {
     Identity { rank: member.rank, incarnation: member.incarnation }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Entry) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Entry) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Entry) -> Ordering {
-        (other.at_ms, other.number).cmp(&(self.at_ms, self.number))
-    }
 }
 
 impl Job {
