@@ -121,7 +121,7 @@ sed -n 's/^[0-9.]* test \(.*\) \.\.\. ignored/\1/p; s/^[0-9.]* skipped: //p' "$l
 # many tests lack the same thing
 sort -u "$TENSORWIRE_SKIPS" | awk -F '\t' '
   { key = $2 ", " $1 ": " $4; if (!count[key]++) first[key] = $3 }
-  END { for (key in count) printf "%s (%d tests: %s%s)\n", key, count[key], first[key], count[key] > 1 ? ", …" : "" }' | sort
+  END { for (key in count) printf("%s (%d tests: %s%s)\n", key, count[key], first[key], (count[key] > 1 ? ", …" : "")) }' | sort
 
 printf '\n'
 [ "$status" -eq 0 ] || printf 'exit status %s: see FAILED above\n' "$status"
