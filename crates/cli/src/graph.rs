@@ -2,7 +2,7 @@
 
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
-use tensorwire_graph::{Edge, Job, Op, Plan, RunTraffic, SendFrom, Task, Transfer};
+use tensorwire_graph::{Edge, Job, Op, Placement, Plan, RunTraffic, SendFrom, Task, Transfer};
 use tensorwire_nn::Program;
 use tensorwire_train::{Exchange, Prepared, StoreValue, TransferMode, Weights};
 
@@ -72,6 +72,12 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     ))?;
     if prepared.topology.weights == Weights::Servers {
         print(format_args!("{}\n", server_table(plan)))?;
+        if let Placement::Balanced { split_above } = prepared.config.placement() {
+            let bound = split_above.unwrap_or(Placement::SPLIT_ABOVE);
+            // fits: usize is 64 bits wide
+            let bound = human_bytes(bound as u64);
+            print(format_args!("variables of at most {bound} are not split (--split-above)\n"))?;
+        }
     }
     let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
     for (name, run) in runs.into_iter().filter(|_| !prepared.topology.is_replicated()) {
@@ -123,7 +129,7 @@ fn server_table(plan: &Plan) -> String {
         vec![task.to_string(), whole, pieces, bytes.to_string(), human_bytes(*bytes), share(*bytes)]
     };
     let rows: Vec<Vec<String>> = kept.iter().map(row).collect();
-    let header = ["variables on", "whole", "rows of others", "bytes", "", "share"];
+    let header = ["variables and slots on", "whole", "by rows", "bytes", "", "share"];
     table(&header, &rows, &[1, 2, 3, 4, 5])
 }
 

@@ -45,6 +45,11 @@ pub struct GroupOptions {
 }
 
 impl GroupOptions {
+    /// The rings that there are.
+    pub(crate) fn rings(&self) -> usize {
+        self.rings.clamp(1, MAX_SEQUENCES)
+    }
+
     /// Segments of a member that land before the first of them is reduced, in a group of `size`.
     pub fn window(&self, size: usize) -> usize {
         let of_all = self.segment_bytes.saturating_mul(size.saturating_sub(1));

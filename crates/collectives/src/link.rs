@@ -139,7 +139,7 @@ impl LinkCost {
             }
             Algorithm::Ring => cost(2 * (n - 1), 0, 2 * most, most),
             Algorithm::MultiRing => {
-                let rings = options.rings.max(1);
+                let rings = options.rings();
                 let seen = if self.overlaps { rings as u128 } else { 1 };
                 cost(2 * (n - 1), rings - 1, 2 * most, most.div_ceil(seen))
             }

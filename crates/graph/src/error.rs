@@ -17,7 +17,9 @@ pub enum GraphError {
     UnknownOutput { node: String },
     #[error("two nodes are named '{name}'")]
     DuplicateName { name: String },
-    #[error("variable '{name}' was declared as {first} and again as {second}")]
+    #[error(
+        "variable '{name}' was declared as {first} and again as {second}; give what is another variable another name"
+    )]
     VariableRedeclared { name: String, first: String, second: String },
     #[error("no gradient flows through {op} of node '{node}'")]
     NoGradient { node: String, op: &'static str },

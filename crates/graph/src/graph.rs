@@ -156,13 +156,17 @@ impl Graph {
         init: Init,
     ) -> Result<Output, GraphError> {
         let op = Op::Variable { spec, init };
+        let words = |op: &Op| match op {
+            Op::Variable { spec, init } => format!("{spec} with first values {init:?}"),
+            other => other.name().to_string(),
+        };
         match self.find(name) {
             None => self.add(name, hint, op, &[]).map(Output::from),
             Some(id) if self.node(id).op == op => Ok(id.into()),
             Some(id) => Err(GraphError::VariableRedeclared {
                 name: name.to_string(),
-                first: format!("{:?}", self.node(id).op),
-                second: format!("{op:?}"),
+                first: words(&self.node(id).op),
+                second: words(&op),
             }),
         }
     }

@@ -11,7 +11,7 @@ use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer};
 use tensorwire_train::{
     FinishedStep, FloatType, Kernels, Prepared, Schedule, StepAggregator, Strategy, Summary, TRAIN,
-    TrainConfig, TrainOutcome, Workload, launch_train, train_local, train_member,
+    TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local, train_member,
 };
 
 use crate::error::{Error, Result};
@@ -43,6 +43,7 @@ pub struct Training {
     workload: Workload,
     config: TrainConfig,
     hosts: Result<Option<Hosts>, HostsError>,
+    shell: Option<String>,
     has_strategy: bool,
     on_step: Option<OnStep>,
 }
@@ -63,7 +64,14 @@ impl Training {
             data: workload.data.train.name(),
             ..TrainConfig::default()
         };
-        Training { workload, config, hosts: Ok(None), has_strategy: false, on_step: None }
+        Training {
+            workload,
+            config,
+            hosts: Ok(None),
+            shell: None,
+            has_strategy: false,
+            on_step: None,
+        }
     }
 
     fn with(mut self, set: impl FnOnce(&mut TrainConfig)) -> Training {
@@ -74,12 +82,17 @@ impl Training {
     /// How the processes train together; see [`crate::strategies`]. Without this: two workers and two parameter servers, or under
     /// mpirun and its like as many of both as processes were started.
     pub fn strategy(self, strategy: impl IntoStrategy) -> Training {
-        let training = self.with(|config| strategy.configure(config));
+        let training = self.with(|config| {
+            // what an earlier strategy said is not of this one
+            let TrainConfig { asynchronous, store, clients, .. } = TrainConfig::default();
+            (config.asynchronous, config.store, config.clients) = (asynchronous, store, clients);
+            strategy.configure(config);
+        });
         Training { has_strategy: true, ..training }
     }
 
     /// Which server gets which variable, with [`ParameterServers`](crate::strategies::ParameterServers). Without this: by
-    /// bytes, large ones split by rows.
+    /// bytes, and by rows what is above a server's share and 4 MiB (64 MiB where all processes share memory).
     pub fn placement(self, placement: Placement) -> Training {
         self.with(|config| config.placement = placement)
     }
@@ -124,13 +137,21 @@ impl Training {
     pub fn hosts<H: AsRef<str>>(mut self, hosts: impl IntoIterator<Item = H>) -> Training {
         let list: Vec<String> = hosts.into_iter().map(|host| host.as_ref().to_string()).collect();
         self.hosts = list.join(",").parse().map(Some);
-        self
+        self.started()
     }
 
     /// The command that starts a process on another host, in place of ssh.
     pub fn remote_shell(mut self, command: &str) -> Training {
-        self.hosts =
-            self.hosts.and_then(|hosts| hosts.unwrap_or_default().started_by(command).map(Some));
+        self.shell = Some(command.to_string());
+        self.started()
+    }
+
+    /// The hosts with the shell, in whatever order they were given.
+    fn started(mut self) -> Training {
+        if let Some(shell) = &self.shell {
+            self.hosts =
+                self.hosts.and_then(|hosts| hosts.unwrap_or_default().started_by(shell).map(Some));
+        }
         self
     }
 
@@ -212,9 +233,10 @@ impl Training {
     fn lead(mut self, run: usize, found: &Detected) -> Result<Summary> {
         let lead = Lead::open(found, self.config.listen)?;
         let gathering = lead.gathering.clone();
-        let composition = match self.config.strategy {
-            Strategy::Local => Composition::OneProcess,
-            Strategy::AllReduce => Composition::Workers,
+        let topology = self.config.topology();
+        let composition = match topology.weights {
+            Weights::Local => Composition::OneProcess,
+            Weights::Replicated if topology.servers == 0 => Composition::Workers,
             _ => Composition::WorkersAndServers,
         };
         let asked = self.has_strategy.then_some((self.config.workers, self.config.servers));
@@ -258,5 +280,84 @@ impl Training {
         let summary = Summary::new(&prepared, &outcome, &steps)?;
         DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());
         Ok(summary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorwire_graph::Task;
+    use tensorwire_nn::{Batch, Outputs, Scope};
+    use tensorwire_zoo::data::{SampleKind, Source};
+
+    use super::*;
+    use tensorwire_train::StoreConfig;
+
+    use crate::strategies::{
+        AllReduce, AsyncParameterServers, ElasticAveraging, Local, ParameterServers, Store,
+    };
+
+    /// One layer, on a task of its own.
+    struct Pinned(Task);
+
+    impl Model for Pinned {
+        fn forward(&self, s: &mut Scope<'_>, batch: &Batch<'_>) -> tensorwire_nn::Result<Outputs> {
+            let x = s.flatten("flat", batch.input("input")?)?;
+            let logits = s.on(self.0, |s| s.linear("output", x, 10))?;
+            Ok(Outputs::classification(logits, batch.labels()?))
+        }
+    }
+
+    fn training() -> Training {
+        let source: Source = "digits".parse().unwrap();
+        let digits = SampleKind::Images { dims: [8, 8, 1], classes: 10 };
+        Training::new(Pinned(Task::server(0)), source.open(digits, 1).unwrap())
+    }
+
+    #[test]
+    fn the_last_strategy_is_the_one_that_counts() {
+        let (workers, servers) = (2, 2);
+        let averaging = ElasticAveraging { workers, servers, interval: 4, alpha: None };
+        let elastic = Store {
+            options: StoreConfig { elastic: true, ..Default::default() },
+            workers,
+            servers,
+        };
+        let all = AllReduce { workers, deterministic: false };
+        for job in [
+            training().strategy(averaging).strategy(all),
+            training().strategy(AsyncParameterServers { workers, servers }).strategy(all),
+            training().strategy(elastic).strategy(ParameterServers { workers, servers }),
+        ] {
+            job.config.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_shell_of_hosts_counts_whenever_it_is_given() {
+        let hosts = |training: Training| training.hosts.unwrap().unwrap();
+        let first = hosts(training().remote_shell("rsh -x").hosts(["a", "b"]));
+        let last = hosts(training().hosts(["a", "b"]).remote_shell("rsh -x"));
+        assert_eq!(first, last);
+        assert_ne!(first, hosts(training().hosts(["a", "b"])));
+    }
+
+    #[test]
+    fn a_pin_is_refused_where_no_process_has_a_part_for_it() {
+        let (workers, servers) = (2, 2);
+        let prepared = |job: Training| Prepared::new(job.config, &job.workload).map(drop);
+        let all = AllReduce { workers, deterministic: false };
+        for job in [
+            training().strategy(Store { workers, servers, ..Store::default() }),
+            training().strategy(AsyncParameterServers { workers, servers }),
+            training().strategy(all),
+        ] {
+            let refused = prepared(job).unwrap_err().to_string();
+            assert!(refused.contains("is pinned to server 0 (Scope::on)"), "{refused}");
+        }
+        prepared(training().strategy(ParameterServers { workers, servers })).unwrap();
+        prepared(training().strategy(Local { replicas: 2 })).unwrap();
+        let placed = training().strategy(all).placement(Placement::RoundRobin);
+        let refused = placed.config.check().unwrap_err().to_string();
+        assert!(refused.contains("--placement changes nothing here"), "{refused}");
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
-use tensorwire_graph::{GraphError, Placement, SharedMemory};
+use tensorwire_graph::{GraphError, Placement, SharedMemory, Task};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::DType;
 
@@ -188,6 +188,11 @@ pub enum ConfigError {
     TooManyProcesses { processes: u64, most: u64, host: String },
     #[error("{option} changes nothing here: it is for {used_by}; leave it out")]
     Unused { option: &'static str, used_by: &'static str },
+    #[error(
+        "'{node}' is pinned to {task} (Scope::on), and with the strategy {strategy} no process runs a part of one graph \
+         that all share; take ps (ParameterServers), or leave the pin out"
+    )]
+    Pinned { node: String, task: Task, strategy: String },
     #[error("--async is a way of using servers; give it with --strategy ps")]
     AsyncWithoutServers,
     #[error("{option} is of a key-value store; give it with --strategy {with}")]
@@ -323,6 +328,10 @@ impl TrainConfig {
             if *count == 0 {
                 return Err(ConfigError::Zero { option });
             }
+        }
+        if self.placement != Placement::default() && self.strategy != Strategy::Ps {
+            let (option, used_by) = ("--placement", "--strategy ps");
+            return Err(ConfigError::Unused { option, used_by });
         }
         if self.asynchronous && self.strategy != Strategy::Ps {
             return Err(ConfigError::AsyncWithoutServers);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, human_bytes};
-use tensorwire_graph::{Cluster, Plan, place, plan};
+use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{JoinError, Member, Role, StoreJob};
@@ -280,6 +280,7 @@ fn build(
         seed: config.seed,
     };
     let program = Program::new(model, &shape.samples, &spec)?;
+    check_pins(&program, config, topology)?;
     let (servers, variables) = (config.servers, program.variables.len());
     if topology.weights == Weights::Servers && servers as usize > variables {
         let model = config.model.clone();
@@ -290,6 +291,32 @@ fn build(
     let options = strategy(topology).plan_options(config, topology);
     let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
     Ok((program, cluster, plan))
+}
+
+/// Only where all processes run parts of one graph, step by step, is there a part for every task that a layer may be pinned
+/// to.
+fn check_pins(
+    program: &Program,
+    config: &TrainConfig,
+    topology: &Topology,
+) -> Result<(), ConfigError> {
+    let is_one_graph = match topology.weights {
+        Weights::Local => true,
+        Weights::Servers => !topology.is_asynchronous(),
+        Weights::Store | Weights::Replicated => false,
+    };
+    let pinned = |(_, node): (NodeId, &Node)| match node.hint {
+        Hint::Task(task) => Some((node.name.clone(), task)),
+        _ => None,
+    };
+    match program.graph.nodes().find_map(pinned).filter(|_| !is_one_graph) {
+        Some((node, task)) => {
+            let strategy = config.strategy.name();
+            let how = if config.asynchronous { " --async" } else { "" };
+            Err(ConfigError::Pinned { node, task, strategy: format!("{strategy}{how}") })
+        }
+        None => Ok(()),
+    }
 }
 
 impl Prepared {

@@ -297,7 +297,7 @@ impl Group {
     /// What a vector's sequences are signalled by, at most.
     fn counters(&self, algorithm: Algorithm) -> usize {
         match algorithm {
-            Algorithm::MultiRing => TAGS * self.options.rings.clamp(1, MAX_SEQUENCES),
+            Algorithm::MultiRing => TAGS * self.options.rings(),
             _ => TAGS,
         }
     }

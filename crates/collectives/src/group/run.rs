@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal};
 
 use super::reduce::BLOCK_BYTES;
-use super::{Group, MAX_SEQUENCES, TAGS, failed};
+use super::{Group, TAGS, failed};
 use crate::error::GroupError;
 use crate::ports::{CollectiveCall, Collectives, Handle, Reducer, VectorId};
 use crate::schedule::{GroupShape, Into, OperationKind, Schedule, Step, Tag, schedule};
@@ -157,7 +157,7 @@ impl Group {
             len: known.buffer.bytes() / element_bytes,
             segment: (self.options.segment_bytes / element_bytes).max(1),
             window: self.options.window(self.size()),
-            rings: self.options.rings.clamp(1, MAX_SEQUENCES),
+            rings: self.options.rings(),
             deterministic: self.options.deterministic,
         };
         let mut made = schedule(known.algorithm, kind, shape);

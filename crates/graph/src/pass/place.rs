@@ -17,9 +17,10 @@ use split::split;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
-    /// By bytes: the largest variables first, each to the server that holds least. One that is larger than a server's
-    /// equal share, and than `split_above` bytes ([`Placement::SPLIT_ABOVE`] unless given), is split by rows, if only
-    /// workers read it and its update goes element by element.
+    /// By bytes: the largest variables first, each to the server that holds least. One that would bring a server above
+    /// its equal share, and is larger than `split_above` bytes ([`Placement::SPLIT_ABOVE`] unless given; a training job
+    /// whose processes share memory gives more), is split by rows, if only workers read it and its update goes element
+    /// by element.
     Balanced { split_above: Option<usize> },
     /// One after another, in the order in which they are declared (Xue et al. §5.2).
     RoundRobin,
@@ -160,7 +161,10 @@ fn list(tasks: &[Task]) -> String {
         0 => None,
         1 => Some(Task { job, index: 0 }.to_string()),
         // fits: as many as tasks
-        count => Some(format!("{} to {}", Task { job, index: 0 }, count - 1)),
+        count => {
+            let one = Task { job, index: 0 }.to_string();
+            Some(format!("{} to {}", one.replacen(' ', "s ", 1), count - 1))
+        }
     };
     let all: Vec<String> = [Job::Worker, Job::Server].into_iter().filter_map(of).collect();
     all.join(" and ")

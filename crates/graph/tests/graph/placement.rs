@@ -133,7 +133,7 @@ fn a_pin_to_a_task_that_is_not_there_names_the_node_and_what_there_is() {
     let error = place(&graph, cluster, Placement::RoundRobin).unwrap_err();
     assert!(matches!(error, GraphError::NoSuchTask { task, .. } if task == Task::server(3)));
     let text = error.to_string();
-    for part in ["node 'far'", "server 3", "it has worker 0 to 1 and server 0"] {
+    for part in ["node 'far'", "server 3", "it has workers 0 to 1 and server 0"] {
         assert!(text.contains(part), "{text}");
     }
     let error = place(&cut().graph, Cluster::Workers { workers: 1 }, Placement::RoundRobin)

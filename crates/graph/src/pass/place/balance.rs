@@ -102,6 +102,7 @@ impl Balance<'_> {
         let graph = self.graph;
         let dims = &graph.fact(id.into()).dims;
         let with = |node: &Node| node.hint == Hint::With(id);
+        let goes_along = |at: NodeId| at != id && with(graph.node(at));
         let mut updates = 0;
         for (user, node) in graph.nodes() {
             let reads = node.inputs.iter().filter(|input| input.node == id).count();
@@ -111,8 +112,12 @@ impl Balance<'_> {
                 let of_its_shape = |fact: &Fact| fact.dims == *dims || fact.dims.is_empty();
                 is_variable(&node.op) && node.facts.iter().all(of_its_shape)
             };
+            let along = node.inputs.iter().any(|input| goes_along(input.node))
+                || node.controls.iter().any(|before| *before == id || goes_along(*before))
+                || matches!(node.hint, Hint::With(other) if goes_along(other));
             let fits = match (reads > 0, with(node)) {
-                _ if node.controls.contains(&id) => false,
+                // a slot is its update's alone
+                _ if along && !is_update => false,
                 (true, true) => is_update,
                 (true, false) => on_worker,
                 (false, true) => is_slot(node),
