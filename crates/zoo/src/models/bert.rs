@@ -1,14 +1,14 @@
 //! BERT (Devlin et al. 2019) as a masked language model, with the names and layouts of Hugging Face's `BertForMaskedLM`. Without
 //! dropout, and without the second sentence: all tokens are of type 0.
 
-use tensorwire_nn::{Batch, Description, Error, Mask, Model, Output, Outputs, Result, Scope};
+use tensorwire_nn::{Batch, Description, Error, Init, Mask, Model, Output, Outputs, Result, Scope};
 
 use super::transformer::{Heads, Layout, NORMAL, attend, bias, linear, norm, places};
 use super::{Shipped, kind_of};
 use crate::data::SampleKind;
 
 const EPSILON: f64 = 1e-12;
-const FIRST: (Layout, tensorwire_nn::Init) = (Layout::OutputsFirst, NORMAL);
+const FIRST: (Layout, Init) = (Layout::OutputsFirst, NORMAL);
 /// Types of tokens: of the first sentence and of the second.
 const TYPES: usize = 2;
 

@@ -178,7 +178,7 @@ fn a_small_gpt_learns_what_is_repeated() {
     let spec = ProgramSpec { optimizer: Optimizer::adam(0.02), ..spec(6) };
     let mut job = Local::new(&model, &Repeating.describe(), &spec).unwrap();
     let losses = job.train(&Repeating.into(), 60).unwrap();
-    // evenly spread at first; in the end only the first of a window can be unknown: after 1, ln 2 in a third of windows
+    // evenly spread at first; in the end only what follows a 1 at the beginning of a window is unknown
     assert!((losses[0] - 7f64.ln()).abs() < 0.1, "{losses:?}");
     assert!(losses[59] < 0.1, "{losses:?}");
 }
