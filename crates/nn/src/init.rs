@@ -11,6 +11,9 @@ pub fn initialise(name: &str, init: Init, seed: u64, first: usize, values: &mut 
     let limit = match init {
         Init::Zeros => return values.fill(0.0),
         Init::Constant { value } => return values.fill(value as f32),
+        Init::Normal { deviation } => {
+            return normal(generator(name, seed), deviation, first, values);
+        }
         Init::Uniform { limit } => limit,
         Init::HeUniform { fan_in } => (6.0 / fan_in as f64).sqrt(),
         Init::GlorotUniform { fan_in, fan_out } => (6.0 / (fan_in + fan_out) as f64).sqrt(),
@@ -22,6 +25,22 @@ pub fn initialise(name: &str, init: Init, seed: u64, first: usize, values: &mut 
         // 24 random bits are every value that an f32 in [0, 1) can take evenly
         let unit = f64::from(random.next_u32() >> 8) / f64::from(1u32 << 24);
         *value = ((2.0 * unit - 1.0) * limit) as f32;
+    }
+}
+
+/// Box and Muller 1958, of two words for each element, so that every element has its place in the stream. Logarithm and
+/// cosine are `libm`'s: those of the system differ in their last bits from processor to processor.
+fn normal(mut random: ChaCha8Rng, deviation: f64, first: usize, values: &mut [f32]) {
+    // fits: two words for each element of a tensor in memory
+    random.set_word_pos(2 * first as u128);
+    let words = f64::from(u32::MAX) + 1.0;
+    for value in values {
+        // above 0, which has no logarithm
+        let radius = (f64::from(random.next_u32()) + 1.0) / words;
+        let turn = f64::from(random.next_u32()) / words;
+        let unit = (-2.0 * libm::log(radius)).sqrt() * libm::cos(std::f64::consts::TAU * turn);
+        // rounds to f32
+        *value = (unit * deviation) as f32;
     }
 }
 
@@ -60,12 +79,28 @@ mod tests {
 
     #[test]
     fn a_piece_has_the_values_of_the_whole() {
-        let init = Init::Uniform { limit: 0.5 };
-        let whole = values("w", init, 1);
-        for first in [0, 1, 15, 16, 17, 4096] {
-            let mut piece = vec![f32::NAN; 100];
-            initialise("w", init, 1, first, &mut piece);
-            assert_eq!(piece, whole[first..first + 100], "from {first}");
+        for init in [Init::Uniform { limit: 0.5 }, Init::Normal { deviation: 0.5 }] {
+            let whole = values("w", init, 1);
+            for first in [0, 1, 15, 16, 17, 4096] {
+                let mut piece = vec![f32::NAN; 100];
+                initialise("w", init, 1, first, &mut piece);
+                assert_eq!(piece, whole[first..first + 100], "{init:?} from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn normal_values_lie_as_they_should() {
+        let values = values("w", Init::Normal { deviation: 2.0 }, 3);
+        let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / values.len() as f64;
+        let square = values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
+        // four standard errors of 10,000 draws: 1/100 of the deviation, and √2/100 of the variance
+        assert!(mean.abs() < 0.08, "{mean}");
+        let variance = square / values.len() as f64;
+        assert!((variance / 4.0 - 1.0).abs() < 0.057, "{variance}");
+        for (deviations, share) in [(1.0, 0.6827), (2.0, 0.9545)] {
+            let inside = values.iter().filter(|v| f64::from(v.abs()) < 2.0 * deviations).count();
+            assert!((inside as f64 / 10_000.0 - share).abs() < 0.02, "{inside}");
         }
     }
 

@@ -1,21 +1,27 @@
 //! The shipped models: a file each, and a line in [`MODELS`].
 
 mod alexnet;
+mod bert;
 mod cifar;
+mod gpt;
 mod inception;
 mod perceptrons;
 mod recurrent;
 mod resnet;
 mod sentences;
 mod seq2seq;
+mod transformer;
 mod vgg;
+mod vit;
 
 use tensorwire_nn::{Description, Error, Model, Result};
 
 use crate::data::SampleKind;
 
 pub use alexnet::AlexNet;
+pub use bert::Bert;
 pub use cifar::Cifar;
+pub use gpt::Gpt;
 pub use inception::InceptionV3;
 pub use perceptrons::{Fcn5, Mlp};
 pub use recurrent::{Gru, Lstm};
@@ -23,6 +29,7 @@ pub use resnet::ResNet50;
 pub use sentences::SentenceEmbedding;
 pub use seq2seq::Seq2Seq;
 pub use vgg::Vgg16;
+pub use vit::Vit;
 
 /// A shipped model. The command line knows it by its name.
 pub trait Shipped: Model {
@@ -44,7 +51,7 @@ impl PartialEq for dyn Shipped {
 }
 
 /// All shipped models.
-pub static MODELS: [&dyn Shipped; 11] = [
+pub static MODELS: [&dyn Shipped; 15] = [
     &Mlp,
     &Fcn5,
     &AlexNet,
@@ -56,6 +63,10 @@ pub static MODELS: [&dyn Shipped; 11] = [
     &Gru,
     &Seq2Seq,
     &SentenceEmbedding,
+    &Gpt::SMALL,
+    &Gpt::MINI,
+    &Bert::MINI,
+    &Vit::SMALL,
 ];
 
 /// No model has the name that was given.

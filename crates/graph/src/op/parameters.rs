@@ -18,6 +18,10 @@ pub enum Init {
     Uniform {
         limit: f64,
     },
+    /// Of a normal distribution around 0.
+    Normal {
+        deviation: f64,
+    },
     /// Every element is `value`.
     Constant {
         value: f64,

@@ -93,6 +93,21 @@ impl Scope<'_> {
         self.sample_norm(name, x, SampleNorm::Layer, epsilon)
     }
 
+    /// As [`Scope::layer_norm`], with a scale and a shift that are given, `f[c]` each: parameters by any names.
+    ///
+    /// # Errors
+    /// As there, or when they do not fit.
+    pub fn layer_norm_by(
+        &mut self,
+        name: &str,
+        x: Output,
+        [scale, shift]: [Output; 2],
+        epsilon: f64,
+    ) -> Result<Output> {
+        let norm = Op::SampleNorm { by: SampleNorm::Layer, epsilon };
+        self.op(&format!("{name}/norm"), norm, &[x, scale, shift])
+    }
+
     /// x/√(mean(x²) + epsilon)·scale over the last dimension, x: `f[…, c]` → `f[…, c]` (Zhang and Sennrich 2019). Parameter
     /// `<name>/scale`, `[c]`, first ones.
     ///

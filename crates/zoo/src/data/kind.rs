@@ -18,6 +18,10 @@ pub enum SampleKind {
     /// Pairs of sentences of one class, with the size of the vocabulary and the number of training classes. As a request
     /// `words` is a bound.
     Sentences { words: usize, classes: usize },
+    /// Windows of `length` tokens of running text, and the token that follows each.
+    Tokens { vocabulary: usize, length: usize },
+    /// Windows of `length` tokens of which some are to be guessed. The last of the vocabulary hides them, and is no label.
+    Masked { vocabulary: usize, length: usize },
 }
 
 impl SampleKind {
@@ -36,6 +40,14 @@ impl SampleKind {
             ) => {
                 let dims = [height, width, channels];
                 Some(SampleKind::Images { dims, classes: bound("labels")? })
+            }
+            Some(&[Extent::Batch(1), Extent::Known(length)]) if bound("input").is_some() => {
+                match (bound("input")?, bound("labels")?) {
+                    (vocabulary, labels) if vocabulary == labels + 1 => {
+                        Some(SampleKind::Masked { vocabulary, length })
+                    }
+                    (vocabulary, _) => Some(SampleKind::Tokens { vocabulary, length }),
+                }
             }
             Some(&[Extent::Batch(steps), Extent::Known(features)]) => {
                 Some(SampleKind::Sequences { steps, features, classes: bound("labels")? })
@@ -64,7 +76,10 @@ impl SampleKind {
     ///   "labels" `i32[total]`, the words and [`super::MARKER`];
     /// - sentences, packed in the same way: "anchor" `i32[total]`, "anchor_active" `i32[longest]`,
     ///   "anchor_rows" `i32[batch]`, the row of each pair's sentence; "positive", "positive_active" and
-    ///   "positive_rows"; "labels" `i32[batch]`, 0, 1, …. All pairs are of distinct classes.
+    ///   "positive_rows"; "labels" `i32[batch]`, 0, 1, …. All pairs are of distinct classes;
+    /// - tokens: "input" `i32[batch, length]`, "labels" `i32[batch, length]`, the token after each;
+    /// - masked tokens: the same, labels being the hidden tokens, and
+    ///   [`PADDING_LABEL`](tensorwire_nn::PADDING_LABEL) where none is to be guessed.
     pub fn describe(&self) -> Description {
         match *self {
             SampleKind::Images { dims, classes } => {
@@ -94,6 +109,10 @@ impl SampleKind {
                 }
                 description.labels("labels", classes)
             }
+            SampleKind::Tokens { vocabulary, length } => windows(length, vocabulary, vocabulary),
+            SampleKind::Masked { vocabulary, length } => {
+                windows(length, vocabulary, vocabulary.saturating_sub(1))
+            }
         }
     }
 
@@ -104,6 +123,8 @@ impl SampleKind {
             SampleKind::Sequences { .. } => "sequences",
             SampleKind::Pairs { .. } => "pairs of sentences",
             SampleKind::Sentences { .. } => "sentences in classes",
+            SampleKind::Tokens { .. } => "running text",
+            SampleKind::Masked { .. } => "masked text",
         }
     }
 }
@@ -111,6 +132,14 @@ impl SampleKind {
 /// `i32[dim]`.
 fn vector(name: &str, dim: Extent, values: Values) -> Feature {
     Feature { name: name.to_string(), dtype: DType::I32, dims: vec![dim], values }
+}
+
+/// `i32[batch, length]` twice.
+fn windows(length: usize, words: usize, classes: usize) -> Description {
+    let dims = vec![Extent::Batch(1), Extent::Known(length)];
+    let (name, dtype, values) = ("labels".to_string(), DType::I32, Values::Labels(classes));
+    let labels = Feature { name, dtype, dims, values };
+    Description::new().tokens("input", &[length], words).feature(labels)
 }
 
 /// Shows one sample, such as "28×28×1 → 10".
@@ -127,6 +156,12 @@ impl fmt::Display for SampleKind {
                 write!(f, "words of {source_words} → words of {target_words}")
             }
             SampleKind::Sentences { words, .. } => write!(f, "words of {words}"),
+            SampleKind::Tokens { vocabulary, length } => {
+                write!(f, "{length} tokens of {vocabulary}")
+            }
+            SampleKind::Masked { vocabulary, length } => {
+                write!(f, "{length} tokens of {vocabulary}, some masked")
+            }
         }
     }
 }
@@ -142,6 +177,8 @@ mod tests {
             SampleKind::Sequences { steps: 80, features: 7, classes: 5 },
             SampleKind::Pairs { source_words: 100, target_words: 90 },
             SampleKind::Sentences { words: 1000, classes: 4 },
+            SampleKind::Tokens { vocabulary: 62, length: 64 },
+            SampleKind::Masked { vocabulary: 62, length: 64 },
         ] {
             let described = kind.describe();
             described.check(kind.name()).unwrap();

@@ -2,6 +2,7 @@
 //! are. Each data set implements [`Dataset`](tensorwire_nn::Dataset) or [`BatchSource`](tensorwire_nn::BatchSource), as a
 //! user's does.
 
+mod chains;
 mod cifar;
 mod error;
 mod grammar;

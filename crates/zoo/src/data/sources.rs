@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use tensorwire_nn::Data;
 
+use super::chains;
 use super::error::DataError;
 use super::images::{Images, Sequences};
 use super::kind::SampleKind;
@@ -73,6 +74,9 @@ fn synthetic(samples: usize, kind: SampleKind, seed: u64) -> Opened {
         SampleKind::Sentences { words, classes } => {
             Sentences::synthetic(samples, words, classes, seed)?.into()
         }
+        SampleKind::Tokens { .. } | SampleKind::Masked { .. } => {
+            chains::synthetic(samples, kind, seed)?
+        }
     })
 }
 
@@ -89,7 +93,8 @@ fn text(files: [&Path; 2], kind: SampleKind) -> Opened {
 /// - `digits`: 8×8 images that are part of the program;
 /// - `mnist:DIR`: MNIST's four idx files in a folder, unpacked;
 /// - `cifar10:DIR`: the six files of CIFAR-10's binary version in a folder, unpacked;
-/// - `synthetic` or `synthetic:N`: N random train samples for any model; of images and sequences a quarter of that for the test;
+/// - `synthetic` or `synthetic:N`: N random train samples for any model; of images, sequences and running text
+///   a quarter of that for the test;
 /// - `reverse` or `reverse:N`: N random sequences and their reverses, and a tenth of that for the test;
 /// - `grammar` or `grammar:N`: N sentences of a made-up language and their translations to another, and a
 ///   tenth of that for the test;
@@ -297,6 +302,8 @@ mod tests {
             SampleKind::Sequences { steps: 2, features: 2, classes: 2 },
             SampleKind::Pairs { source_words: 100, target_words: 100 },
             SampleKind::Sentences { words: 1000, classes: 4 },
+            SampleKind::Tokens { vocabulary: 50, length: 8 },
+            SampleKind::Masked { vocabulary: 50, length: 8 },
         ];
         for text in ["digits", "synthetic:10", "reverse:10", "grammar:10"] {
             let source: Source = text.parse().unwrap();

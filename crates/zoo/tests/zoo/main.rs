@@ -6,5 +6,9 @@ mod batches;
 mod cifar;
 mod feeds;
 mod files;
+#[allow(dead_code)] // what the tests of `nn` train with; here one model needs a part of it
+#[path = "../../../nn/tests/nn/local.rs"]
+mod local;
 mod program;
 mod text;
+mod transformers;
