@@ -18,6 +18,9 @@ pub enum SampleKind {
     /// Pairs of sentences of one class, with the size of the vocabulary and the number of training classes. As a request
     /// `words` is a bound.
     Sentences { words: usize, classes: usize },
+    /// Windows of `length` tokens of a text, below `words`, and after each the one that follows. As a request `length` is what
+    /// the windows get, and the text has words of its own.
+    Text { length: usize, words: usize },
 }
 
 impl SampleKind {
@@ -37,6 +40,10 @@ impl SampleKind {
                 let dims = [height, width, channels];
                 Some(SampleKind::Images { dims, classes: bound("labels")? })
             }
+            // words, not numbers
+            Some(&[Extent::Batch(1), Extent::Known(length)]) if bound("input").is_some() => {
+                bound("labels").and(bound("input")).map(|words| SampleKind::Text { length, words })
+            }
             Some(&[Extent::Batch(steps), Extent::Known(features)]) => {
                 Some(SampleKind::Sequences { steps, features, classes: bound("labels")? })
             }
@@ -55,7 +62,7 @@ impl SampleKind {
 
     /// The tensors of a batch:
     ///
-    /// - images: "input" `f32[batch, h, w, c]` in 0..=1, "labels" `i32[batch]`;
+    /// - images: "input" `f32[batch, h, w, c]`, in 0..=1 but for photographs and tables, "labels" `i32[batch]`;
     /// - sequences: "input" `f32[steps·batch, features]` in 0..=1, first the first step of each, then the
     ///   second of each, …; "labels" `i32[batch]`;
     /// - pairs, packed as [`Op::Recurrent`](tensorwire_nn::Op::Recurrent) takes them, longest first: "source" `i32[total]` and
@@ -64,7 +71,8 @@ impl SampleKind {
     ///   "labels" `i32[total]`, the words and [`super::MARKER`];
     /// - sentences, packed in the same way: "anchor" `i32[total]`, "anchor_active" `i32[longest]`,
     ///   "anchor_rows" `i32[batch]`, the row of each pair's sentence; "positive", "positive_active" and
-    ///   "positive_rows"; "labels" `i32[batch]`, 0, 1, …. All pairs are of distinct classes.
+    ///   "positive_rows"; "labels" `i32[batch]`, 0, 1, …. All pairs are of distinct classes;
+    /// - text: "input" `i32[batch, length]`, and "labels" `i32[batch, length]`, the token after each.
     pub fn describe(&self) -> Description {
         match *self {
             SampleKind::Images { dims, classes } => {
@@ -94,6 +102,9 @@ impl SampleKind {
                 }
                 description.labels("labels", classes)
             }
+            SampleKind::Text { length, words } => Description::new()
+                .tokens("input", &[length], words)
+                .label_sequences("labels", &[length], words),
         }
     }
 
@@ -104,6 +115,7 @@ impl SampleKind {
             SampleKind::Sequences { .. } => "sequences",
             SampleKind::Pairs { .. } => "pairs of sentences",
             SampleKind::Sentences { .. } => "sentences in classes",
+            SampleKind::Text { .. } => "running text",
         }
     }
 }
@@ -127,6 +139,7 @@ impl fmt::Display for SampleKind {
                 write!(f, "words of {source_words} → words of {target_words}")
             }
             SampleKind::Sentences { words, .. } => write!(f, "words of {words}"),
+            SampleKind::Text { length, words } => write!(f, "{length} words of {words}"),
         }
     }
 }
@@ -142,6 +155,7 @@ mod tests {
             SampleKind::Sequences { steps: 80, features: 7, classes: 5 },
             SampleKind::Pairs { source_words: 100, target_words: 90 },
             SampleKind::Sentences { words: 1000, classes: 4 },
+            SampleKind::Text { length: 64, words: 62 },
         ] {
             let described = kind.describe();
             described.check(kind.name()).unwrap();
