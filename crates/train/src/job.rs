@@ -455,6 +455,15 @@ fn kernel_choice(config: &TrainConfig, program: &Program) -> KernelChoice {
     }
 }
 
+/// Threads that this worker's kernels have.
+fn threads(config: &TrainConfig, worker: u32) -> usize {
+    let rank = || match config.strategy {
+        Strategy::Local => None,
+        _ => Some(config.topology().rank_of(worker)),
+    };
+    config.threads.unwrap_or_else(|| rank().map_or_else(cores, |at| default_threads(config, at)))
+}
+
 /// The workers of one host compute at the same time and share its cores. Servers have all of them: when a
 /// server has work, the workers wait for it. Results do not depend on it, but those of oneDNN's convolutions.
 fn default_threads(config: &TrainConfig, rank: Rank) -> usize {

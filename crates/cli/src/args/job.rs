@@ -31,7 +31,9 @@ pub(crate) struct JobArgs {
     /// Model to train (see `tensorwire models`)
     #[arg(long, default_value_t = DEFAULTS.model.clone())]
     model: String,
-    /// Data. Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`. Sentences and their
+    /// Data. Images: `digits` (comes with the program), `mnist:DIR`, `cifar10:DIR`, `images:DIR[,skip-bad]` (JPEG
+    /// and PNG, a folder a class). Tables: `npz:FILE`, `csv:FILE[,TEST]`. Running text: `kjv` (comes with the
+    /// program), `chars:FILE`, `lm:FILE[,TOKENIZER]`, `tokens:FILE[,TEST][,vocab=N]`. Sentences and their
     /// translations: `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up).
     /// Made up for any model: `synthetic[:N]` [default: digits, or synthetic where the model takes no such
     /// images]

@@ -192,6 +192,11 @@ impl TestBatches {
         Ok(TestBatches { source, name, description, batch, order })
     }
 
+    /// The data.
+    pub fn source(&self) -> &Arc<dyn BatchSource> {
+        &self.source
+    }
+
     /// How many batches there are.
     pub fn len(&self) -> usize {
         self.order.len()

@@ -8,6 +8,7 @@ use tensorwire_tensor::Element;
 
 use super::description::{Description, Extent, Feature, Values};
 use super::memory::{BatchMemory, Filled, elements, spec};
+use super::order::permutation;
 use super::source::BatchSource;
 use crate::PADDING_LABEL;
 use crate::error::{Error, Result, said};
@@ -57,11 +58,28 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Writes sample `index`, which is below [`Dataset::len`]. Must write every tensor, and must always write the same for the
-    /// same index. May be called from several threads at once.
+    /// same index and the same [`Sample::epoch`]. May be called from several threads at once.
     ///
     /// # Errors
     /// When the sample cannot be read. An error or a panic ends the job with a message that names the sample.
     fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
+
+    /// True if a sample is not the same in every epoch, such as an image that is cropped at random: [`Sample::epoch`] then
+    /// counts. False by default, and each epoch is epoch 0.
+    fn varies(&self) -> bool {
+        false
+    }
+
+    /// True if making a sample takes much time, such as decoding an image: batches are then made on several threads. False by
+    /// default.
+    fn is_costly(&self) -> bool {
+        false
+    }
+
+    /// A remark for users, shown once when training starts.
+    fn note(&self) -> Option<String> {
+        None
+    }
 }
 
 /// Endless samples of the same size, read in order: generated data, or more data than a job ever reads.
@@ -82,6 +100,11 @@ pub trait Stream: Send + Sync {
     /// # Errors
     /// As for [`Dataset::get`].
     fn get(&self, index: u64, sample: &mut Sample<'_>) -> Result<()>;
+
+    /// True if making a sample takes much time, as [`Dataset::is_costly`].
+    fn is_costly(&self) -> bool {
+        false
+    }
 }
 
 /// The name of a type without its path and its parameters.
@@ -97,9 +120,21 @@ pub struct Sample<'a> {
     rows: Vec<&'a mut [u8]>,
     /// Which of them were asked for.
     written: Vec<bool>,
+    epoch: u64,
 }
 
 impl Sample<'_> {
+    /// The epoch in which the sample is trained on, from 0. Always 0 in a test, in a [`Stream`], and of data that do not
+    /// [vary](Dataset::varies).
+    ///
+    /// What is left to chance should depend on a seed, this and the sample's index alone, as by [`order::random`]; then every
+    /// worker, and a job that goes on from any step, sees the same.
+    ///
+    /// [`order::random`]: crate::order::random
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The elements of tensor `name`, to be written in row-major order.
     ///
     /// # Errors
@@ -188,14 +223,39 @@ impl<D: Dataset> BatchSource for Samples<D> {
         Some(self.data.len())
     }
 
+    fn note(&self) -> Option<String> {
+        self.data.note()
+    }
+
+    fn is_costly(&self) -> bool {
+        self.data.is_costly()
+    }
+
+    /// Of data that vary, the entry of sample `i` in epoch `e` is `i + e × samples`.
+    fn order(&self, _workers: usize, _batch: usize, seed: u64, epoch: u64) -> Vec<usize> {
+        let samples = self.data.len();
+        let mut order = permutation(samples, seed, epoch);
+        if self.data.varies() {
+            // fits: nobody takes so many epochs
+            let first = (epoch as usize).wrapping_mul(samples);
+            order.iter_mut().for_each(|entry| *entry = entry.wrapping_add(first));
+        }
+        order
+    }
+
     fn fill(
         &self,
         entries: &[usize],
         batch: usize,
         memory: &mut dyn BatchMemory,
     ) -> Result<Filled> {
-        let get = |index: usize, sample: &mut Sample<'_>| self.data.get(index, sample);
-        fill(&self.name(), &self.description, entries, batch, memory, &get)
+        let samples = self.data.len().max(1);
+        let get = |entry: usize, sample: &mut Sample<'_>| {
+            sample.epoch = (entry / samples) as u64;
+            self.data.get(entry % samples, sample)
+        };
+        let number = |entry: usize| entry % samples;
+        fill(&self.name(), &self.description, entries, batch, memory, (&get, &number))
     }
 }
 
@@ -225,6 +285,10 @@ impl<S: Stream> BatchSource for StreamSamples<S> {
         None
     }
 
+    fn is_costly(&self) -> bool {
+        self.stream.is_costly()
+    }
+
     fn fill(
         &self,
         entries: &[usize],
@@ -233,11 +297,12 @@ impl<S: Stream> BatchSource for StreamSamples<S> {
     ) -> Result<Filled> {
         // fits: a usize has at most 64 bits here
         let get = |index: usize, sample: &mut Sample<'_>| self.stream.get(index as u64, sample);
-        fill(&self.name(), &self.description, entries, batch, memory, &get)
+        fill(&self.name(), &self.description, entries, batch, memory, (&get, &|index| index))
     }
 }
 
-type Get<'a> = &'a dyn Fn(usize, &mut Sample<'_>) -> Result<()>;
+/// Writes the sample of an entry, and says which sample an entry is.
+type Get<'a> = (&'a dyn Fn(usize, &mut Sample<'_>) -> Result<()>, &'a dyn Fn(usize) -> usize);
 
 /// Writes the samples `entries`, one a row, and pads up to `batch` rows.
 fn fill(
@@ -246,7 +311,7 @@ fn fill(
     entries: &[usize],
     batch: usize,
     memory: &mut dyn BatchMemory,
-    get: Get<'_>,
+    (get, number): Get<'_>,
 ) -> Result<Filled> {
     let features = description.features();
     let mut wanted = Vec::with_capacity(features.len());
@@ -263,7 +328,8 @@ fn fill(
     }
     for &index in entries {
         let rows = rows.iter_mut().filter_map(Iterator::next).collect();
-        let mut sample = Sample { features, rows, written: vec![false; features.len()] };
+        let written = vec![false; features.len()];
+        let mut sample = Sample { features, rows, written, epoch: 0 };
         let done = catch_unwind(AssertUnwindSafe(|| get(index, &mut sample)));
         let reason = match done {
             Ok(Ok(())) => sample.check().err(),
@@ -271,7 +337,7 @@ fn fill(
             Err(panic) => Some(format!("get() panicked: {}", said(&*panic))),
         };
         if let Some(reason) = reason {
-            return Err(Error::Sample { data: data.to_string(), sample: index, reason });
+            return Err(Error::Sample { data: data.to_string(), sample: number(index), reason });
         }
     }
     for (feature, rows) in features.iter().zip(rows) {
@@ -284,7 +350,7 @@ fn fill(
             }
         }
     }
-    Ok(Filled { samples: entries.len(), labels: entries.len() })
+    Ok(Filled { samples: entries.len(), labels: entries.len() * description.labels_each() })
 }
 
 /// The dimensions of a batch's tensor, in which samples lie one after the other.

@@ -87,6 +87,13 @@ impl Description {
         self.samplewise(name, DType::I32, &[], Values::Labels(classes))
     }
 
+    /// Adds a class for each element of each sample, such as the next word of each word: `i32[batch, dims…]`, each in
+    /// `0..classes`.
+    #[must_use]
+    pub fn label_sequences(self, name: &str, dims: &[usize], classes: usize) -> Description {
+        self.samplewise(name, DType::I32, dims, Values::Labels(classes))
+    }
+
     /// Adds words for each sample: `i32[batch, dims…]`, each in `0..words`.
     #[must_use]
     pub fn tokens(self, name: &str, dims: &[usize], words: usize) -> Description {
@@ -118,7 +125,21 @@ impl Description {
 
     /// True if a sample has a label for each of its own elements, such as for each word of a sentence.
     pub fn has_label_sequences(&self) -> bool {
-        self.get(LABELS).is_some_and(|labels| matches!(labels.dims[..], [Extent::Varying(_)]))
+        self.get(LABELS).is_some_and(|labels| {
+            matches!(labels.dims[..], [Extent::Varying(_)] | [Extent::Batch(_), _, ..])
+                && matches!(labels.values, Values::Labels(_))
+        })
+    }
+
+    /// Labels of each sample, where all samples have as many: 1 where each has one class, or none.
+    pub(crate) fn labels_each(&self) -> usize {
+        let labels = self.get(LABELS).filter(|labels| matches!(labels.values, Values::Labels(_)));
+        let dims = labels.map_or(&[] as &[Extent], |labels| &labels.dims);
+        let each = dims.iter().map(|dim| match *dim {
+            Extent::Known(size) | Extent::Batch(size) => size,
+            Extent::Varying(_) => 1,
+        });
+        each.product()
     }
 
     /// Checks that the tensors of a batch are those described, in the same order.

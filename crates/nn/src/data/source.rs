@@ -29,6 +29,12 @@ pub trait BatchSource: Send + Sync {
         None
     }
 
+    /// True if making a batch takes much time, such as decoding images. Batches of several steps are then made at the same
+    /// time, each on a thread of its own. False by default.
+    fn is_costly(&self) -> bool {
+        false
+    }
+
     /// How many samples an epoch of batches of `batch` uses at most.
     ///
     /// # Errors

@@ -184,6 +184,53 @@ fn what_a_data_set_says_of_itself_is_checked_first() {
     }
 }
 
+/// Sample i of epoch e is (i, e), each with two labels.
+struct Varied;
+
+impl Dataset for Varied {
+    fn describe(&self) -> Description {
+        Description::new().input("input", DType::I64, &[2]).label_sequences("labels", &[2], 9)
+    }
+
+    fn len(&self) -> usize {
+        5
+    }
+
+    fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+        let epoch = sample.epoch() as i64;
+        sample.set("input", &[index as i64, epoch])?;
+        // class 9 does not exist
+        sample.set("labels", &[0, if epoch == 3 { 9 } else { 1 }])
+    }
+
+    fn varies(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn data_that_vary_know_their_epoch() {
+    let data = Data::from((Varied, Varied));
+    let mut all = batches(data.clone(), 1, 2, 7).unwrap();
+    let seen = |batch: &HostBatch| batch.get("input").unwrap().values::<i64>().to_vec();
+    for epoch in [2, 0, 1] {
+        let order = permutation(5, 7, epoch);
+        let wanted = order[2..4].iter().flat_map(|&i| [i as i64, epoch as i64]).collect::<Vec<_>>();
+        let batch = all.batch(2 * epoch + 1, 0).unwrap();
+        assert_eq!(seen(&batch), wanted);
+        assert_eq!(batch.filled, Filled { samples: 2, labels: 4 });
+    }
+    let error = all.batch(6, 0).unwrap_err();
+    let first = permutation(5, 7, 3)[0];
+    assert!(matches!(error, Error::Sample { sample, .. } if sample == first), "{error}");
+    // a test has no epochs
+    let last = TestBatches::new(data.test.unwrap(), 3).unwrap().batch(1).unwrap();
+    assert_eq!(seen(&last), [3, 0, 4, 0, 0, 0]);
+    let labels = last.get("labels").unwrap().values::<i32>();
+    assert_eq!(labels, [0, 1, 0, 1, PADDING_LABEL, PADDING_LABEL]);
+    assert_eq!(last.filled, Filled { samples: 2, labels: 4 });
+}
+
 /// Vectors of any length, of which an entry says how long it is.
 struct Lengths {
     described: Feature,

@@ -1,61 +1,198 @@
-//! Makes the batches of the next step while the present one runs: a thread of its own, one step ahead.
+//! Makes the batches of the next step while the present one runs: a thread of its own, one step ahead, or several where
+//! samples take long to make, as many steps ahead. Which thread makes a batch decides nothing of what it holds.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
 
-use tensorwire_nn::{Batches, HostBatch};
+use tensorwire_nn::{BatchSource, Batches, HostBatch, TestBatches};
 
 use super::TrainError;
 
-/// Batches in the order of the steps. When it is dropped, its thread ends.
-pub(super) struct Loader {
+/// Most threads: each holds the batches of a step.
+const THREADS_MAX: usize = 16;
+
+/// Batches in the order of the steps, or of a test. When it is dropped, its threads end.
+pub(super) struct Loader<T> {
+    /// The threads in the order of their first steps: of n threads, each makes every n-th step.
+    makers: Vec<Maker<T>>,
+    /// The steps that were taken.
+    taken: usize,
+}
+
+/// A thread that makes what is fed in some of the steps.
+struct Maker<T> {
     /// None while it is being dropped.
-    steps: Option<Receiver<tensorwire_nn::Result<Vec<HostBatch>>>>,
+    made: Option<Receiver<tensorwire_nn::Result<T>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Loader {
-    /// Makes the batches of `workers`, in this order, for each of so many steps.
+impl Loader<Vec<HostBatch>> {
+    /// Makes the batches of `workers`, in this order, for each of these steps, the first of which may be any; data that
+    /// are costly on at most so many threads.
     ///
     /// # Errors
     /// When the system has no thread to give.
     pub(super) fn start(
-        mut batches: Batches,
-        workers: Range<usize>,
-        steps: u64,
-    ) -> Result<Loader, TrainError> {
+        batches: &Batches,
+        workers: &Range<usize>,
+        steps: Range<u64>,
+        threads: usize,
+    ) -> Result<Loader<Vec<HostBatch>>, TrainError> {
+        Loader::over(steps, used(&**batches.source(), threads), || {
+            let (mut batches, workers) = (batches.clone(), workers.clone());
+            move |step| workers.clone().map(|worker| batches.batch(step, worker)).collect()
+        })
+    }
+}
+
+impl Loader<HostBatch> {
+    /// Makes all batches of a test, as [`Loader::start`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn test(
+        batches: &TestBatches,
+        threads: usize,
+    ) -> Result<Loader<HostBatch>, TrainError> {
+        // fits: counted in memory
+        Loader::over(0..batches.len() as u64, used(&**batches.source(), threads), || {
+            let batches = batches.clone();
+            move |index| batches.batch(index as usize)
+        })
+    }
+}
+
+/// Threads that are used of those that there are.
+fn used(source: &dyn BatchSource, threads: usize) -> usize {
+    if source.is_costly() { threads.clamp(1, THREADS_MAX) } else { 1 }
+}
+
+impl<T: Send + 'static> Loader<T> {
+    /// Gives each thread what `maker` returns, which makes any step.
+    fn over<M>(
+        steps: Range<u64>,
+        threads: usize,
+        maker: impl Fn() -> M,
+    ) -> Result<Loader<T>, TrainError>
+    where
+        M: FnMut(u64) -> tensorwire_nn::Result<T> + Send + 'static,
+    {
+        let mut makers = Vec::with_capacity(threads);
+        for thread in 0..threads {
+            let own = steps.clone().skip(thread).step_by(threads);
+            makers.push(Maker::start(own, maker())?);
+        }
+        Ok(Loader { makers, taken: 0 })
+    }
+
+    /// The next step's. None if its thread is gone.
+    pub(super) fn next(&mut self) -> Option<tensorwire_nn::Result<T>> {
+        let maker = &self.makers[self.taken % self.makers.len()];
+        self.taken += 1;
+        maker.made.as_ref()?.recv().ok()
+    }
+}
+
+impl<T: Send + 'static> Maker<T> {
+    fn start(
+        steps: impl Iterator<Item = u64> + Send + 'static,
+        mut make: impl FnMut(u64) -> tensorwire_nn::Result<T> + Send + 'static,
+    ) -> Result<Maker<T>, TrainError> {
         // nothing is kept between: the next is begun when the one before is taken
         let (sender, receiver) = sync_channel(0);
         let make = move || {
-            for step in 0..steps {
-                let of_step = workers.clone().map(|worker| batches.batch(step, worker)).collect();
-                let failed = tensorwire_nn::Result::is_err(&of_step);
-                if sender.send(of_step).is_err() || failed {
+            for step in steps {
+                let made = make(step);
+                let failed = made.is_err();
+                if sender.send(made).is_err() || failed {
                     return;
                 }
             }
         };
         let thread = std::thread::Builder::new().name("batches".into()).spawn(make);
         let thread = thread.map_err(TrainError::Loader)?;
-        Ok(Loader { steps: Some(receiver), thread: Some(thread) })
-    }
-
-    /// The next step's batches, one a worker; `step` is for the error.
-    pub(super) fn next(&self, step: u64) -> Result<Vec<HostBatch>, TrainError> {
-        let made = self.steps.as_ref().and_then(|steps| steps.recv().ok());
-        made.ok_or(TrainError::LoaderGone { step })?
-            .map_err(|source| TrainError::Batch { step, source })
+        Ok(Maker { made: Some(receiver), thread: Some(thread) })
     }
 }
 
-impl Drop for Loader {
+impl<T> Drop for Loader<T> {
     fn drop(&mut self) {
-        // the thread's next send fails
-        self.steps = None;
-        if let Some(thread) = self.thread.take() {
-            // its panic, if any, was printed and ended the batches
-            let _ = thread.join();
+        // the threads' next sends fail; all are told before one is waited for
+        self.makers.iter_mut().for_each(|maker| maker.made = None);
+        for maker in &mut self.makers {
+            if let Some(thread) = maker.thread.take() {
+                // its panic, if any, was printed and ended the batches
+                let _ = thread.join();
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tensorwire_nn::{DType, Data, Dataset, Description, Result, Sample};
+
+    /// Sample i of epoch e is (i, e).
+    struct Slow;
+
+    impl Dataset for Slow {
+        fn describe(&self) -> Description {
+            Description::new().input("input", DType::I64, &[2])
+        }
+
+        fn len(&self) -> usize {
+            7
+        }
+
+        fn get(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
+            let epoch = sample.epoch() as i64;
+            sample.set("input", &[index as i64, epoch])
+        }
+
+        fn varies(&self) -> bool {
+            true
+        }
+
+        fn is_costly(&self) -> bool {
+            true
+        }
+    }
+
+    fn fed(first: u64, threads: usize) -> Vec<Vec<HostBatch>> {
+        let batches = Batches::new(Data::from(Slow).train, 2, 1, 3).unwrap();
+        let mut loader = Loader::start(&batches, &(0..2), first..11, threads).unwrap();
+        (first..11).map(|_| loader.next().unwrap().unwrap()).collect()
+    }
+
+    #[test]
+    fn any_number_of_threads_from_any_step_feeds_the_same() {
+        let whole = fed(0, 1);
+        assert_eq!(whole.len(), 11);
+        for (first, threads) in [(0, 2), (0, 16), (4, 1), (5, 3), (10, 4)] {
+            assert_eq!(fed(first, threads), whole[first as usize..], "from {first} on {threads}");
+        }
+    }
+
+    #[test]
+    fn a_test_comes_in_its_order() {
+        let batches = TestBatches::new(Data::from(Slow).train, 2).unwrap();
+        let mut loader = Loader::test(&batches, 3).unwrap();
+        for index in 0..4 {
+            assert_eq!(loader.next().unwrap().unwrap(), batches.batch(index).unwrap());
+        }
+        assert!(loader.next().is_none());
+    }
+
+    #[test]
+    fn dropped_before_its_end_it_ends() {
+        let batches = Batches::new(Data::from(Slow).train, 1, 1, 3).unwrap();
+        let mut loader = Loader::start(&batches, &(0..1), 0..u64::MAX, 3).unwrap();
+        loader.next().unwrap().unwrap();
+        drop(loader);
+        let mut short = Loader::start(&batches, &(0..1), 2..3, 3).unwrap();
+        short.next().unwrap().unwrap();
+        assert!(short.next().is_none());
     }
 }

@@ -127,7 +127,7 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<TrainReport, TrainError> {
-        let loader = data.map(|data| self.loader(data)).transpose()?;
+        let mut loader = data.map(|data| self.loader(data)).transpose()?;
         if self.config.leave_out_kernels && !self.replicas.is_empty() {
             self.session.leave_out_kernels();
         }
@@ -141,8 +141,9 @@ impl Trainer<'_> {
             listener.begin_step(step)?;
             link.before_step(step, self.session)?;
             let start_ns = Clock::now_ns();
-            if let Some(loader) = &loader {
-                self.feed_step(step, &loader.next(step)?)?;
+            if let Some(loader) = &mut loader {
+                let made = loader.next().ok_or(TrainError::LoaderGone { step })?;
+                self.feed_step(step, &made.map_err(|source| TrainError::Batch { step, source })?)?;
             }
             let ran = self.session.run(Program::TRAIN);
             if step <= traced {
@@ -211,11 +212,17 @@ impl Trainer<'_> {
         Ok(evaluation)
     }
 
-    fn loader(&self, data: &Data) -> Result<Loader, TrainError> {
+    fn loader(&self, data: &Data) -> Result<Loader<Vec<HostBatch>>, TrainError> {
         let batches = batches(data, self.config).map_err(ConfigError::from)?;
         let Range { start, end } = self.replicas;
         let workers = start as usize + self.shard..end as usize + self.shard;
-        Loader::start(batches, workers, self.shape.steps)
+        Loader::start(&batches, &workers, 0..self.shape.steps, self.threads())
+    }
+
+    /// Threads of this process.
+    fn threads(&self) -> usize {
+        // fits: workers are processes
+        super::threads(self.config, self.replicas.start + self.shard as u32)
     }
 
     /// Copies a batch for each replica here into its input tensors.
@@ -339,8 +346,10 @@ impl Trainer<'_> {
         let batches = TestBatches::new(test.clone(), batch).map_err(TrainError::TestBatch)?;
         let program = self.program;
         let mut means = vec![Mean::default(); program.metrics.len()];
-        for index in 0..batches.len() {
-            let fed = batches.batch(index).map_err(TrainError::TestBatch)?;
+        let mut loader = Loader::test(&batches, self.threads())?;
+        for index in 0..batches.len() as u64 {
+            let fed = loader.next().ok_or(TrainError::LoaderGone { step: index + 1 })?;
+            let fed = fed.map_err(TrainError::TestBatch)?;
             self.feed(&program.evaluation, &fed)?;
             self.session.run(Program::EVALUATE)?;
             self.measure(&mut means, fed.filled)?;

@@ -10,10 +10,8 @@ pub enum DataError {
     UnknownSource { given: String, known: String },
     #[error("'{given}' names no folder; write {name}:DIR, DIR being {what}")]
     NoFolder { given: String, name: &'static str, what: &'static str },
-    #[error(
-        "'{given}' does not name two files; write text:SOURCE,TARGET, with no comma in either name"
-    )]
-    NoTextFiles { given: String },
+    #[error("'{given}' does not name its files; write {name}:{form}, with no comma in any name")]
+    NoFiles { given: String, name: &'static str, form: &'static str },
     #[error(
         "'{given}' does not say how many samples; write {name} or {name}:N with N from 1 to 1000000"
     )]
@@ -108,6 +106,33 @@ pub enum DataError {
     },
     #[error("cannot learn the words of '{file}': {reason}; give another file")]
     NoVocabulary { file: String, reason: String },
+    #[error("'{folder}' holds no folders of images: {reason}; {mend}")]
+    NoClasses { folder: String, reason: String, mend: &'static str },
+    #[error("'{file}' is no image: {reason}; replace or remove it, or write images:DIR,skip-bad")]
+    NoImage { file: String, reason: String },
+    #[error("'{file}' and the {bad} images after it are none: {reason}; give a folder of images")]
+    NoImages { file: String, bad: usize, reason: String },
+    #[error(
+        "'{file}' has {tokens} tokens of training or test, a sample needs {needed}; give a longer file"
+    )]
+    TooShort { file: String, tokens: usize, needed: usize },
+    #[error("'{file}' has {bytes} bytes, and its tokens have {width} each; {mend}")]
+    TornTokens { file: String, bytes: u64, width: usize, mend: &'static str },
+    #[error(
+        "'{file}' has token {token} at offset {offset}, outside 0..{words}; give its right vocab=N, \
+         or name a file of tokens of four bytes each NAME.u32"
+    )]
+    TokenTooLarge { file: String, token: u32, offset: u64, words: usize },
+    #[error("'vocab={given}' is no size of a vocabulary; write a number from 1 to 2147483647")]
+    NoVocabularySize { given: String },
+    #[error(
+        "cannot read '{file}' as a tokenizer: {reason}; give a tokenizer.json of Hugging Face's"
+    )]
+    NoTokenizer { file: String, reason: String },
+    #[error("'{file}', array '{array}': {reason}")]
+    BadArray { file: String, array: String, reason: String },
+    #[error("'{file}', line {line}: {reason}")]
+    BadLine { file: String, line: u64, reason: String },
 }
 
 impl From<DataError> for tensorwire_nn::Error {

@@ -67,7 +67,7 @@ impl SampleKind {
 
     /// The tensors of a batch:
     ///
-    /// - images: "input" `f32[batch, h, w, c]` in 0..=1, "labels" `i32[batch]`;
+    /// - images: "input" `f32[batch, h, w, c]`, in 0..=1 but for photographs and tables, "labels" `i32[batch]`;
     /// - sequences: "input" `f32[steps·batch, features]` in 0..=1, first the first step of each, then the
     ///   second of each, …; "labels" `i32[batch]`;
     /// - pairs, packed as [`Op::Recurrent`](tensorwire_nn::Op::Recurrent) takes them, longest first: "source" `i32[total]` and
@@ -109,7 +109,9 @@ impl SampleKind {
                 }
                 description.labels("labels", classes)
             }
-            SampleKind::Tokens { vocabulary, length } => windows(length, vocabulary, vocabulary),
+            SampleKind::Tokens { vocabulary, length } => Description::new()
+                .tokens("input", &[length], vocabulary)
+                .label_sequences("labels", &[length], vocabulary),
             SampleKind::Masked { vocabulary, length } => {
                 windows(length, vocabulary, vocabulary.saturating_sub(1))
             }

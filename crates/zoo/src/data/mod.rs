@@ -3,27 +3,40 @@
 //! user's does.
 
 mod chains;
+mod characters;
 mod cifar;
+mod crop;
 mod error;
+mod folder;
 mod grammar;
 mod idx;
 mod images;
 mod kind;
 mod mnist;
+mod npy;
 mod pairs;
+mod photos;
 mod reverse;
 mod sentences;
+mod sheets;
 mod sources;
+mod subwords;
 mod synthetic;
+mod table;
 mod text;
+mod token_files;
 mod tokens;
 mod topics;
 mod vectors;
+mod windows;
+mod zipped;
 
+pub use characters::Characters;
 pub use error::DataError;
 pub use images::{Images, Sequences, Split};
 pub use kind::SampleKind;
 pub use pairs::{PairSplit, Pairs};
+pub use photos::{ImageFolder, Photos};
 pub use sentences::{SentenceSplit, Sentences};
 pub use sources::Source;
 pub use text::SENTENCE_WORDS_MAX;

@@ -13,20 +13,28 @@ use super::images::{Images, Sequences};
 use super::kind::SampleKind;
 use super::pairs::Pairs;
 use super::sentences::Sentences;
+use super::{characters, photos, sheets, subwords, token_files, windows, zipped};
 
 /// The most samples that are generated, as by `synthetic:N`. Sentences and labels are kept in memory.
 const MADE_SAMPLES_MAX: usize = 1_000_000;
 
 /// All sources. A source is a row here and a file that reads or generates its data.
 #[rustfmt::skip]
-const SOURCES: [Row; 7] = [
-    Row { name: "digits", has: images, opens: Opens::Itself(|| Ok(Images::digits()?.into())) },
+const SOURCES: [Row; 14] = [
+    Row { name: "digits", has: images, opens: Opens::Itself(|_, _| Ok(Images::digits()?.into())) },
     Row { name: "mnist", has: images, opens: Opens::Folder("where MNIST's four files lie", |folder| Ok(Images::mnist(folder)?.into())) },
     Row { name: "cifar10", has: images, opens: Opens::Folder("where CIFAR-10's .bin files lie", |folder| Ok(Images::cifar10(folder)?.into())) },
     Row { name: "synthetic", has: |_| true, opens: Opens::Made(1024, synthetic) },
     Row { name: "reverse", has: pairs, opens: Opens::Made(10_000, |count, _, seed| Ok(Pairs::reverse(count, seed).into())) },
     Row { name: "grammar", has: pairs, opens: Opens::Made(20_000, |count, _, seed| Ok(Pairs::grammar(count, seed).into())) },
-    Row { name: "text", has: pairs, opens: Opens::TwoFiles(text) },
+    Row { name: "text", has: pairs, opens: Opens::Files { form: "SOURCE,TARGET", count: [2, 2], options: &[], open: text } },
+    Row { name: "images", has: images, opens: Opens::Files { form: "DIR[,skip-bad]", count: [1, 1], options: &["skip-bad"], open: photos::open } },
+    Row { name: "kjv", has: running_text, opens: Opens::Itself(characters::kjv) },
+    Row { name: "chars", has: running_text, opens: Opens::Files { form: "FILE", count: [1, 1], options: &[], open: characters::open } },
+    Row { name: "lm", has: running_text, opens: Opens::Files { form: "FILE[,TOKENIZER]", count: [1, 2], options: &[], open: subwords::open } },
+    Row { name: "tokens", has: running_text, opens: Opens::Files { form: "FILE[,TEST][,vocab=N]", count: [1, 2], options: &["vocab"], open: token_files::open } },
+    Row { name: "npz", has: images, opens: Opens::Files { form: "FILE", count: [1, 1], options: &[], open: zipped::open } },
+    Row { name: "csv", has: images, opens: Opens::Files { form: "FILE[,TEST]", count: [1, 2], options: &[], open: sheets::open } },
 ];
 
 /// A source of data.
@@ -39,19 +47,69 @@ struct Row {
     opens: Opens,
 }
 
-type Opened = Result<Data, DataError>;
+pub(super) type Opened = Result<Data, DataError>;
 
 /// How a source is opened, which decides what users write after the ':'. A source is only asked for kinds that it has.
 #[derive(Clone, Copy, Debug)]
 enum Opens {
-    /// Nothing.
-    Itself(fn() -> Opened),
+    /// Nothing. Opened with the kind and the seed.
+    Itself(fn(SampleKind, u64) -> Opened),
     /// A number of samples, and its default. Opened with the number, the kind and the seed.
     Made(usize, fn(usize, SampleKind, u64) -> Opened),
     /// A folder. The text says which.
     Folder(&'static str, fn(&Path) -> Opened),
-    /// Two files with a comma between. Opened with their paths and the kind.
-    TwoFiles(fn([&Path; 2], SampleKind) -> Opened),
+    /// From `count[0]` to `count[1]` files or folders with commas between, and options. Opened with them, the kind and the
+    /// seed.
+    Files {
+        form: &'static str,
+        count: [usize; 2],
+        options: &'static [&'static str],
+        open: fn(&Given, SampleKind, u64) -> Opened,
+    },
+}
+
+/// The files that a user named, and the options behind them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) files: Vec<PathBuf>,
+    /// As they were written, such as "skip-bad" and "vocab=50257".
+    options: Vec<String>,
+}
+
+impl Given {
+    /// True if this option is given.
+    pub(super) fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|given| given == option)
+    }
+
+    /// The value of an option that is written `option=VALUE`.
+    pub(super) fn value(&self, option: &str) -> Option<&str> {
+        self.options.iter().find_map(|given| given.strip_prefix(option)?.strip_prefix('='))
+    }
+
+    /// Reads what stands behind the ':'. None if it is not `count` files and these options.
+    fn parse(text: &str, [least, most]: [usize; 2], options: &[&str]) -> Option<Given> {
+        let mut given = Given::default();
+        for part in text.split(',') {
+            let name = part.split('=').next().unwrap_or(part);
+            match options.contains(&name) {
+                true if given.files.is_empty() => return None,
+                true => given.options.push(part.to_owned()),
+                // files come first
+                false if part.is_empty() || !given.options.is_empty() => return None,
+                false => given.files.push(part.into()),
+            }
+        }
+        (least..=most).contains(&given.files.len()).then_some(given)
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = self.files.iter().map(|file| file.display().to_string());
+        let parts: Vec<String> = files.chain(self.options.iter().cloned()).collect();
+        f.write_str(&parts.join(","))
+    }
 }
 
 fn images(kind: SampleKind) -> bool {
@@ -60,6 +118,10 @@ fn images(kind: SampleKind) -> bool {
 
 fn pairs(kind: SampleKind) -> bool {
     matches!(kind, SampleKind::Pairs { .. })
+}
+
+fn running_text(kind: SampleKind) -> bool {
+    matches!(kind, SampleKind::Tokens { .. })
 }
 
 fn synthetic(samples: usize, kind: SampleKind, seed: u64) -> Opened {
@@ -74,18 +136,21 @@ fn synthetic(samples: usize, kind: SampleKind, seed: u64) -> Opened {
         SampleKind::Sentences { words, classes } => {
             Sentences::synthetic(samples, words, classes, seed)?.into()
         }
-        SampleKind::Tokens { .. } | SampleKind::Masked { .. } => {
-            chains::synthetic(samples, kind, seed)?
+        SampleKind::Tokens { vocabulary, length } => {
+            windows::synthetic(samples, length, vocabulary, seed)?
         }
+        SampleKind::Masked { .. } => chains::synthetic(samples, kind, seed)?,
     })
 }
 
-fn text(files: [&Path; 2], kind: SampleKind) -> Opened {
-    // sources of pairs are asked for nothing else
-    let SampleKind::Pairs { source_words, target_words } = kind else {
-        unreachable!("{kind:?} of a text")
+fn text(given: &Given, kind: SampleKind, _: u64) -> Opened {
+    // sources of pairs are asked for nothing else, and two files were counted
+    let (SampleKind::Pairs { source_words, target_words }, [source, target]) =
+        (kind, &given.files[..])
+    else {
+        unreachable!("{kind:?} of {given}")
     };
-    Ok(Pairs::text(files, [source_words, target_words])?.into())
+    Ok(Pairs::text([source, target], [source_words, target_words])?.into())
 }
 
 /// A source of data, as a user names it:
@@ -99,7 +164,12 @@ fn text(files: [&Path; 2], kind: SampleKind) -> Opened {
 /// - `grammar` or `grammar:N`: N sentences of a made-up language and their translations to another, and a
 ///   tenth of that for the test;
 /// - `text:SOURCE,TARGET`: two files of UTF-8, a sentence a line, line N of one translating line N of the
-///   other. Every tenth pair is for the test.
+///   other. Every tenth pair is for the test;
+/// - `images:DIR` or `images:DIR,skip-bad`: photographs, a folder a class, in the model's size;
+/// - `kjv`: the characters of a text that is part of the program; `chars:FILE`: those of a text;
+/// - `lm:FILE` or `lm:FILE,TOKENIZER`: a text in tokens of a `tokenizer.json`, by default the one beside it;
+/// - `tokens:FILE`, `tokens:TRAIN,TEST`, with `,vocab=N` behind: numbers of tokens, of two bytes or four each;
+/// - `npz:FILE`: arrays of numpy; `csv:FILE` or `csv:TRAIN,TEST`: a table of numbers.
 ///
 /// ```
 /// use tensorwire_zoo::data::{SampleKind, Source};
@@ -121,7 +191,7 @@ enum Argument {
     Nothing,
     Count(usize),
     Folder(PathBuf),
-    TwoFiles([PathBuf; 2]),
+    Files(Given),
 }
 
 impl Source {
@@ -138,12 +208,10 @@ impl Source {
             return Err(DataError::WrongKind { given, wanted: kind, known });
         }
         match (row.opens, argument) {
-            (Opens::Itself(open), _) => open(),
+            (Opens::Itself(open), _) => open(wanted, seed),
             (Opens::Made(_, open), Argument::Count(count)) => open(*count, wanted, seed),
             (Opens::Folder(_, open), Argument::Folder(folder)) => open(folder),
-            (Opens::TwoFiles(open), Argument::TwoFiles([source, target])) => {
-                open([source, target], wanted)
-            }
+            (Opens::Files { open, .. }, Argument::Files(given)) => open(given, wanted, seed),
             (opens, argument) => unreachable!("{argument:?} was parsed for {opens:?}"),
         }
     }
@@ -154,7 +222,7 @@ impl Source {
         match &mut self.argument {
             Argument::Nothing | Argument::Count(_) => {}
             Argument::Folder(folder) => *folder = path(folder),
-            Argument::TwoFiles(files) => files.iter_mut().for_each(|file| *file = path(file)),
+            Argument::Files(given) => given.files.iter_mut().for_each(|file| *file = path(file)),
         }
         self
     }
@@ -177,7 +245,7 @@ impl Row {
             Opens::Itself(_) => name.to_string(),
             Opens::Made(..) => format!("{name}, {name}:N"),
             Opens::Folder(..) => format!("{name}:DIR"),
-            Opens::TwoFiles(_) => format!("{name}:SOURCE,TARGET"),
+            Opens::Files { form, .. } => format!("{name}:{form}"),
         }
     }
 }
@@ -220,13 +288,13 @@ impl FromStr for Source {
             (Opens::Folder(what, _), _) => {
                 return Err(DataError::NoFolder { given: given.to_owned(), name: row.name, what });
             }
-            (Opens::TwoFiles(_), files) => {
-                match files.unwrap_or_default().split(',').collect::<Vec<_>>()[..] {
-                    [source, target] if !source.is_empty() && !target.is_empty() => {
-                        Argument::TwoFiles([source.into(), target.into()])
-                    }
-                    _ => return Err(DataError::NoTextFiles { given: given.to_owned() }),
-                }
+            (Opens::Files { form, count, options, .. }, text) => {
+                let found = Given::parse(text.unwrap_or_default(), count, options);
+                Argument::Files(found.ok_or_else(|| DataError::NoFiles {
+                    given: given.to_owned(),
+                    name: row.name,
+                    form,
+                })?)
             }
         };
         Ok(Source { row, argument })
@@ -241,9 +309,7 @@ impl fmt::Display for Source {
             Argument::Nothing => write!(f, "{name}"),
             Argument::Count(count) => write!(f, "{name}:{count}"),
             Argument::Folder(folder) => write!(f, "{name}:{}", folder.display()),
-            Argument::TwoFiles([source, target]) => {
-                write!(f, "{name}:{},{}", source.display(), target.display())
-            }
+            Argument::Files(given) => write!(f, "{name}:{given}"),
         }
     }
 }
@@ -263,6 +329,16 @@ mod tests {
             "reverse:1",
             "grammar:1000000",
             "text:/a/b.en,c:d.de",
+            "images:/data/imagenet",
+            "images:i,skip-bad",
+            "kjv",
+            "chars:t.txt",
+            "lm:t.txt",
+            "lm:t.txt,tokenizer.json",
+            "tokens:train.bin",
+            "tokens:train.bin,val.bin,vocab=50257",
+            "npz:a.npz",
+            "csv:a.csv,b.csv",
         ] {
             assert_eq!(text.parse::<Source>().unwrap().to_string(), text);
         }
@@ -275,7 +351,8 @@ mod tests {
     #[test]
     fn bad_sources_say_what_is_known() {
         let known = "digits, mnist:DIR, cifar10:DIR, synthetic, synthetic:N, reverse, reverse:N, \
-                     grammar, grammar:N, text:SOURCE,TARGET";
+                     grammar, grammar:N, text:SOURCE,TARGET, images:DIR[,skip-bad], kjv, chars:FILE, \
+                     lm:FILE[,TOKENIZER], tokens:FILE[,TEST][,vocab=N], npz:FILE, csv:FILE[,TEST]";
         let message = |text: &str| text.parse::<Source>().unwrap_err().to_string();
         for text in ["", "imagenet", "Digits", "digits:x", "digits:", "cifar100:there"] {
             assert_eq!(message(text), format!("unknown data '{text}'; known are: {known}"));
@@ -293,6 +370,12 @@ mod tests {
         for text in ["text", "text:", "text:a", "text:a,", "text:,a", "text:a,b,c"] {
             assert!(message(text).contains("text:SOURCE,TARGET"), "{text}");
         }
+        for text in ["images", "images:", "images:,skip-bad", "images:skip-bad,a", "images:a,b"] {
+            assert!(message(text).contains("images:DIR[,skip-bad]"), "{text}");
+        }
+        for text in ["tokens:", "tokens:a,b,c", "tokens:vocab=7,a", "tokens:a,vocab=7,b"] {
+            assert!(message(text).contains("tokens:FILE[,TEST][,vocab=N]"), "{text}");
+        }
     }
 
     #[test]
@@ -305,12 +388,13 @@ mod tests {
             SampleKind::Tokens { vocabulary: 50, length: 8 },
             SampleKind::Masked { vocabulary: 50, length: 8 },
         ];
-        for text in ["digits", "synthetic:10", "reverse:10", "grammar:10"] {
+        for text in ["digits", "synthetic:10", "reverse:10", "grammar:10", "kjv"] {
             let source: Source = text.parse().unwrap();
             for shape in shapes {
                 let fits = match source.row.name {
                     "digits" => matches!(shape, SampleKind::Images { .. }),
                     "synthetic" => true,
+                    "kjv" => matches!(shape, SampleKind::Tokens { .. }),
                     _ => matches!(shape, SampleKind::Pairs { .. }),
                 };
                 let found =
@@ -348,5 +432,6 @@ mod tests {
         assert_eq!(rooted("mnist:m"), "mnist:/data/m");
         assert_eq!(rooted("text:a,/b"), "text:/data/a,/b");
         assert_eq!(rooted("grammar:7"), "grammar:7");
+        assert_eq!(rooted("tokens:a,vocab=9"), "tokens:/data/a,vocab=9");
     }
 }

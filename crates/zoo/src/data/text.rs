@@ -50,8 +50,9 @@ fn read_file(path: &Path) -> Result<File, DataError> {
     }
 }
 
-/// Reads the bytes of a file. `file` is how errors name it.
-fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
+/// The text in the bytes of a file, without what some editors put before a text to say that it is one. `file` is how errors
+/// name it.
+pub(super) fn utf8<'a>(file: &str, bytes: &'a [u8]) -> Result<&'a str, DataError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let offset = error.valid_up_to();
         let line = 1 + bytes[..offset].iter().filter(|&&byte| byte == b'\n').count();
@@ -62,8 +63,12 @@ fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
         };
         DataError::NotUtf8 { file: file.to_owned(), line, offset, mend }
     })?;
-    // what some editors put before a text to say that it is one
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    Ok(text.strip_prefix('\u{feff}').unwrap_or(text))
+}
+
+/// Reads the bytes of a file. `file` is how errors name it.
+fn parse(file: &str, bytes: &[u8]) -> Result<File, DataError> {
+    let text = utf8(file, bytes)?;
     let mut numbers: HashMap<String, u32> = HashMap::new();
     let mut words = Vec::new();
     let mut lines = Vec::new();

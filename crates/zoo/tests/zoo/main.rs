@@ -9,6 +9,10 @@ mod files;
 #[allow(dead_code)] // what the tests of `nn` train with; here one model needs a part of it
 #[path = "../../../nn/tests/nn/local.rs"]
 mod local;
+mod made_images;
+mod photos;
 mod program;
+mod running_text;
+mod tables;
 mod text;
 mod transformers;

@@ -1,0 +1,103 @@
+//! Arrays of numpy's `savez`: `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y`. Trusts nothing that it reads.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use zip::ZipArchive;
+
+use super::error::DataError;
+use super::kind::SampleKind;
+use super::npy::{self, Array};
+use super::sources::{Given, Opened};
+use super::table::{self, Table};
+
+/// A file's arrays.
+struct Arrays {
+    file: String,
+    zip: ZipArchive<BufReader<File>>,
+}
+
+pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
+    let mut arrays = Arrays::open(&given.files[0])?;
+    if arrays.named("x_train").is_none() {
+        let table = arrays.table("x", "y")?;
+        return table::data("npz", table, None, seed);
+    }
+    let train = arrays.table("x_train", "y_train")?;
+    let test = arrays.named("x_test").map(|_| arrays.table("x_test", "y_test")).transpose()?;
+    table::data("npz", train, test, seed)
+}
+
+impl Arrays {
+    fn open(path: &Path) -> Result<Arrays, DataError> {
+        let file = path.display().to_string();
+        let opened = File::open(path)
+            .map_err(|source| DataError::Unreadable { file: file.clone(), source })?;
+        let zip = ZipArchive::new(BufReader::new(opened)).map_err(|error| {
+            let reason = format!("{error}; write the file by numpy's savez, or copy it again");
+            DataError::BadArray { file: file.clone(), array: "x".to_owned(), reason }
+        })?;
+        Ok(Arrays { file, zip })
+    }
+
+    fn bad(&self, array: &str, reason: String) -> DataError {
+        DataError::BadArray { file: self.file.clone(), array: array.to_owned(), reason }
+    }
+
+    /// The name of an array's file, in any case.
+    fn named(&self, array: &str) -> Option<String> {
+        let is_it = |file: &&str| {
+            file.strip_suffix(".npy").is_some_and(|name| name.eq_ignore_ascii_case(array))
+        };
+        self.zip.file_names().find(is_it).map(str::to_owned)
+    }
+
+    fn table(&mut self, x: &str, y: &str) -> Result<Table, DataError> {
+        let (inputs, answers) = (self.array(x)?, self.array(y)?);
+        let rows = answers.values.len();
+        if answers.dims.iter().skip(1).any(|&dim| dim != 1) {
+            let reason = format!("it has dimensions {:?}; give one number a sample", answers.dims);
+            return Err(self.bad(y, reason));
+        }
+        let dims = match inputs.dims[..] {
+            [_, height, width, channels] => [height, width, channels],
+            [_, height, width] => [height, width, 1],
+            [_, width] => [1, 1, width],
+            _ => {
+                let reason = format!("it has dimensions {:?}; give 2, 3 or 4", inputs.dims);
+                return Err(self.bad(x, format!("{reason}, samples first")));
+            }
+        };
+        if inputs.dims[0] != rows {
+            let found = inputs.dims[0];
+            let reason = format!("it has {found} samples, '{y}' has {rows}; give both as many");
+            return Err(self.bad(x, reason));
+        }
+        let Array { mut values, is_bytes, .. } = inputs;
+        if is_bytes {
+            // as images of files, pixels are 0..=1
+            values.iter_mut().for_each(|value| *value /= 255.0);
+        }
+        Ok(Table { file: self.file.clone(), dims, values, answers: answers.values })
+    }
+
+    fn array(&mut self, name: &str) -> Result<Array, DataError> {
+        let file = self.named(name).ok_or_else(|| {
+            let mut known: Vec<&str> =
+                self.zip.file_names().map(|file| file.trim_end_matches(".npy")).collect();
+            known.sort_unstable();
+            let known = known.join(", ");
+            let mend = "name arrays x_train and y_train, or x and y";
+            self.bad(name, format!("there is none among: {known}; {mend}"))
+        })?;
+        let mut bytes = Vec::new();
+        let read = match self.zip.by_name(&file) {
+            // its size is not trusted: memory is taken as bytes come
+            Ok(mut packed) => packed.read_to_end(&mut bytes).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        read.map_err(|error| self.bad(name, format!("{error}; copy the file again")))?;
+        npy::read(&bytes).map_err(|reason| self.bad(name, reason))
+    }
+}
