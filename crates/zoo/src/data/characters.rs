@@ -5,7 +5,7 @@ use std::path::Path;
 use super::error::DataError;
 use super::kind::SampleKind;
 use super::sources::{Given, Opened};
-use super::windows::{self, Tokens};
+use super::windows::{self, TokenStore};
 
 /// Genesis and Exodus; `data/kjv/README.md` says whence.
 const KJV: &str = include_str!("../../data/kjv/genesis-exodus.txt");
@@ -67,7 +67,7 @@ fn data(names: (&'static str, &str), text: &str, kind: SampleKind, seed: u64) ->
     let SampleKind::Tokens { length, .. } = kind else { unreachable!("{kind:?} of a text") };
     let characters = Characters::of(text);
     // all of them are known; at least one word, for an empty text is said to be too short
-    let tokens = Tokens::Stored(characters.tokens(text).unwrap_or_default());
+    let tokens = TokenStore::Stored(characters.tokens(text).unwrap_or_default());
     windows::data(names, tokens, None, [length, characters.count().max(1)], seed)
 }
 

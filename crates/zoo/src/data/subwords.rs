@@ -9,7 +9,7 @@ use super::characters;
 use super::error::DataError;
 use super::kind::SampleKind;
 use super::sources::{Given, Opened};
-use super::windows::{self, Tokens};
+use super::windows::{self, TokenStore};
 
 /// Bytes of text that are made tokens at a time. A piece ends behind a line, so that no word is cut.
 const PIECE_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ pub(super) fn open(given: &Given, kind: SampleKind, seed: u64) -> Opened {
     let tokenizer = given.files.get(1).cloned().unwrap_or_else(beside);
     let (tokens, words) = encode(&characters::read(path)?, &tokenizer)?;
     let file = path.display().to_string();
-    windows::data(("lm", &file), Tokens::Stored(tokens), None, [length, words], seed)
+    windows::data(("lm", &file), TokenStore::Stored(tokens), None, [length, words], seed)
 }
 
 /// The tokens of a text, and how many a tokenizer has.

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::error::DataError;
 use super::kind::SampleKind;
 use super::sources::{Given, Opened};
-use super::windows::{self, Tokens};
+use super::windows::{self, TokenStore};
 
 /// Bytes that are read at once to find the largest token.
 const PIECE_BYTES: usize = 1 << 20;
@@ -38,7 +38,7 @@ pub(super) fn open(given: &Given, kind: SampleKind, seed: u64) -> Opened {
 }
 
 /// A file, with nothing of it read.
-fn file(path: &Path, words: Option<usize>) -> Result<Tokens, DataError> {
+fn file(path: &Path, words: Option<usize>) -> Result<TokenStore, DataError> {
     let name = path.display().to_string();
     let unreadable = |source| DataError::Unreadable { file: name.clone(), source };
     let is_wide = path.extension().is_some_and(|suffix| suffix == "u32")
@@ -62,11 +62,11 @@ fn file(path: &Path, words: Option<usize>) -> Result<Tokens, DataError> {
     }
     // fits: a usize has 64 bits
     let count = (bytes / width as u64) as usize;
-    Ok(Tokens::Filed { path: name, file, width, count })
+    Ok(TokenStore::Filed { path: name, file, width, count })
 }
 
 /// One more than the largest token.
-fn smallest_vocabulary(tokens: &Tokens) -> Result<usize, DataError> {
+fn smallest_vocabulary(tokens: &TokenStore) -> Result<usize, DataError> {
     let mut largest = 0;
     for first in (0..tokens.count()).step_by(PIECE_BYTES / 4) {
         let piece = first..(first + PIECE_BYTES / 4).min(tokens.count());
@@ -74,7 +74,7 @@ fn smallest_vocabulary(tokens: &Tokens) -> Result<usize, DataError> {
         let most = of_piece.iter().copied().max().unwrap_or(0);
         if most >= i32::MAX as u32 {
             let place = of_piece.iter().position(|&token| token == most).unwrap_or(0);
-            let Tokens::Filed { path, .. } = tokens else { continue };
+            let TokenStore::Filed { path, .. } = tokens else { continue };
             return Err(DataError::TokenTooLarge {
                 file: path.clone(),
                 token: most,

@@ -21,7 +21,7 @@ const FOLLOWERS: usize = 4;
 
 /// Tokens in a row.
 #[derive(Debug)]
-pub(super) enum Tokens {
+pub(super) enum TokenStore {
     Stored(Vec<u32>),
     /// In a file, each of `width` bytes, little end first.
     Filed {
@@ -32,19 +32,19 @@ pub(super) enum Tokens {
     },
 }
 
-impl Tokens {
+impl TokenStore {
     pub(super) fn count(&self) -> usize {
         match self {
-            Tokens::Stored(tokens) => tokens.len(),
-            Tokens::Filed { count, .. } => *count,
+            TokenStore::Stored(tokens) => tokens.len(),
+            TokenStore::Filed { count, .. } => *count,
         }
     }
 
     /// The tokens of `range`, which must exist.
     pub(super) fn read(&self, range: Range<usize>) -> Result<Vec<u32>, DataError> {
         let (path, file, width) = match self {
-            Tokens::Stored(tokens) => return Ok(tokens[range].to_vec()),
-            Tokens::Filed { path, file, width, .. } => (path, file, *width),
+            TokenStore::Stored(tokens) => return Ok(tokens[range].to_vec()),
+            TokenStore::Filed { path, file, width, .. } => (path, file, *width),
         };
         let mut bytes = vec![0; range.len() * width];
         // fits: below the file's size. Another program may have cut the file since
@@ -65,7 +65,7 @@ pub(super) fn numbers(bytes: &[u8], width: usize) -> Vec<u32> {
 /// Windows of one part of a text.
 struct Windows {
     name: &'static str,
-    tokens: Arc<Tokens>,
+    tokens: Arc<TokenStore>,
     /// The tokens that the windows are of.
     part: Range<usize>,
     length: usize,
@@ -81,8 +81,8 @@ struct Windows {
 /// A text that is too short for a window.
 pub(super) fn data(
     (name, file): (&'static str, &str),
-    text: Tokens,
-    test: Option<(String, Tokens)>,
+    text: TokenStore,
+    test: Option<(String, TokenStore)>,
     [length, words]: [usize; 2],
     seed: u64,
 ) -> Result<Data, DataError> {
@@ -93,8 +93,8 @@ pub(super) fn data(
             Err(DataError::TooShort { file, tokens, needed: length + 1 })
         }
     };
-    let (text, count) = (Arc::new(text), |tokens: &Tokens| tokens.count());
-    let windows = |tokens: &Arc<Tokens>, part, seed| Windows {
+    let (text, count) = (Arc::new(text), |tokens: &TokenStore| tokens.count());
+    let windows = |tokens: &Arc<TokenStore>, part, seed| Windows {
         name,
         tokens: Arc::clone(tokens),
         part,
@@ -141,7 +141,7 @@ pub(super) fn synthetic(
         // fits: below words
         word as u32
     });
-    let tokens = Tokens::Stored(tokens.collect());
+    let tokens = TokenStore::Stored(tokens.collect());
     data(("synthetic", "synthetic"), tokens, None, [length, words], seed)
 }
 
@@ -190,8 +190,8 @@ impl Windows {
     /// What is wrong with a token that no model of this vocabulary has.
     fn too_large(&self, token: u32, place: usize) -> DataError {
         let (file, width) = match &*self.tokens {
-            Tokens::Stored(_) => (self.name, size_of::<u32>()),
-            Tokens::Filed { path, width, .. } => (path.as_str(), *width),
+            TokenStore::Stored(_) => (self.name, size_of::<u32>()),
+            TokenStore::Filed { path, width, .. } => (path.as_str(), *width),
         };
         let (file, words) = (file.to_owned(), self.words);
         // fits: within a file
@@ -206,7 +206,7 @@ mod tests {
 
     /// Token i is i.
     fn counting(count: u32) -> Data {
-        let tokens = Tokens::Stored((0..count).collect());
+        let tokens = TokenStore::Stored((0..count).collect());
         data(("t", "t"), tokens, None, [4, count as usize], 7).unwrap()
     }
 
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_too_short_says_how_long_it_must_be() {
-        let text = |count| Tokens::Stored(vec![0; count]);
+        let text = |count| TokenStore::Stored(vec![0; count]);
         for (train, test) in [(0, None), (49, None), (4, Some(9)), (5, Some(4))] {
             let test = test.map(|count| ("test".to_owned(), text(count)));
             let error = data(("t", "f"), text(train), test, [4, 1], 0).unwrap_err();
