@@ -12,16 +12,16 @@
 //!
 //! use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 //! use tensorwire_fabric::{
-//!     Backend, Direction, Fabric, FabricConfig, JobCredentials, LocalSlice, Member, Memcpy,
-//!     OpenError, PeerAddress, RemoteSlice, Secret, Signal, Wake,
+//!     Backend, Direction, Fabric, FabricConfig, JobCredentials, LocalSlice, Identity, Memcpy,
+//!     OpenFabricError, PeerAddress, RemoteSlice, Secret, Signal, Wake,
 //! };
 //! use tensorwire_memory::{Arena, Place};
 //!
-//! fn open(rank: u32) -> Result<(Fabric, PeerAddress), OpenError> {
+//! fn open(rank: u32) -> Result<(Fabric, PeerAddress), OpenFabricError> {
 //!     // drawn at random by a launcher, and told to the processes of the job
 //!     let job = JobCredentials { job_id: JobId(1), secret: Secret([7; 32]) };
 //!     let (rank, incarnation) = (Rank(rank), Incarnation(0));
-//!     let fabric = Fabric::open(Backend::Shm, FabricConfig::new(Member { rank, incarnation }, job))?;
+//!     let fabric = Fabric::open(Backend::Shm, FabricConfig::new(Identity { rank, incarnation }, job))?;
 //!     let address = PeerAddress { rank, incarnation, endpoint: fabric.endpoint() };
 //!     Ok((fabric, address))
 //! }
