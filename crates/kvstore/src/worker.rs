@@ -366,7 +366,7 @@ impl KvWorker {
         self.core.has_news()
     }
 
-    /// Is all that the handle stands for done?
+    /// True if all that the handle stands for is done.
     pub fn is_done(&self, handle: KvHandle) -> bool {
         self.core.is_done(handle)
     }

@@ -180,7 +180,7 @@ struct State<'a> {
     timers_set: usize,
     flowing: Vec<Flowing>,
     is_stale: bool,
-    /// By queue: is one at it, and who is next?
+    /// By queue: whether one is at it, and who is next.
     queues: Vec<(bool, VecDeque<usize>)>,
     ends_s: Vec<f64>,
     used: Vec<f64>,

@@ -37,7 +37,7 @@ pub(super) fn check_rows(key: Key, spec: &ValueSpec, indices: &[i32]) -> Result<
     }
 }
 
-/// Are there shards with fewer rows than are pushed to them?
+/// True if there are shards with fewer rows than are pushed to them.
 pub(super) fn overflow(shards: &[Shard], spec: &ValueSpec, indices: &[i32]) -> bool {
     let row = spec.row_bytes();
     shards.iter().any(|shard| share(shard, spec, Some(indices)).0.len() > shard.rows.len() * row)

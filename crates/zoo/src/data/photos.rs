@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::{FilterType, PixelTrait, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::{ImageFormat, ImageReader};
 use tensorwire_nn::order::random;
 use tensorwire_nn::{Data, Dataset, Description, Result, Sample};
@@ -258,8 +259,25 @@ impl Decoded {
         let options = ResizeOptions::new()
             .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
             .crop(part.left, part.top, part.width, part.height);
-        let done = Resizer::new().resize(&source, &mut scaled, &options);
-        done.map_err(|error| error.to_string())?;
+        match self.channels {
+            1 => resize::<U8>(&source, &mut scaled, &options)?,
+            _ => resize::<U8x3>(&source, &mut scaled, &options)?,
+        }
         Ok(scaled.into_vec())
     }
+}
+
+/// Scales an image whose pixels are of type `P`: what takes any type brings 3 MB of code for all of them into a program.
+fn resize<P: PixelTrait>(
+    source: &ImageRef<'_>,
+    scaled: &mut Image<'_>,
+    options: &ResizeOptions,
+) -> Result<(), String> {
+    let (Some(source), Some(mut scaled)) =
+        (source.typed_image::<P>(), scaled.typed_image_mut::<P>())
+    else {
+        return Err("its pixels are of another type than its channels say".to_string());
+    };
+    let done = Resizer::new().resize_typed(&source, &mut scaled, options);
+    done.map_err(|error| error.to_string())
 }
