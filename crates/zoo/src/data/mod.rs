@@ -6,6 +6,7 @@ mod chains;
 mod characters;
 mod cifar;
 mod crop;
+mod decode;
 mod error;
 mod folder;
 mod grammar;

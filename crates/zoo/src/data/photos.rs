@@ -3,18 +3,14 @@
 //!
 //! Colours are 0..=1, less ImageNet's mean, by its standard deviation, as the literature trains.
 
-use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::pixels::{U8, U8x3};
-use fast_image_resize::{FilterType, PixelTrait, PixelType, ResizeAlg, ResizeOptions, Resizer};
-use image::{ImageFormat, ImageReader};
 use tensorwire_nn::order::random;
 use tensorwire_nn::{Data, Dataset, Description, Result, Sample};
 
-use super::crop::{Part, middle_part, random_part};
+use super::crop::{middle_part, random_part};
+use super::decode::Decoded;
 use super::error::DataError;
 use super::folder::{ImageFile, Listing};
 use super::kind::SampleKind;
@@ -103,6 +99,13 @@ fn normal([mean, deviation]: [f32; 2]) -> [f32; 256] {
     std::array::from_fn(|value| (value as f32 / 255.0 - mean) / deviation)
 }
 
+/// The luma of a colour (ITU-R BT.601, as JPEG has it).
+fn grey([red, green, blue]: [u8; 3]) -> u8 {
+    let sum = 299 * u32::from(red) + 587 * u32::from(green) + 114 * u32::from(blue);
+    // fits: a mean of bytes
+    ((sum + 500) / 1000) as u8
+}
+
 impl Photos {
     /// How often a file was no image and another took its place.
     pub fn skipped(&self) -> u64 {
@@ -118,7 +121,7 @@ impl Photos {
         };
         let [height, width, channels] = self.dims;
         let bytes = std::fs::read(&path).map_err(|error| no_image(error.to_string()))?;
-        let source = decode(&bytes, channels).map_err(no_image)?;
+        let source = Decoded::read(&bytes).map_err(no_image)?;
         let (part, mirrored) = match self.seed {
             Some(seed) => {
                 // fits: nobody takes so many samples
@@ -129,22 +132,24 @@ impl Photos {
             None => (middle_part(source.size, [width as u32, height as u32]), false),
         };
         let pixels = source.scaled(part, [width, height]).map_err(no_image)?;
-        for (from, to) in
-            pixels.chunks_exact(width * channels).zip(into.chunks_exact_mut(width * channels))
-        {
-            let columns = from.chunks_exact(channels);
+        for (from, to) in pixels.chunks_exact(width).zip(into.chunks_exact_mut(width * channels)) {
             let values = to.chunks_exact_mut(channels);
             match mirrored {
-                true => columns.rev().zip(values).for_each(|(from, to)| self.pixel(from, to)),
-                false => columns.zip(values).for_each(|(from, to)| self.pixel(from, to)),
+                true => from.iter().rev().zip(values).for_each(|(from, to)| self.pixel(from, to)),
+                false => from.iter().zip(values).for_each(|(from, to)| self.pixel(from, to)),
             }
         }
         Ok(())
     }
 
-    fn pixel(&self, from: &[u8], to: &mut [f32]) {
-        for ((value, &byte), of_byte) in to.iter_mut().zip(from).zip(&self.values) {
-            *value = of_byte[usize::from(byte)];
+    fn pixel(&self, colour: &[u8; 3], to: &mut [f32]) {
+        match to {
+            [value] => *value = self.values[0][usize::from(grey(*colour))],
+            _ => {
+                for ((value, &byte), of_byte) in to.iter_mut().zip(colour).zip(&self.values) {
+                    *value = of_byte[usize::from(byte)];
+                }
+            }
         }
     }
 
@@ -204,80 +209,4 @@ impl Dataset for Photos {
         let why = "files that are no images are skipped: the next one takes their place";
         self.skip_bad.then(|| why.to_owned())
     }
-}
-
-/// An image in memory: rows of pixels, each of one byte a channel.
-struct Decoded {
-    size: [u32; 2],
-    channels: usize,
-    pixels: Vec<u8>,
-}
-
-/// Decodes a file of a JPEG or PNG, whatever it is named.
-fn decode(bytes: &[u8], channels: usize) -> Result<Decoded, String> {
-    // in one line
-    let said = |error: &dyn std::error::Error| {
-        error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
-    let reader = reader.map_err(|error| said(&error))?;
-    match reader.format() {
-        Some(ImageFormat::Jpeg) if !ends(bytes) => {
-            return Err(format!("its JPEG has no end in {} bytes", bytes.len()));
-        }
-        Some(ImageFormat::Jpeg | ImageFormat::Png) => {}
-        _ if bytes.is_empty() => return Err("it is empty".to_owned()),
-        _ => return Err("it is neither JPEG nor PNG".to_owned()),
-    }
-    let image = reader.decode().map_err(|error| said(&error))?;
-    let size = [image.width(), image.height()];
-    let pixels = match channels {
-        1 => image.into_luma8().into_raw(),
-        _ => image.into_rgb8().into_raw(),
-    };
-    Ok(Decoded { size, channels, pixels })
-}
-
-/// True if the last scan of a JPEG has an end behind it. The decoder makes what is missing grey and says nothing.
-fn ends(jpeg: &[u8]) -> bool {
-    let last = |marker: [u8; 2]| jpeg.windows(2).rposition(|two| two == marker);
-    match (last([0xff, 0xda]), last([0xff, 0xd9])) {
-        (Some(scan), Some(end)) => scan < end,
-        _ => false,
-    }
-}
-
-impl Decoded {
-    /// A part of it, scaled to `[width, height]`: each pixel is the mean of those around it, nearer ones weighing more.
-    fn scaled(&self, part: Part, [width, height]: [usize; 2]) -> Result<Vec<u8>, String> {
-        let kind = if self.channels == 1 { PixelType::U8 } else { PixelType::U8x3 };
-        let [source_width, source_height] = self.size;
-        let source = ImageRef::new(source_width, source_height, &self.pixels, kind);
-        let source = source.map_err(|error| error.to_string())?;
-        // fits: a model's images are smaller than 2^32
-        let mut scaled = Image::new(width as u32, height as u32, kind);
-        let options = ResizeOptions::new()
-            .resize_alg(ResizeAlg::Convolution(FilterType::Bilinear))
-            .crop(part.left, part.top, part.width, part.height);
-        match self.channels {
-            1 => resize::<U8>(&source, &mut scaled, &options)?,
-            _ => resize::<U8x3>(&source, &mut scaled, &options)?,
-        }
-        Ok(scaled.into_vec())
-    }
-}
-
-/// Scales an image whose pixels are of type `P`: what takes any type brings 3 MB of code for all of them into a program.
-fn resize<P: PixelTrait>(
-    source: &ImageRef<'_>,
-    scaled: &mut Image<'_>,
-    options: &ResizeOptions,
-) -> Result<(), String> {
-    let (Some(source), Some(mut scaled)) =
-        (source.typed_image::<P>(), scaled.typed_image_mut::<P>())
-    else {
-        return Err("its pixels are of another type than its channels say".to_string());
-    };
-    let done = Resizer::new().resize_typed(&source, &mut scaled, options);
-    done.map_err(|error| error.to_string())
 }
