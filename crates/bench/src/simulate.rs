@@ -14,8 +14,7 @@ use tensorwire_simulate::{
 };
 use tensorwire_tensor::DType;
 use tensorwire_train::{
-    Algorithm, ClientConfig, ConfigError, Prepared, Schedule, TrainConfig, TrainOutcome,
-    launch_train,
+    Algorithm, Budget, ClientConfig, ConfigError, Prepared, TrainConfig, TrainOutcome, launch_train,
 };
 use tensorwire_zoo::Shipped;
 
@@ -334,7 +333,7 @@ fn config(spec: &SimulateSpec, servers: u32) -> TrainConfig {
         clients,
         transport: Transport::Shm,
         batch: spec.batch,
-        schedule: Schedule::Steps(STEPS),
+        budget: Budget::Steps(STEPS),
         optimizer: Optimizer::momentum(QUIET_RATE),
         deadline_ms: DEADLINE_MS,
         ..TrainConfig::default()

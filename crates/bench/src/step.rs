@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use tensorwire_launch::{Hosts, JobSpec, JobUpdate, Transport, TransportChoice, VerbsOptions};
 use tensorwire_train::{
-    ClientConfig, Exchange, Prepared, Schedule, StoreConfig, Strategy, TrainConfig, TrainOutcome,
+    Budget, ClientConfig, Exchange, Prepared, StoreConfig, Strategy, TrainConfig, TrainOutcome,
     TrainReport, launch_train, train_local,
 };
 
@@ -293,7 +293,7 @@ fn communication(config: &TrainConfig) -> TrainConfig {
 /// The steps that are to be seen, and no more.
 fn traced(config: &TrainConfig) -> TrainConfig {
     let steps = config.trace.as_ref().map_or(1, |trace| trace.steps);
-    TrainConfig { schedule: Schedule::Steps(steps), ..config.clone() }
+    TrainConfig { budget: Budget::Steps(steps), ..config.clone() }
 }
 
 pub(crate) fn run_alone(

@@ -10,7 +10,7 @@ use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer};
 use tensorwire_train::{
-    FinishedStep, FloatType, Kernels, Prepared, Schedule, StepAggregator, Strategy, Summary, TRAIN,
+    Budget, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy, Summary, TRAIN,
     TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local, train_member,
 };
 
@@ -109,12 +109,12 @@ impl Training {
 
     /// Trains for so many passes over the data.
     pub fn epochs(self, epochs: u64) -> Training {
-        self.with(|config| config.schedule = Schedule::Epochs(epochs))
+        self.with(|config| config.budget = Budget::Epochs(epochs))
     }
 
     /// Trains for so many steps.
     pub fn steps(self, steps: u64) -> Training {
-        self.with(|config| config.schedule = Schedule::Steps(steps))
+        self.with(|config| config.budget = Budget::Steps(steps))
     }
 
     /// What first values, the order of samples and dropout depend on.

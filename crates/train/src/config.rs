@@ -61,7 +61,7 @@ impl From<FloatType> for DType {
 /// How long to train.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Schedule {
+pub enum Budget {
     Epochs(u64),
     Steps(u64),
 }
@@ -107,7 +107,7 @@ pub struct TrainConfig {
     pub exchange: Exchange,
     /// Samples per worker and step.
     pub batch: usize,
-    pub schedule: Schedule,
+    pub budget: Budget,
     /// Worker 0 evaluates at the end of each epoch, too, and workers say how far they are then.
     #[serde(default)]
     pub evaluate_each_epoch: bool,
@@ -316,9 +316,9 @@ impl TrainConfig {
             ("--workers", u64::from(self.workers)),
             ("--batch", self.batch as u64),
             ("--threads", self.threads.unwrap_or(1) as u64),
-            match self.schedule {
-                Schedule::Epochs(count) => ("--epochs", count),
-                Schedule::Steps(count) => ("--steps", count),
+            match self.budget {
+                Budget::Epochs(count) => ("--epochs", count),
+                Budget::Steps(count) => ("--steps", count),
             },
         ];
         let servers = [("--servers", u64::from(self.servers))];
@@ -511,7 +511,7 @@ pub(crate) mod tests {
     pub(crate) fn config() -> TrainConfig {
         TrainConfig {
             batch: 8,
-            schedule: Schedule::Steps(1),
+            budget: Budget::Steps(1),
             optimizer: Optimizer::sgd(0.1),
             ..TrainConfig::default()
         }

@@ -21,7 +21,7 @@ use tensorwire_memory::TensorError;
 use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, TestBatches};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 
-use crate::config::{self, ConfigError, Schedule, TrainConfig};
+use crate::config::{self, Budget, ConfigError, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
 use crate::report::{Progress, TrainReport};
@@ -147,10 +147,10 @@ impl Prepared {
         let data = supply.data(&config)?;
         let batches = batches(&data, &config)?;
         let steps_per_epoch = batches.steps_per_epoch();
-        let steps = match (config.schedule, steps_per_epoch) {
-            (Schedule::Steps(steps), _) => steps,
-            (Schedule::Epochs(epochs), Some(steps)) => epochs.saturating_mul(steps),
-            (Schedule::Epochs(_), None) => return Err(ConfigError::EndlessEpochs),
+        let steps = match (config.budget, steps_per_epoch) {
+            (Budget::Steps(steps), _) => steps,
+            (Budget::Epochs(epochs), Some(steps)) => epochs.saturating_mul(steps),
+            (Budget::Epochs(_), None) => return Err(ConfigError::EndlessEpochs),
         };
         let samples = data.train.describe();
         let steps_per_epoch = steps_per_epoch.unwrap_or(steps);

@@ -23,7 +23,7 @@ pub mod whole_file;
 
 pub use batches::{BatchesSpec, write_batches};
 pub use config::{
-    Averaging, ClientConfig, ConfigError, Exchange, FloatType, Kernels, Schedule, StoreConfig,
+    Averaging, Budget, ClientConfig, ConfigError, Exchange, FloatType, Kernels, StoreConfig,
     TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorReducer, link_cost};

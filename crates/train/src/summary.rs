@@ -142,7 +142,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::config::{Schedule, TrainConfig};
+    use crate::config::{Budget, TrainConfig};
     use crate::report::Progress;
     use tensorwire_base::Rank;
     use tensorwire_launch::{JobUpdate, Transport};
@@ -194,9 +194,9 @@ mod tests {
 
     fn prepared(strategy: Strategy, data: &str, model: &str) -> Prepared {
         let (model, data) = (model.to_string(), data.to_string());
-        let schedule = Schedule::Steps(2);
+        let budget = Budget::Steps(2);
         let config =
-            TrainConfig { model, data, strategy, batch: 4, schedule, ..TrainConfig::default() };
+            TrainConfig { model, data, strategy, batch: 4, budget, ..TrainConfig::default() };
         let found = tensorwire_zoo::model(&config.model).unwrap();
         let source: tensorwire_zoo::data::Source = config.data.parse().unwrap();
         let data = source.open(found.samples(), config.seed).unwrap();

@@ -6,7 +6,7 @@ use tensorwire_collectives::Design;
 use tensorwire_launch::Transport;
 use tensorwire_nn::Optimizer;
 use tensorwire_simulate as sim;
-use tensorwire_train::{Exchange, Schedule, StoreWire, Strategy, TrainConfig};
+use tensorwire_train::{Budget, Exchange, StoreWire, Strategy, TrainConfig};
 
 use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Shipped, Vgg16};
 
@@ -137,7 +137,7 @@ const MODELS: [&str; 6] = ["fcn5", "gru", "lstm", "alexnet", "inception-v3", "vg
 
 /// A model on made-up data, with two workers and two servers.
 fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
-    let steps = Schedule::Steps(if quick { 4 } else { 12 });
+    let steps = Budget::Steps(if quick { 4 } else { 12 });
     TrainConfig {
         batch,
         optimizer: Optimizer::momentum(QUIET_RATE),
@@ -145,9 +145,9 @@ fn made_up(model: &str, batch: usize, quick: bool) -> TrainConfig {
     }
 }
 
-fn job(model: &str, data: &str, strategy: Strategy, schedule: Schedule) -> TrainConfig {
+fn job(model: &str, data: &str, strategy: Strategy, budget: Budget) -> TrainConfig {
     let (model, data) = (model.to_string(), data.to_string());
-    TrainConfig { model, data, strategy, schedule, ..TrainConfig::default() }
+    TrainConfig { model, data, strategy, budget, ..TrainConfig::default() }
 }
 
 /// Ours, the paper's RDMA (which is one write), gRPC.TCP and gRPC.RDMA.
@@ -212,7 +212,7 @@ fn convergence(scope: &FigureScope) -> Vec<Case> {
     for (model, data) in
         [("cifar", "synthetic:512"), ("seq2seq", "reverse"), ("sentence-embedding", "synthetic")]
     {
-        let config = job(model, data, Strategy::Ps, Schedule::Steps(steps));
+        let config = job(model, data, Strategy::Ps, Budget::Steps(steps));
         let jobs = by_exchange(&scope.exchanges, &TrainConfig { batch: 32, ..config });
         // where processes share memory there is no wire to compare on
         let jobs = jobs.into_iter().filter(|job| job.transport == Transport::Tcp);
@@ -274,13 +274,13 @@ fn store(scope: &FigureScope) -> Vec<Case> {
 }
 
 fn store_training(scope: &FigureScope) -> Vec<Case> {
-    let steps = Schedule::Steps(if scope.quick { 20 } else { 200 });
+    let steps = Budget::Steps(if scope.quick { 20 } else { 200 });
     let config = job("mlp", "digits", Strategy::DistSgd, steps);
     by_exchange(&scope.exchanges, &config).into_iter().map(Case::Throughput).collect()
 }
 
 fn modes(scope: &FigureScope) -> Vec<Case> {
-    let epochs = Schedule::Epochs(if scope.quick { 4 } else { 20 });
+    let epochs = Budget::Epochs(if scope.quick { 4 } else { 20 });
     let config = job("mlp", "digits", Strategy::DistSgd, epochs);
     let mut config = TrainConfig { workers: 4, servers: 1, batch: 16, ..config };
     config.clients.clients = Some(2);

@@ -1,7 +1,7 @@
 //! The command line of `tensorwire graph`.
 
 use clap::Args;
-use tensorwire_train::{ConfigError, Schedule, TrainConfig};
+use tensorwire_train::{Budget, ConfigError, TrainConfig};
 
 use super::{DEFAULTS, JobArgs};
 
@@ -19,7 +19,7 @@ pub(crate) struct GraphArgs {
 
 impl GraphArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
-        let config = self.job.config(Schedule::Steps(1), DEFAULTS.optimizer.rate())?;
+        let config = self.job.config(Budget::Steps(1), DEFAULTS.optimizer.rate())?;
         Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
     }
 }

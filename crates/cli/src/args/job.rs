@@ -9,9 +9,7 @@ use tensorwire_bench::{QUIET_RATE, parse_size};
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_nn::Optimizer;
-use tensorwire_train::{
-    ConfigError, Exchange, FloatType, Kernels, Schedule, Strategy, TrainConfig,
-};
+use tensorwire_train::{Budget, ConfigError, Exchange, FloatType, Kernels, Strategy, TrainConfig};
 use tensorwire_zoo::data::SampleKind;
 
 use super::clients::{self, ClientArgs};
@@ -202,7 +200,7 @@ impl JobArgs {
     }
 
     /// The job, with `rate` where none is given.
-    pub(super) fn config(self, schedule: Schedule, rate: f64) -> Result<TrainConfig, ConfigError> {
+    pub(super) fn config(self, budget: Budget, rate: f64) -> Result<TrainConfig, ConfigError> {
         self.check_used()?;
         let (strategy, exchange) = (self.strategy(), self.exchange());
         let hosts = match (self.placed, self.hosts) {
@@ -232,7 +230,7 @@ impl JobArgs {
             },
             exchange,
             batch: self.batch,
-            schedule,
+            budget,
             optimizer: optimizer(self.optimizer, self.lr.unwrap_or(rate), self.momentum),
             dtype: self.dtype.into(),
             seed: self.seed,

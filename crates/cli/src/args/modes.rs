@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tensorwire_nn::Optimizer;
-use tensorwire_train::{ClientConfig, Schedule, Strategy, TrainConfig};
+use tensorwire_train::{Budget, ClientConfig, Strategy, TrainConfig};
 
 use super::clients::strategy;
 use super::job::default_data;
@@ -34,7 +34,7 @@ pub(crate) struct ModesArgs {
     /// Server processes
     #[arg(long, value_name = "K", default_value_t = 1)]
     servers: u32,
-    #[arg(long, value_name = "E", help = with_default("Passes over the data", Schedule::EPOCHS))]
+    #[arg(long, value_name = "E", help = with_default("Passes over the data", Budget::EPOCHS))]
     epochs: Option<u64>,
     /// ...-esgd: steps between two exchanges with the centre [default: 64]
     #[arg(long, value_name = "STEPS")]
@@ -74,7 +74,7 @@ impl ModesArgs {
     /// The job of all modes, each of which takes what is its own of it.
     pub(crate) fn config(&self) -> TrainConfig {
         let quick = self.quick.then_some(QUICK_EPOCHS);
-        let epochs = self.epochs.or(quick).unwrap_or(Schedule::EPOCHS);
+        let epochs = self.epochs.or(quick).unwrap_or(Budget::EPOCHS);
         let data = self.data.as_deref().unwrap_or_else(|| default_data(&self.model));
         let (clients, interval) = (Some(self.clients), self.interval);
         TrainConfig {
@@ -88,7 +88,7 @@ impl ModesArgs {
             optimizer: Optimizer::Momentum { rate: self.lr, momentum: self.momentum },
             seed: self.seed,
             transport: self.transport.into(),
-            schedule: Schedule::Epochs(epochs),
+            budget: Budget::Epochs(epochs),
             ..TrainConfig::default()
         }
     }

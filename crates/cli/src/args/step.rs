@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tensorwire_bench::QUIET_RATE;
-use tensorwire_train::{ConfigError, Exchange, Schedule, TraceConfig, TrainConfig};
+use tensorwire_train::{Budget, ConfigError, Exchange, TraceConfig, TrainConfig};
 
 use super::{ExchangeArg, JobArgs};
 
@@ -50,7 +50,7 @@ impl StepArgs {
 
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
         let trace = self.trace.map(|path| TraceConfig { path, steps: TRACE_STEPS });
-        let config = self.job.config(Schedule::Steps(self.steps), QUIET_RATE)?;
+        let config = self.job.config(Budget::Steps(self.steps), QUIET_RATE)?;
         Ok(TrainConfig { trace, ..config })
     }
 }

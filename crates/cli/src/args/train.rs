@@ -3,7 +3,7 @@
 use std::path::{PathBuf, absolute};
 
 use clap::Args;
-use tensorwire_train::{ConfigError, Schedule, StoreConfig, TraceConfig, TrainConfig};
+use tensorwire_train::{Budget, ConfigError, StoreConfig, TraceConfig, TrainConfig};
 
 use super::{DEFAULTS, JobArgs, with_default};
 
@@ -46,7 +46,7 @@ TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub(crate) job: JobArgs,
-    #[arg(long, value_name = "E", help = with_default("Passes over the data", Schedule::EPOCHS))]
+    #[arg(long, value_name = "E", help = with_default("Passes over the data", Budget::EPOCHS))]
     epochs: Option<u64>,
     /// Steps, instead of epochs
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
@@ -103,13 +103,13 @@ pub(crate) struct StoreArgs {
 
 impl TrainArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
-        let schedule = match self.steps {
-            Some(steps) => Schedule::Steps(steps),
-            None => Schedule::Epochs(self.epochs.unwrap_or(Schedule::EPOCHS)),
+        let budget = match self.steps {
+            Some(steps) => Budget::Steps(steps),
+            None => Budget::Epochs(self.epochs.unwrap_or(Budget::EPOCHS)),
         };
         let steps = self.trace_steps;
         let trace = self.trace.map(|path| TraceConfig { path, steps });
-        let config = self.job.config(schedule, DEFAULTS.optimizer.rate())?;
+        let config = self.job.config(budget, DEFAULTS.optimizer.rate())?;
         let any_remote = config.hosts.any_remote();
         // as for the data
         let from_root = |path: PathBuf| match any_remote {

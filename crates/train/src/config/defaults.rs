@@ -9,7 +9,7 @@ use tensorwire_launch::{Hosts, Transport};
 use tensorwire_nn::Optimizer;
 
 use super::{
-    ClientConfig, Exchange, FloatType, Kernels, Schedule, StoreConfig, Strategy, TraceConfig,
+    Budget, ClientConfig, Exchange, FloatType, Kernels, StoreConfig, Strategy, TraceConfig,
     TrainConfig,
 };
 
@@ -42,7 +42,7 @@ impl Default for TrainConfig {
             hosts: Hosts::default(),
             exchange: Exchange::ZeroCopy,
             batch: 64,
-            schedule: Schedule::Epochs(Schedule::EPOCHS),
+            budget: Budget::Epochs(Budget::EPOCHS),
             evaluate_each_epoch: false,
             leave_out_kernels: false,
             optimizer: Optimizer::default(),
@@ -61,7 +61,7 @@ impl Default for TrainConfig {
     }
 }
 
-impl Schedule {
+impl Budget {
     /// Epochs where nothing else is said.
     pub const EPOCHS: u64 = 20;
 }

@@ -176,7 +176,7 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Kernels, Schedule};
+    use crate::config::{Budget, Kernels};
     use crate::job::Workload;
     use tensorwire_zoo::data::Source;
     use tensorwire_zoo::{Mlp, Shipped};
@@ -188,7 +188,7 @@ mod tests {
             transport,
             exchange,
             batch: 8,
-            schedule: Schedule::Steps(1),
+            budget: Budget::Steps(1),
             kernels: Kernels::Cpu,
             ..TrainConfig::default()
         };
