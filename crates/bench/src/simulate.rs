@@ -12,7 +12,6 @@ use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
 use tensorwire_simulate::{
     Estimate, Network, SimulatedExchange, SimulatedJob, SimulatedStrategy, cost, estimate, paper,
 };
-use tensorwire_tensor::DType;
 use tensorwire_train::{
     Algorithm, Budget, ClientConfig, ConfigError, Prepared, TrainConfig, TrainOutcome, launch_train,
 };
@@ -183,8 +182,7 @@ impl Planned {
             replicas,
             sharing,
             optimizer: TrainConfig::default().optimizer,
-            dtype: DType::F32,
-            seed: 1,
+            ..ProgramSpec::default()
         };
         let program = Program::new(model, &model.samples().describe(), &how)?;
         let variables = program.variables.len();

@@ -11,6 +11,7 @@ mod graph;
 mod job;
 mod kvstore;
 mod launch;
+mod learn;
 mod modes;
 mod report;
 mod simulate;
@@ -36,6 +37,7 @@ pub(crate) use graph::GraphArgs;
 pub(crate) use job::JobArgs;
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
+pub(crate) use learn::LearnArgs;
 pub(crate) use modes::ModesArgs;
 pub(crate) use report::ReportArgs;
 pub(crate) use simulate::SimulateArgs;
@@ -103,7 +105,7 @@ pub(crate) enum Command {
 mod tests {
     use super::*;
     use tensorwire_bench::QUIET_RATE;
-    use tensorwire_nn::Optimizer;
+    use tensorwire_nn::Method;
 
     fn parsed(line: &str) -> Command {
         let words = std::iter::once("tensorwire").chain(line.split_whitespace());
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(train("train"), TrainConfig::default());
         let other = TrainConfig {
             transport: tensorwire_launch::Transport::Tcp,
-            optimizer: Optimizer::Momentum { rate: 0.05, momentum: 0.5 },
+            optimizer: Method::Momentum { momentum: 0.5 }.at(0.05),
             step_deadline_ms: 1500,
             dynamic_bytes_max: 64 << 20,
             ..TrainConfig::default()
@@ -143,11 +145,11 @@ mod tests {
     /// depend on the rate.
     #[test]
     fn a_measured_step_learns_at_a_rate_at_which_no_model_diverges() {
-        assert_eq!(step("bench step --model alexnet").optimizer.rate(), QUIET_RATE);
-        assert_eq!(step("bench step --model alexnet --lr 0.05").optimizer.rate(), 0.05);
+        assert_eq!(step("bench step --model alexnet").optimizer.rate, QUIET_RATE);
+        assert_eq!(step("bench step --model alexnet --lr 0.05").optimizer.rate, 0.05);
         assert_eq!(
-            train("train --model alexnet --data synthetic").optimizer.rate(),
-            TrainConfig::default().optimizer.rate()
+            train("train --model alexnet --data synthetic").optimizer.rate,
+            TrainConfig::default().optimizer.rate
         );
         let help = <Arguments as clap::CommandFactory>::command()
             .find_subcommand_mut("bench")

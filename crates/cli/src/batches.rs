@@ -8,7 +8,8 @@ use super::{Failure, output::note};
 
 pub(crate) fn run(args: BatchesArgs) -> Result<(), Failure> {
     let (config, spec, path) = args.spec();
-    let workload = Workload { model: ByName.model(&config)?, data: ByName.data(&config)? };
+    let (model, data) = (ByName.model(&config)?, ByName.data(&config)?);
+    let workload = Workload { model, data, rates: None };
     write_batches(&spec, &workload, &path)?;
     note(format_args!("{} steps' batches written to {}", spec.steps, path.display()));
     Ok(())

@@ -1,7 +1,6 @@
 //! `tensorwire models`: what there is to train, to the byte.
 
-use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing};
-use tensorwire_tensor::DType;
+use tensorwire_nn::{Optimizer, Program, ProgramSpec};
 use tensorwire_zoo::MODELS;
 
 use super::{Failure, output::print, table::table};
@@ -11,9 +10,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     for model in MODELS {
         let samples = model.samples();
         let optimizer = Optimizer::sgd(1.0);
-        let (batch, replicas, dtype, seed) = (1, 1, DType::F32, 0);
-        let sharing = Sharing::All;
-        let spec = ProgramSpec { batch, replicas, sharing, optimizer, dtype, seed };
+        let spec = ProgramSpec { optimizer, ..ProgramSpec::default() };
         let program = Program::new(model, &samples.describe(), &spec).map_err(Failure::other)?;
         let parameters: usize = program.variables.iter().map(|v| v.spec.elements()).sum();
         let bytes: usize = program.variables.iter().map(|v| v.spec.bytes()).sum();

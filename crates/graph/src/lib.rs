@@ -29,8 +29,8 @@
 //!
 //! let made = gradients(&mut graph, "gradients", here, loss.into(), &[w])?;
 //! let dw = made[0].dense().expect("w is used whole");
-//! let rule = Rule::Sgd { rate: 0.1 };
-//! let update = graph.add("update", Hint::With(w.node), Op::Apply { rule }, &[w, dw])?;
+//! let rule = Rule::sgd(0.1);
+//! let update = graph.add("update", Hint::With(w.node), Op::Apply { rule, clipped: false }, &[w, dw])?;
 //!
 //! let (graph, moved) = simplify(&graph, &[loss, update])?;
 //! let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
@@ -61,7 +61,7 @@ pub use error::GraphError;
 pub use graph::{Graph, Hint, Job, Node, Piece, Task};
 pub use op::{
     Arity, Attention, AttentionMask, Backward, Binary, Cell, Comparison, CustomOp, CustomOperator,
-    EdgeId, Family, HeadOrder, Init, Kind, Op, OpFacts, Reduction, Refusal, Rotary, Rule,
+    EdgeId, Family, HeadOrder, Init, Kind, Method, Op, OpFacts, Reduction, Refusal, Rotary, Rule,
     SampleNorm, Unary, Window, dropout_keeps,
 };
 pub use output::{Gradient, NodeId, Output};

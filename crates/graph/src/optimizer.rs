@@ -1,59 +1,102 @@
-//! Optimizers by their usual parameters, and what each keeps beside a variable. The arithmetic is [`Rule`]'s.
+//! Optimizers by their usual parameters, and what each keeps beside a variable. The arithmetic is [`Method`]'s.
 
 use tensorwire_tensor::{DType, ShapeError, TensorSpec};
 
-use crate::op::Rule;
+use crate::op::{Method, Rule};
 
 /// What PyTorch takes.
 const MOMENTUM: f64 = 0.9;
 const ADAGRAD_EPSILON: f64 = 1e-10;
+const RMSPROP: Method = Method::RmsProp { alpha: 0.99, epsilon: 1e-8 };
+const ADAMW_DECAY: f64 = 0.01;
 /// Kingma and Ba 2015, algorithm 1.
-const ADAM_BETAS: (f64, f64) = (0.9, 0.999);
-const ADAM_EPSILON: f64 = 1e-8;
+const ADAM: (f64, f64, f64) = (0.9, 0.999, 1e-8);
+/// You et al. 2020, as its authors' code has it.
+const LAMB_EPSILON: f64 = 1e-6;
 
-/// Adam's count of steps: a number, whatever the variable is.
+/// A count of steps: a number, whatever the variable is.
 const STEPS: &str = "steps";
+const MOMENTS: &[&str] = &["first_moment", "second_moment", STEPS];
 
 impl Rule {
     /// Stochastic gradient descent.
-    pub fn sgd(rate: f64) -> Rule {
-        Rule::Sgd { rate }
+    pub const fn sgd(rate: f64) -> Rule {
+        Method::Sgd.at(rate)
     }
 
     /// With a momentum of 0.9.
-    pub fn momentum(rate: f64) -> Rule {
-        Rule::Momentum { rate, momentum: MOMENTUM }
+    pub const fn momentum(rate: f64) -> Rule {
+        Method::Momentum { momentum: MOMENTUM }.at(rate)
+    }
+
+    /// With Nesterov's momentum of 0.9.
+    pub const fn nesterov(rate: f64) -> Rule {
+        Method::Nesterov { momentum: MOMENTUM }.at(rate)
     }
 
     /// With PyTorch's epsilon, 1e-10.
-    pub fn adagrad(rate: f64) -> Rule {
-        Rule::AdaGrad { rate, epsilon: ADAGRAD_EPSILON }
+    pub const fn adagrad(rate: f64) -> Rule {
+        Method::AdaGrad { epsilon: ADAGRAD_EPSILON }.at(rate)
+    }
+
+    /// With PyTorch's parameters: 0.99 and 1e-8.
+    pub const fn rmsprop(rate: f64) -> Rule {
+        RMSPROP.at(rate)
     }
 
     /// With the paper's parameters: 0.9, 0.999 and 1e-8.
-    pub fn adam(rate: f64) -> Rule {
-        let (beta1, beta2) = ADAM_BETAS;
-        Rule::Adam { rate, beta1, beta2, epsilon: ADAM_EPSILON }
+    pub const fn adam(rate: f64) -> Rule {
+        let (beta1, beta2, epsilon) = ADAM;
+        Method::Adam { beta1, beta2, epsilon }.at(rate)
     }
 
-    /// As users spell it: `sgd`, `momentum`, `adagrad` or `adam`.
+    /// With Adam's parameters and PyTorch's decay, 0.01.
+    pub const fn adamw(rate: f64) -> Rule {
+        let (beta1, beta2, epsilon) = ADAM;
+        Method::AdamW { beta1, beta2, epsilon }.at(rate).decaying(ADAMW_DECAY)
+    }
+
+    /// With Adam's betas, an epsilon of 1e-6 and a decay of 0.01.
+    pub const fn lamb(rate: f64) -> Rule {
+        let (beta1, beta2, _) = ADAM;
+        Method::Lamb { beta1, beta2, epsilon: LAMB_EPSILON }.at(rate).decaying(ADAMW_DECAY)
+    }
+
+    /// It with another weight decay. Only variables of two dimensions or more decay: no biases and no scales of a norm.
+    pub const fn decaying(self, decay: f64) -> Rule {
+        Rule { decay, ..self }
+    }
+
+    /// It for a variable of this spec: what has fewer than two dimensions does not decay.
+    pub fn of(self, variable: &TensorSpec) -> Rule {
+        match variable.dims().len() {
+            0 | 1 => self.decaying(0.0),
+            _ => self,
+        }
+    }
+
+    /// It at `factor` times its rate.
+    pub fn times(self, factor: f64) -> Rule {
+        Rule { rate: self.rate * factor, ..self }
+    }
+
+    /// As users spell it.
     pub fn kind(self) -> &'static str {
-        match self {
-            Rule::Sgd { .. } => "sgd",
-            Rule::Momentum { .. } => "momentum",
-            Rule::AdaGrad { .. } => "adagrad",
-            Rule::Adam { .. } => "adam",
+        match self.method {
+            Method::Sgd => "sgd",
+            Method::Momentum { .. } => "momentum",
+            Method::Nesterov { .. } => "nesterov",
+            Method::AdaGrad { .. } => "adagrad",
+            Method::RmsProp { .. } => "rmsprop",
+            Method::Adam { .. } => "adam",
+            Method::AdamW { .. } => "adamw",
+            Method::Lamb { .. } => "lamb",
         }
     }
 
-    /// The learning rate.
-    pub fn rate(self) -> f64 {
-        match self {
-            Rule::Sgd { rate }
-            | Rule::Momentum { rate, .. }
-            | Rule::AdaGrad { rate, .. }
-            | Rule::Adam { rate, .. } => rate,
-        }
+    /// Returns how many tensors it keeps for a variable besides.
+    pub fn slots(self) -> usize {
+        self.method.slots()
     }
 
     /// The tensors that it keeps beside a variable of this spec, by name; all start as zeros.
@@ -64,11 +107,12 @@ impl Rule {
         self,
         variable: &TensorSpec,
     ) -> Result<Vec<(&'static str, TensorSpec)>, ShapeError> {
-        let names: &[&str] = match self {
-            Rule::Sgd { .. } => &[],
-            Rule::Momentum { .. } => &["velocity"],
-            Rule::AdaGrad { .. } => &["accumulator"],
-            Rule::Adam { .. } => &["first_moment", "second_moment", STEPS],
+        let names: &[&str] = match self.method {
+            Method::Sgd => &[],
+            Method::Momentum { .. } | Method::Nesterov { .. } => &["velocity"],
+            Method::AdaGrad { .. } => &["accumulator"],
+            Method::RmsProp { .. } => &["square_average"],
+            Method::Adam { .. } | Method::AdamW { .. } | Method::Lamb { .. } => MOMENTS,
         };
         let spec = |name: &'static str| match name {
             STEPS => TensorSpec::new(DType::I64, &[]),
@@ -91,20 +135,26 @@ impl Rule {
             true => Ok(()),
             false => Err((name, range, value)),
         };
-        let rate = self.rate();
+        let is_epsilon = |value| check("epsilon", value, positive(value), positive_range);
+        let Rule { method, rate, decay } = self;
         check("rate", rate, positive(rate), positive_range)?;
-        match self {
-            Rule::Sgd { .. } => Ok(()),
-            Rule::Momentum { momentum, .. } => {
+        check("decay", decay, decay.is_finite() && decay >= 0.0, "0 or a positive number")?;
+        match method {
+            Method::Sgd => Ok(()),
+            Method::Momentum { momentum } | Method::Nesterov { momentum } => {
                 check("momentum", momentum, share(momentum), share_range)
             }
-            Rule::AdaGrad { epsilon, .. } => {
-                check("epsilon", epsilon, positive(epsilon), positive_range)
+            Method::AdaGrad { epsilon } => is_epsilon(epsilon),
+            Method::RmsProp { alpha, epsilon } => {
+                check("alpha", alpha, share(alpha), share_range)?;
+                is_epsilon(epsilon)
             }
-            Rule::Adam { beta1, beta2, epsilon, .. } => {
+            Method::Adam { beta1, beta2, epsilon }
+            | Method::AdamW { beta1, beta2, epsilon }
+            | Method::Lamb { beta1, beta2, epsilon } => {
                 check("beta1", beta1, share(beta1), share_range)?;
                 check("beta2", beta2, share(beta2), share_range)?;
-                check("epsilon", epsilon, positive(epsilon), positive_range)
+                is_epsilon(epsilon)
             }
         }
     }
@@ -121,7 +171,16 @@ impl Default for Rule {
 mod tests {
     use super::*;
 
-    const ALL: [fn(f64) -> Rule; 4] = [Rule::sgd, Rule::momentum, Rule::adagrad, Rule::adam];
+    const ALL: [fn(f64) -> Rule; 8] = [
+        Rule::sgd,
+        Rule::momentum,
+        Rule::nesterov,
+        Rule::adagrad,
+        Rule::rmsprop,
+        Rule::adam,
+        Rule::adamw,
+        Rule::lamb,
+    ];
 
     #[test]
     fn slots_are_as_many_as_the_kernels_take() {
@@ -143,12 +202,22 @@ mod tests {
             for rate in [0.0, -1.0, f64::INFINITY] {
                 assert_eq!(make(rate).check(), Err(("rate", "a positive number", rate)));
             }
+            let refused = make(0.1).decaying(-0.5).check();
+            assert_eq!(refused, Err(("decay", "0 or a positive number", -0.5)));
         }
-        let refused = Rule::Momentum { rate: 0.1, momentum: 1.0 }.check();
+        let refused = Method::Momentum { momentum: 1.0 }.at(0.1).check();
         assert_eq!(refused, Err(("momentum", "from 0 to below 1", 1.0)));
-        let refused = Rule::Adam { rate: 0.1, beta1: 0.9, beta2: -0.5, epsilon: 1.0 }.check();
+        let refused = Method::Adam { beta1: 0.9, beta2: -0.5, epsilon: 1.0 }.at(0.1).check();
         assert_eq!(refused, Err(("beta2", "from 0 to below 1", -0.5)));
-        let refused = Rule::AdaGrad { rate: 0.1, epsilon: 0.0 }.check();
+        let refused = Method::AdaGrad { epsilon: 0.0 }.at(0.1).check();
         assert_eq!(refused, Err(("epsilon", "a positive number", 0.0)));
+    }
+
+    #[test]
+    fn only_what_multiplies_decays() {
+        let spec = |dims: &[usize]| TensorSpec::new(DType::F32, dims).unwrap();
+        let decays = [&[][..], &[3], &[3, 2], &[1, 1, 3, 2]]
+            .map(|dims| Rule::adamw(0.1).of(&spec(dims)).decay);
+        assert_eq!(decays, [0.0, 0.0, 0.01, 0.01]);
     }
 }

@@ -232,8 +232,8 @@ fn memory_bound(dtype: DType, cases: &mut Vec<Case>) {
     let logits = spec(&[64, 10]);
     let cached = spec(&[(1 << 20) / dtype.bytes()]);
     let large = spec(&[(1 << 28) / dtype.bytes()]);
-    let sgd = Op::Apply { rule: Rule::Sgd { rate: 0.01 } };
-    let momentum = Op::Apply { rule: Rule::Momentum { rate: 0.01, momentum: 0.9 } };
+    let sgd = Op::Apply { rule: Rule::sgd(0.01), clipped: false };
+    let momentum = Op::Apply { rule: Rule::momentum(0.01), clipped: false };
     let fill = |spec: &TensorSpec| Op::Fill { value: 1.0, spec: spec.clone() };
     let copies = |spec: &TensorSpec, n| vec![spec.clone(); n];
     let mut case = |op: Op, of: &str, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>| {

@@ -15,6 +15,9 @@ pub(crate) trait Real:
     /// `value`, rounded to nearest.
     fn narrow(value: f64) -> Self;
 
+    /// The same number in f64.
+    fn widen(self) -> f64;
+
     /// `count` as a divisor, rounded to nearest.
     fn from_count(count: usize) -> Self {
         Self::narrow(count as f64)
@@ -26,12 +29,22 @@ impl Real for f32 {
     fn narrow(value: f64) -> f32 {
         value as f32
     }
+
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        self.into()
+    }
 }
 
 impl Real for f64 {
     #[inline(always)]
     fn narrow(value: f64) -> f64 {
         value
+    }
+
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        self
     }
 }
 

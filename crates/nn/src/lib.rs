@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use tensorwire_nn::{
-//!     Batch, DType, Description, Model, Optimizer, Outputs, Program, ProgramSpec, Result, Scope,
+//!     Batch, Description, DType, Model, Optimizer, Outputs, Program, ProgramSpec, Result, Scope,
 //!     Sharing,
 //! };
 //!
@@ -26,10 +26,8 @@
 //! let spec = ProgramSpec {
 //!     batch: 16,
 //!     replicas: 2,
-//!     sharing: Sharing::All,
 //!     optimizer: Optimizer::momentum(0.05),
-//!     dtype: DType::F32,
-//!     seed: 1,
+//!     ..ProgramSpec::default()
 //! };
 //! let program = Program::new(&Net, &images, &spec)?;
 //! let parameters: usize = program.variables.iter().map(|v| v.spec.elements()).sum();
@@ -46,6 +44,7 @@ mod error;
 mod init;
 mod model;
 mod program;
+mod schedule;
 mod scope;
 
 pub use data::{
@@ -56,10 +55,11 @@ pub use error::{Error, Result};
 pub use init::initialise;
 pub use model::{Batch, Model, Outputs};
 pub use program::{Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable};
+pub use schedule::{Curve, Schedule, ScheduleError};
 pub use scope::{CrossEntropy, LocalNorm, Mask, Mode, Norm, Padding, Recurrent, Scope, Sequence};
 pub use tensorwire_graph::{
-    Cell, Comparison, HeadOrder, Init, Op, Output, Reduction, Rule as Optimizer, Task, Unary,
-    Window,
+    Cell, Comparison, HeadOrder, Init, Method, Op, Output, Reduction, Rule as Optimizer, Task,
+    Unary, Window,
 };
 pub use tensorwire_tensor::{DType, Dim, Element, Fact, TensorSpec};
 

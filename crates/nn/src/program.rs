@@ -1,6 +1,7 @@
 //! Programs: a model with replicas, gradients, updates and evaluation, and the runs of a training job. Still only a graph:
 //! nothing here knows which process does what.
 
+mod accumulate;
 mod build;
 mod metric;
 mod updates;
@@ -16,6 +17,7 @@ use crate::data::Description;
 use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::scope::{Mode, Weights};
+use accumulate::Sums;
 use build::{Blueprint, Built, declared};
 use updates::Updates;
 
@@ -30,10 +32,33 @@ pub struct ProgramSpec {
     pub sharing: Sharing,
     /// How a variable is changed, given the mean gradient of a step.
     pub optimizer: Optimizer,
-    /// Type of variables and activations: f32, f64 or bf16.
+    /// Largest norm of the mean gradient of all variables; a larger one is scaled down to it. None: any.
+    pub clip_norm: Option<f64>,
+    /// Batches of which a replica's gradient is the mean: so many times the samples of a step, in the memory of one.
+    pub accumulate: usize,
+    /// Type of variables: f32, f64 or bf16.
     pub dtype: DType,
+    /// Type of activations, if it is another: bf16 beside variables and slots of f32.
+    pub activations: Option<DType>,
     /// Seed of dropout.
     pub seed: u64,
+}
+
+impl Default for ProgramSpec {
+    /// One replica of batches of one sample, in f32.
+    fn default() -> ProgramSpec {
+        ProgramSpec {
+            batch: 1,
+            replicas: 1,
+            sharing: Sharing::All,
+            optimizer: Optimizer::default(),
+            clip_norm: None,
+            accumulate: 1,
+            dtype: DType::F32,
+            activations: None,
+            seed: 1,
+        }
+    }
 }
 
 /// Who owns the variables, and how the replicas' gradients become one. Replicas form `clients`: groups of processes that
@@ -82,12 +107,15 @@ pub struct Program {
     pub averages: Vec<Variable>,
     /// The optimizer's state, by name. Starts as zeros.
     pub slots: Vec<String>,
+    /// As many for each replica as it accumulates gradients of.
     pub replicas: Vec<ModelCopy>,
     /// Worker 0's copy for [`Program::EVALUATE`]: the first replica, or a separate copy if evaluation computes something else
     /// than training.
     pub evaluation: ModelCopy,
     /// What evaluation measures.
     pub metrics: Vec<Metric>,
+    /// Batches that a replica takes in a step.
+    pub accumulate: usize,
     /// Nodes that one training step must compute.
     roots: Vec<String>,
 }
@@ -137,11 +165,23 @@ impl Program {
         model.check(data)?;
         let blueprint = Blueprint { model, data, spec };
         let mut graph = Graph::new();
+        let accumulate = spec.accumulate.max(1);
         let mut built = Vec::new();
+        let mut sums = Vec::new();
         for replica in 0..spec.replicas {
-            let (prefix, hint) = (format!("replica{replica}"), Hint::Replica(replica));
-            let weights = spec.sharing.weights(replica);
-            built.push(blueprint.build(&mut graph, prefix, hint, (Mode::Train, weights))?);
+            let (owner, hint) = (format!("replica{replica}"), Hint::Replica(replica));
+            let weights = (Mode::Train, spec.sharing.weights(replica));
+            let mut of_replica = Sums::default();
+            for index in 0..accumulate {
+                let copy = blueprint.build(&mut graph, (&owner, index), hint, weights)?;
+                if copy.made.learned.is_empty() {
+                    return Err(Error::NoParameters { model: model.name() });
+                }
+                let found = differentiate(&mut graph, &copy, hint)?;
+                of_replica.add(&mut graph, &copy, accumulate > 1, found)?;
+                built.push(copy);
+            }
+            sums.push(of_replica.mean(&mut graph, &owner)?);
         }
         let of_first = |of: fn(&Built) -> Vec<Output>| {
             let outputs = built.first().map(of).unwrap_or_default();
@@ -149,12 +189,9 @@ impl Program {
         };
         let variables = of_first(|copy| copy.made.learned.iter().map(|l| l.variable).collect());
         let averages = of_first(|copy| copy.made.averages.iter().map(|(at, _)| *at).collect());
-        if variables.is_empty() {
-            return Err(Error::NoParameters { model: model.name() });
-        }
-        let found = differentiate(&mut graph, &built, &variables)?;
         let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
-        updates.add(&built, found)?;
+        let firsts: Vec<&Built> = built.iter().step_by(accumulate).collect();
+        updates.add(&firsts, sums)?;
         let Updates { slots, roots: updates, .. } = updates;
         let evaluated = evaluated(blueprint, &mut graph, &built)?;
         let looked_at = look_at(&mut graph, &averages)?;
@@ -177,8 +214,15 @@ impl Program {
             averages,
             slots,
             metrics,
+            accumulate,
             roots: names,
         })
+    }
+
+    /// The copies of the model that a replica has: one for each batch that it takes in a step.
+    pub fn copies(&self, replica: usize) -> &[ModelCopy] {
+        let each = self.accumulate;
+        self.replicas.get(replica * each..(replica + 1) * each).unwrap_or_default()
     }
 
     /// True if the graph has convolutions.
@@ -231,30 +275,22 @@ fn evaluated(blueprint: Blueprint<'_>, graph: &mut Graph, built: &[Built]) -> Re
     match built.first() {
         Some(first) if !first.made.has_modes && !sharing.spreads() => Ok(first.clone()),
         _ => {
-            let (name, hint) = ("evaluation".to_string(), Hint::Replica(0));
+            let hint = Hint::Replica(0);
             let weights = match sharing {
                 Sharing::Own { .. } => Weights::Own { is_first: true },
                 _ => Weights::Shared,
             };
-            blueprint.build(graph, name, hint, (Mode::Evaluate, weights))
+            blueprint.build(graph, ("evaluation", 0), hint, (Mode::Evaluate, weights))
         }
     }
 }
 
-/// The gradients of each replica's loss, in the order of what it learns.
-fn differentiate(
-    graph: &mut Graph,
-    built: &[Built],
-    variables: &[Variable],
-) -> Result<Vec<Vec<Gradient>>> {
-    let mut found = Vec::with_capacity(built.len());
-    for (replica, copy) in (0..).zip(built) {
-        let prefix = format!("replica{replica}/gradient");
-        let learned: Vec<Output> = copy.made.learned.iter().map(|l| l.read_as).collect();
-        let made = gradients(graph, &prefix, Hint::Replica(replica), copy.loss, &learned);
-        found.push(made.map_err(|error| unused(error, variables))?);
-    }
-    Ok(found)
+/// The gradients of a copy's loss, in the order of what it learns.
+fn differentiate(graph: &mut Graph, copy: &Built, hint: Hint) -> Result<Vec<Gradient>> {
+    let prefix = format!("{}/gradient", copy.prefix);
+    let learned: Vec<Output> = copy.made.learned.iter().map(|l| l.read_as).collect();
+    let made = gradients(graph, &prefix, hint, copy.loss, &learned);
+    made.map_err(|error| unused(error, copy, graph))
 }
 
 /// Fetches the averages for evaluation, which may have no use for some: they are part of what is saved.
@@ -281,9 +317,10 @@ fn measured(graph: &mut Graph, evaluated: &Built) -> Result<Vec<Metric>> {
 }
 
 /// Names a parameter that the loss does not depend on.
-fn unused(error: GraphError, variables: &[Variable]) -> Error {
+fn unused(error: GraphError, copy: &Built, graph: &Graph) -> Error {
+    let mut learned = copy.made.learned.iter().map(|l| &graph.node(l.variable.node).name);
     match error {
-        GraphError::NoGradient { node, .. } if variables.iter().any(|v| v.name == node) => {
+        GraphError::NoGradient { node, .. } if learned.any(|name| *name == node) => {
             Error::UnusedParameter { name: node }
         }
         error => error.into(),

@@ -42,6 +42,8 @@ pub struct Scope<'a> {
     graph: &'a mut Graph,
     /// Such as `replica0`.
     prefix: String,
+    /// The prefix of the first of the copies that a replica has, which has the parameters of all.
+    owner: String,
     /// The uses of shared layers that are being made, each with a '/' behind it.
     path: String,
     /// Where the copy is.
@@ -51,6 +53,8 @@ pub struct Scope<'a> {
     mode: Mode,
     batch: usize,
     dtype: DType,
+    /// The type of variables.
+    kept_as: DType,
     seed: u64,
     weights: Weights,
     made: Made,
@@ -60,10 +64,12 @@ pub struct Scope<'a> {
 #[derive(Debug)]
 pub(crate) struct ScopeSpec {
     pub(crate) prefix: String,
+    pub(crate) owner: String,
     pub(crate) hint: Hint,
     pub(crate) mode: Mode,
     pub(crate) batch: usize,
     pub(crate) dtype: DType,
+    pub(crate) kept_as: DType,
     /// Of what is dropped.
     pub(crate) seed: u64,
     pub(crate) weights: Weights,
@@ -96,14 +102,30 @@ pub(crate) enum Weights {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Learned {
     pub(crate) variable: Output,
+    /// Of the variable's type: what the loss is differentiated by.
     pub(crate) read_as: Output,
+    /// Of the type that is computed with.
+    used_as: Output,
 }
 
 impl<'a> Scope<'a> {
     pub(crate) fn new(graph: &'a mut Graph, spec: ScopeSpec) -> Scope<'a> {
-        let ScopeSpec { prefix, hint, mode, batch, dtype, seed, weights } = spec;
-        let (path, home, pinned, made) = (String::new(), hint, None, Made::default());
-        Scope { graph, prefix, path, home, pinned, mode, batch, dtype, seed, weights, made }
+        let ScopeSpec { prefix, owner, hint, mode, batch, dtype, kept_as, seed, weights } = spec;
+        Scope {
+            graph,
+            prefix,
+            owner,
+            path: String::new(),
+            home: hint,
+            pinned: None,
+            mode,
+            batch,
+            dtype,
+            kept_as,
+            seed,
+            weights,
+            made: Made::default(),
+        }
     }
 
     pub(crate) fn into_made(self) -> Made {
@@ -176,10 +198,10 @@ impl Scope<'_> {
     /// # Errors
     /// When the name was used with other dimensions or another initialiser.
     pub fn parameter(&mut self, name: &str, dims: &[usize], init: Init) -> Result<Output> {
-        let spec = self.spec(name, dims)?;
+        let spec = crate::data::spec(name, self.kept_as, dims)?;
         let variable = self.state(name, spec.clone(), init)?;
         if let Some(known) = self.made.learned.iter().find(|learned| learned.variable == variable) {
-            return Ok(known.read_as);
+            return Ok(known.used_as);
         }
         let read_as = match self.weights {
             Weights::Shared | Weights::Own { .. } => variable,
@@ -187,12 +209,23 @@ impl Scope<'_> {
                 // fits: variables are few
                 let op = Op::Broadcast { vector: self.made.learned.len() as u32, spec };
                 let from: &[Output] = if is_first { &[variable] } else { &[] };
-                let node = format!("{}/spread/{name}", self.prefix);
-                self.graph.add(&node, self.hint(), op, from)?.into()
+                let node = format!("{}/spread/{name}", self.owner);
+                match self.graph.find(&node) {
+                    Some(spread) => spread.into(),
+                    None => self.graph.add(&node, self.hint(), op, from)?.into(),
+                }
             }
         };
-        self.made.learned.push(Learned { variable, read_as });
-        Ok(read_as)
+        let used_as = match self.kept_as == self.dtype {
+            true => read_as,
+            false => {
+                let node = format!("{}/cast/{name}", self.prefix);
+                let to = self.dtype;
+                self.graph.add(&node, self.hint(), Op::Cast { to }, &[read_as])?.into()
+            }
+        };
+        self.made.learned.push(Learned { variable, read_as, used_as });
+        Ok(used_as)
     }
 
     /// Uses layers whose parameters are shared. Nodes that `layers` adds are named under `name`, while parameters keep the names
@@ -282,7 +315,7 @@ impl Scope<'_> {
                 self.graph.variable_at(name, self.hint(), spec, init)
             }
             Weights::Own { is_first: false } => {
-                let name = format!("{}/{name}", self.prefix);
+                let name = format!("{}/{name}", self.owner);
                 self.graph.variable_at(&name, self.hint(), spec, init)
             }
         };
@@ -291,8 +324,16 @@ impl Scope<'_> {
 
     /// A moving average.
     fn average(&mut self, name: &str, channels: usize, init: Init) -> Result<Output> {
-        let spec = self.spec(name, &[channels])?;
+        let spec = crate::data::spec(name, self.kept_as, &[channels])?;
         self.state(name, spec, init)
+    }
+
+    /// A tensor as `to`.
+    fn as_type(&mut self, name: &str, x: Output, to: DType) -> Result<Output> {
+        match self.fact(x)?.dtype == to {
+            true => Ok(x),
+            false => self.cast(name, x, to),
+        }
     }
 
     fn spec(&self, name: &str, dims: &[usize]) -> Result<TensorSpec> {

@@ -78,6 +78,8 @@ pub(crate) struct Executor {
     options: SessionOptions,
     /// Kernels are as good as done when their turn comes.
     pub(crate) leaves_out_kernels: bool,
+    /// Optimizers change variables at so many times their rate.
+    pub(crate) rate_factor: f64,
     pub(crate) workspace: Workspace,
     /// By edge: how often it was sent or received here.
     epochs: Vec<u64>,
@@ -128,6 +130,7 @@ impl Executor {
             group,
             options,
             leaves_out_kernels: false,
+            rate_factor: 1.0,
             workspace: Workspace::new(storage, plan.send_from, options.dynamic_bytes_max),
             epochs: vec![0; plan.edges.len()],
             edge_names: plan.edges.iter().map(name).collect(),

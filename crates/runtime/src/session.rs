@@ -112,6 +112,11 @@ impl Session {
         self.executor.set_step_deadline(patience);
     }
 
+    /// From now on optimizers change variables at `factor` times their rate.
+    pub fn set_rate_factor(&mut self, factor: f64) {
+        self.executor.rate_factor = factor;
+    }
+
     /// From now on a run does everything but arithmetic: what operators make holds whatever was there. To measure
     /// what is left.
     pub fn leave_out_kernels(&mut self) {

@@ -40,20 +40,20 @@ pub fn share_memory<'a>(part: &Part, mut sessions: impl Iterator<Item = &'a mut 
 }
 
 /// Runs all sessions of this process until `next` has no run for any: it is asked for a session's next run
-/// whenever the session has none.
+/// whenever the session, which it may set up for that, has none.
 ///
 /// # Errors
 /// When a session fails.
 pub fn run_sessions(
     sessions: &mut [Session],
-    next: &mut dyn FnMut(usize) -> Option<RunId>,
+    next: &mut dyn FnMut(usize, &mut Session) -> Option<RunId>,
 ) -> Result<(), RunError> {
     let mut is_running = vec![false; sessions.len()];
     loop {
         let mut progress = false;
         for (index, session) in sessions.iter_mut().enumerate() {
             if !is_running[index] {
-                let Some(run) = next(index) else { continue };
+                let Some(run) = next(index, session) else { continue };
                 session.start(run);
                 is_running[index] = true;
             }

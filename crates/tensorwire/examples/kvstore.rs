@@ -20,7 +20,7 @@ use tensorwire::memory::Buffer;
 use tensorwire::nn::Optimizer;
 use tensorwire::tensor::DType;
 use tensorwire::train::{
-    SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules, StoreWire, open_store,
+    Rates, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules, StoreWire, open_store,
 };
 
 type Outcome = Result<(), Box<dyn Error>>;
@@ -101,6 +101,7 @@ fn part(member: &Member) -> Outcome {
             elastic: false,
             checkpoint: None,
             kernels: Arc::new(Kernels::open(KernelChoice::Cpu, 1)?),
+            rates: Rates::default(),
             digest: "kvstore".to_string(),
         },
     )?;

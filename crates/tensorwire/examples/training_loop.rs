@@ -8,8 +8,8 @@ use std::time::Duration;
 use tensorwire::graph::{Cluster, Op, Placement, PlanOptions, place, plan};
 use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::memory::Slab;
-use tensorwire::nn::{Batches, Program, ProgramSpec, Sharing, initialise};
-use tensorwire::prelude::{DType, Optimizer};
+use tensorwire::nn::{Batches, Program, ProgramSpec, initialise};
+use tensorwire::prelude::Optimizer;
 use tensorwire::runtime::{Session, SessionOptions, Storage};
 use tensorwire::zoo::data::{SampleKind, Source};
 use tensorwire::zoo::model;
@@ -23,11 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // one graph: the model, its gradients and updates
     let spec = ProgramSpec {
         batch: BATCH,
-        replicas: 1,
-        sharing: Sharing::All,
         optimizer: Optimizer::momentum(0.05),
-        dtype: DType::F32,
-        seed: 1,
+        ..ProgramSpec::default()
     };
     let program = Program::new(model("mlp")?, &data.describe(), &spec)?;
     // one plan: what is computed when, and where each tensor lies

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::Rank;
 use tensorwire_fabric::{ArrivalMode, VerbsOptions};
 use tensorwire_graph::{GraphError, Placement, SharedMemory, Task};
-use tensorwire_nn::Optimizer;
+use tensorwire_nn::{Optimizer, Schedule, ScheduleError};
 use tensorwire_tensor::DType;
 
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
@@ -116,7 +116,19 @@ pub struct TrainConfig {
     pub leave_out_kernels: bool,
     /// How a variable is changed, given the mean gradient of a step.
     pub optimizer: Optimizer,
+    /// The rate of each step, as a factor of the optimizer's.
+    #[serde(default)]
+    pub schedule: Schedule,
+    /// Largest norm of the mean gradient of all variables; none: any.
+    #[serde(default)]
+    pub clip_norm: Option<f64>,
+    /// Batches of which a worker's gradient is the mean.
+    #[serde(default = "defaults::accumulate")]
+    pub accumulate: usize,
     pub dtype: FloatType,
+    /// Type of activations, if it is another than that of variables.
+    #[serde(default)]
+    pub activations: Option<FloatType>,
     pub seed: u64,
     /// Threads of each process; none: each host's cores shared among its workers.
     pub threads: Option<usize>,
@@ -224,6 +236,13 @@ pub enum ConfigError {
     #[error("--exchange zmq knows no server that comes later; leave --checkpoint out")]
     ZmqCheckpoint,
     #[error("{0}")]
+    Schedule(#[from] ScheduleError),
+    #[error(
+        "--clip-norm takes the norm over all servers, and those of a key-value store know none of each other's gradients; \
+         with --strategy {strategy} leave it out, or take ps, allreduce or local"
+    )]
+    ClipInStore { strategy: &'static str },
+    #[error("{0}")]
     TensorLimit(String),
     #[error(
         "{found} is a baseline to compare with, and this program was built without them; build it with them, which \
@@ -315,6 +334,7 @@ impl TrainConfig {
         let counts = [
             ("--workers", u64::from(self.workers)),
             ("--batch", self.batch as u64),
+            ("--accumulate", self.accumulate as u64),
             ("--threads", self.threads.unwrap_or(1) as u64),
             match self.budget {
                 Budget::Epochs(count) => ("--epochs", count),
@@ -347,10 +367,20 @@ impl TrainConfig {
         if let Err((parameter, range, found)) = self.optimizer.check() {
             let option = match parameter {
                 "rate" => "--lr",
+                "decay" => "--weight-decay",
                 "momentum" => "--momentum",
                 other => other,
             };
             return Err(out_of_range(option, range, found));
+        }
+        self.schedule.check()?;
+        if let Some(norm) = self.clip_norm {
+            if !(norm.is_finite() && norm > 0.0) {
+                return Err(out_of_range("--clip-norm", "a positive number", norm));
+            }
+            if self.topology().weights == Weights::Store {
+                return Err(ConfigError::ClipInStore { strategy: self.strategy.name() });
+            }
         }
         if !(1000..=3_600_000).contains(&self.deadline_ms) {
             // fits: shown to a person

@@ -20,10 +20,12 @@ use tensorwire_launch::{JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
 use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, TestBatches};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
+use tensorwire_tensor::DType;
 
 use crate::config::{self, Budget, ConfigError, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
+use crate::rates::Rates;
 use crate::report::{Progress, TrainReport};
 use crate::run::first_error;
 use crate::store::OpenStoreError;
@@ -53,6 +55,7 @@ pub struct Prepared {
     pub cluster: Cluster,
     shape: JobShape,
     pub data: Data,
+    pub rates: Rates,
 }
 
 /// What the data decide about the graph; members that need no data get it from the launcher.
@@ -146,7 +149,9 @@ impl Prepared {
         let model = supply.model(&config)?;
         let data = supply.data(&config)?;
         let batches = batches(&data, &config)?;
-        let steps_per_epoch = batches.steps_per_epoch();
+        let each = config.accumulate as u64;
+        // data of less than a step are one, and go on in the next epoch
+        let steps_per_epoch = batches.steps_per_epoch().map(|steps| (steps / each).max(1));
         let steps = match (config.budget, steps_per_epoch) {
             (Budget::Steps(steps), _) => steps,
             (Budget::Epochs(epochs), Some(steps)) => epochs.saturating_mul(steps),
@@ -180,7 +185,8 @@ impl Prepared {
             let failed = |source| ConfigError::Trace { path: trace.path.clone(), source };
             whole_file::check_writable(&trace.path).map_err(failed)?;
         }
-        Ok(Prepared { config, topology, program, plan, cluster, shape, data })
+        let rates = Rates::new(config.schedule, shape.steps, supply.rates());
+        Ok(Prepared { config, topology, program, plan, cluster, shape, data, rates })
     }
 
     /// Steps of the whole job.
@@ -276,7 +282,10 @@ fn build(
         replicas: topology.replicas(),
         sharing: topology.sharing(),
         optimizer: config.optimizer,
+        clip_norm: config.clip_norm,
+        accumulate: config.accumulate,
         dtype: config.dtype.into(),
+        activations: config.activations.map(DType::from),
         seed: config.seed,
     };
     let program = Program::new(model, &shape.samples, &spec)?;
@@ -339,7 +348,7 @@ impl Prepared {
         let Prepared { config, topology, program, plan, shape, data, .. } = self;
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
-        Part { config, topology, program, plan, shape, data }
+        Part { config, topology, program, plan, shape, data, rates: self.rates.clone() }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {
@@ -405,6 +414,7 @@ struct Part {
     shape: JobShape,
     /// Of workers.
     data: Option<Data>,
+    rates: Rates,
 }
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
@@ -419,7 +429,8 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     if data.as_ref().is_some_and(|data| data.train.describe() != shape.samples) {
         return Err(ConfigError::DataChanged.into());
     }
-    let part = Part { config, topology, program, plan, shape, data };
+    let rates = Rates::new(config.schedule, shape.steps, supply.rates());
+    let part = Part { config, topology, program, plan, shape, data, rates };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,

@@ -10,6 +10,7 @@ mod job;
 #[cfg_attr(not(feature = "baselines"), path = "messages_absent.rs")]
 mod messages;
 mod open_part;
+mod rates;
 mod report;
 mod run;
 mod steps;
@@ -31,6 +32,7 @@ pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, t
 pub use open_part::{
     OpenPart, OpenSessions, PartError, PartOptions, SessionRanks, open_part, open_sessions,
 };
+pub use rates::{RateFunction, Rates};
 pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, TRAIN, TrainOutcome, TrainUpdate, launch_train};
 pub use steps::{FinishedStep, PollingFigures, StepAggregator};

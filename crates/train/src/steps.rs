@@ -77,7 +77,7 @@ impl StepAggregator {
         let ranks = (0..prepared.roles().len() as u32).map(Rank);
         let workers = ranks.filter_map(|rank| Some((rank, prepared.worker(rank)? as usize)));
         // fits: a batch is in memory
-        let batch = prepared.config.batch as u64;
+        let batch = (prepared.config.batch * prepared.config.accumulate) as u64;
         // fits: workers are few
         let count = prepared.config.workers as usize;
         StepAggregator::of(workers.collect(), count, batch, prepared.steps_per_epoch())

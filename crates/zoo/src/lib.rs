@@ -16,11 +16,7 @@
 //!
 //! let spec = ProgramSpec {
 //!     batch: 32,
-//!     replicas: 1,
-//!     sharing: Sharing::All,
-//!     optimizer: Optimizer::momentum(0.05),
-//!     dtype: DType::F32,
-//!     seed: 1,
+//!     ..ProgramSpec::default()
 //! };
 //! let program = Program::new(&model, &described, &spec)?;
 //! assert!(program.convolves());

@@ -12,7 +12,7 @@ use tensorwire_kvstore::{BIG_ELEMENTS, Key, KvServer, KvWorker, StoreError, Valu
 use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_tensor::DType;
-use tensorwire_train::{OpenStoreError, StoreEnd, StoreOptions, open_store};
+use tensorwire_train::{OpenStoreError, Rates, StoreEnd, StoreOptions, open_store};
 
 use super::{KVSTORE, KvstoreSpec, Pull, payload};
 use crate::machine::cores;
@@ -113,6 +113,7 @@ fn take_part(member: &Member) -> Result<(), KvstoreError> {
         elastic: false,
         checkpoint: None,
         kernels: Arc::new(Kernels::open(KernelChoice::Cpu, threads)?),
+        rates: Rates::default(),
         digest: KVSTORE.to_string(),
     };
     let report = match open_store(member, options)? {

@@ -100,7 +100,7 @@ pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
 /// the weights. The median.
 fn update_s(threads: usize, gradients: usize) -> Result<f64, BenchError> {
     let kernels = Kernels::open(KernelChoice::Cpu, threads)?;
-    let op = Op::Apply { rule: TrainConfig::default().optimizer };
+    let op = Op::Apply { rule: TrainConfig::default().optimizer, clipped: false };
     let spec = TensorSpec::new(DType::F32, &[WEIGHTS / DType::F32.bytes()])?;
     // written: memory that is zero may be one page, many times
     let tensor = || vec![1e-3f32; WEIGHTS / DType::F32.bytes()];

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use tensorwire_bench::{CONTRIBUTORS_MAX, CollectiveKind, DeviceTensor, Way, parse_size};
 use tensorwire_collectives::{Algorithm, Design};
 
-use super::job::FloatArg;
+use super::learn::FloatArg;
 use super::{TransportArg, WireArgs};
 
 #[derive(Args, Debug)]

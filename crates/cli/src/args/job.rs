@@ -5,18 +5,15 @@ use std::path::absolute;
 
 use clap::{Args, ValueEnum};
 use tensorwire_base::human_bytes;
-use tensorwire_bench::{QUIET_RATE, parse_size};
+use tensorwire_bench::parse_size;
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
-use tensorwire_nn::Optimizer;
-use tensorwire_train::{Budget, ConfigError, Exchange, FloatType, Kernels, Strategy, TrainConfig};
+use tensorwire_train::{Budget, ConfigError, Exchange, Kernels, Strategy, TrainConfig};
 use tensorwire_zoo::data::SampleKind;
 
 use super::clients::{self, ClientArgs};
-use super::{DEFAULTS, ExchangeArg, TransportArg, WireArgs, with_default};
+use super::{DEFAULTS, ExchangeArg, LearnArgs, TransportArg, WireArgs, with_default};
 
-/// What `--momentum` is where it is not given.
-pub(super) const MOMENTUM: f64 = 0.9;
 /// Who splits variables.
 const BALANCED: &str = "--strategy ps with --placement balanced";
 /// Who uses what is of communication.
@@ -84,21 +81,8 @@ pub(crate) struct JobArgs {
     /// Samples per worker and step
     #[arg(long, value_name = "B", default_value_t = DEFAULTS.batch)]
     batch: usize,
-    /// How the servers update variables
-    #[arg(long, value_enum, default_value = DEFAULTS.optimizer.kind())]
-    optimizer: OptimizerArg,
-    /// Type of variables and activations; sums of bf16 are made in f32
-    #[arg(long, value_enum, default_value = DEFAULTS.dtype.name())]
-    dtype: FloatArg,
-    #[arg(long, value_name = "RATE", help = with_default(
-        "Learning rate",
-        format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate()),
-    ))]
-    lr: Option<f64>,
-    #[arg(long, value_name = "M", help = with_default(
-        "--optimizer momentum: from 0 to below 1", MOMENTUM,
-    ))]
-    momentum: Option<f64>,
+    #[command(flatten)]
+    learn: LearnArgs,
     /// Seed of first values and of the order of samples: equal seeds give equal bits
     #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
     seed: u64,
@@ -135,22 +119,6 @@ enum PlacementArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum OptimizerArg {
-    Sgd,
-    Momentum,
-    #[value(name = "adagrad")]
-    AdaGrad,
-    Adam,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum FloatArg {
-    F32,
-    F64,
-    Bf16,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
 enum KernelsArg {
     Auto,
     Cpu,
@@ -173,12 +141,11 @@ impl JobArgs {
     fn check_used(&self) -> Result<(), ConfigError> {
         let is_alone = self.strategy() == Strategy::Local;
         let has_servers = self.strategy() != Strategy::AllReduce;
-        let is_momentum = matches!(self.optimizer, OptimizerArg::Momentum);
+        self.learn.check_used()?;
         let is_ps = self.strategy() == Strategy::Ps;
         let is_balanced = is_ps && self.placement != Some(PlacementArg::RoundRobin);
         let (verbs, arrival) = self.wire.clone().options();
         for (option, given, is_used, used_by) in [
-            ("--momentum", self.momentum.is_some(), is_momentum, "--optimizer momentum"),
             ("--placement", self.placement.is_some(), is_ps, "--strategy ps"),
             ("--split-above", self.split_above.is_some(), is_balanced, BALANCED),
             ("--servers", self.servers.is_some(), !is_alone, SEVERAL),
@@ -231,8 +198,6 @@ impl JobArgs {
             exchange,
             batch: self.batch,
             budget,
-            optimizer: optimizer(self.optimizer, self.lr.unwrap_or(rate), self.momentum),
-            dtype: self.dtype.into(),
             seed: self.seed,
             threads: self.threads,
             kernels: match self.kernels {
@@ -250,32 +215,11 @@ impl JobArgs {
             dynamic_bytes_max: self.dynamic_memory.unwrap_or(DEFAULTS.dynamic_bytes_max),
             ..TrainConfig::default()
         };
+        self.learn.configure(&mut config, rate);
         if config.hosts.any_remote() {
             config.data = with_absolute_paths(&config.data);
         }
         Ok(config)
-    }
-}
-
-/// An optimizer with its usual parameters but for those that are given.
-fn optimizer(which: OptimizerArg, rate: f64, momentum: Option<f64>) -> Optimizer {
-    match which {
-        OptimizerArg::Sgd => Optimizer::sgd(rate),
-        OptimizerArg::Momentum => {
-            Optimizer::Momentum { rate, momentum: momentum.unwrap_or(MOMENTUM) }
-        }
-        OptimizerArg::AdaGrad => Optimizer::adagrad(rate),
-        OptimizerArg::Adam => Optimizer::adam(rate),
-    }
-}
-
-impl From<FloatArg> for FloatType {
-    fn from(given: FloatArg) -> FloatType {
-        match given {
-            FloatArg::F32 => FloatType::F32,
-            FloatArg::F64 => FloatType::F64,
-            FloatArg::Bf16 => FloatType::Bf16,
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tensorwire_nn::Optimizer;
+use tensorwire_nn::Method;
 use tensorwire_train::{Budget, ClientConfig, Strategy, TrainConfig};
 
 use super::clients::strategy;
@@ -44,10 +44,10 @@ pub(crate) struct ModesArgs {
     #[arg(long, value_name = "B", default_value_t = 16)]
     batch: usize,
     /// Learning rate
-    #[arg(long, value_name = "RATE", default_value_t = DEFAULTS.optimizer.rate())]
+    #[arg(long, value_name = "RATE", default_value_t = DEFAULTS.optimizer.rate)]
     lr: f64,
     /// Momentum, from 0 to below 1
-    #[arg(long, value_name = "M", default_value_t = super::job::MOMENTUM)]
+    #[arg(long, value_name = "M", default_value_t = super::learn::MOMENTUM)]
     momentum: f64,
     /// Seed of first values and of the order of samples
     #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
@@ -85,7 +85,7 @@ impl ModesArgs {
             servers: self.servers,
             clients: ClientConfig { clients, interval, ..ClientConfig::default() },
             batch: self.batch,
-            optimizer: Optimizer::Momentum { rate: self.lr, momentum: self.momentum },
+            optimizer: Method::Momentum { momentum: self.momentum }.at(self.lr),
             seed: self.seed,
             transport: self.transport.into(),
             budget: Budget::Epochs(epochs),

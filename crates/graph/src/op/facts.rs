@@ -125,6 +125,8 @@ table! {
     Op::ReduceGrad { .. } => kernel("ReduceGrad", Reduction, 3),
     Op::Softmax => kernel("Softmax", Reduction, 1),
     Op::SoftmaxGrad => kernel("SoftmaxGrad", Reduction, 2),
+    Op::SquareSums => kernel("SquareSums", Reduction, 1).or_more(),
+    Op::ClipScale { .. } => kernel("ClipScale", Reduction, 1).or_more(),
     Op::Cast { .. } => kernel("Cast", ElementWise, 1),
     Op::Dropout { .. } => kernel("Dropout", ElementWise, 2).in_place(),
     Op::Concat { .. } => kernel("Concat", Movement, 1).or_more(),
@@ -161,8 +163,9 @@ table! {
     Op::Reshape { .. } => new("Reshape", Kind::View, 1),
     Op::Rows { .. } => new("Rows", Kind::View, 1),
     Op::Join => new("Join", Kind::View, 1).or_more(),
-    Op::Apply { rule } => update(rule.name(), 1 + rule.slots(), 1),
-    Op::ApplyRows { rule } => update(rule.name_for_rows(), 1 + rule.slots(), 2),
+    Op::Apply { rule, clipped } =>
+        update(rule.method.names()[0], 1 + rule.slots(), 1 + usize::from(*clipped)),
+    Op::ApplyRows { rule } => update(rule.method.names()[1], 1 + rule.slots(), 2),
     Op::ApplyAverage { .. } => update("ApplyAverage", 1, 1),
     Op::AllReduce { .. } => new("AllReduce", Kind::Group, 1).in_place(),
     // the first member has what the others get

@@ -7,13 +7,15 @@ mod facts;
 mod functions;
 mod parameters;
 
+use std::borrow::Cow;
+
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 pub use attention::{Attention, AttentionMask, HeadOrder, Rotary};
 pub use custom::{Backward, CustomOp, CustomOperator, Refusal};
 pub use facts::{Arity, Family, Kind, OpFacts};
 pub use functions::{Binary, Comparison, SampleNorm, Unary};
-pub use parameters::{Cell, Init, Reduction, Rule, Window, dropout_keeps};
+pub use parameters::{Cell, Init, Method, Reduction, Rule, Window, dropout_keeps};
 
 /// Identity of a crossing edge, the same in the sender's and in the receiver's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,6 +119,12 @@ pub enum Op {
     /// in training. Element e is kept if [`dropout_keeps`] says so for `key`, the step and e; so the
     /// same operator is its own gradient.
     Dropout { rate: f64, key: u64 },
+    /// (gradient of rank 0: `f[r,…]`, …, of rank W−1) → `f64[r]`: of each row the sum of the squares of g, which is as [`Op::Apply`]
+    /// has it. A scalar is a row. Where rows are told apart, a part of them gives the bits of all.
+    SquareSums,
+    /// (sums: `f64[…]`, …) → `f64[]`: what gradients of these sums of squares are multiplied by so that their norm is at most
+    /// `norm`: min(1, norm/(√Σ + 10⁻⁶)) (Pascanu et al. 2013, as PyTorch has it), added in order.
+    ClipScale { norm: f64 },
     /// (x₀, x₁, …) → the inputs one behind the other along `axis`.
     Concat { axis: usize },
     /// (x) → elements `start..start + length` along `axis`.
@@ -200,8 +208,9 @@ pub enum Op {
     /// has them. Put in by placement, where a variable comes from several servers.
     Join,
     /// (variable, its slots, gradient of rank 0, …, of rank W−1) → nothing. Changes them in place as the
-    /// rule says with g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once.
-    Apply { rule: Rule },
+    /// rule says with g = (Σ gradients, added in rank order) × (1/W), 1/W rounded once. Where it is `clipped`, a factor `f64[]`
+    /// of g comes before the gradients.
+    Apply { rule: Rule, clipped: bool },
     /// (variable: `f[v,d]`, its slots, indices: `i32[k]` and rows: `f[k,d]` of rank 0, …, of rank W−1) → nothing. As
     /// [`Op::Apply`], with the gradient given by its rows: a rank's rows of one index are added in their
     /// order, then the ranks' in theirs. Rows that no index names stay as they are, their slots too.
@@ -230,6 +239,18 @@ pub enum Op {
 }
 
 impl Op {
+    /// It at `factor` times its rate, if it is an optimizer's.
+    pub fn at_rate(&self, factor: f64) -> Cow<'_, Op> {
+        match *self {
+            _ if factor == 1.0 => Cow::Borrowed(self),
+            Op::Apply { rule, clipped } => {
+                Cow::Owned(Op::Apply { rule: rule.times(factor), clipped })
+            }
+            Op::ApplyRows { rule } => Cow::Owned(Op::ApplyRows { rule: rule.times(factor) }),
+            _ => Cow::Borrowed(self),
+        }
+    }
+
     /// The vector that it reduces or broadcasts together with other processes.
     pub fn vector(&self) -> Option<u32> {
         match self {

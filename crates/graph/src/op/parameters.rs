@@ -65,22 +65,42 @@ pub enum Cell {
     Lstm,
 }
 
-/// How a variable v changes, given the mean gradient g. What else it keeps, its slots, comes between
-/// the variable and the gradients, and starts as zeros. Slots are of the variable's type, and f32 where that
-/// is bf16.
+/// How a variable v changes, given the mean gradient g: a method, at a rate, with a weight decay. Slots are of the
+/// variable's type, and f32 where that is bf16; all start as zeros.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Rule {
+    pub method: Method,
+    /// The learning rate. A schedule gives each step its own, as a factor of this one.
+    pub rate: f64,
+    /// λ, which draws v to 0. [`Method::AdamW`] and [`Method::Lamb`] say what they make of it (decoupled: Loshchilov and Hutter
+    /// 2019); of all others it is that of an L2 norm: g ← g + λ·v before anything else.
+    #[serde(default)]
+    pub decay: f64,
+}
+
+/// What a [`Rule`] computes. What it keeps beside a variable, its slots, comes between the variable and the gradients.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Rule {
+pub enum Method {
     /// v ← v − rate·g.
-    Sgd { rate: f64 },
+    Sgd,
     /// u ← momentum·u + g; v ← v − rate·u. Slot: u.
-    Momentum { rate: f64, momentum: f64 },
+    Momentum { momentum: f64 },
+    /// u ← momentum·u + g; v ← v − rate·(g + momentum·u) (Sutskever et al. 2013, as PyTorch has it). Slot: u.
+    Nesterov { momentum: f64 },
     /// a ← a + g²; v ← v − rate·g/(√a + epsilon) (Duchi et al. 2011). Slot: a.
-    AdaGrad { rate: f64, epsilon: f64 },
+    AdaGrad { epsilon: f64 },
+    /// a ← alpha·a + (1−alpha)·g²; v ← v − rate·g/(√a + epsilon) (Tieleman and Hinton 2012). Slot: a.
+    RmsProp { alpha: f64, epsilon: f64 },
     /// t ← t+1; m ← β₁m + (1−β₁)g; s ← β₂s + (1−β₂)g²;
     /// v ← v − rate·m̂/(√ŝ + epsilon) with m̂ = m/(1−β₁ᵗ), ŝ = s/(1−β₂ᵗ) (Kingma and Ba 2015).
     /// Slots: m, s, and t: i64[].
-    Adam { rate: f64, beta1: f64, beta2: f64, epsilon: f64 },
+    Adam { beta1: f64, beta2: f64, epsilon: f64 },
+    /// v ← v·(1 − rate·λ), then as [`Method::Adam`] with the gradient alone (Loshchilov and Hutter 2019).
+    AdamW { beta1: f64, beta2: f64, epsilon: f64 },
+    /// r = m̂/(√ŝ + epsilon) + λ·v with the slots of [`Method::Adam`]; v ← v − rate·(‖v‖/‖r‖)·r over the whole variable, the ratio 1
+    /// where a norm is 0 (You et al. 2020).
+    Lamb { beta1: f64, beta2: f64, epsilon: f64 },
 }
 
 impl Window {
@@ -167,31 +187,43 @@ impl Cell {
     }
 }
 
-impl Rule {
-    /// How many tensors it keeps for a variable besides.
+impl Method {
+    /// It as a rule at a rate, without decay.
+    pub const fn at(self, rate: f64) -> Rule {
+        Rule { method: self, rate, decay: 0.0 }
+    }
+
+    /// Returns how many tensors it keeps for a variable besides.
     pub fn slots(self) -> usize {
         match self {
-            Rule::Sgd { .. } => 0,
-            Rule::Momentum { .. } | Rule::AdaGrad { .. } => 1,
-            Rule::Adam { .. } => 3,
+            Method::Sgd => 0,
+            Method::Momentum { .. } | Method::Nesterov { .. } => 1,
+            Method::AdaGrad { .. } | Method::RmsProp { .. } => 1,
+            Method::Adam { .. } | Method::AdamW { .. } | Method::Lamb { .. } => 3,
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Rule::Sgd { .. } => "ApplySgd",
-            Rule::Momentum { .. } => "ApplyMomentum",
-            Rule::AdaGrad { .. } => "ApplyAdaGrad",
-            Rule::Adam { .. } => "ApplyAdam",
-        }
+    /// True if it counts steps in its last slot, `i64[]`.
+    pub fn counts_steps(self) -> bool {
+        self.slots() == 3
     }
 
-    pub(super) fn name_for_rows(self) -> &'static str {
+    /// True if an element's change depends on the whole variable: a part of one cannot be updated by itself.
+    pub fn needs_whole(self) -> bool {
+        matches!(self, Method::Lamb { .. })
+    }
+
+    /// What the operators are called that apply it: to gradients of the variable's shape, and to rows of it.
+    pub(super) fn names(self) -> [&'static str; 2] {
         match self {
-            Rule::Sgd { .. } => "ApplySgdRows",
-            Rule::Momentum { .. } => "ApplyMomentumRows",
-            Rule::AdaGrad { .. } => "ApplyAdaGradRows",
-            Rule::Adam { .. } => "ApplyAdamRows",
+            Method::Sgd => ["ApplySgd", "ApplySgdRows"],
+            Method::Momentum { .. } => ["ApplyMomentum", "ApplyMomentumRows"],
+            Method::Nesterov { .. } => ["ApplyNesterov", "ApplyNesterovRows"],
+            Method::AdaGrad { .. } => ["ApplyAdaGrad", "ApplyAdaGradRows"],
+            Method::RmsProp { .. } => ["ApplyRmsProp", "ApplyRmsPropRows"],
+            Method::Adam { .. } => ["ApplyAdam", "ApplyAdamRows"],
+            Method::AdamW { .. } => ["ApplyAdamW", "ApplyAdamWRows"],
+            Method::Lamb { .. } => ["ApplyLamb", "ApplyLambRows"],
         }
     }
 }

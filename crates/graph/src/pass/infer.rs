@@ -75,8 +75,13 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         Op::ReduceMax => row.mismatch("a floating tensor is needed"),
         Op::Reduce { axis, .. } => row.reduce(*axis),
         Op::ReduceGrad { axis, .. } => row.reduce_grad(*axis),
-        Op::Apply { rule } => row.apply(*rule),
+        Op::Apply { rule, clipped } => row.apply(*rule, *clipped),
         Op::ApplyRows { rule } => row.apply_rows(*rule),
+        Op::SquareSums => row.square_sums(),
+        Op::ClipScale { .. } => match inputs.iter().all(|sums| sums.dtype == DType::F64) {
+            true => row.one(DType::F64, &[]),
+            false => row.mismatch("sums of squares, f64[…], are needed"),
+        },
         Op::ApplyAverage { .. } => row.nothing_of_same_floats(),
         Op::Reshape { to } => row.reshape(to),
         Op::Concat { axis } => row.concat(*axis),
@@ -407,7 +412,7 @@ mod tests {
         assert!(infer("b", &Op::BiasAdd, &[f32s(&[2, 3]), f32s(&[2])]).is_err());
         let labels = Fact::known(DType::I64, &[2]);
         assert!(infer("l", &Op::SoftmaxCrossEntropy, &[f32s(&[2, 3]), labels]).is_err());
-        let step = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
+        let step = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
         assert!(infer("s", &step, &[f32s(&[2]), f32s(&[2]), f32s(&[3])]).is_err());
         assert!(infer("s", &step, &[f32s(&[2])]).is_err());
         let huge = f32s(&[1 << 40, 1]);

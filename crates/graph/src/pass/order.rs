@@ -59,7 +59,7 @@ mod tests {
         let view = add(&mut graph, "view", square, &[v]);
         let again = add(&mut graph, "again", row, &[view.into()]);
         let update =
-            add(&mut graph, "update", Op::Apply { rule: Rule::Sgd { rate: 1.0 } }, &[v, v]);
+            add(&mut graph, "update", Op::Apply { rule: Rule::sgd(1.0), clipped: false }, &[v, v]);
         let direct = add(&mut graph, "direct", Op::Relu, &[v]);
         let viewed = add(&mut graph, "viewed", Op::Relu, &[again.into()]);
         add(&mut graph, "other", Op::Relu, &[direct.into()]);

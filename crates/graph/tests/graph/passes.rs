@@ -89,7 +89,7 @@ fn variables_go_round_robin_and_updates_to_their_variable() {
     for name in ["a", "b", "c"] {
         let v = graph.variable(name, spec(&[2]), Init::Zeros).unwrap();
         let g = graph.add(&format!("g{name}"), HINT, Op::Relu, &[v]).unwrap().into();
-        let step = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
+        let step = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
         let hint = Hint::With(v.node);
         updates.push(graph.add(&format!("update {name}"), hint, step, &[v, g]).unwrap());
     }

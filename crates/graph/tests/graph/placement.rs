@@ -39,7 +39,7 @@ fn cut() -> Cut {
     let found = gradients(&mut graph, "grad", REPLICA, loss.into(), &weights).unwrap();
     let mut roots = Vec::new();
     for (layer, (w, gradient)) in weights.iter().zip(found).enumerate() {
-        let op = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
+        let op = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
         let inputs = [*w, gradient.dense().unwrap()];
         let name = format!("update{layer}");
         roots.push(graph.add(&name, Hint::With(w.node), op, &inputs).unwrap());
@@ -217,7 +217,7 @@ fn chain(rows: &[usize]) -> (Graph, Vec<NodeId>) {
     for (at, rows) in rows.iter().enumerate() {
         let w = graph.variable(&format!("w{at}"), spec(&[*rows, 16]), Init::Zeros).unwrap();
         let dw = graph.add(&format!("dw{at}"), REPLICA, Op::Relu, &[w]).unwrap();
-        let op = Op::Apply { rule: Rule::Momentum { rate: 0.1, momentum: 0.9 } };
+        let op = Op::Apply { rule: Rule::momentum(0.1), clipped: false };
         let slot = Op::Variable { spec: spec(&[*rows, 16]), init: Init::Zeros };
         let with = Hint::With(w.node);
         let slot = graph.add(&format!("w{at}/velocity"), with, slot, &[]).unwrap();
@@ -295,7 +295,7 @@ fn what_a_server_reads_or_updates_by_rows_stays_whole() {
     let fact = Fact::known(DType::I32, &[4]);
     let indices = graph.add("indices", REPLICA, Op::Input { fact }, &[]).unwrap();
     let rows = graph.add("rows", REPLICA, Op::Gather, &[table, indices.into()]).unwrap();
-    let op = Op::ApplyRows { rule: Rule::Sgd { rate: 0.1 } };
+    let op = Op::ApplyRows { rule: Rule::sgd(0.1) };
     let inputs = [table, indices.into(), rows.into()];
     graph.add("update", Hint::With(table.node), op, &inputs).unwrap();
     assert_eq!(place(&graph, cluster, split).unwrap().len(), graph.len());

@@ -41,7 +41,7 @@ fn network(layers: usize, workers: u32) -> (Graph, Vec<NodeId>) {
     for (layer, w) in weights.iter().enumerate() {
         let mut inputs = vec![*w];
         inputs.extend(per_worker.iter().map(|grads| grads[layer]));
-        let op = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
+        let op = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
         let hint = Hint::With(w.node);
         updates.push(graph.add(&format!("update{layer}"), hint, op, &inputs).unwrap());
     }
@@ -299,7 +299,7 @@ fn large(tie: bool, options: PlanOptions) -> Plan {
     let op = Op::MatMul { transpose_a: false, transpose_b: false };
     let y = graph.add("y", hint, op.clone(), &[x.into(), w]).unwrap();
     let z = graph.add("z", hint, op, &[y.into(), w]).unwrap();
-    let rate = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
+    let rate = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
     let step = graph.add("step", Hint::With(w.node), rate, &[w, y.into()]).unwrap();
     let mut roots = vec![step, z];
     if tie {
@@ -432,7 +432,7 @@ fn a_variable_whose_view_a_caller_looks_at_is_written_and_not_read_where_it_lies
     let to = vec![Dim::Known(1024)];
     let view = graph.add("view", worker, Op::Reshape { to }, &[w]).unwrap();
     let y = graph.add("y", worker, Op::Relu, &[w]).unwrap();
-    let rate = Op::Apply { rule: Rule::Sgd { rate: 0.1 } };
+    let rate = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
     let step = graph.add("step", Hint::With(w.node), rate, &[w, y.into()]).unwrap();
     let cluster = Cluster::ParameterServers { workers: 1, servers: 1 };
     let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
@@ -493,8 +493,8 @@ fn a_groups_vectors_are_where_they_were_made_and_alone_there() {
             roots.push(graph.add("other", here, Op::Tanh, &[both]).unwrap());
         }
         let mean = graph.add(&name("mean"), here, Op::AllReduce { vector }, &[both]).unwrap();
-        let rule = Rule::Sgd { rate: 0.1 };
-        let update = Op::Apply { rule };
+        let rule = Rule::sgd(0.1);
+        let update = Op::Apply { rule, clipped: false };
         let update =
             graph.add(&name("update"), Hint::With(w.node), update, &[w, mean.into()]).unwrap();
         roots.push(update);

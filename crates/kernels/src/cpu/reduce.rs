@@ -6,6 +6,7 @@ use tensorwire_graph::Reduction;
 
 use super::pool::{CHUNK, Pool};
 use super::simd::SimdProof;
+use super::update::SquareSums;
 use super::{Cpu, softmax};
 use crate::launch::reductions::{Axis, Reductions, Target};
 use crate::real::Real;
@@ -80,6 +81,13 @@ impl Reductions for Cpu {
 
     fn softmax<T: Real>(&self, columns: usize, x: &[T], y: &mut [T]) {
         softmax::softmax(&self.pool, self.simd, columns, x, y);
+    }
+
+    fn square_sums<T: Real>(&self, share: T, columns: usize, gradients: &[&[T]], y: &mut [f64]) {
+        let rows = CHUNK.div_ceil(columns);
+        self.pool.split(y, rows, y.len() > rows, |first, y| {
+            self.simd.run(SquareSums { share, columns, gradients, first, y });
+        });
     }
 
     fn softmax_grad<T: Real>(&self, columns: usize, dy: &[T], y: &[T], dx: &mut [T]) {

@@ -130,14 +130,21 @@ impl<'c, 'i, 'o> Operands<'c, 'i, 'o> {
     }
 
     /// The gradients of all ranks in rank order, each of the shape of the first of `outputs` variables, and
-    /// these.
+    /// these. Where they are `clipped`, their factor comes before them.
     #[allow(clippy::type_complexity)] // a pair of what the operator's doc calls them
     pub(super) fn gradients<T: Real>(
         &mut self,
         outputs: usize,
-    ) -> Result<(Vec<&'i [T]>, Vec<Output<'_, 'o>>), KernelError> {
+        clipped: bool,
+    ) -> Result<(Option<f64>, Vec<&'i [T]>, Vec<Output<'_, 'o>>), KernelError> {
         let op = self.op;
-        let (inputs, outputs) = self.parts(outputs)?;
+        let (mut inputs, outputs) = self.parts(outputs)?;
+        let mut scale = None;
+        if clipped && !inputs.is_empty() {
+            let factor = inputs.remove(0);
+            factor.expect_dims(&[])?;
+            scale = Some(factor.elements::<f64>()?[0]);
+        }
         if inputs.is_empty() {
             return Err(KernelError::NoGradients { op });
         }
@@ -146,7 +153,7 @@ impl<'c, 'i, 'o> Operands<'c, 'i, 'o> {
             gradient.expect_dims(outputs[0].dims())?;
             gradients.push(gradient.elements()?);
         }
-        Ok((gradients, outputs))
+        Ok((scale, gradients, outputs))
     }
 
     fn inputs(&self) -> Vec<Input<'i>> {

@@ -5,6 +5,7 @@ use tensorwire_graph::{Op, Reduction};
 use super::elements::{self, Elements};
 use super::moves::{Moves, add_rows, scatter_rows};
 use super::operands::Operands;
+use super::updates::share;
 use crate::error::KernelError;
 use crate::real::Real;
 
@@ -39,6 +40,8 @@ pub(crate) trait Reductions {
     /// Of rows of `columns`, of which there is at least one.
     fn softmax<T: Real>(&self, columns: usize, x: &[T], y: &mut [T]);
     fn softmax_grad<T: Real>(&self, columns: usize, dy: &[T], y: &[T], dx: &mut [T]);
+    /// Of each row of `columns` of share·Σ gradients the sum of the squares.
+    fn square_sums<T: Real>(&self, share: T, columns: usize, gradients: &[&[T]], y: &mut [f64]);
 }
 
 /// What a row's softmax is to be, given its label.
@@ -123,6 +126,8 @@ pub(super) fn launch<T: Real, B: Reductions + Moves + Elements>(
             let (dy, x, y) = (dy.elements()?, x.elements()?, y.elements()?);
             backend.reduce_grad::<T>(*by, sizes, dy, x, y, dx.elements_mut()?);
         }
+        Op::SquareSums => square_sums::<T, B>(backend, operands)?,
+        Op::ClipScale { norm } => clip_scale(operands, *norm)?,
         Op::Softmax => {
             let ([x], [y]) = operands.exactly()?;
             let columns = x.columns()?;
@@ -144,6 +149,44 @@ pub(super) fn launch<T: Real, B: Reductions + Moves + Elements>(
         }
         _ => return Err(KernelError::NoKernel { op: operands.op }),
     }
+    Ok(())
+}
+
+fn square_sums<T: Real, B: Reductions>(
+    backend: &B,
+    operands: &mut Operands<'_, '_, '_>,
+) -> Result<(), KernelError> {
+    let op = operands.op;
+    let (inputs, [y]) = operands.any()?;
+    let Some(first) = inputs.first() else { return Err(KernelError::NoGradients { op }) };
+    let dims = first.dims();
+    y.expect_dims(&[dims.first().copied().unwrap_or(1)])?;
+    let columns = dims.iter().skip(1).product();
+    let mut gradients = Vec::with_capacity(inputs.len());
+    for gradient in &inputs {
+        gradient.expect_dims(dims)?;
+        gradients.push(gradient.elements::<T>()?);
+    }
+    let y = y.elements_mut::<f64>()?;
+    match columns {
+        0 => y.fill(0.0),
+        _ => backend.square_sums(share(gradients.len()), columns, &gradients, y),
+    }
+    Ok(())
+}
+
+/// So far is a norm from 0 that it can be divided by (PyTorch's).
+const NORM_EPSILON: f64 = 1e-6;
+
+/// The same few additions for all back ends.
+fn clip_scale(operands: &mut Operands<'_, '_, '_>, norm: f64) -> Result<(), KernelError> {
+    let (inputs, [y]) = operands.any()?;
+    y.expect_dims(&[])?;
+    let mut sum = 0.0;
+    for sums in inputs {
+        sum = sums.elements::<f64>()?.iter().fold(sum, |sum, squares| sum + squares);
+    }
+    y.elements_mut::<f64>()?[0] = (norm / (sum.sqrt() + NORM_EPSILON)).min(1.0);
     Ok(())
 }
 

@@ -70,7 +70,7 @@ pub(super) fn check_types(op: &Op, operands: &Operands<'_, '_, '_>) -> Result<()
     let outputs = operands.outputs.iter().enumerate();
     let outputs = outputs.map(|(place, y)| (Operand::Output(place), y.dtype()));
     for (operand, found) in inputs.chain(outputs) {
-        let wanted = if stays_f32(op, operand) { DType::F32 } else { DType::BF16 };
+        let wanted = type_beside_bf16(op, operand, first);
         if found.is_floating() && found != wanted {
             let expected = wanted.to_string();
             return Err(KernelError::DType { op: operands.op, operand, expected, found });
@@ -79,10 +79,14 @@ pub(super) fn check_types(op: &Op, operands: &Operands<'_, '_, '_>) -> Result<()
     Ok(())
 }
 
-/// True of an operand that is f32 where the others are bf16: the slots, which follow the variable among the inputs
-/// that are changed, and what a gradient needs of its operator's sums.
-fn stays_f32(op: &Op, operand: Operand) -> bool {
-    match (op, operand) {
+/// The type of an operand where the first is bf16: f32 for the slots, which follow the variable among the inputs
+/// that are changed, and for what a gradient needs of its operator's sums; f64 for what clips.
+fn type_beside_bf16(op: &Op, operand: Operand, first: usize) -> DType {
+    let stays_f32 = match (op, operand) {
+        (Op::SquareSums, Operand::Output(_)) => return DType::F64,
+        (Op::Apply { clipped: true, .. }, Operand::Input(place)) if place == first => {
+            return DType::F64;
+        }
         (Op::Attention(..) | Op::SampleNorm { .. }, Operand::Output(place)) => place > 0,
         (Op::AttentionGrad(..), Operand::Input(place)) => place == 5,
         (Op::SampleNormGrad { by }, Operand::Input(place)) => {
@@ -90,7 +94,8 @@ fn stays_f32(op: &Op, operand: Operand) -> bool {
         }
         (op, Operand::Output(place)) => (1..op.mutated_inputs()).contains(&place),
         _ => false,
-    }
+    };
+    if stays_f32 { DType::F32 } else { DType::BF16 }
 }
 
 fn widened(input: &Input<'_>) -> Result<Option<Wide>, KernelError> {

@@ -3,6 +3,7 @@
 use tensorwire_graph::Reduction;
 
 use super::Reference;
+use super::updates::folded;
 use crate::launch::reductions::{Axis, Reductions, Target};
 use crate::real::Real;
 
@@ -113,6 +114,13 @@ impl Reductions for Reference {
             for (y, &x) in y.iter_mut().zip(x) {
                 *y = (x - max).exp() / sum;
             }
+        }
+    }
+
+    fn square_sums<T: Real>(&self, share: T, columns: usize, gradients: &[&[T]], y: &mut [f64]) {
+        for (row, y) in y.iter_mut().enumerate() {
+            let g = |column| (folded(gradients, row * columns + column) * share).widen();
+            *y = (0..columns).map(|column| g(column) * g(column)).sum();
         }
     }
 

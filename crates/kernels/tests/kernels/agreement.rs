@@ -106,8 +106,8 @@ fn optimizers<T: Real>(len: usize, world_size: usize, seed: u64) {
     let v = Tensor::new(&[len], &values.reals::<T>(len));
     let u = Tensor::new(&[len], &values.reals::<T>(len));
     let rate = values.uniform();
-    let sgd = (Op::Apply { rule: Rule::Sgd { rate } }, vec![v.clone()]);
-    let momentum = (Op::Apply { rule: Rule::Momentum { rate, momentum: 0.9 } }, vec![v, u]);
+    let sgd = (Op::Apply { rule: Rule::sgd(rate), clipped: false }, vec![v.clone()]);
+    let momentum = (Op::Apply { rule: Rule::momentum(rate), clipped: false }, vec![v, u]);
     for (op, state) in [sgd, momentum] {
         let run = |kernels: &_| {
             let mut state = state.clone();

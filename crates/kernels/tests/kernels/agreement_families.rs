@@ -6,7 +6,7 @@
 //! | Sub, Mul, Div, Scale, SigmoidGrad, TanhGrad, Dropout, Cast | bit for bit | each element is the same few roundings |
 //! | Concat, Slice, Pad, Transpose, Gather | byte for byte, of every type | nothing is rounded |
 //! | Reduce, ReduceGrad, ScatterRows | bit for bit | both add in the same order |
-//! | Apply, ApplyRows, ApplyAverage | bit for bit | each element is the same roundings in the same order |
+//! | Apply but for LAMB (`optimizers.rs`), ApplyRows, ApplyAverage | bit for bit | each element is the same roundings in the same order |
 //! | Sigmoid, Tanh | 8·eps of the value | f32: within 4 ulp each (`functions.rs`), f64: the same function |
 //! | Softmax | (columns + 16)·eps of the value | a sum of as many terms, grouped differently, and exp as above |
 //! | SoftmaxGrad | 2·(columns + 4)·eps·Σ\|dy·y\| | a sum of as many products, grouped differently |
@@ -20,7 +20,7 @@ use crate::common::{
 };
 use half::bf16;
 use proptest::prelude::*;
-use tensorwire_graph::{Cell, Op, Reduction, Rule};
+use tensorwire_graph::{Cell, Method, Op, Reduction, Rule};
 use tensorwire_kernels::check::{self, Tolerance};
 use tensorwire_tensor::{DType, Element};
 
@@ -174,11 +174,14 @@ fn scatter<T: Real>([rows, columns, count]: [usize; 3], seed: u64) {
     same_bits::<T>(&Op::ScatterRows, &inputs, &[rows, columns]);
 }
 
-const RULES: [Rule; 4] = [
-    Rule::Sgd { rate: 0.3 },
-    Rule::Momentum { rate: 0.3, momentum: 0.9 },
-    Rule::AdaGrad { rate: 0.3, epsilon: 1e-7 },
-    Rule::Adam { rate: 0.3, beta1: 0.9, beta2: 0.99, epsilon: 1e-7 },
+const RULES: [Rule; 7] = [
+    Rule::sgd(0.3),
+    Rule::momentum(0.3),
+    Method::AdaGrad { epsilon: 1e-7 }.at(0.3),
+    Method::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-7 }.at(0.3),
+    Rule::nesterov(0.3).decaying(0.1),
+    Method::RmsProp { alpha: 0.9, epsilon: 1e-7 }.at(0.3),
+    Method::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-7 }.at(0.3).decaying(0.1),
 ];
 
 /// The variable and its slots as a rule has them, of `dims`.
@@ -187,9 +190,9 @@ fn state<T: Real>(rule: Rule, dims: &[usize], values: &mut Values) -> Vec<Tensor
     let mut like = |_| {
         Tensor::new(dims, &values.reals::<T>(count).iter().map(|x| x.abs()).collect::<Vec<T>>())
     };
-    match rule {
-        Rule::Adam { .. } => (0..3).map(&mut like).chain([Tensor::scalar(4i64)]).collect(),
-        _ => (0..=rule.slots()).map(&mut like).collect(),
+    match rule.method.counts_steps() {
+        true => (0..3).map(&mut like).chain([Tensor::scalar(4i64)]).collect(),
+        false => (0..=rule.slots()).map(&mut like).collect(),
     }
 }
 
@@ -219,7 +222,9 @@ fn updates<T: Real>([rows, columns, count]: [usize; 3], world_size: usize, seed:
             .map(|_| Tensor::new(&dims, &values.reals::<T>(rows * columns)))
             .collect();
         let held = state::<T>(rule, &dims, &mut values);
-        changes_alike::<T>(&Op::Apply { rule }, &whole, &held);
+        changes_alike::<T>(&Op::Apply { rule, clipped: false }, &whole, &held);
+        let clipped = [&[Tensor::scalar(0.3f64)], &whole[..]].concat();
+        changes_alike::<T>(&Op::Apply { rule, clipped: true }, &clipped, &held);
         changes_alike::<T>(&Op::ApplyAverage { rate: 0.1 }, &whole, &held[..1]);
         let mut parts = Vec::new();
         for _ in 0..world_size {
@@ -386,7 +391,7 @@ proptest! {
         stored(&Op::SumRows, [dims], &[], &[&[columns]], seed);
         let product = Op::MatMul { transpose_a: false, transpose_b: true };
         stored(&product, [dims, &[3, columns]], &[], &[&[rows, 3]], seed);
-        stored(&Op::Apply { rule: Rule::Momentum { rate: 0.1, momentum: 0.9 } }, [dims; 4], &[], &[], seed);
+        stored(&Op::Apply { rule: Rule::momentum(0.1), clipped: false }, [dims; 4], &[], &[], seed);
         let active = Tensor::new(&[1], &[1i32]);
         let square: &[usize] = &[columns, columns];
         let row: &[usize] = &[1, columns];

@@ -2,7 +2,7 @@
 //! and f64. The numbers are small whole ones and halves, so that every result is exact.
 
 use crate::common::{Real, Tensor, all, assert_same, of, run_one, try_run};
-use tensorwire_graph::{Op, Rule};
+use tensorwire_graph::{Method, Op, Rule};
 use tensorwire_kernels::Kernels;
 use tensorwire_tensor::{DType, TensorSpec};
 
@@ -215,13 +215,19 @@ fn optimizers_step_along_the_mean_gradient() {
                 .collect();
             let v = Tensor::new(&[3], &of::<T>(&[10., 0., -1.]));
             let mut outputs = [v.clone()];
-            try_run(kernels, &Op::Apply { rule: Rule::Sgd { rate: 0.5 } }, &ranks, &mut outputs)
-                .unwrap();
+            try_run(
+                kernels,
+                &Op::Apply { rule: Rule::sgd(0.5), clipped: false },
+                &ranks,
+                &mut outputs,
+            )
+            .unwrap();
             let expected = [10., 0., -1.].map(|v| v - 0.5 * mean);
             assert_same(&outputs[0].to_vec::<T>(), &of::<T>(&expected));
 
             let mut outputs = [v, Tensor::new(&[3], &of::<T>(&[2., 4., 0.]))];
-            let op = Op::Apply { rule: Rule::Momentum { rate: 0.5, momentum: 0.25 } };
+            let op =
+                Op::Apply { rule: Method::Momentum { momentum: 0.25 }.at(0.5), clipped: false };
             try_run(kernels, &op, &ranks, &mut outputs).unwrap();
             let velocity = [2., 4., 0.].map(|u| 0.25 * u + mean);
             let moved = [10. - velocity[0] / 2., -velocity[1] / 2., -1. - velocity[2] / 2.];
@@ -241,12 +247,17 @@ fn gradients_are_added_in_rank_order() {
             let ranks = gradients.map(|g| Tensor::new(&[len], &vec![T::of(g); len]));
             let share = T::one() / T::of(3.0);
             let mut outputs = [Tensor::new(&[len], &vec![T::zero(); len])];
-            try_run(kernels, &Op::Apply { rule: Rule::Sgd { rate: 1.0 } }, &ranks, &mut outputs)
-                .unwrap();
+            try_run(
+                kernels,
+                &Op::Apply { rule: Rule::sgd(1.0), clipped: false },
+                &ranks,
+                &mut outputs,
+            )
+            .unwrap();
             let expected = T::zero() - T::of(sum) * share;
             assert_same(&outputs[0].to_vec::<T>(), &vec![expected; len]);
             let mut outputs = [outputs[0].clone(), Tensor::new(&[len], &vec![T::zero(); len])];
-            let op = Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 0.5 } };
+            let op = Op::Apply { rule: Method::Momentum { momentum: 0.5 }.at(1.0), clipped: false };
             try_run(kernels, &op, &ranks, &mut outputs).unwrap();
             assert_same(&outputs[1].to_vec::<T>(), &vec![T::of(sum) * share; len]);
         }

@@ -3,7 +3,7 @@
 
 use crate::common::{Real, Tensor, all, assert_same, of, run_all, run_one, try_run};
 use half::bf16;
-use tensorwire_graph::{Cell, Op, Reduction, Rule, dropout_keeps};
+use tensorwire_graph::{Cell, Method, Op, Reduction, dropout_keeps};
 use tensorwire_kernels::Kernels;
 use tensorwire_tensor::DType;
 
@@ -172,14 +172,21 @@ fn rules_change_variables_and_slots() {
         let tensor = |x: &[f64]| Tensor::new(&[x.len()], &of::<T>(x));
         // g = 3: a = 16 + 9, √a = 5, so the step is 2·3/(5 + 1)
         let mut state = [tensor(&[10.]), tensor(&[16.])];
-        let rule = Rule::AdaGrad { rate: 2.0, epsilon: 1.0 };
-        try_run(kernels, &Op::Apply { rule }, &[tensor(&[2.]), tensor(&[4.])], &mut state).unwrap();
+        let rule = Method::AdaGrad { epsilon: 1.0 }.at(2.0);
+        try_run(
+            kernels,
+            &Op::Apply { rule, clipped: false },
+            &[tensor(&[2.]), tensor(&[4.])],
+            &mut state,
+        )
+        .unwrap();
         assert_same(&state[0].to_vec::<T>(), &of::<T>(&[9.]));
         assert_same(&state[1].to_vec::<T>(), &of::<T>(&[25.]));
         // t = 1: m̂ = g and ŝ = g², whatever the betas: m = 4/2, s = 16/4
         let mut state = [tensor(&[10.]), tensor(&[0.]), tensor(&[0.]), Tensor::scalar(0i64)];
-        let rule = Rule::Adam { rate: 2.5, beta1: 0.5, beta2: 0.75, epsilon: 1.0 };
-        try_run(kernels, &Op::Apply { rule }, &[tensor(&[4.])], &mut state).unwrap();
+        let rule = Method::Adam { beta1: 0.5, beta2: 0.75, epsilon: 1.0 }.at(2.5);
+        try_run(kernels, &Op::Apply { rule, clipped: false }, &[tensor(&[4.])], &mut state)
+            .unwrap();
         assert_same(&state[0].to_vec::<T>(), &of::<T>(&[8.]));
         assert_same(&state[1].to_vec::<T>(), &of::<T>(&[2.]));
         assert_same(&state[2].to_vec::<T>(), &of::<T>(&[4.]));
@@ -190,7 +197,7 @@ fn rules_change_variables_and_slots() {
             Tensor::new(&dims, &of::<T>(&[1., 1., 1.])),
             Tensor::new(&dims, &of::<T>(&[8., 8., 8.])),
         ];
-        let rule = Rule::Momentum { rate: 1.0, momentum: 0.5 };
+        let rule = Method::Momentum { momentum: 0.5 }.at(1.0);
         let parts = [
             Tensor::new(&[2], &[2i32, 0]),
             Tensor::new(&[2, 1], &of::<T>(&[2., 4.])),

@@ -313,6 +313,7 @@ fn every_operator_is_in_the_agreement_suites() {
         include_str!("agreement_families.rs"),
         include_str!("agreement_elements.rs"),
         include_str!("agreement_attention.rs"),
+        include_str!("optimizers.rs"),
         include_str!("images.rs"),
         include_str!("common/images.rs"),
     ]

@@ -1,7 +1,7 @@
 //! Operands that do not fit are told apart by the error, on every back end; none panics.
 
 use crate::common::{Tensor, all, try_run, try_run_in_place};
-use tensorwire_graph::{Cell, EdgeId, Init, Op, Reduction, Rule};
+use tensorwire_graph::{Cell, EdgeId, Init, Method, Op, Reduction, Rule};
 use tensorwire_kernels::{KernelError, Operand};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::{DType, Fact, TensorSpec};
@@ -63,9 +63,9 @@ fn counts() {
     for op in [Op::SoftmaxCrossEntropy, Op::CountCorrect, Op::ReduceMax] {
         assert!(matches!(error(&op, &[], &[]), KernelError::InputCount { .. }), "{op:?}");
     }
-    let op = Op::Apply { rule: Rule::Sgd { rate: 1.0 } };
+    let op = Op::Apply { rule: Rule::sgd(1.0), clipped: false };
     assert_eq!(error(&op, &[], &two[..1]), KernelError::NoGradients { op: "ApplySgd" });
-    let op = Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 1.0 } };
+    let op = Op::Apply { rule: Method::Momentum { momentum: 1.0 }.at(1.0), clipped: false };
     let found = error(&op, &two[..1], &two[..1]);
     assert_eq!(found, KernelError::OutputCount { op: "ApplyMomentum", expected: 2, found: 1 });
     let op = Op::Fill { value: 0.0, spec: TensorSpec::new(F32, &[]).unwrap() };
@@ -79,7 +79,7 @@ type Misfit = (Op, Vec<Vec<usize>>, Vec<Vec<usize>>, Operand);
 #[test]
 fn shapes() {
     use Operand::{Input, Output};
-    let momentum = Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 1.0 } };
+    let momentum = Op::Apply { rule: Method::Momentum { momentum: 1.0 }.at(1.0), clipped: false };
     let turned = Op::MatMul { transpose_a: false, transpose_b: true };
     let fill = Op::Fill { value: 0.0, spec: TensorSpec::new(F32, &[2]).unwrap() };
     let misfits: Vec<Misfit> = vec![
@@ -98,7 +98,7 @@ fn shapes() {
         (Op::ScaleBy, vec![vec![2], vec![1]], vec![vec![2]], Input(1)),
         (Op::ReduceMax, vec![vec![2]], vec![vec![1]], Output(0)),
         (
-            Op::Apply { rule: Rule::Sgd { rate: 1.0 } },
+            Op::Apply { rule: Rule::sgd(1.0), clipped: false },
             vec![vec![2], vec![3]],
             vec![vec![2]],
             Input(1),
@@ -137,7 +137,7 @@ fn element_types() {
     let inputs = [tensor(F32, &[2, 3]), tensor(DType::I32, &[2])];
     let found = error(&Op::CountCorrect, &inputs, &f32s(&[&[]]));
     assert_eq!(found.to_string(), "CountCorrect, output 0: expected i64, found f32");
-    let op = Op::Apply { rule: Rule::Sgd { rate: 1.0 } };
+    let op = Op::Apply { rule: Rule::sgd(1.0), clipped: false };
     let found = error(&op, &[f64s(&[1])], &f32s(&[&[1]]));
     assert_eq!(found.to_string(), "ApplySgd, input 0: expected f32, found f64");
 }
@@ -203,8 +203,8 @@ fn operators_that_cannot_work_in_place_say_so() {
         Op::SoftmaxCrossEntropy,
         Op::CountCorrect,
         Op::ReduceMax,
-        Op::Apply { rule: Rule::Sgd { rate: 1.0 } },
-        Op::Apply { rule: Rule::Momentum { rate: 1.0, momentum: 1.0 } },
+        Op::Apply { rule: Rule::sgd(1.0), clipped: false },
+        Op::Apply { rule: Method::Momentum { momentum: 1.0 }.at(1.0), clipped: false },
         Op::NoOp,
         Op::Send { edge: EdgeId(0) },
         Op::Recv { edge: EdgeId(0), fact },
@@ -321,7 +321,7 @@ fn shapes_of_moves_and_reductions() {
 
 #[test]
 fn indices() {
-    let rows = Op::ApplyRows { rule: Rule::Sgd { rate: 1.0 } };
+    let rows = Op::ApplyRows { rule: Rule::sgd(1.0) };
     for index in [-1, 3, i32::MIN, i32::MAX] {
         let indices = Tensor::new(&[2], &[2, index]);
         let expected = |op, input| KernelError::Index {

@@ -19,4 +19,5 @@ mod images;
 mod images_closed_form;
 mod images_errors;
 mod onednn;
+mod optimizers;
 mod transformer_errors;

@@ -21,7 +21,7 @@ pub(super) struct Blueprint<'a> {
 /// A copy of the model in the graph.
 #[derive(Clone)]
 pub(super) struct Built {
-    prefix: String,
+    pub(super) prefix: String,
     pub(super) made: Made,
     /// What training minimises, `f32[]`.
     pub(super) loss: Output,
@@ -32,16 +32,32 @@ pub(super) struct Built {
 }
 
 impl Blueprint<'_> {
-    /// Adds a copy of the model.
+    /// Adds a copy of the model, number `index` of those that `owner` has.
     pub(super) fn build(
         &self,
         graph: &mut Graph,
-        prefix: String,
+        (owner, index): (&str, usize),
         hint: Hint,
         (mode, weights): (Mode, Weights),
     ) -> Result<Built> {
-        let ProgramSpec { batch, dtype, seed, .. } = *self.spec;
-        let scope = ScopeSpec { prefix: prefix.clone(), hint, mode, batch, dtype, seed, weights };
+        let ProgramSpec { batch, dtype: kept_as, seed, .. } = *self.spec;
+        let dtype = self.spec.activations.unwrap_or(kept_as);
+        let prefix = match index {
+            0 => owner.to_string(),
+            index => format!("{owner}.{index}"),
+        };
+        let owner = owner.to_string();
+        let scope = ScopeSpec {
+            prefix: prefix.clone(),
+            owner,
+            hint,
+            mode,
+            batch,
+            dtype,
+            kept_as,
+            seed,
+            weights,
+        };
         let mut scope = Scope::new(graph, scope);
         let fed = Batch::new(&mut scope, self.data)?;
         let outputs = self.model.forward(&mut scope, &fed)?;

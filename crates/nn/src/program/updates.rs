@@ -3,6 +3,7 @@
 
 use tensorwire_graph::{Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output};
 
+use super::accumulate::{Sums, dense};
 use super::build::{Built, declared};
 use super::{ProgramSpec, Sharing};
 use crate::scope::{AVERAGE_RATE, Learned};
@@ -18,17 +19,11 @@ pub(super) struct Updates<'a> {
 }
 
 impl Updates<'_> {
-    /// Adds the updates of all variables and averages; `found` are the gradients by replica, in the order of
-    /// what it learns.
-    pub(super) fn add(
-        &mut self,
-        built: &[Built],
-        mut found: Vec<Vec<Gradient>>,
-    ) -> Result<(), GraphError> {
-        let mut latest: Vec<Vec<Output>> = built
-            .iter()
-            .map(|copy| copy.made.averages.iter().map(|(_, latest)| *latest).collect())
-            .collect();
+    /// Adds the updates of all variables and averages; `sums` are what the replicas came to, and `built` the first copy of
+    /// each.
+    pub(super) fn add(&mut self, built: &[&Built], sums: Vec<Sums>) -> Result<(), GraphError> {
+        let (mut found, mut latest): (Vec<Vec<Gradient>>, Vec<Vec<Output>>) =
+            sums.into_iter().map(|sums| (sums.gradients, sums.latest)).unzip();
         let folding = match self.spec.sharing {
             Sharing::All => None,
             Sharing::Clients { clients } => Some(clients),
@@ -52,12 +47,26 @@ impl Updates<'_> {
                 (0..built.len()).map(|replica| (replica, vec![replica])).collect()
             }
         };
+        if self.spec.clip_norm.is_some() || self.spec.optimizer.method.needs_whole() {
+            for (replica, copy) in (0..).zip(built) {
+                // fits: replicas are built in memory
+                let found = &mut found[replica as usize];
+                for (index, learned) in copy.made.learned.iter().enumerate() {
+                    found[index] = self.dense(replica, index, learned, found[index])?.into();
+                }
+            }
+        }
         for (owner, givers) in groups {
             let Some(copy) = built.get(owner) else { continue };
-            for (index, Learned { variable, .. }) in copy.made.learned.iter().enumerate() {
-                let parts: Vec<Gradient> =
-                    givers.iter().map(|giver| found[*giver][index]).collect();
-                self.update(*variable, &parts)?;
+            let learned = copy.made.learned.iter().enumerate();
+            let all: Vec<(Output, Vec<Gradient>)> = learned
+                .map(|(index, Learned { variable, .. })| {
+                    (*variable, givers.iter().map(|giver| found[*giver][index]).collect())
+                })
+                .collect();
+            let scale = self.clip(&all)?;
+            for (variable, parts) in &all {
+                self.update(*variable, parts, scale)?;
             }
             for (index, (average, _)) in copy.made.averages.iter().enumerate() {
                 let latest: Vec<Output> =
@@ -72,28 +81,48 @@ impl Updates<'_> {
     fn reduce_all(
         &mut self,
         replica: u32,
-        learned: &[Learned],
+        all: &[Learned],
         gradients: &[Gradient],
     ) -> Result<Vec<Gradient>, GraphError> {
-        let hint = Hint::Replica(replica);
         let mut reduced = Vec::with_capacity(gradients.len());
-        for (index, (gradient, Learned { variable, read_as })) in
-            gradients.iter().zip(learned).enumerate()
-        {
-            let dense = match *gradient {
-                Gradient::Dense(dense) => dense,
-                Gradient::Rows { indices, rows } => {
-                    let name = format!("replica{replica}/gradient/rows {index}");
-                    let inputs = [rows, indices, *read_as];
-                    self.graph.add(&name, hint, Op::ScatterRows, &inputs)?.into()
-                }
-            };
-            let name = self.plain_name(*variable, replica);
+        for (index, (gradient, learned)) in gradients.iter().zip(all).enumerate() {
+            let dense = self.dense(replica, index, learned, *gradient)?;
+            let name = self.plain_name(learned.variable, replica);
             // the first numbers are those of what is spread
-            let vector = learned.len() + index;
+            let vector = all.len() + index;
             reduced.push(Gradient::Dense(self.reduce(replica, &name, vector, dense)?));
         }
         Ok(reduced)
+    }
+
+    /// A gradient as a tensor of the variable's shape.
+    fn dense(
+        &mut self,
+        replica: u32,
+        index: usize,
+        learned: &Learned,
+        gradient: Gradient,
+    ) -> Result<Output, GraphError> {
+        let name = format!("replica{replica}/gradient/rows {index}");
+        dense(self.graph, &name, learned.read_as, gradient)
+    }
+
+    /// What all gradients of one owner are multiplied by, if they are to be clipped: where each variable is, the sums of the
+    /// squares of its gradient; of all sums the factor, where the first variable is.
+    fn clip(&mut self, all: &[(Output, Vec<Gradient>)]) -> Result<Option<Output>, GraphError> {
+        let (Some(norm), Some((first, _))) = (self.spec.clip_norm, all.first()) else {
+            return Ok(None);
+        };
+        let mut sums = Vec::with_capacity(all.len());
+        for (variable, parts) in all {
+            let name = format!("{}/squares", self.graph.node(variable.node).name);
+            let inputs: Vec<Output> = parts.iter().copied().filter_map(Gradient::dense).collect();
+            let hint = Hint::With(variable.node);
+            sums.push(self.graph.add(&name, hint, Op::SquareSums, &inputs)?.into());
+        }
+        let name = format!("{}/clip", self.graph.node(first.node).name);
+        let hint = Hint::With(first.node);
+        Ok(Some(self.graph.add(&name, hint, Op::ClipScale { norm }, &sums)?.into()))
     }
 
     fn reduce_averages(
@@ -133,11 +162,16 @@ impl Updates<'_> {
         name.strip_prefix(&format!("replica{replica}/")).unwrap_or(name).to_string()
     }
 
-    fn update(&mut self, at: Output, parts: &[Gradient]) -> Result<(), GraphError> {
+    fn update(
+        &mut self,
+        at: Output,
+        parts: &[Gradient],
+        scale: Option<Output>,
+    ) -> Result<(), GraphError> {
         let unknown = || GraphError::UnknownOutput { node: format!("{at:?}") };
         let variable = declared(self.graph, at).ok_or_else(unknown)?;
         let hint = Hint::With(at.node);
-        let rule = self.spec.optimizer;
+        let rule = self.spec.optimizer.of(&variable.spec);
         let mut inputs = vec![at];
         let slots = rule
             .slots_of(&variable.spec)
@@ -162,8 +196,9 @@ impl Updates<'_> {
             }
             // every replica is built alike: none is of rows
             None => {
+                inputs.extend(scale);
                 inputs.extend(parts.iter().copied().filter_map(Gradient::dense));
-                Op::Apply { rule }
+                Op::Apply { rule, clipped: scale.is_some() }
             }
         };
         self.roots.push(self.graph.add(&format!("{}/update", variable.name), hint, op, &inputs)?);

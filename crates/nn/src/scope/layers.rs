@@ -261,13 +261,19 @@ impl Scope<'_> {
         match self.mode {
             Mode::Train => {
                 let y = self.op(&node, Op::BatchNorm { epsilon, scaled }, &inputs)?;
-                let statistic = |index| Output { node: y.node, index };
-                self.made.averages.push((mean, statistic(1)));
-                self.made.averages.push((variance, statistic(2)));
+                let kept_as = self.kept_as;
+                for (index, of, average) in [(1, "mean", mean), (2, "variance", variance)] {
+                    let latest = Output { node: y.node, index };
+                    let latest = self.as_type(&format!("{name}/{of}/latest"), latest, kept_as)?;
+                    self.made.averages.push((average, latest));
+                }
                 Ok(y)
             }
             Mode::Evaluate => {
-                inputs.extend([mean, variance]);
+                let dtype = self.dtype;
+                for (of, average) in [("mean", mean), ("variance", variance)] {
+                    inputs.push(self.as_type(&format!("{name}/{of}/used"), average, dtype)?);
+                }
                 self.op(&node, Op::Normalize { epsilon, scaled }, &inputs)
             }
         }

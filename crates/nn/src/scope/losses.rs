@@ -169,9 +169,6 @@ impl Scope<'_> {
 
     /// A tensor as f32, in which losses are summed up.
     pub(crate) fn as_f32(&mut self, name: &str, x: Output) -> Result<Output> {
-        match self.fact(x)?.dtype {
-            DType::F32 => Ok(x),
-            _ => self.cast(name, x, DType::F32),
-        }
+        self.as_type(name, x, DType::F32)
     }
 }

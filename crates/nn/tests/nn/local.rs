@@ -8,7 +8,7 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_memory::{Slab, WriteGuard};
 use tensorwire_nn::{
     BatchMemory, Batches, DType, Data, Dataset, Description, Error, Extent, HostBatch, Mean, Model,
-    ModelCopy, Optimizer, Program, ProgramSpec, Result, Sample, Sharing, TensorSpec, TestBatches,
+    ModelCopy, Optimizer, Program, ProgramSpec, Result, Sample, TensorSpec, TestBatches,
     initialise,
 };
 use tensorwire_runtime::{Session, SessionOptions, Storage};
@@ -79,14 +79,7 @@ impl Dataset for Table {
 
 /// What programs are made with here, but for what a test says.
 pub(crate) fn spec(batch: usize) -> ProgramSpec {
-    ProgramSpec {
-        batch,
-        replicas: 1,
-        sharing: Sharing::All,
-        optimizer: Optimizer::sgd(0.1),
-        dtype: DType::F32,
-        seed: SEED,
-    }
+    ProgramSpec { batch, optimizer: Optimizer::sgd(0.1), seed: SEED, ..ProgramSpec::default() }
 }
 
 /// A job of one process.

@@ -72,9 +72,10 @@ impl Executor {
         for (tensor, bytes) in read.iter().zip(&reads) {
             inputs.push(TensorRef::new(&tensor.spec, bytes).map_err(bad)?);
         }
+        let op = node.op.at_rate(self.rate_factor);
         let done = match in_place {
-            true => self.kernels.run_in_place(&node.op, &inputs, &mut outputs),
-            false => self.kernels.run(&node.op, &inputs, &mut outputs),
+            true => self.kernels.run_in_place(&op, &inputs, &mut outputs),
+            false => self.kernels.run(&op, &inputs, &mut outputs),
         };
         done.map_err(|source| RunError::Kernel { step, node: name(), source })
     }

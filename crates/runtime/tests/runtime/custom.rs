@@ -184,7 +184,7 @@ fn network(replicas: u32) -> (Graph, Vec<String>) {
         let made = gradients(&mut graph, &format!("{replica}/g"), at, loss, &[w]).unwrap();
         changes.extend(made[0].dense());
     }
-    let op = Op::Apply { rule: Rule::Sgd { rate: 0.5 } };
+    let op = Op::Apply { rule: Rule::sgd(0.5), clipped: false };
     graph.add("update", Hint::With(w.node), op, &changes).unwrap();
     roots.push("update".to_string());
     (graph, roots)

@@ -63,7 +63,8 @@ impl Job {
         let gradient = Op::Fill { value: -1.0, spec: square() };
         let gradient = self.add("gradient", at, gradient, &[]);
         let (at, v) = (self.server(), self.v);
-        self.add("update", at, Op::Apply { rule: Rule::Sgd { rate: 1.0 } }, &[v, gradient]).node
+        self.add("update", at, Op::Apply { rule: Rule::sgd(1.0), clipped: false }, &[v, gradient])
+            .node
     }
 
     fn run(&mut self, root: NodeId, followed_by: &[usize]) -> &mut RunSpec {

@@ -69,7 +69,7 @@ fn late_reader() -> Shape {
     let gradient = add("gradient of v", worker, Op::ReluGrad, &[minus_one, v]);
     let late = add("late", worker, Op::Add, &[u, v]);
     let other = add("gradient of u", worker, Op::ReluGrad, &[zero, late]);
-    let rate = Op::Apply { rule: Rule::Sgd { rate: 1.0 } };
+    let rate = Op::Apply { rule: Rule::sgd(1.0), clipped: false };
     let roots = [
         add("update v", Hint::With(v.node), rate.clone(), &[v, gradient]),
         add("update u", Hint::With(u.node), rate, &[u, other]),

@@ -7,7 +7,6 @@ use tensorwire_simulate::{
     Estimate, Network, SimulateError, SimulatedExchange, SimulatedJob, SimulatedStrategy, cost,
     estimate, paper,
 };
-use tensorwire_tensor::DType;
 use tensorwire_zoo::{Fcn5, InceptionV3, Lstm, Mlp, Seq2Seq, Shipped, Vgg16};
 
 fn planned(
@@ -17,9 +16,8 @@ fn planned(
     replicas: u32,
     cluster: Cluster,
 ) -> Plan {
-    let rule = Rule::Sgd { rate: 0.1 };
-    let (dtype, seed) = (DType::F32, 0);
-    let spec = ProgramSpec { batch, replicas, sharing, optimizer: rule, dtype, seed };
+    let optimizer = Rule::sgd(0.1);
+    let spec = ProgramSpec { batch, replicas, sharing, optimizer, ..ProgramSpec::default() };
     let program = Program::new(model, &model.samples().describe(), &spec).unwrap();
     let placed = place(&program.graph, cluster, Placement::RoundRobin).unwrap();
     let runs = program.runs(&placed, cluster);

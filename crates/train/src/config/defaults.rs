@@ -6,7 +6,7 @@ use tensorwire_fabric::VerbsOptions;
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, Transport};
 
-use tensorwire_nn::Optimizer;
+use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
     Budget, ClientConfig, Exchange, FloatType, Kernels, StoreConfig, Strategy, TraceConfig,
@@ -16,6 +16,11 @@ use super::{
 /// Long enough for any step, and for a peer that writes a snapshot.
 pub(super) fn step_deadline_ms() -> u64 {
     600_000
+}
+
+/// A step is a batch.
+pub(super) fn accumulate() -> usize {
+    1
 }
 
 /// More than a batch of any shipped model takes.
@@ -46,7 +51,11 @@ impl Default for TrainConfig {
             evaluate_each_epoch: false,
             leave_out_kernels: false,
             optimizer: Optimizer::default(),
+            schedule: Schedule::default(),
+            clip_norm: None,
+            accumulate: accumulate(),
             dtype: FloatType::F32,
+            activations: None,
             seed: 1,
             threads: None,
             kernels: Kernels::Auto,

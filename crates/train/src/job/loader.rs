@@ -28,8 +28,8 @@ struct Maker<T> {
 }
 
 impl Loader<Vec<HostBatch>> {
-    /// Makes the batches of `workers`, in this order, for each of these steps, the first of which may be any; data that
-    /// are costly on at most so many threads.
+    /// Makes the batches of `workers`, in this order and `each` of every one, for each of these steps, the first of which may
+    /// be any; data that are costly on at most so many threads.
     ///
     /// # Errors
     /// When the system has no thread to give.
@@ -37,11 +37,16 @@ impl Loader<Vec<HostBatch>> {
         batches: &Batches,
         workers: &Range<usize>,
         steps: Range<u64>,
+        each: u64,
         threads: usize,
     ) -> Result<Loader<Vec<HostBatch>>, TrainError> {
         Loader::over(steps, used(&**batches.source(), threads), || {
             let (mut batches, workers) = (batches.clone(), workers.clone());
-            move |step| workers.clone().map(|worker| batches.batch(step, worker)).collect()
+            move |step| {
+                let numbers = |worker| (step * each..(step + 1) * each).map(move |at| (at, worker));
+                let all = workers.clone().flat_map(numbers);
+                all.map(|(at, worker)| batches.batch(at, worker)).collect()
+            }
         })
     }
 }
@@ -162,7 +167,7 @@ mod tests {
 
     fn fed(first: u64, threads: usize) -> Vec<Vec<HostBatch>> {
         let batches = Batches::new(Data::from(Slow).train, 2, 1, 3).unwrap();
-        let mut loader = Loader::start(&batches, &(0..2), first..11, threads).unwrap();
+        let mut loader = Loader::start(&batches, &(0..2), first..11, 1, threads).unwrap();
         (first..11).map(|_| loader.next().unwrap().unwrap()).collect()
     }
 
@@ -188,10 +193,10 @@ mod tests {
     #[test]
     fn dropped_before_its_end_it_ends() {
         let batches = Batches::new(Data::from(Slow).train, 1, 1, 3).unwrap();
-        let mut loader = Loader::start(&batches, &(0..1), 0..u64::MAX, 3).unwrap();
+        let mut loader = Loader::start(&batches, &(0..1), 0..u64::MAX, 1, 3).unwrap();
         loader.next().unwrap().unwrap();
         drop(loader);
-        let mut short = Loader::start(&batches, &(0..1), 2..3, 3).unwrap();
+        let mut short = Loader::start(&batches, &(0..1), 2..3, 1, 3).unwrap();
         short.next().unwrap().unwrap();
         assert!(short.next().is_none());
     }

@@ -17,6 +17,7 @@ use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::carried::Carried;
 use crate::config::{ConfigError, TrainConfig};
+use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
 use crate::trace;
 use crate::weights::{self, Weights};
@@ -40,6 +41,7 @@ pub(super) struct Trainer<'a> {
     pub(super) concludes: bool,
     /// What it exchanged so far.
     pub(super) carried: Carried,
+    pub(super) rates: Rates,
 }
 
 /// When training began, and what evaluations took of it: they are none of it.
@@ -76,6 +78,7 @@ impl<'a> Trainer<'a> {
             shard: 0,
             concludes: false,
             carried: Carried::default(),
+            rates: Rates::default(),
         }
     }
 }
@@ -145,6 +148,7 @@ impl Trainer<'_> {
                 let made = loader.next().ok_or(TrainError::LoaderGone { step })?;
                 self.feed_step(step, &made.map_err(|source| TrainError::Batch { step, source })?)?;
             }
+            self.session.set_rate_factor(self.rates.factor(step));
             let ran = self.session.run(Program::TRAIN);
             if step <= traced {
                 let events = trace::take_step(self.session, step, start_ns);
@@ -216,7 +220,8 @@ impl Trainer<'_> {
         let batches = batches(data, self.config).map_err(ConfigError::from)?;
         let Range { start, end } = self.replicas;
         let workers = start as usize + self.shard..end as usize + self.shard;
-        Loader::start(&batches, &workers, 0..self.shape.steps, self.threads())
+        let each = self.program.accumulate as u64;
+        Loader::start(&batches, &workers, 0..self.shape.steps, each, self.threads())
     }
 
     /// Threads of this process.
@@ -227,8 +232,9 @@ impl Trainer<'_> {
 
     /// Copies a batch for each replica here into its input tensors.
     fn feed_step(&mut self, step: u64, batches: &[HostBatch]) -> Result<(), TrainError> {
-        for (replica, batch) in self.replicas.clone().zip(batches) {
-            let copy = &self.program.replicas[replica as usize];
+        let program = self.program;
+        let copies = self.replicas.clone().flat_map(|replica| program.copies(replica as usize));
+        for (copy, batch) in copies.zip(batches) {
             self.feed(copy, batch)?;
             if let Some(name) = &copy.step {
                 // fits: steps are far below 2^63
@@ -270,11 +276,11 @@ impl Trainer<'_> {
     /// Mean loss of the replicas here, folded in rank order; none where there are none.
     fn loss(&self) -> Result<Option<f32>, TrainError> {
         let mut sum = 0.0;
-        for replica in self.replicas.clone() {
-            let name = &self.program.replicas[replica as usize].loss;
-            sum += self.scalar::<f32>(name)?;
+        let copies = |replica| self.program.copies(replica as usize);
+        for copy in self.replicas.clone().flat_map(copies) {
+            sum += self.scalar::<f32>(&copy.loss)?;
         }
-        let count = self.replicas.len();
+        let count = self.replicas.len() * self.program.accumulate;
         // fits: replicas are few, exact in f32
         Ok((count > 0).then(|| sum / count as f32))
     }

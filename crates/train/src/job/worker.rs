@@ -93,10 +93,11 @@ pub(super) fn run(
     part: &Part,
     listener: &mut dyn Listener,
 ) -> Result<TrainReport, TrainError> {
-    let Part { config, program, plan, shape, data, .. } = part;
+    let Part { config, program, plan, shape, data, rates, .. } = part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
-    let mut trainer = Trainer { shard, concludes, carried, ..trainer };
+    let rates = rates.clone();
+    let mut trainer = Trainer { shard, concludes, carried, rates, ..trainer };
     trainer.initialise()?;
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;

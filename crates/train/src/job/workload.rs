@@ -6,18 +6,21 @@ use std::sync::Arc;
 use tensorwire_nn::{Data, Model};
 
 use crate::config::{ConfigError, TrainConfig};
+use crate::rates::RateFunction;
 
 /// A model, and the data that it learns from. A clone shares both.
 #[derive(Clone)]
 pub struct Workload {
     pub model: Arc<dyn Model>,
     pub data: Data,
+    /// The program's own rate of each step, in the place of the configuration's schedule.
+    pub rates: Option<RateFunction>,
 }
 
 impl Workload {
     /// This model on these data.
     pub fn new(model: impl Model + 'static, data: impl Into<Data>) -> Workload {
-        Workload { model: Arc::new(model), data: data.into() }
+        Workload { model: Arc::new(model), data: data.into(), rates: None }
     }
 }
 
@@ -43,6 +46,11 @@ pub trait Supply {
     /// # Errors
     /// When they cannot be read.
     fn data(&self, config: &TrainConfig) -> Result<Data, ConfigError>;
+
+    /// Returns the program's own rate of each step, if it has one.
+    fn rates(&self) -> Option<RateFunction> {
+        None
+    }
 }
 
 impl Supply for Workload {
@@ -52,5 +60,9 @@ impl Supply for Workload {
 
     fn data(&self, _: &TrainConfig) -> Result<Data, ConfigError> {
         Ok(self.data.clone())
+    }
+
+    fn rates(&self) -> Option<RateFunction> {
+        self.rates.clone()
     }
 }

@@ -18,6 +18,7 @@ use tensorwire_kvstore::{
 use super::{Arithmetic, SnapshotFiles};
 use crate::config::{ConfigError, Exchange};
 use crate::messages::OpenMessagesError;
+use crate::rates::Rates;
 use tensorwire_launch::{Member, MemberError, Peers, Scheduling, StoreEvent, WireOptions};
 
 /// How long a worker waits at a time for a server that took over.
@@ -60,6 +61,8 @@ pub struct StoreOptions {
     /// Servers take snapshots, and come back from them.
     pub checkpoint: Option<Checkpoint>,
     pub kernels: Arc<Kernels>,
+    /// What the rate of an update is, by its number.
+    pub rates: Rates,
     /// Must be the same everywhere: the launcher compares.
     pub digest: String,
 }
@@ -133,9 +136,11 @@ pub(crate) fn open_store_on(
         expected: BTreeMap::new(),
     };
     let membership = Box::new(scheduler);
-    let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, .. } = options;
+    let StoreOptions { mode, elastic, checkpoint, kernels, big_elements, rates, .. } = options;
     let partition = Partition::new(servers, big_elements);
-    let arithmetic = Arithmetic::new(kernels);
+    // of workers that each go their own way, all together make a step
+    let each = if mode == Mode::Sync { 1 } else { u64::from(workers) };
+    let arithmetic = Arithmetic::new(kernels).at_rates(rates, each);
     let Role::Server(server) = place.role else {
         let servers_come_back = checkpoint.is_some();
         let options =

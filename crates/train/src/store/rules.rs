@@ -12,6 +12,11 @@ use tensorwire_memory::{Arena, Buffer, Place, Slab, TensorMut, TensorRef};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::{DType, TensorSpec};
 
+use crate::rates::Rates;
+
+/// The count of a shard's updates, in a snapshot.
+const UPDATES: &str = "updates";
+
 /// What a push of all workers does to a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -74,6 +79,9 @@ pub struct Arithmetic {
     kernels: Arc<Kernels>,
     rules: StoreRules,
     shards: HashMap<ShardKey, ShardState>,
+    rates: Rates,
+    /// Updates of a shard that are one step.
+    updates_per_step: u64,
 }
 
 /// What is kept beside a shard.
@@ -83,6 +91,8 @@ struct ShardState {
     spec: TensorSpec,
     rule: StoreRule,
     slots: Vec<Slot>,
+    /// How often it was changed.
+    updates: u64,
 }
 
 #[derive(Debug)]
@@ -95,7 +105,20 @@ struct Slot {
 impl Arithmetic {
     /// Without an optimizer: a value becomes the sum of a round.
     pub fn new(kernels: Arc<Kernels>) -> Arithmetic {
-        Arithmetic { kernels, rules: StoreRules::default(), shards: HashMap::new() }
+        let (rules, shards, rates) = Default::default();
+        Arithmetic { kernels, rules, shards, rates, updates_per_step: 1 }
+    }
+
+    /// It with an optimizer's rate for each step; so many updates of a shard are one.
+    pub(crate) fn at_rates(self, rates: Rates, updates_per_step: u64) -> Arithmetic {
+        Arithmetic { rates, updates_per_step: updates_per_step.max(1), ..self }
+    }
+
+    /// Counts an update of a shard; returns what the optimizer's rate is multiplied by in it.
+    fn count(&mut self, shard: ShardKey) -> f64 {
+        let Some(state) = self.shards.get_mut(&shard) else { return 1.0 };
+        state.updates += 1;
+        self.rates.factor(state.updates.div_ceil(self.updates_per_step))
     }
 
     /// Runs an operator that changes a shard and its slots in place.
@@ -152,7 +175,7 @@ impl Updater for Arithmetic {
         let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| error.to_string())?;
         let rule = self.rules.of(key);
         let slots = slots(rule, &spec)?;
-        self.shards.insert(shard, ShardState { key, spec, rule, slots });
+        self.shards.insert(shard, ShardState { key, spec, rule, slots, updates: 0 });
         Ok(())
     }
 
@@ -162,9 +185,10 @@ impl Updater for Arithmetic {
         weights: &mut [u8],
         pushes: &[&[u8]],
     ) -> Result<(), String> {
+        let factor = self.count(shard);
         let state = self.shard(shard)?;
         let op = match (state.rule, state.rule.optimizer()) {
-            (_, Some(rule)) => Op::Apply { rule },
+            (_, Some(rule)) => Op::Apply { rule: rule.times(factor), clipped: false },
             (StoreRule::Average { rate }, _) => Op::ApplyAverage { rate },
             // the mean's share of the sum is 1/W
             (StoreRule::Elastic { alpha }, _) => {
@@ -196,6 +220,7 @@ impl Updater for Arithmetic {
         weights: &mut [u8],
         pushes: &[PushedRows<'_>],
     ) -> Result<(), String> {
+        let factor = self.count(shard);
         let state = self.shard(shard)?;
         let dtype = state.spec.dtype;
         let columns = state.spec.dims()[1];
@@ -228,7 +253,7 @@ impl Updater for Arithmetic {
         let inputs: Result<Vec<TensorRef<'_>>, _> =
             specs.iter().zip(bytes).map(|(spec, bytes)| TensorRef::new(spec, bytes)).collect();
         let inputs = inputs.map_err(|error| error.to_string())?;
-        self.change(state, &Op::ApplyRows { rule }, weights, &inputs)
+        self.change(state, &Op::ApplyRows { rule: rule.times(factor) }, weights, &inputs)
     }
 
     fn set(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -244,21 +269,27 @@ impl Updater for Arithmetic {
         self.rules = rules;
         for (shard, state) in &mut self.shards {
             if let Some((rule, slots)) = fresh.remove(shard) {
-                (state.rule, state.slots) = (rule, slots);
+                (state.rule, state.slots, state.updates) = (rule, slots, 0);
             }
         }
         Ok(())
     }
 
     fn state(&self, shard: ShardKey) -> Vec<StateTensor> {
-        let slots = self.shards.get(&shard).map(|state| state.slots.as_slice()).unwrap_or_default();
+        let Some(state) = self.shards.get(&shard) else { return Vec::new() };
         let tensor = |slot: &Slot| {
             // nothing is updated meanwhile: nobody writes
             let bytes = slot.buffer.read().map(|bytes| bytes.to_vec()).unwrap_or_default();
             let (name, dims) = (slot.name.to_string(), slot.spec.dims().to_vec());
             StateTensor { name, dtype: slot.spec.dtype, dims, bytes }
         };
-        slots.iter().map(tensor).collect()
+        let mut kept: Vec<StateTensor> = state.slots.iter().map(tensor).collect();
+        if !self.rates.is_constant() {
+            let bytes = state.updates.to_le_bytes().to_vec();
+            let name = UPDATES.to_string();
+            kept.push(StateTensor { name, dtype: DType::I64, dims: Vec::new(), bytes });
+        }
+        kept
     }
 
     fn restore(&mut self, shard: ShardKey, state: Vec<StateTensor>) -> Result<(), String> {
@@ -271,6 +302,11 @@ impl Updater for Arithmetic {
             })?;
             let mut bytes = slot.buffer.write().map_err(|error| error.to_string())?;
             bytes.copy_from_slice(&kept.bytes);
+        }
+        let updates = state.iter().find(|kept| kept.name == UPDATES);
+        let updates = updates.and_then(|kept| kept.bytes.as_slice().try_into().ok());
+        if let (Some(bytes), Some(here)) = (updates, self.shards.get_mut(&shard)) {
+            here.updates = u64::from_le_bytes(bytes);
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! How evenly servers hold what the models learn.
 
 use tensorwire_graph::{Cluster, Graph, Job, Op, Placement, Task, place};
-use tensorwire_nn::{DType, Optimizer, Program, ProgramSpec, Sharing};
+use tensorwire_nn::{Optimizer, Program, ProgramSpec};
 use tensorwire_zoo::{AlexNet, Fcn5, InceptionV3, Mlp, ResNet50, Shipped, Vgg16};
 
 /// Bytes of variables and slots, by server.
@@ -21,9 +21,8 @@ fn loads(placed: &Graph, servers: u32) -> Vec<u64> {
 fn the_largest_share_is_at_most_a_twentieth_above_the_smallest() {
     let models: [&dyn Shipped; 6] = [&Mlp, &Fcn5, &AlexNet, &Vgg16, &InceptionV3, &ResNet50];
     for model in models {
-        let optimizer = Optimizer::Momentum { rate: 0.1, momentum: 0.9 };
-        let (sharing, dtype, seed) = (Sharing::All, DType::F32, 0);
-        let spec = ProgramSpec { batch: 1, replicas: 1, sharing, optimizer, dtype, seed };
+        let optimizer = Optimizer::momentum(0.1);
+        let spec = ProgramSpec { optimizer, ..ProgramSpec::default() };
         let program = Program::new(model, &model.samples().describe(), &spec).unwrap();
         for servers in [2, 3, 4] {
             let cluster = Cluster::ParameterServers { workers: 1, servers };

@@ -1,21 +1,14 @@
 //! The models as programs: their sizes, what crosses where they are placed, and what memory they take.
 
 use tensorwire_graph::{Cluster, NodeId, Part, Placement, Plan, PlanOptions, place, plan};
-use tensorwire_nn::{DType, Optimizer, Program, ProgramSpec, Sharing, TensorSpec, Variable};
+use tensorwire_nn::{Optimizer, Program, ProgramSpec, Sharing, TensorSpec, Variable};
 use tensorwire_zoo::data::SampleKind;
 use tensorwire_zoo::{
     AlexNet, Cifar, Fcn5, Gru, InceptionV3, Lstm, MODELS, Mlp, ResNet50, Seq2Seq, Shipped, Vgg16,
 };
 
 fn spec(replicas: u32) -> ProgramSpec {
-    ProgramSpec {
-        batch: 8,
-        replicas,
-        sharing: Sharing::All,
-        optimizer: Optimizer::Momentum { rate: 0.05, momentum: 0.9 },
-        dtype: DType::F32,
-        seed: 0,
-    }
+    ProgramSpec { batch: 8, replicas, seed: 0, ..ProgramSpec::default() }
 }
 
 #[test]
@@ -217,9 +210,9 @@ fn averages_and_dropout_make_evaluation_another_graph() {
 #[test]
 fn gradients_are_dead_when_the_next_are_made() {
     for (model, rule, copies) in [
-        (&Fcn5 as &dyn Shipped, Optimizer::Sgd { rate: 0.1 }, 1),
-        (&Fcn5 as &dyn Shipped, Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, 2),
-        (&AlexNet as &dyn Shipped, Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, 2),
+        (&Fcn5 as &dyn Shipped, Optimizer::sgd(0.1), 1),
+        (&Fcn5 as &dyn Shipped, Optimizer::momentum(0.1), 2),
+        (&AlexNet as &dyn Shipped, Optimizer::momentum(0.1), 2),
     ] {
         let program = program(model, &ProgramSpec { optimizer: rule, ..of(1) });
         let placed = place(&program.graph, Cluster::Local, Placement::RoundRobin).unwrap();

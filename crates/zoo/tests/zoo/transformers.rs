@@ -1,7 +1,7 @@
 //! The transformers: the parameters that other programs' weights have, and that a small one learns.
 
 use tensorwire_nn::{
-    DType, Dataset, Description, Model, Optimizer, Program, ProgramSpec, Result, Sample, Sharing,
+    DType, Dataset, Description, Model, Optimizer, Program, ProgramSpec, Result, Sample,
 };
 use tensorwire_zoo::data::{SampleKind, Source};
 use tensorwire_zoo::{Bert, Gpt, Shipped, Vit};
@@ -9,14 +9,7 @@ use tensorwire_zoo::{Bert, Gpt, Shipped, Vit};
 use crate::local::{Local, SEED};
 
 fn spec(batch: usize) -> ProgramSpec {
-    ProgramSpec {
-        batch,
-        replicas: 1,
-        sharing: Sharing::All,
-        optimizer: Optimizer::adam(0.003),
-        dtype: DType::F32,
-        seed: SEED,
-    }
+    ProgramSpec { batch, optimizer: Optimizer::adam(0.003), seed: SEED, ..ProgramSpec::default() }
 }
 
 /// Variables and their dimensions, in the order of declaration.

@@ -105,9 +105,17 @@ impl Balance<'_> {
         let goes_along = |at: NodeId| at != id && with(graph.node(at));
         let mut updates = 0;
         for (user, node) in graph.nodes() {
+            if matches!(node.op, Op::ClipScale { .. }) {
+                // takes the sums of pieces as it takes those of wholes
+                continue;
+            }
             let reads = node.inputs.iter().filter(|input| input.node == id).count();
             let on_worker = self.fixed[user.index()].is_some_and(|task| task.job == Job::Worker);
-            let is_update = matches!(node.op, Op::Apply { .. }) && with(node) && reads == 1;
+            let by_elements = match node.op {
+                Op::Apply { rule, .. } => !rule.method.needs_whole(),
+                _ => false,
+            };
+            let is_update = by_elements && with(node) && reads == 1;
             let is_slot = |node: &Node| {
                 let of_its_shape = |fact: &Fact| fact.dims == *dims || fact.dims.is_empty();
                 is_variable(&node.op) && node.facts.iter().all(of_its_shape)
@@ -120,7 +128,7 @@ impl Balance<'_> {
                 _ if along && !is_update => false,
                 (true, true) => is_update,
                 (true, false) => on_worker,
-                (false, true) => is_slot(node),
+                (false, true) => is_slot(node) || matches!(node.op, Op::SquareSums),
                 (false, false) => true,
             };
             if !fits {

@@ -46,6 +46,8 @@ impl Splitter<'_> {
     fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
         let node = self.placed.node(id);
         let home = match node.hint {
+            // one for all variables, wherever it is
+            _ if matches!(node.op, Op::ClipScale { .. }) => id,
             Hint::With(other) => other,
             _ => id,
         };
@@ -66,6 +68,7 @@ impl Splitter<'_> {
                 inputs.push(match self.moved.get(&input.node) {
                     // the variable and its slots have a piece here, too
                     Some(pieces) if pieces.len() > 1 => pieces[index].into(),
+                    _ if self.placed.fact(input).dims.is_empty() => self.same(input),
                     _ => self.rows_of(input, &rows)?,
                 });
             }
@@ -91,10 +94,12 @@ impl Splitter<'_> {
         let task = node.task.ok_or_else(unplaced)?;
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for &input in &node.inputs {
-            inputs.push(match self.shares.contains_key(&input.node) {
-                true => self.whole(input.node, task)?,
-                false => self.same(input),
-            });
+            match (self.shares.contains_key(&input.node), &self.moved[&input.node][..]) {
+                (true, _) => inputs.push(self.whole(input.node, task)?),
+                (false, [_]) => inputs.push(self.same(input)),
+                // sums of squares: those of all pieces, in the order of the rows
+                (false, pieces) => inputs.extend(pieces.iter().map(|id| Output::from(*id))),
+            }
         }
         let controls = node.controls.iter().flat_map(|id| self.moved[id].clone()).collect();
         let hint = match node.hint {

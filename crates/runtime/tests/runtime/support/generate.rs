@@ -405,7 +405,9 @@ impl Generator<'_> {
         }
         let name = format!("update {}", self.graph.node(variable.node).name);
         let at = Hint::With(variable.node);
-        self.graph.add(&name, at, Op::Apply { rule: Rule::Sgd { rate: 0.5 } }, &inputs).unwrap();
+        self.graph
+            .add(&name, at, Op::Apply { rule: Rule::sgd(0.5), clipped: false }, &inputs)
+            .unwrap();
     }
 
     /// Perhaps a view of what another task sent, or of a variable. That memory may change as soon as the

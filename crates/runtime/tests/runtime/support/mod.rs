@@ -68,7 +68,7 @@ pub(crate) fn network(
         for (index, variable) in variables.iter().enumerate() {
             let mut inputs = vec![*variable];
             inputs.extend(found.iter().map(|gradients| gradients[index]));
-            let op = Op::Apply { rule: Rule::Sgd { rate: 0.3 } };
+            let op = Op::Apply { rule: Rule::sgd(0.3), clipped: false };
             let name = format!("update{index}");
             roots.push(graph.add(&name, Hint::With(variable.node), op, &inputs).unwrap());
         }

@@ -230,7 +230,7 @@ mod tests {
         let error = graph.add("error", here, Op::Sub, &[w, target.into()]).unwrap();
         let by = Op::Scale { by: CURVATURE };
         let gradient = graph.add("gradient", here, by, &[error.into()]).unwrap();
-        let apply = Op::Apply { rule: Rule::Sgd { rate: RATE } };
+        let apply = Op::Apply { rule: Rule::sgd(RATE), clipped: false };
         let update = graph.add("update", Hint::With(w.node), apply, &[w, gradient.into()]).unwrap();
         let cluster = Cluster::Workers { workers: 1 };
         let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();

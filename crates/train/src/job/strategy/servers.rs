@@ -17,6 +17,7 @@ use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{OpenSessions, PartOptions, SessionRanks, open_sessions};
+use crate::rates::Rates;
 use crate::report::{Polling, TrainReport};
 use crate::topology::Topology;
 
@@ -85,14 +86,14 @@ impl Link for Edges<'_> {
 
 /// A server's part where it has a session for each worker.
 fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
-    let Part { config, program, plan, shape, .. } = part;
+    let Part { config, program, plan, shape, rates, .. } = part;
     let session = &mut open.sessions[0];
     let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
     trainer.initialise()?;
     let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
     report.add_copies(&trainer.carried.copies());
     let mut told = Ok(());
-    serve_all(&mut open.sessions, shape.steps, &mut |step| {
+    serve_all(&mut open.sessions, shape.steps, rates, &mut |step| {
         // a launcher that is gone is noticed by the thread that watches it
         told = member.begin_step(step);
     })?;
@@ -109,17 +110,19 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
 fn serve_all(
     sessions: &mut [Session],
     steps: u64,
+    rates: &Rates,
     begin: &mut dyn FnMut(u64),
 ) -> Result<(), RunError> {
     let mut begun = vec![0; sessions.len()];
     let mut furthest = 0;
-    run_sessions(sessions, &mut |session| {
-        if begun[session] == steps {
+    run_sessions(sessions, &mut |index, session| {
+        if begun[index] == steps {
             return None;
         }
-        begun[session] += 1;
-        if begun[session] > furthest {
-            furthest = begun[session];
+        begun[index] += 1;
+        session.set_rate_factor(rates.factor(begun[index]));
+        if begun[index] > furthest {
+            furthest = begun[index];
             begin(furthest);
         }
         Some(Program::TRAIN)

@@ -31,7 +31,8 @@ impl TrainConfig {
 
     /// Values of more elements are split over all servers; not where they are read where they lie, in one piece.
     pub(super) fn big_elements(&self) -> usize {
-        if self.shows_weights() { usize::MAX } else { BIG_ELEMENTS }
+        let is_whole = self.shows_weights() || self.optimizer.method.needs_whole();
+        if is_whole { usize::MAX } else { BIG_ELEMENTS }
     }
 
     /// What decides how values travel between workers and servers.
@@ -159,6 +160,12 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
         return StoreRules::all(StoreRule::Elastic { alpha });
     }
     let mut rules = StoreRules::all(StoreRule::from(config.optimizer));
+    for (key, variable) in (0..).zip(&program.variables) {
+        let own = config.optimizer.of(&variable.spec);
+        if own != config.optimizer {
+            rules.of_keys.insert(key, StoreRule::from(own));
+        }
+    }
     let averages = (0u64..).zip(program.weights()).skip(program.variables.len());
     for (key, variable) in averages {
         let at = program.graph.find(&variable.name);

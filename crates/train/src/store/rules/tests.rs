@@ -3,7 +3,7 @@
 use tensorwire_kernels::KernelChoice;
 
 use super::*;
-use tensorwire_nn::Optimizer;
+use tensorwire_nn::{Method, Optimizer};
 
 const PART: ShardKey = ShardKey(70);
 const KEY: Key = Key(7);
@@ -13,15 +13,20 @@ const N: usize = ROWS * COLUMNS;
 const WORKERS: usize = 3;
 const STEPS_MADE: usize = 4;
 
-const SGD: StoreRule = StoreRule::Optimizer(Optimizer::Sgd { rate: 0.1 });
+const SGD: StoreRule = StoreRule::Optimizer(Optimizer::sgd(0.1));
 const ADAM: StoreRule =
-    StoreRule::Optimizer(Optimizer::Adam { rate: 0.1, beta1: 0.9, beta2: 0.99, epsilon: 1e-6 });
+    StoreRule::Optimizer(Method::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-6 }.at(0.1));
 /// Those that move along a gradient.
-const OPTIMIZERS: [StoreRule; 4] = [
+const OPTIMIZERS: [StoreRule; 7] = [
     SGD,
-    StoreRule::Optimizer(Optimizer::Momentum { rate: 0.1, momentum: 0.8 }),
-    StoreRule::Optimizer(Optimizer::AdaGrad { rate: 0.1, epsilon: 1e-6 }),
+    StoreRule::Optimizer(Method::Momentum { momentum: 0.8 }.at(0.1)),
+    StoreRule::Optimizer(Method::Nesterov { momentum: 0.8 }.at(0.1).decaying(0.05)),
+    StoreRule::Optimizer(Method::AdaGrad { epsilon: 1e-6 }.at(0.1)),
+    StoreRule::Optimizer(Method::RmsProp { alpha: 0.9, epsilon: 1e-6 }.at(0.1)),
     ADAM,
+    StoreRule::Optimizer(
+        Method::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-6 }.at(0.1).decaying(0.2),
+    ),
 ];
 
 fn spec(dtype: DType) -> ValueSpec {
@@ -84,20 +89,39 @@ impl Model {
     fn step(&mut self, rule: StoreRule, w: &mut [f64], gradients: &[Option<f64>]) {
         self.steps += 1;
         let [first, second] = &mut self.slots;
+        let StoreRule::Optimizer(Optimizer { method, rate, decay }) = rule else {
+            panic!("{rule:?} moves along no gradient")
+        };
         for (at, g) in gradients.iter().enumerate() {
             let Some(g) = *g else { continue };
             let (w, first, second) = (&mut w[at], &mut first[at], &mut second[at]);
-            match rule {
-                StoreRule::Optimizer(Optimizer::Sgd { rate }) => *w -= rate * g,
-                StoreRule::Optimizer(Optimizer::Momentum { rate, momentum }) => {
+            let g = match method {
+                Method::AdamW { .. } => {
+                    *w *= 1.0 - rate * decay;
+                    g
+                }
+                _ => g + decay * *w,
+            };
+            match method {
+                Method::Sgd => *w -= rate * g,
+                Method::Momentum { momentum } => {
                     *first = momentum * *first + g;
                     *w -= rate * *first;
                 }
-                StoreRule::Optimizer(Optimizer::AdaGrad { rate, epsilon }) => {
+                Method::Nesterov { momentum } => {
+                    *first = momentum * *first + g;
+                    *w -= rate * (g + momentum * *first);
+                }
+                Method::RmsProp { alpha, epsilon } => {
+                    *first = alpha * *first + (1.0 - alpha) * g * g;
+                    *w -= rate * g / (first.sqrt() + epsilon);
+                }
+                Method::AdaGrad { epsilon } => {
                     *first += g * g;
                     *w -= rate * g / (first.sqrt() + epsilon);
                 }
-                StoreRule::Optimizer(Optimizer::Adam { rate, beta1, beta2, epsilon }) => {
+                Method::Adam { beta1, beta2, epsilon }
+                | Method::AdamW { beta1, beta2, epsilon } => {
                     *first = beta1 * *first + (1.0 - beta1) * g;
                     *second = beta2 * *second + (1.0 - beta2) * g * g;
                     let (m, s) = (
@@ -106,7 +130,7 @@ impl Model {
                     );
                     *w -= rate * m / (s.sqrt() + epsilon);
                 }
-                _ => panic!("{rule:?} moves along no gradient"),
+                _ => panic!("{method:?} is not modelled"),
             }
         }
     }
@@ -148,7 +172,7 @@ fn a_fold_has_the_bits_of_the_operator_that_trains() {
     let tensor = TensorSpec::new(dtype, &[ROWS, COLUMNS]).unwrap();
     for rule in OPTIMIZERS {
         let mut arithmetic = arithmetic(rule, dtype);
-        let op = Op::Apply { rule: rule.optimizer().unwrap() };
+        let op = Op::Apply { rule: rule.optimizer().unwrap(), clipped: false };
         let mut weights = bytes(dtype, &first());
         let mut trained = weights.clone();
         let kept = rule.optimizer().unwrap().slots_of(&tensor).unwrap();

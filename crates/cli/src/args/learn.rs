@@ -1,0 +1,124 @@
+//! How a model learns, as commands that prepare a job are told: the optimizer, its rate over the steps, and what becomes of
+//! gradients before it takes them.
+
+use clap::{Args, ValueEnum};
+use tensorwire_bench::QUIET_RATE;
+use tensorwire_nn::{Method, Optimizer, Schedule};
+use tensorwire_train::{ConfigError, FloatType, TrainConfig};
+
+use super::{DEFAULTS, with_default};
+
+/// What `--momentum` is where it is not given.
+pub(super) const MOMENTUM: f64 = 0.9;
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct LearnArgs {
+    /// How a variable changes, given the mean gradient of a step
+    #[arg(long, value_enum, default_value = DEFAULTS.optimizer.kind())]
+    optimizer: OptimizerArg,
+    #[arg(long, value_name = "RATE", help = with_default(
+        "Learning rate",
+        format_args!("{}; bench step: {QUIET_RATE}, at which no model diverges", DEFAULTS.optimizer.rate),
+    ))]
+    lr: Option<f64>,
+    #[arg(long, value_name = "M", help = with_default(
+        "--optimizer momentum, nesterov: from 0 to below 1", MOMENTUM,
+    ))]
+    momentum: Option<f64>,
+    /// How much what multiplies (no biases, no scales) is drawn to 0: of adamw and lamb decoupled from the gradient,
+    /// else as the gradient of an L2 norm [default: adamw, lamb: 0.01, else 0]
+    #[arg(long, value_name = "LAMBDA")]
+    weight_decay: Option<f64>,
+    /// Rate of each step as a factor of --lr: `constant`, `step:EVERY,FACTOR`, `exponential:FACTOR`, `linear[:LEAST]` or
+    /// `cosine[:LEAST]`, the last two over all steps, down to LEAST (0) of it
+    #[arg(long, value_name = "CURVE", default_value_t = Schedule::constant())]
+    schedule: Schedule,
+    /// Steps in which the rate first grows from 0 to --lr
+    #[arg(long, value_name = "STEPS", default_value_t = 0)]
+    warmup: u64,
+    /// Scale the mean gradient of all variables down to this norm where its own is larger [default: never]
+    #[arg(long, value_name = "NORM")]
+    clip_norm: Option<f64>,
+    /// Batches of which each worker's gradient is the mean: so many times the samples of a step in the memory of one
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    accumulate: usize,
+    /// Type of variables and activations; sums of bf16 are made in f32
+    #[arg(long, value_enum, default_value = DEFAULTS.dtype.name())]
+    dtype: FloatArg,
+    /// Type of activations, if it is another: `bf16` keeps variables and optimizer in --dtype [default: --dtype]
+    #[arg(long, value_enum)]
+    precision: Option<FloatArg>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OptimizerArg {
+    Sgd,
+    Momentum,
+    Nesterov,
+    #[value(name = "adagrad")]
+    AdaGrad,
+    #[value(name = "rmsprop")]
+    RmsProp,
+    Adam,
+    #[value(name = "adamw")]
+    AdamW,
+    Lamb,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum FloatArg {
+    F32,
+    F64,
+    Bf16,
+}
+
+impl LearnArgs {
+    /// Refuses what was given and would change nothing.
+    pub(super) fn check_used(&self) -> Result<(), ConfigError> {
+        let has_momentum =
+            matches!(self.optimizer, OptimizerArg::Momentum | OptimizerArg::Nesterov);
+        match self.momentum.is_some() && !has_momentum {
+            true => Err(ConfigError::Unused {
+                option: "--momentum",
+                used_by: "--optimizer momentum and nesterov",
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// What it says of a job, with `rate` where none is given.
+    pub(super) fn configure(&self, config: &mut TrainConfig, rate: f64) {
+        let optimizer = self.method(self.lr.unwrap_or(rate));
+        config.optimizer = optimizer.decaying(self.weight_decay.unwrap_or(optimizer.decay));
+        config.schedule = self.schedule.warm_up(self.warmup);
+        config.clip_norm = self.clip_norm;
+        config.accumulate = self.accumulate;
+        config.dtype = self.dtype.into();
+        config.activations = self.precision.map(FloatType::from);
+    }
+
+    /// An optimizer with its usual parameters but for those that are given.
+    fn method(&self, rate: f64) -> Optimizer {
+        let momentum = self.momentum.unwrap_or(MOMENTUM);
+        match self.optimizer {
+            OptimizerArg::Sgd => Optimizer::sgd(rate),
+            OptimizerArg::Momentum => Method::Momentum { momentum }.at(rate),
+            OptimizerArg::Nesterov => Method::Nesterov { momentum }.at(rate),
+            OptimizerArg::AdaGrad => Optimizer::adagrad(rate),
+            OptimizerArg::RmsProp => Optimizer::rmsprop(rate),
+            OptimizerArg::Adam => Optimizer::adam(rate),
+            OptimizerArg::AdamW => Optimizer::adamw(rate),
+            OptimizerArg::Lamb => Optimizer::lamb(rate),
+        }
+    }
+}
+
+impl From<FloatArg> for FloatType {
+    fn from(given: FloatArg) -> FloatType {
+        match given {
+            FloatArg::F32 => FloatType::F32,
+            FloatArg::F64 => FloatType::F64,
+            FloatArg::Bf16 => FloatType::Bf16,
+        }
+    }
+}
