@@ -64,6 +64,8 @@ pub fn posts_after_a_close_are_refused(setup: Setup) {
     let forth = route(&fabrics[0], &fabrics[1], 1, 0, 8);
     let back = route(&fabrics[1], &fabrics[0], 0, 0, 8);
     fabrics[0].close(soon()).unwrap();
+    // the peer posts until the goodbye is there
+    wait_until(&fabrics[1], "the goodbye", || back.write(8, 1, 0).is_err());
     for way in [&forth, &back] {
         let refused = way.write(8, 1, 0).unwrap_err();
         assert!(matches!(refused, PostError::PeerLost { .. }), "{refused}");
