@@ -4,7 +4,7 @@ pub use tensorwire_graph::Placement;
 pub use tensorwire_launch::Transport;
 pub use tensorwire_nn::{
     self as nn, Batch, DType, Data, Dataset, Description, Model, Optimizer, Outputs, Padding,
-    Sample, Scope, Stream,
+    Sample, Schedule, Scope, Stream,
 };
 pub use tensorwire_train::{FinishedStep, FloatType, Kernels, StoreConfig, Summary};
 

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
-use tensorwire_nn::{Data, Model, Optimizer};
+use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy, Summary, TRAIN,
     TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local, train_member,
@@ -102,7 +102,34 @@ impl Training {
         self.with(|config| config.optimizer = optimizer)
     }
 
-    /// Samples per worker and step.
+    /// The rate of each step, as a factor of the optimizer's. Without this: the same in all steps.
+    pub fn schedule(self, schedule: Schedule) -> Training {
+        self.with(|config| config.schedule = schedule)
+    }
+
+    /// The rate of each step as a function of the program's own, in the place of a schedule: it is given the step, from 1, and
+    /// returns what the optimizer's rate is multiplied by. It must return the same in all processes.
+    pub fn rate(mut self, factor: impl Fn(u64) -> f64 + Send + Sync + 'static) -> Training {
+        self.workload.rates = Some(Arc::new(factor));
+        self
+    }
+
+    /// Scales the mean gradient of all variables down to this norm where its own is larger.
+    pub fn clip_norm(self, norm: f64) -> Training {
+        self.with(|config| config.clip_norm = Some(norm))
+    }
+
+    /// Makes a step of so many batches of each worker, in the memory of one.
+    pub fn accumulate(self, batches: usize) -> Training {
+        self.with(|config| config.accumulate = batches)
+    }
+
+    /// The type of activations, if it is another than that of variables: bf16 beside variables and slots of f32.
+    pub fn activations(self, dtype: FloatType) -> Training {
+        self.with(|config| config.activations = Some(dtype))
+    }
+
+    /// Samples per worker and batch.
     pub fn batch(self, samples: usize) -> Training {
         self.with(|config| config.batch = samples)
     }

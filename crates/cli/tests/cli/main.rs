@@ -11,6 +11,7 @@ mod exchanges;
 mod failure;
 mod hosts;
 mod launchers;
+mod learn;
 mod models;
 mod report;
 mod show;

@@ -249,7 +249,7 @@ fn write_idx(folder: &Path, split: &str, count: u32) {
 }
 
 /// All numbers of a safetensors file: an 8-byte header length, the header, the numbers.
-fn weights(path: &Path) -> Vec<f32> {
+pub(crate) fn weights(path: &Path) -> Vec<f32> {
     let bytes = std::fs::read(path).unwrap();
     let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let numbers = bytes[8 + header..].chunks_exact(4);
