@@ -75,9 +75,9 @@ pub struct StoreConfig {
     pub elastic: bool,
     /// Where servers write snapshots, from which another process takes over when one dies: a path that
     /// each adds its name to.
-    pub checkpoint: Option<PathBuf>,
+    pub snapshot: Option<PathBuf>,
     /// Steps between two snapshots.
-    pub checkpoint_every: u64,
+    pub snapshot_every: u64,
 }
 
 /// A training job. What is not said is as the default has it: `TrainConfig { workers: 3, ..TrainConfig::default() }`.
@@ -221,8 +221,8 @@ pub enum ConfigError {
         "--exchange {} goes over TCP of its own; give --transport tcp or leave it out", .found.name()
     )]
     ExchangeOverTcp { found: Exchange },
-    #[error("--exchange zmq knows no server that comes later; leave --checkpoint out")]
-    ZmqCheckpoint,
+    #[error("--exchange zmq knows no server that comes later; leave --snapshot out")]
+    ZmqSnapshot,
     #[error("{0}")]
     TensorLimit(String),
     #[error(
@@ -234,7 +234,7 @@ pub enum ConfigError {
     #[error(
         "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
     )]
-    Checkpoint { path: PathBuf, source: std::io::Error },
+    Snapshot { path: PathBuf, source: std::io::Error },
     #[error(
         "--trace shows steps that all processes make together; leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"
     )]
@@ -388,7 +388,7 @@ impl TrainConfig {
 
     /// Checks what is of a key-value store alone.
     fn check_store(&self) -> Result<(), ConfigError> {
-        let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
+        let StoreConfig { max_delay, elastic, snapshot, .. } = &self.store;
         let any = "dist-sgd or dist-asgd";
         let StrategyRow { weights, grouping, pacing, .. } = self.strategy.row();
         let may_lose = (weights, grouping) == (Weights::Store, Grouping::Alone);
@@ -398,7 +398,7 @@ impl TrainConfig {
         let options = [
             ("--max-delay", max_delay.is_some(), delays, "dist-asgd or mpi-asgd"),
             ("--elastic", *elastic, may_lose, any),
-            ("--checkpoint", checkpoint.is_some(), may_lose, any),
+            ("--snapshot", snapshot.is_some(), may_lose, any),
             ("--exchange zmq", is_zmq, has_zmq, "ps, dist-sgd, dist-asgd or dist-esgd"),
         ];
         let wrong = options.into_iter().find(|(_, given, fits, _)| *given && !fits);
@@ -418,7 +418,7 @@ impl TrainConfig {
         }
         match found {
             Exchange::ZeroCopy => Ok(()),
-            Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::ZmqCheckpoint),
+            Exchange::Zmq if snapshot.is_some() => Err(ConfigError::ZmqSnapshot),
             Exchange::Zmq => Ok(()),
             found if !self.strategy.has_groups() => Err(ConfigError::StoreExchange { found }),
             // refused by the groups

@@ -172,8 +172,8 @@ impl Prepared {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;
         }
-        if let Some(path) = &config.store.checkpoint {
-            let failed = |source| ConfigError::Checkpoint { path: path.clone(), source };
+        if let Some(path) = &config.store.snapshot {
+            let failed = |source| ConfigError::Snapshot { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;
         }
         if let Some(trace) = &config.trace {
@@ -351,7 +351,7 @@ impl Prepared {
     /// What the launcher has to do for a store, if variables live in one.
     pub fn store_job(&self) -> Option<StoreJob> {
         let Topology { servers, elastic, .. } = self.topology;
-        let replace_servers = self.config.store.checkpoint.is_some();
+        let replace_servers = self.config.store.snapshot.is_some();
         let workers = self.topology.masters();
         let job = StoreJob { workers, servers, elastic, replace_servers };
         self.topology.has_store().then_some(job)

@@ -94,11 +94,11 @@ pub(crate) struct StoreArgs {
     /// dist-sgd, dist-asgd: servers write snapshots to PATH.serverN.safetensors; if one dies, a new process
     /// goes on from there, and the workers bring it up to date
     #[arg(long, value_name = "PATH")]
-    checkpoint: Option<PathBuf>,
+    snapshot: Option<PathBuf>,
     /// Steps between two snapshots; workers keep what they pushed since the last
-    #[arg(long, value_name = "STEPS", default_value_t = DEFAULTS.store.checkpoint_every,
-          requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
-    checkpoint_every: u64,
+    #[arg(long, value_name = "STEPS", default_value_t = DEFAULTS.store.snapshot_every,
+          requires = "snapshot", value_parser = clap::value_parser!(u64).range(1..))]
+    snapshot_every: u64,
 }
 
 impl TrainArgs {
@@ -117,9 +117,9 @@ impl TrainArgs {
             false => path,
         };
         let load = self.load.map(from_root);
-        let StoreArgs { max_delay, elastic, checkpoint, checkpoint_every } = self.store;
-        let checkpoint = checkpoint.map(from_root);
-        let store = StoreConfig { max_delay, elastic, checkpoint, checkpoint_every };
+        let StoreArgs { max_delay, elastic, snapshot, snapshot_every } = self.store;
+        let snapshot = snapshot.map(from_root);
+        let store = StoreConfig { max_delay, elastic, snapshot, snapshot_every };
         let (save, asynchronous) = (self.save, self.asynchronous);
         Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
     }

@@ -117,8 +117,8 @@ fn announce_store(prepared: &Prepared, transport: &str) {
     // fits: sizes in memory
     let traffic = traffic_of_store(config, bytes as u64);
     let store = &config.store;
-    let checkpoint = store.checkpoint.as_ref().map(|path| {
-        format!("; snapshots every {} steps at {}", store.checkpoint_every, path.display())
+    let snapshot = store.snapshot.as_ref().map(|path| {
+        format!("; snapshots every {} steps at {}", store.snapshot_every, path.display())
     });
     note(format_args!(
         "{}: {} workers, {} servers; transport {transport}; {traffic}{}{}",
@@ -126,7 +126,7 @@ fn announce_store(prepared: &Prepared, transport: &str) {
         config.workers,
         config.servers,
         if store.elastic { "; elastic" } else { "" },
-        checkpoint.unwrap_or_default(),
+        snapshot.unwrap_or_default(),
     ));
     note(partition_table(&prepared.store_table().unwrap_or_default()));
 }

@@ -69,7 +69,7 @@ impl Budget {
 impl Default for StoreConfig {
     /// No bound, no snapshots, and nobody may be lost.
     fn default() -> StoreConfig {
-        StoreConfig { max_delay: None, elastic: false, checkpoint: None, checkpoint_every: 20 }
+        StoreConfig { max_delay: None, elastic: false, snapshot: None, snapshot_every: 20 }
     }
 }
 

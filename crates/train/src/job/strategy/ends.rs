@@ -43,8 +43,8 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
     let kernels =
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
-    let every = config.store.checkpoint_every;
-    let checkpoint = config.store.checkpoint.as_ref();
+    let every = config.store.snapshot_every;
+    let checkpoint = config.store.snapshot.as_ref();
     let checkpoint = checkpoint.map(|at| Checkpoint { path: at.to_string_lossy().into(), every });
     let options = StoreOptions {
         transport,

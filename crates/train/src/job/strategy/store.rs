@@ -133,7 +133,7 @@ impl Link for StoreLink<'_> {
 
     fn takes_over(&mut self, trainer: &Trainer<'_>) -> Result<bool, TrainError> {
         let Part { config, topology, .. } = self.part;
-        if !topology.elastic && config.store.checkpoint.is_none() {
+        if !topology.elastic && config.store.snapshot.is_none() {
             return Ok(false);
         }
         // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date

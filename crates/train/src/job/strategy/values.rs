@@ -21,12 +21,12 @@ impl TrainConfig {
     /// True if workers read weights where the servers have them. Where both share memory, every worker is done with one step's
     /// before the next step's are made, and no server comes from elsewhere.
     pub(in crate::job) fn shows_weights(&self) -> bool {
-        let StoreConfig { elastic, checkpoint, .. } = &self.store;
+        let StoreConfig { elastic, snapshot, .. } = &self.store;
         self.strategy == Strategy::DistSgd
             && self.exchange == Exchange::ZeroCopy
             && self.settled_transport() == Some(Transport::Shm)
             && !elastic
-            && checkpoint.is_none()
+            && snapshot.is_none()
     }
 
     /// Values of more elements are split over all servers; not where they are read where they lie, in one piece.
