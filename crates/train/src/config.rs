@@ -17,6 +17,7 @@ use tensorwire_graph::{GraphError, Placement, SharedMemory, Task};
 use tensorwire_nn::Optimizer;
 use tensorwire_tensor::DType;
 
+use crate::checkpoint::{CheckpointConfig, CheckpointError};
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 use crate::topology::{Topology, Weights};
 use crate::weights::WeightsError;
@@ -123,6 +124,12 @@ pub struct TrainConfig {
     pub kernels: Kernels,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
+    /// Checkpoints of the whole job.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointConfig>,
+    /// A folder of checkpoints, from the newest of which training goes on.
+    #[serde(default)]
+    pub resume: Option<PathBuf>,
     pub trace: Option<TraceConfig>,
     /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
     /// where the other hosts reach it.
@@ -269,6 +276,15 @@ pub enum ConfigError {
     Workload(#[from] tensorwire_nn::Error),
     #[error("{0}")]
     Weights(#[from] WeightsError),
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
+    #[error(
+        "{option} is for training in step, where all processes have made the same steps; {found} has no such moment: take \
+         local, ps, allreduce, dist-sgd or mpi-sgd, without --async, --elastic and --snapshot"
+    )]
+    CheckpointOutOfStep { option: &'static str, found: String },
+    #[error("--load and --resume both say what to begin with; leave one out")]
+    LoadAndResume,
     #[error(
         "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
     )]
@@ -381,9 +397,41 @@ impl TrainConfig {
             let (host, most) = (host.to_string(), PROCESSES_PER_HOST_MAX);
             return Err(ConfigError::TooManyProcesses { processes, most, host });
         }
+        self.check_checkpoints()?;
         self.check_store()?;
         self.check_clients()?;
         self.check_hosts()
+    }
+
+    /// Checks whether there can be checkpoints, where some are asked for.
+    fn check_checkpoints(&self) -> Result<(), ConfigError> {
+        if let Some(CheckpointConfig { every, keep, .. }) = &self.checkpoint {
+            let counts = [("--checkpoint-every", every.unwrap_or(1)), ("--keep", *keep)];
+            if let Some((option, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+                return Err(ConfigError::Zero { option });
+            }
+        }
+        if self.load.is_some() && self.resume.is_some() {
+            return Err(ConfigError::LoadAndResume);
+        }
+        let options =
+            [("--checkpoint", self.checkpoint.is_some()), ("--resume", self.resume.is_some())];
+        let Some((option, _)) = options.into_iter().find(|(_, given)| *given) else {
+            return Ok(());
+        };
+        let topology = self.topology();
+        let found = if self.asynchronous {
+            "--async".to_string()
+        } else if topology.is_asynchronous() || topology.averaging.is_some() {
+            self.strategy.name().to_string()
+        } else if self.store.elastic {
+            "--elastic".to_string()
+        } else if self.store.snapshot.is_some() {
+            "--snapshot".to_string()
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::CheckpointOutOfStep { option, found })
     }
 
     /// Checks what is of a key-value store alone.

@@ -52,6 +52,8 @@ impl Default for TrainConfig {
             kernels: Kernels::Auto,
             load: None,
             save: None,
+            checkpoint: None,
+            resume: None,
             trace: None,
             listen: None,
             deadline_ms: 10_000,
