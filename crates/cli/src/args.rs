@@ -3,6 +3,7 @@
 mod allreduce;
 mod batches;
 mod bench;
+mod checkpoint;
 mod clients;
 mod doctor;
 mod evaluation;
@@ -28,6 +29,7 @@ use tensorwire_train::TrainConfig;
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use batches::BatchesArgs;
 pub(crate) use bench::{BenchArgs, Scenario};
+pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use evaluation::EvaluationArgs;
@@ -78,6 +80,8 @@ pub(crate) enum Command {
     Models,
     /// Write what a worker is fed in its first steps to a file: the same batches for another framework
     Batches(BatchesArgs),
+    /// Look at checkpoints of training, or take the weights out of one
+    Checkpoint(CheckpointArgs),
     /// Measure; every benchmark verifies its data and prints the machine's limit beside it
     Bench(BenchArgs),
     /// Say what a step would take on a simulated cluster

@@ -37,6 +37,12 @@ pub(super) fn announce(prepared: &Prepared) {
     if let Some(said) = data.train.note() {
         note(said);
     }
+    if let Some(resumed) = &prepared.resumed {
+        let changes = resumed.changes.join(", ");
+        let but = if changes.is_empty() { String::new() } else { format!("; now {changes}") };
+        let (at, step) = (resumed.path.display(), resumed.state.step);
+        note(format_args!("goes on from {at}, after step {step}{but}"));
+    }
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.strategy == Strategy::Local {
         let replicas = if config.workers == 1 { "replica" } else { "replicas" };

@@ -53,6 +53,7 @@ pub(crate) fn choose(
         let (index, state) = match opened {
             Ok(opened) => opened,
             Err(error) => {
+                tracing::warn!("{error}; it is passed over");
                 damaged.push(error.to_string());
                 continue;
             }

@@ -9,7 +9,7 @@ use tensorwire_collectives::GroupStats;
 use tensorwire_fabric::{Endpoint, Fabric};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::wire::WireStats;
-use tensorwire_kvstore::{Checkpoint, KvServer, KvWorker, StoreError};
+use tensorwire_kvstore::{Checkpoint, Keep, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
 use tensorwire_memory::Copies;
 
@@ -19,7 +19,8 @@ use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
 use crate::report::TrainReport;
-use crate::store::{StoreEnd, StoreOptions, StoreWire, open_store_on};
+use super::values::stored_shards;
+use crate::store::{CheckpointShards, SnapshotFiles, StoreEnd, StoreOptions, StoreWire, open_store_on};
 use crate::topology::Topology;
 
 /// A member's ends, opened.
@@ -60,7 +61,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
         digest: crate::open_part::digest(&part.plan),
     };
     let store = match member.store() {
-        Some(_) => Some(open_store_on(member, options, fabric)?),
+        Some(_) => Some(open_store_on(member, options, fabric, keep(part)?)?),
         None => None,
     };
     let store = match store {
@@ -70,6 +71,16 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
     Ok((Ends::Worker { worker, store, group }, kernels))
+}
+
+/// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
+fn keep(part: &Part) -> Result<Box<dyn Keep>, TrainError> {
+    let Part { config, topology, program, resumed, .. } = part;
+    if config.checkpoint.is_none() && resumed.is_none() {
+        return Ok(Box::new(SnapshotFiles));
+    }
+    let shards = stored_shards(config, topology, program)?;
+    Ok(Box::new(CheckpointShards { shards, resumed: resumed.clone() }))
 }
 
 /// Serves a store until all workers are done.

@@ -10,7 +10,7 @@ use tensorwire_graph::PlanOptions;
 use tensorwire_graph::{Edge, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError};
-use tensorwire_launch::Member;
+use tensorwire_launch::{Member, Role};
 use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
@@ -19,6 +19,7 @@ use super::ends::{self, Ends, add_store, leave_group, meet};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
+use crate::checkpoint::{CheckpointFolder, FileState, Resumed, ShardReport, shard_file};
 use crate::config::TrainConfig;
 use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
 use crate::job::trainer::Trainer;
@@ -141,6 +142,30 @@ impl Link for StoreLink<'_> {
         Ok(!trainer.concludes && self.is_first())
     }
 
+    fn checkpoint(&mut self, step: u64) -> Result<Vec<ShardReport>, TrainError> {
+        let Part { config, topology, .. } = self.part;
+        let Some(checkpoint) = &config.checkpoint else { return Ok(Vec::new()) };
+        // all have pushed what is of this step, and nobody what is of the next
+        let mut store = self.store.lock();
+        meet(&mut store)?;
+        if self.member.rank().0 != 0 {
+            return Ok(Vec::new());
+        }
+        let partial = CheckpointFolder::new(&checkpoint.path).partial(step);
+        let saving = store.save(&partial.to_string_lossy());
+        let saved = match store.wait(saving, Deadline::after(config.step_deadline())) {
+            // whoever puts the checkpoint together looks what was written
+            Ok(()) => Ok(FileState { bytes: 0, sha256: String::new() }),
+            Err(StoreError::Refused { server, why, .. }) => Err(format!("server {server}: {why}")),
+            Err(error) => return Err(error.into()),
+        };
+        let report = |server| {
+            let shard = shard_file(Role::Server(server));
+            ShardReport { step, shard, written: saved.clone() }
+        };
+        Ok((0..topology.servers).map(report).collect())
+    }
+
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
         let mut store = self.store.lock();
         add_store(report, &store.stats(), &store.copies());
@@ -233,11 +258,15 @@ pub(super) fn give_values(
     let Part { config, topology, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
-        return give_first(worker, part, pulled, carried, patience);
+        give_first(worker, part, pulled, carried, patience)?;
+        return restore_slots(worker, part, patience);
     }
     let values = values(topology, program);
     let handle = worker.init(&values, None)?;
     worker.wait(handle, patience)?;
+    if part.resumed.is_some() {
+        worker.barrier(patience)?;
+    }
     if !topology.elastic {
         return Ok(());
     }
@@ -266,6 +295,18 @@ pub(super) fn give_values(
     Ok(worker.wait(there, deadline)?)
 }
 
+/// Has the servers take the optimizer's state of the checkpoint that training goes on from, before anybody pushes.
+fn restore_slots(
+    worker: &mut KvWorker,
+    part: &Part,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Some(resumed) = &part.resumed else { return Ok(()) };
+    let loading = worker.load(&resumed.path.to_string_lossy());
+    worker.wait(loading, patience)?;
+    Ok(worker.barrier(patience)?)
+}
+
 /// Says how variables are updated, and gives their first values where they have none, from a file or from the seed.
 fn give_first(
     worker: &mut KvWorker,
@@ -279,18 +320,20 @@ fn give_first(
     worker.wait(handle, patience)?;
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
+    let resumed = part.resumed.as_ref().map(Resumed::index).transpose()?;
     let values = values(topology, program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
         let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
-        match &file {
-            Some(file) => {
+        match (&resumed, &file) {
+            (Some(index), _) => index.read(&variable.name, 0, &mut bytes)?,
+            (None, Some(file)) => {
                 bytes.copy_from_slice(file.tensor(&variable.name)?);
                 carried.copied(CopyPurpose::Checkpoint, bytes.len());
             }
-            None => {
+            (None, None) => {
                 let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
                 let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;
                 weights::first_values(&variable.name, variable.init, config.seed, 0, tensor)
