@@ -10,8 +10,9 @@ use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer};
 use tensorwire_train::{
-    Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy, Summary, TRAIN,
-    TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local, train_member,
+    Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
+    Summary, TRAIN, TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local,
+    train_member,
 };
 
 use crate::error::{Error, Result};

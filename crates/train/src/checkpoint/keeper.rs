@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use super::shard::file_state;
 use super::{
     CheckpointConfig, CheckpointFolder, CheckpointState, DataPosition, FileState, ShardReport,
 };
@@ -105,13 +104,7 @@ impl Work {
         }
     }
 
-    fn publish(&self, step: u64, mut files: BTreeMap<String, FileState>) -> Result<(), String> {
-        let partial = self.folder.partial(step);
-        let failed = |error: std::io::Error| format!("{}: {error}", partial.display());
-        // whoever wrote for others knows not what they wrote
-        for (name, file) in files.iter_mut().filter(|(_, file)| file.sha256.is_empty()) {
-            *file = file_state(&partial.join(name)).map_err(failed)?;
-        }
+    fn publish(&self, step: u64, files: BTreeMap<String, FileState>) -> Result<(), String> {
         let per_epoch = self.job.position.steps_per_epoch.max(1);
         let position = DataPosition {
             epoch: step / per_epoch,
@@ -119,7 +112,8 @@ impl Work {
             steps_per_epoch: per_epoch,
         };
         let state = CheckpointState { step, position, files, ..self.job.clone() };
-        self.folder.publish(&state).map(drop).map_err(failed)
+        let published = self.folder.publish(&state);
+        published.map(drop).map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
 }
 
@@ -149,21 +143,18 @@ mod tests {
             keeper.add(report(&folder, step, "b"));
             keeper.add(report(&folder, step, "a"));
         }
-        // one has no room, one writes for another, one is killed
+        // one has no room, one is killed
         keeper.add(report(&folder, 40, "a"));
         let written = Err("no space".to_string());
         keeper.add(ShardReport { step: 40, shard: "b".to_string(), written });
-        let unhashed = FileState { bytes: 0, sha256: String::new() };
-        keeper.add(ShardReport { written: Ok(unhashed), ..report(&folder, 35, "b") });
-        keeper.add(report(&folder, 35, "a"));
         keeper.add(report(&folder, 50, "a"));
         drop(keeper);
         let names = std::fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
         names.sort();
-        assert_eq!(names, ["step-00000030", "step-00000035"]);
-        let found = FoundCheckpoint::at(place.path().join("step-00000035")).unwrap();
+        assert_eq!(names, ["step-00000020", "step-00000030"]);
+        let found = FoundCheckpoint::at(place.path().join("step-00000030")).unwrap();
         let position = found.verified().unwrap().position;
-        assert_eq!((position.epoch, position.step), (35 / 11, 35 % 11));
+        assert_eq!((position.epoch, position.step), (2, 8));
     }
 }

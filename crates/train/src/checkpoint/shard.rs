@@ -7,8 +7,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorView};
-use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tensorwire_tensor::DType;
@@ -48,8 +48,7 @@ pub(crate) fn write_shard(path: &Path, pieces: &[ShardPiece<'_>]) -> io::Result<
     let mut views = Vec::with_capacity(pieces.len());
     let mut parts = BTreeMap::new();
     for piece in pieces {
-        let view =
-            TensorView::new(weights::dtype(piece.dtype), piece.dims.to_vec(), piece.bytes);
+        let view = TensorView::new(weights::dtype(piece.dtype), piece.dims.to_vec(), piece.bytes);
         views.push((piece.name, view.map_err(io::Error::other)?));
         if piece.dims != piece.whole {
             let (first_element, of) = (piece.first_element, piece.whole.to_vec());
@@ -119,12 +118,12 @@ impl ShardIndex {
         for name in names {
             let path = folder.join(name);
             let damaged = |reason: String| CheckpointError::Damaged { path: path.clone(), reason };
-            let (file, header, first) = header(&path).map_err(|error| damaged(error.to_string()))?;
+            let (file, header, first) =
+                header(&path).map_err(|error| damaged(error.to_string()))?;
             let of = header.metadata().as_ref().and_then(|metadata| metadata.get(PIECES));
-            let pieces: BTreeMap<String, PieceOf> =
-                of.map_or(Ok(BTreeMap::new()), |of| serde_json::from_str(of)).map_err(|error| {
-                    damaged(format!("its pieces make no sense: {error}"))
-                })?;
+            let pieces: BTreeMap<String, PieceOf> = of
+                .map_or(Ok(BTreeMap::new()), |of| serde_json::from_str(of))
+                .map_err(|error| damaged(format!("its pieces make no sense: {error}")))?;
             let number = index.files.len();
             for (name, info) in header.tensors() {
                 let piece = pieces.get(&name);
@@ -227,10 +226,18 @@ fn header(path: &Path) -> io::Result<(File, Metadata, u64)> {
         return Err(wrong(format!("a header of {length} bytes")));
     }
     // fits: checked above
-    let mut image = vec![0; 8 + length as usize];
-    file.read_exact_at(&mut image, 0)?;
-    let (_, header) =
-        SafeTensors::read_metadata(&image).map_err(|error| wrong(error.to_string()))?;
+    let mut image = vec![0; length as usize];
+    file.read_exact_at(&mut image, 8)?;
+    let header: Metadata =
+        serde_json::from_slice(&image).map_err(|error| wrong(error.to_string()))?;
+    let data = file.metadata()?.len().saturating_sub(8 + length);
+    for (name, info) in header.tensors() {
+        let (start, end) = info.data_offsets;
+        // fits: usize is 64 bits wide
+        if start > end || end as u64 > data {
+            return Err(wrong(format!("'{name}' is not in the file")));
+        }
+    }
     Ok((file, header, 8 + length))
 }
 
@@ -254,7 +261,8 @@ mod tests {
     fn pieces_of_several_files_are_read_as_one_and_cut_again() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        write_shard(&at("a"), &[rows(0, &[3, 2], &[0, 1, 2, 3, 4, 5]), piece("t", &[], &[9])]).unwrap();
+        write_shard(&at("a"), &[rows(0, &[3, 2], &[0, 1, 2, 3, 4, 5]), piece("t", &[], &[9])])
+            .unwrap();
         let state =
             write_shard(&at("b"), &[rows(3, &[1, 2], &[6, 7]), piece("t", &[], &[9])]).unwrap();
         assert_eq!(file_state(&at("b")).unwrap(), state);

@@ -186,9 +186,7 @@ impl Trainer<'_> {
         if !config.is_due(step, self.shape.steps_per_epoch, self.shape.steps) {
             return Ok(());
         }
-        for report in link.checkpoint(step)? {
-            listener.written(report)?;
-        }
+        link.checkpoint(step)?;
         self.capture(step, listener)
     }
 

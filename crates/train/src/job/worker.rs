@@ -8,7 +8,7 @@ use super::listener::Listener;
 use super::trainer::Trainer;
 use super::{Part, TrainError, peak_bytes};
 use crate::carried::Carried;
-use crate::checkpoint::{self, CheckpointFolder, Saver, ShardReport};
+use crate::checkpoint::{self, CheckpointFolder, Saver};
 use crate::report::TrainReport;
 
 /// A process that makes steps, connected.
@@ -51,10 +51,10 @@ pub(super) trait Link {
         Ok(())
     }
 
-    /// After a step of which a checkpoint is to be made, at every process: has those write what is not in the graph, and
-    /// returns what became of it.
-    fn checkpoint(&mut self, _step: u64) -> Result<Vec<ShardReport>, TrainError> {
-        Ok(Vec::new())
+    /// After a step of which a checkpoint is to be made, at every process: has those write that are no part of
+    /// the graph, who say themselves what became of it.
+    fn checkpoint(&mut self, _step: u64) -> Result<(), TrainError> {
+        Ok(())
     }
 
     /// Puts what is to be evaluated between two steps in the place of the weights here, if that is something else; returns what

@@ -1,14 +1,15 @@
 //! Checkpoints of what a store's server holds: its file has the same names as that of a part of the graph, so that any
 //! strategy goes on from it. Knows not when one is made.
 
-use std::path::Path;
-
 use tensorwire_kvstore::{Keep, ShardKey, ShardSnapshot, Snapshot, StateTensor, ValueSpec};
-use tensorwire_launch::Role;
+use tensorwire_launch::{Recorder, Role};
 use tensorwire_nn::{Optimizer, Variable};
 use tensorwire_tensor::TensorSpec;
 
-use crate::checkpoint::{Resumed, ShardIndex, ShardPiece, shard_file, write_shard};
+use crate::checkpoint::{
+    CheckpointFolder, Resumed, ShardIndex, ShardPiece, ShardReport, shard_file, write_shard,
+};
+use crate::run::MemberRecord;
 
 /// A variable as a server of a store has it, or some of it.
 #[derive(Clone, Debug)]
@@ -23,9 +24,14 @@ pub(crate) struct StoredShard {
     pub(crate) optimizer: Option<Optimizer>,
 }
 
-/// Files of checkpoints, for all servers of a store.
+/// A server's files of checkpoints.
 #[derive(Debug)]
 pub(crate) struct CheckpointShards {
+    /// None where there are to be no new ones.
+    pub(crate) folder: Option<CheckpointFolder>,
+    /// Who is told what became of a file: that one could not be written stops nobody.
+    pub(crate) recorder: Recorder,
+    /// Of all servers.
     pub(crate) shards: Vec<StoredShard>,
     /// What [`Keep::load`] reads.
     pub(crate) resumed: Option<Resumed>,
@@ -64,8 +70,7 @@ impl StoredShard {
         for (slot, spec) in slots.map_err(|error| text(&error))? {
             // what is one number for the whole variable is the same for each shard
             let first = if spec.dims().is_empty() { 0 } else { self.first_element() };
-            let bytes =
-                read(&format!("{name}/{slot}"), first * spec.dtype.bytes(), spec.bytes())?;
+            let bytes = read(&format!("{name}/{slot}"), first * spec.dtype.bytes(), spec.bytes())?;
             let (dtype, dims) = (spec.dtype, spec.dims().to_vec());
             state.push(StateTensor { name: slot.to_string(), dtype, dims, bytes });
         }
@@ -74,14 +79,16 @@ impl StoredShard {
 }
 
 impl Keep for CheckpointShards {
-    /// `to` is the folder that the files of one checkpoint are written to.
+    /// `to` is the number of a step.
     fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
         let mut tensors = Vec::new();
         for shard in &snapshot.shards {
             let known = self.shards.iter().find(|known| known.key == shard.key);
             let known = known.ok_or_else(|| format!("shard {} is of no variable", shard.key.0))?;
             tensors.push((known, None, shard.spec.dtype, &shard.weights));
-            tensors.extend(shard.state.iter().map(|slot| (known, Some(slot), slot.dtype, &slot.bytes)));
+            tensors.extend(
+                shard.state.iter().map(|slot| (known, Some(slot), slot.dtype, &slot.bytes)),
+            );
         }
         let named: Vec<_> = tensors
             .iter()
@@ -101,10 +108,16 @@ impl Keep for CheckpointShards {
             ShardPiece { name, dtype, dims: &dims.0, whole: &dims.1, first_element, bytes }
         });
         let pieces: Vec<ShardPiece<'_>> = pieces.collect();
+        let (Some(folder), Ok(step)) = (&self.folder, to.parse()) else {
+            return Err(format!("there is to be no checkpoint of step {to}"));
+        };
         // fits: servers are few
-        let path = Path::new(to).join(shard_file(Role::Server(server as u32)));
-        let written = std::fs::create_dir_all(to).and_then(|()| write_shard(&path, &pieces));
-        written.map(drop).map_err(|error| format!("{}: {error}", path.display()))
+        let (partial, shard) = (folder.partial(step), shard_file(Role::Server(server as u32)));
+        let path = partial.join(&shard);
+        let written = std::fs::create_dir_all(&partial).and_then(|()| write_shard(&path, &pieces));
+        let written = written.map_err(|error| format!("{}: {error}", path.display()));
+        let report = MemberRecord::Shard(ShardReport { step, shard, written });
+        self.recorder.record(&[report]).map_err(|error| format!("telling the launcher: {error}"))
     }
 
     /// What this server has of the checkpoint that the job goes on from, whoever wrote it.

@@ -13,14 +13,17 @@ use tensorwire_kvstore::{Checkpoint, Keep, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
 use tensorwire_memory::Copies;
 
+use super::values::stored_shards;
+use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, Exchange, TrainConfig};
 use crate::group::{ClientError, SharedGroup, open_group};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
 use crate::report::TrainReport;
-use super::values::stored_shards;
-use crate::store::{CheckpointShards, SnapshotFiles, StoreEnd, StoreOptions, StoreWire, open_store_on};
+use crate::store::{
+    CheckpointShards, SnapshotFiles, StoreEnd, StoreOptions, StoreWire, open_store_on,
+};
 use crate::topology::Topology;
 
 /// A member's ends, opened.
@@ -61,7 +64,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
         digest: crate::open_part::digest(&part.plan),
     };
     let store = match member.store() {
-        Some(_) => Some(open_store_on(member, options, fabric, keep(part)?)?),
+        Some(_) => Some(open_store_on(member, options, fabric, keep(member, part)?)?),
         None => None,
     };
     let store = match store {
@@ -74,13 +77,15 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
 }
 
 /// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
-fn keep(part: &Part) -> Result<Box<dyn Keep>, TrainError> {
+fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
     let Part { config, topology, program, resumed, .. } = part;
     if config.checkpoint.is_none() && resumed.is_none() {
         return Ok(Box::new(SnapshotFiles));
     }
     let shards = stored_shards(config, topology, program)?;
-    Ok(Box::new(CheckpointShards { shards, resumed: resumed.clone() }))
+    let folder = config.checkpoint.as_ref().map(|to| CheckpointFolder::new(&to.path));
+    let (recorder, resumed) = (member.recorder(), resumed.clone());
+    Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed }))
 }
 
 /// Serves a store until all workers are done.

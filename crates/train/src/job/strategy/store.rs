@@ -10,7 +10,7 @@ use tensorwire_graph::PlanOptions;
 use tensorwire_graph::{Edge, Transfer};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::{Key, KvWorker, StoreError};
-use tensorwire_launch::{Member, Role};
+use tensorwire_launch::Member;
 use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
@@ -19,7 +19,7 @@ use super::ends::{self, Ends, add_store, leave_group, meet};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
-use crate::checkpoint::{CheckpointFolder, FileState, Resumed, ShardReport, shard_file};
+use crate::checkpoint::Resumed;
 use crate::config::TrainConfig;
 use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
 use crate::job::trainer::Trainer;
@@ -142,28 +142,15 @@ impl Link for StoreLink<'_> {
         Ok(!trainer.concludes && self.is_first())
     }
 
-    fn checkpoint(&mut self, step: u64) -> Result<Vec<ShardReport>, TrainError> {
-        let Part { config, topology, .. } = self.part;
-        let Some(checkpoint) = &config.checkpoint else { return Ok(Vec::new()) };
+    fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
         // all have pushed what is of this step, and nobody what is of the next
         let mut store = self.store.lock();
         meet(&mut store)?;
         if self.member.rank().0 != 0 {
-            return Ok(Vec::new());
+            return Ok(());
         }
-        let partial = CheckpointFolder::new(&checkpoint.path).partial(step);
-        let saving = store.save(&partial.to_string_lossy());
-        let saved = match store.wait(saving, Deadline::after(config.step_deadline())) {
-            // whoever puts the checkpoint together looks what was written
-            Ok(()) => Ok(FileState { bytes: 0, sha256: String::new() }),
-            Err(StoreError::Refused { server, why, .. }) => Err(format!("server {server}: {why}")),
-            Err(error) => return Err(error.into()),
-        };
-        let report = |server| {
-            let shard = shard_file(Role::Server(server));
-            ShardReport { step, shard, written: saved.clone() }
-        };
-        Ok((0..topology.servers).map(report).collect())
+        let saving = store.save(&step.to_string());
+        Ok(store.wait(saving, Deadline::after(self.part.config.step_deadline()))?)
     }
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
@@ -296,11 +283,7 @@ pub(super) fn give_values(
 }
 
 /// Has the servers take the optimizer's state of the checkpoint that training goes on from, before anybody pushes.
-fn restore_slots(
-    worker: &mut KvWorker,
-    part: &Part,
-    patience: Deadline,
-) -> Result<(), TrainError> {
+fn restore_slots(worker: &mut KvWorker, part: &Part, patience: Deadline) -> Result<(), TrainError> {
     let Some(resumed) = &part.resumed else { return Ok(()) };
     let loading = worker.load(&resumed.path.to_string_lossy());
     worker.wait(loading, patience)?;
