@@ -1,6 +1,7 @@
 //! What a training job is told, and whether it makes sense. Made once by the front door; the same
 //! value reaches every member.
 
+mod checkpoints;
 mod clients;
 mod defaults;
 mod exchange;
@@ -401,37 +402,6 @@ impl TrainConfig {
         self.check_store()?;
         self.check_clients()?;
         self.check_hosts()
-    }
-
-    /// Checks whether there can be checkpoints, where some are asked for.
-    fn check_checkpoints(&self) -> Result<(), ConfigError> {
-        if let Some(CheckpointConfig { every, keep, .. }) = &self.checkpoint {
-            let counts = [("--checkpoint-every", every.unwrap_or(1)), ("--keep", *keep)];
-            if let Some((option, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-                return Err(ConfigError::Zero { option });
-            }
-        }
-        if self.load.is_some() && self.resume.is_some() {
-            return Err(ConfigError::LoadAndResume);
-        }
-        let options =
-            [("--checkpoint", self.checkpoint.is_some()), ("--resume", self.resume.is_some())];
-        let Some((option, _)) = options.into_iter().find(|(_, given)| *given) else {
-            return Ok(());
-        };
-        let topology = self.topology();
-        let found = if self.asynchronous {
-            "--async".to_string()
-        } else if topology.is_asynchronous() || topology.averaging.is_some() {
-            self.strategy.name().to_string()
-        } else if self.store.elastic {
-            "--elastic".to_string()
-        } else if self.store.snapshot.is_some() {
-            "--snapshot".to_string()
-        } else {
-            return Ok(());
-        };
-        Err(ConfigError::CheckpointOutOfStep { option, found })
     }
 
     /// Checks what is of a key-value store alone.

@@ -31,9 +31,9 @@ impl Resumed {
     }
 }
 
-/// True if a folder has no checkpoint, or is none.
+/// True if no checkpoint is found in a folder. What cannot be read is none's: whoever writes there says why it cannot.
 pub(crate) fn is_fresh(path: &Path) -> bool {
-    CheckpointFolder::new(path).found().is_ok_and(|found| found.is_empty()) || !path.is_dir()
+    CheckpointFolder::new(path).found().map_or(true, |found| found.is_empty())
 }
 
 /// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own.
