@@ -213,7 +213,8 @@ mod tests {
             first_element: 0,
             bytes,
         };
-        let pieces = [piece("w", &[step as u8]), piece("w/velocity", &[0])];
+        let value = [step as u8];
+        let pieces = [piece("w", &value), piece("w/velocity", &[0])];
         let written = write_shard(&partial.join("shard"), &pieces).unwrap();
         let files = [("shard".to_string(), written)].into();
         folder.publish(&CheckpointState { step, files, ..state() }).unwrap()
