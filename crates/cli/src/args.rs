@@ -3,6 +3,7 @@
 mod allreduce;
 mod batches;
 mod bench;
+mod checkpoint;
 mod clients;
 mod doctor;
 mod evaluation;
@@ -29,6 +30,7 @@ use tensorwire_train::TrainConfig;
 pub(crate) use allreduce::AllreduceArgs;
 pub(crate) use batches::BatchesArgs;
 pub(crate) use bench::{BenchArgs, Scenario};
+pub(crate) use checkpoint::{CheckpointArgs, CheckpointCommand};
 pub(crate) use clients::read_table;
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use evaluation::EvaluationArgs;
@@ -70,7 +72,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Train a model; starts its own processes, on this machine or on several
     #[command(after_help = train::EXAMPLES)]
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Run a subcommand on several machines, or say what this process is under mpirun, srun or torchrun
     #[command(after_help = launch::EXAMPLES)]
     Launch(LaunchArgs),
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Models,
     /// Write what a worker is fed in its first steps to a file: the same batches for another framework
     Batches(BatchesArgs),
+    /// Look at checkpoints of training, or take the weights out of one
+    Checkpoint(CheckpointArgs),
     /// Measure; every benchmark verifies its data and prints the machine's limit beside it
     Bench(BenchArgs),
     /// Say what a step would take on a simulated cluster

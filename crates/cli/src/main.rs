@@ -5,6 +5,7 @@
 mod args;
 mod batches;
 mod bench;
+mod checkpoint;
 mod doctor;
 mod failure;
 mod graph;
@@ -49,11 +50,12 @@ fn run() -> Result<(), Failure> {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Train(train) => train::run(train),
+        Command::Train(train) => train::run(*train),
         Command::Launch(launch) => launch::run(launch),
         Command::Graph(graph) => graph::run(graph),
         Command::Models => models::run(),
         Command::Batches(args) => batches::run(args),
+        Command::Checkpoint(args) => checkpoint::run(args),
         Command::Bench(bench) => bench::run(bench),
         Command::Simulate(args) => simulate::run(&args),
         Command::Report(args) => report::run(&args),

@@ -27,6 +27,11 @@ impl Bar {
         Bar { bar, terminal, steps, steps_per_epoch }
     }
 
+    /// So many steps were made by an earlier job.
+    pub(crate) fn goes_on(&self, done: u64) {
+        self.bar.set_position(done);
+    }
+
     /// The first step begins: what came before was set-up.
     pub(crate) fn begin(&self) {
         self.bar.reset_eta();

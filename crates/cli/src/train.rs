@@ -14,7 +14,7 @@ use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
 use tensorwire_launch::JobSpec;
 use tensorwire_train::{
-    Averaging, Prepared, Strategy, Summary, TrainOutcome, launch_train, train_local,
+    Averaging, Prepared, Strategy, Summary, TrainConfig, TrainOutcome, launch_train, train_local,
 };
 
 use super::Failure;
@@ -74,7 +74,8 @@ struct LastLine<'a> {
 type Done = (TrainOutcome, Watcher);
 
 fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
-    let interrupt = if prepared.config.trace.is_some() {
+    let TrainConfig { trace, checkpoint, .. } = &prepared.config;
+    let interrupt = if trace.is_some() || checkpoint.is_some() {
         interrupt()?
     } else {
         // there is nothing to write before the end
@@ -125,7 +126,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
 fn show(prepared: &Prepared, summary: &Summary) -> Result<(), Failure> {
     print(format_args!(
         "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
-        prepared.steps(),
+        prepared.steps() - prepared.steps_done(),
         summary.seconds,
         summary.samples_per_second,
         summary.final_loss,

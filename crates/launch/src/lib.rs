@@ -21,7 +21,8 @@ pub use assignment::{Assignment, JobIdentity};
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
 pub use member::{
-    Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Scheduling, WireOptions,
+    Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,
+    WireOptions,
 };
 pub use negotiate::{Obstacle, TransportChoice};
 pub use start::{MEMBER, RUN_WITH_PARENT};

@@ -272,9 +272,12 @@ impl Member {
     /// # Errors
     /// When it cannot be written as JSON, or the launcher is gone.
     pub fn record<T: Serialize>(&self, values: &[T]) -> std::io::Result<()> {
-        let values = values.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
-        let mut frames = record_frames(values).into_iter();
-        frames.try_for_each(|values| self.tell(&FromMember::Records { values }))
+        self.recorder().record(values)
+    }
+
+    /// Returns what does so from anywhere in this process.
+    pub fn recorder(&self) -> Recorder {
+        Recorder { control: self.control.clone() }
     }
 
     /// Says that this member's part is done, with a report in the job's own form ([`crate::Messages::Report`]).
@@ -300,6 +303,24 @@ impl Member {
 
     fn tell(&self, message: &FromMember) -> std::io::Result<()> {
         tell(&self.control, message)
+    }
+}
+
+/// Sends the launcher what a member recorded.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    control: Arc<Mutex<TcpStream>>,
+}
+
+impl Recorder {
+    /// As [`Member::record`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn record<T: Serialize>(&self, values: &[T]) -> std::io::Result<()> {
+        let values = values.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
+        let mut frames = record_frames(values).into_iter();
+        frames.try_for_each(|values| tell(&self.control, &FromMember::Records { values }))
     }
 }
 

@@ -24,7 +24,7 @@ pub enum CopyPurpose {
     Broadcast,
     /// Results of a reduction from where their addends were put together.
     Reduction,
-    /// Values out of and into snapshots, and out of files of weights.
+    /// Values into checkpoints, out of and into snapshots, and out of files of weights.
     Checkpoint,
 }
 

@@ -10,8 +10,9 @@ use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
-    Budget, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy, Summary, TRAIN,
-    TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local, train_member,
+    Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
+    Summary, TRAIN, TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local,
+    train_member,
 };
 
 use crate::error::{Error, Result};
@@ -200,6 +201,29 @@ impl Training {
     /// Writes the trained weights to a safetensors file.
     pub fn save(self, path: impl Into<PathBuf>) -> Training {
         self.with(|config| config.save = Some(path.into()))
+    }
+
+    /// Writes checkpoints of the whole job beside training, each a folder in `path`: one every so many steps, and one in the
+    /// end. The last 3 stay; see [`Training::keep`]. One that cannot be written is a warning.
+    pub fn checkpoint(self, path: impl Into<PathBuf>, every: u64) -> Training {
+        self.with(|config| {
+            let keep = config.checkpoint.as_ref().map_or(CheckpointConfig::KEEP, |old| old.keep);
+            config.checkpoint =
+                Some(CheckpointConfig { path: path.into(), every: Some(every), keep });
+        })
+    }
+
+    /// How many checkpoints stay, once [`Training::checkpoint`] has said that there are any.
+    pub fn keep(self, count: u64) -> Training {
+        self.with(|config| {
+            config.checkpoint.iter_mut().for_each(|checkpoint| checkpoint.keep = count);
+        })
+    }
+
+    /// Goes on from the newest whole checkpoint in this folder, with the bits of a job that nobody stopped; steps and epochs count
+    /// from the very first step.
+    pub fn resume(self, path: impl Into<PathBuf>) -> Training {
+        self.with(|config| config.resume = Some(path.into()))
     }
 
     /// Changes anything else of the configuration.

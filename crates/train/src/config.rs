@@ -1,6 +1,7 @@
 //! What a training job is told, and whether it makes sense. Made once by the front door; the same
 //! value reaches every member.
 
+mod checkpoints;
 mod clients;
 mod defaults;
 mod exchange;
@@ -17,6 +18,7 @@ use tensorwire_graph::{GraphError, Placement, SharedMemory, Task};
 use tensorwire_nn::{Optimizer, Schedule, ScheduleError};
 use tensorwire_tensor::DType;
 
+use crate::checkpoint::{CheckpointConfig, CheckpointError};
 use crate::strategy::{Grouping, Pacing, Strategy, StrategyRow};
 use crate::topology::{Topology, Weights};
 use crate::weights::WeightsError;
@@ -75,9 +77,9 @@ pub struct StoreConfig {
     pub elastic: bool,
     /// Where servers write snapshots, from which another process takes over when one dies: a path that
     /// each adds its name to.
-    pub checkpoint: Option<PathBuf>,
+    pub snapshot: Option<PathBuf>,
     /// Steps between two snapshots.
-    pub checkpoint_every: u64,
+    pub snapshot_every: u64,
 }
 
 /// A training job. What is not said is as the default has it: `TrainConfig { workers: 3, ..TrainConfig::default() }`.
@@ -135,6 +137,12 @@ pub struct TrainConfig {
     pub kernels: Kernels,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
+    /// Checkpoints of the whole job.
+    #[serde(default)]
+    pub checkpoint: Option<CheckpointConfig>,
+    /// A folder of checkpoints, from the newest of which training goes on.
+    #[serde(default)]
+    pub resume: Option<PathBuf>,
     pub trace: Option<TraceConfig>,
     /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
     /// where the other hosts reach it.
@@ -233,8 +241,8 @@ pub enum ConfigError {
         "--exchange {} goes over TCP of its own; give --transport tcp or leave it out", .found.name()
     )]
     ExchangeOverTcp { found: Exchange },
-    #[error("--exchange zmq knows no server that comes later; leave --checkpoint out")]
-    ZmqCheckpoint,
+    #[error("--exchange zmq knows no server that comes later; leave --snapshot out")]
+    ZmqSnapshot,
     #[error("{0}")]
     Schedule(#[from] ScheduleError),
     #[error(
@@ -253,7 +261,7 @@ pub enum ConfigError {
     #[error(
         "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
     )]
-    Checkpoint { path: PathBuf, source: std::io::Error },
+    Snapshot { path: PathBuf, source: std::io::Error },
     #[error(
         "--trace shows steps that all processes make together; leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"
     )]
@@ -288,6 +296,15 @@ pub enum ConfigError {
     Workload(#[from] tensorwire_nn::Error),
     #[error("{0}")]
     Weights(#[from] WeightsError),
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
+    #[error(
+        "{option} is for training in step, where all processes have made the same steps; {found} has no such moment: take \
+         local, ps, allreduce, dist-sgd or mpi-sgd, without --async, --elastic and --snapshot"
+    )]
+    CheckpointOutOfStep { option: &'static str, found: String },
+    #[error("--load and --resume both say what to begin with; leave one out")]
+    LoadAndResume,
     #[error(
         "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
     )]
@@ -411,6 +428,7 @@ impl TrainConfig {
             let (host, most) = (host.to_string(), PROCESSES_PER_HOST_MAX);
             return Err(ConfigError::TooManyProcesses { processes, most, host });
         }
+        self.check_checkpoints()?;
         self.check_store()?;
         self.check_clients()?;
         self.check_hosts()
@@ -418,7 +436,7 @@ impl TrainConfig {
 
     /// Checks what is of a key-value store alone.
     fn check_store(&self) -> Result<(), ConfigError> {
-        let StoreConfig { max_delay, elastic, checkpoint, .. } = &self.store;
+        let StoreConfig { max_delay, elastic, snapshot, .. } = &self.store;
         let any = "dist-sgd or dist-asgd";
         let StrategyRow { weights, grouping, pacing, .. } = self.strategy.row();
         let may_lose = (weights, grouping) == (Weights::Store, Grouping::Alone);
@@ -428,7 +446,7 @@ impl TrainConfig {
         let options = [
             ("--max-delay", max_delay.is_some(), delays, "dist-asgd or mpi-asgd"),
             ("--elastic", *elastic, may_lose, any),
-            ("--checkpoint", checkpoint.is_some(), may_lose, any),
+            ("--snapshot", snapshot.is_some(), may_lose, any),
             ("--exchange zmq", is_zmq, has_zmq, "ps, dist-sgd, dist-asgd or dist-esgd"),
         ];
         let wrong = options.into_iter().find(|(_, given, fits, _)| *given && !fits);
@@ -448,7 +466,7 @@ impl TrainConfig {
         }
         match found {
             Exchange::ZeroCopy => Ok(()),
-            Exchange::Zmq if checkpoint.is_some() => Err(ConfigError::ZmqCheckpoint),
+            Exchange::Zmq if snapshot.is_some() => Err(ConfigError::ZmqSnapshot),
             Exchange::Zmq => Ok(()),
             found if !self.strategy.has_groups() => Err(ConfigError::StoreExchange { found }),
             // refused by the groups

@@ -22,6 +22,7 @@ use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, Tes
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 use tensorwire_tensor::DType;
 
+use crate::checkpoint::{self, CheckpointError, CheckpointState, DataPosition, Keeper, Resumed};
 use crate::config::{self, Budget, ConfigError, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
@@ -56,6 +57,8 @@ pub struct Prepared {
     shape: JobShape,
     pub data: Data,
     pub rates: Rates,
+    /// The checkpoint that it goes on from.
+    pub resumed: Option<Resumed>,
 }
 
 /// What the data decide about the graph; members that need no data get it from the launcher.
@@ -63,6 +66,9 @@ pub struct Prepared {
 struct JobShape {
     samples: Description,
     steps: u64,
+    /// Those of them that were made before the checkpoint that the job goes on from.
+    #[serde(default)]
+    done: u64,
     steps_per_epoch: u64,
     /// How often the model is evaluated, batch by batch, when all of the test is.
     test_batches: u64,
@@ -73,6 +79,8 @@ struct JobShape {
 struct Payload {
     config: TrainConfig,
     shape: JobShape,
+    #[serde(default)]
+    resumed: Option<Resumed>,
 }
 
 /// Why training ended early.
@@ -90,6 +98,10 @@ pub enum TrainError {
     Run(#[from] RunError),
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    #[error("the thread that writes checkpoints cannot be started: {0}; free memory or processes")]
+    Saver(std::io::Error),
     #[error("'{name}': {source}")]
     Tensor { name: String, source: TensorError },
     #[error("step {step}: the loss is {loss}: training diverged; lower --lr")]
@@ -120,7 +132,7 @@ impl TrainError {
     /// Did the user's command make this, so that another command mends it?
     pub fn is_user_error(&self) -> bool {
         match self {
-            TrainError::Config(_) | TrainError::Weights(_) => true,
+            TrainError::Config(_) | TrainError::Weights(_) | TrainError::Checkpoint(_) => true,
             TrainError::Part(error) => error.is_user_error(),
             _ => false,
         }
@@ -163,13 +175,15 @@ impl Prepared {
             data.test.clone().map(|test| TestBatches::new(test, config.batch)).transpose()?;
         // fits: batches of a test are counted
         let test_batches = test.map_or(0, |test| test.len() as u64);
-        let shape = JobShape { samples, steps, steps_per_epoch, test_batches };
+        let mut shape = JobShape { samples, steps, done: 0, steps_per_epoch, test_batches };
         let topology = config.topology();
         let (program, cluster, plan) = build(&*model, &config, &topology, &shape)?;
         // opened once more by whoever computes; here it is looked for before anything is started
         Kernels::open(kernel_choice(&config, &program), 1)?;
         strategy(&topology).check(&config, &plan)?;
         check_memory(&program, &plan, &config, &topology)?;
+        let resumed = resumed(&config, &program, &shape)?;
+        shape.done = resumed.as_ref().map_or(0, |resumed| resumed.state.step);
         if let Some(path) = &config.load {
             weights::Weights::open(path, program.weights())?;
         }
@@ -177,8 +191,8 @@ impl Prepared {
             let failed = |source| ConfigError::Save { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;
         }
-        if let Some(path) = &config.store.checkpoint {
-            let failed = |source| ConfigError::Checkpoint { path: path.clone(), source };
+        if let Some(path) = &config.store.snapshot {
+            let failed = |source| ConfigError::Snapshot { path: path.clone(), source };
             whole_file::check_writable(path).map_err(failed)?;
         }
         if let Some(trace) = &config.trace {
@@ -186,12 +200,17 @@ impl Prepared {
             whole_file::check_writable(&trace.path).map_err(failed)?;
         }
         let rates = Rates::new(config.schedule, shape.steps, supply.rates());
-        Ok(Prepared { config, topology, program, plan, cluster, shape, data, rates })
+        Ok(Prepared { config, topology, program, plan, cluster, shape, data, resumed, rates })
     }
 
     /// Steps of the whole job.
     pub fn steps(&self) -> u64 {
         self.shape.steps
+    }
+
+    /// Steps that were made before the checkpoint that the job goes on from.
+    pub fn steps_done(&self) -> u64 {
+        self.shape.done
     }
 
     pub fn steps_per_epoch(&self) -> u64 {
@@ -230,9 +249,51 @@ impl Prepared {
 
     /// What the members are told.
     pub fn payload(&self) -> serde_json::Value {
-        let payload = Payload { config: self.config.clone(), shape: self.shape.clone() };
+        let payload = Payload {
+            config: self.config.clone(),
+            shape: self.shape.clone(),
+            resumed: self.resumed.clone(),
+        };
         serde_json::to_value(payload).unwrap_or_default()
     }
+}
+
+/// The checkpoint that a job goes on from, if it is to.
+fn resumed(
+    config: &TrainConfig,
+    program: &Program,
+    shape: &JobShape,
+) -> Result<Option<Resumed>, CheckpointError> {
+    if let Some(checkpoint) = &config.checkpoint {
+        let path = &checkpoint.path;
+        let is_same = |other: &std::path::PathBuf| {
+            path == other || std::fs::canonicalize(path).ok() == std::fs::canonicalize(other).ok()
+        };
+        // the newest stay, and would be those of the earlier job
+        if !checkpoint::is_fresh(path) && !config.resume.as_ref().is_some_and(is_same) {
+            return Err(CheckpointError::Taken { path: path.clone() });
+        }
+    }
+    let Some(folder) = &config.resume else { return Ok(None) };
+    let kept = checkpoint::kept(program, config.topology().sharing());
+    let resumed = checkpoint::choose(folder, &kept, config, shape.steps_per_epoch)?;
+    let (step, steps) = (resumed.state.step, shape.steps);
+    if step >= steps {
+        return Err(CheckpointError::Done { path: resumed.path, step, steps });
+    }
+    Ok(Some(resumed))
+}
+
+/// True if a process with this part of the graph writes a file of each checkpoint.
+fn owns(
+    part: &tensorwire_graph::Graph,
+    program: &Program,
+    topology: &Topology,
+    role: Role,
+) -> bool {
+    // where each has all, the first one's are everybody's
+    let is_first = !topology.is_replicated() || role == Role::Worker(0);
+    is_first && !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
 }
 
 /// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
@@ -345,10 +406,50 @@ impl Prepared {
 
     /// What a process that trains alone does.
     fn part(&self) -> Part {
-        let Prepared { config, topology, program, plan, shape, data, .. } = self;
+        let Prepared { config, topology, program, plan, shape, data, resumed, .. } = self;
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
-        Part { config, topology, program, plan, shape, data, rates: self.rates.clone() }
+        let (resumed, shard) = (resumed.clone(), checkpoint::shard_file(Role::Worker(0)));
+        let rates = self.rates.clone();
+        Part { config, topology, program, plan, shape, data, resumed, shard, rates }
+    }
+
+    /// Puts checkpoints together, if there are to be any.
+    pub(crate) fn keeper(&self) -> Option<Keeper> {
+        let Prepared { config, topology, program, shape, .. } = self;
+        let checkpoint = config.checkpoint.as_ref()?;
+        let mut slots: Vec<String> = program.slots.clone();
+        slots.sort();
+        let job = CheckpointState {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            step: 0,
+            position: DataPosition { epoch: 0, step: 0, steps_per_epoch: shape.steps_per_epoch },
+            seed: config.seed,
+            model: config.model.clone(),
+            data: config.data.clone(),
+            strategy: config.strategy,
+            workers: config.workers,
+            servers: topology.servers,
+            batch: config.batch,
+            slots,
+            files: std::collections::BTreeMap::new(),
+        };
+        let ranks = (0..topology.world()).map(Rank).filter(|rank| self.owns(*rank));
+        let shards = ranks.map(|rank| checkpoint::shard_file(topology.role(rank))).collect();
+        let started = Keeper::start(checkpoint, shards, job);
+        started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
+    }
+
+    /// True if a member writes a file of each checkpoint.
+    fn owns(&self, rank: Rank) -> bool {
+        let role = self.topology.role(rank);
+        match self.topology.has_store() {
+            true => matches!(role, Role::Server(_)),
+            false => {
+                let part = &self.plan.parts[self.topology.part(rank)];
+                owns(&part.graph, &self.program, &self.topology, role)
+            }
+        }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {
@@ -360,7 +461,7 @@ impl Prepared {
     /// What the launcher has to do for a store, if variables live in one.
     pub fn store_job(&self) -> Option<StoreJob> {
         let Topology { servers, elastic, .. } = self.topology;
-        let replace_servers = self.config.store.checkpoint.is_some();
+        let replace_servers = self.config.store.snapshot.is_some();
         let workers = self.topology.masters();
         let job = StoreJob { workers, servers, elastic, replace_servers };
         self.topology.has_store().then_some(job)
@@ -382,7 +483,8 @@ pub fn train_local(
     if let Some(trace) = &mut trace {
         trace.started(0, Rank(0), std::process::id());
     }
-    let mut caller = Caller { interrupt, on_progress, trace };
+    let keeper = prepared.keeper();
+    let mut caller = Caller { interrupt, on_progress, trace, keeper };
     let done = train_alone(prepared, &mut caller);
     let written = caller.trace.map_or(Ok(()), |trace| trace.write());
     first_error(done, written)
@@ -415,10 +517,14 @@ struct Part {
     /// Of workers.
     data: Option<Data>,
     rates: Rates,
+    /// The checkpoint that it goes on from.
+    resumed: Option<Resumed>,
+    /// The name of its file of a checkpoint, if it writes one.
+    shard: String,
 }
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
-    let Payload { config, shape } = member.payload()?;
+    let Payload { config, shape, resumed } = member.payload()?;
     let topology = config.topology();
     let model = supply.model(&config)?;
     let (program, _, plan) = build(&*model, &config, &topology, &shape)?;
@@ -430,7 +536,8 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
         return Err(ConfigError::DataChanged.into());
     }
     let rates = Rates::new(config.schedule, shape.steps, supply.rates());
-    let part = Part { config, topology, program, plan, shape, data, rates };
+    let shard = checkpoint::shard_file(topology.role(member.rank()));
+    let part = Part { config, topology, program, plan, shape, data, resumed, shard, rates };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,

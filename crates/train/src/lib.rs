@@ -4,6 +4,7 @@
 
 mod batches;
 mod carried;
+mod checkpoint;
 mod config;
 mod group;
 mod job;
@@ -23,6 +24,10 @@ mod weights;
 pub mod whole_file;
 
 pub use batches::{BatchesSpec, write_batches};
+pub use checkpoint::{
+    CheckpointConfig, CheckpointError, CheckpointFolder, CheckpointState, DataPosition, FileState,
+    FoundCheckpoint, Resumed, ShardReport,
+};
 pub use config::{
     Averaging, Budget, ClientConfig, ConfigError, Exchange, FloatType, Kernels, StoreConfig,
     TraceConfig, TrainConfig, TunedRow,
@@ -34,7 +39,7 @@ pub use open_part::{
 };
 pub use rates::{RateFunction, Rates};
 pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
-pub use run::{JobFailure, TRAIN, TrainOutcome, TrainUpdate, launch_train};
+pub use run::{JobFailure, MemberRecord, TRAIN, TrainOutcome, TrainUpdate, launch_train};
 pub use steps::{FinishedStep, PollingFigures, StepAggregator};
 pub use store::{
     Arithmetic, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules,

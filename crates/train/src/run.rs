@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 use tensorwire_base::Rank;
 use tensorwire_launch::{JobError, JobSpec, JobUpdate, Messages, Transport, launch};
 
+use serde::{Deserialize, Serialize};
+
+use crate::checkpoint::ShardReport;
 use crate::job::Prepared;
 use crate::report::{Progress, TrainReport};
 use crate::trace::{TraceError, TraceEvent};
@@ -19,12 +22,22 @@ struct Training;
 
 impl Messages for Training {
     type Progress = Progress;
-    type Record = TraceEvent;
+    type Record = MemberRecord;
     type Report = TrainReport;
 }
 
-/// What happens while a training job runs. What members record goes to the trace and is not told.
-pub type TrainUpdate = JobUpdate<Progress, TraceEvent>;
+/// What a member records for its launcher alone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum MemberRecord {
+    /// What it did, and when.
+    Trace(TraceEvent),
+    /// What became of its file of a checkpoint.
+    Shard(ShardReport),
+}
+
+/// What happens while a training job runs. What members record is not told.
+pub type TrainUpdate = JobUpdate<Progress, MemberRecord>;
 
 /// A training job that was done.
 #[derive(Clone, Debug)]
@@ -110,20 +123,35 @@ pub fn launch_train(
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
     let mut collector = prepared.collector();
+    let keeper = prepared.keeper();
     let mut servers_replaced = 0;
     let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
         match (&mut collector, &update) {
             (Some(trace), JobUpdate::Started { rank, pid }) => {
                 trace.started(prepared.part_of(*rank), *rank, *pid);
             }
-            (Some(trace), JobUpdate::Recorded { rank, values }) => {
-                return trace.add(prepared.part_of(*rank), values);
+            (trace, JobUpdate::Recorded { rank, values }) => {
+                let mut events = Vec::with_capacity(values.len());
+                for value in values {
+                    match (value, &keeper) {
+                        (MemberRecord::Trace(event), _) => events.push(*event),
+                        (MemberRecord::Shard(shard), Some(keeper)) => keeper.add(shard.clone()),
+                        // nobody asked for it
+                        (MemberRecord::Shard(_), None) => {}
+                    }
+                }
+                if let Some(trace) = trace {
+                    trace.add(prepared.part_of(*rank), &events);
+                }
+                return;
             }
             (_, JobUpdate::Replacing { .. }) => servers_replaced += 1,
             _ => {}
         }
         on_update(update);
     });
+    // the last checkpoint is there when this returns
+    drop(keeper);
     let written = collector.map_or(Ok(()), |trace| trace.write());
     let done = first_error(outcome.map_err(JobFailure::from), written)?;
     let settled = done.negotiated.or(prepared.config.settled_transport());

@@ -80,7 +80,9 @@ impl StepAggregator {
         let batch = (prepared.config.batch * prepared.config.accumulate) as u64;
         // fits: workers are few
         let count = prepared.config.workers as usize;
-        StepAggregator::of(workers.collect(), count, batch, prepared.steps_per_epoch())
+        let first = prepared.steps_done() + 1;
+        let all = StepAggregator::of(workers.collect(), count, batch, prepared.steps_per_epoch());
+        StepAggregator { first, ..all }
     }
 
     fn of(

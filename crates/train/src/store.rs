@@ -1,12 +1,14 @@
 //! A training job's key-value store: each member's end of it, the exchange that pushes and pulls at the nodes of a plan,
-//! the servers' update rules, and their snapshots.
+//! the servers' update rules, their snapshots, and their share of checkpoints.
 
+mod checkpoints;
 mod exchange;
 mod files;
 mod open;
 mod rows;
 mod rules;
 
+pub(crate) use checkpoints::{CheckpointShards, StoredShard};
 pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys};
 pub use files::SnapshotFiles;
 pub(crate) use open::open_store_on;

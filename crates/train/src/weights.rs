@@ -169,12 +169,23 @@ pub(crate) fn save<'a>(
     path: &Path,
     weights: impl Iterator<Item = (&'a Variable, &'a [u8])>,
 ) -> Result<(), WeightsError> {
+    let tensors = weights.map(|(variable, bytes)| {
+        let spec = &variable.spec;
+        (variable.name.as_str(), dtype(spec.dtype), spec.dims(), bytes)
+    });
+    save_tensors(path, tensors)
+}
+
+/// The same, of tensors with their names, types and dimensions.
+pub(crate) fn save_tensors<'a>(
+    path: &Path,
+    tensors: impl Iterator<Item = (&'a str, Dtype, &'a [usize], &'a [u8])>,
+) -> Result<(), WeightsError> {
     let write = |source| WeightsError::Write { path: path.to_path_buf(), source };
     let mut views = Vec::new();
-    for (variable, bytes) in weights {
-        let dims = variable.spec.dims().to_vec();
-        let view = TensorView::new(dtype(variable.spec.dtype), dims, bytes);
-        views.push((variable.name.as_str(), view.map_err(|e| write(io::Error::other(e)))?));
+    for (name, dtype, dims, bytes) in tensors {
+        let view = TensorView::new(dtype, dims.to_vec(), bytes);
+        views.push((name, view.map_err(|e| write(io::Error::other(e)))?));
     }
     let image = safetensors::serialize(views, None).map_err(|e| write(io::Error::other(e)))?;
     whole_file::write(path, |file| file.write_all(&image)).map_err(write)

@@ -3,7 +3,9 @@
 use std::path::{PathBuf, absolute};
 
 use clap::Args;
-use tensorwire_train::{Budget, ConfigError, StoreConfig, TraceConfig, TrainConfig};
+use tensorwire_train::{
+    Budget, CheckpointConfig, ConfigError, StoreConfig, TraceConfig, TrainConfig,
+};
 
 use super::{DEFAULTS, JobArgs, with_default};
 
@@ -19,6 +21,9 @@ Examples:
   tensorwire train --strategy mpi-esgd --workers 4 --clients 2 --interval 64
   tensorwire train --data mnist:DIR --epochs 3 MNIST's four unpacked files in DIR
   tensorwire train --save w.safetensors --metrics m.jsonl --json
+  tensorwire train --checkpoint runs/digits    a checkpoint each epoch, of which the last 3 stay
+  tensorwire train --checkpoint runs/digits --resume runs/digits
+                                               goes on from the newest, to the same bits
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
   tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
   mpirun -np 4 tensorwire train                with processes that mpirun started (see `launch --help`)
@@ -57,6 +62,8 @@ pub(crate) struct TrainArgs {
     asynchronous: bool,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    checkpoint: KeepArgs,
     /// Start from the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -81,6 +88,28 @@ pub(crate) struct TrainArgs {
     pub(crate) no_detect: bool,
 }
 
+/// What is kept of a job, and what it goes on from.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct KeepArgs {
+    /// Write checkpoints of the whole job (weights, the optimizer's state, the place in the data) beside training, each a
+    /// folder in DIR. One that cannot be written is a warning. local, ps, allreduce, dist-sgd, mpi-sgd. On several
+    /// hosts all must reach DIR
+    #[arg(long, value_name = "DIR")]
+    checkpoint: Option<PathBuf>,
+    /// Steps between two checkpoints; the end has one in any case [default: an epoch]
+    #[arg(long, value_name = "STEPS", requires = "checkpoint",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint_every: Option<u64>,
+    /// How many checkpoints stay
+    #[arg(long, value_name = "N", default_value_t = CheckpointConfig::KEEP, requires = "checkpoint",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    keep: u64,
+    /// Go on from the newest whole checkpoint in DIR, with the bits of a job that nobody stopped. --steps and --epochs
+    /// count from the very first step. The number of workers and servers, and the strategy, may be others than before
+    #[arg(long, value_name = "DIR", conflicts_with = "load")]
+    resume: Option<PathBuf>,
+}
+
 /// What only a key-value store can do.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreArgs {
@@ -94,11 +123,11 @@ pub(crate) struct StoreArgs {
     /// dist-sgd, dist-asgd: servers write snapshots to PATH.serverN.safetensors; if one dies, a new process
     /// goes on from there, and the workers bring it up to date
     #[arg(long, value_name = "PATH")]
-    checkpoint: Option<PathBuf>,
+    snapshot: Option<PathBuf>,
     /// Steps between two snapshots; workers keep what they pushed since the last
-    #[arg(long, value_name = "STEPS", default_value_t = DEFAULTS.store.checkpoint_every,
-          requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
-    checkpoint_every: u64,
+    #[arg(long, value_name = "STEPS", default_value_t = DEFAULTS.store.snapshot_every,
+          requires = "snapshot", value_parser = clap::value_parser!(u64).range(1..))]
+    snapshot_every: u64,
 }
 
 impl TrainArgs {
@@ -117,10 +146,15 @@ impl TrainArgs {
             false => path,
         };
         let load = self.load.map(from_root);
-        let StoreArgs { max_delay, elastic, checkpoint, checkpoint_every } = self.store;
-        let checkpoint = checkpoint.map(from_root);
-        let store = StoreConfig { max_delay, elastic, checkpoint, checkpoint_every };
+        let StoreArgs { max_delay, elastic, snapshot, snapshot_every } = self.store;
+        let snapshot = snapshot.map(from_root);
+        let store = StoreConfig { max_delay, elastic, snapshot, snapshot_every };
+        let KeepArgs { checkpoint, checkpoint_every: every, keep, resume } = self.checkpoint;
+        let checkpoint =
+            checkpoint.map(|path| CheckpointConfig { path: from_root(path), every, keep });
+        let resume = resume.map(from_root);
         let (save, asynchronous) = (self.save, self.asynchronous);
+        let config = TrainConfig { checkpoint, resume, ..config };
         Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
     }
 }

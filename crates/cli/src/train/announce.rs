@@ -37,6 +37,12 @@ pub(super) fn announce(prepared: &Prepared) {
     if let Some(said) = data.train.note() {
         note(said);
     }
+    if let Some(resumed) = &prepared.resumed {
+        let changes = resumed.changes.join(", ");
+        let but = if changes.is_empty() { String::new() } else { format!("; now {changes}") };
+        let (at, step) = (resumed.path.display(), resumed.state.step);
+        note(format_args!("goes on from {at}, after step {step}{but}"));
+    }
     note(format_args!("kernels: {}", prepared.kernels()));
     if config.strategy == Strategy::Local {
         let replicas = if config.workers == 1 { "replica" } else { "replicas" };
@@ -117,8 +123,8 @@ fn announce_store(prepared: &Prepared, transport: &str) {
     // fits: sizes in memory
     let traffic = traffic_of_store(config, bytes as u64);
     let store = &config.store;
-    let checkpoint = store.checkpoint.as_ref().map(|path| {
-        format!("; snapshots every {} steps at {}", store.checkpoint_every, path.display())
+    let snapshot = store.snapshot.as_ref().map(|path| {
+        format!("; snapshots every {} steps at {}", store.snapshot_every, path.display())
     });
     note(format_args!(
         "{}: {} workers, {} servers; transport {transport}; {traffic}{}{}",
@@ -126,7 +132,7 @@ fn announce_store(prepared: &Prepared, transport: &str) {
         config.workers,
         config.servers,
         if store.elastic { "; elastic" } else { "" },
-        checkpoint.unwrap_or_default(),
+        snapshot.unwrap_or_default(),
     ));
     note(partition_table(&prepared.store_table().unwrap_or_default()));
 }

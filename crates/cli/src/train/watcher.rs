@@ -19,8 +19,10 @@ pub(super) struct Watcher {
 
 impl Watcher {
     pub(super) fn new(prepared: &Prepared, metrics: Metrics) -> Watcher {
+        let bar = Bar::new(prepared.steps(), prepared.steps_per_epoch());
+        bar.goes_on(prepared.steps_done());
         Watcher {
-            bar: Bar::new(prepared.steps(), prepared.steps_per_epoch()),
+            bar,
             roles: prepared.roles(),
             steps: StepAggregator::new(prepared),
             metrics,

@@ -127,7 +127,7 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
         ("--max-delay 2", "--max-delay is of a key-value store; give it with --strategy dist-asgd"),
         ("--strategy dist-sgd --max-delay 2", "give it with --strategy dist-asgd"),
         ("--elastic", "give it with --strategy dist-sgd or dist-asgd"),
-        ("--strategy local --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--strategy local --snapshot s", "give it with --strategy dist-sgd or dist-asgd"),
         (
             "--strategy allreduce --exchange zmq",
             "with --strategy ps, dist-sgd, dist-asgd or dist-esgd",
@@ -139,9 +139,9 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
             "goes over TCP of its own; give --transport",
         ),
         #[cfg(feature = "baselines")]
-        ("--strategy dist-sgd --exchange zmq --checkpoint s", "leave --checkpoint out"),
-        ("--strategy dist-sgd --checkpoint none/s", "cannot write snapshots to none/s"),
-        ("--strategy dist-sgd --checkpoint s/", "it names a folder"),
+        ("--strategy dist-sgd --exchange zmq --snapshot s", "leave --snapshot out"),
+        ("--strategy dist-sgd --snapshot none/s", "cannot write snapshots to none/s"),
+        ("--strategy dist-sgd --snapshot s/", "it names a folder"),
         (
             "--strategy dist-asgd --trace t.json",
             "leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce",
@@ -151,8 +151,8 @@ fn options_of_a_store_without_one_or_that_do_not_go_together() {
         let found = message(&format!("train {arguments}"));
         assert!(found.contains(says), "{arguments}: {found}");
     }
-    refused("train --strategy dist-sgd --checkpoint-every 5");
-    refused("train --strategy dist-sgd --checkpoint s --checkpoint-every 0");
+    refused("train --strategy dist-sgd --snapshot-every 5");
+    refused("train --strategy dist-sgd --snapshot s --snapshot-every 0");
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn options_of_groups_without_any_or_that_do_not_go_together() {
             "--strategy mpi-sgd --exchange zmq",
             "with --strategy ps, dist-sgd, dist-asgd or dist-esgd",
         ),
-        ("--strategy mpi-sgd --checkpoint s", "give it with --strategy dist-sgd or dist-asgd"),
+        ("--strategy mpi-sgd --snapshot s", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy dist-esgd --elastic", "give it with --strategy dist-sgd or dist-asgd"),
         ("--strategy allreduce --max-delay 2", "give it with --strategy dist-asgd or mpi-asgd"),
         ("--strategy allreduce --async", "give it with --strategy ps"),

@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bench;
+mod checkpoint;
 mod clients;
 mod doctor;
 mod evaluation;

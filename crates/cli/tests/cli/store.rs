@@ -119,7 +119,7 @@ fn a_death_ends_the_job_by_name_unless_it_may_go_on() {
             ("dist-sgd --exchange zmq", "", Signal::KILL),
             ("dist-sgd", "--deadline 4", Signal::STOP),
             // what may be lost is of the other kind
-            ("dist-sgd", if rank < 2 { "--checkpoint s" } else { "--elastic" }, Signal::KILL),
+            ("dist-sgd", if rank < 2 { "--snapshot s" } else { "--elastic" }, Signal::KILL),
         ] {
             let job = format!("--strategy {strategy} {extra} --steps 100000 --metrics m.jsonl");
             let moment = 100 + 350 * rank as u64;
@@ -170,7 +170,7 @@ const STEPS: &str = "--strategy dist-sgd --steps 22 --batch 32";
 
 /// The weights are those of the job that nobody disturbed: no push is lost, none counts twice.
 fn replaced(extra: &str, deaths: &[(usize, u64)], undisturbed: &str) {
-    let job = format!("{STEPS} --checkpoint s --checkpoint-every {extra}");
+    let job = format!("{STEPS} --snapshot s --snapshot-every {extra}");
     let (ended, _) = disturbed(&job, deaths, Signal::KILL);
     let context = format!("{job}, {deaths:?}:\n{}", ended.stderr);
     assert!(ended.status.success(), "{context}");
@@ -217,7 +217,7 @@ fn a_snapshot_of_another_job_is_none() {
     let path = folder.path().join("s");
     let job = |seed| {
         let path = path.display();
-        format!("{STEPS} --seed {seed} --checkpoint {path} --checkpoint-every 5")
+        format!("{STEPS} --seed {seed} --snapshot {path} --snapshot-every 5")
     };
     hash(&job(2));
     for moment in [200, 260, 320] {
@@ -232,7 +232,7 @@ fn a_snapshot_of_another_job_is_none() {
 
 #[test]
 fn a_job_may_lose_workers_and_servers() {
-    let job = "--strategy dist-sgd --elastic --checkpoint s --checkpoint-every 4 --epochs 5";
+    let job = "--strategy dist-sgd --elastic --snapshot s --snapshot-every 4 --epochs 5";
     let (ended, _) = disturbed(job, &[(2, 900), (0, 400), (3, 700)], Signal::KILL);
     assert!(ended.status.success(), "{}", ended.stderr);
     assert_eq!(number(&ended, "workers_finished"), 1.0, "{}", ended.stderr);

@@ -61,6 +61,8 @@ impl Default for TrainConfig {
             kernels: Kernels::Auto,
             load: None,
             save: None,
+            checkpoint: None,
+            resume: None,
             trace: None,
             listen: None,
             deadline_ms: 10_000,
@@ -78,7 +80,7 @@ impl Budget {
 impl Default for StoreConfig {
     /// No bound, no snapshots, and nobody may be lost.
     fn default() -> StoreConfig {
-        StoreConfig { max_delay: None, elastic: false, checkpoint: None, checkpoint_every: 20 }
+        StoreConfig { max_delay: None, elastic: false, snapshot: None, snapshot_every: 20 }
     }
 }
 

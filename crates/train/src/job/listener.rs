@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::TrainError;
+use crate::checkpoint::{Keeper, ShardReport};
 use crate::report::Progress;
+use crate::run::MemberRecord;
 use crate::trace::{Collector, TraceEvent};
 use tensorwire_launch::Member;
 
@@ -14,6 +16,8 @@ pub(super) trait Listener {
     fn begin_step(&mut self, step: u64) -> Result<(), TrainError>;
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError>;
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError>;
+    /// A file of a checkpoint was written, or could not be.
+    fn written(&mut self, shard: ShardReport) -> Result<(), TrainError>;
 }
 
 impl Listener for &Member {
@@ -26,7 +30,12 @@ impl Listener for &Member {
     }
 
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError> {
-        Ok(self.record(events)?)
+        let records: Vec<MemberRecord> = events.iter().copied().map(MemberRecord::Trace).collect();
+        Ok(self.record(&records)?)
+    }
+
+    fn written(&mut self, shard: ShardReport) -> Result<(), TrainError> {
+        Ok(self.record(&[MemberRecord::Shard(shard)])?)
     }
 }
 
@@ -35,6 +44,7 @@ pub(super) struct Caller<'a> {
     pub(super) interrupt: &'a AtomicBool,
     pub(super) on_progress: &'a mut dyn FnMut(Progress),
     pub(super) trace: Option<Collector<'a>>,
+    pub(super) keeper: Option<Keeper>,
 }
 
 impl Listener for Caller<'_> {
@@ -51,6 +61,12 @@ impl Listener for Caller<'_> {
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError> {
         if let Some(trace) = &mut self.trace {
             trace.add(0, events);
+        }
+        Ok(())
+    }
+    fn written(&mut self, shard: ShardReport) -> Result<(), TrainError> {
+        if let Some(keeper) = &self.keeper {
+            keeper.add(shard);
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use super::loader::Loader;
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::carried::Carried;
+use crate::checkpoint::{Captured, OwnVariable, Resumed, Saver};
 use crate::config::{ConfigError, TrainConfig};
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
@@ -42,6 +43,12 @@ pub(super) struct Trainer<'a> {
     /// What it exchanged so far.
     pub(super) carried: Carried,
     pub(super) rates: Rates,
+    /// The variables here that checkpoints have.
+    pub(super) own: Vec<OwnVariable>,
+    /// Writes them; none where another does, or nobody.
+    pub(super) saver: Option<Saver>,
+    /// The checkpoint that training goes on from.
+    pub(super) resumed: Option<&'a Resumed>,
 }
 
 /// When training began, and what evaluations took of it: they are none of it.
@@ -79,13 +86,19 @@ impl<'a> Trainer<'a> {
             concludes: false,
             carried: Carried::default(),
             rates: Rates::default(),
+            own: Vec::new(),
+            saver: None,
+            resumed: None,
         }
     }
 }
 
 impl Trainer<'_> {
-    /// Gives the variables that live here their first values: from a file or from the seed.
+    /// Gives the variables that live here their first values: from a checkpoint, from a file or from the seed.
     pub(super) fn initialise(&self) -> Result<(), TrainError> {
+        if let Some(resumed) = self.resumed {
+            return self.restore(resumed);
+        }
         // a piece has some of the rows of the variable that it is of
         let whole = |node: &Node| match &node.piece {
             Some(Piece { of, first_row }) => (of.clone(), *first_row),
@@ -124,6 +137,92 @@ impl Trainer<'_> {
         Ok(())
     }
 
+    /// Gives all variables that live here, slots too, the values of a checkpoint.
+    fn restore(&self, resumed: &Resumed) -> Result<(), TrainError> {
+        if self.own.is_empty() {
+            return Ok(());
+        }
+        let index = resumed.index()?;
+        for OwnVariable { output, spec, name, first_element, .. } in &self.own {
+            let (_, mut bytes) = self.session.write(*output)?;
+            index.read(name, first_element * spec.dtype.bytes(), &mut bytes)?;
+        }
+        Ok(())
+    }
+
+    /// After a step, or where training ends early: copies what a checkpoint has of this process, to be written while training
+    /// goes on.
+    fn capture(&mut self, step: u64, listener: &mut dyn Listener) -> Result<(), TrainError> {
+        let Some(saver) = &mut self.saver else { return Ok(()) };
+        // one at a time, so that all processes write the same ones
+        if let Some(report) = saver.wait() {
+            listener.written(report)?;
+        }
+        let mut variables = Vec::with_capacity(self.own.len());
+        for OwnVariable { output, spec, name, dims, first_element } in &self.own {
+            let (_, bytes) = self.session.read(*output)?;
+            self.carried.copied(CopyPurpose::Checkpoint, bytes.len());
+            variables.push(Captured {
+                name: name.clone(),
+                dtype: spec.dtype,
+                dims: spec.dims().to_vec(),
+                whole: dims.clone(),
+                first_element: *first_element,
+                bytes: saver.copy(&bytes),
+            });
+        }
+        saver.write(step, variables);
+        Ok(())
+    }
+
+    /// Writes this process's part of a checkpoint after `step`, if there is to be one, and says what became of the one before.
+    fn checkpoint(
+        &mut self,
+        step: u64,
+        listener: &mut dyn Listener,
+        link: &mut dyn Link,
+    ) -> Result<(), TrainError> {
+        let Some(config) = &self.config.checkpoint else { return Ok(()) };
+        if let Some(report) = self.saver.as_mut().and_then(Saver::finished) {
+            listener.written(report)?;
+        }
+        if !config.is_due(step, self.shape.steps_per_epoch, self.shape.steps) {
+            return Ok(());
+        }
+        link.checkpoint(step)?;
+        self.capture(step, listener)
+    }
+
+    /// Waits until the last checkpoint is written.
+    fn finish_checkpoints(&mut self, listener: &mut dyn Listener) -> Result<(), TrainError> {
+        match self.saver.as_mut().and_then(Saver::wait) {
+            Some(report) => listener.written(report),
+            None => Ok(()),
+        }
+    }
+
+    /// The job ends before `step`: what was trained is kept, where this process can do so by itself.
+    fn end_early(
+        &mut self,
+        step: u64,
+        error: TrainError,
+        listener: &mut dyn Listener,
+    ) -> TrainError {
+        let last = step - 1;
+        let is_new = last > self.shape.done
+            && !self.config.checkpoint.as_ref().is_none_or(|config| {
+                config.is_due(last, self.shape.steps_per_epoch, self.shape.steps)
+            });
+        let is_alone = matches!(error, TrainError::Interrupted);
+        let kept = match is_alone && is_new {
+            true => self.capture(last, listener),
+            false => Ok(()),
+        };
+        // why it ends matters more than that something else failed
+        let _ = kept.and_then(|()| self.finish_checkpoints(listener));
+        error
+    }
+
     pub(super) fn train(
         &mut self,
         data: Option<&Data>,
@@ -138,10 +237,12 @@ impl Trainer<'_> {
         let mut warm = begun.at;
         let mut final_loss = None;
         let mut polling = Polling::default();
-        let steps = self.shape.steps;
-        let traced = self.config.trace.as_ref().map_or(0, |trace| trace.steps.min(steps));
-        for step in 1..=steps {
-            listener.begin_step(step)?;
+        let JobShape { steps, done, .. } = *self.shape;
+        let traced = self.config.trace.as_ref().map_or(0, |trace| steps.min(done + trace.steps));
+        for step in done + 1..=steps {
+            if let Err(error) = listener.begin_step(step) {
+                return Err(self.end_early(step, error, listener));
+            }
             link.before_step(step, self.session)?;
             let start_ns = Clock::now_ns();
             if let Some(loader) = &mut loader {
@@ -161,7 +262,7 @@ impl Trainer<'_> {
             if step == traced {
                 self.session.stop_timeline();
             }
-            if step == 1 {
+            if step == done + 1 {
                 warm = Instant::now();
             }
             let now = Polling::from(self.session.counters());
@@ -174,9 +275,11 @@ impl Trainer<'_> {
                 listener.progress(Progress { step, loss, polling: now - polling, epoch })?;
             }
             polling = Polling::from(self.session.counters());
+            self.checkpoint(step, listener, link)?;
         }
         let train_seconds = begun.at.elapsed().as_secs_f64();
         let warm_seconds = warm.elapsed().as_secs_f64();
+        self.finish_checkpoints(listener)?;
         let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
         Ok(TrainReport { polling, ..report })
     }
@@ -221,7 +324,8 @@ impl Trainer<'_> {
         let Range { start, end } = self.replicas;
         let workers = start as usize + self.shard..end as usize + self.shard;
         let each = self.program.accumulate as u64;
-        Loader::start(&batches, &workers, 0..self.shape.steps, each, self.threads())
+        let steps = self.shape.done..self.shape.steps;
+        Loader::start(&batches, &workers, steps, each, self.threads())
     }
 
     /// Threads of this process.

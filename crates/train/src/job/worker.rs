@@ -8,6 +8,7 @@ use super::listener::Listener;
 use super::trainer::Trainer;
 use super::{Part, TrainError, peak_bytes};
 use crate::carried::Carried;
+use crate::checkpoint::{self, CheckpointFolder, Saver};
 use crate::report::TrainReport;
 
 /// A process that makes steps, connected.
@@ -47,6 +48,12 @@ pub(super) trait Link {
 
     /// Before each step, from 1.
     fn before_step(&mut self, _step: u64, _session: &mut Session) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// After a step of which a checkpoint is to be made, at every process: has those write that are no part of
+    /// the graph, who say themselves what became of it.
+    fn checkpoint(&mut self, _step: u64) -> Result<(), TrainError> {
         Ok(())
     }
 
@@ -93,11 +100,18 @@ pub(super) fn run(
     part: &Part,
     listener: &mut dyn Listener,
 ) -> Result<TrainReport, TrainError> {
-    let Part { config, program, plan, shape, data, rates, .. } = part;
+    let Part { config, topology, program, plan, shape, data, resumed, shard: file, rates } = part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
+    let own = checkpoint::own_variables(&trainer.session.part().graph, program, topology.sharing());
+    let is_first = !topology.is_replicated() || concludes;
+    let to = config.checkpoint.as_ref().filter(|_| is_first && !own.is_empty());
+    let saver = to.map(|to| Saver::start(CheckpointFolder::new(&to.path), file)).transpose();
+    let saver = saver.map_err(TrainError::Saver)?;
+    let resumed = resumed.as_ref();
     let rates = rates.clone();
-    let mut trainer = Trainer { shard, concludes, carried, rates, ..trainer };
+    let mut trainer =
+        Trainer { shard, concludes, carried, own, saver, resumed, rates, ..trainer };
     trainer.initialise()?;
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;

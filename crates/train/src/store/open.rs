@@ -11,7 +11,7 @@ use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::proto::{Mode, Role};
 use tensorwire_kvstore::wire::{RingOptions, Rings, Wire, WireError};
 use tensorwire_kvstore::{
-    Checkpoint, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership,
+    Checkpoint, Keep, KvServer, KvServerOptions, KvWorker, KvWorkerOptions, Membership,
     MembershipEvent as Event, Partition, ServerPorts, StoreError,
 };
 
@@ -111,14 +111,15 @@ impl OpenStoreError {
 /// # Errors
 /// When memory does not suffice, or a peer is lost, late or of another mind.
 pub fn open_store(member: &Member, options: StoreOptions) -> Result<StoreEnd, OpenStoreError> {
-    open_store_on(member, options, None)
+    open_store_on(member, options, None, Box::new(SnapshotFiles))
 }
 
-/// As [`open_store`]; over a fabric that is connected to its peers, if one is given.
+/// As [`open_store`]; over a fabric that is connected to its peers, if one is given, with `keep` for what a server writes.
 pub(crate) fn open_store_on(
     member: &Member,
     options: StoreOptions,
     fabric: Option<Fabric>,
+    keep: Box<dyn Keep>,
 ) -> Result<StoreEnd, OpenStoreError> {
     let place = member.store().ok_or(OpenStoreError::NoStore)?;
     let (workers, servers) = (place.workers, place.servers);
@@ -159,7 +160,7 @@ pub(crate) fn open_store_on(
         patience,
     };
     let update = Box::new(arithmetic);
-    let ports = ServerPorts { wire, membership, update, keep: Box::new(SnapshotFiles) };
+    let ports = ServerPorts { wire, membership, update, keep };
     let server = match place.replaces() {
         None => KvServer::new(ports, options),
         Some(_) => KvServer::restored(ports, options)?,

@@ -151,6 +151,11 @@ impl Ended {
             .map_or(0, |text| text.lines().count())
     }
 
+    /// What a file holds that the job wrote in its folder.
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.folder.path().join(name)).unwrap()
+    }
+
     /// Names and sizes of all files in the job's folder.
     pub(crate) fn files(&self) -> Vec<(String, u64)> {
         let entries = std::fs::read_dir(self.folder.path()).unwrap().flatten();

@@ -9,17 +9,21 @@ use tensorwire_collectives::GroupStats;
 use tensorwire_fabric::{Endpoint, Fabric};
 use tensorwire_kernels::Kernels;
 use tensorwire_kvstore::wire::WireStats;
-use tensorwire_kvstore::{Checkpoint, KvServer, KvWorker, StoreError};
+use tensorwire_kvstore::{Checkpoint, Keep, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
 use tensorwire_memory::Copies;
 
+use super::values::stored_shards;
+use crate::checkpoint::CheckpointFolder;
 use crate::config::{ConfigError, Exchange, TrainConfig};
 use crate::group::{ClientError, SharedGroup, open_group};
 use crate::job::trainer::LAST_WORKER_DEADLINE;
 use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice, peak_bytes};
 use crate::open_part::PartError;
 use crate::report::TrainReport;
-use crate::store::{StoreEnd, StoreOptions, StoreWire, open_store_on};
+use crate::store::{
+    CheckpointShards, SnapshotFiles, StoreEnd, StoreOptions, StoreWire, open_store_on,
+};
 use crate::topology::Topology;
 
 /// A member's ends, opened.
@@ -43,8 +47,8 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
     let kernels =
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?;
     let kernels = Arc::new(kernels);
-    let every = config.store.checkpoint_every;
-    let checkpoint = config.store.checkpoint.as_ref();
+    let every = config.store.snapshot_every;
+    let checkpoint = config.store.snapshot.as_ref();
     let checkpoint = checkpoint.map(|at| Checkpoint { path: at.to_string_lossy().into(), every });
     let options = StoreOptions {
         transport,
@@ -61,7 +65,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
         digest: crate::open_part::digest(&part.plan),
     };
     let store = match member.store() {
-        Some(_) => Some(open_store_on(member, options, fabric)?),
+        Some(_) => Some(open_store_on(member, options, fabric, keep(member, part)?)?),
         None => None,
     };
     let store = match store {
@@ -71,6 +75,18 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
     };
     let (Role::Worker(worker) | Role::Server(worker)) = topology.role(member.rank());
     Ok((Ends::Worker { worker, store, group }, kernels))
+}
+
+/// Where a server writes what it is told to: its share of the job's checkpoints, or snapshots.
+fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
+    let Part { config, topology, program, resumed, .. } = part;
+    if config.checkpoint.is_none() && resumed.is_none() {
+        return Ok(Box::new(SnapshotFiles));
+    }
+    let shards = stored_shards(config, topology, program)?;
+    let folder = config.checkpoint.as_ref().map(|to| CheckpointFolder::new(&to.path));
+    let (recorder, resumed) = (member.recorder(), resumed.clone());
+    Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed }))
 }
 
 /// Serves a store until all workers are done.

@@ -19,6 +19,7 @@ use super::ends::{self, Ends, add_store, leave_group, meet};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
+use crate::checkpoint::Resumed;
 use crate::config::TrainConfig;
 use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
 use crate::job::trainer::Trainer;
@@ -133,12 +134,23 @@ impl Link for StoreLink<'_> {
 
     fn takes_over(&mut self, trainer: &Trainer<'_>) -> Result<bool, TrainError> {
         let Part { config, topology, .. } = self.part;
-        if !topology.elastic && config.store.checkpoint.is_none() {
+        if !topology.elastic && config.store.snapshot.is_none() {
             return Ok(false);
         }
         // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date
         meet(&mut self.store.lock())?;
         Ok(!trainer.concludes && self.is_first())
+    }
+
+    fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
+        // all have pushed what is of this step, and nobody what is of the next
+        let mut store = self.store.lock();
+        meet(&mut store)?;
+        if self.member.rank().0 != 0 {
+            return Ok(());
+        }
+        let saving = store.save(&step.to_string());
+        Ok(store.wait(saving, Deadline::after(self.part.config.step_deadline()))?)
     }
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
@@ -233,11 +245,15 @@ pub(super) fn give_values(
     let Part { config, topology, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
-        return give_first(worker, part, pulled, carried, patience);
+        give_first(worker, part, pulled, carried, patience)?;
+        return restore_slots(worker, part, patience);
     }
     let values = values(topology, program);
     let handle = worker.init(&values, None)?;
     worker.wait(handle, patience)?;
+    if part.resumed.is_some() {
+        worker.barrier(patience)?;
+    }
     if !topology.elastic {
         return Ok(());
     }
@@ -266,6 +282,14 @@ pub(super) fn give_values(
     Ok(worker.wait(there, deadline)?)
 }
 
+/// Has the servers take the optimizer's state of the checkpoint that training goes on from, before anybody pushes.
+fn restore_slots(worker: &mut KvWorker, part: &Part, patience: Deadline) -> Result<(), TrainError> {
+    let Some(resumed) = &part.resumed else { return Ok(()) };
+    let loading = worker.load(&resumed.path.to_string_lossy());
+    worker.wait(loading, patience)?;
+    Ok(worker.barrier(patience)?)
+}
+
 /// Says how variables are updated, and gives their first values where they have none, from a file or from the seed.
 fn give_first(
     worker: &mut KvWorker,
@@ -279,18 +303,20 @@ fn give_first(
     worker.wait(handle, patience)?;
     let load = config.load.as_deref();
     let file = load.map(|path| Weights::open(path, program.weights())).transpose()?;
+    let resumed = part.resumed.as_ref().map(Resumed::index).transpose()?;
     let values = values(topology, program);
     let mut first = Vec::new();
     for (variable, (_, spec)) in program.weights().zip(&values) {
         let buffer = place(variable).map_or_else(|| worker.alloc(spec), Ok)?;
         let lent = |source: tensorwire_memory::LoanError| StoreError::Update(source.to_string());
         let mut bytes = buffer.write().map_err(lent)?;
-        match &file {
-            Some(file) => {
+        match (&resumed, &file) {
+            (Some(index), _) => index.read(&variable.name, 0, &mut bytes)?,
+            (None, Some(file)) => {
                 bytes.copy_from_slice(file.tensor(&variable.name)?);
                 carried.copied(CopyPurpose::Checkpoint, bytes.len());
             }
-            None => {
+            (None, None) => {
                 let bad = |source| TrainError::Tensor { name: variable.name.clone(), source };
                 let tensor = TensorMut::new(&variable.spec, &mut bytes).map_err(bad)?;
                 weights::first_values(&variable.name, variable.init, config.seed, 0, tensor)

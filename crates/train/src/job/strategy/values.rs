@@ -13,7 +13,7 @@ use tensorwire_nn::{Program, Variable};
 
 use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
-use crate::store::{StoreRule, StoreRules};
+use crate::store::{StoreRule, StoreRules, StoredShard};
 use crate::strategy::Strategy;
 use crate::topology::Topology;
 
@@ -21,12 +21,12 @@ impl TrainConfig {
     /// True if workers read weights where the servers have them. Where both share memory, every worker is done with one step's
     /// before the next step's are made, and no server comes from elsewhere.
     pub(in crate::job) fn shows_weights(&self) -> bool {
-        let StoreConfig { elastic, checkpoint, .. } = &self.store;
+        let StoreConfig { elastic, snapshot, .. } = &self.store;
         self.strategy == Strategy::DistSgd
             && self.exchange == Exchange::ZeroCopy
             && self.settled_transport() == Some(Transport::Shm)
             && !elastic
-            && checkpoint.is_none()
+            && snapshot.is_none()
     }
 
     /// Values of more elements are split over all servers; not where they are read where they lie, in one piece.
@@ -152,6 +152,32 @@ pub(super) fn values(topology: &Topology, program: &Program) -> Vec<(Key, ValueS
         }
     };
     (0..).map(Key).zip(program.weights().map(value)).collect()
+}
+
+/// Where each variable lies, or each part of one, and what is kept beside it.
+pub(super) fn stored_shards(
+    config: &TrainConfig,
+    topology: &Topology,
+    program: &Program,
+) -> Result<Vec<StoredShard>, StoreError> {
+    let partition = Partition::new(config.servers.max(1), config.big_elements());
+    let mut stored = Vec::new();
+    for (index, (variable, (key, spec))) in
+        program.weights().zip(values(topology, program)).enumerate()
+    {
+        let is_learned = index < program.variables.len();
+        for shard in partition.shards(key, &spec)? {
+            stored.push(StoredShard {
+                server: shard.server,
+                key: shard.key,
+                variable: variable.clone(),
+                spec: ValueSpec { rows: shard.rows.len(), ..spec },
+                first_row: shard.rows.start,
+                optimizer: is_learned.then_some(config.optimizer),
+            });
+        }
+    }
+    Ok(stored)
 }
 
 /// What each variable's update is: the optimizer's, or a moving average's.

@@ -1,0 +1,213 @@
+//! Checkpoints of whole jobs, with real processes: whoever goes on from one ends with the bits of a job that nobody stopped,
+//! whatever became of the job that wrote it, and of its files.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::support::{Ended, Job};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const JOB: &str = "--batch 8 --threads 1";
+
+fn train(arguments: &str) -> Ended {
+    Job::start(&format!("train --json {JOB} {arguments}")).end(LIMIT)
+}
+
+fn hash(ended: &Ended) -> String {
+    ended.json()["weights_sha256"].as_str().unwrap().to_string()
+}
+
+/// A folder of checkpoints that is not there yet, in one that goes with the test.
+fn place() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs/a").display().to_string();
+    (folder, path)
+}
+
+/// What is in a folder, in order.
+fn names(path: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(path).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn step(path: &str, step: u64) -> PathBuf {
+    Path::new(path).join(format!("step-{step:08}"))
+}
+
+#[test]
+fn what_goes_on_from_a_checkpoint_has_the_bits_of_an_undisturbed_job() {
+    let adam = "--optimizer adam --lr 0.001";
+    let undisturbed = hash(&train(&format!("{adam} --strategy local --steps 9")));
+    for (job, files) in [
+        ("--strategy local", 1),
+        ("--split-above 1KiB", 2),
+        ("--transport tcp --servers 3", 3),
+        ("--strategy dist-sgd", 2),
+    ] {
+        goes_on(&format!("{adam} {job}"), files, &undisturbed);
+    }
+    for (job, files) in [
+        ("--strategy allreduce --optimizer adagrad", 1),
+        ("--strategy mpi-sgd --workers 4 --clients 2", 2),
+    ] {
+        goes_on(job, files, &hash(&train(&format!("{job} --steps 9"))));
+    }
+}
+
+fn goes_on(job: &str, files: usize, undisturbed: &str) {
+    let (_folder, path) = place();
+    let first = format!("{job} --steps 5 --checkpoint {path} --checkpoint-every 2 --keep 2");
+    let first = train(&first);
+    assert_ne!(hash(&first), undisturbed);
+    assert_eq!(names(&path), ["step-00000004", "step-00000005"], "{job}: {}", first.stderr);
+    // and what the job was
+    assert_eq!(names(step(&path, 5).to_str().unwrap()).len(), files + 1, "{job}");
+    let second = train(&format!("{job} --steps 9 --resume {path} --metrics m.jsonl"));
+    assert_eq!(hash(&second), undisturbed, "{job}: {}", second.stderr);
+    assert!(second.stderr.contains(", after step 5\n"), "{job}: {}", second.stderr);
+    assert_eq!(second.lines_of("m.jsonl"), 4 + 1, "{job}");
+    assert_eq!(names(&path).len(), 2, "nobody asked for more");
+}
+
+#[test]
+fn pieces_are_put_together_for_other_servers_and_other_strategies() {
+    let (_folder, path) = place();
+    let job = "--optimizer adam --lr 0.001 --steps";
+    let undisturbed = hash(&train(&format!("{job} 8 --strategy local")));
+    let split = "--servers 3 --split-above 1KiB";
+    train(&format!("{job} 5 {split} --checkpoint {path}")).json();
+    for (other, says) in [
+        ("--servers 2", "; now servers 2 (was 3)\n"),
+        ("--strategy local", "; now strategy local (was ps), servers 0 (was 3)\n"),
+        ("--strategy dist-sgd", "; now strategy dist-sgd (was ps), servers 2 (was 3)\n"),
+    ] {
+        let ended = train(&format!("{job} 8 {other} --resume {path}"));
+        assert_eq!(hash(&ended), undisturbed, "{other}: {}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{other}: {}", ended.stderr);
+    }
+    // what a store wrote: the middle layer has a shard on each of its servers
+    let (_other, store) = place();
+    train(&format!("{job} 5 --strategy dist-sgd --checkpoint {store}")).json();
+    let ended = train(&format!("{job} 8 {split} --resume {store}"));
+    assert_eq!(hash(&ended), undisturbed, "{}", ended.stderr);
+    // more workers see other samples
+    let ended = train(&format!("{job} 8 --workers 3 --resume {path}"));
+    assert!(ended.stderr.contains("workers 3 (was 2)"), "{}", ended.stderr);
+    assert_ne!(hash(&ended), undisturbed);
+}
+
+#[test]
+fn a_job_that_is_killed_goes_on_from_its_last_checkpoint() {
+    for strategy in ["ps", "dist-sgd"] {
+        let (_folder, path) = place();
+        let job = format!("--strategy {strategy} --checkpoint {path} --checkpoint-every 2");
+        let endless = Job::start(&format!("train {JOB} {job} --steps 100000"));
+        let start = Instant::now();
+        while !step(&path, 4).exists() {
+            assert!(start.elapsed() < LIMIT, "no checkpoint");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        endless.signal_group(Signal::KILL);
+        endless.end(LIMIT);
+        let last = names(&path).iter().filter_map(|name| name.get(5..)?.parse().ok()).max();
+        let steps: u64 = last.unwrap_or(0u64) + 3;
+        let ended = train(&format!("{job} --steps {steps} --resume {path}"));
+        let undisturbed = train(&format!("--strategy local --steps {steps}"));
+        assert_eq!(hash(&ended), hash(&undisturbed), "{strategy}: {}", ended.stderr);
+        let left = names(&path);
+        assert!(left.contains(&format!("step-{steps:08}")), "{left:?}");
+        assert!(!left.iter().any(|name| name.ends_with(".partial")), "{left:?}");
+    }
+}
+
+#[test]
+fn ctrl_c_leaves_a_checkpoint_of_the_last_step_of_a_process_alone() {
+    let (_folder, path) = place();
+    let job = format!("--strategy local --checkpoint {path} --checkpoint-every 1000000");
+    let endless = Job::start(&format!("train {JOB} {job} --steps 100000 --metrics m.jsonl"));
+    let metrics = endless.folder().join("m.jsonl");
+    let start = Instant::now();
+    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+        assert!(start.elapsed() < LIMIT, "no step");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    endless.signal_group(Signal::INT);
+    let ended = endless.end(LIMIT);
+    assert_eq!((ended.status.code(), ended.last_line()), (Some(1), "error: interrupted"));
+    assert_eq!(names(&path).len(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn a_torn_file_is_passed_over_and_another_model_is_refused() {
+    let (_folder, path) = place();
+    let first = train(&format!("--steps 6 --checkpoint {path} --checkpoint-every 2"));
+    let torn = step(&path, 6).join("shard-server1.safetensors");
+    let whole = std::fs::read(&torn).unwrap();
+    std::fs::write(&torn, &whole[..whole.len() / 2]).unwrap();
+    let ended = train(&format!("--steps 6 --resume {path} --checkpoint {path}"));
+    assert_eq!(hash(&ended), hash(&first), "{}", ended.stderr);
+    let says = "shard-server1.safetensors is not as it was written";
+    assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    assert!(ended.stderr.contains("step-00000004, after step 4\n"), "{}", ended.stderr);
+    assert_eq!(std::fs::read(&torn).unwrap(), whole, "it was written again");
+    let (_other, empty) = place();
+    for (arguments, says) in [
+        (format!("--resume {path} --model cifar"), "is of another job than this: "),
+        (format!("--resume {path} --optimizer sgd"), "/velocity' is unknown"),
+        (format!("--resume {path} --steps 6"), "training ends at step 6; give more --steps"),
+        (format!("--resume {empty}"), "cannot read "),
+        (format!("--checkpoint {path}"), "holds checkpoints of an earlier job; give --resume "),
+        ("--strategy dist-asgd --checkpoint c".to_string(), "dist-asgd has no such moment"),
+        ("--async --resume c".to_string(), "--async has no such moment"),
+    ] {
+        let ended = train(&arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
+        assert!(ended.last_line().starts_with("error: "), "{}", ended.stderr);
+        assert!(ended.last_line().contains(says), "{arguments}: {}", ended.stderr);
+    }
+}
+
+/// As on a disk that is full or may not be written.
+#[test]
+fn a_checkpoint_that_fails_is_a_warning_and_training_goes_on() {
+    for strategy in ["local", "ps", "dist-sgd"] {
+        let (folder, path) = place();
+        std::fs::write(folder.path().join("runs"), "in the place of the folder").unwrap();
+        let job = format!("--strategy {strategy} --steps 4");
+        let ended = train(&format!("{job} --checkpoint {path} --checkpoint-every 2"));
+        for step in [2, 4] {
+            let warned = ended.stderr.matches(&format!("no checkpoint of step {step}: ")).count();
+            assert_eq!(warned, 1, "{strategy}: {}", ended.stderr);
+        }
+        assert!(ended.stderr.contains("Not a directory"), "{}", ended.stderr);
+        assert_eq!(hash(&ended), hash(&train(&job)), "{strategy}");
+    }
+}
+
+#[test]
+fn checkpoints_are_shown_and_their_weights_taken_out() {
+    let (folder, path) = place();
+    let saved = folder.path().join("w").display().to_string();
+    let first = format!("--steps 4 --checkpoint {path} --checkpoint-every 2 --save {saved}");
+    train(&first).json();
+    let run = |arguments: &str| Job::start(arguments).end(LIMIT);
+    let shown = run(&format!("checkpoint show {path}"));
+    assert!(shown.status.success(), "{}", shown.stderr);
+    let lines: Vec<&str> = shown.stdout.lines().collect();
+    assert!(lines[1].contains(" 4  whole") && lines[2].contains(" 2  whole"), "{lines:?}");
+    assert!(lines[1].contains("mlp on digits, ps, 2 workers, 2 servers"), "{lines:?}");
+    let at = step(&path, 4);
+    let converted = run(&format!("checkpoint convert {} c.safetensors", at.display()));
+    assert!(converted.status.success(), "{}", converted.stderr);
+    assert_eq!(converted.read("c.safetensors"), std::fs::read(&saved).unwrap());
+    std::fs::remove_file(at.join("shard-server0.safetensors")).unwrap();
+    let shown = run(&format!("checkpoint show {path}"));
+    assert_eq!(shown.status.code(), Some(1), "{}", shown.stdout);
+    assert!(shown.stdout.contains("4  damaged"), "{}", shown.stdout);
+    assert!(shown.last_line().contains("shard-server0.safetensors"), "{}", shown.stderr);
+}

@@ -1,0 +1,243 @@
+//! Checkpoints of a whole job: a folder a step, with a file of tensors for each process that owns variables, and what the
+//! job was. Written beside training, whole or not at all; read by any number of processes. Knows not who trains.
+
+mod folder;
+mod keeper;
+mod resume;
+mod saver;
+mod shard;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tensorwire_graph::{Op, Output};
+use tensorwire_launch::Role;
+use tensorwire_nn::{Program, Sharing, Variable};
+use tensorwire_tensor::TensorSpec;
+
+use crate::strategy::Strategy;
+use crate::weights::WeightsError;
+
+pub use folder::{CheckpointFolder, FoundCheckpoint};
+pub(crate) use keeper::Keeper;
+pub use resume::Resumed;
+pub(crate) use resume::{choose, is_fresh};
+pub(crate) use saver::{Captured, Saver};
+pub(crate) use shard::{ShardIndex, ShardPiece, write_shard};
+
+/// Where checkpoints go, and when (`--checkpoint`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointConfig {
+    /// The folder that each gets a folder of its own in. On several hosts all must reach it.
+    pub path: PathBuf,
+    /// Steps between two; none: one at the end of each epoch. The last step has one in any case.
+    pub every: Option<u64>,
+    /// How many stay; the oldest go.
+    pub keep: u64,
+}
+
+impl CheckpointConfig {
+    /// Checkpoints that stay where nothing else is said.
+    pub const KEEP: u64 = 3;
+
+    /// One at the end of each epoch, of which the last 3 stay.
+    pub fn new(path: impl Into<PathBuf>) -> CheckpointConfig {
+        CheckpointConfig { path: path.into(), every: None, keep: CheckpointConfig::KEEP }
+    }
+
+    /// True if there is one after this step of a job of `steps`.
+    pub(crate) fn is_due(&self, step: u64, steps_per_epoch: u64, steps: u64) -> bool {
+        step == steps || step.is_multiple_of(self.every.unwrap_or(steps_per_epoch).max(1))
+    }
+}
+
+/// What the job of a checkpoint was, and how far it had come: `state.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CheckpointState {
+    /// Of tensorwire.
+    pub version: String,
+    /// The steps that were made.
+    pub step: u64,
+    /// How far they are in the data.
+    pub position: DataPosition,
+    pub seed: u64,
+    pub model: String,
+    pub data: String,
+    pub strategy: Strategy,
+    pub workers: u32,
+    pub servers: u32,
+    /// Samples per worker and step.
+    pub batch: usize,
+    /// The names of what is no weight but the optimizer's state, in order.
+    pub slots: Vec<String>,
+    /// By the name of a file beside this one.
+    pub files: BTreeMap<String, FileState>,
+}
+
+/// A place in the order of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataPosition {
+    /// Epochs that are over.
+    pub epoch: u64,
+    /// Steps that were made of the next, and all that it has.
+    pub step: u64,
+    pub steps_per_epoch: u64,
+}
+
+/// A file as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileState {
+    pub bytes: u64,
+    pub sha256: String,
+}
+
+/// What a process says once it has written its file of a checkpoint, or could not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardReport {
+    pub step: u64,
+    /// The file's name.
+    pub shard: String,
+    pub written: Result<FileState, String>,
+}
+
+/// Why training cannot go on from a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("cannot read {path}: {source}; give the folder that --checkpoint was given")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("there is no checkpoint in {path}; give the folder that --checkpoint was given")]
+    Empty { path: PathBuf },
+    #[error("no checkpoint in {path} is whole: {damages}; start without --resume")]
+    AllDamaged { path: PathBuf, damages: String },
+    #[error("{path} is damaged: {reason}")]
+    Damaged { path: PathBuf, reason: String },
+    #[error(
+        "{path} is of another job than this: {differences}; resume with the model, type and optimizer that wrote it, or \
+         take its weights alone: `tensorwire checkpoint convert {path} FILE`, then --load FILE"
+    )]
+    OtherJob { path: PathBuf, differences: String },
+    #[error(
+        "{path} has {step} steps, and training ends at step {steps}; give more --steps or --epochs"
+    )]
+    Done { path: PathBuf, step: u64, steps: u64 },
+    #[error(
+        "{path} holds checkpoints of an earlier job; give --resume {path} to go on from them, or another folder"
+    )]
+    Taken { path: PathBuf },
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+}
+
+/// What is in a checkpoint of a program: parameters, averages and the optimizer's slots, each once, as they are called where
+/// all share them.
+pub(crate) fn kept(program: &Program, sharing: Sharing) -> Vec<Variable> {
+    let declared = |name: &String| {
+        let node = program.graph.node(program.graph.find(name)?);
+        match &node.op {
+            Op::Variable { spec, init } => {
+                Some(Variable { name: name.clone(), spec: spec.clone(), init: *init })
+            }
+            _ => None,
+        }
+    };
+    let slots = program.slots.iter().filter(|name| plain_name(name, sharing) == name.as_str());
+    program.weights().cloned().chain(slots.filter_map(declared)).collect()
+}
+
+/// The name of a variable without what tells it from another replica's.
+pub(crate) fn plain_name(name: &str, sharing: Sharing) -> &str {
+    let Sharing::Own { .. } = sharing else { return name };
+    let replica = name.strip_prefix("replica").and_then(|rest| rest.split_once('/'));
+    match replica {
+        Some((number, plain)) if number.parse::<u32>().is_ok() => plain,
+        _ => name,
+    }
+}
+
+/// A variable of a part of the graph, and where it is in the whole that it is of.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnVariable {
+    pub(crate) output: Output,
+    pub(crate) spec: TensorSpec,
+    /// The whole, as it is called where all share it.
+    pub(crate) name: String,
+    /// Of the whole.
+    pub(crate) dims: Vec<usize>,
+    pub(crate) first_element: usize,
+}
+
+/// The variables of a part of the graph.
+pub(crate) fn own_variables(
+    part: &tensorwire_graph::Graph,
+    program: &Program,
+    sharing: Sharing,
+) -> Vec<OwnVariable> {
+    let whole = kept(program, sharing);
+    let own = part.nodes().filter_map(|(id, node)| {
+        let Op::Variable { spec, .. } = &node.op else { return None };
+        let (name, first_row) = match &node.piece {
+            Some(piece) => (piece.of.as_str(), piece.first_row),
+            None => (node.name.as_str(), 0),
+        };
+        let name = plain_name(name, sharing);
+        let whole = whole.iter().find(|whole| whole.name == name)?;
+        let dims = whole.spec.dims().to_vec();
+        // what is one number for the whole variable is the same for each piece
+        let row = dims.split_first().map_or(0, |(_, row)| row.iter().product());
+        let (output, spec, name) = (id.into(), spec.clone(), name.to_string());
+        Some(OwnVariable { output, spec, name, dims, first_element: first_row * row })
+    });
+    own.collect()
+}
+
+/// The name of the file that a process writes.
+pub(crate) fn shard_file(role: Role) -> String {
+    let (kind, number) = match role {
+        Role::Worker(worker) => ("worker", worker),
+        Role::Server(server) => ("server", server),
+    };
+    format!("shard-{kind}{number}.safetensors")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Of a job that has made no step.
+    pub(crate) fn state() -> CheckpointState {
+        CheckpointState {
+            version: "1".to_string(),
+            step: 0,
+            position: DataPosition { epoch: 0, step: 0, steps_per_epoch: 11 },
+            seed: 1,
+            model: "mlp".to_string(),
+            data: "digits".to_string(),
+            strategy: Strategy::Ps,
+            workers: 2,
+            servers: 2,
+            batch: 8,
+            slots: vec!["w/velocity".to_string()],
+            files: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_is_due_after_so_many_steps_or_an_epoch_and_in_the_end() {
+        let every = |every| CheckpointConfig { every, ..CheckpointConfig::new("c") };
+        let due = |config: &CheckpointConfig| -> Vec<u64> {
+            (1..=10).filter(|step| config.is_due(*step, 3, 10)).collect()
+        };
+        assert_eq!(due(&every(Some(4))), [4, 8, 10]);
+        assert_eq!(due(&every(None)), [3, 6, 9, 10]);
+    }
+
+    #[test]
+    fn a_replicas_variable_is_called_as_the_first_ones() {
+        let own = Sharing::Own { clients: 1 };
+        assert_eq!(plain_name("replica3/layer/weight", own), "layer/weight");
+        assert_eq!(plain_name("replicas/weight", own), "replicas/weight");
+        assert_eq!(plain_name("replica3/weight", Sharing::All), "replica3/weight");
+    }
+}

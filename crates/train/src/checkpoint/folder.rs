@@ -1,0 +1,266 @@
+//! The folder of checkpoints: which there are, whether one is whole, and how one appears at once and old ones go. Knows not
+//! what is in a tensor.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::shard::{ShardIndex, Value, file_state};
+use super::{CheckpointError, CheckpointState};
+use crate::whole_file;
+
+const STATE: &str = "state.json";
+const PREFIX: &str = "step-";
+/// What is being written.
+const PARTIAL: &str = ".partial";
+
+/// A folder that checkpoints are in.
+#[derive(Clone, Debug)]
+pub struct CheckpointFolder {
+    path: PathBuf,
+}
+
+/// A checkpoint in a folder. It need not be whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundCheckpoint {
+    pub path: PathBuf,
+    pub step: u64,
+}
+
+impl CheckpointFolder {
+    /// The folder at `path`, which need not be there.
+    pub fn new(path: impl Into<PathBuf>) -> CheckpointFolder {
+        CheckpointFolder { path: path.into() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns all that are there, the newest first.
+    ///
+    /// # Errors
+    /// When the folder cannot be read, or is none.
+    pub fn found(&self) -> Result<Vec<FoundCheckpoint>, CheckpointError> {
+        let failed = |source| CheckpointError::Read { path: self.path.clone(), source };
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+            found.extend(step.map(|step| FoundCheckpoint { path: entry.path(), step }));
+        }
+        found.sort_by_key(|found| std::cmp::Reverse(found.step));
+        Ok(found)
+    }
+
+    /// Where the files of a checkpoint are written before it is there.
+    pub(crate) fn partial(&self, step: u64) -> PathBuf {
+        self.path.join(format!("{PREFIX}{step:08}{PARTIAL}"))
+    }
+
+    /// Removes what a job left half written that ended in the middle.
+    pub(crate) fn remove_partial(&self) {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        for entry in entries {
+            let name = entry.file_name();
+            let is_partial = name
+                .to_str()
+                .is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(PARTIAL));
+            if is_partial {
+                // what it holds is of no use; that it stays is worth no error
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    /// Has a checkpoint appear whose files are all in [`CheckpointFolder::partial`]: `state` comes to them, and the whole
+    /// gets its name, in the place of an older one of the same step.
+    ///
+    /// # Errors
+    /// The first of writing, renaming and having the system keep it.
+    pub(crate) fn publish(&self, state: &CheckpointState) -> io::Result<PathBuf> {
+        let partial = self.partial(state.step);
+        let text = serde_json::to_string_pretty(state)?;
+        whole_file::write(&partial.join(STATE), |file| writeln!(file, "{text}"))?;
+        File::open(&partial)?.sync_all()?;
+        let whole = self.path.join(format!("{PREFIX}{:08}", state.step));
+        match std::fs::remove_dir_all(&whole) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => std::fs::rename(&partial, &whole)?,
+        }
+        File::open(&self.path)?.sync_all()?;
+        Ok(whole)
+    }
+
+    /// Removes all but the newest `keep` up to this step. Later ones are not of this job: it could not go on from them.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    pub(crate) fn prune(&self, step: u64, keep: u64) -> io::Result<()> {
+        let found = self.found().map_err(io::Error::other)?;
+        // fits: a number of folders
+        let old = found.iter().filter(|found| found.step <= step).skip(keep as usize);
+        for found in old {
+            // first it is none any more
+            let gone = self.partial(found.step);
+            std::fs::rename(&found.path, &gone)?;
+            std::fs::remove_dir_all(&gone)?;
+        }
+        Ok(())
+    }
+}
+
+impl FoundCheckpoint {
+    /// One whose folder is known.
+    ///
+    /// # Errors
+    /// When the folder's name is none of a checkpoint.
+    pub fn at(path: impl Into<PathBuf>) -> Result<FoundCheckpoint, CheckpointError> {
+        let path: PathBuf = path.into();
+        let name = path.file_name().and_then(|name| name.to_str());
+        match name.and_then(|name| name.strip_prefix(PREFIX)?.parse().ok()) {
+            Some(step) => Ok(FoundCheckpoint { path, step }),
+            None => {
+                let reason = "a checkpoint's folder is called step-00000200".to_string();
+                Err(CheckpointError::Damaged { path, reason })
+            }
+        }
+    }
+
+    /// Returns what its job was, once every file was read and is as it was written.
+    ///
+    /// # Errors
+    /// What is missing or has changed.
+    pub fn verified(&self) -> Result<CheckpointState, CheckpointError> {
+        let damaged = |reason: String| CheckpointError::Damaged { path: self.path.clone(), reason };
+        let text = std::fs::read(self.path.join(STATE));
+        let text = text.map_err(|error| damaged(format!("{STATE}: {error}")))?;
+        let state: CheckpointState = serde_json::from_slice(&text)
+            .map_err(|error| damaged(format!("{STATE} makes no sense: {error}")))?;
+        if state.step != self.step {
+            return Err(damaged(format!("{STATE} is of step {}", state.step)));
+        }
+        for (name, written) in &state.files {
+            // nothing beside the folder is read
+            let is_name = Path::new(name).file_name().is_some_and(|file| file == name.as_str());
+            if !is_name {
+                return Err(damaged(format!("'{name}' is no name of a file")));
+            }
+            let found = file_state(&self.path.join(name));
+            let found = found.map_err(|error| damaged(format!("{name}: {error}")))?;
+            if found != *written {
+                let (found, wanted) = (found.bytes, written.bytes);
+                let what = match found == wanted {
+                    true => "its SHA-256 is another".to_string(),
+                    false => format!("it has {found} bytes of {wanted}"),
+                };
+                return Err(damaged(format!("{name} is not as it was written: {what}")));
+            }
+        }
+        Ok(state)
+    }
+
+    /// The tensors of one that was verified.
+    pub(crate) fn index(&self, state: &CheckpointState) -> Result<ShardIndex, CheckpointError> {
+        ShardIndex::open(&self.path, state.files.keys())
+    }
+
+    /// Writes all weights that it holds to one file, as `--save` does: everything but the optimizer's state.
+    ///
+    /// # Errors
+    /// When it is not whole, or the file cannot be written.
+    pub fn convert(&self, to: &Path) -> Result<CheckpointState, CheckpointError> {
+        let state = self.verified()?;
+        let index = self.index(&state)?;
+        let mut weights: Vec<(&str, &Value, Vec<u8>)> = Vec::new();
+        for (name, value) in index.values().filter(|(name, _)| !state.is_slot(name)) {
+            // fits: checked to be in files that are there
+            let mut bytes = vec![0; value.bytes() as usize];
+            index.read(name, 0, &mut bytes)?;
+            weights.push((name, value, bytes));
+        }
+        let tensors =
+            weights.iter().map(|(name, value, bytes)| (*name, value.dtype, &*value.dims, &**bytes));
+        crate::weights::save_tensors(to, tensors)?;
+        Ok(state)
+    }
+}
+
+impl CheckpointState {
+    /// True if this is state of the optimizer.
+    pub fn is_slot(&self, name: &str) -> bool {
+        self.slots.binary_search_by(|slot| slot.as_str().cmp(name)).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::state;
+    use super::super::{ShardPiece, write_shard};
+    use super::*;
+    use tensorwire_tensor::DType;
+
+    /// A checkpoint with one file of one number.
+    fn publish(folder: &CheckpointFolder, step: u64) -> PathBuf {
+        let partial = folder.partial(step);
+        std::fs::create_dir_all(&partial).unwrap();
+        let piece = |name, bytes| ShardPiece {
+            name,
+            dtype: DType::U8,
+            dims: &[1],
+            whole: &[1],
+            first_element: 0,
+            bytes,
+        };
+        let value = [step as u8];
+        let pieces = [piece("w", &value), piece("w/velocity", &[0])];
+        let written = write_shard(&partial.join("shard"), &pieces).unwrap();
+        let files = [("shard".to_string(), written)].into();
+        folder.publish(&CheckpointState { step, files, ..state() }).unwrap()
+    }
+
+    #[test]
+    fn the_newest_stay_and_what_is_half_written_is_none() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = CheckpointFolder::new(place.path());
+        for step in [5, 10, 15, 20] {
+            publish(&folder, step);
+        }
+        std::fs::create_dir_all(folder.partial(25)).unwrap();
+        let steps = || folder.found().unwrap().iter().map(|f| f.step).collect::<Vec<_>>();
+        assert_eq!(steps(), [20, 15, 10, 5]);
+        // 20 is of a job that came further
+        folder.prune(15, 2).unwrap();
+        assert_eq!(steps(), [20, 15, 10]);
+        folder.remove_partial();
+        assert!(!folder.partial(25).exists());
+        publish(&folder, 20);
+        assert_eq!(steps(), [20, 15, 10], "in the place of the older one");
+    }
+
+    #[test]
+    fn a_file_that_changed_is_named_and_the_weights_alone_are_converted() {
+        let place = tempfile::tempdir().unwrap();
+        let path = publish(&CheckpointFolder::new(place.path()), 7);
+        let found = FoundCheckpoint::at(&path).unwrap();
+        let to = place.path().join("weights");
+        assert_eq!(found.convert(&to).unwrap().step, 7);
+        let image = std::fs::read(&to).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&image).unwrap();
+        assert_eq!((file.len(), file.tensor("w").unwrap().data()), (1, [7].as_slice()));
+        let shard = path.join("shard");
+        let whole = std::fs::read(&shard).unwrap();
+        let mut other = whole.clone();
+        *other.last_mut().unwrap() ^= 1;
+        for (bytes, what) in [(&other[..], "SHA-256"), (&whole[1..], "bytes of")] {
+            std::fs::write(&shard, bytes).unwrap();
+            let error = found.verified().unwrap_err().to_string();
+            assert!(error.contains("shard is not as it was written"), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
+        std::fs::remove_file(path.join(STATE)).unwrap();
+        assert!(found.verified().is_err());
+        assert!(FoundCheckpoint::at(place.path()).is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! Which checkpoint a job goes on from, whether it is of the same model, and what else is other than it was.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tensorwire_nn::Variable;
+
+use super::shard::ShardIndex;
+use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint};
+use crate::config::TrainConfig;
+use crate::weights;
+
+/// Differences that are named.
+const NAMED_MAX: usize = 5;
+
+/// The checkpoint that a job goes on from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Resumed {
+    pub path: PathBuf,
+    pub state: CheckpointState,
+    /// What is other in this job than in that which wrote it, each in a few words.
+    pub changes: Vec<String>,
+    /// Why newer ones are passed over.
+    pub damaged: Vec<String>,
+}
+
+impl Resumed {
+    /// Opens its files.
+    pub(crate) fn index(&self) -> Result<ShardIndex, CheckpointError> {
+        ShardIndex::open(&self.path, self.state.files.keys())
+    }
+}
+
+/// True if no checkpoint is found in a folder. What cannot be read is none's: whoever writes there says why it cannot.
+pub(crate) fn is_fresh(path: &Path) -> bool {
+    CheckpointFolder::new(path).found().map_or(true, |found| found.is_empty())
+}
+
+/// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own.
+///
+/// # Errors
+/// When there is none, or it is of another model.
+pub(crate) fn choose(
+    folder: &Path,
+    kept: &[Variable],
+    config: &TrainConfig,
+    steps_per_epoch: u64,
+) -> Result<Resumed, CheckpointError> {
+    let path = folder.to_path_buf();
+    let mut damaged = Vec::new();
+    for found in CheckpointFolder::new(folder).found()? {
+        let opened = found.verified().and_then(|state| Ok((found.index(&state)?, state)));
+        let (index, state) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!("{error}; it is passed over");
+                damaged.push(error.to_string());
+                continue;
+            }
+        };
+        compare(&found, &index, kept)?;
+        let changes = changes(&state, config, steps_per_epoch);
+        return Ok(Resumed { path: found.path, state, changes, damaged });
+    }
+    match damaged.is_empty() {
+        true => Err(CheckpointError::Empty { path }),
+        false => Err(CheckpointError::AllDamaged { path, damages: damaged.join("; ") }),
+    }
+}
+
+/// Fails if a checkpoint has other tensors than a job.
+fn compare(
+    found: &FoundCheckpoint,
+    index: &ShardIndex,
+    kept: &[Variable],
+) -> Result<(), CheckpointError> {
+    let mut differences = Vec::new();
+    for Variable { name, spec, .. } in kept {
+        match index.value(name) {
+            None => differences.push(format!("'{name}' is missing")),
+            Some(value)
+                if value.dtype != weights::dtype(spec.dtype) || value.dims != spec.dims() =>
+            {
+                let (dtype, dims) = (value.dtype, &value.dims);
+                differences.push(format!("'{name}' is {dtype:?}{dims:?}, not {spec}"));
+            }
+            Some(_) => {}
+        }
+    }
+    for (name, _) in index.values() {
+        if !kept.iter().any(|variable| variable.name == name) {
+            differences.push(format!("'{name}' is unknown"));
+        }
+    }
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let more = differences.len().saturating_sub(NAMED_MAX);
+    differences.truncate(NAMED_MAX);
+    let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
+    let differences = format!("{}{tail}", differences.join(", "));
+    Err(CheckpointError::OtherJob { path: found.path.clone(), differences })
+}
+
+/// What decides the bits and is other than it was.
+fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) -> Vec<String> {
+    let topology = config.topology();
+    let per_epoch = state.position.steps_per_epoch;
+    let pairs = [
+        ("model", state.model.clone(), config.model.clone()),
+        ("data", state.data.clone(), config.data.clone()),
+        ("strategy", state.strategy.name().to_string(), config.strategy.name().to_string()),
+        ("workers", state.workers.to_string(), config.workers.to_string()),
+        ("servers", state.servers.to_string(), topology.servers.to_string()),
+        ("batch", state.batch.to_string(), config.batch.to_string()),
+        ("seed", state.seed.to_string(), config.seed.to_string()),
+        ("steps an epoch", per_epoch.to_string(), steps_per_epoch.to_string()),
+    ];
+    let changed = pairs.into_iter().filter(|(_, was, is)| was != is);
+    changed.map(|(what, was, is)| format!("{what} {is} (was {was})")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::state;
+    use super::super::{ShardPiece, write_shard};
+    use super::*;
+    use tensorwire_graph::Init;
+    use tensorwire_tensor::{DType, TensorSpec};
+
+    fn variable(name: &str, dims: &[usize]) -> Variable {
+        let spec = TensorSpec::new(DType::F32, dims).unwrap();
+        Variable { name: name.to_string(), spec, init: Init::Zeros }
+    }
+
+    fn publish(folder: &Path, step: u64) -> PathBuf {
+        let folder = CheckpointFolder::new(folder);
+        let partial = folder.partial(step);
+        std::fs::create_dir_all(&partial).unwrap();
+        let (dims, bytes) = (&[2], &[7; 8]);
+        let (name, dtype, whole, first_element) = ("w", DType::F32, dims, 0);
+        let piece = ShardPiece { name, dtype, dims, whole, first_element, bytes };
+        let written = write_shard(&partial.join("shard"), &[piece]).unwrap();
+        let files = [("shard".to_string(), written)].into();
+        folder.publish(&CheckpointState { step, files, ..state() }).unwrap()
+    }
+
+    #[test]
+    fn the_newest_whole_one_is_taken_and_the_others_are_named() {
+        let place = tempfile::tempdir().unwrap();
+        let config = TrainConfig { batch: 8, workers: 3, ..TrainConfig::default() };
+        let kept = [variable("w", &[2])];
+        let chosen = || choose(place.path(), &kept, &config, 11);
+        assert!(is_fresh(place.path()) && is_fresh(Path::new("/none")));
+        assert!(matches!(chosen(), Err(CheckpointError::Empty { .. })));
+        let all: Vec<PathBuf> = [10, 20, 30].map(|step| publish(place.path(), step)).into();
+        std::fs::write(all[2].join("shard"), "torn").unwrap();
+        let resumed = chosen().unwrap();
+        assert_eq!((resumed.path, resumed.state.step), (all[1].clone(), 20));
+        assert_eq!(resumed.changes, ["workers 3 (was 2)"]);
+        assert!(resumed.damaged[0].contains("step-00000030"), "{:?}", resumed.damaged);
+        all.iter().for_each(|path| std::fs::remove_file(path.join("shard")).unwrap());
+        assert!(matches!(chosen(), Err(CheckpointError::AllDamaged { .. })));
+    }
+
+    #[test]
+    fn one_of_another_model_is_refused_with_what_differs() {
+        let place = tempfile::tempdir().unwrap();
+        publish(place.path(), 10);
+        let kept = [variable("w", &[1, 2]), variable("v", &[3])];
+        let error = choose(place.path(), &kept, &TrainConfig::default(), 11).unwrap_err();
+        let text = error.to_string();
+        for part in ["'w' is F32[2], not f32[1×2]", "'v' is missing", "checkpoint convert"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Checkpoints of what a store's server holds: its file has the same names as that of a part of the graph, so that any
+//! strategy goes on from it. Knows not when one is made.
+
+use tensorwire_kvstore::{Keep, ShardKey, ShardSnapshot, Snapshot, StateTensor, ValueSpec};
+use tensorwire_launch::{Recorder, Role};
+use tensorwire_nn::{Optimizer, Variable};
+use tensorwire_tensor::TensorSpec;
+
+use crate::checkpoint::{
+    CheckpointFolder, Resumed, ShardIndex, ShardPiece, ShardReport, shard_file, write_shard,
+};
+use crate::run::MemberRecord;
+
+/// A variable as a server of a store has it, or some of it.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredShard {
+    pub(crate) server: usize,
+    pub(crate) key: ShardKey,
+    pub(crate) variable: Variable,
+    /// Of what is here.
+    pub(crate) spec: ValueSpec,
+    pub(crate) first_row: usize,
+    /// What it is updated by; none: it keeps nothing beside it.
+    pub(crate) optimizer: Option<Optimizer>,
+}
+
+/// A server's files of checkpoints.
+#[derive(Debug)]
+pub(crate) struct CheckpointShards {
+    /// None where there are to be no new ones.
+    pub(crate) folder: Option<CheckpointFolder>,
+    /// Who is told what became of a file: that one could not be written stops nobody.
+    pub(crate) recorder: Recorder,
+    /// Of all servers.
+    pub(crate) shards: Vec<StoredShard>,
+    /// What [`Keep::load`] reads.
+    pub(crate) resumed: Option<Resumed>,
+}
+
+impl StoredShard {
+    /// In the variable.
+    fn first_element(&self) -> usize {
+        self.first_row * self.spec.columns
+    }
+
+    /// The dimensions of what is here, and of the whole that it is of.
+    fn dims(&self) -> (Vec<usize>, Vec<usize>) {
+        let whole = self.variable.spec.dims().to_vec();
+        let ValueSpec { rows, columns, .. } = self.spec;
+        let here = match columns {
+            _ if self.spec.elements() == self.variable.spec.elements() => whole.clone(),
+            1 => vec![rows],
+            _ => vec![rows, columns],
+        };
+        (here, whole)
+    }
+
+    fn read(&self, index: &ShardIndex) -> Result<ShardSnapshot, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let name = &self.variable.name;
+        let read = |name: &str, first: usize, bytes: usize| {
+            let mut into = vec![0; bytes];
+            index.read(name, first, &mut into).map(|()| into).map_err(|error| text(&error))
+        };
+        let ValueSpec { dtype, rows, columns } = self.spec;
+        let weights = read(name, self.first_element() * dtype.bytes(), self.spec.bytes())?;
+        let spec = TensorSpec::new(dtype, &[rows, columns]).map_err(|error| text(&error))?;
+        let slots = self.optimizer.map_or(Ok(Vec::new()), |optimizer| optimizer.slots_of(&spec));
+        let mut state = Vec::new();
+        for (slot, spec) in slots.map_err(|error| text(&error))? {
+            // what is one number for the whole variable is the same for each shard
+            let first = if spec.dims().is_empty() { 0 } else { self.first_element() };
+            let bytes = read(&format!("{name}/{slot}"), first * spec.dtype.bytes(), spec.bytes())?;
+            let (dtype, dims) = (spec.dtype, spec.dims().to_vec());
+            state.push(StateTensor { name: slot.to_string(), dtype, dims, bytes });
+        }
+        Ok(ShardSnapshot { key: self.key, spec: self.spec, weights, state })
+    }
+}
+
+impl Keep for CheckpointShards {
+    /// `to` is the number of a step.
+    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
+        let mut tensors = Vec::new();
+        for shard in &snapshot.shards {
+            let known = self.shards.iter().find(|known| known.key == shard.key);
+            let known = known.ok_or_else(|| format!("shard {} is of no variable", shard.key.0))?;
+            tensors.push((known, None, shard.spec.dtype, &shard.weights));
+            tensors.extend(
+                shard.state.iter().map(|slot| (known, Some(slot), slot.dtype, &slot.bytes)),
+            );
+        }
+        let named: Vec<_> = tensors
+            .iter()
+            .map(|(known, slot, ..)| {
+                let name = &known.variable.name;
+                match slot {
+                    None => (name.clone(), known.dims()),
+                    Some(slot) if slot.dims.is_empty() => {
+                        (format!("{name}/{}", slot.name), (Vec::new(), Vec::new()))
+                    }
+                    Some(slot) => (format!("{name}/{}", slot.name), known.dims()),
+                }
+            })
+            .collect();
+        let pieces = tensors.iter().zip(&named).map(|((known, _, dtype, bytes), (name, dims))| {
+            let (dtype, first_element) = (*dtype, known.first_element());
+            ShardPiece { name, dtype, dims: &dims.0, whole: &dims.1, first_element, bytes }
+        });
+        let pieces: Vec<ShardPiece<'_>> = pieces.collect();
+        let (Some(folder), Ok(step)) = (&self.folder, to.parse()) else {
+            return Err(format!("there is to be no checkpoint of step {to}"));
+        };
+        // fits: servers are few
+        let (partial, shard) = (folder.partial(step), shard_file(Role::Server(server as u32)));
+        let path = partial.join(&shard);
+        let written = std::fs::create_dir_all(&partial).and_then(|()| write_shard(&path, &pieces));
+        let written = written.map_err(|error| format!("{}: {error}", path.display()));
+        let report = MemberRecord::Shard(ShardReport { step, shard, written });
+        self.recorder.record(&[report]).map_err(|error| format!("telling the launcher: {error}"))
+    }
+
+    /// What this server has of the checkpoint that the job goes on from, whoever wrote it.
+    fn load(&mut self, server: usize, _: &str) -> Result<Option<Snapshot>, String> {
+        let Some(resumed) = &self.resumed else { return Ok(None) };
+        let index = resumed.index().map_err(|error| error.to_string())?;
+        let here = self.shards.iter().filter(|shard| shard.server == server);
+        let shards = here.map(|shard| shard.read(&index)).collect::<Result<_, String>>()?;
+        Ok(Some(Snapshot { protocol: Vec::new(), shards }))
+    }
+}
