@@ -19,3 +19,4 @@ mod store;
 mod support;
 mod trace;
 mod train;
+mod watch;
