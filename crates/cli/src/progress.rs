@@ -2,17 +2,22 @@
 //! each evaluation.
 
 use std::fmt::{Display, Write};
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use console::Term;
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{
+    HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle, TermLike,
+};
 use tensorwire_train::{FinishedStep, StepEvaluation};
 
 use super::output::{in_time, note};
 
 /// Columns that stay free, so that the `^C` of a terminal stands on the bar's line and vanishes with it.
-const FREE: usize = 3;
+const FREE: u16 = 3;
+/// Times a second that the line is drawn, at most.
+const DRAWN_HZ: u8 = 20;
 /// Where nothing says how wide the terminal is.
 const WIDTH: u16 = 80;
 /// Columns between two parts of the line.
@@ -41,16 +46,19 @@ struct Latest {
 
 impl Bar {
     pub(crate) fn new(steps: u64, steps_per_epoch: u64) -> Bar {
-        let bar = ProgressBar::with_draw_target(Some(steps), ProgressDrawTarget::stderr());
+        let narrow = Narrow(Term::buffered_stderr());
+        let target = match narrow.0.is_term() {
+            true => ProgressDrawTarget::term_like_with_hz(Box::new(narrow.clone()), DRAWN_HZ),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(steps), target);
         let latest: Arc<Mutex<Latest>> = Arc::default();
         if let Ok(style) = ProgressStyle::with_template("{line}") {
-            let (term, latest) = (Term::stderr(), latest.clone());
+            let latest = latest.clone();
             let line = move |state: &ProgressState, to: &mut dyn Write| {
-                let (_, columns) = term.size_checked().unwrap_or((0, WIDTH));
                 let latest = latest.lock().unwrap_or_else(PoisonError::into_inner);
                 // what cannot be drawn is drawn with the next step
-                let _ =
-                    to.write_str(&line(usize::from(columns).saturating_sub(FREE), state, &latest));
+                let _ = to.write_str(&line(usize::from(narrow.width()), state, &latest));
             };
             bar.set_style(style.with_key("line", line));
         }
@@ -143,4 +151,51 @@ fn line(width: usize, state: &ProgressState, latest: &Latest) -> String {
         shown.insert(usize::from(is_shown[0]), "━".repeat(filled) + &"╌".repeat(room - filled));
     }
     shown.join(GAP)
+}
+
+/// The terminal without its last columns: a line is filled up to where it ends.
+#[derive(Clone, Debug)]
+struct Narrow(Term);
+
+impl TermLike for Narrow {
+    fn width(&self) -> u16 {
+        let (_, columns) = self.0.size_checked().unwrap_or((0, WIDTH));
+        columns.saturating_sub(FREE).max(1)
+    }
+
+    fn height(&self) -> u16 {
+        TermLike::height(&self.0)
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_up(n)
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_down(n)
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_right(n)
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.0.move_cursor_left(n)
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.0.write_line(line)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
