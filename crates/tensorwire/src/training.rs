@@ -387,6 +387,23 @@ mod tests {
     }
 
     #[test]
+    fn a_run_tells_of_its_steps_and_writes_an_event_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (told, heard) = std::sync::mpsc::channel();
+        let job = training().strategy(Local { replicas: 1 }).batch(8).steps(3).threads(1);
+        let job = job.evaluate_every(2).tensorboard(folder.path().join("runs"));
+        job.on_step(move |step| told.send(step.evaluation.is_some()).unwrap()).run().unwrap();
+        assert_eq!(heard.iter().collect::<Vec<_>>(), [false, true, false]);
+        let files = std::fs::read_dir(folder.path().join("runs")).unwrap();
+        let [file] = &files.flatten().collect::<Vec<_>>()[..] else { panic!("one file") };
+        // what says the version, three steps, and the end
+        assert!(file.metadata().unwrap().len() > 200);
+        let nowhere = training().strategy(Local { replicas: 1 }).tensorboard("/proc/runs");
+        let refused = nowhere.run().unwrap_err().to_string();
+        assert!(refused.contains("event files to /proc/runs"), "{refused}");
+    }
+
+    #[test]
     fn a_pin_is_refused_where_no_process_has_a_part_for_it() {
         let (workers, servers) = (2, 2);
         let prepared = |job: Training| Prepared::new(job.config, &job.workload).map(drop);
