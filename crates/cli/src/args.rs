@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Train a model; starts its own processes, on this machine or on several
     #[command(after_help = train::EXAMPLES)]
-    Train(TrainArgs),
+    Train(Box<TrainArgs>),
     /// Run a subcommand on several machines, or say what this process is under mpirun, srun or torchrun
     #[command(after_help = launch::EXAMPLES)]
     Launch(LaunchArgs),

@@ -49,7 +49,7 @@ fn run() -> Result<(), Failure> {
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
-        Command::Train(train) => train::run(train),
+        Command::Train(train) => train::run(*train),
         Command::Launch(launch) => launch::run(launch),
         Command::Graph(graph) => graph::run(graph),
         Command::Models => models::run(),

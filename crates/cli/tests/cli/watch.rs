@@ -109,7 +109,7 @@ fn masked_crc32c(bytes: &[u8]) -> u32 {
         }
     }
     let crc = !crc;
-    (crc >> 15 | crc << 17).wrapping_add(0xa282_ead8)
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 fn event(record: &[u8]) -> Event {
@@ -234,8 +234,10 @@ fn the_bar_keeps_to_the_terminal_and_leaves_a_line_an_epoch() {
         return;
     }
     for columns in [24, 40, 80, 200] {
-        let job =
-            on_terminal(columns, &format!("train --threads 1 --strategy local --batch 32 --epochs 3 --val-every 25"));
+        let job = on_terminal(
+            columns,
+            "train --threads 1 --strategy local --batch 32 --epochs 3 --val-every 25",
+        );
         let ended = job.end(LIMIT);
         assert!(ended.status.success(), "{}", ended.stdout);
         let drawn: Vec<String> = ended.stdout.split(['\r', '\n']).map(without_escapes).collect();
