@@ -89,7 +89,7 @@ pub(crate) enum Command {
     /// Say what a step would take on a simulated cluster
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(SimulateArgs),
-    /// Make one page of plots and tables of what `bench` and bench/peers measured
+    /// Make one page of plots and tables of what `bench` and bench/peers measured, or of training runs
     Report(ReportArgs),
     /// Say what this machine can do, what is wrong, and the fix
     #[command(after_help = doctor::EXAMPLES)]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tensorwire_launch::{JobError, Remark};
-use tensorwire_train::{ConfigError, JobFailure, TrainError};
+use tensorwire_train::{ConfigError, EventFileError, JobFailure, TrainError};
 
 /// An error with its exit status.
 #[derive(Debug)]
@@ -42,6 +42,15 @@ impl fmt::Display for Failure {
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Failure {
         Failure::user(error)
+    }
+}
+
+impl From<EventFileError> for Failure {
+    fn from(error: EventFileError) -> Failure {
+        match error {
+            EventFileError::Create { .. } => Failure::user(error),
+            EventFileError::Write { .. } => Failure::other(error),
+        }
     }
 }
 

@@ -35,9 +35,14 @@ pub(crate) fn note(line: impl Display) {
 
 /// The same before the program ends, which it does even if the terminal does not take it.
 pub(crate) fn last_words(line: String) {
+    in_time(move || note(line));
+}
+
+/// Has the terminal shown something, and waits for it, but not long.
+pub(crate) fn in_time(show: impl FnOnce() + Send + 'static) {
     let (said, wait) = channel();
     let speak = move || {
-        note(line);
+        show();
         // nobody waits any more if it took too long
         let _ = said.send(());
     };

@@ -65,8 +65,16 @@ pub(super) fn write(output: &Path, files: &[PathBuf]) -> Result<(), Failure> {
         0 => String::new(),
         count => format!("; {count} of {} lines left out, the page says why", lines.len()),
     };
+    let runs = match report.runs {
+        0 => String::new(),
+        1 => "; 1 training run".to_string(),
+        count => format!("; {count} training runs"),
+    };
+    if report.figures == 0 && report.runs > 0 {
+        return print(format_args!("{shown}{}{left_out}", runs.replacen(';', ":", 1)));
+    }
     print(format_args!(
-        "{shown}: {} figures; claims met {}, short {}, not measured {}{left_out}",
+        "{shown}: {} figures; claims met {}, short {}, not measured {}{runs}{left_out}",
         report.figures, report.met, report.short, report.unmeasured
     ))
 }

@@ -8,26 +8,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, getpid, kill_process};
 use serde::Serialize;
 use tensorwire::program::Lead;
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
 use tensorwire_launch::JobSpec;
 use tensorwire_train::{
-    Averaging, Prepared, Strategy, Summary, TrainConfig, TrainOutcome, launch_train, train_local,
+    Averaging, EventFile, Prepared, Strategy, Summary, TrainConfig, TrainOutcome, launch_train,
+    train_local,
 };
 
 use super::Failure;
 use super::args::TrainArgs;
-use super::job::{end_at_once_while, interrupt, job_spec_until};
+use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, print};
+use super::output::{json_line, last_words, print};
+use super::progress::Bar;
 use super::rendezvous;
 use announce::announce;
 use watcher::Watcher;
 
 /// How long a failed job waits for the display to catch up.
 const CATCH_UP: Duration = Duration::from_millis(500);
+/// How often a process that trains alone looks whether it is to end.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
     match rendezvous::found(&args)? {
@@ -38,7 +43,7 @@ pub(crate) fn run(args: TrainArgs) -> Result<(), Failure> {
 
 /// Trains with processes of its own, or with those of `lead`.
 pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(), Failure> {
-    let (json, metrics) = (args.json, args.metrics.clone());
+    let (json, metrics, tensorboard) = (args.json, args.metrics.clone(), args.tensorboard.clone());
     let prepared = Prepared::new(args.config()?, &ByName)?;
     let trace = prepared.config.trace.as_ref().map(|trace| &trace.path);
     let save = prepared.config.save.as_ref();
@@ -51,8 +56,9 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
         }
     }
     let metrics = Metrics::open(metrics.as_deref())?;
+    let events = tensorboard.as_deref().map(EventFile::create).transpose()?;
     announce(&prepared);
-    let watcher = Watcher::new(&prepared, metrics);
+    let watcher = Watcher::new(&prepared, metrics, events);
     let (outcome, mut watcher) = match prepared.config.strategy {
         Strategy::Local => run_local(&prepared, watcher)?,
         _ => run_job(&prepared, watcher, lead)?,
@@ -62,6 +68,7 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     }
     let summary = Summary::new(&prepared, &outcome, &watcher.steps).map_err(Failure::other)?;
     watcher.metrics.line(&LastLine { summary: &summary })?;
+    watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary))?;
     if json { print(json_line(&summary)?) } else { show(&prepared, &summary) }
 }
 
@@ -74,18 +81,34 @@ struct LastLine<'a> {
 type Done = (TrainOutcome, Watcher);
 
 fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure> {
+    let told_to_end = interrupt()?;
     let TrainConfig { trace, checkpoint, .. } = &prepared.config;
     let interrupt = if trace.is_some() || checkpoint.is_some() {
-        interrupt()?
+        told_to_end
     } else {
         // there is nothing to write before the end
-        end_at_once_while(&Arc::new(AtomicBool::new(true)))?;
+        end_soon_after(told_to_end, watcher.bar.clone())?;
         Arc::default()
     };
     watcher.begin();
     let report = train_local(prepared, &interrupt, &mut |progress| watcher.all_did(&progress));
     watcher.end();
     Ok((TrainOutcome::alone(report?), watcher))
+}
+
+/// Ends this process when it is told so, without waiting for a step; only the bar is taken away before.
+fn end_soon_after(told_to_end: Arc<AtomicBool>, bar: Bar) -> Result<(), Failure> {
+    let watch = move || {
+        while !told_to_end.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        bar.clear_in_time();
+        last_words("error: interrupted".to_string());
+        // the second of these signals does not wait for anything
+        let _ = kill_process(getpid(), Signal::TERM);
+    };
+    let watcher = std::thread::Builder::new().name("interrupt".into()).spawn(watch);
+    watcher.map(drop).map_err(Failure::other)
 }
 
 /// Launches the job here and shows it on another thread: a terminal that takes nothing for a while
@@ -97,6 +120,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
     };
     let how = JobSpec { gathering, ..job_spec_until(told_to_end)? };
     let (updates, inbox) = channel();
+    let bar = watcher.bar.clone();
     let show = move || {
         inbox.into_iter().for_each(|update| watcher.update(update));
         watcher.end();
@@ -114,6 +138,9 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
             break;
         }
         std::thread::sleep(Duration::from_millis(2));
+    }
+    if !display.is_finished() {
+        bar.clear_in_time();
     }
     let outcome = outcome?;
     if !display.is_finished() {

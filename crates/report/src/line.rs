@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::runs::RUN;
+
 /// One measurement, as a benchmark wrote it.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -14,8 +16,8 @@ pub struct Line {
 /// What is no line of JSON.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{file}:{number} is no line of JSON: {cause}; give files that `tensorwire bench … --json FILE` wrote, \
-     and remove a line that was cut off"
+    "{file}:{number} is no line of JSON: {cause}; give files that `tensorwire bench … --json FILE` or `tensorwire train \
+     --metrics FILE` wrote, and remove a line that was cut off"
 )]
 pub struct LineError {
     file: String,
@@ -46,8 +48,9 @@ impl Line {
                 let (file, number) = (file.to_string(), index + 1);
                 match serde_json::from_str::<Value>(line) {
                     Ok(value) => {
-                        let kind = value.get("bench").and_then(Value::as_str).map(str::to_string);
-                        Ok(Line { file, number, kind, value })
+                        let kind = value.get("bench").and_then(Value::as_str);
+                        let kind = kind.or_else(|| is_of_run(&value).then_some(RUN));
+                        Ok(Line { file, number, kind: kind.map(str::to_string), value })
                     }
                     Err(cause) => Err(LineError { file, number, cause }),
                 }
@@ -55,7 +58,12 @@ impl Line {
             .collect()
     }
 
-    /// What was measured, as the line itself says.
+    /// The file that it is of, as errors call it.
+    pub(crate) fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// What was measured, as the line itself says; [`RUN`] for one of a training run.
     pub(crate) fn kind(&self) -> Option<&str> {
         self.kind.as_deref()
     }
@@ -94,9 +102,23 @@ impl Line {
         numbers.ok_or(Lacks::List(path))
     }
 
+    /// All numbers of an object, by name; none if there is no object.
+    pub(crate) fn numbers_by_name(&self, path: &str) -> Vec<(String, f64)> {
+        let object = self.find(path).and_then(Value::as_object);
+        let all = object.into_iter().flatten();
+        all.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect()
+    }
+
     fn find(&self, path: &str) -> Option<&Value> {
         path.split('.').try_fold(&self.value, |value, name| value.get(name))
     }
+}
+
+/// True if it is a step of `train --metrics`, or the summary that ends them.
+fn is_of_run(value: &Value) -> bool {
+    let has = |name| value.get(name).is_some();
+    ["step", "loss", "samples_per_second"].into_iter().all(has)
+        || value.get("summary").is_some_and(Value::is_object)
 }
 
 #[cfg(test)]

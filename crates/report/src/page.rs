@@ -19,19 +19,38 @@ pub(crate) fn page(evaluation: &Evaluation) -> Markup {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { "tensorwire: the papers' evaluation, measured" }
+                title { "tensorwire: " (if evaluation.is_of_runs() { "training runs" } else { "the papers' evaluation, measured" }) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 main {
-                    (head(evaluation))
-                    (shortfalls(evaluation))
-                    @for section in &evaluation.sections { (figure(section)) }
-                    (goals(evaluation))
-                    (missing(evaluation))
+                    @if evaluation.is_of_runs() {
+                        (head_of_runs(evaluation))
+                    } @else {
+                        (head(evaluation))
+                        (shortfalls(evaluation))
+                        @for section in &evaluation.sections { (figure(section)) }
+                        (goals(evaluation))
+                    }
+                    @for section in &evaluation.curves { (figure(section)) }
+                    @if !evaluation.is_of_runs() { (missing(evaluation)) }
                     (left_out(evaluation))
                 }
             }
+        }
+    }
+}
+
+fn head_of_runs(evaluation: &Evaluation) -> Markup {
+    html! {
+        h1 { "Training runs" }
+        p {
+            "A curve a file. Where a run has many steps, a point is the mean of several, at the last of them. The last evaluation \
+             of a run is of its end."
+        }
+        dl {
+            dt { "Lines" }
+            dd { (evaluation.lines) }
         }
     }
 }
@@ -106,7 +125,7 @@ fn figure(section: &Section) -> Markup {
     html! {
         section id=(figure.id) {
             h2 { (figure.source) ": " (figure.title) }
-            p.says { (figure.says) }
+            @if !figure.says.is_empty() { p.says { (figure.says) } }
             @if !claims.is_empty() { (claim_table(figure, claims)) }
             (looks.legend())
             div.plots {

@@ -56,8 +56,11 @@ pub(crate) fn points(figure: &Figure, line: &Line) -> Result<Vec<Point>, Why> {
         Shape::Lines(x) | Shape::Curves(x, _) => x.scale,
         Shape::Bars => Scale::Linear,
     };
-    let shown =
-        |scale, at: f64| at.is_finite() && at >= 0.0 && (scale == Scale::Linear || at > 0.0);
+    let may_be_negative = |scale| scale == Scale::Linear && figure.claims.is_empty();
+    let shown = |scale, at: f64| {
+        at.is_finite()
+            && (at > 0.0 || may_be_negative(scale) || (at == 0.0 && scale == Scale::Linear))
+    };
     if points.iter().all(|point| shown(x_scale, point.x) && shown(figure.y.scale, point.y)) {
         Ok(points)
     } else {

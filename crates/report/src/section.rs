@@ -6,6 +6,7 @@ use crate::figure::{Claim, Figure, Point};
 use crate::figures::{FIGURES, GOALS};
 use crate::line::Line;
 use crate::plots::{Plot, plots, points};
+use crate::runs::{self, RUN};
 use crate::verdict::{State, Verdict, verdicts};
 
 /// What the page shows.
@@ -16,6 +17,8 @@ pub(crate) struct Evaluation {
     /// Figures without.
     pub(crate) missing: Vec<&'static Figure>,
     pub(crate) goals: Vec<Goal>,
+    /// What is known of training runs.
+    pub(crate) curves: Vec<Section>,
     pub(crate) left_out: Vec<LeftOut>,
     /// Processors that the lines name.
     pub(crate) machines: BTreeSet<String>,
@@ -59,12 +62,14 @@ pub(crate) struct Count {
 impl Evaluation {
     pub(crate) fn of(lines: &[Line]) -> Evaluation {
         let mut found: Vec<Vec<Point>> = FIGURES.iter().map(|_| Vec::new()).collect();
+        let mut of_runs: Vec<Vec<Point>> = runs::FIGURES.iter().map(|_| Vec::new()).collect();
         let mut goals = Vec::new();
         let mut left_out: BTreeMap<(String, String), (usize, String)> = BTreeMap::new();
         for line in lines {
             let used = match goal(line) {
                 Some(goal) => goal.map(|goal| goals.push(goal)),
-                None => add_points(line, &mut found),
+                None if line.kind() == Some(RUN) => add_points(line, runs::FIGURES, &mut of_runs),
+                None => add_points(line, FIGURES, &mut found),
             };
             if let Err(reason) = used {
                 let kind = line.kind().unwrap_or_default().to_string();
@@ -78,6 +83,8 @@ impl Evaluation {
                 false => sections.push(Section::of(figure, points)),
             }
         }
+        let curves = runs::FIGURES.iter().zip(of_runs).filter(|(_, points)| !points.is_empty());
+        let curves = curves.map(|(figure, points)| Section::of(figure, &runs::thinned(points)));
         let left_out = left_out.into_iter().map(|((kind, reason), (count, first))| LeftOut {
             kind,
             reason,
@@ -88,11 +95,30 @@ impl Evaluation {
             sections,
             missing,
             goals,
+            curves: curves.collect(),
             left_out: left_out.collect(),
             machines: lines.iter().filter_map(machine).collect(),
             commits: lines.iter().filter_map(commit).collect(),
             lines: lines.len(),
         }
+    }
+
+    /// True if a line could be used.
+    pub(crate) fn shows_any(&self) -> bool {
+        !(self.sections.is_empty() && self.goals.is_empty() && self.curves.is_empty())
+    }
+
+    /// True if there is nothing but training runs.
+    pub(crate) fn is_of_runs(&self) -> bool {
+        self.sections.is_empty() && self.goals.is_empty() && !self.curves.is_empty()
+    }
+
+    /// Returns the number of training runs.
+    pub(crate) fn runs(&self) -> usize {
+        let plots = self.curves.iter().flat_map(|section| &section.plots);
+        let names: BTreeSet<&str> =
+            plots.flat_map(|plot| &plot.series).map(|series| series.name.as_str()).collect();
+        names.len()
     }
 
     pub(crate) fn count(&self) -> Count {
@@ -127,18 +153,22 @@ impl Section {
 }
 
 /// Adds a line to the figures that show it; or says why none does.
-fn add_points(line: &Line, found: &mut [Vec<Point>]) -> Result<(), String> {
+fn add_points(
+    line: &Line,
+    all: &[&'static Figure],
+    found: &mut [Vec<Point>],
+) -> Result<(), String> {
     let Some(kind) = line.kind() else {
         return Err("it does not say what was measured (no text `bench`)".to_string());
     };
     let figures: Vec<usize> =
-        (0..FIGURES.len()).filter(|index| FIGURES[*index].kinds.contains(&kind)).collect();
+        (0..all.len()).filter(|index| all[*index].kinds.contains(&kind)).collect();
     if figures.is_empty() {
         return Err("an unknown kind of line".to_string());
     }
     let (mut is_used, mut why) = (false, None);
     for index in figures {
-        match points(FIGURES[index], line) {
+        match points(all[index], line) {
             Ok(new) => {
                 is_used |= !new.is_empty();
                 found[index].extend(new);

@@ -190,6 +190,7 @@ fn each_kind_of_line_has_its_figure() {
         (r#"{"bench":"step","model":"gru","batch":8,"threads":2,"kernels":"cpu","tensorwire_ms":2,"pytorch_ms":3}"#.into(), "one-process"),
         (r#"{"bench":"peer-step","model":"gru","system":"MXNet dist_sync","strategy":null,"workers":2,"batch":8,"overhead":2}"#.into(), "peer-step"),
         (r#"{"bench":"loss","model":"mlp","dtype":"f32","losses":[2,1],"pytorch":[2,1]}"#.into(), "losses"),
+        (r#"{"step":1,"epoch":1,"loss":0.5,"samples_per_second":9,"rate":0.1}"#.into(), "run-rate"),
         (r#"{"bench":"peers-kvstore-goal","peer":"p","goal":"g","at_least":2,"ratio":3}"#.into(), "goals"),
     ] {
         let report = of(&line);
@@ -257,9 +258,10 @@ fn what_lines_say_is_text() {
 
 #[test]
 fn lines_that_no_figure_shows_are_counted_and_named() {
+    let used = r#"{"bench":"write","transport":"tcp","bytes":4096,"round_trip_us":12.5}"#;
     let lines = "{\"bench\":\"tea\"}\n{\"bench\":\"tea\"}\n{\"x\":1}\n{\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":4}\n\
                  {\"bench\":\"write\",\"transport\":\"tcp\",\"bytes\":0,\"round_trip_us\":1}\n[]\n";
-    let report = of(lines);
+    let report = of(&format!("{lines}{used}"));
     assert_eq!(report.left_out, 6);
     assert_eq!(
         texts(&parsed(&report), "#left-out li"),
@@ -270,6 +272,65 @@ fn lines_that_no_figure_shows_are_counted_and_named() {
             "1 line of kind write: no number `round_trip_us`; the first is given.jsonl:4",
         ]
     );
+}
+
+/// Two runs of `train --metrics` of three steps, one of them with an evaluation.
+fn runs() -> Vec<Line> {
+    let step = |step: u32, loss: f64, more: &str| {
+        format!(
+            "{{\"step\":{step},\"epoch\":1,\"loss\":{loss},\"samples_per_second\":100,\"polls\":0{more}}}\n"
+        )
+    };
+    let end = |accuracy: f64| {
+        format!(
+            "{{\"summary\":{{\"steps\":3,\"test_accuracy\":{accuracy},\"test_loss\":1,\"metrics\":{{\"top-5\":0.9}}}}}}\n"
+        )
+    };
+    let first = step(1, 2.5, "")
+        + &step(2, 1.5, ",\"test_accuracy\":0.25,\"test_loss\":2")
+        + &step(3, -0.5, "")
+        + &end(0.5);
+    let other = step(1, 2.0, "") + &step(2, 1.0, "") + &step(3, 0.5, "") + &end(0.75);
+    let mut lines = Line::read_all("first.jsonl", &first).unwrap();
+    lines.extend(Line::read_all("other.jsonl", &other).unwrap());
+    lines
+}
+
+#[test]
+fn training_runs_are_curves_a_file() {
+    let report = report(&runs()).unwrap();
+    assert_eq!((report.figures, report.runs, report.left_out), (0, 2, 0));
+    let page = parsed(&report);
+    assert_eq!(texts(&page, "h1"), ["Training runs"]);
+    for id in ["run-loss", "run-samples", "run-evaluation"] {
+        let legend = texts(&page, &format!("#{id} .legend li"));
+        assert_eq!(legend, ["first.jsonl", "other.jsonl"], "{id}");
+    }
+    assert_eq!(texts(&page, "#run-evaluation figcaption"), ["test accuracy", "test loss", "top-5"]);
+    let rows = texts(&page, "#run-evaluation details:first-of-type tbody tr");
+    assert_eq!(rows, ["20.25", "30.50.75"]);
+    assert!(texts(&page, "#run-loss td").contains(&"-0.5".to_string()));
+    // nothing of papers
+    assert!(all(&page, "#missing, #short, .outline, #run-rate").is_empty());
+}
+
+#[test]
+fn runs_beside_measurements_come_after_them() {
+    let mut lines = Line::read_all("given.jsonl", MEASURED).unwrap();
+    lines.extend(runs());
+    let report = report(&lines).unwrap();
+    let page = parsed(&report);
+    assert!(report.figures > 5 && report.runs == 2);
+    assert!(!all(&page, "#xue-8").is_empty() && !all(&page, "#run-loss").is_empty());
+    assert_eq!(texts(&page, "h1"), ["The papers' evaluation, measured"]);
+}
+
+#[test]
+fn lines_of_which_none_can_be_shown_are_an_error() {
+    let lines = Line::read_all("a.jsonl", "{\"x\":1}\n{\"bench\":\"tea\"}\n").unwrap();
+    let error = report(&lines).unwrap_err().to_string();
+    let says = "none of the 2 lines can be shown: it does not say what was measured (no text `bench`) (a.jsonl:1); give";
+    assert!(error.starts_with(says), "{error}");
 }
 
 #[test]

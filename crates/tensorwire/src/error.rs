@@ -2,7 +2,7 @@
 
 use tensorwire_launch::HostsError;
 use tensorwire_launch::rendezvous::DetectError;
-use tensorwire_train::{ConfigError, JobFailure, SummaryError, TrainError};
+use tensorwire_train::{ConfigError, EventFileError, JobFailure, SummaryError, TrainError};
 
 use crate::program::{LeadError, ProgramError};
 
@@ -31,6 +31,9 @@ pub enum Error {
     Train(Box<TrainError>),
     #[error(transparent)]
     Summary(#[from] SummaryError),
+    /// What TensorBoard was to show cannot be written.
+    #[error(transparent)]
+    EventFile(#[from] EventFileError),
     #[error("this process's assignment makes no sense: {0}; do all run the same program?")]
     Garbled(serde_json::Error),
     #[error(

@@ -1,7 +1,7 @@
 //! A training job as a program writes it: a model, data, how to train, and `run`.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,9 +10,9 @@ use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
-    Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
-    Summary, TRAIN, TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local,
-    train_member,
+    Budget, CheckpointConfig, EventFile, EventFileError, FinishedStep, FloatType, Kernels,
+    Prepared, StepAggregator, Strategy, Summary, TRAIN, TrainConfig, TrainOutcome, Weights,
+    Workload, launch_train, train_local, train_member,
 };
 
 use crate::error::{Error, Result};
@@ -47,6 +47,7 @@ pub struct Training {
     shell: Option<String>,
     has_strategy: bool,
     on_step: Option<OnStep>,
+    tensorboard: Option<PathBuf>,
 }
 
 impl fmt::Debug for Training {
@@ -72,6 +73,7 @@ impl Training {
             shell: None,
             has_strategy: false,
             on_step: None,
+            tensorboard: None,
         }
     }
 
@@ -193,6 +195,12 @@ impl Training {
         self.with(|config| config.kernels = kernels)
     }
 
+    /// Evaluates with the test's samples after every so many steps, too: what is found comes with the step
+    /// ([`FinishedStep::evaluation`]).
+    pub fn evaluate_every(self, steps: u64) -> Training {
+        self.with(|config| config.evaluate_every = Some(steps))
+    }
+
     /// Begins with the weights of a safetensors file.
     pub fn load(self, path: impl Into<PathBuf>) -> Training {
         self.with(|config| config.load = Some(path.into()))
@@ -234,6 +242,12 @@ impl Training {
     /// Is told of each step that all workers have finished.
     pub fn on_step(mut self, told: impl FnMut(&FinishedStep) + Send + 'static) -> Training {
         self.on_step = Some(Box::new(told));
+        self
+    }
+
+    /// Writes an event file to a folder, which TensorBoard shows: loss and samples per second by step, and what is evaluated.
+    pub fn tensorboard(mut self, folder: impl Into<PathBuf>) -> Training {
+        self.tensorboard = Some(folder.into());
         self
     }
 
@@ -308,7 +322,12 @@ impl Training {
     fn run_own(mut self, run: usize, lead: Option<Lead>) -> Result<Summary> {
         let prepared = Prepared::new(self.config, &self.workload)?;
         let mut steps = StepAggregator::new(&prepared);
-        let mut on_step = self.on_step.take().unwrap_or_else(|| Box::new(|_| {}));
+        let mut events = Events::create(self.tensorboard.as_deref())?;
+        let mut told = self.on_step.take().unwrap_or_else(|| Box::new(|_| {}));
+        let mut on_step = |step: &FinishedStep| {
+            events.step(step);
+            told(step);
+        };
         let outcome = if prepared.config.strategy == Strategy::Local {
             let interrupt = program::interrupt()?;
             steps.begin();
@@ -329,8 +348,33 @@ impl Training {
             })?
         };
         let summary = Summary::new(&prepared, &outcome, &steps)?;
+        events.end(&summary)?;
         DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());
         Ok(summary)
+    }
+}
+
+/// The event file of a job, if there is to be one. What it cannot take does not end the job.
+struct Events {
+    file: Option<EventFile>,
+    failure: Option<EventFileError>,
+}
+
+impl Events {
+    fn create(folder: Option<&Path>) -> Result<Events, EventFileError> {
+        Ok(Events { file: folder.map(EventFile::create).transpose()?, failure: None })
+    }
+
+    fn step(&mut self, step: &FinishedStep) {
+        let Some(file) = &mut self.file else { return };
+        if let Err(failure) = file.step(step) {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
+    fn end(&mut self, summary: &Summary) -> Result<(), EventFileError> {
+        let written = self.file.as_mut().map_or(Ok(()), |file| file.summary(summary));
+        self.failure.take().map_or(written, Err)
     }
 }
 
@@ -390,6 +434,23 @@ mod tests {
         let last = hosts(training().hosts(["a", "b"]).remote_shell("rsh -x"));
         assert_eq!(first, last);
         assert_ne!(first, hosts(training().hosts(["a", "b"])));
+    }
+
+    #[test]
+    fn a_run_tells_of_its_steps_and_writes_an_event_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (told, heard) = std::sync::mpsc::channel();
+        let job = training().strategy(Local { replicas: 1 }).batch(8).steps(3).threads(1);
+        let job = job.evaluate_every(2).tensorboard(folder.path().join("runs"));
+        job.on_step(move |step| told.send(step.evaluation.is_some()).unwrap()).run().unwrap();
+        assert_eq!(heard.iter().collect::<Vec<_>>(), [false, true, false]);
+        let files = std::fs::read_dir(folder.path().join("runs")).unwrap();
+        let [file] = &files.flatten().collect::<Vec<_>>()[..] else { panic!("one file") };
+        // what says the version, three steps, and the end
+        assert!(file.metadata().unwrap().len() > 200);
+        let nowhere = training().strategy(Local { replicas: 1 }).tensorboard("/proc/runs");
+        let refused = nowhere.run().unwrap_err().to_string();
+        assert!(refused.contains("event files to /proc/runs"), "{refused}");
     }
 
     #[test]

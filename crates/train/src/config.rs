@@ -113,6 +113,9 @@ pub struct TrainConfig {
     /// Worker 0 evaluates at the end of each epoch, too, and workers say how far they are then.
     #[serde(default)]
     pub evaluate_each_epoch: bool,
+    /// Worker 0 evaluates after every so many steps, too, but for the last, after which it does so anyway.
+    #[serde(default)]
+    pub evaluate_every: Option<u64>,
     /// Workers do everything but arithmetic, to measure what is left; servers do all.
     #[serde(default)]
     pub leave_out_kernels: bool,
@@ -271,6 +274,13 @@ pub enum ConfigError {
          take dist-sgd or mpi-sgd"
     )]
     NoEpochs { strategy: &'static str },
+    #[error(
+        "--val-every: where ps has no common steps (--async), the weights come to where they are evaluated only in the end; \
+         leave --async or --val-every out, or take dist-asgd"
+    )]
+    EvaluationOfAsync,
+    #[error("--val-every: {data} has no samples to test with; leave it out")]
+    NothingToTest { data: String },
     #[error("--strategy local is one process on this machine; leave --hosts out")]
     HostsOfOneProcess,
     #[error(
@@ -353,6 +363,7 @@ impl TrainConfig {
             ("--batch", self.batch as u64),
             ("--accumulate", self.accumulate as u64),
             ("--threads", self.threads.unwrap_or(1) as u64),
+            ("--val-every", self.evaluate_every.unwrap_or(1)),
             match self.budget {
                 Budget::Epochs(count) => ("--epochs", count),
                 Budget::Steps(count) => ("--steps", count),
@@ -379,6 +390,9 @@ impl TrainConfig {
         let comes_last = matches!(self.strategy.row().weights, Weights::Servers | Weights::Local);
         if self.evaluate_each_epoch && comes_last {
             return Err(ConfigError::NoEpochs { strategy: self.strategy.name() });
+        }
+        if self.evaluate_every.is_some() && self.strategy == Strategy::Ps && self.asynchronous {
+            return Err(ConfigError::EvaluationOfAsync);
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
         if let Err((parameter, range, found)) = self.optimizer.check() {

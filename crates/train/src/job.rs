@@ -169,6 +169,9 @@ impl Prepared {
             (Budget::Epochs(epochs), Some(steps)) => epochs.saturating_mul(steps),
             (Budget::Epochs(_), None) => return Err(ConfigError::EndlessEpochs),
         };
+        if config.evaluate_every.is_some() && data.test.is_none() {
+            return Err(ConfigError::NothingToTest { data: config.data.clone() });
+        }
         let samples = data.train.describe();
         let steps_per_epoch = steps_per_epoch.unwrap_or(steps);
         let test =
@@ -359,7 +362,12 @@ fn build(
     let cluster = topology.cluster();
     let placed = place(&program.graph, cluster, config.placement())?;
     let options = strategy(topology).plan_options(config, topology);
-    let plan = plan(&placed, &cluster.tasks(), &program.runs(&placed, cluster), options)?;
+    let mut runs = program.runs(&placed, cluster);
+    if config.evaluate_every.is_some() {
+        // an evaluation may come between two steps
+        runs[Program::EVALUATE.0].followed_by.push(Program::TRAIN.0);
+    }
+    let plan = plan(&placed, &cluster.tasks(), &runs, options)?;
     Ok((program, cluster, plan))
 }
 

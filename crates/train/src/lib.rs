@@ -18,6 +18,7 @@ mod steps;
 mod store;
 mod strategy;
 mod summary;
+mod tensorboard;
 mod topology;
 mod trace;
 mod weights;
@@ -40,13 +41,14 @@ pub use open_part::{
 pub use rates::{RateFunction, Rates};
 pub use report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport, copies_key};
 pub use run::{JobFailure, MemberRecord, TRAIN, TrainOutcome, TrainUpdate, launch_train};
-pub use steps::{FinishedStep, PollingFigures, StepAggregator};
+pub use steps::{FinishedStep, PollingFigures, StepAggregator, StepEvaluation};
 pub use store::{
     Arithmetic, OpenStoreError, SnapshotFiles, StoreEnd, StoreOptions, StoreRule, StoreRules,
     StoreWire, open_store,
 };
 pub use strategy::Strategy;
 pub use summary::{Summary, SummaryError};
+pub use tensorboard::{EventFile, EventFileError};
 pub use tensorwire_collectives::Algorithm;
 pub use tensorwire_kernels::KernelChoice;
 pub use tensorwire_kvstore::{ServerLoad, TransferMode};

@@ -16,12 +16,13 @@ pub struct Progress {
     pub loss: f32,
     /// How this process waited for tensors in this step.
     pub polling: Polling,
-    /// Of the last step of an epoch ([`crate::TrainConfig::evaluate_each_epoch`]).
+    /// Of a step after which there is an evaluation: the last of an epoch ([`crate::TrainConfig::evaluate_each_epoch`]), or one
+    /// of [`crate::TrainConfig::evaluate_every`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochEnd>,
 }
 
-/// How far a worker is at the end of an epoch.
+/// How far a worker is at the end of an epoch, or of a step that is evaluated.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EpochEnd {
     /// Since its first step began, without its own evaluations.

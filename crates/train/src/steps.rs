@@ -9,11 +9,11 @@ use tensorwire_base::Rank;
 use tensorwire_launch::JobUpdate;
 
 use crate::job::Prepared;
-use crate::report::{Polling, Progress};
+use crate::report::{Evaluation, Polling, Progress};
 use crate::run::TrainUpdate;
 
 /// A step that every live worker has finished. Serialized, it is a line of `--metrics`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FinishedStep {
     /// From 1.
     pub step: u64,
@@ -26,6 +26,37 @@ pub struct FinishedStep {
     /// How the workers waited for tensors in this step, all together.
     #[serde(flatten)]
     pub polling: PollingFigures,
+    /// Of the weights after this step, if they were evaluated.
+    #[serde(flatten)]
+    pub evaluation: Option<StepEvaluation>,
+}
+
+/// An [`Evaluation`] between two steps, under the names that a [`crate::Summary`] has for the one in the end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepEvaluation {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_accuracy: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_loss: Option<f64>,
+    /// What else the model measures.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl From<&Evaluation> for StepEvaluation {
+    fn from(found: &Evaluation) -> StepEvaluation {
+        let (test_accuracy, test_loss) = (found.accuracy(), found.loss());
+        StepEvaluation { test_accuracy, test_loss, metrics: found.others() }
+    }
+}
+
+impl StepEvaluation {
+    /// All that was measured, by name.
+    pub fn named(&self) -> impl Iterator<Item = (&str, f64)> {
+        let known = [("test_loss", self.test_loss), ("test_accuracy", self.test_accuracy)];
+        let known = known.into_iter().filter_map(|(name, value)| Some((name, value?)));
+        known.chain(self.metrics.iter().map(|(name, value)| (name.as_str(), *value)))
+    }
 }
 
 /// [`Polling`] in microseconds, as it is shown.
@@ -150,18 +181,25 @@ impl StepAggregator {
         // fits: workers are few
         let loss = all.iter().map(|one| one.loss).sum::<f32>() / all.len() as f32;
         let polling = all.iter().map(|one| one.polling).sum();
+        let evaluation = all.iter().find_map(evaluation);
         self.open.pop_front();
-        Some(self.finished(self.first, loss, polling))
+        Some(self.finished(self.first, loss, polling, evaluation))
     }
 
     /// A step of a process that trains alone, for all workers.
     pub fn all_did(&mut self, progress: &Progress) -> FinishedStep {
         // fits: workers are few
         self.samples += self.batch * self.lost.len() as u64;
-        self.finished(progress.step, progress.loss, progress.polling)
+        self.finished(progress.step, progress.loss, progress.polling, evaluation(progress))
     }
 
-    fn finished(&mut self, step: u64, loss: f32, polling: Polling) -> FinishedStep {
+    fn finished(
+        &mut self,
+        step: u64,
+        loss: f32,
+        polling: Polling,
+        evaluation: Option<StepEvaluation>,
+    ) -> FinishedStep {
         self.first = step + 1;
         FinishedStep {
             step,
@@ -169,6 +207,7 @@ impl StepAggregator {
             loss,
             samples_per_second: rate(self.samples, self.begun.elapsed()),
             polling: polling.into(),
+            evaluation,
         }
     }
 
@@ -176,6 +215,11 @@ impl StepAggregator {
     pub fn samples(&self) -> u64 {
         self.samples
     }
+}
+
+/// What a worker that evaluated after a step found.
+fn evaluation(progress: &Progress) -> Option<StepEvaluation> {
+    progress.epoch.as_ref()?.evaluation.as_ref().map(StepEvaluation::from)
 }
 
 /// Samples a second.

@@ -24,6 +24,8 @@ Examples:
   tensorwire train --checkpoint runs/digits    a checkpoint each epoch, of which the last 3 stay
   tensorwire train --checkpoint runs/digits --resume runs/digits
                                                goes on from the newest, to the same bits
+  tensorwire train --val-every 50 --tensorboard runs
+                                               evaluate on the way; `tensorboard --logdir runs` shows it
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
   tensorwire train --hosts node0,node1         on two machines, over RDMA if both can, else TCP
   mpirun -np 4 tensorwire train                with processes that mpirun started (see `launch --help`)
@@ -42,7 +44,8 @@ name, one of its addresses, localhost) starts its processes itself; on every oth
 A line of --metrics holds step, epoch, loss, samples_per_second (so far), and how the workers waited for
 tensors in that step, summed over them: polls (times a tensor was asked for), poll_misses (it was not
 there yet), waits (times a worker blocked), poll_us and wait_us (microseconds lost in missed polls and
-in waits). The summary, which is also what --json prints, has these figures over all steps.
+in waits); with --val-every also test_loss and test_accuracy where there was an evaluation. `tensorwire
+report FILE` draws it. The summary, which is also what --json prints, has these figures over all steps.
 
 Exit status: 0 done; 2 something given cannot be right; 1 anything else, such as a process that died.
 TENSORWIRE_LOG=info (or debug) logs what the processes do to standard error.";
@@ -64,6 +67,9 @@ pub(crate) struct TrainArgs {
     store: StoreArgs,
     #[command(flatten)]
     checkpoint: KeepArgs,
+    /// Evaluate with the test's samples after every so many steps, too
+    #[arg(long, value_name = "STEPS")]
+    val_every: Option<u64>,
     /// Start from the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -73,6 +79,9 @@ pub(crate) struct TrainArgs {
     /// Write one line of JSON a step to this file, and a summary as its last line
     #[arg(long, value_name = "FILE")]
     pub(crate) metrics: Option<PathBuf>,
+    /// Write an event file to this folder, which `tensorboard --logdir DIR` shows
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tensorboard: Option<PathBuf>,
     /// Write what every process did in the first steps, and when, to this file; ui.perfetto.dev and
     /// chrome://tracing open it
     #[arg(long, value_name = "FILE")]
@@ -155,6 +164,7 @@ impl TrainArgs {
         let resume = resume.map(from_root);
         let (save, asynchronous) = (self.save, self.asynchronous);
         let config = TrainConfig { checkpoint, resume, ..config };
-        Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
+        let evaluate_every = self.val_every;
+        Ok(TrainConfig { load, save, asynchronous, store, trace, evaluate_every, ..config })
     }
 }

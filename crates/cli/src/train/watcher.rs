@@ -1,7 +1,8 @@
-//! Shows a job while it runs: the bar, what happens to its processes, and a line of `--metrics` a step.
+//! Shows a job while it runs: the bar, what happens to its processes, and writes each step to the files
+//! that are to have it (`--metrics`, `--tensorboard`).
 
 use tensorwire_launch::JobUpdate;
-use tensorwire_train::{FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
+use tensorwire_train::{EventFile, FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
 
 use crate::Failure;
 use crate::metrics::Metrics;
@@ -9,16 +10,18 @@ use crate::progress::Bar;
 
 /// Shows what is said of a job.
 pub(super) struct Watcher {
-    bar: Bar,
+    pub(super) bar: Bar,
     roles: Vec<String>,
     pub(super) steps: StepAggregator,
     pub(super) metrics: Metrics,
-    /// The first line of metrics that could not be written.
+    /// For TensorBoard.
+    pub(super) events: Option<EventFile>,
+    /// The first step that could not be written.
     pub(super) failure: Option<Failure>,
 }
 
 impl Watcher {
-    pub(super) fn new(prepared: &Prepared, metrics: Metrics) -> Watcher {
+    pub(super) fn new(prepared: &Prepared, metrics: Metrics, events: Option<EventFile>) -> Watcher {
         let bar = Bar::new(prepared.steps(), prepared.steps_per_epoch());
         bar.goes_on(prepared.steps_done());
         Watcher {
@@ -26,6 +29,7 @@ impl Watcher {
             roles: prepared.roles(),
             steps: StepAggregator::new(prepared),
             metrics,
+            events,
             failure: None,
         }
     }
@@ -77,7 +81,9 @@ impl Watcher {
 
     fn step_done(&mut self, step: &FinishedStep) {
         self.bar.step(step);
-        if let Err(failure) = self.metrics.line(step) {
+        let written = self.metrics.line(step);
+        let shown = self.events.as_mut().map_or(Ok(()), |events| events.step(step));
+        if let Err(failure) = written.and(shown.map_err(Failure::from)) {
             self.failure.get_or_insert(failure);
         }
     }

@@ -53,6 +53,8 @@ fn numbers_and_names_that_make_no_sense() {
         ("--load none.safetensors", "cannot read weights from none.safetensors"),
         ("--save none/w.safetensors", "in a folder that exists"),
         ("--metrics none/m.jsonl", "cannot write metrics to none/m.jsonl"),
+        ("--tensorboard /proc/runs", "cannot write TensorBoard's event files to /proc/runs"),
+        ("--tensorboard /dev/null", "choose a folder that may be written"),
         ("--trace none/t.json", "cannot write a trace to none/t.json: No such file"),
         ("--trace none/t.json", "in a folder that exists and may be written"),
         ("--trace t/", "it names a folder"),

@@ -21,3 +21,4 @@ mod store;
 mod support;
 mod trace;
 mod train;
+mod watch;

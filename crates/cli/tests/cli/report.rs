@@ -36,6 +36,27 @@ fn lines_of_several_files_become_one_page() {
 }
 
 #[test]
+fn training_runs_become_curves() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |name: &str, seed: u32| {
+        let path = folder.path().join(name).display().to_string();
+        let job = format!(
+            "train --strategy local --batch 8 --threads 1 --steps 4 --val-every 2 --seed {seed}"
+        );
+        assert!(Job::start(&format!("{job} --metrics {path}")).end(LIMIT).status.success());
+        path
+    };
+    let (first, other) = (run("first.jsonl", 1), run("other.jsonl", 2));
+    let (ended, folder) = report(&[], &format!("{first} {other} --output p.html"));
+    assert!(ended.status.success(), "{}", ended.stderr);
+    assert_eq!(ended.stdout, "p.html: 2 training runs\n");
+    let page = std::fs::read_to_string(folder.path().join("p.html")).unwrap();
+    for text in ["Loss by step", "Samples per second by step", "test accuracy", &first, &other] {
+        assert!(page.contains(text), "{text}");
+    }
+}
+
+#[test]
 fn mistakes_leave_no_page() {
     for (text, arguments, says) in [
         ("{\"bench\":\n", "a.jsonl", "a.jsonl:1 is no line of JSON"),
@@ -43,6 +64,11 @@ fn mistakes_leave_no_page() {
         (LINE, "none.jsonl", "cannot read lines from none.jsonl: No such file"),
         (LINE, "a.jsonl --output none/p.html", "cannot write a page to none/p.html"),
         (LINE, "a.jsonl --output a.jsonl", "the page would replace the lines in a.jsonl"),
+        (
+            "{\"x\":1}\n",
+            "a.jsonl",
+            "none of the 1 lines can be shown: it does not say what was measured",
+        ),
         ("\u{fffd}\u{0}", "a.jsonl", "a.jsonl:1 is no line of JSON"),
     ] {
         let (ended, folder) = report(&[("a.jsonl", text)], arguments);

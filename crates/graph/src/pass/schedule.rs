@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
+use crate::op::Op;
 use crate::pass::partition::{Cut, Partition};
 use crate::plan::RunSpec;
 
@@ -89,7 +90,9 @@ fn closure(
         let name = || graph.node(*root).name.clone();
         let home = graph.node(*root).task.and_then(|task| index.get(&task).copied());
         let home = home.ok_or_else(|| GraphError::Unplaced { node: name() })?;
-        let target = run.fetch_to.and_then(|task| index.get(&task).copied()).unwrap_or(home);
+        // a credit has no output: it is waited for where it is
+        let fetch_to = run.fetch_to.filter(|_| !matches!(graph.node(*root).op, Op::NoOp));
+        let target = fetch_to.and_then(|task| index.get(&task).copied()).unwrap_or(home);
         if target == home {
             open.push((home, partition.moved[home][root]));
             continue;

@@ -282,6 +282,51 @@ fn a_run_can_fetch_and_a_later_run_takes_what_was_fetched_as_given() {
     assert_eq!(names(2, 2), [""; 0]);
 }
 
+/// Weights that were fetched are looked at while the server might send them again, and its step waits for that.
+#[test]
+fn what_is_evaluated_between_two_steps_is_not_overwritten() {
+    let (mut graph, roots) = network(2, 2);
+    graph.add("nothing", Hint::Shared, Op::NoOp, &[]).unwrap();
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+    let find = |name: &str| placed.find(name).unwrap();
+    let weights = vec![find("w0"), find("w1")];
+    // a node without an output, as a credit is one, is done where it is
+    let fetched = [&weights[..], &[find("nothing")]].concat();
+    let planned = |after_evaluation: Vec<usize>| {
+        let run = |name, roots, fetch_to, given, followed_by| RunSpec {
+            name,
+            roots,
+            fetch_to,
+            given,
+            followed_by,
+        };
+        let runs = [
+            run("train", roots.clone(), None, vec![], vec![0, 1]),
+            run("fetch", fetched.clone(), Some(cluster.tasks()[0]), vec![], vec![2]),
+            run("evaluate", vec![find("worker0/y1")], None, weights.clone(), after_evaluation),
+        ];
+        plan(&placed, &cluster.tasks(), &runs, PlanOptions::default()).unwrap()
+    };
+    let guarded = |plan: &Plan| {
+        let edges = plan.edges.iter().filter(|edge| edge.to == 0 && edge.name == "w0");
+        let readers = edges.filter_map(|edge| match &edge.reuse {
+            Reuse::Credit { readers } => Some(readers.clone()),
+            _ => None,
+        });
+        readers.flatten().any(|reader| reader == "worker0/y0")
+    };
+    let (last, between) = (planned(vec![2]), planned(vec![2, 0]));
+    assert!(guarded(&between) && !guarded(&last), "{:?}", between.edges);
+    let server = |run: usize| {
+        let nodes = between.runs[run].nodes[2].iter();
+        let graph = &between.parts[2].graph;
+        nodes.map(|id| graph.node(*id).name.clone()).collect::<Vec<String>>()
+    };
+    assert!(server(1).contains(&"nothing".to_string()), "{:?}", server(1));
+    assert!(server(2).iter().any(|name| name.contains("credit/evaluate")), "{:?}", server(2));
+}
+
 #[test]
 fn the_plan_is_the_same_every_time() {
     let text = |plan: &Plan| format!("{:?} {:?}", plan.edges, plan.runs);

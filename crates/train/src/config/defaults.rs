@@ -49,6 +49,7 @@ impl Default for TrainConfig {
             batch: 64,
             budget: Budget::Epochs(Budget::EPOCHS),
             evaluate_each_epoch: false,
+            evaluate_every: None,
             leave_out_kernels: false,
             optimizer: Optimizer::default(),
             schedule: Schedule::default(),

@@ -20,6 +20,7 @@ use crate::checkpoint::{Captured, OwnVariable, Resumed, Saver};
 use crate::config::{ConfigError, TrainConfig};
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
+use crate::topology;
 use crate::trace;
 use crate::weights::{self, Weights};
 
@@ -273,6 +274,8 @@ impl Trainer<'_> {
                 final_loss = Some(f64::from(loss));
                 let epoch = self.end_of_epoch(step, data, &mut begun, link)?;
                 listener.progress(Progress { step, loss, polling: now - polling, epoch })?;
+            } else if self.is_evaluated(step) {
+                self.help_to_look()?;
             }
             polling = Polling::from(self.session.counters());
             self.checkpoint(step, listener, link)?;
@@ -284,7 +287,16 @@ impl Trainer<'_> {
         Ok(TrainReport { polling, ..report })
     }
 
-    /// What there is to say if an epoch ends with `step`, and anybody asked for it.
+    /// True if there is an evaluation after a step.
+    fn is_evaluated(&self, step: u64) -> bool {
+        let JobShape { steps, steps_per_epoch, .. } = *self.shape;
+        let ends_epoch = self.config.evaluate_each_epoch && step.is_multiple_of(steps_per_epoch);
+        // after the last step there is one anyway
+        let every = self.config.evaluate_every.filter(|_| step < steps);
+        ends_epoch || every.is_some_and(|every| step.is_multiple_of(every))
+    }
+
+    /// What there is to say if there is an evaluation after `step`.
     fn end_of_epoch(
         &mut self,
         step: u64,
@@ -292,7 +304,7 @@ impl Trainer<'_> {
         begun: &mut Begun,
         link: &mut dyn Link,
     ) -> Result<Option<EpochEnd>, TrainError> {
-        if !self.config.evaluate_each_epoch || !step.is_multiple_of(self.shape.steps_per_epoch) {
+        if !self.is_evaluated(step) {
             return Ok(None);
         }
         let (now, carried) = (Instant::now(), self.carried.traffic());
@@ -300,7 +312,10 @@ impl Trainer<'_> {
         let traffic = carried - begun.looked_at;
         let evaluation = match data.filter(|_| self.concludes) {
             Some(data) => Some(self.look(data, link)?),
-            None => None,
+            None => {
+                self.help_to_look()?;
+                None
+            }
         };
         begun.evaluating += now.elapsed();
         begun.looked_at = begun.looked_at + (self.carried.traffic() - carried);
@@ -308,7 +323,8 @@ impl Trainer<'_> {
     }
 
     /// Evaluates between two steps. Whoever may overwrite what is evaluated waits for this process's next step, or
-    /// is asked by it: servers that are a part of the graph would not, so there it cannot be done.
+    /// is asked by it. Servers that are a part of the graph, where all make the same steps, help ([`Trainer::help_to_look`]);
+    /// each at its own pace they would overwrite it, so there it cannot be done.
     fn look(&mut self, data: &Data, link: &mut dyn Link) -> Result<Evaluation, TrainError> {
         let own = link.show_evaluated(self.session)?;
         self.session.run(Program::FETCH)?;
@@ -317,6 +333,15 @@ impl Trainer<'_> {
             link.restore(self.session, &own)?;
         }
         Ok(evaluation)
+    }
+
+    /// Does what this process has to do while worker 0 evaluates between two steps, if both are parts of one graph.
+    fn help_to_look(&mut self) -> Result<(), TrainError> {
+        if self.config.topology().weights != topology::Weights::Servers {
+            return Ok(());
+        }
+        self.session.run(Program::FETCH)?;
+        self.help_to_evaluate()
     }
 
     fn loader(&self, data: &Data) -> Result<Loader<Vec<HostBatch>>, TrainError> {

@@ -110,8 +110,7 @@ pub(super) fn run(
     let saver = saver.map_err(TrainError::Saver)?;
     let resumed = resumed.as_ref();
     let rates = rates.clone();
-    let mut trainer =
-        Trainer { shard, concludes, carried, own, saver, resumed, rates, ..trainer };
+    let mut trainer = Trainer { shard, concludes, carried, own, saver, resumed, rates, ..trainer };
     trainer.initialise()?;
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;

@@ -185,6 +185,8 @@ impl StoreExchange {
     /// Asks for the tensor of an epoch.
     fn ask(&mut self, edge: EdgeId, epoch: u64) {
         let Some(Inbound { key, bytes, into, .. }) = self.inbound.get(&edge) else { return };
+        // who reads it anew is not done with it: that an evaluation was, between two steps, says nothing of this one
+        self.progressed.remove(key);
         self.carried.to_store(*bytes);
         let priority = StoreExchange::priority(*key);
         let mut worker = self.worker.lock();

@@ -123,7 +123,7 @@ pub(super) fn centre_bytes(program: &Program, config: &TrainConfig, topology: &T
     let here = (0..config.workers).filter(|worker| config.hosts.is_here(topology.rank_of(*worker)));
     let copies = here.map(|worker| match worker {
         // its own stand aside while it evaluates the centre
-        0 if config.evaluate_each_epoch => 3,
+        0 if config.evaluate_each_epoch || config.evaluate_every.is_some() => 3,
         worker if worker < topology.masters() => 2,
         _ => 1,
     });
