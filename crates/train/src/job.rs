@@ -1,6 +1,7 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod keeping;
 mod listener;
 mod loader;
 mod strategy;
@@ -22,7 +23,7 @@ use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, Tes
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 use tensorwire_tensor::DType;
 
-use crate::checkpoint::{self, CheckpointError, CheckpointState, DataPosition, Keeper, Resumed};
+use crate::checkpoint::{self, CheckpointError, Resumed};
 use crate::config::{self, Budget, ConfigError, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
@@ -420,44 +421,6 @@ impl Prepared {
         let (resumed, shard) = (resumed.clone(), checkpoint::shard_file(Role::Worker(0)));
         let rates = self.rates.clone();
         Part { config, topology, program, plan, shape, data, resumed, shard, rates }
-    }
-
-    /// Puts checkpoints together, if there are to be any.
-    pub(crate) fn keeper(&self) -> Option<Keeper> {
-        let Prepared { config, topology, program, shape, .. } = self;
-        let checkpoint = config.checkpoint.as_ref()?;
-        let mut slots: Vec<String> = program.slots.clone();
-        slots.sort();
-        let job = CheckpointState {
-            version: env!("CARGO_PKG_VERSION").to_string(),
-            step: 0,
-            position: DataPosition { epoch: 0, step: 0, steps_per_epoch: shape.steps_per_epoch },
-            seed: config.seed,
-            model: config.model.clone(),
-            data: config.data.clone(),
-            strategy: config.strategy,
-            workers: config.workers,
-            servers: topology.servers,
-            batch: config.batch,
-            slots,
-            files: std::collections::BTreeMap::new(),
-        };
-        let ranks = (0..topology.world()).map(Rank).filter(|rank| self.owns(*rank));
-        let shards = ranks.map(|rank| checkpoint::shard_file(topology.role(rank))).collect();
-        let started = Keeper::start(checkpoint, shards, job);
-        started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
-    }
-
-    /// True if a member writes a file of each checkpoint.
-    fn owns(&self, rank: Rank) -> bool {
-        let role = self.topology.role(rank);
-        match self.topology.has_store() {
-            true => matches!(role, Role::Server(_)),
-            false => {
-                let part = &self.plan.parts[self.topology.part(rank)];
-                owns(&part.graph, &self.program, &self.topology, role)
-            }
-        }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {

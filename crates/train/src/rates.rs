@@ -15,17 +15,25 @@ pub struct Rates {
     schedule: Schedule,
     /// Steps of the job.
     steps: u64,
+    /// Steps that were made before the first that is asked for.
+    done: u64,
     own: Option<RateFunction>,
 }
 
 impl Rates {
     /// Those of a job of so many steps: `own` if there is one, else the schedule's.
     pub fn new(schedule: Schedule, steps: u64, own: Option<RateFunction>) -> Rates {
-        Rates { schedule, steps, own }
+        Rates { schedule, steps, done: 0, own }
+    }
+
+    /// Those of whoever counts its steps from the first that is made behind `done`.
+    pub(crate) fn behind(&self, done: u64) -> Rates {
+        Rates { done, ..self.clone() }
     }
 
     /// The factor of a step, from 1.
     pub fn factor(&self, step: u64) -> f64 {
+        let step = self.done + step;
         match &self.own {
             Some(own) => own(step),
             None => self.schedule.factor(step, self.steps),

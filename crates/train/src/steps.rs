@@ -9,6 +9,7 @@ use tensorwire_base::Rank;
 use tensorwire_launch::JobUpdate;
 
 use crate::job::Prepared;
+use crate::rates::Rates;
 use crate::report::{Evaluation, Polling, Progress};
 use crate::run::TrainUpdate;
 
@@ -21,6 +22,8 @@ pub struct FinishedStep {
     pub epoch: u64,
     /// The mean of the workers' losses, added in the order of workers.
     pub loss: f32,
+    /// The optimizer's rate in this step.
+    pub rate: f64,
     /// Of the whole job, from its first step until this one was finished.
     pub samples_per_second: f64,
     /// How the workers waited for tensors in this step, all together.
@@ -89,6 +92,9 @@ pub struct StepAggregator {
     /// Which worker a member is.
     workers: BTreeMap<Rank, usize>,
     steps_per_epoch: u64,
+    /// The optimizer's own rate, and what it is multiplied by in each step.
+    rate: f64,
+    rates: Rates,
     /// Samples that a worker takes in a step, and all that were taken.
     batch: u64,
     samples: u64,
@@ -113,7 +119,8 @@ impl StepAggregator {
         let count = prepared.config.workers as usize;
         let first = prepared.steps_done() + 1;
         let all = StepAggregator::of(workers.collect(), count, batch, prepared.steps_per_epoch());
-        StepAggregator { first, ..all }
+        let (rate, rates) = (prepared.config.optimizer.rate, prepared.rates.clone());
+        StepAggregator { first, rate, rates, ..all }
     }
 
     fn of(
@@ -125,6 +132,8 @@ impl StepAggregator {
         StepAggregator {
             workers,
             steps_per_epoch: steps_per_epoch.max(1),
+            rate: 1.0,
+            rates: Rates::default(),
             batch,
             samples: 0,
             begun: Instant::now(),
@@ -205,6 +214,7 @@ impl StepAggregator {
             step,
             epoch: step.div_ceil(self.steps_per_epoch),
             loss,
+            rate: self.rate * self.rates.factor(step),
             samples_per_second: rate(self.samples, self.begun.elapsed()),
             polling: polling.into(),
             evaluation,
@@ -341,6 +351,7 @@ mod tests {
             "step",
             "epoch",
             "loss",
+            "rate",
             "samples_per_second",
             "polls",
             "poll_misses",

@@ -71,9 +71,12 @@ impl EventFile {
     /// # Errors
     /// When it cannot be written.
     pub fn step(&mut self, step: &FinishedStep) -> Result<(), EventFileError> {
-        let FinishedStep { loss, samples_per_second, .. } = *step;
-        let mut scalars =
-            vec![("loss", f64::from(loss)), ("samples_per_second", samples_per_second)];
+        let FinishedStep { loss, rate, samples_per_second, .. } = *step;
+        let mut scalars = vec![
+            ("loss", f64::from(loss)),
+            ("rate", rate),
+            ("samples_per_second", samples_per_second),
+        ];
         scalars.extend(step.evaluation.iter().flat_map(|evaluation| evaluation.named()));
         self.scalars(step.step, &scalars)
     }

@@ -41,7 +41,7 @@ name, one of its addresses, localhost) starts its processes itself; on every oth
   --transport   auto: shm where all processes are on one host; on several, verbs if every host can, else tcp,
                 with a warning that says which host cannot, why, and the fix. verbs: that or nothing.
 
-A line of --metrics holds step, epoch, loss, samples_per_second (so far), and how the workers waited for
+A line of --metrics holds step, epoch, loss, rate, samples_per_second (so far), and how the workers waited for
 tensors in that step, summed over them: polls (times a tensor was asked for), poll_misses (it was not
 there yet), waits (times a worker blocked), poll_us and wait_us (microseconds lost in missed polls and
 in waits); with --val-every also test_loss and test_accuracy where there was an evaluation. `tensorwire

@@ -61,7 +61,7 @@ pub(super) fn open(member: &Member, part: &Part) -> Result<(Ends, Arc<Kernels>),
         elastic: topology.elastic,
         checkpoint,
         kernels: kernels.clone(),
-        rates: part.rates.clone(),
+        rates: part.rates.behind(part.shape.done),
         digest: crate::open_part::digest(&part.plan),
     };
     let store = match member.store() {

@@ -1,0 +1,159 @@
+//! Why a job cannot be trained as it was told, and how to mend it.
+
+use std::path::PathBuf;
+
+use tensorwire_graph::{GraphError, Task};
+use tensorwire_launch::HostsError;
+use tensorwire_nn::ScheduleError;
+
+use super::Exchange;
+use crate::checkpoint::CheckpointError;
+use crate::weights::WeightsError;
+
+/// What is wrong with a configuration: the user's mistake, and how to mend it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("--kernels: {0}")]
+    Kernels(#[from] tensorwire_kernels::OpenError),
+    #[error("{option} must be at least 1")]
+    Zero { option: &'static str },
+    #[error("{option} must be {range}, not {found}")]
+    OutOfRange { option: &'static str, range: &'static str, found: f64 },
+    #[error(
+        "{servers} servers for the {variables} variables of '{model}'; give --servers 1 to {variables}"
+    )]
+    TooManyServers { servers: u32, variables: usize, model: String },
+    #[error(
+        "{processes} processes on {host} are more than this program starts on one machine (at most {most}); lower \
+         --workers or --servers, or name more machines in --hosts"
+    )]
+    TooManyProcesses { processes: u64, most: u64, host: String },
+    #[error("{option} changes nothing here: it is for {used_by}; leave it out")]
+    Unused { option: &'static str, used_by: &'static str },
+    #[error(
+        "'{node}' is pinned to {task} (Scope::on), and with the strategy {strategy} no process runs a part of one graph \
+         that all share; take ps (ParameterServers), or leave the pin out"
+    )]
+    Pinned { node: String, task: Task, strategy: String },
+    #[error("--async is a way of using servers; give it with --strategy ps")]
+    AsyncWithoutServers,
+    #[error("{option} is of a key-value store; give it with --strategy {with}")]
+    StoreOption { option: &'static str, with: &'static str },
+    #[error(
+        "cannot read the table {path}: {reason}; `tensorwire bench allreduce --tune FILE` writes one"
+    )]
+    Table { path: String, reason: String },
+    #[error("{option} is of groups of workers; give it with --strategy {with}")]
+    GroupOption { option: &'static str, with: &'static str },
+    #[error(
+        "--clients {clients} does not divide --workers {workers}; all clients are of one size, so that every \
+         sample counts alike"
+    )]
+    UnevenClients { clients: u32, workers: u32 },
+    #[error(
+        "--strategy {strategy} with --servers 0 has nobody to keep the weights; give --servers 1 or more, or \
+         mpi-sgd with one client (allreduce)"
+    )]
+    NoServers { strategy: &'static str },
+    #[error("--exchange {} is no way of a group of workers; leave it out", .found.name())]
+    GroupExchange { found: Exchange },
+    #[error("--exchange {} is no way of a key-value store; give zero-copy or zmq", .found.name())]
+    StoreExchange { found: Exchange },
+    #[error(
+        "--exchange {} goes over TCP of its own; give --transport tcp or leave it out", .found.name()
+    )]
+    ExchangeOverTcp { found: Exchange },
+    #[error("--exchange zmq knows no server that comes later; leave --snapshot out")]
+    ZmqSnapshot,
+    #[error("{0}")]
+    Schedule(#[from] ScheduleError),
+    #[error(
+        "--clip-norm takes the norm over all servers, and those of a key-value store know none of each other's gradients; \
+         with --strategy {strategy} leave it out, or take ps, allreduce or local"
+    )]
+    ClipInStore { strategy: &'static str },
+    #[error("{0}")]
+    TensorLimit(String),
+    #[error(
+        "{found} is a baseline to compare with, and this program was built without them; build it with them, which \
+         takes a C++ compiler: cargo install tensorwire-cli --features baselines (in a checkout: cargo run --release \
+         --features baselines -- …)"
+    )]
+    NoBaselines { found: &'static str },
+    #[error(
+        "cannot write snapshots to {path}: {source}; choose a path in a folder that exists and may be written"
+    )]
+    Snapshot { path: PathBuf, source: std::io::Error },
+    #[error(
+        "--trace shows steps that all processes make together; leave --async or --trace out, or take ps, dist-sgd, mpi-sgd or allreduce"
+    )]
+    AsyncTrace,
+    #[error(
+        "{strategy} cannot be looked at epoch by epoch: its weights come to where they are evaluated only in the end; \
+         take dist-sgd or mpi-sgd"
+    )]
+    NoEpochs { strategy: &'static str },
+    #[error(
+        "--val-every: where ps has no common steps (--async), the weights come to where they are evaluated only in the end; \
+         leave --async or --val-every out, or take dist-asgd"
+    )]
+    EvaluationOfAsync,
+    #[error("--val-every: {data} has no samples to test with; leave it out")]
+    NothingToTest { data: String },
+    #[error("--strategy local is one process on this machine; leave --hosts out")]
+    HostsOfOneProcess,
+    #[error(
+        "--trace compares times of processes that share a clock, and {host} has its own; leave --hosts or --trace out"
+    )]
+    TraceOfSeveralHosts { host: String },
+    #[error(
+        "processes on several hosts share no memory; give --transport auto, verbs or tcp instead of shm"
+    )]
+    ShmOfSeveralHosts,
+    #[error(
+        "{option} is for RDMA, which this job does not use; give --transport verbs or leave {option} out"
+    )]
+    VerbsOption { option: &'static str },
+    #[error(
+        "--save writes on the host of worker 0, which is {host}; put this machine first in --hosts"
+    )]
+    SaveElsewhere { host: String },
+    #[error("{0}")]
+    Hosts(#[from] HostsError),
+    /// The model, the data, or both together.
+    #[error("{0}")]
+    Workload(#[from] tensorwire_nn::Error),
+    #[error("{0}")]
+    Weights(#[from] WeightsError),
+    #[error("{0}")]
+    Checkpoint(#[from] CheckpointError),
+    #[error(
+        "{option} is for training in step, where all processes have made the same steps; {found} has no such moment: take \
+         local, ps, allreduce, dist-sgd or mpi-sgd, without --async, --elastic and --snapshot"
+    )]
+    CheckpointOutOfStep { option: &'static str, found: String },
+    #[error("--load and --resume both say what to begin with; leave one out")]
+    LoadAndResume,
+    #[error(
+        "cannot save to {path}: {source}; choose a file, new or of earlier weights, in a folder that exists and may be written"
+    )]
+    Save { path: PathBuf, source: std::io::Error },
+    #[error(
+        "cannot write a trace to {path}: {source}; choose a file, new or of an earlier trace, in a folder that exists and may be written"
+    )]
+    Trace { path: PathBuf, source: std::io::Error },
+    #[error(
+        "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
+    )]
+    TooLarge { needed: String, available: String },
+    #[error(
+        "so many batches take {needed} of memory, {available} are available; lower --steps or --batch"
+    )]
+    TooManyBatches { needed: String, available: String },
+    #[error("the data have no end, and so no epochs; say for how many steps to train (--steps)")]
+    EndlessEpochs,
+    #[error("the data changed while the job started; start it again")]
+    DataChanged,
+    #[error("{0}")]
+    Graph(#[from] GraphError),
+}
