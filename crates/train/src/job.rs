@@ -278,16 +278,19 @@ fn resumed(
     Ok(Some(resumed))
 }
 
-/// True if a process with this part of the graph writes a file of each checkpoint.
-fn owns(
-    part: &tensorwire_graph::Graph,
-    program: &Program,
-    topology: &Topology,
-    role: Role,
-) -> bool {
-    // where each has all, the first one's are everybody's
-    let is_first = !topology.is_replicated() || role == Role::Worker(0);
-    is_first && !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
+/// The name of the file that a member writes of each checkpoint, if it does.
+fn shard(program: &Program, plan: &Plan, topology: &Topology, rank: Rank) -> Option<String> {
+    let role = topology.role(rank);
+    let is_owner = match (topology.has_store(), role) {
+        (true, role) => matches!(role, Role::Server(_)),
+        // where each has all, the first one's are everybody's
+        (false, Role::Worker(worker)) if topology.is_replicated() && worker > 0 => false,
+        (false, _) => {
+            let part = &plan.parts[topology.part(rank)].graph;
+            !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
+        }
+    };
+    is_owner.then(|| checkpoint::shard_file(role))
 }
 
 /// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
@@ -400,7 +403,7 @@ impl Prepared {
         let Prepared { config, topology, program, plan, shape, data, resumed, .. } = self;
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
-        let (resumed, shard) = (resumed.clone(), checkpoint::shard_file(Role::Worker(0)));
+        let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
         Part { config, topology, program, plan, shape, data, resumed, shard }
     }
 
@@ -424,22 +427,10 @@ impl Prepared {
             slots,
             files: std::collections::BTreeMap::new(),
         };
-        let ranks = (0..topology.world()).map(Rank).filter(|rank| self.owns(*rank));
-        let shards = ranks.map(|rank| checkpoint::shard_file(topology.role(rank))).collect();
+        let ranks = (0..topology.world()).map(Rank);
+        let shards = ranks.filter_map(|rank| shard(program, &self.plan, topology, rank)).collect();
         let started = Keeper::start(checkpoint, shards, job);
         started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
-    }
-
-    /// True if a member writes a file of each checkpoint.
-    fn owns(&self, rank: Rank) -> bool {
-        let role = self.topology.role(rank);
-        match self.topology.has_store() {
-            true => matches!(role, Role::Server(_)),
-            false => {
-                let part = &self.plan.parts[self.topology.part(rank)];
-                owns(&part.graph, &self.program, &self.topology, role)
-            }
-        }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {
@@ -508,8 +499,8 @@ struct Part {
     data: Option<Data>,
     /// The checkpoint that it goes on from.
     resumed: Option<Resumed>,
-    /// The name of its file of a checkpoint, if it writes one.
-    shard: String,
+    /// The name of its file of a checkpoint; none: it has no variables, or another has the same.
+    shard: Option<String>,
 }
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
@@ -524,7 +515,7 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     if data.as_ref().is_some_and(|data| data.train.describe() != shape.samples) {
         return Err(ConfigError::DataChanged.into());
     }
-    let shard = checkpoint::shard_file(topology.role(member.rank()));
+    let shard = shard(&program, &plan, &topology, member.rank());
     let part = Part { config, topology, program, plan, shape, data, resumed, shard };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
