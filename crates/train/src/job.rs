@@ -37,6 +37,7 @@ use crate::trace::{Collector, TraceError};
 use crate::weights::{self, WeightsError};
 use crate::whole_file;
 
+use keeping::shard;
 use listener::Caller;
 use strategy::{Connected, strategy};
 
@@ -288,18 +289,6 @@ fn resumed(
     Ok(Some(resumed))
 }
 
-/// True if a process with this part of the graph writes a file of each checkpoint.
-fn owns(
-    part: &tensorwire_graph::Graph,
-    program: &Program,
-    topology: &Topology,
-    role: Role,
-) -> bool {
-    // where each has all, the first one's are everybody's
-    let is_first = !topology.is_replicated() || role == Role::Worker(0);
-    is_first && !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
-}
-
 /// The tensors of all processes on this host must fit it together. What other hosts have is seen there.
 fn check_memory(
     program: &Program,
@@ -418,7 +407,7 @@ impl Prepared {
         let Prepared { config, topology, program, plan, shape, data, resumed, .. } = self;
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
-        let (resumed, shard) = (resumed.clone(), checkpoint::shard_file(Role::Worker(0)));
+        let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
         let rates = self.rates.clone();
         Part { config, topology, program, plan, shape, data, resumed, shard, rates }
     }
@@ -490,8 +479,8 @@ struct Part {
     rates: Rates,
     /// The checkpoint that it goes on from.
     resumed: Option<Resumed>,
-    /// The name of its file of a checkpoint, if it writes one.
-    shard: String,
+    /// The name of its file of a checkpoint; none: it has no variables, or another has the same.
+    shard: Option<String>,
 }
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
@@ -507,7 +496,7 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
         return Err(ConfigError::DataChanged.into());
     }
     let rates = Rates::new(config.schedule, shape.steps, supply.rates());
-    let shard = checkpoint::shard_file(topology.role(member.rank()));
+    let shard = shard(&program, &plan, &topology, member.rank());
     let part = Part { config, topology, program, plan, shape, data, resumed, shard, rates };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,

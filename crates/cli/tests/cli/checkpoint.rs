@@ -194,7 +194,10 @@ fn checkpoints_are_shown_and_their_weights_taken_out() {
     let (folder, path) = place();
     let saved = folder.path().join("w").display().to_string();
     let first = format!("--steps 4 --checkpoint {path} --checkpoint-every 2 --save {saved}");
-    train(&first).json();
+    let first = train(&first).json();
+    // two, of 4,349,962 parameters of 4 bytes and as many velocities
+    assert_eq!(first["bytes_copied_checkpoint"], 2 * 2 * 4_349_962 * 4);
+    assert_eq!(first["bytes_copied"], 0, "nothing of it is on the way of a tensor");
     let run = |arguments: &str| Job::start(arguments).end(LIMIT);
     let shown = run(&format!("checkpoint show {path}"));
     assert!(shown.status.success(), "{}", shown.stderr);

@@ -1,10 +1,13 @@
 //! Who writes what of a job's checkpoints.
 
 use tensorwire_base::Rank;
+use tensorwire_graph::Plan;
 use tensorwire_launch::Role;
+use tensorwire_nn::Program;
 
-use super::{Prepared, owns};
+use super::Prepared;
 use crate::checkpoint::{self, CheckpointState, DataPosition, Keeper};
+use crate::topology::Topology;
 
 impl Prepared {
     /// Puts checkpoints together, if there are to be any.
@@ -27,21 +30,29 @@ impl Prepared {
             slots,
             files: std::collections::BTreeMap::new(),
         };
-        let ranks = (0..topology.world()).map(Rank).filter(|rank| self.owns(*rank));
-        let shards = ranks.map(|rank| checkpoint::shard_file(topology.role(rank))).collect();
+        let ranks = (0..topology.world()).map(Rank);
+        let shards = ranks.filter_map(|rank| shard(program, &self.plan, topology, rank)).collect();
         let started = Keeper::start(checkpoint, shards, job);
         started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
     }
+}
 
-    /// True if a member writes a file of each checkpoint.
-    fn owns(&self, rank: Rank) -> bool {
-        let role = self.topology.role(rank);
-        match self.topology.has_store() {
-            true => matches!(role, Role::Server(_)),
-            false => {
-                let part = &self.plan.parts[self.topology.part(rank)];
-                owns(&part.graph, &self.program, &self.topology, role)
-            }
+/// The name of the file that a member writes of each checkpoint, if it does.
+pub(super) fn shard(
+    program: &Program,
+    plan: &Plan,
+    topology: &Topology,
+    rank: Rank,
+) -> Option<String> {
+    let role = topology.role(rank);
+    let is_owner = match (topology.has_store(), role) {
+        (true, role) => matches!(role, Role::Server(_)),
+        // where each has all, the first one's are everybody's
+        (false, Role::Worker(worker)) if topology.is_replicated() && worker > 0 => false,
+        (false, _) => {
+            let part = &plan.parts[topology.part(rank)].graph;
+            !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
         }
-    }
+    };
+    is_owner.then(|| checkpoint::shard_file(role))
 }

@@ -16,7 +16,7 @@ use super::loader::Loader;
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::carried::Carried;
-use crate::checkpoint::{Captured, OwnVariable, Resumed, Saver};
+use crate::checkpoint::{Captured, CheckpointConfig, OwnVariable, Resumed, Saver};
 use crate::config::{ConfigError, TrainConfig};
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
@@ -209,15 +209,14 @@ impl Trainer<'_> {
         error: TrainError,
         listener: &mut dyn Listener,
     ) -> TrainError {
+        let JobShape { steps, done, steps_per_epoch, .. } = *self.shape;
         let last = step - 1;
-        let is_new = last > self.shape.done
-            && !self.config.checkpoint.as_ref().is_none_or(|config| {
-                config.is_due(last, self.shape.steps_per_epoch, self.shape.steps)
-            });
-        let is_alone = matches!(error, TrainError::Interrupted);
-        let kept = match is_alone && is_new {
-            true => self.capture(last, listener),
-            false => Ok(()),
+        let lacks_last = |config: &CheckpointConfig| !config.is_due(last, steps_per_epoch, steps);
+        // others may be in another step
+        let is_alone = matches!(error, TrainError::Interrupted) && last > done;
+        let kept = match self.config.checkpoint.as_ref().filter(|_| is_alone) {
+            Some(config) if lacks_last(config) => self.capture(last, listener),
+            _ => Ok(()),
         };
         // why it ends matters more than that something else failed
         let _ = kept.and_then(|()| self.finish_checkpoints(listener));

@@ -104,10 +104,9 @@ pub(super) fn run(
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
     let own = checkpoint::own_variables(&trainer.session.part().graph, program, topology.sharing());
-    let is_first = !topology.is_replicated() || concludes;
-    let to = config.checkpoint.as_ref().filter(|_| is_first && !own.is_empty());
-    let saver = to.map(|to| Saver::start(CheckpointFolder::new(&to.path), file)).transpose();
-    let saver = saver.map_err(TrainError::Saver)?;
+    let saver = config.checkpoint.as_ref().zip(file.as_ref());
+    let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file));
+    let saver = saver.transpose().map_err(TrainError::Saver)?;
     let resumed = resumed.as_ref();
     let rates = rates.clone();
     let mut trainer = Trainer { shard, concludes, carried, own, saver, resumed, rates, ..trainer };
