@@ -14,7 +14,9 @@ impl Prepared {
     pub(crate) fn keeper(&self) -> Option<Keeper> {
         let Prepared { config, topology, program, shape, .. } = self;
         let checkpoint = config.checkpoint.as_ref()?;
-        let mut slots: Vec<String> = program.slots.clone();
+        let sharing = topology.sharing();
+        let is_first = |name: &&String| checkpoint::plain_name(name, sharing) == name.as_str();
+        let mut slots: Vec<String> = program.slots.iter().filter(is_first).cloned().collect();
         slots.sort();
         let job = CheckpointState {
             version: env!("CARGO_PKG_VERSION").to_string(),
