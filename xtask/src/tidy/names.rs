@@ -46,8 +46,8 @@ pub const SHARED_NAMES: &[SharedName] = &[
     ),
     shared(
         "Schedule",
-        &["collectives", "train"],
-        "a collective's schedule of steps and a training schedule are both the field's terms",
+        &["collectives", "nn"],
+        "a collective's schedule of steps and a schedule of the learning rate are both the field's terms",
     ),
     shared(
         "Window",
