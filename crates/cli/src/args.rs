@@ -77,7 +77,7 @@ pub(crate) enum Command {
     #[command(after_help = launch::EXAMPLES)]
     Launch(LaunchArgs),
     /// Show what crosses between processes, how many bytes, and where it lives
-    Graph(GraphArgs),
+    Graph(Box<GraphArgs>),
     /// List the models: variables, parameters, size
     Models,
     /// Write what a worker is fed in its first steps to a file: the same batches for another framework

@@ -52,7 +52,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(train) => train::run(*train),
         Command::Launch(launch) => launch::run(launch),
-        Command::Graph(graph) => graph::run(graph),
+        Command::Graph(graph) => graph::run(*graph),
         Command::Models => models::run(),
         Command::Batches(args) => batches::run(args),
         Command::Checkpoint(args) => checkpoint::run(args),
