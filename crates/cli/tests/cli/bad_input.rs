@@ -98,7 +98,10 @@ fn options_that_would_change_nothing() {
     for optimizer in ["sgd", "adagrad", "adam"] {
         let found = message(&format!("train --optimizer {optimizer} --momentum 0.9"));
         assert!(found.contains("--momentum changes nothing here"), "{found}");
-        assert!(found.contains("it is for --optimizer momentum; leave it out"), "{found}");
+        assert!(
+            found.contains("it is for --optimizer momentum and nesterov; leave it out"),
+            "{found}"
+        );
     }
     for given in [
         "--servers 2",

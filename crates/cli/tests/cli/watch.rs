@@ -40,7 +40,7 @@ fn an_event_file_has_the_scalars_of_every_step_and_of_the_end() {
             let event = &events[index + 1];
             assert_eq!(event.step, index as u64 + 1);
             let scalar = |name: &str| line[name].as_f64().unwrap() as f32;
-            let expected = ["loss", "samples_per_second"].map(|name| (name, scalar(name)));
+            let expected = ["loss", "rate", "samples_per_second"].map(|name| (name, scalar(name)));
             let found = event.scalars.iter().map(|(name, value)| (name.as_str(), *value));
             assert_eq!(found.collect::<BTreeMap<_, _>>(), BTreeMap::from(expected));
         }
