@@ -55,7 +55,7 @@ pub use error::{Error, Result};
 pub use init::initialise;
 pub use model::{Batch, Model, Outputs};
 pub use program::{Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable};
-pub use schedule::{Curve, Schedule, ScheduleError};
+pub use schedule::{RateCurve, Schedule, ScheduleError};
 pub use scope::{CrossEntropy, LocalNorm, Mask, Mode, Norm, Padding, Recurrent, Scope, Sequence};
 pub use tensorwire_graph::{
     Cell, Comparison, HeadOrder, Init, Method, Op, Output, Reduction, Rule as Optimizer, Task,

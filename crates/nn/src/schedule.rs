@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     #[serde(default)]
-    pub curve: Curve,
+    pub curve: RateCurve,
     /// Steps in which the factor grows to 1, the same in each (Goyal et al. 2017).
     #[serde(default)]
     pub warm_up: u64,
@@ -29,7 +29,7 @@ pub struct Schedule {
 /// What follows the warm-up. t counts the steps behind it, from 0; n is how many there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Curve {
+pub enum RateCurve {
     /// 1.
     #[default]
     Constant,
@@ -57,27 +57,27 @@ pub struct ScheduleError {
 impl Schedule {
     /// The optimizer's own rate in every step.
     pub fn constant() -> Schedule {
-        Curve::Constant.into()
+        RateCurve::Constant.into()
     }
 
     /// Multiplied by `factor` every `every` steps.
     pub fn step(every: u64, factor: f64) -> Schedule {
-        Curve::Step { every, factor }.into()
+        RateCurve::Step { every, factor }.into()
     }
 
     /// Multiplied by `factor` after each step.
     pub fn exponential(factor: f64) -> Schedule {
-        Curve::Exponential { factor }.into()
+        RateCurve::Exponential { factor }.into()
     }
 
     /// Along a line from 1 to `least` at the end of the training.
     pub fn linear(least: f64) -> Schedule {
-        Curve::Linear { least }.into()
+        RateCurve::Linear { least }.into()
     }
 
     /// Along half a cosine from 1 to `least` at the end of the training.
     pub fn cosine(least: f64) -> Schedule {
-        Curve::Cosine { least }.into()
+        RateCurve::Cosine { least }.into()
     }
 
     /// It behind so many steps of warm-up.
@@ -100,11 +100,11 @@ impl Schedule {
         let all = steps.saturating_sub(self.warm_up).max(1);
         let share = (behind as f64 / all as f64).min(1.0);
         match self.curve {
-            Curve::Constant => 1.0,
-            Curve::Step { every, factor } => factor.powf((behind / every.max(1)) as f64),
-            Curve::Exponential { factor } => factor.powf(behind as f64),
-            Curve::Linear { least } => 1.0 - (1.0 - least) * share,
-            Curve::Cosine { least } => {
+            RateCurve::Constant => 1.0,
+            RateCurve::Step { every, factor } => factor.powf((behind / every.max(1)) as f64),
+            RateCurve::Exponential { factor } => factor.powf(behind as f64),
+            RateCurve::Linear { least } => 1.0 - (1.0 - least) * share,
+            RateCurve::Cosine { least } => {
                 least + (1.0 - least) * (1.0 + (std::f64::consts::PI * share).cos()) / 2.0
             }
         }
@@ -117,13 +117,15 @@ impl Schedule {
     pub fn check(self) -> Result<(), ScheduleError> {
         let refuse = |why: String| Err(ScheduleError { given: self.to_string(), why });
         match self.curve {
-            Curve::Step { every: 0, .. } => refuse("EVERY is at least 1".to_string()),
-            Curve::Step { factor, .. } | Curve::Exponential { factor }
+            RateCurve::Step { every: 0, .. } => refuse("EVERY is at least 1".to_string()),
+            RateCurve::Step { factor, .. } | RateCurve::Exponential { factor }
                 if !(factor.is_finite() && factor > 0.0) =>
             {
                 refuse(format!("FACTOR is a positive number, not {factor}"))
             }
-            Curve::Linear { least } | Curve::Cosine { least } if !(0.0..=1.0).contains(&least) => {
+            RateCurve::Linear { least } | RateCurve::Cosine { least }
+                if !(0.0..=1.0).contains(&least) =>
+            {
                 refuse(format!("LEAST is from 0 to 1, not {least}"))
             }
             _ => Ok(()),
@@ -131,8 +133,8 @@ impl Schedule {
     }
 }
 
-impl From<Curve> for Schedule {
-    fn from(curve: Curve) -> Schedule {
+impl From<RateCurve> for Schedule {
+    fn from(curve: RateCurve) -> Schedule {
         Schedule { curve, warm_up: 0 }
     }
 }
@@ -176,11 +178,11 @@ impl FromStr for Schedule {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.curve {
-            Curve::Constant => write!(f, "constant"),
-            Curve::Step { every, factor } => write!(f, "step:{every},{factor}"),
-            Curve::Exponential { factor } => write!(f, "exponential:{factor}"),
-            Curve::Linear { least } => write!(f, "linear:{least}"),
-            Curve::Cosine { least } => write!(f, "cosine:{least}"),
+            RateCurve::Constant => write!(f, "constant"),
+            RateCurve::Step { every, factor } => write!(f, "step:{every},{factor}"),
+            RateCurve::Exponential { factor } => write!(f, "exponential:{factor}"),
+            RateCurve::Linear { least } => write!(f, "linear:{least}"),
+            RateCurve::Cosine { least } => write!(f, "cosine:{least}"),
         }?;
         match self.warm_up {
             0 => Ok(()),
