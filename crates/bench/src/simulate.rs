@@ -40,7 +40,7 @@ pub struct SimulateSpec {
     pub model: &'static dyn Shipped,
     pub strategy: SimulatedStrategy,
     pub workers: u32,
-    /// None: as many as workers, but no more than variables, or than [64](SERVERS_DEFAULT_MAX).
+    /// None: as many as workers, but no more than variables, or than 64.
     pub servers: Option<u32>,
     /// Of [`SimulatedStrategy::MpiSgd`]; none: 1.
     pub clients: Option<u32>,

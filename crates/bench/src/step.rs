@@ -59,7 +59,7 @@ pub struct StepResult {
     pub local_peak_bytes: u64,
     #[serde(flatten)]
     pub ps: Option<PsResult>,
-    /// The same of every measurement; of the job's where that is promised ([`promises_bits`]).
+    /// The same of every measurement; of the job's where that is promised (`promises_bits`).
     pub weights_sha256: String,
     pub machine: Machine,
 }

@@ -13,7 +13,7 @@ pub trait Reducer: Debug + Send + Sync {
     /// Bytes of an element; no range divides one.
     fn element_bytes(&self) -> usize;
 
-    /// into ← parts[0] ∘ parts[1] ∘ …, in this order, element by element. Everything is of one length.
+    /// into ← `parts[0] ∘ parts[1] ∘ …`, in this order, element by element. Everything is of one length.
     /// `whole`: with these, the addends of all members are reduced, so many, and `into` is the result; of a
     /// mean, this is where it is divided.
     fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>);

@@ -35,11 +35,11 @@ const UPDATED: usize = 5;
 const SHORTEST_S: f64 = 1e-4;
 
 /// Measures transfers over shared memory and over TCP between processes of this machine, and copies. `job` as for
-/// [`transfer`]. The link is the loopback, as another machine of the kind would be reached by one: replace its figures
+/// `transfer`. The link is the loopback, as another machine of the kind would be reached by one: replace its figures
 /// by those of a real network.
 ///
 /// # Errors
-/// As [`transfer`]'s.
+/// As `transfer`'s.
 pub fn calibrate(name: &str, job: &JobSpec) -> Result<Network, BenchError> {
     let measure = |transport, exchange, bytes| {
         let spec = TransferSpec::new(transport, exchange, Sizes::Static, bytes, true);
