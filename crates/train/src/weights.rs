@@ -14,6 +14,9 @@ use tensorwire_tensor::{DType, TensorSpec};
 
 use crate::whole_file;
 
+/// Differences between a file and a model that are named.
+const NAMED_MAX: usize = 5;
+
 /// Why weights cannot be loaded or saved.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
@@ -72,10 +75,7 @@ impl Weights {
         if let Some(found) = other_type(&file, &variables) {
             return Err(WeightsError::OtherType { path: weights.path, found });
         }
-        let more = differences.len().saturating_sub(5);
-        differences.truncate(5);
-        let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
-        let differences = format!("{}{tail}", differences.join(", "));
+        let differences = listed(differences);
         Err(WeightsError::OtherModel { path: weights.path, differences })
     }
 
@@ -93,6 +93,14 @@ impl Weights {
     fn foreign(&self, error: safetensors::SafeTensorError) -> WeightsError {
         WeightsError::Foreign { path: self.path.clone(), reason: error.to_string() }
     }
+}
+
+/// Differences in one line: the first few, and how many more there are.
+pub(crate) fn listed(mut differences: Vec<String>) -> String {
+    let more = differences.len().saturating_sub(NAMED_MAX);
+    differences.truncate(NAMED_MAX);
+    let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("{}{tail}", differences.join(", "))
 }
 
 /// The type of all the file's tensors, if they are the model's but for that.

@@ -10,9 +10,6 @@ use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint}
 use crate::config::TrainConfig;
 use crate::weights;
 
-/// Differences that are named.
-const NAMED_MAX: usize = 5;
-
 /// The checkpoint that a job goes on from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resumed {
@@ -95,10 +92,7 @@ fn compare(
     if differences.is_empty() {
         return Ok(());
     }
-    let more = differences.len().saturating_sub(NAMED_MAX);
-    differences.truncate(NAMED_MAX);
-    let tail = if more > 0 { format!(", and {more} more") } else { String::new() };
-    let differences = format!("{}{tail}", differences.join(", "));
+    let differences = weights::listed(differences);
     Err(CheckpointError::OtherJob { path: found.path.clone(), differences })
 }
 
