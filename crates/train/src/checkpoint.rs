@@ -68,8 +68,10 @@ pub struct CheckpointState {
     pub strategy: Strategy,
     pub workers: u32,
     pub servers: u32,
-    /// Samples per worker and step.
+    /// Samples per worker and batch.
     pub batch: usize,
+    /// Batches of a worker in a step.
+    pub accumulate: usize,
     /// The names of what is no weight but the optimizer's state, in order.
     pub slots: Vec<String>,
     /// By the name of a file beside this one.
@@ -218,6 +220,7 @@ pub(crate) mod tests {
             workers: 2,
             servers: 2,
             batch: 8,
+            accumulate: 1,
             slots: vec!["w/velocity".to_string()],
             files: BTreeMap::new(),
         }

@@ -107,6 +107,7 @@ fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) 
         ("workers", state.workers.to_string(), config.workers.to_string()),
         ("servers", state.servers.to_string(), topology.servers.to_string()),
         ("batch", state.batch.to_string(), config.batch.to_string()),
+        ("batches a step", state.accumulate.to_string(), config.accumulate.to_string()),
         ("seed", state.seed.to_string(), config.seed.to_string()),
         ("steps an epoch", per_epoch.to_string(), steps_per_epoch.to_string()),
     ];
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn the_newest_whole_one_is_taken_and_the_others_are_named() {
         let place = tempfile::tempdir().unwrap();
-        let config = TrainConfig { batch: 8, workers: 3, ..TrainConfig::default() };
+        let config = TrainConfig { batch: 8, workers: 3, accumulate: 2, ..TrainConfig::default() };
         let kept = [variable("w", &[2])];
         let chosen = || choose(place.path(), &kept, &config, 11);
         assert!(is_fresh(place.path()) && is_fresh(Path::new("/none")));
@@ -151,7 +152,7 @@ mod tests {
         std::fs::write(all[2].join("shard"), "torn").unwrap();
         let resumed = chosen().unwrap();
         assert_eq!((resumed.path, resumed.state.step), (all[1].clone(), 20));
-        assert_eq!(resumed.changes, ["workers 3 (was 2)"]);
+        assert_eq!(resumed.changes, ["workers 3 (was 2)", "batches a step 2 (was 1)"]);
         assert!(resumed.damaged[0].contains("step-00000030"), "{:?}", resumed.damaged);
         all.iter().for_each(|path| std::fs::remove_file(path.join("shard")).unwrap());
         assert!(matches!(chosen(), Err(CheckpointError::AllDamaged { .. })));

@@ -29,6 +29,7 @@ impl Prepared {
             workers: config.workers,
             servers: topology.servers,
             batch: config.batch,
+            accumulate: config.accumulate,
             slots,
             files: std::collections::BTreeMap::new(),
         };
