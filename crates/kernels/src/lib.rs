@@ -82,6 +82,7 @@ mod cpu;
 mod error;
 mod folding;
 mod functions;
+mod gemm;
 mod lanes;
 mod launch;
 mod onednn;

@@ -6,11 +6,20 @@ use half::bf16;
 use tensorwire_tensor::{DType, Element};
 
 use crate::functions::Functions;
+use crate::gemm::Gemm;
 use crate::lanes::Lanes;
 
 /// `f32` or `f64`.
 pub(crate) trait Real:
-    Element + Functions + Lanes + num_traits::Float + num_traits::NumAssign + Default + Sum + 'static
+    Element
+    + Functions
+    + Gemm
+    + Lanes
+    + num_traits::Float
+    + num_traits::NumAssign
+    + Default
+    + Sum
+    + 'static
 {
     /// `value`, rounded to nearest.
     fn narrow(value: f64) -> Self;

@@ -15,6 +15,7 @@ use super::pool::Pool;
 use super::scratch::with_scratch;
 use super::shared::Shared;
 use super::windows::{Side, Windows, kernel_places};
+use crate::gemm::Operands;
 use crate::launch::images::Convolution;
 use crate::real::Real;
 use pack::{pack_channels_last, pack_outputs_last};
@@ -487,31 +488,18 @@ unsafe fn multiply<T: Real>(
     assert!(m > 0 && n > 0 && k > 0);
     assert!((m - 1) * a.steps[0] + (k - 1) * a.steps[1] < a.elements.len());
     assert!((k - 1) * b.steps[0] + (n - 1) * b.steps[1] < b.elements.len());
-    // a slice has at most isize::MAX bytes, so steps inside one fit
-    let signed = |step: usize| step as isize;
-    // SAFETY: gemm reads the m×k and k×n elements at these steps, which the assertions put inside the slices,
-    // and reads and writes the m×n of `y`, which are the caller's duty. `T` is f32 or f64, which gemm takes.
+    // SAFETY: the assertions put the m×k and k×n elements that are read inside the slices; the m×n of `y` are the
+    // caller's duty.
     unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
+        T::gemm(Operands {
+            size: [m, n, k],
             y,
-            1,
-            signed(step),
+            y_steps: [step, 1],
+            a: a.elements.as_ptr(),
+            a_steps: a.steps,
+            b: b.elements.as_ptr(),
+            b_steps: b.steps,
             again,
-            a.elements.as_ptr(),
-            signed(a.steps[1]),
-            signed(a.steps[0]),
-            b.elements.as_ptr(),
-            signed(b.steps[1]),
-            signed(b.steps[0]),
-            T::one(),
-            T::one(),
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+        });
     }
 }

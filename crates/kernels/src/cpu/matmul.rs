@@ -14,6 +14,7 @@ use super::scratch::with_scratch;
 use super::shared::Shared;
 use super::simd::SimdProof;
 use super::transpose::{Rows, transpose};
+use crate::gemm::Operands;
 use crate::launch::Product;
 use crate::real::Real;
 
@@ -199,32 +200,18 @@ fn multiply<T: Real>(a: Matrix<'_, T>, b: Matrix<'_, T>, y: &mut [T], steps: [us
 unsafe fn multiply_into<T: Real>(a: Matrix<'_, T>, b: Matrix<'_, T>, y: *mut T, steps: [usize; 2]) {
     assert_eq!(a.columns, b.rows);
     assert!(a.end() <= a.elements.len() && b.end() <= b.elements.len());
-    // a slice has at most isize::MAX bytes, so steps inside one fit
-    let step = |step: usize| step as isize;
-    // SAFETY: gemm reads the m×k and k×n elements at these steps, which the assertion puts inside the
-    // slices, and writes the m×n of `y`, which are the caller's duty; it does not read them, since
-    // `read_dst` is false. `T` is f32 or f64, which gemm takes.
+    // SAFETY: the assertion puts the m×k and k×n elements that are read inside the slices; the m×n of `y`, which are
+    // written only, are the caller's duty.
     unsafe {
-        gemm::gemm(
-            a.rows,
-            b.columns,
-            a.columns,
+        T::gemm(Operands {
+            size: [a.rows, b.columns, a.columns],
             y,
-            step(steps[1]),
-            step(steps[0]),
-            false,
-            a.elements.as_ptr(),
-            step(a.column_step),
-            step(a.row_step),
-            b.elements.as_ptr(),
-            step(b.column_step),
-            step(b.row_step),
-            T::zero(),
-            T::one(),
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+            y_steps: steps,
+            a: a.elements.as_ptr(),
+            a_steps: [a.row_step, a.column_step],
+            b: b.elements.as_ptr(),
+            b_steps: [b.row_step, b.column_step],
+            again: false,
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! What training runs on: the matrix product of the `gemm` crate, everything else as loops that the
+//! What training runs on: the matrix product of the crates gemm-f32 and gemm-f64, everything else as loops that the
 //! compiler vectorises for the machine at hand, both split over a pool of threads when large.
 //!
 //! A result's bits do not depend on the number of threads: work is cut where the operands' shapes
