@@ -2,7 +2,8 @@
 
 For each model: PyTorch draws first weights and writes them to a safetensors file, `tensorwire batches`
 writes the batches, `tensorwire train --load` trains on them and says its losses, PyTorch does the same
-steps. Exit status: 0 all agree to --tolerance, 1 some do not.
+steps. --recipe trains in another way than by SGD with momentum: PyTorch does it by its own optimizers, schedules
+and clipping. Exit status: 0 all agree to --tolerance, 1 some do not.
 """
 
 import argparse
@@ -11,27 +12,94 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR, LinearLR, SequentialLR, StepLR
 
 from pytorch_models import MODELS, Variables, loss_of
 
-# model: (data, batch, learning rate, type). Where rounding grows from step to step until even PyTorch disagrees
-# with itself on another number of threads, both compute in f64.
+
+
+class Job(NamedTuple):
+    data: str
+    batch: int
+    rate: float
+    dtype: str = "f32"
+    sequence: int | None = None
+
+
+# Where rounding grows from step to step until even PyTorch disagrees with itself on another number of threads, both
+# compute in f64.
 JOBS = {
-    "mlp": ("digits", 32, 0.05, "f32"),
-    "fcn5": ("digits", 32, 0.002, "f32"),
-    "cifar": ("digits", 32, 0.01, "f32"),
-    "lstm": ("synthetic:64", 4, 0.05, "f32"),
-    "gru": ("synthetic:64", 4, 0.01, "f32"),
-    "alexnet": ("synthetic:64", 4, 0.00001, "f32"),
-    "vgg16": ("synthetic:64", 2, 0.00005, "f64"),
-    "resnet50": ("synthetic:64", 4, 0.000001, "f32"),
-    "inception-v3": ("synthetic:64", 4, 0.0001, "f64"),
+    "mlp": Job("digits", 32, 0.05),
+    "fcn5": Job("digits", 32, 0.002),
+    "cifar": Job("digits", 32, 0.01),
+    "lstm": Job("synthetic:64", 4, 0.05),
+    "gru": Job("synthetic:64", 4, 0.01),
+    "alexnet": Job("synthetic:64", 4, 0.00001),
+    "vgg16": Job("synthetic:64", 2, 0.00005, "f64"),
+    "resnet50": Job("synthetic:64", 4, 0.000001),
+    "inception-v3": Job("synthetic:64", 4, 0.0001, "f64"),
+    "gpt-mini": Job("synthetic:64", 8, 0.05),
+    "gpt2-small": Job("synthetic:64", 2, 0.01, sequence=128),
+    "bert-mini": Job("synthetic:64", 4, 0.02),
+    "vit-small": Job("synthetic:64", 4, 0.001),
 }
 MOMENTUM = 0.9
 SEED = 1
+
+
+class Recipe(NamedTuple):
+    """How it is trained: tensorwire's options, and PyTorch's optimizer, given the variables and the rate."""
+
+    options: str
+    optimizer: Callable
+    # given the optimizer, the number of steps and the rate
+    schedule: Callable | None = None
+    clip_norm: float | None = None
+    accumulate: int = 1
+
+
+def groups(variables, decay):
+    """Decay of what multiplies: no biases and norms."""
+    multiplies, adds = [[v for v in variables if (v.dim() > 1) == large] for large in (True, False)]
+    return [{"params": multiplies, "weight_decay": decay}, {"params": adds, "weight_decay": 0.0}]
+
+
+def warmed_up(optimizer, steps, curve):
+    """`curve` behind so many steps in which the rate grows."""
+    grow = LinearLR(optimizer, start_factor=1 / steps, total_iters=steps - 1)
+    return SequentialLR(optimizer, [grow, curve], [steps])
+
+
+RECIPES = {
+    "momentum": Recipe(
+        f"--optimizer momentum --momentum {MOMENTUM}",
+        lambda variables, rate: torch.optim.SGD(variables, lr=rate, momentum=MOMENTUM),
+    ),
+    "adamw": Recipe(
+        "--optimizer adamw --weight-decay 0.1 --schedule cosine:0.1 --warmup 10 --clip-norm 1 --accumulate 2",
+        lambda variables, rate: torch.optim.AdamW(groups(variables, 0.1), lr=rate),
+        lambda optimizer, steps, rate: warmed_up(
+            optimizer, 10, CosineAnnealingLR(optimizer, steps - 10, eta_min=0.1 * rate)
+        ),
+        clip_norm=1.0,
+        accumulate=2,
+    ),
+    "nesterov": Recipe(
+        "--optimizer nesterov --weight-decay 1e-4 --schedule step:20,0.1 --warmup 5",
+        lambda variables, rate: torch.optim.SGD(groups(variables, 1e-4), lr=rate, momentum=MOMENTUM, nesterov=True),
+        lambda optimizer, steps, rate: warmed_up(optimizer, 5, StepLR(optimizer, 20, 0.1)),
+    ),
+    "rmsprop": Recipe(
+        "--optimizer rmsprop --schedule exponential:0.98",
+        lambda variables, rate: torch.optim.RMSprop(variables, lr=rate),
+        lambda optimizer, steps, rate: ExponentialLR(optimizer, 0.98),
+    ),
+}
 
 
 def arguments():
@@ -40,6 +108,8 @@ def arguments():
     # inception-v3 agrees for some steps; then rounding has grown, in f64 too
     models = ",".join(model for model in JOBS if model != "inception-v3")
     parser.add_argument("--models", default=models, help="[%(default)s]")
+    parser.add_argument("--recipe", choices=RECIPES, default="momentum", help="[%(default)s]")
+    parser.add_argument("--lr", type=float, help="the rate [by model]")
     parser.add_argument("--steps", type=int, default=20, help="[%(default)s]")
     parser.add_argument("--threads", type=int, default=2, help="[%(default)s]")
     parser.add_argument("--dtype", choices=["f32", "f64"], help="of all [by model]")
@@ -50,59 +120,70 @@ def arguments():
 
 
 def ours(given, folder, model, job):
-    data, batch, rate, dtype = job
     metrics = folder / "metrics.jsonl"
     command = [given.tensorwire, "train", "--strategy", "local", "--workers", "1", "--model", model]
-    command += ["--data", data, "--batch", str(batch), "--seed", str(SEED), "--lr", str(rate)]
-    command += ["--momentum", str(MOMENTUM), "--steps", str(given.steps), "--kernels", given.kernels]
-    command += ["--dtype", dtype]
+    command += ["--data", job.data, "--batch", str(job.batch), "--seed", str(SEED), "--lr", str(job.rate)]
+    command += ["--steps", str(given.steps), "--kernels", given.kernels, "--dtype", job.dtype]
+    command += [*RECIPES[given.recipe].options.split(), *sequence(job)]
     command += ["--threads", str(given.threads), "--load", str(folder / "first.safetensors")]
     subprocess.run([*command, "--metrics", str(metrics)], check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line]
 
 
+def sequence(job):
+    return ["--sequence", str(job.sequence)] if job.sequence else []
+
+
 def theirs(given, folder, model, job):
-    rate = job[2]
+    recipe = RECIPES[given.recipe]
     batches = load_file(folder / "batches.safetensors")
-    steps = [
-        {
-            "input": batches[f"{step}/input"].to(torch.get_default_dtype()),
-            "labels": batches[f"{step}/labels"],
-        }
-        for step in range(given.steps)
-    ]
+
+    def batch(at):
+        found = batches[f"{at}/input"]
+        found = found.to(torch.get_default_dtype()) if found.is_floating_point() else found
+        return {"input": found, "labels": batches[f"{at}/labels"]}
+
     v = Variables(SEED)
     with torch.no_grad():
-        loss_of(model, v, steps[0], SEED)
+        loss_of(model, v, batch(0), SEED)
     first = {name: made.detach().contiguous() for name, made in v.all.items()}
     save_file({**first, **v.averages}, folder / "first.safetensors")
-    optimizer = torch.optim.SGD(v.all.values(), lr=rate, momentum=MOMENTUM)
+    optimizer = recipe.optimizer(v.all.values(), job.rate)
+    schedule = recipe.schedule and recipe.schedule(optimizer, given.steps, job.rate)
     losses = []
-    for step, batch in enumerate(steps, 1):
-        v.step = step
+    for step in range(given.steps):
+        v.step = step + 1
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_of(model, v, batch, SEED)
-        loss.backward()
+        mean = 0.0
+        for at in range(recipe.accumulate):
+            loss = loss_of(model, v, batch(step * recipe.accumulate + at), SEED) / recipe.accumulate
+            loss.backward()
+            mean += loss.item()
+        if recipe.clip_norm:
+            torch.nn.utils.clip_grad_norm_(v.all.values(), recipe.clip_norm)
         optimizer.step()
-        losses.append(loss.item())
+        if schedule:
+            schedule.step()
+        losses.append(mean)
     return losses
 
 
 def compare(given, model):
-    job = (*JOBS[model][:3], given.dtype or JOBS[model][3])
-    torch.set_default_dtype(torch.float64 if job[3] == "f64" else torch.float32)
+    job = JOBS[model]._replace(**{name: to for name, to in (("dtype", given.dtype), ("rate", given.lr)) if to})
+    torch.set_default_dtype(torch.float64 if job.dtype == "f64" else torch.float32)
+    batches = given.steps * RECIPES[given.recipe].accumulate
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        command = [given.tensorwire, "batches", "--model", model, "--data", job[0], "--batch", str(job[1])]
-        command += ["--seed", str(SEED), "--steps", str(given.steps)]
+        command = [given.tensorwire, "batches", "--model", model, "--data", job.data, "--batch", str(job.batch)]
+        command += ["--seed", str(SEED), "--steps", str(batches), *sequence(job)]
         command += ["--save", str(folder / "batches.safetensors")]
         subprocess.run(command, check=True, capture_output=True, text=True)
         expected = theirs(given, folder, model, job)
         found = ours(given, folder, model, job)
     differences = [abs(a - b) / abs(b) for a, b in zip(found, expected)]
     assert len(found) == len(expected) == given.steps, (len(found), len(expected))
-    return {"model": model, "dtype": job[3], "steps": given.steps, "worst": max(differences), "losses": found, "pytorch": expected}
+    return {"model": model, "recipe": given.recipe, "dtype": job.dtype, "steps": given.steps, "worst": max(differences), "losses": found, "pytorch": expected}
 
 
 def main():

@@ -2,6 +2,7 @@
 
 A model is a function from `Variables` and a batch to a loss. Images come as [n, h, w, c] and are taken as
 channels_last; a fully connected layer behind them reads h, w, c in this order, as tensorwire's does.
+Transformers are other people's modules (pytorch_transformers.py), which bring their own first values.
 """
 
 import math
@@ -10,13 +11,17 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from pytorch_transformers import CHARACTERS, MODULES, Transformer
+
 MASK64 = (1 << 64) - 1
 
 
 class Variables:
     """What is learned, made on first use: uniform numbers in the ranges of tensorwire's initialisers."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, vocabulary=CHARACTERS):
+        self.seed, self.vocabulary = seed, vocabulary
+        self.transformer = None
         self.generator = torch.Generator().manual_seed(seed)
         self.all = {}
         self.averages = {}
@@ -32,6 +37,12 @@ class Variables:
                 made = made.contiguous(memory_format=torch.channels_last)
             self.all[name] = made.requires_grad_(True)
         return self.all[name]
+
+    def of_transformer(self, model):
+        if self.transformer is None:
+            self.transformer = Transformer(model, self.seed, self.vocabulary)
+            self.all = self.transformer.parameters
+        return self.transformer
 
     def average(self, name, shape, value):
         self.averages.setdefault(name, torch.full(shape, value))
@@ -281,10 +292,13 @@ MODELS = {
     "cifar": cifar,
     "lstm": lstm,
     "gru": gru,
+    **MODULES,
 }
 
 
 def loss_of(model, v, batch, seed):
+    if model in MODULES:
+        return v.of_transformer(model).loss(batch)
     logits = MODELS[model](v, batch, seed)
     labels = batch["labels"].long()
     if isinstance(logits, tuple):
