@@ -43,7 +43,7 @@ JOBS = {
     "vgg16": Job("synthetic:64", 2, 0.00005, "f64"),
     "resnet50": Job("synthetic:64", 4, 0.000001),
     "inception-v3": Job("synthetic:64", 4, 0.0001, "f64"),
-    "gpt-mini": Job("synthetic:64", 8, 0.05),
+    "gpt-mini": Job("synthetic:64", 8, 0.01),
     "gpt2-small": Job("synthetic:64", 2, 0.01, sequence=128),
     "bert-mini": Job("synthetic:64", 4, 0.02),
     "vit-small": Job("synthetic:64", 4, 0.001),

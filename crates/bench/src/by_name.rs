@@ -18,6 +18,16 @@ impl Supply for ByName {
     fn data(&self, config: &TrainConfig) -> Result<Data, ConfigError> {
         let source: Source = config.data.parse().map_err(Error::other)?;
         let model = tensorwire_zoo::model(&config.model).map_err(Error::other)?;
-        Ok(source.open(model.samples(), config.seed).map_err(Error::other)?)
+        let mut samples = model.samples();
+        if let Some(tokens) = config.sequence {
+            let name = samples.name();
+            samples = samples.of_length(tokens).ok_or_else(|| {
+                Error::Mismatch(format!(
+                    "--sequence is of windows of text, and {} learns from {name}; leave it out",
+                    config.model
+                ))
+            })?;
+        }
+        Ok(source.open(samples, config.seed).map_err(Error::other)?)
     }
 }

@@ -15,15 +15,15 @@ use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
 use tensorwire_launch::JobSpec;
 use tensorwire_train::{
-    Averaging, EventFile, Prepared, Strategy, Summary, TrainConfig, TrainOutcome, launch_train,
-    train_local,
+    Averaging, CheckpointConfig, CheckpointFolder, EventFile, FoundCheckpoint, Prepared, Strategy,
+    Summary, TrainConfig, TrainOutcome, launch_train, train_local,
 };
 
 use super::Failure;
 use super::args::TrainArgs;
 use super::job::{interrupt, job_spec_until};
 use super::metrics::Metrics;
-use super::output::{json_line, last_words, print};
+use super::output::{json_line, last_words, note, print};
 use super::progress::Bar;
 use super::rendezvous;
 use announce::announce;
@@ -59,10 +59,11 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let events = tensorboard.as_deref().map(EventFile::create).transpose()?;
     announce(&prepared);
     let watcher = Watcher::new(&prepared, metrics, events);
-    let (outcome, mut watcher) = match prepared.config.strategy {
-        Strategy::Local => run_local(&prepared, watcher)?,
-        _ => run_job(&prepared, watcher, lead)?,
+    let ran = match prepared.config.strategy {
+        Strategy::Local => run_local(&prepared, watcher),
+        _ => run_job(&prepared, watcher, lead),
     };
+    let (outcome, mut watcher) = ran.inspect_err(|_| say_what_is_kept(&prepared))?;
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
     }
@@ -70,6 +71,18 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     watcher.metrics.line(&LastLine { summary: &summary })?;
     watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary))?;
     if json { print(json_line(&summary)?) } else { show(&prepared, &summary) }
+}
+
+/// Of a job that has ended before its time: says from where another can go on.
+fn say_what_is_kept(prepared: &Prepared) {
+    let Some(CheckpointConfig { path, .. }) = &prepared.config.checkpoint else { return };
+    let found = CheckpointFolder::new(path).found().unwrap_or_default();
+    if let Some(FoundCheckpoint { step, .. }) = found.first() {
+        let path = path.display();
+        note(format_args!(
+            "the newest checkpoint is of step {step}: --checkpoint {path} --resume {path} goes on from there"
+        ));
+    }
 }
 
 /// The last line of `--metrics`.
@@ -153,12 +166,17 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
 fn show(prepared: &Prepared, summary: &Summary) -> Result<(), Failure> {
     print(format_args!(
         "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
-        prepared.steps() - prepared.steps_done(),
+        summary.steps - prepared.steps_done(),
         summary.seconds,
         summary.samples_per_second,
         summary.final_loss,
         summary.bytes_copied,
     ))?;
+    if summary.steps < prepared.steps() {
+        let most = prepared.config.early_stop.unwrap_or_default();
+        let all = prepared.steps();
+        print(format_args!("ended before step {all}: {most} evaluations in a row were no better"))?;
+    }
     if let Some(Averaging { interval, .. }) = prepared.topology.averaging {
         let clients = u64::from(prepared.topology.groups);
         let weights: usize = prepared.program.weights().map(|variable| variable.spec.bytes()).sum();

@@ -35,6 +35,10 @@ pub(crate) enum FromMember {
     Failed { step: u64, error: String, user_error: bool, lost_peer: Option<u32> },
     /// A signal told it to end, and it will.
     ToldToEnd,
+    /// It is held: it begins no step behind this one.
+    Held { step: u64 },
+    /// What all are to be told: [`ToMember::Allow`].
+    Allow { until: u64, behind: Behind },
     /// It has done its part.
     Finished { report: serde_json::Value },
 }
@@ -66,10 +70,28 @@ pub(crate) enum ToMember {
         endpoint: String,
     },
     Heartbeat,
+    /// Begin no other step for now, and say which is begun.
+    Hold,
+    /// Steps up to `until` may begin.
+    Allow {
+        until: u64,
+        behind: Behind,
+    },
     /// End at once.
     Stop {
         reason: String,
     },
+}
+
+/// What comes behind a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Behind {
+    /// That is still to be said.
+    Unknown,
+    /// Nothing: the job is done.
+    Done,
+    /// Nothing: it is interrupted.
+    Interrupted,
 }
 
 pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {

@@ -62,6 +62,9 @@ pub struct JobSpec {
     pub liveness: Duration,
     /// Set to end the job.
     pub interrupt: Arc<AtomicBool>,
+    /// Members that make the same steps end behind the same one when the job is interrupted, if they can within this
+    /// time; none: at once.
+    pub wind_down: Option<Duration>,
 }
 
 impl JobSpec {
@@ -83,6 +86,7 @@ impl JobSpec {
             store: None,
             liveness: LIVENESS,
             interrupt: Arc::default(),
+            wind_down: None,
         }
     }
 
@@ -130,6 +134,10 @@ pub enum JobUpdate<P, T> {
     },
     /// All members have been introduced to each other.
     Introduced,
+    /// The job was interrupted, and ends behind this step.
+    Ending {
+        step: u64,
+    },
     Progress {
         rank: Rank,
         step: u64,
@@ -255,6 +263,7 @@ fn decode<M: Messages>(
         JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
         JobUpdate::Introduced => JobUpdate::Introduced,
+        JobUpdate::Ending { step } => JobUpdate::Ending { step },
         JobUpdate::Shrunk { rank, why, left } => JobUpdate::Shrunk { rank, why, left },
         JobUpdate::Replacing { server, rank, why, by } => {
             JobUpdate::Replacing { server, rank, why, by }

@@ -5,6 +5,7 @@
 mod acceptor;
 mod membership;
 mod process;
+mod wind_down;
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -29,6 +30,7 @@ use crate::verdict::{End, Seen, first_failure};
 use acceptor::{Acceptor, Event};
 use membership::Membership;
 use process::{Ended, Exit, Process};
+use wind_down::WindDown;
 
 /// How often the launcher looks around.
 const TICK: Duration = Duration::from_millis(20);
@@ -86,6 +88,7 @@ pub(crate) fn run(
         introduced: false,
         suspended: None,
         interrupted: None,
+        wind_down: WindDown::default(),
         store: spec.store.map(|store| Membership::new(store, spec)),
     };
     for rank in (0..world as u32).map(Rank) {
@@ -142,6 +145,7 @@ struct Launcher<'a> {
     suspended: Option<Duration>,
     /// When it was told to end.
     interrupted: Option<Instant>,
+    wind_down: WindDown,
     /// Who of a store lives, and what follows from that.
     store: Option<Membership>,
 }
@@ -167,6 +171,8 @@ struct MemberState {
     survived: bool,
     /// It said that a signal told it to end.
     told_to_end: bool,
+    /// The last step that it has begun, and it begins no other.
+    held: Option<u64>,
 }
 
 impl Launcher<'_> {
@@ -216,6 +222,7 @@ impl Launcher<'_> {
             joined: false,
             survived: false,
             told_to_end: false,
+            held: None,
         });
         on_update(JobUpdate::Started { rank, pid })
     }
@@ -229,7 +236,7 @@ impl Launcher<'_> {
         let (mut last_beat, mut last_look) = (Instant::now(), Instant::now());
         let mut failing: Option<Instant> = None;
         loop {
-            if self.is_to_end() {
+            if self.is_to_end() && !self.winds_down(on_update)? {
                 self.stop("interrupted");
                 return Err(JobError::Interrupted);
             }
@@ -334,6 +341,12 @@ impl Launcher<'_> {
                 self.is_ready(rank);
             }
             FromMember::ToldToEnd => member.told_to_end = true,
+            FromMember::Held { step } => member.held = Some(step),
+            // those that are held stay so
+            FromMember::Allow { until, behind } if self.wind_down == WindDown::Not => {
+                self.tell_all(&ToMember::Allow { until, behind });
+            }
+            FromMember::Allow { .. } => {}
             FromMember::Connected => self.is_connected(rank),
             FromMember::EnterBarrier { number } => self.enter_barrier(rank, number),
             FromMember::Heartbeat { step } => member.step = member.step.max(step),

@@ -22,7 +22,7 @@ pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,
-    WireOptions,
+    StepWord, WireOptions,
 };
 pub use negotiate::{Obstacle, TransportChoice};
 pub use start::{MEMBER, RUN_WITH_PARENT};

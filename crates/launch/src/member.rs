@@ -2,6 +2,7 @@
 //! launcher that it is alive and watches that the launcher is.
 
 mod connection;
+mod gate;
 mod scheduling;
 mod wire;
 
@@ -18,11 +19,12 @@ use tensorwire_fabric::handshake::HandshakeError;
 use tensorwire_fabric::{ConnectError, Identity, JobCredentials, VerbsUnusable};
 
 use crate::assignment::{Assignment, JobIdentity};
-use crate::control::{FromMember, record_frames};
+use crate::control::{Behind, FromMember, record_frames};
 use crate::launcher::START_PATIENCE;
 use crate::store_job::{BarrierError, ControlEvents, StorePlace};
 use crate::transport::Transport;
 use connection::{ControlReader, dial, spawn_heartbeat, spawn_watch, tell};
+use gate::Gate;
 
 pub use scheduling::Scheduling;
 pub use wire::{Peers, QUEUE_PAIRS, WireOptions};
@@ -38,6 +40,7 @@ pub struct Member {
     told: Receiver<Introduction>,
     control_events: Arc<ControlEvents>,
     step: Arc<AtomicU64>,
+    gate: Arc<Gate>,
 }
 
 /// What the launcher tells a member that waits for it.
@@ -54,6 +57,16 @@ pub enum Ending {
     Told { reason: String },
     /// The launcher is gone: nobody else will say why.
     Orphaned { reason: String },
+}
+
+/// Whether a step begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepWord {
+    Begins,
+    /// The job is done, before its last step.
+    Done,
+    /// The job is interrupted.
+    Interrupted,
 }
 
 /// Why a process could not join its job.
@@ -127,13 +140,15 @@ impl Member {
         reader.set_read_timeout(Some(liveness / 2))?;
         let control = Arc::new(Mutex::new(stream));
         spawn_heartbeat(control.clone(), step.clone(), liveness)?;
-        let control_events = Arc::<ControlEvents>::default();
-        spawn_watch(
-            reader,
-            ControlReader { tell, control_events: control_events.clone() },
-            on_ending,
-        )?;
-        Ok(Member { assignment, identity, control, reached_at, told, control_events, step })
+        let (control_events, gate) = (Arc::<ControlEvents>::default(), Arc::new(Gate::open()));
+        let hears = ControlReader {
+            tell,
+            control_events: control_events.clone(),
+            gate: gate.clone(),
+            control: control.clone(),
+        };
+        spawn_watch(reader, hears, on_ending)?;
+        Ok(Member { assignment, identity, control, reached_at, told, control_events, step, gate })
     }
 
     /// Which job it is, for whoever starts members of several kinds.
@@ -248,6 +263,19 @@ impl Member {
         passed.then_some(()).ok_or(BarrierError::TimedOut { number })
     }
 
+    /// Waits until it is known whether `step` (from 1) begins, as it does wherever nothing else is said
+    /// ([`Member::wait_behind`], [`crate::JobSpec::wind_down`]); if so, [`Member::begin_step`].
+    ///
+    /// # Errors
+    /// When the launcher is gone, or has not said so by the deadline.
+    pub fn enter_step(&self, step: u64, deadline: Deadline) -> std::io::Result<StepWord> {
+        let word = self.gate.begin(step, deadline)?;
+        if word == StepWord::Begins {
+            self.begin_step(step)?;
+        }
+        Ok(word)
+    }
+
     /// Tells the launcher that `step` (from 1) begins: if this process is killed or stopped in it,
     /// nobody else can say which it was.
     ///
@@ -256,6 +284,27 @@ impl Member {
     pub fn begin_step(&self, step: u64) -> std::io::Result<()> {
         self.step.store(step, Ordering::Relaxed);
         self.tell(&FromMember::Heartbeat { step })
+    }
+
+    /// Has this member wait behind `step` until one says for all what comes there. All are to do so, before their first step.
+    pub fn wait_behind(&self, step: u64) {
+        self.gate.allow(step, Behind::Unknown);
+    }
+
+    /// Says for all members that they may go on up to `until`, and wait there.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn go_on(&self, until: u64) -> std::io::Result<()> {
+        self.tell(&FromMember::Allow { until, behind: Behind::Unknown })
+    }
+
+    /// Says for all members, which wait behind `step`, that the job is done there.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn end_behind(&self, step: u64) -> std::io::Result<()> {
+        self.tell(&FromMember::Allow { until: step, behind: Behind::Done })
     }
 
     /// Shows the launcher something, in the job's own form ([`crate::Messages::Progress`]).

@@ -201,6 +201,12 @@ impl Training {
         self.with(|config| config.evaluate_every = Some(steps))
     }
 
+    /// Ends when the loss of so many of these evaluations in a row was no smaller than the smallest before. All processes end
+    /// behind the same step.
+    pub fn early_stop(self, evaluations: u64) -> Training {
+        self.with(|config| config.early_stop = Some(evaluations))
+    }
+
     /// Begins with the weights of a safetensors file.
     pub fn load(self, path: impl Into<PathBuf>) -> Training {
         self.with(|config| config.load = Some(path.into()))
@@ -215,9 +221,18 @@ impl Training {
     /// end. The last 3 stay; see [`Training::keep`]. One that cannot be written is a warning.
     pub fn checkpoint(self, path: impl Into<PathBuf>, every: u64) -> Training {
         self.with(|config| {
-            let keep = config.checkpoint.as_ref().map_or(CheckpointConfig::KEEP, |old| old.keep);
+            let new = CheckpointConfig::new(path);
+            let old = config.checkpoint.take().unwrap_or(new.clone());
             config.checkpoint =
-                Some(CheckpointConfig { path: path.into(), every: Some(every), keep });
+                Some(CheckpointConfig { path: new.path, every: Some(every), ..old });
+        })
+    }
+
+    /// Writes a checkpoint after each evaluation, too, and keeps the one with the smallest loss, which is called `best`, once
+    /// [`Training::checkpoint`] has said that there are any.
+    pub fn keep_best(self) -> Training {
+        self.with(|config| {
+            config.checkpoint.iter_mut().for_each(|checkpoint| checkpoint.best = true);
         })
     }
 

@@ -17,11 +17,12 @@ use tensorwire_launch::Role;
 use tensorwire_nn::{Program, Sharing, Variable};
 use tensorwire_tensor::TensorSpec;
 
+use crate::best::BestEvaluation;
 use crate::strategy::Strategy;
 use crate::weights::WeightsError;
 
 pub use folder::{CheckpointFolder, FoundCheckpoint};
-pub(crate) use keeper::Keeper;
+pub(crate) use keeper::{Evaluated, Keeper};
 pub use resume::Resumed;
 pub(crate) use resume::{choose, is_fresh};
 pub(crate) use saver::{Captured, Saver};
@@ -36,6 +37,9 @@ pub struct CheckpointConfig {
     pub every: Option<u64>,
     /// How many stay; the oldest go.
     pub keep: u64,
+    /// There is one after each evaluation, too, and the one whose was best stays in any case.
+    #[serde(default)]
+    pub best: bool,
 }
 
 impl CheckpointConfig {
@@ -44,7 +48,8 @@ impl CheckpointConfig {
 
     /// One at the end of each epoch, of which the last 3 stay.
     pub fn new(path: impl Into<PathBuf>) -> CheckpointConfig {
-        CheckpointConfig { path: path.into(), every: None, keep: CheckpointConfig::KEEP }
+        let (path, keep) = (path.into(), CheckpointConfig::KEEP);
+        CheckpointConfig { path, every: None, keep, best: false }
     }
 
     /// True if there is one after this step of a job of `steps`.
@@ -72,6 +77,9 @@ pub struct CheckpointState {
     pub batch: usize,
     /// Batches of a worker in a step.
     pub accumulate: usize,
+    /// The best evaluation of the job so far.
+    #[serde(default)]
+    pub best: Option<BestEvaluation>,
     /// The names of what is no weight but the optimizer's state, in order.
     pub slots: Vec<String>,
     /// By the name of a file beside this one.
@@ -221,6 +229,7 @@ pub(crate) mod tests {
             servers: 2,
             batch: 8,
             accumulate: 1,
+            best: None,
             slots: vec!["w/velocity".to_string()],
             files: BTreeMap::new(),
         }

@@ -88,6 +88,9 @@ pub struct StoreConfig {
 pub struct TrainConfig {
     pub model: String,
     pub data: String,
+    /// Tokens of a window of text; none: as many as the model takes.
+    #[serde(default)]
+    pub sequence: Option<usize>,
     pub strategy: Strategy,
     pub workers: u32,
     /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`].
@@ -117,6 +120,9 @@ pub struct TrainConfig {
     /// Worker 0 evaluates after every so many steps, too, but for the last, after which it does so anyway.
     #[serde(default)]
     pub evaluate_every: Option<u64>,
+    /// Training ends when the loss of so many evaluations in a row was no smaller than the smallest before.
+    #[serde(default)]
+    pub early_stop: Option<u64>,
     /// Workers do everything but arithmetic, to measure what is left; servers do all.
     #[serde(default)]
     pub leave_out_kernels: bool,
@@ -217,6 +223,8 @@ impl TrainConfig {
             ("--accumulate", self.accumulate as u64),
             ("--threads", self.threads.unwrap_or(1) as u64),
             ("--val-every", self.evaluate_every.unwrap_or(1)),
+            ("--early-stop", self.early_stop.unwrap_or(1)),
+            ("--sequence", self.sequence.unwrap_or(1) as u64),
             match self.budget {
                 Budget::Epochs(count) => ("--epochs", count),
                 Budget::Steps(count) => ("--steps", count),
@@ -246,6 +254,16 @@ impl TrainConfig {
         }
         if self.evaluate_every.is_some() && self.strategy == Strategy::Ps && self.asynchronous {
             return Err(ConfigError::EvaluationOfAsync);
+        }
+        if self.early_stop.is_some() && self.evaluate_every.is_none() {
+            let (option, with) = ("--early-stop", "--val-every");
+            return Err(ConfigError::Lacks { option, with });
+        }
+        let topology = self.topology();
+        if self.early_stop.is_some()
+            && (topology.is_asynchronous() || topology.averaging.is_some() || topology.elastic)
+        {
+            return Err(ConfigError::StopOutOfStep);
         }
         let out_of_range = |option, range, found| ConfigError::OutOfRange { option, range, found };
         if let Err((parameter, range, found)) = self.optimizer.check() {

@@ -444,8 +444,11 @@ pub fn train_local(
         trace.started(0, Rank(0), std::process::id());
     }
     let keeper = prepared.keeper();
-    let mut caller = Caller { interrupt, on_progress, trace, keeper };
-    let done = train_alone(prepared, &mut caller);
+    let mut caller = Caller { interrupt, on_progress, trace, keeper, last: None };
+    let done = train_alone(prepared, &mut caller).and_then(|report| match report.interrupted {
+        true => Err(TrainError::Interrupted),
+        false => Ok(report),
+    });
     let written = caller.trace.map_or(Ok(()), |trace| trace.write());
     first_error(done, written)
 }

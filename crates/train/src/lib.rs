@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod batches;
+mod best;
 mod carried;
 mod checkpoint;
 mod config;
@@ -25,6 +26,7 @@ mod weights;
 pub mod whole_file;
 
 pub use batches::{BatchesSpec, write_batches};
+pub use best::BestEvaluation;
 pub use checkpoint::{
     CheckpointConfig, CheckpointError, CheckpointFolder, CheckpointState, DataPosition, FileState,
     FoundCheckpoint, Resumed, ShardReport,

@@ -93,6 +93,12 @@ pub struct Polling {
 /// What a process reports when its part is done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TrainReport {
+    /// The last step that it made; 0 from servers that only answer.
+    #[serde(default)]
+    pub steps: u64,
+    /// The job was told to end, and did so behind that step.
+    #[serde(default)]
+    pub interrupted: bool,
     /// Mean loss of its replicas in the last step; none for servers.
     pub final_loss: Option<f64>,
     /// From a worker's first step to the end of its last; 0 from servers that only answer, and know not what is trained.

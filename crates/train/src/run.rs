@@ -97,6 +97,8 @@ impl Prepared {
             listen: self.config.listen,
             store: self.store_job(),
             liveness: self.config.liveness(),
+            // where nothing is kept there is nothing to wait for
+            wind_down: self.config.checkpoint.as_ref().map(|_| self.config.step_deadline()),
             ..how.clone()
         }
     }
@@ -146,6 +148,11 @@ pub fn launch_train(
                 return;
             }
             (_, JobUpdate::Replacing { .. }) => servers_replaced += 1,
+            (_, JobUpdate::Progress { value, .. }) => {
+                if let Some(keeper) = &keeper {
+                    keeper.evaluated(value);
+                }
+            }
             _ => {}
         }
         on_update(update);
@@ -154,6 +161,9 @@ pub fn launch_train(
     drop(keeper);
     let written = collector.map_or(Ok(()), |trace| trace.write());
     let done = first_error(outcome.map_err(JobFailure::from), written)?;
+    if done.reports.values().any(|report| report.interrupted) {
+        return Err(JobError::Interrupted.into());
+    }
     let settled = done.negotiated.or(prepared.config.settled_transport());
     let transport = settled.unwrap_or(prepared.config.transport);
     Ok(TrainOutcome { reports: done.reports, transport, servers_replaced })

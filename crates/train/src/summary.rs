@@ -33,6 +33,7 @@ pub struct Summary {
     pub clients: u32,
     /// Samples per worker and step.
     pub batch: usize,
+    /// The last step: fewer than were asked for where training ended early.
     pub steps: u64,
     pub seed: u64,
     /// The mean of the workers' losses in their last steps.
@@ -110,7 +111,7 @@ impl Summary {
             servers: topology.servers,
             clients: topology.groups,
             batch: config.batch,
-            steps: prepared.steps(),
+            steps: reports().map(|report| report.steps).max().unwrap_or_default(),
             seed: config.seed,
             // fits: workers are few
             final_loss: losses.iter().sum::<f64>() / losses.len() as f64,

@@ -13,9 +13,12 @@ pub(crate) struct BatchesArgs {
     /// Model (see `tensorwire models`)
     #[arg(long, default_value_t = DEFAULTS.model.clone())]
     model: String,
-    /// Data, as `train` takes them [default: digits, or synthetic where the model takes no such images]
+    /// Data, as `train` takes them [default: as of `train`]
     #[arg(long)]
     data: Option<String>,
+    /// Tokens of a window of text [default: as many as the model takes]
+    #[arg(long, value_name = "N")]
+    sequence: Option<usize>,
     /// Seed of the order of samples, and of made-up data
     #[arg(long, value_name = "S", default_value_t = DEFAULTS.seed)]
     seed: u64,
@@ -39,9 +42,10 @@ pub(crate) struct BatchesArgs {
 impl BatchesArgs {
     /// What names the model and the data, which batches, and where they go.
     pub(crate) fn spec(self) -> (TrainConfig, BatchesSpec, PathBuf) {
-        let BatchesArgs { seed, batch, workers, worker, steps, .. } = self;
+        let BatchesArgs { seed, batch, workers, worker, steps, sequence, .. } = self;
         let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
-        let config = TrainConfig { model: self.model, data, seed, ..TrainConfig::default() };
+        let config =
+            TrainConfig { model: self.model, data, sequence, seed, ..TrainConfig::default() };
         (config, BatchesSpec { seed, batch, workers, worker, steps }, self.save)
     }
 }

@@ -1,7 +1,7 @@
 //! What commands that prepare a job have in common: the model, its data, how it is trained and where.
 
 use std::net::SocketAddr;
-use std::path::absolute;
+use std::path::{Path, absolute};
 
 use clap::{Args, ValueEnum};
 use tensorwire_base::human_bytes;
@@ -9,7 +9,7 @@ use tensorwire_bench::parse_size;
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_train::{Budget, ConfigError, Exchange, Kernels, Strategy, TrainConfig};
-use tensorwire_zoo::data::SampleKind;
+use tensorwire_zoo::data::{SampleKind, Source};
 
 use super::clients::{self, ClientArgs};
 use super::{DEFAULTS, ExchangeArg, LearnArgs, TransportArg, WireArgs, with_default};
@@ -30,10 +30,13 @@ pub(crate) struct JobArgs {
     /// and PNG, a folder a class). Tables: `npz:FILE`, `csv:FILE[,TEST]`. Running text: `kjv` (comes with the
     /// program), `chars:FILE`, `lm:FILE[,TOKENIZER]`, `tokens:FILE[,TEST][,vocab=N]`. Sentences and their
     /// translations: `text:SOURCE,TARGET` (two files, a sentence a line), `grammar[:N]`, `reverse[:N]` (made up).
-    /// Made up for any model: `synthetic[:N]` [default: digits, or synthetic where the model takes no such
-    /// images]
+    /// Made up for any model: `synthetic[:N]` [default: digits, or kjv for gpt-mini, or synthetic where the model
+    /// takes no such images]
     #[arg(long)]
     data: Option<String>,
+    /// Tokens of a window of text [default: as many as the model takes]
+    #[arg(long, value_name = "N")]
+    sequence: Option<usize>,
     /// `ps`: variables on servers as parts of the graph, replicas on workers. `dist-sgd`, `dist-asgd`: variables
     /// in a key-value store, to which workers push and from which they pull, in step or each at its own pace.
     /// `allreduce`: variables on every worker, gradients all-reduced. `mpi-sgd`, `mpi-asgd`: as `dist-...`, by
@@ -180,6 +183,7 @@ impl JobArgs {
         let mut config = TrainConfig {
             model: self.model,
             data,
+            sequence: self.sequence,
             strategy,
             workers: self.workers.unwrap_or(DEFAULTS.workers),
             servers: self.servers.unwrap_or(DEFAULTS.servers),
@@ -230,18 +234,11 @@ fn seconds(ms: u64) -> f64 {
 
 /// Data whose files are named from the root: processes of other hosts are in another folder.
 fn with_absolute_paths(data: &str) -> String {
-    let full = |path: &str| match absolute(path) {
-        Ok(path) => path.display().to_string(),
-        // whoever opens it says what is wrong
-        Err(_) => path.to_string(),
-    };
-    match data.split_once(':') {
-        Some((kind @ ("mnist" | "cifar10"), folder)) => format!("{kind}:{}", full(folder)),
-        Some(("text", files)) => {
-            let files: Vec<String> = files.split(',').map(full).collect();
-            format!("text:{}", files.join(","))
-        }
-        _ => data.to_string(),
+    // whoever opens it says what is wrong
+    let full = |path: &Path| absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    match data.parse::<Source>() {
+        Ok(source) => source.with_paths(full).to_string(),
+        Err(_) => data.to_string(),
     }
 }
 
@@ -251,6 +248,8 @@ const DIGITS: SampleKind = SampleKind::Images { dims: [8, 8, 1], classes: 10 };
 /// The data that come with the program, where the model learns from them.
 pub(super) fn default_data(model: &str) -> &'static str {
     match tensorwire_zoo::model(model) {
+        // the tokens of other models are those of a tokenizer
+        Ok(model) if model.name() == "gpt-mini" => "kjv",
         Ok(model) if model.check(&DIGITS.describe()).is_err() => "synthetic",
         _ => "digits",
     }

@@ -24,6 +24,8 @@ Examples:
   tensorwire train --checkpoint runs/digits    a checkpoint each epoch, of which the last 3 stay
   tensorwire train --checkpoint runs/digits --resume runs/digits
                                                goes on from the newest, to the same bits
+  tensorwire train --val-every 50 --early-stop 5 --checkpoint runs/best --keep-best
+                                               ends when it learns no more; runs/best/best is the best
   tensorwire train --val-every 50 --tensorboard runs
                                                evaluate on the way; `tensorboard --logdir runs` shows it
   tensorwire train --steps 30 --trace t.json   open t.json in ui.perfetto.dev
@@ -70,6 +72,9 @@ pub(crate) struct TrainArgs {
     /// Evaluate with the test's samples after every so many steps, too
     #[arg(long, value_name = "STEPS")]
     val_every: Option<u64>,
+    /// End when the test's loss was no smaller than its smallest in so many evaluations in a row
+    #[arg(long, value_name = "N", requires = "val_every")]
+    early_stop: Option<u64>,
     /// Start from the weights in this safetensors file
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
@@ -113,6 +118,9 @@ pub(crate) struct KeepArgs {
     #[arg(long, value_name = "N", default_value_t = CheckpointConfig::KEEP, requires = "checkpoint",
           value_parser = clap::value_parser!(u64).range(1..))]
     keep: u64,
+    /// Write a checkpoint after each evaluation (--val-every), too, and keep the one with the smallest loss: DIR/best
+    #[arg(long, requires = "checkpoint")]
+    keep_best: bool,
     /// Go on from the newest whole checkpoint in DIR, with the bits of a job that nobody stopped. --steps and --epochs
     /// count from the very first step. The number of workers and servers, and the strategy, may be others than before
     #[arg(long, value_name = "DIR", conflicts_with = "load")]
@@ -158,13 +166,15 @@ impl TrainArgs {
         let StoreArgs { max_delay, elastic, snapshot, snapshot_every } = self.store;
         let snapshot = snapshot.map(from_root);
         let store = StoreConfig { max_delay, elastic, snapshot, snapshot_every };
-        let KeepArgs { checkpoint, checkpoint_every: every, keep, resume } = self.checkpoint;
+        let KeepArgs { checkpoint, checkpoint_every: every, keep, keep_best: best, resume } =
+            self.checkpoint;
         let checkpoint =
-            checkpoint.map(|path| CheckpointConfig { path: from_root(path), every, keep });
+            checkpoint.map(|path| CheckpointConfig { path: from_root(path), every, keep, best });
         let resume = resume.map(from_root);
         let (save, asynchronous) = (self.save, self.asynchronous);
         let config = TrainConfig { checkpoint, resume, ..config };
-        let evaluate_every = self.val_every;
-        Ok(TrainConfig { load, save, asynchronous, store, trace, evaluate_every, ..config })
+        let (evaluate_every, early_stop) = (self.val_every, self.early_stop);
+        let config = TrainConfig { evaluate_every, early_stop, ..config };
+        Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })
     }
 }

@@ -73,6 +73,9 @@ impl Watcher {
             }
             JobUpdate::Transport(choice) => self.bar.say(choice),
             JobUpdate::Introduced => self.bar.begin(),
+            JobUpdate::Ending { step } => self.bar.say(format_args!(
+                "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
+            )),
         }
         while let Some(step) = self.steps.take() {
             self.step_done(&step);

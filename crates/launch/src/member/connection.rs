@@ -11,6 +11,7 @@ use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
 use tensorwire_fabric::{Endpoint, Identity, PeerAddress};
 
+use super::gate::Gate;
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
 use crate::control::{FromMember, ToMember, read_frame, write_frame};
@@ -82,6 +83,9 @@ pub(super) fn spawn_heartbeat(
 pub(super) struct ControlReader {
     pub(super) tell: Sender<Introduction>,
     pub(super) control_events: Arc<ControlEvents>,
+    pub(super) gate: Arc<Gate>,
+    /// Where it is answered.
+    pub(super) control: Arc<Mutex<TcpStream>>,
 }
 
 impl ControlReader {
@@ -94,6 +98,11 @@ impl ControlReader {
             }
             ToMember::Peers { endpoints } => drop(self.tell.send(Introduction::Peers(endpoints))),
             ToMember::Heartbeat => {}
+            // a launcher that is gone is noticed here next
+            ToMember::Hold => {
+                drop(tell(&self.control, &FromMember::Held { step: self.gate.hold() }));
+            }
+            ToMember::Allow { until, behind } => self.gate.allow(until, behind),
             ToMember::Released { number } => self.control_events.put_released(number),
             ToMember::World { epoch, alive } => self.control_events.put_world(epoch, alive),
             ToMember::ServerReplaced { server, was, rank, incarnation, endpoint } => {

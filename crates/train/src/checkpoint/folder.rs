@@ -11,6 +11,8 @@ use crate::whole_file;
 
 const STATE: &str = "state.json";
 const PREFIX: &str = "step-";
+/// The best of all, by another name.
+const BEST: &str = "best";
 /// What is being written.
 const PARTIAL: &str = ".partial";
 
@@ -43,6 +45,11 @@ impl CheckpointFolder {
     /// When the folder cannot be read, or is none.
     pub fn found(&self) -> Result<Vec<FoundCheckpoint>, CheckpointError> {
         let failed = |source| CheckpointError::Read { path: self.path.clone(), source };
+        if self.path.join(STATE).exists() {
+            // it is one itself, perhaps by another name
+            let path = std::fs::canonicalize(&self.path).map_err(failed)?;
+            return Ok(vec![FoundCheckpoint::at(path)?]);
+        }
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -93,15 +100,33 @@ impl CheckpointFolder {
         Ok(whole)
     }
 
-    /// Removes all but the newest `keep` up to this step. Later ones are not of this job: it could not go on from them.
+    /// Gives the checkpoint of this step, if there is one, the name `best` beside its own.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn mark_best(&self, step: u64) -> io::Result<()> {
+        let name = format!("{PREFIX}{step:08}");
+        if !self.path.join(&name).exists() {
+            return Ok(());
+        }
+        let staged = self.path.join(format!("{BEST}{PARTIAL}"));
+        match std::fs::remove_file(&staged) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => std::os::unix::fs::symlink(&name, &staged)?,
+        }
+        std::fs::rename(&staged, self.path.join(BEST))
+    }
+
+    /// Removes all but the newest `keep` up to this step, and `best`. Later ones are not of this job: it could not go on from
+    /// them.
     ///
     /// # Errors
     /// When one cannot be removed.
-    pub(crate) fn prune(&self, step: u64, keep: u64) -> io::Result<()> {
+    pub(crate) fn prune(&self, step: u64, keep: u64, best: Option<u64>) -> io::Result<()> {
         let found = self.found().map_err(io::Error::other)?;
         // fits: a number of folders
         let old = found.iter().filter(|found| found.step <= step).skip(keep as usize);
-        for found in old {
+        for found in old.filter(|found| Some(found.step) != best) {
             // first it is none any more
             let gone = self.partial(found.step);
             std::fs::rename(&found.path, &gone)?;
@@ -231,7 +256,7 @@ mod tests {
         let steps = || folder.found().unwrap().iter().map(|f| f.step).collect::<Vec<_>>();
         assert_eq!(steps(), [20, 15, 10, 5]);
         // 20 is of a job that came further
-        folder.prune(15, 2).unwrap();
+        folder.prune(15, 2, None).unwrap();
         assert_eq!(steps(), [20, 15, 10]);
         folder.remove_partial();
         assert!(!folder.partial(25).exists());

@@ -8,13 +8,35 @@ use std::thread::JoinHandle;
 use super::{
     CheckpointConfig, CheckpointFolder, CheckpointState, DataPosition, FileState, ShardReport,
 };
+use crate::best::BestEvaluation;
+use crate::report::{Evaluation, Progress};
 
 /// Whoever starts a job has one. When it is dropped, what is complete is there.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     /// None while it is being dropped.
-    reports: Option<Sender<ShardReport>>,
+    news: Option<Sender<News>>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What it is told.
+enum News {
+    Written(ShardReport),
+    Evaluated(u64, Evaluation),
+}
+
+/// After which steps there is an evaluation before the job ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evaluated {
+    pub(crate) every: Option<u64>,
+    /// Of the job: after the last there is none any more.
+    pub(crate) steps: u64,
+}
+
+impl Evaluated {
+    fn has(self, step: u64) -> bool {
+        step < self.steps && self.every.is_some_and(|every| step.is_multiple_of(every))
+    }
 }
 
 /// What the thread knows.
@@ -25,8 +47,11 @@ struct Work {
     shards: BTreeSet<String>,
     /// Of a checkpoint without files.
     job: CheckpointState,
+    evaluated: Evaluated,
     /// What was said, by step.
     open: BTreeMap<u64, BTreeMap<String, Result<FileState, String>>>,
+    /// The best evaluation so far, after each that there was.
+    best: BTreeMap<u64, BestEvaluation>,
 }
 
 impl Keeper {
@@ -39,27 +64,41 @@ impl Keeper {
         config: &CheckpointConfig,
         shards: BTreeSet<String>,
         job: CheckpointState,
+        evaluated: Evaluated,
     ) -> std::io::Result<Keeper> {
-        let (reports, inbox) = channel();
+        let (news, inbox) = channel();
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
-        let work = Work { config, folder, shards, job, open: BTreeMap::new() };
+        let best = job.best.iter().map(|best| (0, best.clone())).collect();
+        let work = Work { config, folder, shards, job, evaluated, open: BTreeMap::new(), best };
         work.folder.remove_partial();
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
-        Ok(Keeper { reports: Some(reports), thread: Some(thread) })
+        Ok(Keeper { news: Some(news), thread: Some(thread) })
     }
 
     /// A process said this of its file.
     pub(crate) fn add(&self, report: ShardReport) {
-        if let Some(reports) = &self.reports {
+        self.tell(News::Written(report));
+    }
+
+    /// A process said how far it is, and with what evaluation.
+    pub(crate) fn evaluated(&self, progress: &Progress) {
+        let evaluation = progress.epoch.as_ref().and_then(|epoch| epoch.evaluation.clone());
+        if let Some(evaluation) = evaluation {
+            self.tell(News::Evaluated(progress.step, evaluation));
+        }
+    }
+
+    fn tell(&self, news: News) {
+        if let Some(keeper) = &self.news {
             // it ends with this alone
-            let _ = reports.send(report);
+            let _ = keeper.send(news);
         }
     }
 }
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        self.reports = None;
+        self.news = None;
         if let Some(thread) = self.thread.take() {
             // it has warned of what went wrong
             let _ = thread.join();
@@ -68,25 +107,41 @@ impl Drop for Keeper {
 }
 
 impl Work {
-    fn run(mut self, inbox: Receiver<ShardReport>) {
-        for ShardReport { step, shard, written } in inbox {
-            if !self.shards.contains(&shard) {
-                tracing::warn!("{shard} is none of a checkpoint's files here");
-                continue;
-            }
-            let said = self.open.entry(step).or_default();
-            said.insert(shard, written);
-            if said.len() == self.shards.len()
-                && let Some(said) = self.open.remove(&step)
-            {
-                self.complete(step, said);
+    fn run(mut self, inbox: Receiver<News>) {
+        for news in inbox {
+            let step = match news {
+                News::Written(ShardReport { step, shard, written }) => {
+                    if !self.shards.contains(&shard) {
+                        tracing::warn!("{shard} is none of a checkpoint's files here");
+                        continue;
+                    }
+                    self.open.entry(step).or_default().insert(shard, written);
+                    step
+                }
+                News::Evaluated(step, evaluation) => {
+                    let before = self.best.last_key_value().map(|(_, best)| best.clone());
+                    let best = BestEvaluation::with(before, step, &evaluation);
+                    self.best.extend(best.map(|best| (step, best)));
+                    step
+                }
+            };
+            if !self.evaluated.has(step) || self.best.contains_key(&step) {
+                self.complete(step);
             }
         }
+        // ended while it was evaluated
+        let steps: Vec<u64> = self.open.keys().copied().collect();
+        steps.into_iter().for_each(|step| self.complete(step));
         // a process ended before it had written its own
         self.folder.remove_partial();
     }
 
-    fn complete(&self, step: u64, said: BTreeMap<String, Result<FileState, String>>) {
+    /// Has a checkpoint appear if all have written it.
+    fn complete(&mut self, step: u64) {
+        if self.open.get(&step).is_none_or(|said| said.len() < self.shards.len()) {
+            return;
+        }
+        let said = self.open.remove(&step).unwrap_or_default();
         let files: Result<BTreeMap<String, FileState>, String> =
             said.into_iter().map(|(shard, written)| Ok((shard, written?))).collect();
         let published = files.and_then(|files| self.publish(step, files));
@@ -98,10 +153,17 @@ impl Work {
             let _ = std::fs::remove_dir_all(self.folder.partial(step));
             return;
         }
-        if let Err(error) = self.folder.prune(step, self.config.keep) {
+        let best = self.best_at(step).filter(|_| self.config.best).map(|best| best.step);
+        let marked = best.map_or(Ok(()), |best| self.folder.mark_best(best));
+        if let Err(error) = marked.and_then(|()| self.folder.prune(step, self.config.keep, best)) {
             let path = self.folder.path().display();
             tracing::warn!("cannot remove old checkpoints from {path}: {error}");
         }
+    }
+
+    /// The best evaluation as it was after `step`.
+    fn best_at(&self, step: u64) -> Option<&BestEvaluation> {
+        self.best.range(..=step).next_back().map(|(_, best)| best)
     }
 
     fn publish(&self, step: u64, files: BTreeMap<String, FileState>) -> Result<(), String> {
@@ -111,7 +173,8 @@ impl Work {
             step: step % per_epoch,
             steps_per_epoch: per_epoch,
         };
-        let state = CheckpointState { step, position, files, ..self.job.clone() };
+        let best = self.best_at(step).cloned();
+        let state = CheckpointState { step, position, files, best, ..self.job.clone() };
         let published = self.folder.publish(&state);
         published.map(drop).map_err(|error| format!("{}: {error}", self.folder.path().display()))
     }
@@ -137,7 +200,8 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         std::fs::create_dir_all(folder.partial(2)).unwrap();
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
-        let keeper = Keeper::start(&config, shards, state()).unwrap();
+        let evaluated = Evaluated::default();
+        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
         assert!(!folder.partial(2).exists(), "an earlier job left it");
         for step in [10, 20, 30] {
             keeper.add(report(&folder, step, "b"));
@@ -156,5 +220,33 @@ mod tests {
         let found = FoundCheckpoint::at(place.path().join("step-00000030")).unwrap();
         let position = found.verified().unwrap().position;
         assert_eq!((position.epoch, position.step), (2, 8));
+    }
+
+    #[test]
+    fn the_best_one_stays_and_says_that_it_is() {
+        let place = tempfile::tempdir().unwrap();
+        let config =
+            CheckpointConfig { keep: 1, best: true, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(10), steps: 50 };
+        let keeper = Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
+        for (step, loss) in [(10, 3.0), (20, 1.0), (30, 2.0), (40, 1.5)] {
+            // written before it was evaluated, and after
+            let written = report(&folder, step, "a");
+            let evaluation = [("loss".to_string(), loss)].into_iter().collect();
+            let said = [News::Written(written), News::Evaluated(step, evaluation)];
+            let order = if step == 30 { [1, 0] } else { [0, 1] };
+            let mut said = said.map(Some);
+            order.into_iter().for_each(|at: usize| keeper.tell(said[at].take().unwrap()));
+        }
+        keeper.add(report(&folder, 50, "a"));
+        drop(keeper);
+        let found = folder.found().unwrap();
+        assert_eq!(found.iter().map(|found| found.step).collect::<Vec<_>>(), [50, 20]);
+        let best = CheckpointFolder::new(place.path().join("best")).found().unwrap();
+        assert_eq!(best, [FoundCheckpoint { step: 20, ..found[1].clone() }]);
+        let best = found[0].verified().unwrap().best.unwrap();
+        assert_eq!((best.step, best.test_loss, best.since), (20, 1.0, 2));
+        assert_eq!(found[1].verified().unwrap().best.unwrap().since, 0);
     }
 }

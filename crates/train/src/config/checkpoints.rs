@@ -12,6 +12,11 @@ impl TrainConfig {
                 return Err(ConfigError::Zero { option });
             }
         }
+        let keeps_best = self.checkpoint.as_ref().is_some_and(|config| config.best);
+        if keeps_best && self.evaluate_every.is_none() {
+            let (option, with) = ("--keep-best", "--val-every");
+            return Err(ConfigError::Lacks { option, with });
+        }
         if self.load.is_some() && self.resume.is_some() {
             return Err(ConfigError::LoadAndResume);
         }

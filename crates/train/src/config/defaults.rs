@@ -34,6 +34,7 @@ impl Default for TrainConfig {
         TrainConfig {
             model: "mlp".to_string(),
             data: "digits".to_string(),
+            sequence: None,
             strategy: Strategy::Ps,
             workers: 2,
             servers: 2,
@@ -50,6 +51,7 @@ impl Default for TrainConfig {
             budget: Budget::Epochs(Budget::EPOCHS),
             evaluate_each_epoch: false,
             evaluate_every: None,
+            early_stop: None,
             leave_out_kernels: false,
             optimizer: Optimizer::default(),
             schedule: Schedule::default(),

@@ -15,6 +15,13 @@ use crate::weights::WeightsError;
 pub enum ConfigError {
     #[error("--kernels: {0}")]
     Kernels(#[from] tensorwire_kernels::OpenError),
+    #[error("{option} is by evaluations; give {with} STEPS, too")]
+    Lacks { option: &'static str, with: &'static str },
+    #[error(
+        "--early-stop ends all processes behind the same step, and here they make theirs at their own pace; leave it out, or \
+         take local, ps, allreduce, dist-sgd or mpi-sgd"
+    )]
+    StopOutOfStep,
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
     #[error("{option} must be {range}, not {found}")]

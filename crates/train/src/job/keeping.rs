@@ -6,7 +6,7 @@ use tensorwire_launch::Role;
 use tensorwire_nn::Program;
 
 use super::Prepared;
-use crate::checkpoint::{self, CheckpointState, DataPosition, Keeper};
+use crate::checkpoint::{self, CheckpointState, DataPosition, Evaluated, Keeper};
 use crate::topology::Topology;
 
 impl Prepared {
@@ -30,12 +30,14 @@ impl Prepared {
             servers: topology.servers,
             batch: config.batch,
             accumulate: config.accumulate,
+            best: self.resumed.as_ref().and_then(|resumed| resumed.state.best.clone()),
             slots,
             files: std::collections::BTreeMap::new(),
         };
         let ranks = (0..topology.world()).map(Rank);
         let shards = ranks.filter_map(|rank| shard(program, &self.plan, topology, rank)).collect();
-        let started = Keeper::start(checkpoint, shards, job);
+        let evaluated = Evaluated { every: config.evaluate_every, steps: shape.steps };
+        let started = Keeper::start(checkpoint, shards, job, evaluated);
         started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
     }
 }

@@ -8,12 +8,19 @@ use crate::checkpoint::{Keeper, ShardReport};
 use crate::report::Progress;
 use crate::run::MemberRecord;
 use crate::trace::{Collector, TraceEvent};
-use tensorwire_launch::Member;
+use tensorwire_base::Deadline;
+use tensorwire_launch::{Member, StepWord};
 
 /// Whom a process tells how its training goes.
 pub(super) trait Listener {
-    /// Before each step.
-    fn begin_step(&mut self, step: u64) -> Result<(), TrainError>;
+    /// Before each step: true if it begins. Waits until that is known.
+    fn enter_step(&mut self, step: u64, deadline: Deadline) -> Result<StepWord, TrainError>;
+    /// All wait behind this step until one says what comes there; before the first.
+    fn wait_behind(&mut self, step: u64);
+    /// All go on behind a step that they wait behind, up to `until`.
+    fn go_on(&mut self, until: u64) -> Result<(), TrainError>;
+    /// The job is done behind this step, which all wait behind.
+    fn end_behind(&mut self, step: u64) -> Result<(), TrainError>;
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError>;
     fn trace(&mut self, events: &[TraceEvent]) -> Result<(), TrainError>;
     /// A file of a checkpoint was written, or could not be.
@@ -21,8 +28,20 @@ pub(super) trait Listener {
 }
 
 impl Listener for &Member {
-    fn begin_step(&mut self, step: u64) -> Result<(), TrainError> {
-        Ok(Member::begin_step(self, step)?)
+    fn enter_step(&mut self, step: u64, deadline: Deadline) -> Result<StepWord, TrainError> {
+        Ok(Member::enter_step(self, step, deadline)?)
+    }
+
+    fn wait_behind(&mut self, step: u64) {
+        Member::wait_behind(self, step);
+    }
+
+    fn go_on(&mut self, until: u64) -> Result<(), TrainError> {
+        Ok(Member::go_on(self, until)?)
+    }
+
+    fn end_behind(&mut self, step: u64) -> Result<(), TrainError> {
+        Ok(Member::end_behind(self, step)?)
     }
 
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError> {
@@ -45,15 +64,36 @@ pub(super) struct Caller<'a> {
     pub(super) on_progress: &'a mut dyn FnMut(Progress),
     pub(super) trace: Option<Collector<'a>>,
     pub(super) keeper: Option<Keeper>,
+    /// The step behind which training is done.
+    pub(super) last: Option<u64>,
 }
 
 impl Listener for Caller<'_> {
-    fn begin_step(&mut self, _: u64) -> Result<(), TrainError> {
-        let interrupted = self.interrupt.load(Ordering::Relaxed);
-        if interrupted { Err(TrainError::Interrupted) } else { Ok(()) }
+    fn enter_step(&mut self, step: u64, _: Deadline) -> Result<StepWord, TrainError> {
+        Ok(match self.interrupt.load(Ordering::Relaxed) {
+            true => StepWord::Interrupted,
+            false if self.last.is_some_and(|last| step > last) => StepWord::Done,
+            false => StepWord::Begins,
+        })
+    }
+
+    // it is alone
+
+    fn wait_behind(&mut self, _: u64) {}
+
+    fn go_on(&mut self, _: u64) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn end_behind(&mut self, step: u64) -> Result<(), TrainError> {
+        self.last = Some(step);
+        Ok(())
     }
 
     fn progress(&mut self, progress: Progress) -> Result<(), TrainError> {
+        if let Some(keeper) = &self.keeper {
+            keeper.evaluated(&progress);
+        }
         (self.on_progress)(progress);
         Ok(())
     }

@@ -4,8 +4,9 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tensorwire_base::Clock;
+use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Node, Op, Output, Piece, Plan};
+use tensorwire_launch::StepWord;
 use tensorwire_memory::{CopyPurpose, ReadGuard, TensorMut, TensorRef};
 use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatches, Variable};
 use tensorwire_runtime::Session;
@@ -15,8 +16,9 @@ use super::listener::Listener;
 use super::loader::Loader;
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
+use crate::best::Patience;
 use crate::carried::Carried;
-use crate::checkpoint::{Captured, CheckpointConfig, OwnVariable, Resumed, Saver};
+use crate::checkpoint::{Captured, OwnVariable, Resumed, Saver};
 use crate::config::{ConfigError, TrainConfig};
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
@@ -50,6 +52,13 @@ pub(super) struct Trainer<'a> {
     pub(super) saver: Option<Saver>,
     /// The checkpoint that training goes on from.
     pub(super) resumed: Option<&'a Resumed>,
+}
+
+/// How far training came.
+struct Ended {
+    /// The last step.
+    steps: u64,
+    interrupted: bool,
 }
 
 /// When training began, and what evaluations took of it: they are none of it.
@@ -183,11 +192,10 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<(), TrainError> {
-        let Some(config) = &self.config.checkpoint else { return Ok(()) };
         if let Some(report) = self.saver.as_mut().and_then(Saver::finished) {
             listener.written(report)?;
         }
-        if !config.is_due(step, self.shape.steps_per_epoch, self.shape.steps) {
+        if !self.is_kept(step) {
             return Ok(());
         }
         link.checkpoint(step)?;
@@ -202,25 +210,27 @@ impl Trainer<'_> {
         }
     }
 
-    /// The job ends before `step`: what was trained is kept, where this process can do so by itself.
-    fn end_early(
+    /// The job ends behind this step, at all processes: it is kept, if it is not yet.
+    fn keep_last(
         &mut self,
-        step: u64,
-        error: TrainError,
+        last: u64,
         listener: &mut dyn Listener,
-    ) -> TrainError {
-        let JobShape { steps, done, steps_per_epoch, .. } = *self.shape;
-        let last = step - 1;
-        let lacks_last = |config: &CheckpointConfig| !config.is_due(last, steps_per_epoch, steps);
-        // others may be in another step
-        let is_alone = matches!(error, TrainError::Interrupted) && last > done;
-        let kept = match self.config.checkpoint.as_ref().filter(|_| is_alone) {
-            Some(config) if lacks_last(config) => self.capture(last, listener),
-            _ => Ok(()),
-        };
-        // why it ends matters more than that something else failed
-        let _ = kept.and_then(|()| self.finish_checkpoints(listener));
-        error
+        link: &mut dyn Link,
+    ) -> Result<(), TrainError> {
+        let keeps = self.config.checkpoint.is_some();
+        if !keeps || last <= self.shape.done || self.is_kept(last) {
+            return Ok(());
+        }
+        link.checkpoint(last)?;
+        self.capture(last, listener)
+    }
+
+    /// True if there is a checkpoint after this step.
+    fn is_kept(&self, step: u64) -> bool {
+        let JobShape { steps, steps_per_epoch, .. } = *self.shape;
+        self.config.checkpoint.as_ref().is_some_and(|config| {
+            config.is_due(step, steps_per_epoch, steps) || config.best && self.is_evaluated(step)
+        })
     }
 
     pub(super) fn train(
@@ -239,9 +249,18 @@ impl Trainer<'_> {
         let mut polling = Polling::default();
         let JobShape { steps, done, .. } = *self.shape;
         let traced = self.config.trace.as_ref().map_or(0, |trace| steps.min(done + trace.steps));
+        let mut ended = Ended { steps, interrupted: false };
+        let mut patience = self.patience();
+        if patience.is_some() {
+            listener.wait_behind(self.next_evaluated(done));
+        }
         for step in done + 1..=steps {
-            if let Err(error) = listener.begin_step(step) {
-                return Err(self.end_early(step, error, listener));
+            let deadline = Deadline::after(self.config.step_deadline());
+            let word = listener.enter_step(step, deadline)?;
+            if word != StepWord::Begins {
+                ended = Ended { steps: step - 1, interrupted: word == StepWord::Interrupted };
+                self.keep_last(ended.steps, listener, link)?;
+                break;
             }
             link.before_step(step, self.session)?;
             let start_ns = Clock::now_ns();
@@ -272,7 +291,14 @@ impl Trainer<'_> {
                 }
                 final_loss = Some(f64::from(loss));
                 let epoch = self.end_of_epoch(step, data, &mut begun, link)?;
+                let evaluation = epoch.as_ref().and_then(|epoch| epoch.evaluation.clone());
                 listener.progress(Progress { step, loss, polling: now - polling, epoch })?;
+                if let Some((patience, evaluation)) = patience.as_mut().zip(evaluation) {
+                    match patience.is_over(step, &evaluation) {
+                        true => listener.end_behind(step)?,
+                        false => listener.go_on(self.next_evaluated(step))?,
+                    }
+                }
             } else if self.is_evaluated(step) {
                 self.help_to_look()?;
             }
@@ -283,7 +309,20 @@ impl Trainer<'_> {
         let warm_seconds = warm.elapsed().as_secs_f64();
         self.finish_checkpoints(listener)?;
         let report = TrainReport { final_loss, train_seconds, warm_seconds, ..Default::default() };
-        Ok(TrainReport { polling, ..report })
+        Ok(TrainReport { polling, steps: ended.steps, interrupted: ended.interrupted, ..report })
+    }
+
+    /// What ends the job early if the evaluations say so; of those that it goes on from, too.
+    fn patience(&self) -> Option<Patience> {
+        let most = self.config.early_stop?;
+        Some(Patience { most, best: self.resumed.and_then(|resumed| resumed.state.best.clone()) })
+    }
+
+    /// The next step behind `step` that all wait behind, since there is an evaluation.
+    fn next_evaluated(&self, step: u64) -> u64 {
+        let steps = self.shape.steps;
+        let every = self.config.evaluate_every.unwrap_or(steps).max(1);
+        ((step / every + 1).saturating_mul(every)).min(steps)
     }
 
     /// True if there is an evaluation after a step.

@@ -114,10 +114,12 @@ pub(super) fn run(
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;
     link.settle(&mut trainer)?;
-    trainer.conclude(data.as_ref(), &mut report)?;
-    if link.takes_over(&trainer)? {
-        trainer.concludes = true;
+    if !report.interrupted {
         trainer.conclude(data.as_ref(), &mut report)?;
+        if link.takes_over(&trainer)? {
+            trainer.concludes = true;
+            trainer.conclude(data.as_ref(), &mut report)?;
+        }
     }
     report.store_bytes = trainer.carried.traffic().store_bytes;
     link.leave(&mut report)?;

@@ -118,6 +118,19 @@ impl SampleKind {
         }
     }
 
+    /// The same in windows of `length` tokens. None of what has no windows.
+    pub fn of_length(self, length: usize) -> Option<SampleKind> {
+        match self {
+            SampleKind::Tokens { vocabulary, .. } => {
+                Some(SampleKind::Tokens { vocabulary, length })
+            }
+            SampleKind::Masked { vocabulary, .. } => {
+                Some(SampleKind::Masked { vocabulary, length })
+            }
+            _ => None,
+        }
+    }
+
     /// What such data hold, such as "images".
     pub fn name(&self) -> &'static str {
         match self {

@@ -1,0 +1,47 @@
+//! How an interrupted job ends behind a step: all members are held, and go on up to the furthest step that one of them has
+//! begun, since it waits for the others there.
+
+use std::time::Instant;
+
+use super::{Launcher, OnUpdate};
+use crate::control::{Behind, ToMember};
+use crate::job::{JobError, JobUpdate};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum WindDown {
+    #[default]
+    Not,
+    /// Members are asked where they are.
+    Held(Instant),
+    /// They were told behind which step they end.
+    Last(Instant),
+}
+
+impl Launcher<'_> {
+    /// Takes the next step towards the end of a job that is interrupted. False: it is to end at once.
+    pub(super) fn winds_down(&mut self, on_update: &mut OnUpdate<'_>) -> Result<bool, JobError> {
+        let Some(patience) = self.spec.wind_down.filter(|_| self.introduced && !self.fatal) else {
+            return Ok(false);
+        };
+        let since = match self.wind_down {
+            WindDown::Not => {
+                self.tell_all(&ToMember::Hold);
+                let now = Instant::now();
+                self.wind_down = WindDown::Held(now);
+                now
+            }
+            WindDown::Held(since) => {
+                let asked = self.members.iter().filter(|m| !m.survived && !m.done());
+                let held: Option<Vec<u64>> = asked.map(|member| member.held).collect();
+                if let Some(step) = held.map(|held| held.into_iter().max().unwrap_or_default()) {
+                    self.wind_down = WindDown::Last(since);
+                    self.tell_all(&ToMember::Allow { until: step, behind: Behind::Interrupted });
+                    on_update(JobUpdate::Ending { step })?;
+                }
+                since
+            }
+            WindDown::Last(since) => since,
+        };
+        Ok(since.elapsed() < patience)
+    }
+}

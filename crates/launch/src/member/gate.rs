@@ -1,0 +1,98 @@
+//! Which steps of a job may begin: as far as the launcher lets all members go. So all of them end behind the same step, where a
+//! job whose state is to be kept is told to end, or has learned all there is to learn.
+
+use parking_lot::{Condvar, Mutex};
+use tensorwire_base::Deadline;
+
+use super::StepWord;
+use crate::control::Behind;
+
+#[derive(Debug)]
+pub(super) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The last step that has begun.
+    begun: u64,
+    /// The last that may, for all that is known.
+    until: u64,
+    behind: Behind,
+}
+
+impl Gate {
+    /// One that lets all steps begin.
+    pub(super) fn open() -> Gate {
+        let state = State { begun: 0, until: u64::MAX, behind: Behind::Unknown };
+        Gate { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Waits until it is known whether `step` begins; if so, it has begun.
+    ///
+    /// # Errors
+    /// When nobody says so by the deadline.
+    pub(super) fn begin(&self, step: u64, deadline: Deadline) -> std::io::Result<StepWord> {
+        let mut state = self.state.lock();
+        loop {
+            if step <= state.until {
+                state.begun = step;
+                return Ok(StepWord::Begins);
+            }
+            match state.behind {
+                Behind::Unknown if deadline.passed() => {
+                    let waits = format!("the launcher did not say in time if step {step} begins");
+                    return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, waits));
+                }
+                Behind::Unknown => {
+                    self.changed.wait_for(&mut state, deadline.remaining());
+                }
+                Behind::Done => return Ok(StepWord::Done),
+                Behind::Interrupted => return Ok(StepWord::Interrupted),
+            }
+        }
+    }
+
+    /// Lets steps up to `until` begin, and says what is behind it. Where a job ends is said once.
+    pub(super) fn allow(&self, until: u64, behind: Behind) {
+        let mut state = self.state.lock();
+        if state.behind == Behind::Unknown {
+            (state.until, state.behind) = (until, behind);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Lets no other step begin for now; returns the last that has.
+    pub(super) fn hold(&self) -> u64 {
+        let mut state = self.state.lock();
+        if state.behind == Behind::Unknown {
+            state.until = state.begun;
+        }
+        state.begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_step_begins_if_it_may_and_waits_until_that_is_said() {
+        let (gate, now) = (Gate::open(), Deadline::after(Duration::ZERO));
+        assert_eq!(gate.begin(1, now).unwrap(), StepWord::Begins);
+        assert_eq!(gate.hold(), 1);
+        assert_eq!(gate.begin(2, now).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| gate.begin(2, Deadline::after(Duration::from_secs(60))));
+            gate.allow(3, Behind::Interrupted);
+            assert_eq!(waits.join().unwrap().unwrap(), StepWord::Begins);
+        });
+        assert_eq!(gate.begin(3, now).unwrap(), StepWord::Begins);
+        gate.allow(u64::MAX, Behind::Unknown);
+        assert_eq!(gate.begin(4, now).unwrap(), StepWord::Interrupted, "the last stays the last");
+        assert_eq!(gate.hold(), 3);
+    }
+}
