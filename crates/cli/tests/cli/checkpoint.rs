@@ -126,20 +126,52 @@ fn a_job_that_is_killed_goes_on_from_its_last_checkpoint() {
 }
 
 #[test]
-fn ctrl_c_leaves_a_checkpoint_of_the_last_step_of_a_process_alone() {
-    let (_folder, path) = place();
-    let job = format!("--strategy local --checkpoint {path} --checkpoint-every 1000000");
-    let endless = Job::start(&format!("train {JOB} {job} --steps 100000 --metrics m.jsonl"));
-    let metrics = endless.folder().join("m.jsonl");
-    let start = Instant::now();
-    while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
-        assert!(start.elapsed() < LIMIT, "no step");
-        std::thread::sleep(Duration::from_millis(1));
+fn ctrl_c_leaves_a_checkpoint_of_the_last_step_of_all() {
+    for strategy in ["local", "ps", "allreduce", "dist-sgd"] {
+        let (_folder, path) = place();
+        let job = format!("--strategy {strategy} --checkpoint {path} --checkpoint-every 1000000");
+        let endless = Job::start(&format!("train {JOB} {job} --steps 100000 --metrics m.jsonl"));
+        let metrics = endless.folder().join("m.jsonl");
+        let start = Instant::now();
+        while std::fs::metadata(&metrics).map_or(0, |file| file.len()) == 0 {
+            assert!(start.elapsed() < LIMIT, "no step");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        endless.signal_group(Signal::INT);
+        let ended = endless.end(LIMIT);
+        assert_eq!((ended.status.code(), ended.last_line()), (Some(1), "error: interrupted"));
+        let names = names(&path);
+        let [name] = names.as_slice() else { panic!("{strategy}: {names:?}, {}", ended.stderr) };
+        let last: u64 = name[5..].parse().unwrap();
+        let says = format!("the newest checkpoint is of step {last}: --checkpoint {path} --resume");
+        assert!(ended.stderr.contains(&says), "{strategy}: {}", ended.stderr);
+        let steps = last + 2;
+        let ended = train(&format!("{job} --steps {steps} --resume {path}"));
+        let undisturbed = train(&format!("--strategy local --steps {steps}"));
+        assert_eq!(hash(&ended), hash(&undisturbed), "{strategy}: {}", ended.stderr);
     }
-    endless.signal_group(Signal::INT);
-    let ended = endless.end(LIMIT);
-    assert_eq!((ended.status.code(), ended.last_line()), (Some(1), "error: interrupted"));
-    assert_eq!(names(&path).len(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn training_ends_behind_the_same_step_when_evaluations_are_no_better() {
+    // it learns nothing
+    let job = "--lr 1e-30 --steps 9 --val-every 2 --early-stop 2 --keep-best --keep 1";
+    let mut hashes = Vec::new();
+    for strategy in ["local", "ps", "allreduce", "dist-sgd"] {
+        let (_folder, path) = place();
+        let ended = train(&format!("{job} --strategy {strategy} --checkpoint {path}"));
+        assert_eq!(ended.json()["steps"], 6, "{strategy}: {}", ended.stderr);
+        hashes.push(hash(&ended));
+        let kept = ["best", "step-00000002", "step-00000006"];
+        assert_eq!(names(&path), kept, "{strategy}: {}", ended.stderr);
+        // no better than the best before
+        let more = "--lr 1e-30 --steps 9 --val-every 2 --early-stop 3";
+        let ended = train(&format!("{more} --strategy {strategy} --resume {path}"));
+        assert_eq!(ended.json()["steps"], 8, "{strategy}: {}", ended.stderr);
+        let ended = train(&format!("--steps 3 --strategy {strategy} --resume {path}/best"));
+        assert!(ended.stderr.contains(", after step 2\n"), "{strategy}: {}", ended.stderr);
+    }
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
 }
 
 #[test]

@@ -102,24 +102,43 @@ fn some<S: Simd, T: Real, const R: usize>(
     for &Part { x, stride, panel } in parts {
         let panel = T::vectors::<S>(panel);
         let k = panel.len() / VECTORS;
-        let x: [&[T]; R] = std::array::from_fn(|r| &x[(first + r) * stride..][..k]);
-        for (i, panel) in panel.chunks_exact(VECTORS).enumerate() {
+        let x = &x[first * stride..];
+        assert!((R - 1) * stride + k <= x.len());
+        for i in 0..k {
+            // SAFETY: `i` is below `k`, and the panel has k rows of vectors.
+            let panel = unsafe { panel.get_unchecked(i * VECTORS..(i + 1) * VECTORS) };
             prefetch(panel);
-            // loaded once, where the compiler would for each row
-            let panel: [T::Vector<S>; VECTORS] = std::array::from_fn(|v| panel[v]);
-            for (row, x) in registers.iter_mut().zip(x) {
-                // SAFETY: `i` is below `k`, the number of chunks, and `x` has k elements.
-                let x = T::splat(simd, unsafe { *x.get_unchecked(i) });
-                for (sum, panel) in row.iter_mut().zip(panel) {
-                    *sum = T::multiply_add(simd, x, panel, *sum);
-                }
-            }
+            let of_row = |r: usize| {
+                // SAFETY: the assertion puts element `i` of each of R rows inside of `x`.
+                unsafe { *x.get_unchecked(r * stride + i) }
+            };
+            add_products::<S, T, R>(simd, of_row, panel, &mut registers);
         }
     }
     for (row, sums) in registers.iter().zip(sums) {
         T::vectors_mut::<S>(sums)[..VECTORS].copy_from_slice(row);
     }
     R
+}
+
+/// Adds the products of R elements with a row of a panel. Loops of known lengths over arrays, which the compiler keeps in
+/// registers.
+#[inline(always)]
+#[expect(clippy::needless_range_loop)] // iterators over arrays leave sums on the stack
+fn add_products<S: Simd, T: Real, const R: usize>(
+    simd: S,
+    x: impl Fn(usize) -> T,
+    panel: &[T::Vector<S>],
+    sums: &mut [[T::Vector<S>; VECTORS]; R],
+) {
+    // loaded once, where the compiler would for each row
+    let panel: [T::Vector<S>; VECTORS] = [panel[0], panel[1]];
+    for r in 0..R {
+        let x = T::splat(simd, x(r));
+        for v in 0..VECTORS {
+            sums[r][v] = T::multiply_add(simd, x, panel[v], sums[r][v]);
+        }
+    }
 }
 
 /// As [`multiply`] of one part, whose rows are the columns of a matrix: element i of row r is at `i·stride + r`.
@@ -156,13 +175,8 @@ fn some_turned<S: Simd, T: Real, const R: usize>(
     let columns = x[first..].chunks(stride);
     for (panel, x) in panel.chunks_exact(VECTORS).zip(columns) {
         prefetch(panel);
-        let (x, panel): (_, [T::Vector<S>; VECTORS]) = (&x[..R], std::array::from_fn(|v| panel[v]));
-        for (row, &x) in registers.iter_mut().zip(x) {
-            let x = T::splat(simd, x);
-            for (sum, panel) in row.iter_mut().zip(panel) {
-                *sum = T::multiply_add(simd, x, panel, *sum);
-            }
-        }
+        let x = &x[..R];
+        add_products::<S, T, R>(simd, |r| x[r], panel, &mut registers);
     }
     for (row, sums) in registers.iter().zip(sums) {
         T::vectors_mut::<S>(sums)[..VECTORS].copy_from_slice(row);

@@ -116,8 +116,8 @@ pub(super) fn data(
     Ok((train, test).into())
 }
 
-/// A made-up text for `samples` windows to train on, and a tenth as many to test with: each word is followed by one of four,
-/// the first of them in half of all places.
+/// A made-up text for `samples` windows to train on, and another for a quarter as many to test with: each word is followed by one
+/// of four, the first of them in half of all places.
 ///
 /// # Errors
 /// When it cannot be made.
@@ -128,21 +128,26 @@ pub(super) fn synthetic(
     seed: u64,
 ) -> Result<Data, DataError> {
     const TOKENS_MAX: usize = 256 << 20;
-    let count = samples.saturating_add(samples / (TEST_EVERY - 1) + 2).saturating_mul(length);
+    // behind the last word of a window there is one more
+    let tokens = |samples: usize| samples.saturating_mul(length).saturating_add(1);
+    let (train, test) = (tokens(samples.max(1)), tokens(samples.div_ceil(4).max(1)));
+    let count = train.saturating_add(test);
     if count > TOKENS_MAX || length == 0 || u32::try_from(words).is_err() || words == 0 {
         return Err(DataError::NoSynthetic { samples, features: length, classes: words });
     }
     let mut random = random(seed, 0);
     let followers: Vec<usize> = (0..words * FOLLOWERS).map(|_| below(words, &mut random)).collect();
     let mut word = 0;
-    let tokens = (0..count + TEST_EVERY * 2).map(|_| {
+    let words_in_order = (0..count).map(|_| {
         let choice = below(2 * FOLLOWERS, &mut random).saturating_sub(FOLLOWERS);
         word = followers[word * FOLLOWERS + choice];
         // fits: below words
         word as u32
     });
-    let tokens = TokenStore::Stored(tokens.collect());
-    data(("synthetic", "synthetic"), tokens, None, [length, words], seed)
+    let mut text: Vec<u32> = words_in_order.collect();
+    let test = TokenStore::Stored(text.split_off(train));
+    let (name, train) = ("synthetic", TokenStore::Stored(text));
+    data((name, name), train, Some((name.to_owned(), test)), [length, words], seed)
 }
 
 impl Dataset for Windows {
@@ -259,7 +264,8 @@ mod tests {
         let data = synthetic(10, 6, 9, 1).unwrap();
         let kind = SampleKind::of(&data.train.describe());
         assert_eq!(kind, Some(SampleKind::Tokens { vocabulary: 9, length: 6 }));
-        assert!(data.train.samples() >= Some(10));
+        assert_eq!((data.train.samples(), data.test.unwrap().samples()), (Some(10), 3));
+        assert_eq!(synthetic(1, 6, 9, 1).unwrap().train.samples(), Some(1));
         Batches::new(data.train, 1, 10, 1).unwrap().batch(3, 0).unwrap();
         assert!(synthetic(10, 0, 9, 1).is_err() && synthetic(usize::MAX, 6, 9, 1).is_err());
     }

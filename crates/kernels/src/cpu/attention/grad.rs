@@ -420,12 +420,16 @@ impl<T: Real> Blocks<'_, T> {
 #[inline(always)]
 fn slopes<S: Simd, T: Real>(p: &mut [T], ds: &mut [T], lse: &[T], levels: &[T]) {
     let whole = p.len() / LANES * LANES;
-    let blocks = p[..whole].chunks_exact_mut(LANES).zip(ds[..whole].chunks_exact_mut(LANES));
-    let given = lse[..whole].chunks_exact(LANES).zip(levels[..whole].chunks_exact(LANES));
-    for ((p, ds), (lse, levels)) in blocks.zip(given) {
+    let (p_blocks, ds_blocks) = (p.as_chunks_mut::<LANES>().0, ds.as_chunks_mut::<LANES>().0);
+    let given = lse.as_chunks::<LANES>().0.iter().zip(levels.as_chunks::<LANES>().0);
+    for ((p, ds), (lse, levels)) in p_blocks.iter_mut().zip(ds_blocks).zip(given) {
+        // copies of its own: the compiler does not know that p and ds are apart
+        let (mut exponentials, mut slopes) = (*p, *ds);
         for lane in 0..LANES {
-            (p[lane], ds[lane]) = slope::<S, T>(p[lane], ds[lane], lse[lane], levels[lane]);
+            (exponentials[lane], slopes[lane]) =
+                slope::<S, T>(exponentials[lane], slopes[lane], lse[lane], levels[lane]);
         }
+        (*p, *ds) = (exponentials, slopes);
     }
     for i in whole..p.len() {
         (p[i], ds[i]) = slope::<S, T>(p[i], ds[i], lse[i], levels[i]);
