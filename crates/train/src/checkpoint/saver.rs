@@ -9,6 +9,9 @@ use tensorwire_tensor::DType;
 
 use super::{CheckpointFolder, ShardPiece, ShardReport, write_shard};
 
+/// Of this thread alone: 19 is the most that a process may be nice by.
+const LEAST_PRIORITY: i32 = 19;
+
 /// Writes a process's files, one after the other. When it is dropped, the one under way is written first.
 #[derive(Debug)]
 pub(crate) struct Saver {
@@ -58,6 +61,8 @@ impl Saver {
         let (work, inbox) = sync_channel::<Work>(1);
         let (say, done) = sync_channel(1);
         let write = move || {
+            // what computes goes first; a system that refuses has it share
+            let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
             for work in inbox {
                 if say.send(write(work)).is_err() {
                     return;

@@ -1,6 +1,7 @@
 //! The files of tensors of a checkpoint: one process's whole variables and pieces of variables, written whole or not at all,
 //! and all of them read as if they were one.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, Write};
@@ -8,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorView};
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tensorwire_tensor::DType;
@@ -43,24 +44,44 @@ struct PieceOf {
     of: Vec<usize>,
 }
 
-/// Writes the file of one process.
+/// Writes the file of one process, from where the tensors lie.
 pub(crate) fn write_shard(path: &Path, pieces: &[ShardPiece<'_>]) -> io::Result<FileState> {
-    let mut views = Vec::with_capacity(pieces.len());
+    // as the format's own library has them: the widest first, so that each is aligned
+    let mut pieces: Vec<&ShardPiece<'_>> = pieces.iter().collect();
+    pieces.sort_by_key(|piece| (Reverse(weights::dtype(piece.dtype)), piece.name));
+    let mut infos = Vec::with_capacity(pieces.len());
     let mut parts = BTreeMap::new();
-    for piece in pieces {
-        let view = TensorView::new(weights::dtype(piece.dtype), piece.dims.to_vec(), piece.bytes);
-        views.push((piece.name, view.map_err(io::Error::other)?));
+    let mut end = 0;
+    for piece in &pieces {
+        let (dtype, shape) = (weights::dtype(piece.dtype), piece.dims.to_vec());
+        let data_offsets = (end, end + piece.bytes.len());
+        end = data_offsets.1;
+        infos.push((piece.name.to_string(), TensorInfo { dtype, shape, data_offsets }));
         if piece.dims != piece.whole {
             let (first_element, of) = (piece.first_element, piece.whole.to_vec());
             parts.insert(piece.name, PieceOf { first_element, of });
         }
     }
-    let parts = serde_json::to_string(&parts)?;
-    let metadata = HashMap::from([(PIECES.to_string(), parts)]);
-    let image = safetensors::serialize(views, Some(metadata)).map_err(io::Error::other)?;
-    whole_file::write(path, |file| file.write_all(&image))?;
-    // fits: a size in memory
-    Ok(FileState { bytes: image.len() as u64, sha256: hex::encode(Sha256::digest(&image)) })
+    let parts = HashMap::from([(PIECES.to_string(), serde_json::to_string(&parts)?)]);
+    let metadata = Metadata::new(Some(parts), infos).map_err(io::Error::other)?;
+    let mut header = serde_json::to_vec(&metadata)?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    // fits: usize is 64 bits wide
+    let length = (header.len() as u64).to_le_bytes();
+    let mut written = (0, Sha256::new());
+    whole_file::write(path, |file| {
+        let tensors = pieces.iter().map(|piece| piece.bytes);
+        for bytes in [&length[..], &header].into_iter().chain(tensors) {
+            for block in bytes.chunks(BLOCK_BYTES) {
+                file.write_all(block)?;
+                written.1.update(block);
+            }
+            // fits: as above
+            written.0 += bytes.len() as u64;
+        }
+        Ok(())
+    })?;
+    Ok(FileState { bytes: written.0, sha256: hex::encode(written.1.finalize()) })
 }
 
 /// Reads a file through, and returns what it is.

@@ -264,7 +264,7 @@ mod tests {
         let data = synthetic(10, 6, 9, 1).unwrap();
         let kind = SampleKind::of(&data.train.describe());
         assert_eq!(kind, Some(SampleKind::Tokens { vocabulary: 9, length: 6 }));
-        assert_eq!((data.train.samples(), data.test.unwrap().samples()), (Some(10), 3));
+        assert_eq!((data.train.samples(), data.test.unwrap().samples()), (Some(10), Some(3)));
         assert_eq!(synthetic(1, 6, 9, 1).unwrap().train.samples(), Some(1));
         Batches::new(data.train, 1, 10, 1).unwrap().batch(3, 0).unwrap();
         assert!(synthetic(10, 0, 9, 1).is_err() && synthetic(usize::MAX, 6, 9, 1).is_err());
