@@ -41,7 +41,7 @@ fn step(path: &str, step: u64) -> PathBuf {
 
 #[test]
 fn what_goes_on_from_a_checkpoint_has_the_bits_of_an_undisturbed_job() {
-    let adam = "--optimizer adam --lr 0.001";
+    let adam = "--optimizer adam --lr 0.001 --schedule step:2,0.5 --warmup 3 --accumulate 2";
     let undisturbed = hash(&train(&format!("{adam} --strategy local --steps 9")));
     for (job, files) in [
         ("--strategy local", 1),

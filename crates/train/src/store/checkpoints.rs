@@ -6,6 +6,7 @@ use tensorwire_launch::{Recorder, Role};
 use tensorwire_nn::{Optimizer, Variable};
 use tensorwire_tensor::TensorSpec;
 
+use super::rules::UPDATES;
 use crate::checkpoint::{
     CheckpointFolder, Resumed, ShardIndex, ShardPiece, ShardReport, shard_file, write_shard,
 };
@@ -86,9 +87,9 @@ impl Keep for CheckpointShards {
             let known = self.shards.iter().find(|known| known.key == shard.key);
             let known = known.ok_or_else(|| format!("shard {} is of no variable", shard.key.0))?;
             tensors.push((known, None, shard.spec.dtype, &shard.weights));
-            tensors.extend(
-                shard.state.iter().map(|slot| (known, Some(slot), slot.dtype, &slot.bytes)),
-            );
+            // a job that goes on counts from the step of its checkpoint
+            let slots = shard.state.iter().filter(|slot| slot.name != UPDATES);
+            tensors.extend(slots.map(|slot| (known, Some(slot), slot.dtype, &slot.bytes)));
         }
         let named: Vec<_> = tensors
             .iter()

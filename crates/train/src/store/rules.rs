@@ -15,7 +15,7 @@ use tensorwire_tensor::{DType, TensorSpec};
 use crate::rates::Rates;
 
 /// The count of a shard's updates, in a snapshot.
-const UPDATES: &str = "updates";
+pub(super) const UPDATES: &str = "updates";
 
 /// What a push of all workers does to a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
