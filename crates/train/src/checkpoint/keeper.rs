@@ -50,8 +50,8 @@ struct Work {
     evaluated: Evaluated,
     /// What was said, by step.
     open: BTreeMap<u64, BTreeMap<String, Result<FileState, String>>>,
-    /// The best evaluation so far, after each that there was.
-    best: BTreeMap<u64, BestEvaluation>,
+    /// The best evaluation so far, after each that there was; none where no loss was a number.
+    best: BTreeMap<u64, Option<BestEvaluation>>,
 }
 
 impl Keeper {
@@ -68,7 +68,7 @@ impl Keeper {
     ) -> std::io::Result<Keeper> {
         let (news, inbox) = channel();
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
-        let best = job.best.iter().map(|best| (0, best.clone())).collect();
+        let best = [(0, job.best.clone())].into();
         let work = Work { config, folder, shards, job, evaluated, open: BTreeMap::new(), best };
         work.folder.remove_partial();
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
@@ -119,9 +119,8 @@ impl Work {
                     step
                 }
                 News::Evaluated(step, evaluation) => {
-                    let before = self.best.last_key_value().map(|(_, best)| best.clone());
-                    let best = BestEvaluation::with(before, step, &evaluation);
-                    self.best.extend(best.map(|best| (step, best)));
+                    let before = self.best_at(u64::MAX).cloned();
+                    self.best.insert(step, BestEvaluation::with(before, step, &evaluation));
                     step
                 }
             };
@@ -163,7 +162,7 @@ impl Work {
 
     /// The best evaluation as it was after `step`.
     fn best_at(&self, step: u64) -> Option<&BestEvaluation> {
-        self.best.range(..=step).next_back().map(|(_, best)| best)
+        self.best.range(..=step).next_back().and_then(|(_, best)| best.as_ref())
     }
 
     fn publish(&self, step: u64, files: BTreeMap<String, FileState>) -> Result<(), String> {
@@ -220,6 +219,24 @@ mod tests {
         let found = FoundCheckpoint::at(place.path().join("step-00000030")).unwrap();
         let position = found.verified().unwrap().position;
         assert_eq!((position.epoch, position.step), (2, 8));
+    }
+
+    #[test]
+    fn a_checkpoint_is_there_though_its_evaluation_is_no_number() {
+        let place = tempfile::tempdir().unwrap();
+        let config = CheckpointConfig { best: true, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(10), steps: 50 };
+        let keeper = Keeper::start(&config, ["a".to_string()].into(), state(), evaluated).unwrap();
+        keeper.add(report(&folder, 10, "a"));
+        let evaluation = [("loss".to_string(), f64::NAN)].into_iter().collect();
+        keeper.tell(News::Evaluated(10, evaluation));
+        // while the job goes on
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while folder.found().unwrap().is_empty() {
+            assert!(std::time::Instant::now() < deadline, "it waits for a better one");
+            std::thread::yield_now();
+        }
     }
 
     #[test]

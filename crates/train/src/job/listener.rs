@@ -13,7 +13,7 @@ use tensorwire_launch::{Member, StepWord};
 
 /// Whom a process tells how its training goes.
 pub(super) trait Listener {
-    /// Before each step: true if it begins. Waits until that is known.
+    /// Before each step: whether it begins. Waits until that is known.
     fn enter_step(&mut self, step: u64, deadline: Deadline) -> Result<StepWord, TrainError>;
     /// All wait behind this step until one says what comes there; before the first.
     fn wait_behind(&mut self, step: u64);
