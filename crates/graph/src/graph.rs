@@ -28,7 +28,7 @@ pub struct Task {
 /// Where a node would like to be; [`crate::place`] turns it into a [`Task`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hint {
-    /// State that all replicas share: [`crate::Placement`] says how servers get it.
+    /// State that all replicas share, or a mean of what they have: [`crate::Placement`] says how servers get it.
     Shared,
     /// Part of one worker's replica.
     Replica(u32),

@@ -54,7 +54,9 @@ pub use data::{
 pub use error::{Error, Result};
 pub use init::initialise;
 pub use model::{Batch, Model, Outputs};
-pub use program::{Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable};
+pub use program::{
+    Mean, Metric, ModelCopy, Program, ProgramSpec, Sharing, Tally, Variable, is_named, rule_of,
+};
 pub use schedule::{RateCurve, Schedule, ScheduleError};
 pub use scope::{CrossEntropy, LocalNorm, Mask, Mode, Norm, Padding, Recurrent, Scope, Sequence};
 pub use tensorwire_graph::{

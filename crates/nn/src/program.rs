@@ -2,9 +2,13 @@
 //! nothing here knows which process does what.
 
 mod accumulate;
+pub(crate) mod average;
 mod build;
+mod decay;
 mod metric;
 mod updates;
+
+use std::borrow::Cow;
 
 use tensorwire_graph::{
     Cluster, Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Output, RunId, RunSpec, Task,
@@ -21,10 +25,11 @@ use accumulate::Sums;
 use build::{Blueprint, Built, declared};
 use updates::Updates;
 
+pub use decay::{is_named, rule_of};
 pub use metric::{Mean, Metric, Tally};
 
 /// How a model is to be trained.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProgramSpec {
     /// Samples per replica and step.
     pub batch: usize,
@@ -34,6 +39,10 @@ pub struct ProgramSpec {
     pub optimizer: Optimizer,
     /// Largest norm of the mean gradient of all variables; a larger one is scaled down to it. None: any.
     pub clip_norm: Option<f64>,
+    /// Names of parameters that do not decay, whatever their shape; `*` in one stands for any characters.
+    pub no_decay: Vec<String>,
+    /// Decay of the exponential moving averages of the parameters, which are evaluated in their place. None: there are none.
+    pub ema: Option<f64>,
     /// Batches of which a replica's gradient is the mean: so many times the samples of a step, in the memory of one.
     pub accumulate: usize,
     /// Type of variables: f32, f64 or bf16.
@@ -53,6 +62,8 @@ impl Default for ProgramSpec {
             sharing: Sharing::All,
             optimizer: Optimizer::default(),
             clip_norm: None,
+            no_decay: Vec::new(),
+            ema: None,
             accumulate: 1,
             dtype: DType::F32,
             activations: None,
@@ -73,6 +84,8 @@ pub enum Sharing {
     Clients { clients: u32 },
     /// Each replica has its own, updated with its client's mean gradient.
     Own { clients: u32 },
+    /// Each replica has its own, updated with the mean gradient of all, which is made of the clients' where servers are.
+    Reduced { clients: u32 },
 }
 
 impl Sharing {
@@ -80,16 +93,23 @@ impl Sharing {
         match self {
             Sharing::All => Weights::Shared,
             Sharing::Clients { clients } => Weights::Spread { is_first: replica < clients },
-            Sharing::Own { .. } => Weights::Own { is_first: replica == 0 },
+            Sharing::Own { .. } | Sharing::Reduced { .. } => {
+                Weights::Own { is_first: replica == 0 }
+            }
         }
     }
 
     /// The name of a model's variable at a replica.
     pub fn name(self, variable: &str, replica: u32) -> String {
         match self {
-            Sharing::Own { .. } if replica > 0 => format!("replica{replica}/{variable}"),
+            _ if self.has_own() && replica > 0 => format!("replica{replica}/{variable}"),
             _ => variable.to_string(),
         }
+    }
+
+    /// True if each replica has variables of its own.
+    pub fn has_own(self) -> bool {
+        matches!(self, Sharing::Own { .. } | Sharing::Reduced { .. })
     }
 
     fn spreads(self) -> bool {
@@ -116,6 +136,8 @@ pub struct Program {
     pub metrics: Vec<Metric>,
     /// Batches that a replica takes in a step.
     pub accumulate: usize,
+    /// Parameters are evaluated as their averages.
+    is_averaged: bool,
     /// Nodes that one training step must compute.
     roots: Vec<String>,
 }
@@ -192,7 +214,15 @@ impl Program {
         let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
         let firsts: Vec<&Built> = built.iter().step_by(accumulate).collect();
         updates.add(&firsts, sums)?;
-        let Updates { slots, roots: updates, .. } = updates;
+        let Updates { mut slots, roots: mut updates, .. } = updates;
+        let is_averaged = spec.ema.is_some();
+        let mut averaged = Vec::new();
+        if let (Some(decay), Some(first)) = (spec.ema, built.first()) {
+            let added = average::add(&mut graph, decay, first)?;
+            slots.extend(added.kept);
+            updates.extend(added.updates);
+            averaged = added.now;
+        }
         let evaluated = evaluated(blueprint, &mut graph, &built)?;
         let looked_at = look_at(&mut graph, &averages)?;
         let metrics = measured(&mut graph, &evaluated)?;
@@ -204,6 +234,7 @@ impl Program {
         kept.push(evaluated.loss.node);
         kept.extend(metrics.iter().filter_map(|metric| graph.find(&metric.node)));
         kept.extend(looked_at);
+        kept.extend(averaged);
         let (graph, _) = simplify(&graph, &kept)?;
         verify(&graph, "simplify")?;
         Ok(Program {
@@ -215,6 +246,7 @@ impl Program {
             slots,
             metrics,
             accumulate,
+            is_averaged,
             roots: names,
         })
     }
@@ -235,11 +267,37 @@ impl Program {
         self.variables.iter().chain(&self.averages)
     }
 
+    /// The node that has the mean of what all clients give to a parameter or a moving average ([`Sharing::Reduced`]).
+    pub fn mean_of(name: &str) -> String {
+        format!("mean/{name}")
+    }
+
+    /// The node that has a parameter or a moving average as it is evaluated, after [`Program::FETCH`]: the variable of that name,
+    /// or its average.
+    pub fn evaluated_as<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match self.is_averaged && self.variables.iter().any(|variable| variable.name == name) {
+            true => average::now(name).into(),
+            false => name.into(),
+        }
+    }
+
+    /// The parameter whose average the variable of this name is; the name itself of any other. Both begin alike.
+    pub fn begins_as<'n>(&self, name: &'n str) -> &'n str {
+        let of = average::of(name).filter(|_| self.is_averaged);
+        let is_known = |of: &&str| self.variables.iter().any(|variable| variable.name == *of);
+        of.filter(is_known).unwrap_or(name)
+    }
+
     /// The runs of a training job, for the graph as placed on `cluster`: [`Program::TRAIN`], [`Program::FETCH`] and
     /// [`Program::EVALUATE`].
     pub fn runs(&self, placed: &Graph, cluster: Cluster) -> Vec<RunSpec> {
         let find = |name: &String| placed.find_all(name);
-        let weights: Vec<NodeId> = self.weights().filter_map(|v| placed.find(&v.name)).collect();
+        let mut weights: Vec<NodeId> =
+            self.weights().filter_map(|v| placed.find(&v.name)).collect();
+        if self.is_averaged {
+            let now = |v: &Variable| placed.find(&average::now(&v.name));
+            weights.extend(self.variables.iter().filter_map(now));
+        }
         let first: Option<Task> = cluster.tasks().first().copied();
         let measured = self.metrics.iter().map(|metric| &metric.node);
         let mut evaluated: Vec<NodeId> = Vec::new();
@@ -273,11 +331,15 @@ const CORRECT: &str = "correct";
 fn evaluated(blueprint: Blueprint<'_>, graph: &mut Graph, built: &[Built]) -> Result<Built> {
     let sharing = blueprint.spec.sharing;
     match built.first() {
-        Some(first) if !first.made.has_modes && !sharing.spreads() => Ok(first.clone()),
+        Some(first)
+            if !first.made.has_modes && !sharing.spreads() && blueprint.spec.ema.is_none() =>
+        {
+            Ok(first.clone())
+        }
         _ => {
             let hint = Hint::Replica(0);
             let weights = match sharing {
-                Sharing::Own { .. } => Weights::Own { is_first: true },
+                sharing if sharing.has_own() => Weights::Own { is_first: true },
                 _ => Weights::Shared,
             };
             blueprint.build(graph, ("evaluation", 0), hint, (Mode::Evaluate, weights))

@@ -15,6 +15,7 @@ use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 use crate::data::STEP;
 use crate::error::{Error, Result};
+use crate::program::average;
 
 pub use attention::Mask;
 pub use layers::{LocalNorm, Norm, Padding};
@@ -57,6 +58,7 @@ pub struct Scope<'a> {
     kept_as: DType,
     seed: u64,
     weights: Weights,
+    reads_averages: bool,
     made: Made,
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct ScopeSpec {
     /// Of what is dropped.
     pub(crate) seed: u64,
     pub(crate) weights: Weights,
+    /// Parameters are read as their moving averages.
+    pub(crate) reads_averages: bool,
 }
 
 /// What a copy of the model turned out to be.
@@ -110,7 +114,18 @@ pub(crate) struct Learned {
 
 impl<'a> Scope<'a> {
     pub(crate) fn new(graph: &'a mut Graph, spec: ScopeSpec) -> Scope<'a> {
-        let ScopeSpec { prefix, owner, hint, mode, batch, dtype, kept_as, seed, weights } = spec;
+        let ScopeSpec {
+            prefix,
+            owner,
+            hint,
+            mode,
+            batch,
+            dtype,
+            kept_as,
+            seed,
+            weights,
+            reads_averages,
+        } = spec;
         Scope {
             graph,
             prefix,
@@ -124,6 +139,7 @@ impl<'a> Scope<'a> {
             kept_as,
             seed,
             weights,
+            reads_averages,
             made: Made::default(),
         }
     }
@@ -203,7 +219,9 @@ impl Scope<'_> {
         if let Some(known) = self.made.learned.iter().find(|learned| learned.variable == variable) {
             return Ok(known.used_as);
         }
+        let average = self.graph.find(&average::now(name)).filter(|_| self.reads_averages);
         let read_as = match self.weights {
+            _ if let Some(average) = average => average.into(),
             Weights::Shared | Weights::Own { .. } => variable,
             Weights::Spread { is_first } => {
                 // fits: variables are few

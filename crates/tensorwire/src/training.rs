@@ -122,6 +122,19 @@ impl Training {
         self.with(|config| config.clip_norm = Some(norm))
     }
 
+    /// Parameters of these names do not decay, as those of fewer than two dimensions do not; `*` in one stands for any
+    /// characters.
+    pub fn no_decay<'n>(self, names: impl IntoIterator<Item = &'n str>) -> Training {
+        let names = names.into_iter().map(str::to_string).collect();
+        self.with(|config| config.no_decay = names)
+    }
+
+    /// Averages the parameters over the steps (EMA): a ← decay·a + (1 − decay)·w. The averages are evaluated and saved in the
+    /// parameters' place.
+    pub fn ema(self, decay: f64) -> Training {
+        self.with(|config| config.ema = Some(decay))
+    }
+
     /// Makes a step of so many batches of each worker, in the memory of one.
     pub fn accumulate(self, batches: usize) -> Training {
         self.with(|config| config.accumulate = batches)

@@ -158,7 +158,9 @@ pub(crate) fn kept(program: &Program, sharing: Sharing) -> Vec<Variable> {
 
 /// The name of a variable without what tells it from another replica's.
 pub(crate) fn plain_name(name: &str, sharing: Sharing) -> &str {
-    let Sharing::Own { .. } = sharing else { return name };
+    if !sharing.has_own() {
+        return name;
+    }
     let replica = name.strip_prefix("replica").and_then(|rest| rest.split_once('/'));
     match replica {
         Some((number, plain)) if number.parse::<u32>().is_ok() => plain,

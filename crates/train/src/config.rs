@@ -134,6 +134,13 @@ pub struct TrainConfig {
     /// Largest norm of the mean gradient of all variables; none: any.
     #[serde(default)]
     pub clip_norm: Option<f64>,
+    /// Names of parameters that do not decay, whatever their shape; `*` in one stands for any characters.
+    #[serde(default)]
+    pub no_decay: Vec<String>,
+    /// Decay of the exponential moving averages of the parameters, which are evaluated and saved in their place; none: the
+    /// parameters are.
+    #[serde(default)]
+    pub ema: Option<f64>,
     /// Batches of which a worker's gradient is the mean.
     #[serde(default = "defaults::accumulate")]
     pub accumulate: usize,
@@ -280,8 +287,17 @@ impl TrainConfig {
             if !(norm.is_finite() && norm > 0.0) {
                 return Err(out_of_range("--clip-norm", "a positive number", norm));
             }
-            if self.topology().weights == Weights::Store {
+            let is_in_step = !topology.is_asynchronous() && !topology.elastic;
+            if topology.reduces_in_store && (!is_in_step || self.store.snapshot.is_some()) {
                 return Err(ConfigError::ClipInStore { strategy: self.strategy.name() });
+            }
+        }
+        if let Some(decay) = self.ema {
+            if !(0.0..1.0).contains(&decay) {
+                return Err(out_of_range("--ema", "from 0 to below 1", decay));
+            }
+            if topology.averaging.is_some() || topology.elastic {
+                return Err(ConfigError::AveragesElsewhere);
             }
         }
         if !(1000..=3_600_000).contains(&self.deadline_ms) {

@@ -19,7 +19,9 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
-use tensorwire_nn::{Batches, Data, Description, Model, Program, ProgramSpec, TestBatches};
+use tensorwire_nn::{
+    Batches, Data, Description, Model, Program, ProgramSpec, TestBatches, is_named,
+};
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 use tensorwire_tensor::DType;
 
@@ -337,6 +339,8 @@ fn build(
         sharing: topology.sharing(),
         optimizer: config.optimizer,
         clip_norm: config.clip_norm,
+        no_decay: config.no_decay.clone(),
+        ema: config.ema,
         accumulate: config.accumulate,
         dtype: config.dtype.into(),
         activations: config.activations.map(DType::from),
@@ -344,6 +348,14 @@ fn build(
     };
     let program = Program::new(model, &shape.samples, &spec)?;
     check_pins(&program, config, topology)?;
+    let names_none = |pattern: &&String| {
+        let names = |variable: &tensorwire_nn::Variable| is_named(pattern, &variable.name);
+        !program.variables.iter().any(names)
+    };
+    if let Some(pattern) = config.no_decay.iter().find(names_none) {
+        let (pattern, model) = (pattern.clone(), config.model.clone());
+        return Err(ConfigError::NoSuchParameter { pattern, model });
+    }
     let (servers, variables) = (config.servers, program.variables.len());
     if topology.weights == Weights::Servers && servers as usize > variables {
         let model = config.model.clone();

@@ -44,6 +44,8 @@ pub struct Topology {
     pub pace: Pace,
     /// Weights are averaged with a centre in a store.
     pub averaging: Option<Averaging>,
+    /// Each worker has its own weights, updated with the mean gradient of all that a store makes.
+    pub reduces_in_store: bool,
     /// A worker's death does not end the job.
     pub elastic: bool,
 }
@@ -60,7 +62,10 @@ impl Topology {
         };
         let has_servers = config.servers > 0;
         let has_own = row.grouping == Grouping::Clients && !has_servers;
-        let weights = if has_own { Weights::Replicated } else { row.weights };
+        // no server of a store knows the gradients of another, whose norm counts too
+        let reduces_in_store =
+            row.weights == Weights::Store && has_servers && config.clip_norm.is_some();
+        let weights = if has_own || reduces_in_store { Weights::Replicated } else { row.weights };
         let averaging = config.clients.averaging(strategy, groups);
         let free = |max_delay| Pace::Asynchronous { max_delay };
         let pace = match row.pacing {
@@ -70,15 +75,18 @@ impl Topology {
             _ => Pace::Synchronous,
         };
         let has_centre = row.averages && (row.grouping == Grouping::Alone || has_servers);
-        let serves = matches!(weights, Weights::Servers | Weights::Store) || has_centre;
+        let serves =
+            matches!(weights, Weights::Servers | Weights::Store) || has_centre || reduces_in_store;
         let servers = if serves { config.servers } else { 0 };
         let elastic = config.store.elastic;
-        Topology { weights, workers, servers, groups, pace, averaging, elastic }
+        Topology { weights, workers, servers, groups, pace, averaging, reduces_in_store, elastic }
     }
 
     /// True if there is a key-value store.
     pub fn has_store(&self) -> bool {
-        self.weights == Weights::Store || (self.averaging.is_some() && self.servers > 0)
+        self.weights == Weights::Store
+            || self.reduces_in_store
+            || (self.averaging.is_some() && self.servers > 0)
     }
 
     /// True if workers all-reduce their gradients among themselves.
@@ -106,6 +114,7 @@ impl Topology {
     pub fn sharing(&self) -> Sharing {
         let clients = self.groups;
         match (self.is_replicated(), self.is_grouped()) {
+            _ if self.reduces_in_store => Sharing::Reduced { clients },
             (true, _) => Sharing::Own { clients },
             (false, true) => Sharing::Clients { clients },
             (false, false) => Sharing::All,
@@ -118,9 +127,11 @@ impl Topology {
         match self.weights {
             Weights::Local => Cluster::Local,
             Weights::Servers => Cluster::ParameterServers { workers, servers: self.servers },
-            Weights::Replicated => Cluster::Workers { workers },
+            Weights::Replicated if !self.reduces_in_store => Cluster::Workers { workers },
             // what the servers of the graph would do, those of the store do
-            Weights::Store => Cluster::ParameterServers { workers, servers: 1 },
+            Weights::Store | Weights::Replicated => {
+                Cluster::ParameterServers { workers, servers: 1 }
+            }
         }
     }
 

@@ -36,6 +36,13 @@ pub(crate) struct LearnArgs {
     /// Steps in which the rate first grows from 0 to --lr
     #[arg(long, value_name = "STEPS", default_value_t = 0)]
     warmup: u64,
+    /// Parameters that do not decay besides, by name; `*` stands for any characters (`wte,*norm*`)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    no_decay: Vec<String>,
+    /// Average the parameters over the steps, each step counting DECAY times the one behind it, and evaluate and save the
+    /// averages in their place [default: the parameters themselves]
+    #[arg(long, value_name = "DECAY")]
+    ema: Option<f64>,
     /// Scale the mean gradient of all variables down to this norm where its own is larger [default: never]
     #[arg(long, value_name = "NORM")]
     clip_norm: Option<f64>,
@@ -92,6 +99,8 @@ impl LearnArgs {
         config.optimizer = optimizer.decaying(self.weight_decay.unwrap_or(optimizer.decay));
         config.schedule = self.schedule.warm_up(self.warmup);
         config.clip_norm = self.clip_norm;
+        config.no_decay.clone_from(&self.no_decay);
+        config.ema = self.ema;
         config.accumulate = self.accumulate;
         config.dtype = self.dtype.into();
         config.activations = self.precision.map(FloatType::from);

@@ -7,10 +7,10 @@ use crate::support::Job;
 use crate::train::weights;
 
 const LIMIT: Duration = Duration::from_secs(240);
-const JOB: &str = "--workers 2 --batch 8 --steps 6 --threads 1";
+const JOB: &str = "--batch 8 --steps 6 --threads 1";
 
 fn hash(arguments: &str) -> String {
-    let ended = Job::start(&format!("train --json {JOB} {arguments}")).end(LIMIT);
+    let ended = Job::start(&format!("train --json --workers 2 {JOB} {arguments}")).end(LIMIT);
     ended.json()["weights_sha256"].as_str().unwrap().to_string()
 }
 
@@ -19,22 +19,20 @@ fn a_recipe_gives_the_same_bits_in_every_synchronous_strategy() {
     let clipped = "--optimizer adamw --lr 0.002 --weight-decay 0.1 --schedule cosine:0.1 --warmup 2 \
                    --clip-norm 0.5 --accumulate 2";
     let scaled = "--optimizer lamb --lr 0.01 --schedule step:2,0.5 --accumulate 3";
-    let narrow = "--optimizer nesterov --schedule linear --weight-decay 0.01 --precision bf16";
+    let narrow =
+        "--optimizer nesterov --schedule linear --weight-decay 0.01 --precision bf16 --ema 0.75";
     let mut seen = Vec::new();
-    for (recipe, in_a_store) in [(clipped, false), (scaled, true), (narrow, true)] {
+    for recipe in [clipped, scaled, narrow] {
         let local = hash(&format!("--strategy local {recipe}"));
         for way in [
             "--split-above 1KiB",
             "--placement round-robin --transport tcp",
             "--strategy allreduce --deterministic",
             "--strategy mpi-sgd --servers 0 --deterministic",
+            "--strategy dist-sgd",
+            "--strategy dist-sgd --transport tcp",
         ] {
             assert_eq!(hash(&format!("{way} {recipe}")), local, "{way} {recipe}");
-        }
-        if in_a_store {
-            for way in ["--strategy dist-sgd", "--strategy dist-sgd --transport tcp"] {
-                assert_eq!(hash(&format!("{way} {recipe}")), local, "{way} {recipe}");
-            }
         }
         seen.push(local);
     }
@@ -45,13 +43,73 @@ fn a_recipe_gives_the_same_bits_in_every_synchronous_strategy() {
         "--optimizer adamw --lr 0.002 --weight-decay 0.1 --schedule cosine:0.1 --clip-norm 0.5 --accumulate 2",
         "--optimizer adamw --lr 0.002 --weight-decay 0.1 --warmup 2 --clip-norm 0.5 --accumulate 2",
         "--optimizer adamw --lr 0.002 --schedule cosine:0.1 --warmup 2 --clip-norm 0.5 --accumulate 2",
-        "--optimizer nesterov --schedule linear --weight-decay 0.01",
+        "--optimizer nesterov --schedule linear --weight-decay 0.01 --precision bf16",
         "--optimizer rmsprop --lr 0.001",
     ];
     for part in parts {
         let one = hash(&format!("--strategy local {part}"));
         assert!(!seen.contains(&one), "{part}");
         seen.push(one);
+    }
+}
+
+/// The share of one in three is rounded, so that the order of products shows.
+#[test]
+fn what_three_workers_clip_has_the_same_bits_wherever_it_is() {
+    let recipe = "--optimizer adamw --lr 0.002 --clip-norm 0.5 --ema 0.9";
+    let hash = |way: &str| {
+        let ended =
+            Job::start(&format!("train --json --workers 3 {JOB} {way} {recipe}")).end(LIMIT);
+        ended.json()["weights_sha256"].clone()
+    };
+    let local = hash("--strategy local");
+    for way in ["--servers 3", "--strategy allreduce --deterministic", "--strategy dist-sgd"] {
+        assert_eq!(hash(way), local, "{way}");
+    }
+}
+
+/// There the store makes means alone, and workers change the weights.
+#[test]
+fn a_norm_that_nothing_reaches_changes_no_bit_in_groups() {
+    let hash = |clip: &str| {
+        let job = "--strategy mpi-sgd --workers 4 --clients 2 --deterministic";
+        Job::start(&format!("train --json {JOB} {job} {clip}")).end(LIMIT).json()["weights_sha256"]
+            .clone()
+    };
+    assert_eq!(hash("--clip-norm 1e9"), hash(""));
+}
+
+/// a ← decay·a + (1 − decay)·w, from the first weights on: what is saved of two steps follows from what is of one.
+#[test]
+fn averages_are_saved_in_the_place_of_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let saved = |name: &str, arguments: &str| -> Vec<f32> {
+        let path = folder.path().join(name);
+        let job = "train --json --strategy local --workers 1 --threads 1 --batch 8";
+        Job::start(&format!("{job} {arguments} --save {}", path.display())).end(LIMIT).json();
+        weights(&path)
+    };
+    let one = saved("one", "--steps 1 --ema 0.75");
+    let two = saved("two", "--steps 2 --ema 0.75");
+    let now = saved("now", "--steps 2");
+    let far =
+        |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let wanted: Vec<f32> = one.iter().zip(&now).map(|(a, w)| 0.75 * a + 0.25 * w).collect();
+    assert!(far(&two, &wanted) < 1e-6, "{}", far(&two, &wanted));
+    assert!(far(&two, &now) > 1e-4, "they are averages");
+}
+
+#[test]
+fn what_is_named_does_not_decay() {
+    let adam = "--strategy local --optimizer adamw --lr 0.002";
+    let none = hash(&format!("{adam} --weight-decay 0"));
+    let all = hash(&format!("{adam} --weight-decay 0.5"));
+    assert_ne!(none, all);
+    for way in ["--strategy local", "--strategy dist-sgd"] {
+        let one = "--optimizer adamw --lr 0.002 --weight-decay 0.5 --no-decay";
+        assert_eq!(hash(&format!("{way} {one} *")), none, "{way}");
+        let some = hash(&format!("{way} {one} hidden2/weight"));
+        assert!(some != none && some != all, "{way}");
     }
 }
 
@@ -74,14 +132,17 @@ fn several_batches_a_step_are_one_large_batch_to_rounding() {
 fn what_makes_no_sense_is_said_in_one_line() {
     for (given, said) in [
         ("--clip-norm 0", "--clip-norm must be a positive number, not 0"),
-        ("--clip-norm 1 --strategy dist-sgd", "with --strategy dist-sgd leave it out"),
+        ("--clip-norm 1 --strategy dist-asgd", "take dist-sgd or mpi-sgd"),
+        ("--ema 1", "--ema must be from 0 to below 1, not 1"),
+        ("--ema 0.9 --strategy dist-esgd", "workers have weights of their own"),
+        ("--no-decay hidden9/*", "--no-decay hidden9/* is the name of no parameter of 'mlp'"),
         ("--accumulate 0", "--accumulate must be at least 1"),
         ("--weight-decay=-1", "--weight-decay must be 0 or a positive number, not -1"),
         ("--schedule cosin", "'cosin' is no schedule"),
         ("--schedule step:0,0.5", "EVERY is at least 1"),
         ("--optimizer adam --momentum 0.5", "--momentum changes nothing here"),
     ] {
-        let ended = Job::start(&format!("train {JOB} {given}")).end(LIMIT);
+        let ended = Job::start(&format!("train --workers 2 {JOB} {given}")).end(LIMIT);
         assert_eq!(ended.status.code(), Some(2), "{given}");
         assert!(ended.stderr.contains(said), "{given}: {}", ended.stderr);
     }

@@ -105,6 +105,7 @@ table! {
     Op::Sub => kernel("Sub", ElementWise, 2).in_place(),
     Op::Mul => kernel("Mul", ElementWise, 2).in_place(),
     Op::Div => kernel("Div", ElementWise, 2).in_place(),
+    Op::Mean => kernel("Mean", ElementWise, 1).or_more(),
     Op::Scale { .. } => kernel("Scale", ElementWise, 1).in_place(),
     Op::ScaleBy => kernel("ScaleBy", ElementWise, 2).in_place(),
     Op::Unary { by } => kernel(by.names()[0], ElementWise, 1).in_place(),

@@ -66,6 +66,8 @@ pub enum Op {
     Mul,
     /// (a, b) → a/b by elements, same shape.
     Div,
+    /// (x of rank 0, …, of rank W−1), same shape → (Σ x, added in rank order) × (1/W), 1/W rounded once.
+    Mean,
     /// (x) → x·by.
     Scale { by: f64 },
     /// (x, s: `f[]`) → x·s.

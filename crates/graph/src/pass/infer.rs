@@ -36,7 +36,7 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
         },
         Op::Relu | Op::Sigmoid | Op::Tanh | Op::Scale { .. } => row.same_floats(),
         Op::ReluGrad | Op::SigmoidGrad | Op::TanhGrad | Op::SoftmaxGrad => row.same_floats(),
-        Op::Add | Op::Sub | Op::Mul | Op::Div => row.same_floats(),
+        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Mean => row.same_floats(),
         Op::Unary { .. } | Op::UnaryGrad { .. } => row.same_floats(),
         Op::Binary { .. } => row.binary(),
         Op::Compare { .. } => row.one(DType::U8, &row.broadcast()?),

@@ -144,7 +144,10 @@ fn enough_variables(graph: &Graph, servers: u32) -> Result<(), GraphError> {
         Hint::Task(task) => task.job == Job::Server,
         _ => false,
     };
-    let variables = graph.nodes().filter(|(_, n)| is_variable(&n.op) && served(n.hint)).count();
+    let variables = graph
+        .nodes()
+        .filter(|(_, n)| n.hint == Hint::Shared || is_variable(&n.op) && served(n.hint))
+        .count();
     match servers as usize > variables {
         true => Err(GraphError::MoreServersThanVariables { servers, variables }),
         false => Ok(()),

@@ -3,6 +3,7 @@
 use tensorwire_graph::dropout_keeps;
 use tensorwire_tensor::Element;
 
+use super::update::Folded;
 use super::{Cpu, map, pool};
 use crate::launch::Source;
 use crate::launch::element_wise::{ElementWise, Mask};
@@ -49,6 +50,10 @@ impl ElementWise for Cpu {
 
     fn add<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]) {
         self.map_two(a, b, y, |a, b| a + b);
+    }
+
+    fn mean<T: Real>(&self, share: T, parts: &[&[T]], y: &mut [T]) {
+        self.pool.each_chunk(y, |start, y| self.simd.run(Folded { share, parts, start, y }));
     }
 
     fn sub<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]) {

@@ -159,15 +159,18 @@ impl<T: Real> Mean<T> {
     /// Draws `v` to 0, and makes of the gradients' sum what a step takes: numbers, and what they are to be multiplied by.
     #[inline(always)]
     fn of<'b>(&self, v: &mut [T], sum: &'b [T], own: &'b mut [T]) -> (&'b [T], T) {
-        let Mean { share, pull, keep } = *self;
+        let Mean { share, scale, pull, keep } = *self;
         if keep != T::one() {
             v.iter_mut().for_each(|v| *v *= keep);
         }
-        if pull == T::zero() {
+        if pull == T::zero() && scale == T::one() {
             return (sum, share);
         }
-        for ((own, &sum), &v) in own.iter_mut().zip(sum).zip(&*v) {
-            *own = sum * share + pull * v;
+        for (own, &sum) in own.iter_mut().zip(sum) {
+            *own = sum * share * scale;
+        }
+        if pull != T::zero() {
+            own.iter_mut().zip(&*v).for_each(|(own, &v)| *own += pull * v);
         }
         (own, T::one())
     }
@@ -225,7 +228,7 @@ impl<T: Real> NullaryFnOnce for Moments<'_, T> {
             let sum = fold(gradients, start + at, &mut buffer[..len]);
             let slots = m[at..][..len].iter_mut().zip(&mut s[at..][..len]);
             for (((along, &v), (m, s)), &sum) in along.iter_mut().zip(v).zip(slots).zip(sum) {
-                numbers.take(sum * mean.share, m, s);
+                numbers.take(sum * mean.share * mean.scale, m, s);
                 *along = numbers.with_decay(decay, v, *m, *s);
             }
             squares[0] += square_sum(v);
@@ -356,6 +359,31 @@ impl<T: Real> NullaryFnOnce for Average<'_, T> {
                 *v += rate * (sum * share - *v);
             }
             start += v.len();
+        }
+    }
+}
+
+/// y ← the mean of the parts from element `start` on.
+pub(super) struct Folded<'a, T> {
+    pub(super) share: T,
+    pub(super) parts: &'a [&'a [T]],
+    pub(super) start: usize,
+    pub(super) y: &'a mut [T],
+}
+
+impl<T: Real> NullaryFnOnce for Folded<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Folded { share, parts, mut start, y } = self;
+        let mut buffer = [T::zero(); BLOCK];
+        for y in y.chunks_mut(BLOCK) {
+            let sum = fold(parts, start, &mut buffer[..y.len()]);
+            for (y, &sum) in y.iter_mut().zip(sum) {
+                *y = sum * share;
+            }
+            start += y.len();
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) trait ElementWise {
     fn sub<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]);
     fn mul<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]);
     fn div<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]);
+    /// y ← share·Σ parts, added in their order.
+    fn mean<T: Real>(&self, share: T, parts: &[&[T]], y: &mut [T]);
     fn scale_by<T: Real>(&self, x: Source<'_, T>, scale: T, y: &mut [T]);
     fn dropout<T: Real>(&self, mask: Mask, x: Source<'_, T>, y: &mut [T]);
     fn cast<S: Floating, D: Floating>(&self, x: &[S], y: &mut [D]);
@@ -70,6 +72,18 @@ pub(super) fn launch<T: Real, B: ElementWise + Elements>(
         Op::Sub => two::<T>(operands, |a, b, y| backend.sub(a, b, y))?,
         Op::Mul => two::<T>(operands, |a, b, y| backend.mul(a, b, y))?,
         Op::Div => two::<T>(operands, |a, b, y| backend.div(a, b, y))?,
+        Op::Mean => {
+            let (inputs, [y]) = operands.any()?;
+            if inputs.is_empty() {
+                return Err(KernelError::InputCount { op: operands.op, expected: 1, found: 0 });
+            }
+            let mut parts = Vec::with_capacity(inputs.len());
+            for input in &inputs {
+                input.expect_dims(y.dims())?;
+                parts.push(input.elements::<T>()?);
+            }
+            backend.mean(T::one() / T::from_count(parts.len()), &parts, y.elements_mut()?);
+        }
         Op::ScaleBy => {
             let (x, [scale], y) = operands.element_wise()?;
             scale.expect_dims(&[])?;

@@ -26,8 +26,10 @@ pub(crate) trait Updates {
 /// What the sum of the gradients becomes before a step takes it, and the variable with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mean<T> {
-    /// g = share·Σ gradients …
+    /// g = share·Σ gradients, which is their mean, …
     pub(crate) share: T,
+    /// … times what it is clipped by …
+    pub(crate) scale: T,
     /// … + pull·v.
     pub(crate) pull: T,
     /// Then v ← keep·v.
@@ -119,11 +121,9 @@ fn apply<T: Real, B: Updates>(
     clipped: bool,
 ) -> Result<(), KernelError> {
     let (scale, gradients, state) = operands.gradients::<T>(1 + rule.slots(), clipped)?;
-    let share = match scale {
-        Some(scale) => share::<T>(gradients.len()) * T::narrow(scale),
-        None => share(gradients.len()),
-    };
-    with_step(rule, share, state, |step, mean, v| backend.apply(step, mean, v, &gradients))
+    // rounded one after the other, so that whoever is given the mean alone makes the same of it
+    let shares = (share(gradients.len()), scale.map_or(T::one(), T::narrow));
+    with_step(rule, shares, state, |step, mean, v| backend.apply(step, mean, v, &gradients))
 }
 
 fn apply_rows<T: Real, B: Updates>(
@@ -150,7 +150,7 @@ fn apply_rows<T: Real, B: Updates>(
         gradient.expect_dims(&[indices.len(), columns])?;
         parts.push(RowPart { indices, rows: gradient.elements::<T>()? });
     }
-    with_step(rule, share(parts.len()), state, |step, mean, v| {
+    with_step(rule, (share(parts.len()), T::one()), state, |step, mean, v| {
         backend.apply_rows(step, mean, columns, v, &parts);
     })
 }
@@ -169,10 +169,10 @@ fn apply_average<T: Real, B: Updates>(
 }
 
 /// Gives `update` the rule with its slots, and the variable: `state` in the operator's order, as many as
-/// the rule has slots, and the variable first. The mean is `share` of the gradients' sum.
+/// the rule has slots, and the variable first. The mean is `share` of the gradients' sum, and what is taken of it `scale`.
 fn with_step<T: Real>(
     rule: Rule,
-    share: T,
+    (share, scale): (T, T),
     state: Vec<Output<'_, '_>>,
     update: impl FnOnce(Step<'_, T>, Mean<T>, &mut [T]),
 ) -> Result<(), KernelError> {
@@ -190,7 +190,7 @@ fn with_step<T: Real>(
         Method::Lamb { .. } => (0.0, 1.0),
         _ => (decay, 1.0),
     };
-    let mean = Mean { share, pull: narrow(pull), keep: narrow(keep) };
+    let mean = Mean { share, scale, pull: narrow(pull), keep: narrow(keep) };
     let decay = narrow(decay);
     let v = elements()?;
     let in_t = narrow(rate);

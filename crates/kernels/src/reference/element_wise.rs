@@ -48,6 +48,12 @@ impl ElementWise for Reference {
         each(a, y, |i, a| a + b[i]);
     }
 
+    fn mean<T: Real>(&self, share: T, parts: &[&[T]], y: &mut [T]) {
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = super::updates::folded(parts, i) * share;
+        }
+    }
+
     fn sub<T: Real>(&self, a: Source<'_, T>, b: &[T], y: &mut [T]) {
         each(a, y, |i, a| a - b[i]);
     }

@@ -18,7 +18,7 @@ impl Updates for Reference {
         if let Step::Lamb { numbers, decay, m, s } = step {
             let mut squares = [0.0; 2];
             for (i, &v) in v.iter().enumerate() {
-                numbers.take(folded(gradients, i) * mean.share, &mut m[i], &mut s[i]);
+                numbers.take(folded(gradients, i) * mean.share * mean.scale, &mut m[i], &mut s[i]);
                 let along = numbers.with_decay(decay, v, m[i], s[i]);
                 squares[0] += v.widen() * v.widen();
                 squares[1] += along.widen() * along.widen();
@@ -79,8 +79,8 @@ fn add_row<T: Real>(sums: &mut BTreeMap<usize, Vec<T>>, index: usize, row: &[T])
 fn move_one<T: Real>(step: &mut Step<'_, T>, mean: Mean<T>, i: usize, v: &mut T, sum: T) {
     *v *= mean.keep;
     let g = match mean.pull == T::zero() {
-        true => sum * mean.share,
-        false => sum * mean.share + mean.pull * *v,
+        true => sum * mean.share * mean.scale,
+        false => sum * mean.share * mean.scale + mean.pull * *v,
     };
     match step {
         Step::Sgd { rate } => *v -= *rate * g,

@@ -45,6 +45,10 @@ fn element_wise<T: Real>(len: usize, seed: u64) {
     let dims = [len];
     let a = Tensor::new(&dims, &values.odd_reals::<T>(len));
     let b = Tensor::new(&dims, &values.odd_reals::<T>(len));
+    for parts in 1..5 {
+        let all = [&a, &b, &a, &b][..parts].iter().copied().cloned().collect::<Vec<Tensor>>();
+        same_bits::<T>(&Op::Mean, &all, &dims);
+    }
     for op in [Op::Sub, Op::Mul, Op::Div, Op::SigmoidGrad, Op::TanhGrad] {
         same_bits::<T>(&op, &[a.clone(), b.clone()], &dims);
     }

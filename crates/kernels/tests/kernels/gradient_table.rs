@@ -151,7 +151,7 @@ fn casts() {
 #[test]
 fn outputs_with_several_users() {
     // the same operand on both sides
-    for (seed, op) in (16..).zip([Op::Add, Op::Sub, Op::Mul, Op::Div]) {
+    for (seed, op) in (15..).zip([Op::Mean, Op::Add, Op::Sub, Op::Mul, Op::Div]) {
         let mut net = Net::new(seed);
         let x = net.x_away(&[3, 4], 0.5);
         let y = net.op(op, &[x, x]);
@@ -163,7 +163,8 @@ fn outputs_with_several_users() {
     let product = Op::MatMul { transpose_a: false, transpose_b: true };
     let (a, b) = (net.op(product.clone(), &[h, w]), net.op(product, &[h, h]));
     let (c, d) = (net.op(Op::Sigmoid, &[h]), net.op(Op::Concat { axis: 1 }, &[h, x, h]));
-    net.check(&[a, b, c, d, h]);
+    let e = net.op(Op::Mean, &[h, x, c]);
+    net.check(&[a, b, c, d, e, h]);
 }
 
 #[test]

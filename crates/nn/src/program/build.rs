@@ -40,7 +40,7 @@ impl Blueprint<'_> {
         hint: Hint,
         (mode, weights): (Mode, Weights),
     ) -> Result<Built> {
-        let ProgramSpec { batch, dtype: kept_as, seed, .. } = *self.spec;
+        let ProgramSpec { batch, dtype: kept_as, seed, ema, .. } = *self.spec;
         let dtype = self.spec.activations.unwrap_or(kept_as);
         let prefix = match index {
             0 => owner.to_string(),
@@ -57,6 +57,7 @@ impl Blueprint<'_> {
             kept_as,
             seed,
             weights,
+            reads_averages: mode == Mode::Evaluate && ema.is_some(),
         };
         let mut scope = Scope::new(graph, scope);
         let fed = Batch::new(&mut scope, self.data)?;

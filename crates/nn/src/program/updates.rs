@@ -5,7 +5,8 @@ use tensorwire_graph::{Gradient, Graph, GraphError, Hint, Init, NodeId, Op, Outp
 
 use super::accumulate::{Sums, dense};
 use super::build::{Built, declared};
-use super::{ProgramSpec, Sharing};
+use super::decay::rule_of;
+use super::{Program, ProgramSpec, Sharing};
 use crate::scope::{AVERAGE_RATE, Learned};
 
 /// Updates in the making.
@@ -28,7 +29,9 @@ impl Updates<'_> {
             Sharing::All => None,
             Sharing::Clients { clients } => Some(clients),
             // nobody to fold with
-            Sharing::Own { clients } => Some(clients).filter(|c| *c < self.spec.replicas),
+            Sharing::Own { clients } | Sharing::Reduced { clients } => {
+                Some(clients).filter(|c| *c < self.spec.replicas)
+            }
         };
         if folding.is_some() {
             for (replica, copy) in (0..).zip(built) {
@@ -43,11 +46,12 @@ impl Updates<'_> {
             Sharing::All => vec![(0, (0..built.len()).collect())],
             // fits: replicas are built in memory
             Sharing::Clients { clients } => vec![(0, (0..clients as usize).collect())],
-            Sharing::Own { .. } => {
+            Sharing::Own { .. } | Sharing::Reduced { .. } => {
                 (0..built.len()).map(|replica| (replica, vec![replica])).collect()
             }
         };
-        if self.spec.clip_norm.is_some() || self.spec.optimizer.method.needs_whole() {
+        let is_reduced = matches!(self.spec.sharing, Sharing::Reduced { .. });
+        if self.spec.clip_norm.is_some() || self.spec.optimizer.method.needs_whole() || is_reduced {
             for (replica, copy) in (0..).zip(built) {
                 // fits: replicas are built in memory
                 let found = &mut found[replica as usize];
@@ -55,6 +59,9 @@ impl Updates<'_> {
                     found[index] = self.dense(replica, index, learned, found[index])?.into();
                 }
             }
+        }
+        if let Sharing::Reduced { clients } = self.spec.sharing {
+            self.mean_of_all(built, clients, &mut found, &mut latest)?;
         }
         for (owner, givers) in groups {
             let Some(copy) = built.get(owner) else { continue };
@@ -93,6 +100,59 @@ impl Updates<'_> {
             reduced.push(Gradient::Dense(self.reduce(replica, &name, vector, dense)?));
         }
         Ok(reduced)
+    }
+
+    /// Puts the mean of what the clients' masters have in the place of what each replica has. Masters get it from where it is
+    /// made, and give it to the others of their clients.
+    fn mean_of_all(
+        &mut self,
+        built: &[&Built],
+        clients: u32,
+        found: &mut [Vec<Gradient>],
+        latest: &mut [Vec<Output>],
+    ) -> Result<(), GraphError> {
+        let Some(first) = built.first() else { return Ok(()) };
+        let learned = first.made.learned.iter().map(|learned| learned.variable);
+        let changed: Vec<Output> =
+            learned.chain(first.made.averages.iter().map(|(average, _)| *average)).collect();
+        let (of_gradients, averages) = (first.made.learned.len(), first.made.averages.len());
+        for (index, variable) in changed.into_iter().enumerate() {
+            let name = self.plain_name(variable, 0);
+            let of_average = index.checked_sub(of_gradients);
+            let of_replicas: Vec<Output> = match of_average {
+                None => found.iter().filter_map(|all| all[index].dense()).collect(),
+                Some(index) => latest.iter().map(|all| all[index]).collect(),
+            };
+            // fits: clients are few
+            let parts = &of_replicas[..of_replicas.len().min(clients as usize)];
+            let mean = self.graph.add(&Program::mean_of(&name), Hint::Shared, Op::Mean, parts)?;
+            let fact = self.graph.fact(mean.into()).clone();
+            let refused = |source| GraphError::Shape { node: name.clone(), source };
+            let Some(spec) = fact.spec().transpose().map_err(refused)? else {
+                return Err(GraphError::UnknownOutput { node: name });
+            };
+            // the first numbers are of what is spread, which nothing else is here
+            let vector = match of_average {
+                None => index,
+                Some(at) => 2 * of_gradients + averages + at,
+            };
+            for replica in 0..self.spec.replicas {
+                let mut own = Output::from(mean);
+                if clients < self.spec.replicas {
+                    // fits: variables are few
+                    let op = Op::Broadcast { vector: vector as u32, spec: spec.clone() };
+                    let from: &[Output] = if replica < clients { &[own] } else { &[] };
+                    let name = format!("replica{replica}/mean of all/{name}");
+                    own = self.graph.add(&name, Hint::Replica(replica), op, from)?.into();
+                }
+                // fits: replicas are built in memory
+                match of_average {
+                    None => found[replica as usize][index] = own.into(),
+                    Some(at) => latest[replica as usize][at] = own,
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A gradient as a tensor of the variable's shape.
@@ -171,7 +231,7 @@ impl Updates<'_> {
         let unknown = || GraphError::UnknownOutput { node: format!("{at:?}") };
         let variable = declared(self.graph, at).ok_or_else(unknown)?;
         let hint = Hint::With(at.node);
-        let rule = self.spec.optimizer.of(&variable.spec);
+        let rule = rule_of(self.spec.optimizer, &variable, &self.spec.no_decay);
         let mut inputs = vec![at];
         let slots = rule
             .slots_of(&variable.spec)

@@ -56,6 +56,8 @@ impl Default for TrainConfig {
             optimizer: Optimizer::default(),
             schedule: Schedule::default(),
             clip_norm: None,
+            no_decay: Vec::new(),
+            ema: None,
             accumulate: accumulate(),
             dtype: FloatType::F32,
             activations: None,

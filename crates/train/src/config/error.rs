@@ -22,6 +22,16 @@ pub enum ConfigError {
          take local, ps, allreduce, dist-sgd or mpi-sgd"
     )]
     StopOutOfStep,
+    #[error(
+        "--ema averages what worker 0 reads in each step, and here workers have weights of their own or may be lost; leave \
+         --ema out, or take a strategy other than dist-esgd and mpi-esgd, without --elastic"
+    )]
+    AveragesElsewhere,
+    #[error(
+        "--no-decay {pattern} is the name of no parameter of '{model}'; `tensorwire graph` lists them, and * stands for any \
+         characters"
+    )]
+    NoSuchParameter { pattern: String, model: String },
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
     #[error("{option} must be {range}, not {found}")]
@@ -75,8 +85,8 @@ pub enum ConfigError {
     #[error("{0}")]
     Schedule(#[from] ScheduleError),
     #[error(
-        "--clip-norm takes the norm over all servers, and those of a key-value store know none of each other's gradients; \
-         with --strategy {strategy} leave it out, or take ps, allreduce or local"
+        "--clip-norm takes the norm of the mean gradient of all workers, which {strategy} has here of none of its steps: take \
+         dist-sgd or mpi-sgd, without --elastic and --snapshot, or ps, allreduce or local"
     )]
     ClipInStore { strategy: &'static str },
     #[error("{0}")]

@@ -51,10 +51,12 @@ pub(super) fn shard(
 ) -> Option<String> {
     let role = topology.role(rank);
     let is_owner = match (topology.has_store(), role) {
-        (true, role) => matches!(role, Role::Server(_)),
+        (true, Role::Server(_)) => !topology.reduces_in_store,
+        // averages of weights
+        (true, Role::Worker(worker)) if worker > 0 => false,
         // where each has all, the first one's are everybody's
         (false, Role::Worker(worker)) if topology.is_replicated() && worker > 0 => false,
-        (false, _) => {
+        _ => {
             let part = &plan.parts[topology.part(rank)].graph;
             !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
         }

@@ -18,7 +18,7 @@ use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::best::Patience;
 use crate::carried::Carried;
-use crate::checkpoint::{Captured, OwnVariable, Resumed, Saver};
+use crate::checkpoint::{self, Captured, OwnVariable, Resumed, Saver};
 use crate::config::{ConfigError, TrainConfig};
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
@@ -109,10 +109,14 @@ impl Trainer<'_> {
         if let Some(resumed) = self.resumed {
             return self.restore(resumed);
         }
+        let sharing = self.config.topology().sharing();
         // a piece has some of the rows of the variable that it is of
         let whole = |node: &Node| match &node.piece {
             Some(Piece { of, first_row }) => (of.clone(), *first_row),
-            None => (node.name.clone(), 0),
+            None => {
+                let name = checkpoint::plain_name(&node.name, sharing);
+                (self.program.begins_as(name).to_string(), 0)
+            }
         };
         let is_kept = |node: &Node| self.program.weights().any(|v| v.name == whole(node).0);
         let keeps_any = self.session.part().graph.nodes().any(|(_, node)| is_kept(node));
@@ -541,17 +545,17 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// The variables as they are here: their own, or what the last fetch brought.
+    /// What was evaluated of each variable, as it is here: its own value, or what the last fetch brought.
     fn weights(&self) -> Result<Vec<(&Variable, ReadGuard<'_>)>, TrainError> {
         let mut weights = Vec::new();
         // whoever concludes is the plan's first part
         let part = 0;
         for variable in self.program.weights() {
-            let fetched =
-                self.plan.edges.iter().find(|edge| edge.to == part && edge.name == variable.name);
+            let name = self.program.evaluated_as(&variable.name);
+            let fetched = self.plan.edges.iter().find(|edge| edge.to == part && edge.name == name);
             let output: Output = match fetched {
                 Some(edge) => edge.recv.into(),
-                None => self.session.node(&variable.name)?.into(),
+                None => self.session.node(&name)?.into(),
             };
             weights.push((variable, self.session.read(output)?.1));
         }

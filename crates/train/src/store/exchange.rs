@@ -10,6 +10,7 @@ use tensorwire_base::Deadline;
 use tensorwire_graph::{Edge, EdgeId, Op, Plan, Transfer};
 use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvWorker, StoreError};
 use tensorwire_memory::{Buffer, Slab};
+use tensorwire_nn::Program;
 use tensorwire_runtime::{Events, ExchangeError, Ports, Sending, Storage, TensorExchange};
 use tensorwire_tensor::TensorSpec;
 
@@ -27,6 +28,12 @@ impl StoreKeys {
         StoreKeys { keys: variables.map(str::to_string).zip((0..).map(Key)).collect() }
     }
 
+    /// Those of a job whose store makes the means of what is pushed.
+    pub(crate) fn of_means<'a>(variables: impl Iterator<Item = &'a str>) -> StoreKeys {
+        let names = variables.map(Program::mean_of);
+        StoreKeys { keys: names.zip((0..).map(Key)).collect() }
+    }
+
     pub(crate) fn key(&self, variable: &str) -> Option<Key> {
         self.keys.get(variable).copied()
     }
@@ -37,6 +44,9 @@ impl StoreKeys {
         graph.nodes().find_map(|(_, node)| {
             let at = node.inputs.iter().position(|input| input.node == edge.recv)?;
             let state = node.op.mutated_inputs();
+            if node.op == Op::Mean {
+                return self.key(&node.name).map(|key| (key, Sent::Whole));
+            }
             let key = self.key(&graph.node(node.inputs.first()?.node).name)?;
             match node.op {
                 Op::Apply { .. } | Op::ApplyAverage { .. } => Some((key, Sent::Whole)),
@@ -86,6 +96,8 @@ struct Inbound {
     bytes: usize,
     /// None: it is read where its server has it.
     into: Option<Vec<Buffer>>,
+    /// It is made of what is pushed in the same step, and asked for behind that.
+    follows: bool,
 }
 
 /// How far a step is with a variable that is read where its server has it. Once it is pushed and nothing
@@ -122,7 +134,11 @@ impl StoreExchange {
                     _ => storage.buffer(edge.recv.into()).map(|buffer| vec![buffer]),
                 };
                 let bytes = edge.bytes().unwrap_or_default();
-                inbound.insert(edge.id, Inbound { name, key, bytes, into });
+                let source = &plan.parts[edge.from].graph.node(edge.send).inputs;
+                let follows = source.first().is_some_and(|source| {
+                    plan.parts[edge.from].graph.node(source.node).op == Op::Mean
+                });
+                inbound.insert(edge.id, Inbound { name, key, bytes, into, follows });
             }
         }
         StoreExchange {
@@ -229,13 +245,21 @@ impl TensorExchange for StoreExchange {
     fn send(
         &mut self,
         edge: EdgeId,
-        _epoch: u64,
+        epoch: u64,
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
         match (self.outbound.get(&edge), tensor) {
             (Some((_, key, Sent::Whole)), Some(tensor)) => {
                 let key = *key;
-                self.push(edge, key, tensor)
+                let sending = self.push(edge, key, tensor)?;
+                let made =
+                    |(_, inbound): &(&EdgeId, &Inbound)| inbound.follows && inbound.key == key;
+                if let Some(made) = self.inbound.iter().find(made).map(|(edge, _)| *edge) {
+                    self.ask(made, epoch);
+                    self.progress();
+                    self.check()?;
+                }
+                Ok(sending)
             }
             // news for a server that is a part of the graph: here it needs none
             _ => {
@@ -284,11 +308,10 @@ impl TensorExchange for StoreExchange {
     }
 
     fn arrived(&mut self, edge: EdgeId, epoch: u64) -> Result<bool, ExchangeError> {
-        if !self.inbound.contains_key(&edge) {
-            return Ok(true);
-        }
+        let Some(Inbound { follows, .. }) = self.inbound.get(&edge) else { return Ok(true) };
         let handle = match self.pulls.get(&edge) {
             Some((pulled, handle)) if *pulled == epoch => *handle,
+            _ if *follows => return Ok(false),
             _ => {
                 // the others are asked for first: all go in one message
                 self.ask(edge, epoch);

@@ -24,6 +24,8 @@ pub enum StoreRule {
     /// The value becomes the sum of what was pushed; rows are added to it.
     #[default]
     Sum,
+    /// The value becomes the mean of what was pushed.
+    Mean,
     /// The value changes as the optimizer says, with g the mean of what was pushed.
     Optimizer(Optimizer),
     /// w ← w + rate·(mean − w): a moving average.
@@ -68,7 +70,10 @@ impl StoreRule {
     fn optimizer(self) -> Option<Optimizer> {
         match self {
             StoreRule::Optimizer(optimizer) => Some(optimizer),
-            StoreRule::Sum | StoreRule::Average { .. } | StoreRule::Elastic { .. } => None,
+            StoreRule::Sum
+            | StoreRule::Mean
+            | StoreRule::Average { .. }
+            | StoreRule::Elastic { .. } => None,
         }
     }
 }
@@ -189,6 +194,7 @@ impl Updater for Arithmetic {
         let state = self.shard(shard)?;
         let op = match (state.rule, state.rule.optimizer()) {
             (_, Some(rule)) => Op::Apply { rule: rule.times(factor), clipped: false },
+            (StoreRule::Mean, _) => Op::Mean,
             (StoreRule::Average { rate }, _) => Op::ApplyAverage { rate },
             // the mean's share of the sum is 1/W
             (StoreRule::Elastic { alpha }, _) => {

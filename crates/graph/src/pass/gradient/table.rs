@@ -114,6 +114,8 @@ impl Tape<'_> {
                 let rising = self.add(&name, Op::Mul, &[slope, dy])?;
                 (Op::Scale { by: -1.0 }, vec![rising])
             }
+            // fits: ranks are few
+            (Op::Mean, _, _) => (Op::Scale { by: 1.0 / inputs.len() as f64 }, vec![dy]),
             (&Op::Scale { by }, _, _) => (Op::Scale { by }, vec![dy]),
             (Op::ScaleBy, 0, Some(scale)) => (Op::ScaleBy, vec![dy, scale]),
             (Op::SoftmaxCrossEntropy | Op::CrossEntropy { .. }, 0, _) => {

@@ -65,6 +65,7 @@ pub(super) fn strategy(topology: &Topology) -> &'static dyn Strategy {
     match topology.weights {
         Weights::Local => &local::Local,
         Weights::Servers => &servers::Servers,
+        _ if topology.reduces_in_store => &store::Store,
         Weights::Store => &store::Store,
         Weights::Replicated => &replicated::Replicated,
     }

@@ -88,10 +88,17 @@ fn open_master<'a>(
     let bound = bound.transpose()?;
     let carried = Carried::default();
     let ends = (member, &carried);
-    give_values(&mut store, part, first_place(part, here, &storage), ends, patience)?;
+    match topology.reduces_in_store {
+        true => give_means(&mut store, part, number, patience)?,
+        false => give_values(&mut store, part, first_place(part, here, &storage), ends, patience)?,
+    }
     refer(&mut store, part, here, &mut storage, patience)?;
     let store = Arc::new(Mutex::new(store));
-    let keys = StoreKeys::new(program.weights().map(|variable| variable.name.as_str()));
+    let names = program.weights().map(|variable| variable.name.as_str());
+    let keys = match topology.reduces_in_store {
+        true => StoreKeys::of_means(names),
+        false => StoreKeys::new(names),
+    };
     let exchange = StoreExchange::new(store.clone(), plan, here, &storage, &keys, carried.clone());
     let ports = match group.as_ref().zip(bound) {
         Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
@@ -143,6 +150,9 @@ impl Link for StoreLink<'_> {
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
+        if self.part.topology.reduces_in_store {
+            return Ok(());
+        }
         // all have pushed what is of this step, and nobody what is of the next
         let mut store = self.store.lock();
         meet(&mut store)?;
@@ -280,6 +290,27 @@ pub(super) fn give_values(
         }
     }
     Ok(worker.wait(there, deadline)?)
+}
+
+/// Makes all means known to the servers, which hold nothing else.
+fn give_means(
+    worker: &mut KvWorker,
+    part: &Part,
+    number: u32,
+    patience: Deadline,
+) -> Result<(), TrainError> {
+    let Part { config, topology, program, .. } = part;
+    let values = values(topology, program);
+    let mut first = Vec::new();
+    if number == 0 {
+        let handle = worker.set_optimizer(&rules(config, topology, program).to_bytes());
+        worker.wait(handle, patience)?;
+        for (_, spec) in &values {
+            first.push(worker.alloc(spec)?);
+        }
+    }
+    let handle = worker.init(&values, (number == 0).then_some(&first[..]))?;
+    Ok(worker.wait(handle, patience)?)
 }
 
 /// Has the servers take the optimizer's state of the checkpoint that training goes on from, before anybody pushes.

@@ -9,7 +9,7 @@ use tensorwire_kvstore::{
     ValueSpec,
 };
 use tensorwire_launch::Transport;
-use tensorwire_nn::{Program, Variable};
+use tensorwire_nn::{Program, Variable, rule_of};
 
 use crate::config::{Averaging, Exchange, StoreConfig, TrainConfig};
 use crate::job::Prepared;
@@ -23,6 +23,7 @@ impl TrainConfig {
     pub(in crate::job) fn shows_weights(&self) -> bool {
         let StoreConfig { elastic, snapshot, .. } = &self.store;
         self.strategy == Strategy::DistSgd
+            && self.clip_norm.is_none()
             && self.exchange == Exchange::ZeroCopy
             && self.settled_transport() == Some(Transport::Shm)
             && !elastic
@@ -105,7 +106,8 @@ pub(super) fn server_bytes(program: &Program, config: &TrainConfig, topology: &T
     let sizes = config.store_sizes();
     let bytes = shards.filter(|(server, _)| is_here(*server)).map(|(_, shard)| {
         let slots = if sizes.needs_slot(&shard) { topology.groups as usize } else { 0 };
-        let state = if topology.averaging.is_some() { 0 } else { config.optimizer.slots() };
+        let keeps_slots = !topology.is_replicated();
+        let state = if keeps_slots { config.optimizer.slots() } else { 0 };
         let kept = shard.bytes().saturating_mul(1 + state);
         // fits: usize is 64 bits wide
         kept.saturating_add(shard.slot_bytes().saturating_mul(slots)) as u64
@@ -185,9 +187,12 @@ pub(super) fn rules(config: &TrainConfig, topology: &Topology, program: &Program
     if let Some(Averaging { alpha, .. }) = topology.averaging {
         return StoreRules::all(StoreRule::Elastic { alpha });
     }
+    if topology.reduces_in_store {
+        return StoreRules::all(StoreRule::Mean);
+    }
     let mut rules = StoreRules::all(StoreRule::from(config.optimizer));
     for (key, variable) in (0..).zip(&program.variables) {
-        let own = config.optimizer.of(&variable.spec);
+        let own = rule_of(config.optimizer, variable, &config.no_decay);
         if own != config.optimizer {
             rules.of_keys.insert(key, StoreRule::from(own));
         }
