@@ -131,6 +131,8 @@ table! {
     Op::Cast { .. } => kernel("Cast", ElementWise, 1),
     Op::Dropout { .. } => kernel("Dropout", ElementWise, 2).in_place(),
     Op::Concat { .. } => kernel("Concat", Movement, 1).or_more(),
+    Op::ConcatGrad { .. } => kernel("ConcatGrad", Movement, 2).or_more(),
+    Op::SliceGrad { .. } => kernel("SliceGrad", Movement, 2),
     Op::Slice { .. } => kernel("Slice", Movement, 1),
     Op::Pad { .. } => kernel("Pad", Movement, 1),
     Op::Transpose { .. } => kernel("Transpose", Movement, 1),

@@ -9,7 +9,7 @@ mod parameters;
 
 use std::borrow::Cow;
 
-use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
 pub use attention::{Attention, AttentionMask, HeadOrder, Rotary};
 pub use custom::{Backward, CustomOp, CustomOperator, Refusal};
@@ -127,10 +127,17 @@ pub enum Op {
     /// (sums: `f64[…]`, …) → `f64[]`: what gradients of these sums of squares are multiplied by so that their norm is at most
     /// `norm`: min(1, norm/(√Σ + 10⁻⁶)) (Pascanu et al. 2013, as PyTorch has it), added in order.
     ClipScale { norm: f64 },
-    /// (x₀, x₁, …) → the inputs one behind the other along `axis`.
-    Concat { axis: usize },
+    /// (x₀, x₁, …) → the inputs one behind the other along `axis`. Where the size of one of several is dynamic, `size` is the
+    /// symbol of theirs together.
+    Concat { axis: usize, size: Option<Symbol> },
+    /// (dy, x₀, …, xᵢ) → the part of the gradient of what [`Op::Concat`] made that is xᵢ's. What was joined
+    /// is not read.
+    ConcatGrad { axis: usize },
     /// (x) → elements `start..start + length` along `axis`.
     Slice { axis: usize, start: usize, length: usize },
+    /// (dy, x) → zeros as x, but for dy from `start` on along `axis`; x is not read. The gradient of [`Op::Slice`] where x's
+    /// size there is dynamic.
+    SliceGrad { axis: usize, start: usize },
     /// (x) → x with `before` and `after` zeros along `axis`.
     Pad { axis: usize, before: usize, after: usize },
     /// (x) → y whose dimension d is x's dimension `permutation[d]`.

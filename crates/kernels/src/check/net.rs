@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use tensorwire_graph::{
     Gradient, Graph, GraphError, Hint, Init, Kind, NodeId, Op, Output, Reduction, gradients,
 };
-use tensorwire_tensor::{DType, Fact, TensorSpec};
+use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
 use super::{Mismatch, Tensor, run};
 use crate::Kernels;
@@ -128,6 +128,24 @@ impl Net {
     /// Never for a tensor that exists.
     pub fn differentiated(&mut self, tensor: Tensor) -> Result<Output, GraphError> {
         let input = self.fixed(tensor)?;
+        self.wanted.push(input);
+        Ok(input)
+    }
+
+    /// As [`Net::differentiated`], of a size along `axis` that the graph does not know.
+    ///
+    /// # Errors
+    /// When there is no such dimension.
+    pub fn open(&mut self, tensor: Tensor, axis: usize) -> Result<Output, GraphError> {
+        let mut fact = Fact::from(tensor.spec());
+        let symbol = self.graph.symbol();
+        let Some(dim) = fact.dims.get_mut(axis) else {
+            let what = format!("has no dimension {axis}");
+            return Err(GraphError::Invalid { node: "open".to_owned(), what });
+        };
+        *dim = Dim::Dynamic(symbol);
+        let input = self.first(Op::Input { fact }, &[])?;
+        self.held.insert(input.node, tensor);
         self.wanted.push(input);
         Ok(input)
     }

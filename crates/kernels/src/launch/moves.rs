@@ -58,7 +58,9 @@ fn typed<T: Element, B: Moves + Elements>(
     operands: &mut Operands<'_, '_, '_>,
 ) -> Result<(), KernelError> {
     match op {
-        Op::Concat { axis } => concat::<T, B>(backend, operands, *axis),
+        Op::Concat { axis, .. } => concat::<T, B>(backend, operands, *axis),
+        Op::ConcatGrad { axis } => concat_grad::<T, B>(backend, operands, *axis),
+        Op::SliceGrad { axis, start } => slice_grad::<T, B>(backend, operands, *axis, *start),
         Op::Slice { axis, start, length } => {
             let ([x], [y]) = operands.exactly()?;
             x.expect_axis(*axis)?;
@@ -131,6 +133,54 @@ fn concat<T: Element, B: Moves>(
     y.expect_dims(&replaced(first.dims(), axis, joined))?;
     let rows = Axis::of(first.dims(), axis).outer;
     backend.concat::<T>(rows, &parts, y.elements_mut()?);
+    Ok(())
+}
+
+fn concat_grad<T: Element, B: Moves>(
+    backend: &B,
+    operands: &mut Operands<'_, '_, '_>,
+    axis: usize,
+) -> Result<(), KernelError> {
+    let (inputs, [dx]) = operands.any()?;
+    let [dy, before @ .., x] = &inputs[..] else {
+        let found = inputs.len();
+        return Err(KernelError::InputCount { op: operands.op, expected: 2, found });
+    };
+    dy.expect_axis(axis)?;
+    let mut start = 0usize;
+    for input in before {
+        input.expect_axis(axis)?;
+        start = start.saturating_add(input.dims()[axis]);
+    }
+    x.expect_axis(axis)?;
+    let (sizes, length) = (Axis::of(dy.dims(), axis), x.dims()[axis]);
+    x.expect_dims(&replaced(dy.dims(), axis, length))?;
+    if start.checked_add(length).is_none_or(|end| end > sizes.length) {
+        return Err(dy.misshapen(format!("that reach {start} + {length} along dimension {axis}")));
+    }
+    dx.expect_dims(x.dims())?;
+    backend.slice::<T>(sizes, start, length, dy.elements()?, dx.elements_mut()?);
+    Ok(())
+}
+
+fn slice_grad<T: Element, B: Moves>(
+    backend: &B,
+    operands: &mut Operands<'_, '_, '_>,
+    axis: usize,
+    start: usize,
+) -> Result<(), KernelError> {
+    let ([dy, x], [dx]) = operands.exactly()?;
+    dy.expect_axis(axis)?;
+    x.expect_axis(axis)?;
+    let (sizes, size) = (Axis::of(dy.dims(), axis), x.dims()[axis]);
+    x.expect_dims(&replaced(dy.dims(), axis, size))?;
+    let end = start.checked_add(sizes.length).filter(|end| *end <= size);
+    let Some(end) = end else {
+        let length = sizes.length;
+        return Err(x.misshapen(format!("that reach {start} + {length} along dimension {axis}")));
+    };
+    dx.expect_dims(x.dims())?;
+    backend.pad::<T>(sizes, start, size - end, dy.elements()?, dx.elements_mut()?);
     Ok(())
 }
 

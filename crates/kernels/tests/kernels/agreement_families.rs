@@ -159,7 +159,13 @@ fn moves<T: Element>(sizes: [usize; 4], permutation: &[usize], values: &mut Valu
         let other = with(values.below(5));
         let joined = with(2 * sizes[axis] + other[axis]);
         let inputs = [x.clone(), raw(values, &other), x.clone()];
-        check(&Op::Concat { axis }, &inputs, &joined);
+        check(&Op::Concat { axis, size: None }, &inputs, &joined);
+        let [a, b, c] = inputs;
+        let dy = raw(values, &joined);
+        check(&Op::ConcatGrad { axis }, &[dy.clone(), a.clone(), b.clone(), c], &sizes);
+        check(&Op::ConcatGrad { axis }, &[dy, a.clone(), b], &other);
+        let part = raw(values, &with(length));
+        check(&Op::SliceGrad { axis, start }, &[part, a], &sizes);
     }
     let [rows, columns, count, _] = sizes;
     if rows > 0 {

@@ -145,8 +145,12 @@ fn elements_move_where_they_should() {
         e(Op::Transpose { permutation: vec![1, 0] }, &[SIX], (&[3, 2], &[1., 4., 2., 5., 3., 6.]));
         e(Op::Transpose { permutation: vec![] }, &[(&[], &[7.])], (&[], &[7.]));
         let column: (&[usize], &[f64]) = (&[2, 1], &[7., 8.]);
-        e(Op::Concat { axis: 1 }, &[SIX, column], (&[2, 4], &[1., 2., 3., 7., 4., 5., 6., 8.]));
-        e(Op::Concat { axis: 0 }, &[SIX, (&[0, 3], &[])], SIX);
+        e(
+            Op::Concat { axis: 1, size: None },
+            &[SIX, column],
+            (&[2, 4], &[1., 2., 3., 7., 4., 5., 6., 8.]),
+        );
+        e(Op::Concat { axis: 0, size: None }, &[SIX, (&[0, 3], &[])], SIX);
         e(Op::Slice { axis: 1, start: 1, length: 2 }, &[SIX], (&[2, 2], &[2., 3., 5., 6.]));
         e(Op::Slice { axis: 0, start: 2, length: 0 }, &[SIX], (&[0, 3], &[]));
         e(

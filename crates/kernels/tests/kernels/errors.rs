@@ -276,10 +276,27 @@ fn shapes_of_moves_and_reductions() {
         (grad, vec![vec![3], vec![2, 3], vec![3]], vec![vec![3, 2]], Output(0)),
         (Op::Softmax, vec![vec![]], vec![vec![]], Input(0)),
         (Op::SoftmaxGrad, vec![vec![2, 3], vec![3, 2]], vec![vec![3, 2]], Input(0)),
-        (Op::Concat { axis: 1 }, vec![vec![2], vec![2]], vec![vec![4]], Input(0)),
-        (Op::Concat { axis: 0 }, vec![vec![2, 1], vec![2, 3]], vec![vec![4, 1]], Input(1)),
-        (Op::Concat { axis: 0 }, vec![vec![2, 1], vec![2]], vec![vec![4, 1]], Input(1)),
-        (Op::Concat { axis: 0 }, vec![vec![2], vec![3]], vec![vec![4]], Output(0)),
+        (Op::Concat { axis: 1, size: None }, vec![vec![2], vec![2]], vec![vec![4]], Input(0)),
+        (
+            Op::Concat { axis: 0, size: None },
+            vec![vec![2, 1], vec![2, 3]],
+            vec![vec![4, 1]],
+            Input(1),
+        ),
+        (Op::Concat { axis: 0, size: None }, vec![vec![2, 1], vec![2]], vec![vec![4, 1]], Input(1)),
+        (Op::Concat { axis: 0, size: None }, vec![vec![2], vec![3]], vec![vec![4]], Output(0)),
+        (Op::ConcatGrad { axis: 0 }, vec![vec![4], vec![3], vec![2]], vec![vec![2]], Input(0)),
+        (Op::ConcatGrad { axis: 0 }, vec![vec![4, 1], vec![2, 3]], vec![vec![2, 3]], Input(1)),
+        (Op::ConcatGrad { axis: 0 }, vec![vec![4], vec![3]], vec![vec![4]], Output(0)),
+        (Op::SliceGrad { axis: 0, start: 2 }, vec![vec![3], vec![4]], vec![vec![4]], Input(1)),
+        (
+            Op::SliceGrad { axis: 0, start: 0 },
+            vec![vec![2, 1], vec![4, 3]],
+            vec![vec![4, 3]],
+            Input(1),
+        ),
+        (Op::SliceGrad { axis: 0, start: 1 }, vec![vec![3], vec![4]], vec![vec![3]], Output(0)),
+        (Op::Mean, vec![vec![2], vec![3]], vec![vec![2]], Input(1)),
         (slice(1, 3), vec![vec![2, 3]], vec![vec![2, 3]], Input(0)),
         (slice(usize::MAX, 2), vec![vec![2, 3]], vec![vec![2, 2]], Input(0)),
         (slice(0, 1), vec![vec![3]], vec![vec![1]], Input(0)),
@@ -303,7 +320,7 @@ fn shapes_of_moves_and_reductions() {
         );
     }
     assert!(matches!(
-        error(&Op::Concat { axis: 0 }, &[], &f32s(&[&[1]])),
+        error(&Op::Concat { axis: 0, size: None }, &[], &f32s(&[&[1]])),
         KernelError::InputCount { .. }
     ));
     for by in [Reduction::Mean, Reduction::Max] {

@@ -8,7 +8,7 @@ use crate::common::{Tensor, Values, profile};
 use proptest::prelude::*;
 use tensorwire_graph::{Cell, GraphError, Hint, NodeId, Op, Output, Reduction, Window, gradients};
 use tensorwire_kernels::check;
-use tensorwire_tensor::{DType, Dim};
+use tensorwire_tensor::{DType, Dim, Symbol};
 
 const HINT: Hint = Hint::Replica(0);
 
@@ -162,9 +162,37 @@ fn outputs_with_several_users() {
     let h = net.op(Op::Tanh, &[x]);
     let product = Op::MatMul { transpose_a: false, transpose_b: true };
     let (a, b) = (net.op(product.clone(), &[h, w]), net.op(product, &[h, h]));
-    let (c, d) = (net.op(Op::Sigmoid, &[h]), net.op(Op::Concat { axis: 1 }, &[h, x, h]));
+    let (c, d) =
+        (net.op(Op::Sigmoid, &[h]), net.op(Op::Concat { axis: 1, size: None }, &[h, x, h]));
     let e = net.op(Op::Mean, &[h, x, c]);
     net.check(&[a, b, c, d, e, h]);
+}
+
+/// Sizes that the graph does not know: what is joined, and what is sliced.
+#[test]
+fn open_sizes() {
+    for (axis, seed) in [(0, 300), (1, 301)] {
+        let mut net = Net::new(seed);
+        let parts = [2usize, 3, 1].map(|length| {
+            let dims = if axis == 0 { [length, 3] } else { [3, length] };
+            let elements: Vec<f64> = net.values.reals(count(&dims));
+            net.net.open(Tensor::new(&dims, &elements), axis).unwrap()
+        });
+        let known = net.x(&[3, 3]);
+        let size = Some(Symbol(99));
+        let [a, b, c] = parts;
+        let joined = net.op(Op::Concat { axis, size }, &[a, known, b, c]);
+        // it begins in the first part and ends in the last
+        let y = net.op(Op::Slice { axis, start: 1, length: 8 }, &[joined]);
+        let z = net.op(Op::Slice { axis, start: 1, length: 2 }, &[b]);
+        net.check(&[y, z]);
+    }
+    let mut net = Net::new(302);
+    let short = net.net.open(Tensor::new(&[2, 3], &[0.5f64; 6]), 0).unwrap();
+    let far = net.op(Op::Slice { axis: 0, start: 1, length: 2 }, &[short]);
+    let loss = net.net.loss(&[far]).unwrap();
+    let refused = net.net.gradients(loss, &[short]).unwrap_err().to_string();
+    assert!(refused.contains("a dimension that reaches as far as the slice"), "{refused}");
 }
 
 #[test]
@@ -329,7 +357,7 @@ proptest! {
             };
             let dims: Vec<[usize; 3]> = lengths.iter().map(of).collect();
             let dims: Vec<&[usize]> = dims.iter().map(|dims| &dims[..]).collect();
-            of_several(Op::Concat { axis }, &dims, seed);
+            of_several(Op::Concat { axis, size: None }, &dims, seed);
         }
     }
 

@@ -129,18 +129,24 @@ impl Scope<'_> {
         }
     }
 
-    /// Tensors one behind the other along `axis`.
+    /// Tensors one behind the other along `axis`, whose sizes may be dynamic.
     ///
     /// # Errors
     /// When another dimension differs.
     pub fn concat(&mut self, name: &str, axis: usize, tensors: &[Output]) -> Result<Output> {
-        self.op(name, Op::Concat { axis }, tensors)
+        let is_open = |x: &Output| {
+            let fact = self.fact(*x).ok();
+            matches!(fact.and_then(|fact| fact.dims.get(axis)), Some(Dim::Dynamic(_)))
+        };
+        let joins_open = tensors.len() > 1 && tensors.iter().any(is_open);
+        let size = joins_open.then(|| self.graph().symbol());
+        self.op(name, Op::Concat { axis, size }, tensors)
     }
 
     /// The elements of `range` along `axis`.
     ///
     /// # Errors
-    /// When there are not so many.
+    /// When there are not so many. Of a dynamic size that is said in the step.
     pub fn slice(
         &mut self,
         name: &str,

@@ -39,7 +39,7 @@ impl Tape<'_> {
             }
             Op::Attention(by) => return self.attention(by, dy, &inputs, id.into()),
             Op::SampleNorm { by, .. } => return self.sample_norm(by, dy, &inputs, id.into()),
-            Op::Concat { axis } => return self.concat(axis, dy, &inputs, wanted),
+            Op::Concat { axis, .. } => return self.concat(axis, dy, &inputs, wanted),
             _ => {}
         }
         // weights come last: their gradients are made first, and sent while the next is computed
@@ -129,6 +129,9 @@ impl Tape<'_> {
             (Op::Reshape { .. }, _, _) => {
                 (Op::Reshape { to: self.graph.fact(x).dims.clone() }, vec![dy])
             }
+            (&Op::Slice { axis, start, .. }, _, _) if !self.is_known(x, axis) => {
+                (Op::SliceGrad { axis, start }, vec![dy, x])
+            }
             (&Op::Slice { axis, start, length }, _, _) => {
                 let size = self.known(x, axis);
                 (Op::Pad { axis, before: start, after: size - start - length }, vec![dy])
@@ -176,6 +179,16 @@ impl Tape<'_> {
             return Ok(vec![Some(Gradient::Dense(dy))]);
         }
         let (mut start, mut partials) = (0, Vec::with_capacity(inputs.len()));
+        if !inputs.iter().all(|input| self.is_known(*input, axis)) {
+            for (at, (&input, &wanted)) in inputs.iter().zip(wanted).enumerate() {
+                let (name, op) = (self.name_for(input), Op::ConcatGrad { axis });
+                let operands: Vec<Output> =
+                    [dy].into_iter().chain(inputs[..=at].to_vec()).collect();
+                let partial = wanted.then(|| self.add(&name, op, &operands)).transpose()?;
+                partials.push(partial.map(Gradient::Dense));
+            }
+            return Ok(partials);
+        }
         for (&input, &wanted) in inputs.iter().zip(wanted) {
             let length = self.known(input, axis);
             let name = self.name_for(input);
@@ -216,6 +229,10 @@ impl Tape<'_> {
     /// What a gradient of `input` is called.
     pub(super) fn name_for(&self, input: Output) -> String {
         format!("d_{}", self.graph.node(input.node).name.replace('/', "_"))
+    }
+
+    fn is_known(&self, output: Output, axis: usize) -> bool {
+        matches!(self.graph.fact(output).dims.get(axis), Some(Dim::Known(_)))
     }
 
     /// A dimension that inference has found to be known.

@@ -1,6 +1,6 @@
 //! Rows for operators that move elements, or reduce a dimension.
 
-use tensorwire_tensor::{DType, Dim, Fact};
+use tensorwire_tensor::{DType, Dim, Fact, Symbol};
 
 use super::{Row, alike, float, unify};
 use crate::error::GraphError;
@@ -32,7 +32,11 @@ impl Row<'_> {
         }
     }
 
-    pub(super) fn concat(&self, axis: usize) -> Result<Vec<Fact>, GraphError> {
+    pub(super) fn concat(
+        &self,
+        axis: usize,
+        size: Option<Symbol>,
+    ) -> Result<Vec<Fact>, GraphError> {
         let first = &self.inputs[0];
         if axis >= first.dims.len() {
             return self.mismatch("tensors that have the dimension are needed");
@@ -54,16 +58,44 @@ impl Row<'_> {
             }
             match input.dims[axis] {
                 Dim::Known(size) => known = known.saturating_add(size),
-                // one input alone may have an open one
                 dim => open = Some(dim),
             }
         }
         dims[axis] = match (open, self.inputs) {
             (None, _) => Dim::Known(known),
             (Some(dim), [_]) => dim,
-            (Some(_), _) => return self.mismatch("the joined dimension must be known"),
+            (Some(_), _) => match size {
+                Some(size) => Dim::Dynamic(size),
+                None => return self.mismatch("the joined dimension must be known"),
+            },
         };
         self.one(first.dtype, &dims)
+    }
+
+    pub(super) fn concat_grad(&self, axis: usize) -> Result<Vec<Fact>, GraphError> {
+        let [dy, .., last] = self.inputs else {
+            return self.mismatch("a gradient and what was joined are needed");
+        };
+        let fits = |x: &Fact| x.dtype == dy.dtype && x.dims.len() == dy.dims.len();
+        match axis < dy.dims.len() && self.inputs.iter().all(fits) {
+            true => Ok(vec![last.clone()]),
+            false => self.mismatch("tensors of one type and number of dimensions are needed"),
+        }
+    }
+
+    pub(super) fn slice_grad(&self, axis: usize, start: usize) -> Result<Vec<Fact>, GraphError> {
+        let (dy, x) = (&self.inputs[0], &self.inputs[1]);
+        let fits = dy.dtype == x.dtype && dy.dims.len() == x.dims.len() && axis < dy.dims.len();
+        let reaches = match (fits, x.dims.get(axis), dy.dims.get(axis)) {
+            (true, Some(Dim::Known(size)), Some(Dim::Known(length))) => {
+                start.checked_add(*length).is_some_and(|end| end <= *size)
+            }
+            (fits, ..) => fits,
+        };
+        match reaches {
+            true => Ok(vec![x.clone()]),
+            false => self.mismatch("a gradient and a tensor that it is a part of are needed"),
+        }
     }
 
     pub(super) fn slice(
@@ -75,12 +107,13 @@ impl Row<'_> {
         let x = &self.inputs[0];
         let end = start.checked_add(length);
         match (x.dims.get(axis), end) {
-            (Some(Dim::Known(size)), Some(end)) if end <= *size => {
+            // a dynamic one may turn out to be shorter, which the kernel says
+            (Some(dim), Some(end)) if !matches!(dim, Dim::Known(size) if end > *size) => {
                 let mut dims = x.dims.clone();
                 dims[axis] = Dim::Known(length);
                 self.one(x.dtype, &dims)
             }
-            _ => self.mismatch("a known dimension that reaches as far as the slice is needed"),
+            _ => self.mismatch("a dimension that reaches as far as the slice is needed"),
         }
     }
 

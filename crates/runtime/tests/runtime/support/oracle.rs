@@ -63,7 +63,7 @@ pub(crate) fn evaluate(
                     Op::Rows { start, length } => {
                         Op::Slice { axis: 0, start: *start, length: *length }
                     }
-                    Op::Join => Op::Concat { axis: 0 },
+                    Op::Join => Op::Concat { axis: 0, size: None },
                     op => op.clone(),
                 };
                 let made = facts.iter().map(|fact| Value::zeros(fact.spec().unwrap().unwrap()));
