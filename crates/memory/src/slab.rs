@@ -6,10 +6,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 
 /// Alignment of every slab and every planned place, in bytes: a cache line, and an AVX-512 vector.
 pub const ALIGNMENT: usize = 64;
+
+/// Bytes of a large page of x86-64, and of most kernels on aarch64. Memory of this size is touched 512 pages at a time.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// Whatever must live as long as a slab's memory: a mapping, a registration with a NIC.
 pub type Keepalive = Arc<dyn Any + Send + Sync>;
@@ -139,6 +142,11 @@ impl AnonymousMapping {
         };
         let start = mapped.map_err(|e| SlabError::Map { bytes, source: e.into() })?;
         let start = NonNull::new(start.cast::<u8>()).expect("the kernel maps no page at 0");
+        if bytes >= HUGE_PAGE {
+            // SAFETY: advice about the mapping that was just made changes none of its bytes. A kernel that has no huge
+            // pages refuses, and the memory is as good, though slower to touch.
+            let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
+        }
         Ok(AnonymousMapping { start, bytes })
     }
 }
