@@ -86,7 +86,8 @@ fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
     let shards = stored_shards(config, topology, program)?;
     let folder = config.checkpoint.as_ref().map(|to| CheckpointFolder::new(&to.path));
     let (recorder, resumed) = (member.recorder(), resumed.clone());
-    Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed }))
+    let (saver, saved) = (None, None);
+    Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed, saver, saved }))
 }
 
 /// Serves a store until all workers are done.
