@@ -47,6 +47,8 @@ struct Work {
     shards: BTreeSet<String>,
     /// Of a checkpoint without files.
     job: CheckpointState,
+    /// Up to this step all is said of checkpoints that were due.
+    told: u64,
     evaluated: Evaluated,
     /// What was said, by step.
     open: BTreeMap<u64, BTreeMap<String, Result<FileState, String>>>,
@@ -55,7 +57,7 @@ struct Work {
 }
 
 impl Keeper {
-    /// One for a job that is `job` at step 0, whose checkpoints have these files. Removes what an earlier job has left half
+    /// One for a job that is `job` at the step that it begins behind, whose checkpoints have these files. Removes what an earlier job has left half
     /// written.
     ///
     /// # Errors
@@ -69,7 +71,8 @@ impl Keeper {
         let (news, inbox) = channel();
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
         let best = [(0, job.best.clone())].into();
-        let work = Work { config, folder, shards, job, evaluated, open: BTreeMap::new(), best };
+        let (told, open) = (job.step, BTreeMap::new());
+        let work = Work { config, folder, shards, job, told, evaluated, open, best };
         work.folder.remove_partial();
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
         Ok(Keeper { news: Some(news), thread: Some(thread) })
@@ -140,6 +143,7 @@ impl Work {
         if self.open.get(&step).is_none_or(|said| said.len() < self.shards.len()) {
             return;
         }
+        self.tell_missing(step);
         let said = self.open.remove(&step).unwrap_or_default();
         let files: Result<BTreeMap<String, FileState>, String> =
             said.into_iter().map(|(shard, written)| Ok((shard, written?))).collect();
@@ -158,6 +162,28 @@ impl Work {
             let path = self.folder.path().display();
             tracing::warn!("cannot remove old checkpoints from {path}: {error}");
         }
+    }
+
+    /// Warns of checkpoints that were due before `step`, which is complete, and which somebody writes no more.
+    fn tell_missing(&mut self, step: u64) {
+        let per_epoch = self.job.position.steps_per_epoch;
+        let is_due = |step: &u64| {
+            let is_best = self.config.best && self.evaluated.has(*step);
+            self.config.is_due(*step, per_epoch, self.evaluated.steps) || is_best
+        };
+        let due: Vec<u64> = (self.told + 1..step).filter(is_due).collect();
+        for missing in due {
+            // complete: its evaluation is awaited
+            if self.open.get(&missing).is_some_and(|said| said.len() == self.shards.len()) {
+                continue;
+            }
+            tracing::warn!(
+                "no checkpoint of step {missing}: a process was lost meanwhile; training goes on"
+            );
+            self.open.remove(&missing);
+            let _ = std::fs::remove_dir_all(self.folder.partial(missing));
+        }
+        self.told = self.told.max(step);
     }
 
     /// The best evaluation as it was after `step`.
