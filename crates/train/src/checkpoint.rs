@@ -4,6 +4,7 @@
 mod folder;
 mod keeper;
 mod kept;
+mod recipe;
 mod resume;
 mod saver;
 mod shard;
@@ -22,6 +23,7 @@ use crate::weights::WeightsError;
 pub use folder::{CheckpointFolder, FoundCheckpoint};
 pub(crate) use keeper::{Evaluated, Keeper};
 pub(crate) use kept::{Kept, OwnVariable, kept, own_variables};
+pub(crate) use recipe::recipe;
 pub use resume::Resumed;
 pub(crate) use resume::{choose, is_fresh};
 pub(crate) use saver::{Captured, Saver};
@@ -76,6 +78,9 @@ pub struct CheckpointState {
     pub batch: usize,
     /// Batches of a worker in a step.
     pub accumulate: usize,
+    /// How it learned, in words: what an option says, by what it says it of.
+    #[serde(default)]
+    pub recipe: BTreeMap<String, String>,
     /// The best evaluation of the job so far.
     #[serde(default)]
     pub best: Option<BestEvaluation>,
@@ -166,6 +171,7 @@ pub(crate) mod tests {
             servers: 2,
             batch: 8,
             accumulate: 1,
+            recipe: BTreeMap::new(),
             best: None,
             slots: vec!["w/velocity".to_string()],
             files: BTreeMap::new(),

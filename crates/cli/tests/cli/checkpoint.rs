@@ -95,6 +95,15 @@ fn pieces_are_put_together_for_other_servers_and_other_strategies() {
     train(&format!("{job} 5 --strategy dist-sgd --checkpoint {store}")).json();
     let ended = train(&format!("{job} 8 {split} --resume {store}"));
     assert_eq!(hash(&ended), undisturbed, "{}", ended.stderr);
+    let other = "--clip-norm 5 --schedule cosine --weight-decay 0.1 --resume";
+    let ended =
+        train(&format!("--optimizer adam --lr 0.002 --steps 6 --strategy local {other} {path}"));
+    for says in [
+        "clip norm 5.0 (was none), rate 0.002 (was 0.001), schedule cosine",
+        " (was constant), weight decay 0.1 (was 0.0)\n",
+    ] {
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    }
     // more workers see other samples
     let ended = train(&format!("{job} 8 --workers 3 --resume {path}"));
     assert!(ended.stderr.contains("workers 3 (was 2)"), "{}", ended.stderr);
@@ -169,7 +178,8 @@ fn training_ends_behind_the_same_step_when_evaluations_are_no_better() {
         let ended = train(&format!("{more} --strategy {strategy} --resume {path}"));
         assert_eq!(ended.json()["steps"], 8, "{strategy}: {}", ended.stderr);
         let ended = train(&format!("--steps 3 --strategy {strategy} --resume {path}/best"));
-        assert!(ended.stderr.contains(", after step 2\n"), "{strategy}: {}", ended.stderr);
+        let says = ", after step 2; now rate 0.05 (was 1e-30)\n";
+        assert!(ended.stderr.contains(says), "{strategy}: {}", ended.stderr);
     }
     assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_nn::Variable;
 
 use super::shard::ShardIndex;
-use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept};
+use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, recipe};
 use crate::config::TrainConfig;
 use crate::weights;
 
@@ -126,7 +126,12 @@ fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) 
         ("seed", state.seed.to_string(), config.seed.to_string()),
         ("steps an epoch", per_epoch.to_string(), steps_per_epoch.to_string()),
     ];
-    let changed = pairs.into_iter().filter(|(_, was, is)| was != is);
+    let recipe = recipe(config);
+    // an earlier version did not say how it learned
+    let learned = recipe.iter().filter_map(|(what, is)| {
+        Some((what.as_str(), state.recipe.get(what)?.clone(), is.clone()))
+    });
+    let changed = pairs.into_iter().chain(learned).filter(|(_, was, is)| was != is);
     changed.map(|(what, was, is)| format!("{what} {is} (was {was})")).collect()
 }
 
