@@ -2,9 +2,11 @@
 //! whatever became of the job that wrote it, and of its files.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job};
 
@@ -228,6 +230,59 @@ fn a_checkpoint_that_fails_is_a_warning_and_training_goes_on() {
         assert!(ended.stderr.contains("Not a directory"), "{}", ended.stderr);
         assert_eq!(hash(&ended), hash(&train(&job)), "{strategy}");
     }
+}
+
+/// Runs a script in a mount namespace of its own, with a file system of `options` at `runs`; `$train` is what all jobs are. None
+/// where the system has no such namespaces to give.
+fn on_a_file_system(options: &str, train: &str, script: &str) -> Option<Ended> {
+    let has = |mut command: Command| command.status().is_ok_and(|status| status.success());
+    let mount = format!("mkdir runs && mount -t tmpfs -o {options} tmpfs runs");
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-ec", script]);
+        command
+    };
+    let trial = tempfile::tempdir().unwrap();
+    let mut mounts = in_namespace(&mount);
+    mounts.current_dir(trial.path()).stderr(Stdio::null());
+    if !has(mounts) {
+        skip(None, &"no file system can be mounted in a namespace here (unshare, mount)");
+        return None;
+    }
+    let program = env!("CARGO_BIN_EXE_tensorwire");
+    let train = format!("train=\"{program} train --json {JOB} {train}\"");
+    Some(Job::start_command(in_namespace(&format!("{mount}\n{train}\n{script}"))).end(LIMIT))
+}
+
+/// Two checkpoints fit, and some of the third.
+#[test]
+fn a_full_disk_is_a_warning_and_the_last_good_checkpoint_is_whole() {
+    for strategy in ["local", "ps", "dist-sgd", "dist-asgd --workers 1"] {
+        let job = format!("--optimizer sgd --strategy {strategy}");
+        let script = "$train --steps 6 --checkpoint runs --checkpoint-every 2\n\
+                      ls runs\n$train --steps 8 --resume runs";
+        let Some(ended) = on_a_file_system("size=44m", &job, script) else { return };
+        let context = format!("{strategy}: {}", ended.stderr);
+        assert!(ended.status.success(), "{context}");
+        let warned = ended.stderr.matches("no checkpoint of step 6: ").count();
+        assert_eq!(warned, 1, "{context}");
+        assert!(ended.stderr.contains("No space left on device"), "{context}");
+        let there: Vec<&str> = ended.stdout.lines().filter(|line| !line.starts_with('{')).collect();
+        assert_eq!(there, ["step-00000002", "step-00000004"], "{context}");
+        assert!(ended.stderr.contains("step-00000004, after step 4\n"), "{context}");
+        assert_eq!(hash(&ended), hash(&train(&format!("{job} --steps 8"))), "{context}");
+    }
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_is_a_warning() {
+    let job = "--strategy ps --steps 4";
+    let script = "$train --checkpoint runs/a --checkpoint-every 2\n$train --checkpoint runs";
+    let Some(ended) = on_a_file_system("ro", job, script) else { return };
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let warned = ended.stderr.matches("Read-only file system").count();
+    assert_eq!(warned, 3, "{}", ended.stderr);
+    assert_eq!(hash(&ended), hash(&train(job)), "{}", ended.stderr);
 }
 
 #[test]
