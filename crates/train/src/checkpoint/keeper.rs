@@ -23,6 +23,8 @@ pub(crate) struct Keeper {
 enum News {
     Written(ShardReport),
     Evaluated(u64, Evaluation),
+    /// Who evaluates is lost.
+    EvaluatorLost,
 }
 
 /// After which steps there is an evaluation before the job ends.
@@ -91,6 +93,11 @@ impl Keeper {
         }
     }
 
+    /// There will be no other evaluation: nothing is to wait for one.
+    pub(crate) fn evaluator_is_lost(&self) {
+        self.tell(News::EvaluatorLost);
+    }
+
     fn tell(&self, news: News) {
         if let Some(keeper) = &self.news {
             // it ends with this alone
@@ -126,16 +133,25 @@ impl Work {
                     self.best.insert(step, BestEvaluation::with(before, step, &evaluation));
                     step
                 }
+                News::EvaluatorLost => {
+                    self.evaluated.every = None;
+                    self.complete_all();
+                    continue;
+                }
             };
             if !self.evaluated.has(step) || self.best.contains_key(&step) {
                 self.complete(step);
             }
         }
         // ended while it was evaluated
-        let steps: Vec<u64> = self.open.keys().copied().collect();
-        steps.into_iter().for_each(|step| self.complete(step));
+        self.complete_all();
         // a process ended before it had written its own
         self.folder.remove_partial();
+    }
+
+    fn complete_all(&mut self) {
+        let steps: Vec<u64> = self.open.keys().copied().collect();
+        steps.into_iter().for_each(|step| self.complete(step));
     }
 
     /// Has a checkpoint appear if all have written it.
@@ -263,6 +279,35 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "it waits for a better one");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn what_somebody_who_is_lost_was_to_write_or_to_evaluate_is_not_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let config =
+            CheckpointConfig { every: Some(10), best: true, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(20), steps: 60 };
+        let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
+        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
+        let both = |step| ["a", "b"].map(|shard| keeper.add(report(&folder, step, shard)));
+        keeper.add(report(&folder, 10, "a"));
+        both(20);
+        both(40);
+        both(50);
+        let is_there = |step| folder.found().unwrap().iter().any(|found| found.step == step);
+        let until = |done: &dyn Fn() -> bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while !done() {
+                assert!(std::time::Instant::now() < deadline, "it waits");
+                std::thread::yield_now();
+            }
+        };
+        until(&|| is_there(50));
+        assert!(!folder.partial(10).exists(), "there are later ones");
+        assert!(!is_there(20) && !is_there(40), "their evaluations are to come");
+        keeper.evaluator_is_lost();
+        until(&|| is_there(20) && is_there(40));
     }
 
     #[test]

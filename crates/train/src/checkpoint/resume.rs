@@ -179,6 +179,32 @@ mod tests {
     }
 
     #[test]
+    fn clients_take_what_was_theirs_and_else_begin_at_the_centre() {
+        let place = tempfile::tempdir().unwrap();
+        publish(place.path(), 10);
+        let shared = vec![variable("w", &[2])];
+        let chosen = |of_clients: Vec<Variable>| {
+            let kept = Kept { shared: shared.clone(), of_clients, ..Kept::default() };
+            choose(place.path(), &kept, &TrainConfig::default(), 11).unwrap()
+        };
+        assert!(!chosen(Vec::new()).centre_alone, "there is none");
+        let resumed = chosen(vec![variable("client0/w", &[2])]);
+        assert!(resumed.centre_alone);
+        assert!(resumed.changes.last().unwrap().contains("begins at the centre"));
+    }
+
+    #[test]
+    fn a_checkpoint_of_an_earlier_version_says_nothing_of_how_it_learned() {
+        let mut earlier = serde_json::to_value(state()).unwrap();
+        assert!(earlier.as_object_mut().unwrap().remove("recipe").is_some());
+        let mut state: CheckpointState = serde_json::from_value(earlier).unwrap();
+        let config = TrainConfig { batch: 8, ..TrainConfig::default() };
+        assert_eq!(changes(&state, &config, 11), [""; 0]);
+        state.recipe = recipe(&TrainConfig { clip_norm: Some(2.0), ..config.clone() });
+        assert_eq!(changes(&state, &config, 11), ["clip norm none (was 2.0)"]);
+    }
+
+    #[test]
     fn one_of_another_model_is_refused_with_what_differs() {
         let place = tempfile::tempdir().unwrap();
         publish(place.path(), 10);
