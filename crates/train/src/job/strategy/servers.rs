@@ -166,9 +166,10 @@ impl Serving<'_> {
     /// The next step behind which no session begins another before all have come: there is a checkpoint, or the end.
     fn next_kept(&self, step: u64) -> u64 {
         let Part { config, shape, .. } = self.part;
-        let steps = if config.checkpoint.is_some() { step + 1..shape.steps } else { 0..0 };
-        let mut steps = steps;
-        steps.find(|step| shape.is_kept(config, *step)).unwrap_or(shape.steps)
+        if config.checkpoint.is_none() {
+            return shape.steps;
+        }
+        (step + 1..shape.steps).find(|step| shape.is_kept(config, *step)).unwrap_or(shape.steps)
     }
 
     /// Serves steps up to this one, and none that may not begin.
@@ -177,7 +178,7 @@ impl Serving<'_> {
         let mut told = Ok(());
         run_sessions(sessions, &mut |index, session| {
             let step = begun[index] + 1;
-            // a launcher that is gone is noticed by the thread that watches it
+            // that the launcher is gone is said once the sessions are at rest
             let begins = step <= until && told.is_ok() && {
                 let asked = member.may_enter_step(step);
                 asked.unwrap_or_else(|error| {
