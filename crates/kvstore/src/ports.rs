@@ -99,7 +99,7 @@ pub trait Keep: Send {
     ///
     /// # Errors
     /// When it cannot be written, with what to do.
-    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String>;
+    fn save(&mut self, server: usize, to: &str, snapshot: Snapshot) -> Result<(), String>;
 
     /// The snapshot that was kept last; none if none was.
     ///

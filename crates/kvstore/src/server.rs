@@ -366,7 +366,7 @@ impl Core {
         }
         let (snapshot, state) = self.snapshot()?;
         self.keep
-            .save(self.options.server, &checkpoint.path, &snapshot)
+            .save(self.options.server, &checkpoint.path, snapshot)
             .map_err(StoreError::Snapshot)?;
         self.proto.on_snapshot(&state);
         (self.updates_since_snapshot, self.snapshot_due) = (0, false);
@@ -452,7 +452,7 @@ impl Core {
             Control::Save { path } => self
                 .snapshot()
                 .map_err(|error| error.to_string())
-                .and_then(|(snapshot, _)| self.keep.save(server, &path, &snapshot)),
+                .and_then(|(snapshot, _)| self.keep.save(server, &path, snapshot)),
             Control::Load { path } => {
                 let kept = self.keep.load(server, &path);
                 let kept = kept.and_then(|kept| kept.ok_or(format!("there is nothing at {path}")));

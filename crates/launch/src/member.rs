@@ -276,6 +276,19 @@ impl Member {
         Ok(word)
     }
 
+    /// As [`Member::enter_step`], without waiting: true if `step` begins now. For a member that takes part in several steps at
+    /// once, each with others.
+    ///
+    /// # Errors
+    /// When the launcher is gone.
+    pub fn may_enter_step(&self, step: u64) -> std::io::Result<bool> {
+        let begins = self.gate.begins(step);
+        if begins && step > self.step.load(Ordering::Relaxed) {
+            self.begin_step(step)?;
+        }
+        Ok(begins)
+    }
+
     /// Tells the launcher that `step` (from 1) begins: if this process is killed or stopped in it,
     /// nobody else can say which it was.
     ///

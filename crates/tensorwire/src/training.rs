@@ -256,8 +256,8 @@ impl Training {
         })
     }
 
-    /// Goes on from the newest whole checkpoint in this folder, with the bits of a job that nobody stopped; steps and epochs count
-    /// from the very first step.
+    /// Goes on from the newest whole checkpoint in this folder; where workers train in step, to the bits of a job that nobody
+    /// stopped. Steps and epochs count from the very first step.
     pub fn resume(self, path: impl Into<PathBuf>) -> Training {
         self.with(|config| config.resume = Some(path.into()))
     }

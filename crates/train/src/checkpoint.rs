@@ -3,6 +3,8 @@
 
 mod folder;
 mod keeper;
+mod kept;
+mod recipe;
 mod resume;
 mod saver;
 mod shard;
@@ -12,10 +14,7 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use tensorwire_graph::{Op, Output};
 use tensorwire_launch::Role;
-use tensorwire_nn::{Program, Sharing, Variable};
-use tensorwire_tensor::TensorSpec;
 
 use crate::best::BestEvaluation;
 use crate::strategy::Strategy;
@@ -23,6 +22,8 @@ use crate::weights::WeightsError;
 
 pub use folder::{CheckpointFolder, FoundCheckpoint};
 pub(crate) use keeper::{Evaluated, Keeper};
+pub(crate) use kept::{Kept, OwnVariable, kept, own_variables, plain_name};
+pub(crate) use recipe::recipe;
 pub use resume::Resumed;
 pub(crate) use resume::{choose, is_fresh};
 pub(crate) use saver::{Captured, Saver};
@@ -77,10 +78,13 @@ pub struct CheckpointState {
     pub batch: usize,
     /// Batches of a worker in a step.
     pub accumulate: usize,
+    /// How it learned, in words: what an option says, by what it says it of.
+    #[serde(default)]
+    pub recipe: BTreeMap<String, String>,
     /// The best evaluation of the job so far.
     #[serde(default)]
     pub best: Option<BestEvaluation>,
-    /// The names of what is no weight but the optimizer's state, in order.
+    /// The names of what is no weight but the optimizer's state, or a client's own beside the centre, in order.
     pub slots: Vec<String>,
     /// By the name of a file beside this one.
     pub files: BTreeMap<String, FileState>,
@@ -140,70 +144,6 @@ pub enum CheckpointError {
     Weights(#[from] WeightsError),
 }
 
-/// What is in a checkpoint of a program: parameters, averages and the optimizer's slots, each once, as they are called where
-/// all share them.
-pub(crate) fn kept(program: &Program, sharing: Sharing) -> Vec<Variable> {
-    let declared = |name: &String| {
-        let node = program.graph.node(program.graph.find(name)?);
-        match &node.op {
-            Op::Variable { spec, init } => {
-                Some(Variable { name: name.clone(), spec: spec.clone(), init: *init })
-            }
-            _ => None,
-        }
-    };
-    let slots = program.slots.iter().filter(|name| plain_name(name, sharing) == name.as_str());
-    program.weights().cloned().chain(slots.filter_map(declared)).collect()
-}
-
-/// The name of a variable without what tells it from another replica's.
-pub(crate) fn plain_name(name: &str, sharing: Sharing) -> &str {
-    if !sharing.has_own() {
-        return name;
-    }
-    let replica = name.strip_prefix("replica").and_then(|rest| rest.split_once('/'));
-    match replica {
-        Some((number, plain)) if number.parse::<u32>().is_ok() => plain,
-        _ => name,
-    }
-}
-
-/// A variable of a part of the graph, and where it is in the whole that it is of.
-#[derive(Clone, Debug)]
-pub(crate) struct OwnVariable {
-    pub(crate) output: Output,
-    pub(crate) spec: TensorSpec,
-    /// The whole, as it is called where all share it.
-    pub(crate) name: String,
-    /// Of the whole.
-    pub(crate) dims: Vec<usize>,
-    pub(crate) first_element: usize,
-}
-
-/// The variables of a part of the graph.
-pub(crate) fn own_variables(
-    part: &tensorwire_graph::Graph,
-    program: &Program,
-    sharing: Sharing,
-) -> Vec<OwnVariable> {
-    let whole = kept(program, sharing);
-    let own = part.nodes().filter_map(|(id, node)| {
-        let Op::Variable { spec, .. } = &node.op else { return None };
-        let (name, first_row) = match &node.piece {
-            Some(piece) => (piece.of.as_str(), piece.first_row),
-            None => (node.name.as_str(), 0),
-        };
-        let name = plain_name(name, sharing);
-        let whole = whole.iter().find(|whole| whole.name == name)?;
-        let dims = whole.spec.dims().to_vec();
-        // what is one number for the whole variable is the same for each piece
-        let row = dims.split_first().map_or(0, |(_, row)| row.iter().product());
-        let (output, spec, name) = (id.into(), spec.clone(), name.to_string());
-        Some(OwnVariable { output, spec, name, dims, first_element: first_row * row })
-    });
-    own.collect()
-}
-
 /// The name of the file that a process writes.
 pub(crate) fn shard_file(role: Role) -> String {
     let (kind, number) = match role {
@@ -231,6 +171,7 @@ pub(crate) mod tests {
             servers: 2,
             batch: 8,
             accumulate: 1,
+            recipe: BTreeMap::new(),
             best: None,
             slots: vec!["w/velocity".to_string()],
             files: BTreeMap::new(),
@@ -245,13 +186,5 @@ pub(crate) mod tests {
         };
         assert_eq!(due(&every(Some(4))), [4, 8, 10]);
         assert_eq!(due(&every(None)), [3, 6, 9, 10]);
-    }
-
-    #[test]
-    fn a_replicas_variable_is_called_as_the_first_ones() {
-        let own = Sharing::Own { clients: 1 };
-        assert_eq!(plain_name("replica3/layer/weight", own), "layer/weight");
-        assert_eq!(plain_name("replicas/weight", own), "replicas/weight");
-        assert_eq!(plain_name("replica3/weight", Sharing::All), "replica3/weight");
     }
 }

@@ -282,7 +282,7 @@ fn resumed(
         }
     }
     let Some(folder) = &config.resume else { return Ok(None) };
-    let kept = checkpoint::kept(program, config.topology().sharing());
+    let kept = checkpoint::kept(program, &config.topology());
     let resumed = checkpoint::choose(folder, &kept, config, shape.steps_per_epoch)?;
     let (step, steps) = (resumed.state.step, shape.steps);
     if step >= steps {

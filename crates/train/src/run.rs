@@ -153,6 +153,12 @@ pub fn launch_train(
                     keeper.evaluated(value);
                 }
             }
+            // worker 0 evaluates while the job runs
+            (_, JobUpdate::Shrunk { rank: Rank(0), .. }) => {
+                if let Some(keeper) = &keeper {
+                    keeper.evaluator_is_lost();
+                }
+            }
             _ => {}
         }
         on_update(update);

@@ -196,10 +196,15 @@ impl Topology {
         Rank(if is_behind { worker.saturating_add(self.servers) } else { worker })
     }
 
+    /// Returns the number of a worker's group.
+    pub fn client_of(&self, worker: u32) -> u32 {
+        worker % self.groups.max(1)
+    }
+
     /// Returns the members of a worker's group, its master first.
     pub fn group_of(&self, worker: u32) -> Vec<Rank> {
         let groups = self.groups.max(1);
-        let of_group = (worker % groups..self.workers).step_by(groups as usize);
+        let of_group = (self.client_of(worker)..self.workers).step_by(groups as usize);
         of_group.map(|worker| self.rank_of(worker)).collect()
     }
 

@@ -106,8 +106,8 @@ pub(crate) struct TrainArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct KeepArgs {
     /// Write checkpoints of the whole job (weights, the optimizer's state, the place in the data) beside training, each a
-    /// folder in DIR. One that cannot be written is a warning. local, ps, allreduce, dist-sgd, mpi-sgd. On several
-    /// hosts all must reach DIR
+    /// folder in DIR. One that cannot be written is a warning. Every strategy, without --snapshot. On several hosts all
+    /// must reach DIR
     #[arg(long, value_name = "DIR")]
     checkpoint: Option<PathBuf>,
     /// Steps between two checkpoints; the end has one in any case [default: an epoch]
@@ -121,8 +121,9 @@ pub(crate) struct KeepArgs {
     /// Write a checkpoint after each evaluation (--val-every), too, and keep the one with the smallest loss: DIR/best
     #[arg(long, requires = "checkpoint")]
     keep_best: bool,
-    /// Go on from the newest whole checkpoint in DIR, with the bits of a job that nobody stopped. --steps and --epochs
-    /// count from the very first step. The number of workers and servers, and the strategy, may be others than before
+    /// Go on from the newest whole checkpoint in DIR; where workers train in step, to the bits of a job that nobody stopped.
+    /// --steps and --epochs count from the very first step. The number of workers and servers, and the strategy, may be
+    /// others than before
     #[arg(long, value_name = "DIR", conflicts_with = "load")]
     resume: Option<PathBuf>,
 }

@@ -2,32 +2,34 @@
 //! whatever became of the job that wrote it, and of its files.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job};
 
 const LIMIT: Duration = Duration::from_secs(120);
 const JOB: &str = "--batch 8 --threads 1";
 
-fn train(arguments: &str) -> Ended {
+pub(crate) fn train(arguments: &str) -> Ended {
     Job::start(&format!("train --json {JOB} {arguments}")).end(LIMIT)
 }
 
-fn hash(ended: &Ended) -> String {
+pub(crate) fn hash(ended: &Ended) -> String {
     ended.json()["weights_sha256"].as_str().unwrap().to_string()
 }
 
 /// A folder of checkpoints that is not there yet, in one that goes with the test.
-fn place() -> (tempfile::TempDir, String) {
+pub(crate) fn place() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("runs/a").display().to_string();
     (folder, path)
 }
 
 /// What is in a folder, in order.
-fn names(path: &str) -> Vec<String> {
+pub(crate) fn names(path: &str) -> Vec<String> {
     let entries = std::fs::read_dir(path).unwrap();
     let mut names: Vec<String> =
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -35,7 +37,7 @@ fn names(path: &str) -> Vec<String> {
     names
 }
 
-fn step(path: &str, step: u64) -> PathBuf {
+pub(crate) fn step(path: &str, step: u64) -> PathBuf {
     Path::new(path).join(format!("step-{step:08}"))
 }
 
@@ -95,6 +97,15 @@ fn pieces_are_put_together_for_other_servers_and_other_strategies() {
     train(&format!("{job} 5 --strategy dist-sgd --checkpoint {store}")).json();
     let ended = train(&format!("{job} 8 {split} --resume {store}"));
     assert_eq!(hash(&ended), undisturbed, "{}", ended.stderr);
+    let other = "--clip-norm 5 --schedule cosine --weight-decay 0.1 --resume";
+    let ended =
+        train(&format!("--optimizer adam --lr 0.002 --steps 6 --strategy local {other} {path}"));
+    for says in [
+        "clip norm 5.0 (was none), rate 0.002 (was 0.001), schedule cosine",
+        " (was constant), weight decay 0.1 (was 0.0)\n",
+    ] {
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    }
     // more workers see other samples
     let ended = train(&format!("{job} 8 --workers 3 --resume {path}"));
     assert!(ended.stderr.contains("workers 3 (was 2)"), "{}", ended.stderr);
@@ -169,7 +180,8 @@ fn training_ends_behind_the_same_step_when_evaluations_are_no_better() {
         let ended = train(&format!("{more} --strategy {strategy} --resume {path}"));
         assert_eq!(ended.json()["steps"], 8, "{strategy}: {}", ended.stderr);
         let ended = train(&format!("--steps 3 --strategy {strategy} --resume {path}/best"));
-        assert!(ended.stderr.contains(", after step 2\n"), "{strategy}: {}", ended.stderr);
+        let says = ", after step 2; now rate 0.05 (was 1e-30)\n";
+        assert!(ended.stderr.contains(says), "{strategy}: {}", ended.stderr);
     }
     assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
 }
@@ -194,8 +206,7 @@ fn a_torn_file_is_passed_over_and_another_model_is_refused() {
         (format!("--resume {path} --steps 6"), "training ends at step 6; give more --steps"),
         (format!("--resume {empty}"), "cannot read "),
         (format!("--checkpoint {path}"), "holds checkpoints of an earlier job; give --resume "),
-        ("--strategy dist-asgd --checkpoint c".to_string(), "dist-asgd has no such moment"),
-        ("--async --resume c".to_string(), "--async has no such moment"),
+        ("--strategy dist-sgd --snapshot s --checkpoint c".to_string(), "goes without --snapshot"),
     ] {
         let ended = train(&arguments);
         assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.stderr);
@@ -219,6 +230,59 @@ fn a_checkpoint_that_fails_is_a_warning_and_training_goes_on() {
         assert!(ended.stderr.contains("Not a directory"), "{}", ended.stderr);
         assert_eq!(hash(&ended), hash(&train(&job)), "{strategy}");
     }
+}
+
+/// Runs a script in a mount namespace of its own, with a file system of `options` at `runs`; `$train` is what all jobs are. None
+/// where the system has no such namespaces to give.
+fn on_a_file_system(options: &str, train: &str, script: &str) -> Option<Ended> {
+    let has = |mut command: Command| command.status().is_ok_and(|status| status.success());
+    let mount = format!("mkdir runs && mount -t tmpfs -o {options} tmpfs runs");
+    let in_namespace = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-ec", script]);
+        command
+    };
+    let trial = tempfile::tempdir().unwrap();
+    let mut mounts = in_namespace(&mount);
+    mounts.current_dir(trial.path()).stderr(Stdio::null());
+    if !has(mounts) {
+        skip(None, &"no file system can be mounted in a namespace here (unshare, mount)");
+        return None;
+    }
+    let program = env!("CARGO_BIN_EXE_tensorwire");
+    let train = format!("train=\"{program} train --json {JOB} {train}\"");
+    Some(Job::start_command(in_namespace(&format!("{mount}\n{train}\n{script}"))).end(LIMIT))
+}
+
+/// Two checkpoints fit, and some of the third.
+#[test]
+fn a_full_disk_is_a_warning_and_the_last_good_checkpoint_is_whole() {
+    for strategy in ["local", "ps", "dist-sgd", "dist-asgd --workers 1"] {
+        let job = format!("--optimizer sgd --strategy {strategy}");
+        let script = "$train --steps 6 --checkpoint runs --checkpoint-every 2\n\
+                      ls runs\n$train --steps 8 --resume runs";
+        let Some(ended) = on_a_file_system("size=44m", &job, script) else { return };
+        let context = format!("{strategy}: {}", ended.stderr);
+        assert!(ended.status.success(), "{context}");
+        let warned = ended.stderr.matches("no checkpoint of step 6: ").count();
+        assert_eq!(warned, 1, "{context}");
+        assert!(ended.stderr.contains("No space left on device"), "{context}");
+        let there: Vec<&str> = ended.stdout.lines().filter(|line| !line.starts_with('{')).collect();
+        assert_eq!(there, ["step-00000002", "step-00000004"], "{context}");
+        assert!(ended.stderr.contains("step-00000004, after step 4\n"), "{context}");
+        assert_eq!(hash(&ended), hash(&train(&format!("{job} --steps 8"))), "{context}");
+    }
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_is_a_warning() {
+    let job = "--strategy ps --steps 4";
+    let script = "$train --checkpoint runs/a --checkpoint-every 2\n$train --checkpoint runs";
+    let Some(ended) = on_a_file_system("ro", job, script) else { return };
+    assert!(ended.status.success(), "{}", ended.stderr);
+    let warned = ended.stderr.matches("Read-only file system").count();
+    assert_eq!(warned, 3, "{}", ended.stderr);
+    assert_eq!(hash(&ended), hash(&train(job)), "{}", ended.stderr);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod bad_input;
 mod bench;
 mod checkpoint;
+mod checkpoint_async;
 mod clients;
 mod doctor;
 mod evaluation;

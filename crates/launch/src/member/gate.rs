@@ -37,7 +37,7 @@ impl Gate {
         let mut state = self.state.lock();
         loop {
             if step <= state.until {
-                state.begun = step;
+                state.begun = state.begun.max(step);
                 return Ok(StepWord::Begins);
             }
             match state.behind {
@@ -52,6 +52,16 @@ impl Gate {
                 Behind::Interrupted => return Ok(StepWord::Interrupted),
             }
         }
+    }
+
+    /// True if `step` begins now; it has then. Of whoever takes part in several steps at once, any may be asked for.
+    pub(super) fn begins(&self, step: u64) -> bool {
+        let mut state = self.state.lock();
+        let begins = step <= state.until;
+        if begins {
+            state.begun = state.begun.max(step);
+        }
+        begins
     }
 
     /// Lets steps up to `until` begin, and says what is behind it. Where a job ends is said once.
@@ -84,6 +94,7 @@ mod tests {
         let (gate, now) = (Gate::open(), Deadline::after(Duration::ZERO));
         assert_eq!(gate.begin(1, now).unwrap(), StepWord::Begins);
         assert_eq!(gate.hold(), 1);
+        assert!(gate.begins(1) && !gate.begins(2));
         assert_eq!(gate.begin(2, now).unwrap_err().kind(), std::io::ErrorKind::TimedOut);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| gate.begin(2, Deadline::after(Duration::from_secs(60))));

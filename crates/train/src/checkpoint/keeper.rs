@@ -23,6 +23,8 @@ pub(crate) struct Keeper {
 enum News {
     Written(ShardReport),
     Evaluated(u64, Evaluation),
+    /// Who evaluates is lost.
+    EvaluatorLost,
 }
 
 /// After which steps there is an evaluation before the job ends.
@@ -47,6 +49,8 @@ struct Work {
     shards: BTreeSet<String>,
     /// Of a checkpoint without files.
     job: CheckpointState,
+    /// Up to this step all is said of checkpoints that were due.
+    told: u64,
     evaluated: Evaluated,
     /// What was said, by step.
     open: BTreeMap<u64, BTreeMap<String, Result<FileState, String>>>,
@@ -55,7 +59,7 @@ struct Work {
 }
 
 impl Keeper {
-    /// One for a job that is `job` at step 0, whose checkpoints have these files. Removes what an earlier job has left half
+    /// One for a job that is `job` at the step that it begins behind, whose checkpoints have these files. Removes what an earlier job has left half
     /// written.
     ///
     /// # Errors
@@ -69,7 +73,8 @@ impl Keeper {
         let (news, inbox) = channel();
         let (config, folder) = (config.clone(), CheckpointFolder::new(&config.path));
         let best = [(0, job.best.clone())].into();
-        let work = Work { config, folder, shards, job, evaluated, open: BTreeMap::new(), best };
+        let (told, open) = (job.step, BTreeMap::new());
+        let work = Work { config, folder, shards, job, told, evaluated, open, best };
         work.folder.remove_partial();
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
         Ok(Keeper { news: Some(news), thread: Some(thread) })
@@ -86,6 +91,11 @@ impl Keeper {
         if let Some(evaluation) = evaluation {
             self.tell(News::Evaluated(progress.step, evaluation));
         }
+    }
+
+    /// There will be no other evaluation: nothing is to wait for one.
+    pub(crate) fn evaluator_is_lost(&self) {
+        self.tell(News::EvaluatorLost);
     }
 
     fn tell(&self, news: News) {
@@ -123,16 +133,25 @@ impl Work {
                     self.best.insert(step, BestEvaluation::with(before, step, &evaluation));
                     step
                 }
+                News::EvaluatorLost => {
+                    self.evaluated.every = None;
+                    self.complete_all();
+                    continue;
+                }
             };
             if !self.evaluated.has(step) || self.best.contains_key(&step) {
                 self.complete(step);
             }
         }
         // ended while it was evaluated
-        let steps: Vec<u64> = self.open.keys().copied().collect();
-        steps.into_iter().for_each(|step| self.complete(step));
+        self.complete_all();
         // a process ended before it had written its own
         self.folder.remove_partial();
+    }
+
+    fn complete_all(&mut self) {
+        let steps: Vec<u64> = self.open.keys().copied().collect();
+        steps.into_iter().for_each(|step| self.complete(step));
     }
 
     /// Has a checkpoint appear if all have written it.
@@ -140,6 +159,7 @@ impl Work {
         if self.open.get(&step).is_none_or(|said| said.len() < self.shards.len()) {
             return;
         }
+        self.tell_missing(step);
         let said = self.open.remove(&step).unwrap_or_default();
         let files: Result<BTreeMap<String, FileState>, String> =
             said.into_iter().map(|(shard, written)| Ok((shard, written?))).collect();
@@ -158,6 +178,28 @@ impl Work {
             let path = self.folder.path().display();
             tracing::warn!("cannot remove old checkpoints from {path}: {error}");
         }
+    }
+
+    /// Warns of checkpoints that were due before `step`, which is complete, and which somebody writes no more.
+    fn tell_missing(&mut self, step: u64) {
+        let per_epoch = self.job.position.steps_per_epoch;
+        let is_due = |step: &u64| {
+            let is_best = self.config.best && self.evaluated.has(*step);
+            self.config.is_due(*step, per_epoch, self.evaluated.steps) || is_best
+        };
+        let due: Vec<u64> = (self.told + 1..step).filter(is_due).collect();
+        for missing in due {
+            // complete: its evaluation is awaited
+            if self.open.get(&missing).is_some_and(|said| said.len() == self.shards.len()) {
+                continue;
+            }
+            tracing::warn!(
+                "no checkpoint of step {missing}: a process was lost meanwhile; training goes on"
+            );
+            self.open.remove(&missing);
+            let _ = std::fs::remove_dir_all(self.folder.partial(missing));
+        }
+        self.told = self.told.max(step);
     }
 
     /// The best evaluation as it was after `step`.
@@ -237,6 +279,35 @@ mod tests {
             assert!(std::time::Instant::now() < deadline, "it waits for a better one");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn what_somebody_who_is_lost_was_to_write_or_to_evaluate_is_not_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let config =
+            CheckpointConfig { every: Some(10), best: true, ..CheckpointConfig::new(place.path()) };
+        let folder = CheckpointFolder::new(place.path());
+        let evaluated = Evaluated { every: Some(20), steps: 60 };
+        let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
+        let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
+        let both = |step| ["a", "b"].map(|shard| keeper.add(report(&folder, step, shard)));
+        keeper.add(report(&folder, 10, "a"));
+        both(20);
+        both(40);
+        both(50);
+        let is_there = |step| folder.found().unwrap().iter().any(|found| found.step == step);
+        let until = |done: &dyn Fn() -> bool| {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+            while !done() {
+                assert!(std::time::Instant::now() < deadline, "it waits");
+                std::thread::yield_now();
+            }
+        };
+        until(&|| is_there(50));
+        assert!(!folder.partial(10).exists(), "there are later ones");
+        assert!(!is_there(20) && !is_there(40), "their evaluations are to come");
+        keeper.evaluator_is_lost();
+        until(&|| is_there(20) && is_there(40));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_nn::Variable;
 
 use super::shard::ShardIndex;
-use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint};
+use super::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint, Kept, recipe};
 use crate::config::TrainConfig;
 use crate::weights;
 
@@ -19,6 +19,9 @@ pub struct Resumed {
     pub changes: Vec<String>,
     /// Why newer ones are passed over.
     pub damaged: Vec<String>,
+    /// Clients that average begin at the centre, with a fresh optimizer: it has no state of as many.
+    #[serde(default)]
+    pub centre_alone: bool,
 }
 
 impl Resumed {
@@ -39,7 +42,7 @@ pub(crate) fn is_fresh(path: &Path) -> bool {
 /// When there is none, or it is of another model.
 pub(crate) fn choose(
     folder: &Path,
-    kept: &[Variable],
+    kept: &Kept,
     config: &TrainConfig,
     steps_per_epoch: u64,
 ) -> Result<Resumed, CheckpointError> {
@@ -55,9 +58,13 @@ pub(crate) fn choose(
                 continue;
             }
         };
-        compare(&found, &index, kept)?;
-        let changes = changes(&state, config, steps_per_epoch);
-        return Ok(Resumed { path: found.path, state, changes, damaged });
+        compare(&found, &index, &state, kept)?;
+        let mut changes = changes(&state, config, steps_per_epoch);
+        let centre_alone = !kept.of_clients.is_empty() && !has_clients(&index, kept);
+        if centre_alone {
+            changes.push("each client begins at the centre with a fresh optimizer".to_string());
+        }
+        return Ok(Resumed { path: found.path, state, changes, damaged, centre_alone });
     }
     match damaged.is_empty() {
         true => Err(CheckpointError::Empty { path }),
@@ -65,19 +72,19 @@ pub(crate) fn choose(
     }
 }
 
-/// Fails if a checkpoint has other tensors than a job.
+/// Fails if a checkpoint has other tensors than a job. With a centre it is the weights that count: clients can do without
+/// what was beside them.
 fn compare(
     found: &FoundCheckpoint,
     index: &ShardIndex,
-    kept: &[Variable],
+    state: &CheckpointState,
+    kept: &Kept,
 ) -> Result<(), CheckpointError> {
     let mut differences = Vec::new();
-    for Variable { name, spec, .. } in kept {
+    for Variable { name, spec, .. } in &kept.shared {
         match index.value(name) {
             None => differences.push(format!("'{name}' is missing")),
-            Some(value)
-                if value.dtype != weights::dtype(spec.dtype) || value.dims != spec.dims() =>
-            {
+            Some(value) if !value.is(spec) => {
                 let (dtype, dims) = (value.dtype, &value.dims);
                 differences.push(format!("'{name}' is {dtype:?}{dims:?}, not {spec}"));
             }
@@ -85,7 +92,8 @@ fn compare(
         }
     }
     for (name, _) in index.values() {
-        if !kept.iter().any(|variable| variable.name == name) {
+        let is_left_out = !kept.of_clients.is_empty() && state.is_slot(name);
+        if !is_left_out && !kept.shared.iter().any(|variable| variable.name == name) {
             differences.push(format!("'{name}' is unknown"));
         }
     }
@@ -94,6 +102,13 @@ fn compare(
     }
     let differences = weights::listed(differences);
     Err(CheckpointError::OtherJob { path: found.path.clone(), differences })
+}
+
+/// True if a checkpoint has what each client of a job has for itself, and nothing else beside the centre.
+fn has_clients(index: &ShardIndex, kept: &Kept) -> bool {
+    let is_there = |own: &Variable| index.value(&own.name).is_some_and(|value| value.is(&own.spec));
+    let count = kept.shared.len() + kept.of_clients.len();
+    index.values().count() == count && kept.of_clients.iter().all(is_there)
 }
 
 /// What decides the bits and is other than it was.
@@ -111,7 +126,12 @@ fn changes(state: &CheckpointState, config: &TrainConfig, steps_per_epoch: u64) 
         ("seed", state.seed.to_string(), config.seed.to_string()),
         ("steps an epoch", per_epoch.to_string(), steps_per_epoch.to_string()),
     ];
-    let changed = pairs.into_iter().filter(|(_, was, is)| was != is);
+    let recipe = recipe(config);
+    // an earlier version did not say how it learned
+    let learned = recipe.iter().filter_map(|(what, is)| {
+        Some((what.as_str(), state.recipe.get(what)?.clone(), is.clone()))
+    });
+    let changed = pairs.into_iter().chain(learned).filter(|(_, was, is)| was != is);
     changed.map(|(what, was, is)| format!("{what} {is} (was {was})")).collect()
 }
 
@@ -144,7 +164,7 @@ mod tests {
     fn the_newest_whole_one_is_taken_and_the_others_are_named() {
         let place = tempfile::tempdir().unwrap();
         let config = TrainConfig { batch: 8, workers: 3, accumulate: 2, ..TrainConfig::default() };
-        let kept = [variable("w", &[2])];
+        let kept = Kept { shared: vec![variable("w", &[2])], ..Kept::default() };
         let chosen = || choose(place.path(), &kept, &config, 11);
         assert!(is_fresh(place.path()) && is_fresh(Path::new("/none")));
         assert!(matches!(chosen(), Err(CheckpointError::Empty { .. })));
@@ -159,10 +179,37 @@ mod tests {
     }
 
     #[test]
+    fn clients_take_what_was_theirs_and_else_begin_at_the_centre() {
+        let place = tempfile::tempdir().unwrap();
+        publish(place.path(), 10);
+        let shared = vec![variable("w", &[2])];
+        let chosen = |of_clients: Vec<Variable>| {
+            let kept = Kept { shared: shared.clone(), of_clients, ..Kept::default() };
+            choose(place.path(), &kept, &TrainConfig::default(), 11).unwrap()
+        };
+        assert!(!chosen(Vec::new()).centre_alone, "there is none");
+        let resumed = chosen(vec![variable("client0/w", &[2])]);
+        assert!(resumed.centre_alone);
+        assert!(resumed.changes.last().unwrap().contains("begins at the centre"));
+    }
+
+    #[test]
+    fn a_checkpoint_of_an_earlier_version_says_nothing_of_how_it_learned() {
+        let mut earlier = serde_json::to_value(state()).unwrap();
+        assert!(earlier.as_object_mut().unwrap().remove("recipe").is_some());
+        let mut state: CheckpointState = serde_json::from_value(earlier).unwrap();
+        let config = TrainConfig { batch: 8, ..TrainConfig::default() };
+        assert_eq!(changes(&state, &config, 11), [""; 0]);
+        state.recipe = recipe(&TrainConfig { clip_norm: Some(2.0), ..config.clone() });
+        assert_eq!(changes(&state, &config, 11), ["clip norm none (was 2.0)"]);
+    }
+
+    #[test]
     fn one_of_another_model_is_refused_with_what_differs() {
         let place = tempfile::tempdir().unwrap();
         publish(place.path(), 10);
-        let kept = [variable("w", &[1, 2]), variable("v", &[3])];
+        let shared = vec![variable("w", &[1, 2]), variable("v", &[3])];
+        let kept = Kept { shared, ..Kept::default() };
         let error = choose(place.path(), &kept, &TrainConfig::default(), 11).unwrap_err();
         let text = error.to_string();
         for part in ["'w' is F32[2], not f32[1×2]", "'v' is missing", "checkpoint convert"] {

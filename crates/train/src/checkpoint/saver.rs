@@ -58,13 +58,36 @@ impl Saver {
     /// # Errors
     /// When the system has no thread to give.
     pub(crate) fn start(folder: CheckpointFolder, shard: &str) -> std::io::Result<Saver> {
+        Saver::spawn(folder, shard, |done| done)
+    }
+
+    /// As [`Saver::start`], for whoever does not look again: its thread tells what became of a file, and keeps no buffers.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn telling(
+        folder: CheckpointFolder,
+        shard: &str,
+        mut tell: impl FnMut(&ShardReport) + Send + 'static,
+    ) -> std::io::Result<Saver> {
+        Saver::spawn(folder, shard, move |done| {
+            tell(&done.report);
+            Done { buffers: Vec::new(), ..done }
+        })
+    }
+
+    fn spawn(
+        folder: CheckpointFolder,
+        shard: &str,
+        mut finish: impl FnMut(Done) -> Done + Send + 'static,
+    ) -> std::io::Result<Saver> {
         let (work, inbox) = sync_channel::<Work>(1);
         let (say, done) = sync_channel(1);
         let write = move || {
             // what computes goes first; a system that refuses has it share
             let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
             for work in inbox {
-                if say.send(write(work)).is_err() {
+                if say.send(finish(write(work))).is_err() {
                     return;
                 }
             }

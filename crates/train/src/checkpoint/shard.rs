@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tensorwire_tensor::DType;
+use tensorwire_tensor::{DType, TensorSpec};
 
 use super::{CheckpointError, FileState};
 use crate::weights;
@@ -222,6 +222,11 @@ impl ShardIndex {
 }
 
 impl Value {
+    /// True if it is a tensor of this spec.
+    pub(super) fn is(&self, spec: &TensorSpec) -> bool {
+        self.dtype == weights::dtype(spec.dtype) && self.dims == spec.dims()
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         let elements = self.dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim as u64));
         // fits: a width is 1, 2, 4 or 8

@@ -25,46 +25,32 @@ impl TrainConfig {
         let Some((option, _)) = options.into_iter().find(|(_, given)| *given) else {
             return Ok(());
         };
-        let topology = self.topology();
-        let found = if self.asynchronous {
-            "--async".to_string()
-        } else if topology.is_asynchronous() || topology.averaging.is_some() {
-            self.strategy.name().to_string()
-        } else if self.store.elastic {
-            "--elastic".to_string()
-        } else if self.store.snapshot.is_some() {
-            "--snapshot".to_string()
-        } else {
-            return Ok(());
-        };
-        Err(ConfigError::CheckpointOutOfStep { option, found })
+        match self.store.snapshot {
+            Some(_) => Err(ConfigError::CheckpointBesideSnapshot { option }),
+            None => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::config;
+    use super::super::{StoreConfig, tests::config};
     use super::*;
     use crate::strategy::Strategy;
 
     #[test]
-    fn only_what_trains_in_step_has_checkpoints() {
-        let with = |strategy| TrainConfig {
-            strategy,
-            checkpoint: Some(CheckpointConfig::new("c")),
-            ..config()
-        };
-        for strategy in [Strategy::Local, Strategy::Ps, Strategy::AllReduce, Strategy::DistSgd] {
-            with(strategy).check().unwrap();
+    fn every_strategy_has_checkpoints_and_a_snapshot_has_none() {
+        let resume = Some(std::path::PathBuf::from("c"));
+        for strategy in Strategy::ALL {
+            let checkpoint = Some(CheckpointConfig::new("c"));
+            let with = TrainConfig { strategy, checkpoint, resume: resume.clone(), ..config() };
+            with.check().unwrap();
         }
-        for strategy in [Strategy::DistAsgd, Strategy::DistEsgd, Strategy::MpiEsgd] {
-            let found = with(strategy).check().unwrap_err().to_string();
-            assert!(found.contains(&format!("{} has no such moment", strategy.name())), "{found}");
-        }
-        let resume = Some("c".into());
-        let found = TrainConfig { asynchronous: true, resume: resume.clone(), ..config() };
+        let store = StoreConfig { snapshot: resume.clone(), ..StoreConfig::default() };
+        let strategy = Strategy::DistSgd;
+        let found = TrainConfig { strategy, store, resume: resume.clone(), ..config() };
         let found = found.check().unwrap_err().to_string();
-        assert!(found.starts_with("--resume is for training in step"), "{found}");
+        assert!(found.starts_with("--resume goes without --snapshot: "), "{found}");
         let both = TrainConfig { load: resume.clone(), resume, ..config() };
         assert!(matches!(both.check(), Err(ConfigError::LoadAndResume)));
         let none = CheckpointConfig { keep: 0, ..CheckpointConfig::new("c") };

@@ -145,10 +145,10 @@ pub enum ConfigError {
     #[error("{0}")]
     Checkpoint(#[from] CheckpointError),
     #[error(
-        "{option} is for training in step, where all processes have made the same steps; {found} has no such moment: take \
-         local, ps, allreduce, dist-sgd or mpi-sgd, without --async, --elastic and --snapshot"
+        "{option} goes without --snapshot: a server writes either, for whoever takes its place or for a job that goes on; \
+         leave one out"
     )]
-    CheckpointOutOfStep { option: &'static str, found: String },
+    CheckpointBesideSnapshot { option: &'static str },
     #[error("--load and --resume both say what to begin with; leave one out")]
     LoadAndResume,
     #[error(

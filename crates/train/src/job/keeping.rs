@@ -1,12 +1,22 @@
-//! Who writes what of a job's checkpoints.
+//! Who writes what of a job's checkpoints, and after which steps.
+
+use std::time::Duration;
 
 use tensorwire_base::Rank;
 use tensorwire_graph::Plan;
 use tensorwire_launch::Role;
+use tensorwire_memory::CopyPurpose;
 use tensorwire_nn::Program;
+use tensorwire_runtime::Session;
 
-use super::Prepared;
-use crate::checkpoint::{self, CheckpointState, DataPosition, Evaluated, Keeper};
+use super::trainer::LAST_WORKER_DEADLINE;
+use super::{JobShape, Prepared, TrainError};
+use crate::carried::Carried;
+use crate::checkpoint::{
+    self, Captured, CheckpointState, DataPosition, Evaluated, Keeper, OwnVariable, Resumed, Saver,
+    ShardReport,
+};
+use crate::config::TrainConfig;
 use crate::topology::Topology;
 
 impl Prepared {
@@ -14,13 +24,10 @@ impl Prepared {
     pub(crate) fn keeper(&self) -> Option<Keeper> {
         let Prepared { config, topology, program, shape, .. } = self;
         let checkpoint = config.checkpoint.as_ref()?;
-        let sharing = topology.sharing();
-        let is_first = |name: &&String| checkpoint::plain_name(name, sharing) == name.as_str();
-        let mut slots: Vec<String> = program.slots.iter().filter(is_first).cloned().collect();
-        slots.sort();
+        let slots = checkpoint::kept(program, topology).slots();
         let job = CheckpointState {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            step: 0,
+            step: shape.done,
             position: DataPosition { epoch: 0, step: 0, steps_per_epoch: shape.steps_per_epoch },
             seed: config.seed,
             model: config.model.clone(),
@@ -31,6 +38,7 @@ impl Prepared {
             batch: config.batch,
             accumulate: config.accumulate,
             best: self.resumed.as_ref().and_then(|resumed| resumed.state.best.clone()),
+            recipe: checkpoint::recipe(config),
             slots,
             files: std::collections::BTreeMap::new(),
         };
@@ -51,15 +59,115 @@ pub(super) fn shard(
 ) -> Option<String> {
     let role = topology.role(rank);
     let is_owner = match (topology.has_store(), role) {
+        // each client has weights of its own beside the centre, and all of its workers the same
+        (true, Role::Worker(worker)) if topology.averaging.is_some() => worker < topology.groups,
         (true, Role::Server(_)) => !topology.reduces_in_store,
-        // averages of weights
+        // averages of weights, which only the first one's count of
         (true, Role::Worker(worker)) if worker > 0 => false,
         // where each has all, the first one's are everybody's
         (false, Role::Worker(worker)) if topology.is_replicated() && worker > 0 => false,
         _ => {
             let part = &plan.parts[topology.part(rank)].graph;
-            !checkpoint::own_variables(part, program, topology.sharing()).is_empty()
+            !checkpoint::own_variables(part, program, topology, None).is_empty()
         }
     };
     is_owner.then(|| checkpoint::shard_file(role))
+}
+
+impl JobShape {
+    /// True if there is an evaluation after a step.
+    pub(super) fn is_evaluated(&self, config: &TrainConfig, step: u64) -> bool {
+        let ends_epoch = config.evaluate_each_epoch && step.is_multiple_of(self.steps_per_epoch);
+        // after the last step there is one anyway
+        let every = config.evaluate_every.filter(|_| step < self.steps);
+        ends_epoch || every.is_some_and(|every| step.is_multiple_of(every))
+    }
+
+    /// True if there is a checkpoint after a step.
+    pub(super) fn is_kept(&self, config: &TrainConfig, step: u64) -> bool {
+        config.checkpoint.as_ref().is_some_and(|to| {
+            let is_due = to.is_due(step, self.steps_per_epoch, self.steps);
+            is_due || to.best && self.is_evaluated(config, step)
+        })
+    }
+
+    /// True if a job that ends behind `last`, before its end, has yet to keep it.
+    pub(super) fn is_kept_early(&self, config: &TrainConfig, last: u64) -> bool {
+        config.checkpoint.is_some() && last > self.done && !self.is_kept(config, last)
+    }
+
+    /// How long a step may wait for peers that are alive. Where each trains at its own pace, the first behind a checkpoint may
+    /// wait for somebody who is any number of steps behind.
+    pub(super) fn step_patience(&self, config: &TrainConfig, step: u64) -> Duration {
+        let follows = step > self.done + 1 && self.is_kept(config, step - 1);
+        match follows && config.topology().is_asynchronous() {
+            true => LAST_WORKER_DEADLINE,
+            false => config.step_deadline(),
+        }
+    }
+}
+
+/// The variables of a process's part of the graph: out of a checkpoint, and into others.
+#[derive(Debug, Default)]
+pub(super) struct PartFiles {
+    own: Vec<OwnVariable>,
+    /// None where another writes the same, or nobody.
+    saver: Option<Saver>,
+}
+
+impl PartFiles {
+    pub(super) fn new(own: Vec<OwnVariable>, saver: Option<Saver>) -> PartFiles {
+        PartFiles { own, saver }
+    }
+
+    /// Gives all variables that live here, slots too, the values of a checkpoint.
+    pub(super) fn restore(&self, resumed: &Resumed, session: &Session) -> Result<(), TrainError> {
+        if self.own.is_empty() {
+            return Ok(());
+        }
+        let index = resumed.index()?;
+        for OwnVariable { output, spec, name, first_element, .. } in &self.own {
+            let (_, mut bytes) = session.write(*output)?;
+            index.read(name, first_element * spec.dtype.bytes(), &mut bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what a checkpoint of `step` has of this process, to be written while training goes on. Returns what became of
+    /// the one before, where that was not known.
+    pub(super) fn capture(
+        &mut self,
+        step: u64,
+        session: &Session,
+        carried: &Carried,
+    ) -> Result<Option<ShardReport>, TrainError> {
+        let Some(saver) = &mut self.saver else { return Ok(None) };
+        // one at a time, so that all processes write the same ones
+        let before = saver.wait();
+        let mut variables = Vec::with_capacity(self.own.len());
+        for OwnVariable { output, spec, name, dims, first_element } in &self.own {
+            let (_, bytes) = session.read(*output)?;
+            carried.copied(CopyPurpose::Checkpoint, bytes.len());
+            variables.push(Captured {
+                name: name.clone(),
+                dtype: spec.dtype,
+                dims: spec.dims().to_vec(),
+                whole: dims.clone(),
+                first_element: *first_element,
+                bytes: saver.copy(&bytes),
+            });
+        }
+        saver.write(step, variables);
+        Ok(before)
+    }
+
+    /// What became of the file that is being written, if that is known already.
+    pub(super) fn finished(&mut self) -> Option<ShardReport> {
+        self.saver.as_mut().and_then(Saver::finished)
+    }
+
+    /// The same, once it is known; none if nothing is being written.
+    pub(super) fn wait(&mut self) -> Option<ShardReport> {
+        self.saver.as_mut().and_then(Saver::wait)
+    }
 }

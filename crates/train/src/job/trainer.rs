@@ -12,13 +12,14 @@ use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatch
 use tensorwire_runtime::Session;
 use tensorwire_tensor::Element;
 
+use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::loader::Loader;
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::best::Patience;
 use crate::carried::Carried;
-use crate::checkpoint::{self, Captured, OwnVariable, Resumed, Saver};
+use crate::checkpoint::{Resumed, plain_name};
 use crate::config::{ConfigError, TrainConfig};
 use crate::rates::Rates;
 use crate::report::{EpochEnd, Evaluation, Polling, Progress, Traffic, TrainReport};
@@ -47,9 +48,7 @@ pub(super) struct Trainer<'a> {
     pub(super) carried: Carried,
     pub(super) rates: Rates,
     /// The variables here that checkpoints have.
-    pub(super) own: Vec<OwnVariable>,
-    /// Writes them; none where another does, or nobody.
-    pub(super) saver: Option<Saver>,
+    pub(super) files: PartFiles,
     /// The checkpoint that training goes on from.
     pub(super) resumed: Option<&'a Resumed>,
 }
@@ -96,8 +95,7 @@ impl<'a> Trainer<'a> {
             concludes: false,
             carried: Carried::default(),
             rates: Rates::default(),
-            own: Vec::new(),
-            saver: None,
+            files: PartFiles::default(),
             resumed: None,
         }
     }
@@ -106,15 +104,15 @@ impl<'a> Trainer<'a> {
 impl Trainer<'_> {
     /// Gives the variables that live here their first values: from a checkpoint, from a file or from the seed.
     pub(super) fn initialise(&self) -> Result<(), TrainError> {
-        if let Some(resumed) = self.resumed {
-            return self.restore(resumed);
+        if let Some(resumed) = self.resumed.filter(|resumed| !resumed.centre_alone) {
+            return self.files.restore(resumed, self.session);
         }
         let sharing = self.config.topology().sharing();
         // a piece has some of the rows of the variable that it is of
         let whole = |node: &Node| match &node.piece {
             Some(Piece { of, first_row }) => (of.clone(), *first_row),
             None => {
-                let name = checkpoint::plain_name(&node.name, sharing);
+                let name = plain_name(&node.name, sharing);
                 (self.program.begins_as(name).to_string(), 0)
             }
         };
@@ -151,44 +149,6 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Gives all variables that live here, slots too, the values of a checkpoint.
-    fn restore(&self, resumed: &Resumed) -> Result<(), TrainError> {
-        if self.own.is_empty() {
-            return Ok(());
-        }
-        let index = resumed.index()?;
-        for OwnVariable { output, spec, name, first_element, .. } in &self.own {
-            let (_, mut bytes) = self.session.write(*output)?;
-            index.read(name, first_element * spec.dtype.bytes(), &mut bytes)?;
-        }
-        Ok(())
-    }
-
-    /// After a step, or where training ends early: copies what a checkpoint has of this process, to be written while training
-    /// goes on.
-    fn capture(&mut self, step: u64, listener: &mut dyn Listener) -> Result<(), TrainError> {
-        let Some(saver) = &mut self.saver else { return Ok(()) };
-        // one at a time, so that all processes write the same ones
-        if let Some(report) = saver.wait() {
-            listener.written(report)?;
-        }
-        let mut variables = Vec::with_capacity(self.own.len());
-        for OwnVariable { output, spec, name, dims, first_element } in &self.own {
-            let (_, bytes) = self.session.read(*output)?;
-            self.carried.copied(CopyPurpose::Checkpoint, bytes.len());
-            variables.push(Captured {
-                name: name.clone(),
-                dtype: spec.dtype,
-                dims: spec.dims().to_vec(),
-                whole: dims.clone(),
-                first_element: *first_element,
-                bytes: saver.copy(&bytes),
-            });
-        }
-        saver.write(step, variables);
-        Ok(())
-    }
-
     /// Writes this process's part of a checkpoint after `step`, if there is to be one, and says what became of the one before.
     fn checkpoint(
         &mut self,
@@ -196,21 +156,12 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<(), TrainError> {
-        if let Some(report) = self.saver.as_mut().and_then(Saver::finished) {
+        if let Some(report) = self.files.finished() {
             listener.written(report)?;
         }
-        if !self.is_kept(step) {
-            return Ok(());
-        }
-        link.checkpoint(step)?;
-        self.capture(step, listener)
-    }
-
-    /// Waits until the last checkpoint is written.
-    fn finish_checkpoints(&mut self, listener: &mut dyn Listener) -> Result<(), TrainError> {
-        match self.saver.as_mut().and_then(Saver::wait) {
-            Some(report) => listener.written(report),
-            None => Ok(()),
+        match self.shape.is_kept(self.config, step) {
+            true => self.keep(step, listener, link),
+            false => Ok(()),
         }
     }
 
@@ -221,20 +172,31 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<(), TrainError> {
-        let keeps = self.config.checkpoint.is_some();
-        if !keeps || last <= self.shape.done || self.is_kept(last) {
-            return Ok(());
+        match self.shape.is_kept_early(self.config, last) {
+            true => self.keep(last, listener, link),
+            false => Ok(()),
         }
-        link.checkpoint(last)?;
-        self.capture(last, listener)
     }
 
-    /// True if there is a checkpoint after this step.
-    fn is_kept(&self, step: u64) -> bool {
-        let JobShape { steps, steps_per_epoch, .. } = *self.shape;
-        self.config.checkpoint.as_ref().is_some_and(|config| {
-            config.is_due(step, steps_per_epoch, steps) || config.best && self.is_evaluated(step)
-        })
+    fn keep(
+        &mut self,
+        step: u64,
+        listener: &mut dyn Listener,
+        link: &mut dyn Link,
+    ) -> Result<(), TrainError> {
+        link.checkpoint(step)?;
+        match self.files.capture(step, self.session, &self.carried)? {
+            Some(before) => listener.written(before),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the last checkpoint is written.
+    fn finish_checkpoints(&mut self, listener: &mut dyn Listener) -> Result<(), TrainError> {
+        match self.files.wait() {
+            Some(report) => listener.written(report),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn train(
@@ -266,6 +228,7 @@ impl Trainer<'_> {
                 self.keep_last(ended.steps, listener, link)?;
                 break;
             }
+            self.session.set_step_deadline(self.shape.step_patience(self.config, step));
             link.before_step(step, self.session)?;
             let start_ns = Clock::now_ns();
             if let Some(loader) = &mut loader {
@@ -303,7 +266,7 @@ impl Trainer<'_> {
                         false => listener.go_on(self.next_evaluated(step))?,
                     }
                 }
-            } else if self.is_evaluated(step) {
+            } else if self.shape.is_evaluated(self.config, step) {
                 self.help_to_look()?;
             }
             polling = Polling::from(self.session.counters());
@@ -329,15 +292,6 @@ impl Trainer<'_> {
         ((step / every + 1).saturating_mul(every)).min(steps)
     }
 
-    /// True if there is an evaluation after a step.
-    fn is_evaluated(&self, step: u64) -> bool {
-        let JobShape { steps, steps_per_epoch, .. } = *self.shape;
-        let ends_epoch = self.config.evaluate_each_epoch && step.is_multiple_of(steps_per_epoch);
-        // after the last step there is one anyway
-        let every = self.config.evaluate_every.filter(|_| step < steps);
-        ends_epoch || every.is_some_and(|every| step.is_multiple_of(every))
-    }
-
     /// What there is to say if there is an evaluation after `step`.
     fn end_of_epoch(
         &mut self,
@@ -346,7 +300,7 @@ impl Trainer<'_> {
         begun: &mut Begun,
         link: &mut dyn Link,
     ) -> Result<Option<EpochEnd>, TrainError> {
-        if !self.is_evaluated(step) {
+        if !self.shape.is_evaluated(self.config, step) {
             return Ok(None);
         }
         let (now, carried) = (Instant::now(), self.carried.traffic());

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use tensorwire_runtime::Session;
 
+use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::trainer::Trainer;
 use super::{Part, TrainError, peak_bytes};
@@ -103,13 +104,15 @@ pub(super) fn run(
     let Part { config, topology, program, plan, shape, data, resumed, shard: file, rates } = part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
-    let own = checkpoint::own_variables(&trainer.session.part().graph, program, topology.sharing());
+    let client = topology.averaging.map(|_| topology.client_of(trainer.replicas.start));
+    let graph = &trainer.session.part().graph;
+    let own = checkpoint::own_variables(graph, program, topology, client);
     let saver = config.checkpoint.as_ref().zip(file.as_ref());
     let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file));
     let saver = saver.transpose().map_err(TrainError::Saver)?;
-    let resumed = resumed.as_ref();
+    let (files, resumed) = (PartFiles::new(own, saver), resumed.as_ref());
     let rates = rates.clone();
-    let mut trainer = Trainer { shard, concludes, carried, own, saver, resumed, rates, ..trainer };
+    let mut trainer = Trainer { shard, concludes, carried, files, resumed, rates, ..trainer };
     trainer.initialise()?;
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;

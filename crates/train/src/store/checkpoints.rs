@@ -8,7 +8,7 @@ use tensorwire_tensor::TensorSpec;
 
 use super::rules::UPDATES;
 use crate::checkpoint::{
-    CheckpointFolder, Resumed, ShardIndex, ShardPiece, ShardReport, shard_file, write_shard,
+    Captured, CheckpointFolder, Resumed, Saver, ShardIndex, ShardReport, shard_file,
 };
 use crate::run::MemberRecord;
 
@@ -25,7 +25,7 @@ pub(crate) struct StoredShard {
     pub(crate) optimizer: Option<Optimizer>,
 }
 
-/// A server's files of checkpoints.
+/// A server's files of checkpoints, written while it serves on.
 #[derive(Debug)]
 pub(crate) struct CheckpointShards {
     /// None where there are to be no new ones.
@@ -36,6 +36,10 @@ pub(crate) struct CheckpointShards {
     pub(crate) shards: Vec<StoredShard>,
     /// What [`Keep::load`] reads.
     pub(crate) resumed: Option<Resumed>,
+    /// Once there was one.
+    pub(crate) saver: Option<Saver>,
+    /// The step of the last one.
+    pub(crate) saved: Option<u64>,
 }
 
 impl StoredShard {
@@ -79,46 +83,77 @@ impl StoredShard {
     }
 }
 
-impl Keep for CheckpointShards {
-    /// `to` is the number of a step.
-    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
-        let mut tensors = Vec::new();
-        for shard in &snapshot.shards {
-            let known = self.shards.iter().find(|known| known.key == shard.key);
-            let known = known.ok_or_else(|| format!("shard {} is of no variable", shard.key.0))?;
-            tensors.push((known, None, shard.spec.dtype, &shard.weights));
+impl CheckpointShards {
+    /// What a snapshot holds, as it is called in a checkpoint.
+    fn captured(&self, snapshot: Snapshot) -> Result<Vec<Captured>, String> {
+        let mut captured = Vec::new();
+        for ShardSnapshot { key, spec, weights, state } in snapshot.shards {
+            let known = self.shards.iter().find(|known| known.key == key);
+            let known = known.ok_or_else(|| format!("shard {} is of no variable", key.0))?;
+            let (first_element, own) = (known.first_element(), &known.variable.name);
+            let (dims, whole) = known.dims();
             // a job that goes on counts from the step of its checkpoint
-            let slots = shard.state.iter().filter(|slot| slot.name != UPDATES);
-            tensors.extend(slots.map(|slot| (known, Some(slot), slot.dtype, &slot.bytes)));
+            for slot in state.into_iter().filter(|slot| slot.name != UPDATES) {
+                let (dims, whole) = match slot.dims.is_empty() {
+                    true => (Vec::new(), Vec::new()),
+                    false => (dims.clone(), whole.clone()),
+                };
+                let (name, dtype) = (format!("{own}/{}", slot.name), slot.dtype);
+                let bytes = slot.bytes;
+                captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
+            }
+            let (name, dtype, bytes) = (own.clone(), spec.dtype, weights);
+            captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
         }
-        let named: Vec<_> = tensors
-            .iter()
-            .map(|(known, slot, ..)| {
-                let name = &known.variable.name;
-                match slot {
-                    None => (name.clone(), known.dims()),
-                    Some(slot) if slot.dims.is_empty() => {
-                        (format!("{name}/{}", slot.name), (Vec::new(), Vec::new()))
-                    }
-                    Some(slot) => (format!("{name}/{}", slot.name), known.dims()),
-                }
-            })
-            .collect();
-        let pieces = tensors.iter().zip(&named).map(|((known, _, dtype, bytes), (name, dims))| {
-            let (dtype, first_element) = (*dtype, known.first_element());
-            ShardPiece { name, dtype, dims: &dims.0, whole: &dims.1, first_element, bytes }
-        });
-        let pieces: Vec<ShardPiece<'_>> = pieces.collect();
+        Ok(captured)
+    }
+
+    /// The thread that writes, with nothing to do.
+    fn saver(
+        recorder: &Recorder,
+        folder: &CheckpointFolder,
+        shard: &str,
+    ) -> std::io::Result<Saver> {
+        let recorder = recorder.clone();
+        Saver::telling(folder.clone(), shard, move |report| {
+            // a launcher that is gone is noticed by the thread that watches it
+            let _ = recorder.record(&[MemberRecord::Shard(report.clone())]);
+        })
+    }
+}
+
+impl Keep for CheckpointShards {
+    /// `to` is the number of a step. Whoever asks again for the last one has it already: two workers may each have thought
+    /// themselves the first that lives.
+    fn save(&mut self, server: usize, to: &str, snapshot: Snapshot) -> Result<(), String> {
         let (Some(folder), Ok(step)) = (&self.folder, to.parse()) else {
             return Err(format!("there is to be no checkpoint of step {to}"));
         };
+        if self.saved.replace(step) == Some(step) {
+            return Ok(());
+        }
+        let captured = self.captured(snapshot)?;
         // fits: servers are few
-        let (partial, shard) = (folder.partial(step), shard_file(Role::Server(server as u32)));
-        let path = partial.join(&shard);
-        let written = std::fs::create_dir_all(&partial).and_then(|()| write_shard(&path, &pieces));
-        let written = written.map_err(|error| format!("{}: {error}", path.display()));
-        let report = MemberRecord::Shard(ShardReport { step, shard, written });
-        self.recorder.record(&[report]).map_err(|error| format!("telling the launcher: {error}"))
+        let shard = shard_file(Role::Server(server as u32));
+        let saver = match self.saver.take() {
+            Some(saver) => Ok(saver),
+            None => CheckpointShards::saver(&self.recorder, folder, &shard),
+        };
+        match saver {
+            Ok(mut saver) => {
+                // one at a time, so that all servers write the same ones
+                saver.wait();
+                saver.write(step, captured);
+                self.saver = Some(saver);
+                Ok(())
+            }
+            Err(error) => {
+                let written = Err(format!("no thread to write it: {error}"));
+                let report = MemberRecord::Shard(ShardReport { step, shard, written });
+                let told = self.recorder.record(&[report]);
+                told.map_err(|error| format!("telling the launcher: {error}"))
+            }
+        }
     }
 
     /// What this server has of the checkpoint that the job goes on from, whoever wrote it.

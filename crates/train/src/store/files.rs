@@ -29,7 +29,7 @@ impl SnapshotFiles {
 }
 
 impl Keep for SnapshotFiles {
-    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
+    fn save(&mut self, server: usize, to: &str, snapshot: Snapshot) -> Result<(), String> {
         let path = SnapshotFiles::path(server, to);
         let failed = |what: &dyn std::fmt::Display| {
             format!(
@@ -149,8 +149,8 @@ mod tests {
         let mut files = SnapshotFiles;
         assert_eq!(files.load(0, &to).unwrap(), None);
         for _ in 0..2 {
-            files.save(0, &to, &snapshot()).unwrap();
-            files.save(1, &to, &Snapshot::default()).unwrap();
+            files.save(0, &to, snapshot()).unwrap();
+            files.save(1, &to, Snapshot::default()).unwrap();
         }
         assert_eq!(files.load(0, &to).unwrap(), Some(snapshot()));
         assert_eq!(files.load(1, &to).unwrap(), Some(Snapshot::default()));
@@ -162,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("job").to_string_lossy().to_string();
         let mut files = SnapshotFiles;
-        files.save(0, &to, &snapshot()).unwrap();
+        files.save(0, &to, snapshot()).unwrap();
         let path = SnapshotFiles::path(0, &to);
         let whole = std::fs::read(&path).unwrap();
         for torn in [&whole[..whole.len() - 1], b"", b"GIF89a something else"] {
@@ -170,7 +170,7 @@ mod tests {
             let error = files.load(0, &to).unwrap_err();
             assert!(error.contains("job.server0.safetensors"), "{error}");
         }
-        let error = files.save(0, "/nowhere/at/all", &snapshot()).unwrap_err();
+        let error = files.save(0, "/nowhere/at/all", snapshot()).unwrap_err();
         assert!(error.contains("/nowhere/at/all.server0.safetensors"), "{error}");
     }
 }

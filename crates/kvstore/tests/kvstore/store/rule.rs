@@ -179,8 +179,8 @@ impl Shelf {
 }
 
 impl Keep for Shelf {
-    fn save(&mut self, server: usize, to: &str, snapshot: &Snapshot) -> Result<(), String> {
-        self.0.lock().unwrap().insert((server, to.to_string()), snapshot.clone());
+    fn save(&mut self, server: usize, to: &str, snapshot: Snapshot) -> Result<(), String> {
+        self.0.lock().unwrap().insert((server, to.to_string()), snapshot);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::GroupStats;
 use tensorwire_fabric::{Endpoint, Fabric};
 use tensorwire_kernels::Kernels;
+use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{Checkpoint, Keep, KvServer, KvWorker, StoreError};
 use tensorwire_launch::{Member, Peers, QUEUE_PAIRS, Role, Transport, WireOptions};
@@ -86,7 +87,8 @@ fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
     let shards = stored_shards(config, topology, program)?;
     let folder = config.checkpoint.as_ref().map(|to| CheckpointFolder::new(&to.path));
     let (recorder, resumed) = (member.recorder(), resumed.clone());
-    Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed }))
+    let (saver, saved) = (None, None);
+    Ok(Box::new(CheckpointShards { folder, recorder, shards, resumed, saver, saved }))
 }
 
 /// Serves a store until all workers are done.
@@ -194,4 +196,28 @@ pub(super) fn meet(worker: &mut KvWorker) -> Result<(), StoreError> {
     let deadline = Deadline::after(LAST_WORKER_DEADLINE);
     worker.wait_all(deadline)?;
     worker.barrier(deadline)
+}
+
+/// Has the servers write a checkpoint of `step`, which all workers of the store have made: everything of it is pushed, and
+/// nothing of the next. The first that lives asks them. Should it be lost meanwhile, nobody else does: who comes too late
+/// would have them write what the others have pushed since.
+pub(super) fn keep_together(
+    worker: &mut KvWorker,
+    member: &Member,
+    topology: &Topology,
+    step: u64,
+) -> Result<(), StoreError> {
+    meet(worker)?;
+    if is_first(member) {
+        let saving = worker.save(&step.to_string());
+        worker.wait(saving, Deadline::after(LAST_WORKER_DEADLINE))?;
+    }
+    let in_step = topology.store_mode() == Mode::Sync && !topology.elastic;
+    // where all must push before anything changes, the first holds back the others until it has asked
+    if in_step { Ok(()) } else { meet(worker) }
+}
+
+/// True if this is the first worker that lives.
+pub(super) fn is_first(member: &Member) -> bool {
+    (0..member.rank().0).all(|earlier| !member.lives_still(Rank(earlier)))
 }

@@ -13,7 +13,7 @@ use tensorwire_nn::Program;
 use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::averaging::{Averaging, Weight};
-use super::ends::{self, Ends, add_store, leave_group, meet};
+use super::ends::{self, Ends, add_store, keep_together, leave_group, meet};
 use super::store::give_values;
 use super::values::{centre_bytes, server_bytes};
 use super::{Connected, SharedBy, Strategy};
@@ -129,7 +129,10 @@ impl ReplicaLink<'_> {
         let ends = (self.store.take(), self.group.clone());
         let shared = (trainer.carried.clone(), self.patience);
         let mut averaging = Averaging::open(how, self.kernels.clone(), ends, weights, shared)?;
-        averaging.adopt(trainer.session, false, self.step_deadline())?;
+        // who goes on from a checkpoint of its own has other weights than the centre
+        if self.part.resumed.as_ref().is_none_or(|resumed| resumed.centre_alone) {
+            averaging.adopt(trainer.session, false, self.step_deadline())?;
+        }
         self.averaging = Some(averaging);
         Ok(())
     }
@@ -155,9 +158,16 @@ impl Link for ReplicaLink<'_> {
     }
 
     fn before_step(&mut self, step: u64, session: &mut Session) -> Result<(), TrainError> {
-        let deadline = self.step_deadline();
+        let Part { config, shape, .. } = self.part;
+        let deadline = Deadline::after(shape.step_patience(config, step));
         let averaging = self.averaging.as_mut();
         averaging.map_or(Ok(()), |averaging| averaging.before(step, session, deadline))
+    }
+
+    fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
+        let store = self.averaging.as_mut().and_then(|averaging| averaging.store.as_mut());
+        let Some(store) = store else { return Ok(()) };
+        Ok(keep_together(store, self.member, &self.part.topology, step)?)
     }
 
     fn show_evaluated(

@@ -6,19 +6,22 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::Plan;
-use tensorwire_launch::Member;
+use tensorwire_launch::{Member, StepWord};
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_nn::Program;
-use tensorwire_runtime::{RunError, Session, run_sessions};
+use tensorwire_runtime::{Session, run_sessions};
 
 use super::{Connected, Strategy};
+use crate::carried::Carried;
+use crate::checkpoint::{CheckpointFolder, Saver, own_variables};
 use crate::config::{ConfigError, TrainConfig};
+use crate::job::keeping::PartFiles;
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
-use crate::job::{Part, SPIN, TrainError, cores, default_threads, kernel_choice};
+use crate::job::{JobShape, Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{OpenSessions, PartOptions, SessionRanks, open_sessions};
-use crate::rates::Rates;
 use crate::report::{Polling, TrainReport};
+use crate::run::MemberRecord;
 use crate::topology::Topology;
 
 pub(super) struct Servers;
@@ -86,45 +89,116 @@ impl Link for Edges<'_> {
 
 /// A server's part where it has a session for each worker.
 fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
-    let Part { config, program, plan, shape, rates, .. } = part;
+    let Part { config, topology, program, plan, shape, resumed, .. } = part;
     let session = &mut open.sessions[0];
+    let own = own_variables(&session.part().graph, program, topology, None);
+    let files = PartFiles::new(own, saver(member, part)?);
     let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
+    let trainer = Trainer { files, resumed: resumed.as_ref(), ..trainer };
     trainer.initialise()?;
+    let Trainer { files, carried, .. } = trainer;
+    let begun = vec![shape.done; open.sessions.len()];
+    let mut serving = Serving { member, part, begun, files, carried };
+    let interrupted = serving.serve(&mut open.sessions)?;
     let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
-    report.add_copies(&trainer.carried.copies());
-    let mut told = Ok(());
-    serve_all(&mut open.sessions, shape.steps, rates, &mut |step| {
-        // a launcher that is gone is noticed by the thread that watches it
-        told = member.begin_step(step);
-    })?;
-    told?;
+    report.interrupted = interrupted;
     report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
-    // all gradients are in: worker 0 may have the variables
-    open.sessions[0].run(Program::FETCH)?;
+    if !interrupted {
+        // all gradients are in: worker 0 may have the variables
+        open.sessions[0].run(Program::FETCH)?;
+    }
+    report.add_copies(&serving.carried.copies());
     open.sessions.iter().for_each(|session| report.add_copies(session.copies()));
     Edges { member, open }.leave(&mut report)?;
     Ok(report)
 }
 
-/// Serves `steps` of each worker, in whatever order their gradients come. `begin` is told of the furthest worker's steps.
-fn serve_all(
-    sessions: &mut [Session],
-    steps: u64,
-    rates: &Rates,
-    begin: &mut dyn FnMut(u64),
-) -> Result<(), RunError> {
-    let mut begun = vec![0; sessions.len()];
-    let mut furthest = 0;
-    run_sessions(sessions, &mut |index, session| {
-        if begun[index] == steps {
-            return None;
+/// What writes this server's file of checkpoints. It tells what became of one by itself: nobody looks while sessions run.
+fn saver(member: &Member, part: &Part) -> Result<Option<Saver>, TrainError> {
+    let to = part.config.checkpoint.as_ref().zip(part.shard.as_ref());
+    let saver = to.map(|(to, file)| {
+        let recorder = member.recorder();
+        Saver::telling(CheckpointFolder::new(&to.path), file, move |report| {
+            // a launcher that is gone is noticed by the thread that watches it
+            let _ = recorder.record(&[MemberRecord::Shard(report.clone())]);
+        })
+    });
+    saver.transpose().map_err(TrainError::Saver)
+}
+
+/// A server that has a session for each worker, between its first values and its last step.
+struct Serving<'a> {
+    member: &'a Member,
+    part: &'a Part,
+    /// By session: the last step that it has begun.
+    begun: Vec<u64>,
+    files: PartFiles,
+    carried: Carried,
+}
+
+impl Serving<'_> {
+    /// Serves all steps of each worker, in whatever order their gradients come; true if the job is interrupted before.
+    fn serve(&mut self, sessions: &mut [Session]) -> Result<bool, TrainError> {
+        let JobShape { steps, .. } = self.part.shape;
+        loop {
+            // all sessions are at rest here, and only a job that is to end has them at different steps
+            let least = self.begun.iter().copied().min().unwrap_or(steps);
+            if least == steps {
+                return Ok(false);
+            }
+            let deadline = Deadline::after(self.part.config.step_deadline());
+            let word = self.member.enter_step(least + 1, deadline)?;
+            if word != StepWord::Begins {
+                if self.part.shape.is_kept_early(&self.part.config, least) {
+                    self.capture(least, sessions)?;
+                }
+                return Ok(word == StepWord::Interrupted);
+            }
+            let until = self.next_kept(least);
+            self.serve_until(until, sessions)?;
+            let all_came = self.begun.iter().all(|begun| *begun == until);
+            if all_came && self.part.shape.is_kept(&self.part.config, until) {
+                self.capture(until, sessions)?;
+            }
         }
-        begun[index] += 1;
-        session.set_rate_factor(rates.factor(begun[index]));
-        if begun[index] > furthest {
-            furthest = begun[index];
-            begin(furthest);
+    }
+
+    /// The next step behind which no session begins another before all have come: there is a checkpoint, or the end.
+    fn next_kept(&self, step: u64) -> u64 {
+        let Part { config, shape, .. } = self.part;
+        if config.checkpoint.is_none() {
+            return shape.steps;
         }
-        Some(Program::TRAIN)
-    })
+        (step + 1..shape.steps).find(|step| shape.is_kept(config, *step)).unwrap_or(shape.steps)
+    }
+
+    /// Serves steps up to this one, and none that may not begin.
+    fn serve_until(&mut self, until: u64, sessions: &mut [Session]) -> Result<(), TrainError> {
+        let Serving { member, part, begun, .. } = self;
+        let mut told = Ok(());
+        run_sessions(sessions, &mut |index, session| {
+            let step = begun[index] + 1;
+            // that the launcher is gone is said once the sessions are at rest
+            let begins = step <= until && told.is_ok() && {
+                let asked = member.may_enter_step(step);
+                asked.unwrap_or_else(|error| {
+                    told = Err(error);
+                    false
+                })
+            };
+            if !begins {
+                return None;
+            }
+            begun[index] = step;
+            session.set_rate_factor(part.rates.factor(step));
+            Some(Program::TRAIN)
+        })?;
+        Ok(told?)
+    }
+
+    /// Copies what is here after a step of all workers, to be written while they go on.
+    fn capture(&mut self, step: u64, sessions: &[Session]) -> Result<(), TrainError> {
+        // all sessions are over the same variables
+        self.files.capture(step, &sessions[0], &self.carried).map(drop)
+    }
 }

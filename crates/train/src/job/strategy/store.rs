@@ -15,7 +15,7 @@ use tensorwire_memory::{Buffer, CopyPurpose, TensorMut};
 use tensorwire_nn::{Program, Variable};
 use tensorwire_runtime::{Ports, Session, Storage};
 
-use super::ends::{self, Ends, add_store, leave_group, meet};
+use super::ends::{self, Ends, add_store, is_first, keep_together, leave_group, meet};
 use super::values::{rules, server_bytes, values};
 use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
@@ -123,19 +123,11 @@ struct StoreLink<'a> {
     group: Option<SharedGroup>,
 }
 
-impl StoreLink<'_> {
-    /// True if this is the first worker that lives.
-    fn is_first(&self) -> bool {
-        let rank = self.member.rank().0;
-        (0..rank).all(|earlier| !self.member.lives_still(Rank(earlier)))
-    }
-}
-
 impl Link for StoreLink<'_> {
     fn settle(&mut self, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
         // whoever evaluates has what all have pushed
         meet(&mut self.store.lock())?;
-        trainer.concludes = self.is_first();
+        trainer.concludes = is_first(self.member);
         Ok(())
     }
 
@@ -146,21 +138,14 @@ impl Link for StoreLink<'_> {
         }
         // whoever is to evaluate may be lost before it has, or a server that all have to bring up to date
         meet(&mut self.store.lock())?;
-        Ok(!trainer.concludes && self.is_first())
+        Ok(!trainer.concludes && is_first(self.member))
     }
 
     fn checkpoint(&mut self, step: u64) -> Result<(), TrainError> {
-        if self.part.topology.reduces_in_store {
-            return Ok(());
+        if !self.part.topology.reduces_in_store {
+            keep_together(&mut self.store.lock(), self.member, &self.part.topology, step)?;
         }
-        // all have pushed what is of this step, and nobody what is of the next
-        let mut store = self.store.lock();
-        meet(&mut store)?;
-        if self.member.rank().0 != 0 {
-            return Ok(());
-        }
-        let saving = store.save(&step.to_string());
-        Ok(store.wait(saving, Deadline::after(self.part.config.step_deadline()))?)
+        Ok(())
     }
 
     fn leave(&mut self, report: &mut TrainReport) -> Result<(), TrainError> {
@@ -252,21 +237,28 @@ pub(super) fn give_values(
     (member, carried): (&Member, &Carried),
     patience: Deadline,
 ) -> Result<(), TrainError> {
-    let Part { config, topology, program, .. } = part;
     let rank = member.rank();
     if rank.0 == 0 {
         give_first(worker, part, pulled, carried, patience)?;
-        return restore_slots(worker, part, patience);
+    } else {
+        let handle = worker.init(&values(&part.topology, &part.program), None)?;
+        worker.wait(handle, patience)?;
+        if part.topology.elastic {
+            await_first(worker, part, pulled, (member, carried))?;
+        }
     }
+    restore_slots(worker, part, rank)
+}
+
+/// Waits until all variables have first values; gives them if whoever was to is lost.
+fn await_first(
+    worker: &mut KvWorker,
+    part: &Part,
+    pulled: impl Fn(&Variable) -> Option<Buffer>,
+    (member, carried): (&Member, &Carried),
+) -> Result<(), TrainError> {
+    let Part { config, topology, program, .. } = part;
     let values = values(topology, program);
-    let handle = worker.init(&values, None)?;
-    worker.wait(handle, patience)?;
-    if part.resumed.is_some() {
-        worker.barrier(patience)?;
-    }
-    if !topology.elastic {
-        return Ok(());
-    }
     let (mut keys, mut into) = (Vec::new(), Vec::new());
     for (variable, (key, spec)) in program.weights().zip(&values) {
         let buffer = pulled(variable).map_or_else(|| worker.alloc(spec), Ok)?;
@@ -278,10 +270,9 @@ pub(super) fn give_values(
     let deadline = Deadline::after(config.step_deadline());
     let mut has_given = false;
     while !worker.is_done(there) && !deadline.passed() {
-        let is_first = (0..rank.0).all(|earlier| !member.lives_still(Rank(earlier)));
-        if is_first && !has_given {
+        if is_first(member) && !has_given {
             // in memory of its own: what was given before may be on its way to the other
-            give_first(worker, part, |_| None, carried, patience)?;
+            give_first(worker, part, |_| None, carried, deadline)?;
             has_given = true;
         }
         worker.observe();
@@ -314,11 +305,15 @@ fn give_means(
 }
 
 /// Has the servers take the optimizer's state of the checkpoint that training goes on from, before anybody pushes.
-fn restore_slots(worker: &mut KvWorker, part: &Part, patience: Deadline) -> Result<(), TrainError> {
+fn restore_slots(worker: &mut KvWorker, part: &Part, rank: Rank) -> Result<(), TrainError> {
     let Some(resumed) = &part.resumed else { return Ok(()) };
-    let loading = worker.load(&resumed.path.to_string_lossy());
-    worker.wait(loading, patience)?;
-    Ok(worker.barrier(patience)?)
+    let deadline = Deadline::after(part.config.step_deadline());
+    // where the first may be lost before it has asked, all do
+    if rank.0 == 0 || part.topology.elastic {
+        let loading = worker.load(&resumed.path.to_string_lossy());
+        worker.wait(loading, deadline)?;
+    }
+    Ok(worker.barrier(deadline)?)
 }
 
 /// Says how variables are updated, and gives their first values where they have none, from a file or from the seed.

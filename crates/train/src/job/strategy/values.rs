@@ -175,7 +175,8 @@ pub(super) fn stored_shards(
                 variable: variable.clone(),
                 spec: ValueSpec { rows: shard.rows.len(), ..spec },
                 first_row: shard.rows.start,
-                optimizer: is_learned.then_some(config.optimizer),
+                // what moves a centre keeps nothing
+                optimizer: (is_learned && topology.averaging.is_none()).then_some(config.optimizer),
             });
         }
     }
