@@ -26,7 +26,7 @@ pub(crate) use kept::{Kept, OwnVariable, kept, own_variables, plain_name};
 pub(crate) use recipe::recipe;
 pub use resume::Resumed;
 pub(crate) use resume::{choose, is_fresh};
-pub(crate) use saver::{Captured, Saver};
+pub(crate) use saver::{Captured, Held, Saver};
 pub(crate) use shard::{ShardIndex, ShardPiece, write_shard};
 
 /// Where checkpoints go, and when (`--checkpoint`).

@@ -1,16 +1,23 @@
 //! One process's share of checkpoints: its variables are copied between two steps, and a thread of its own writes them while
 //! training goes on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use tensorwire_memory::{Arena, Buffer, Place, Slab};
 use tensorwire_tensor::DType;
 
-use super::{CheckpointFolder, ShardPiece, ShardReport, write_shard};
+use super::{CheckpointFolder, FileState, ShardPiece, ShardReport, write_shard};
 
 /// Of this thread alone: 19 is the most that a process may be nice by.
 const LEAST_PRIORITY: i32 = 19;
+/// Places of variables begin at a multiple of this: a cache line.
+const ALIGNMENT: usize = 64;
+/// What is copied at a time, and from where on by several threads.
+const PIECE: usize = 4 << 20;
+/// More threads than that copy no faster: memory is what they wait for.
+const COPIERS_MAX: usize = 4;
 
 /// Writes a process's files, one after the other. When it is dropped, the one under way is written first.
 #[derive(Debug)]
@@ -23,8 +30,10 @@ pub(crate) struct Saver {
     thread: Option<JoinHandle<()>>,
     /// A file is being written.
     is_busy: bool,
-    /// Buffers of the last one, to be filled again.
-    spare: Vec<Vec<u8>>,
+    /// Where variables are copied to, in their order, while nothing is being written.
+    room: Vec<Buffer>,
+    /// Brings it, before the first time.
+    made: Option<Receiver<Vec<Buffer>>>,
 }
 
 /// A variable as it was between two steps.
@@ -35,7 +44,15 @@ pub(crate) struct Captured {
     pub(crate) dims: Vec<usize>,
     pub(crate) whole: Vec<usize>,
     pub(crate) first_element: usize,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Held,
+}
+
+/// The bytes of a variable that is to be written.
+#[derive(Debug)]
+pub(crate) enum Held {
+    Apart(Vec<u8>),
+    /// In memory that is used again.
+    Room(Buffer),
 }
 
 #[derive(Debug)]
@@ -49,19 +66,24 @@ struct Work {
 #[derive(Debug)]
 struct Done {
     report: ShardReport,
-    buffers: Vec<Vec<u8>>,
+    room: Vec<Buffer>,
 }
 
 impl Saver {
-    /// One that writes files of this name.
+    /// One that writes files of this name, of variables of these sizes in bytes. Its thread makes room for them first, so that no
+    /// step waits for fresh memory.
     ///
     /// # Errors
     /// When the system has no thread to give.
-    pub(crate) fn start(folder: CheckpointFolder, shard: &str) -> std::io::Result<Saver> {
-        Saver::spawn(folder, shard, |done| done)
+    pub(crate) fn start(
+        folder: CheckpointFolder,
+        shard: &str,
+        sizes: Vec<usize>,
+    ) -> std::io::Result<Saver> {
+        Saver::spawn(folder, shard, sizes, |done| done)
     }
 
-    /// As [`Saver::start`], for whoever does not look again: its thread tells what became of a file, and keeps no buffers.
+    /// As [`Saver::start`], for whoever does not look again: its thread tells what became of a file, and keeps no room.
     ///
     /// # Errors
     /// As there.
@@ -70,22 +92,27 @@ impl Saver {
         shard: &str,
         mut tell: impl FnMut(&ShardReport) + Send + 'static,
     ) -> std::io::Result<Saver> {
-        Saver::spawn(folder, shard, move |done| {
+        Saver::spawn(folder, shard, Vec::new(), move |done| {
             tell(&done.report);
-            Done { buffers: Vec::new(), ..done }
+            done
         })
     }
 
     fn spawn(
         folder: CheckpointFolder,
         shard: &str,
+        sizes: Vec<usize>,
         mut finish: impl FnMut(Done) -> Done + Send + 'static,
     ) -> std::io::Result<Saver> {
         let (work, inbox) = sync_channel::<Work>(1);
         let (say, done) = sync_channel(1);
+        let (give, made) = sync_channel(1);
         let write = move || {
             // what computes goes first; a system that refuses has it share
             let _ = rustix::process::setpriority_process(None, LEAST_PRIORITY);
+            if give.send(room(&sizes)).is_err() {
+                return;
+            }
             for work in inbox {
                 if say.send(finish(write(work))).is_err() {
                     return;
@@ -94,15 +121,33 @@ impl Saver {
         };
         let thread = std::thread::Builder::new().name("checkpoint".into()).spawn(write)?;
         let (shard, work, thread) = (shard.to_string(), Some(work), Some(thread));
-        Ok(Saver { folder, shard, work, done, thread, is_busy: false, spare: Vec::new() })
+        let (is_busy, room, made) = (false, Vec::new(), Some(made));
+        Ok(Saver { folder, shard, work, done, thread, is_busy, room, made })
     }
 
-    /// A copy of `bytes`, in memory that is used again.
-    pub(crate) fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        buffer
+    /// Copies of variables, in their order, in memory that is used again where there is room for them.
+    pub(crate) fn copy(&mut self, variables: &[&[u8]]) -> Vec<Held> {
+        if let Some(made) = self.made.take() {
+            self.room = made.recv().unwrap_or_default();
+        }
+        let fits = |(room, bytes): (&Buffer, &&[u8])| room.bytes() == bytes.len();
+        let room = std::mem::take(&mut self.room);
+        let has_room = room.len() == variables.len() && room.iter().zip(variables).all(fits);
+        let mut guards = Vec::with_capacity(room.len());
+        if has_room {
+            // nobody else has it
+            guards.extend(room.iter().map_while(|room| room.write().ok()));
+        }
+        if guards.len() < variables.len() {
+            return variables.iter().map(|bytes| Held::Apart(bytes.to_vec())).collect();
+        }
+        let pieces = guards
+            .iter_mut()
+            .zip(variables)
+            .flat_map(|(to, from)| to.chunks_mut(PIECE).zip(from.chunks(PIECE)));
+        copy_all(pieces.collect());
+        drop(guards);
+        room.into_iter().map(Held::Room).collect()
     }
 
     /// Begins to write a checkpoint. The one before must be done.
@@ -129,9 +174,7 @@ impl Saver {
 
     fn take(&mut self, done: Done) -> ShardReport {
         self.is_busy = false;
-        self.spare = done.buffers;
-        // the first variable takes the last buffer, which was the first
-        self.spare.reverse();
+        self.room = done.room;
         done.report
     }
 }
@@ -146,22 +189,74 @@ impl Drop for Saver {
     }
 }
 
+/// Room for variables of these sizes, every page of it touched; none if the system has no memory for it.
+fn room(sizes: &[usize]) -> Vec<Buffer> {
+    let mut end = 0;
+    let place = |bytes: &usize| {
+        let place = Place { offset: end, bytes: *bytes };
+        end += bytes.next_multiple_of(ALIGNMENT);
+        place
+    };
+    let places: Vec<Place> = sizes.iter().map(place).collect();
+    let Ok(slab) = Slab::anonymous(end) else { return Vec::new() };
+    let Ok(arena) = Arena::new(&slab, &places) else { return Vec::new() };
+    let room = arena.into_buffers();
+    room.iter().filter_map(|room| room.write().ok()).for_each(|mut bytes| bytes.fill(0));
+    room
+}
+
+/// Copies pieces, by several threads if there are several.
+fn copy_all(pieces: Vec<(&mut [u8], &[u8])>) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let copiers = cores.min(COPIERS_MAX).min(pieces.len()).max(1);
+    let mut shares: Vec<Vec<(&mut [u8], &[u8])>> = Vec::new();
+    shares.resize_with(copiers, Vec::new);
+    for (index, piece) in pieces.into_iter().enumerate() {
+        shares[index % copiers].push(piece);
+    }
+    let copy = |share: Vec<(&mut [u8], &[u8])>| {
+        share.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
+    };
+    let own = shares.pop().unwrap_or_default();
+    std::thread::scope(|scope| {
+        shares.into_iter().for_each(|share| drop(scope.spawn(move || copy(share))));
+        copy(own);
+    });
+}
+
 fn write(work: Work) -> Done {
     let Work { step, partial, shard, variables } = work;
-    let pieces = variables.iter().map(|variable| ShardPiece {
+    let path = partial.join(&shard);
+    let written = std::fs::create_dir_all(&partial).and_then(|()| write_all(&path, &variables));
+    let written = written.map_err(|error| format!("{}: {error}", path.display()));
+    let room = variables.into_iter().filter_map(|variable| match variable.bytes {
+        Held::Room(room) => Some(room),
+        Held::Apart(_) => None,
+    });
+    Done { report: ShardReport { step, shard, written }, room: room.collect() }
+}
+
+fn write_all(path: &Path, variables: &[Captured]) -> std::io::Result<FileState> {
+    let mut guards = Vec::with_capacity(variables.len());
+    for variable in variables {
+        guards.push(match &variable.bytes {
+            Held::Apart(_) => None,
+            Held::Room(room) => Some(room.read().map_err(std::io::Error::other)?),
+        });
+    }
+    let pieces = variables.iter().zip(&guards).map(|(variable, guard)| ShardPiece {
         name: &variable.name,
         dtype: variable.dtype,
         dims: &variable.dims,
         whole: &variable.whole,
         first_element: variable.first_element,
-        bytes: &variable.bytes,
+        bytes: match (&variable.bytes, guard) {
+            (Held::Apart(bytes), _) => bytes,
+            (Held::Room(_), Some(guard)) => guard,
+            (Held::Room(_), None) => &[],
+        },
     });
-    let pieces: Vec<ShardPiece<'_>> = pieces.collect();
-    let path = partial.join(&shard);
-    let written = std::fs::create_dir_all(&partial).and_then(|()| write_shard(&path, &pieces));
-    let written = written.map_err(|error| format!("{}: {error}", path.display()));
-    let buffers = variables.into_iter().map(|variable| variable.bytes).collect();
-    Done { report: ShardReport { step, shard, written }, buffers }
+    write_shard(path, &pieces.collect::<Vec<ShardPiece<'_>>>())
 }
 
 #[cfg(test)]
@@ -172,10 +267,11 @@ mod tests {
     fn files_are_written_beside_whoever_asks_and_a_failure_is_told() {
         let place = tempfile::tempdir().unwrap();
         let folder = CheckpointFolder::new(place.path());
-        let mut saver = Saver::start(folder.clone(), "shard").unwrap();
+        let mut saver = Saver::start(folder.clone(), "shard", vec![2]).unwrap();
         assert_eq!(saver.wait(), None);
         for step in [3, 4] {
-            let bytes = saver.copy(&[1, 2]);
+            let bytes = saver.copy(&[&[1, 2]]).remove(0);
+            assert!(matches!(bytes, Held::Room(_)), "in the room of the first");
             let (name, dtype, dims) = ("w".to_string(), DType::U8, vec![2]);
             let (whole, first_element) = (vec![2], 0);
             saver.write(step, vec![Captured { name, dtype, dims, whole, first_element, bytes }]);
@@ -186,7 +282,7 @@ mod tests {
         }
         let no_folder = place.path().join("file");
         std::fs::write(&no_folder, "").unwrap();
-        let mut saver = Saver::start(CheckpointFolder::new(&no_folder), "shard").unwrap();
+        let mut saver = Saver::start(CheckpointFolder::new(&no_folder), "shard", vec![]).unwrap();
         saver.write(5, Vec::new());
         let error = saver.wait().unwrap().written.unwrap_err();
         assert!(error.contains("file/step-00000005.partial/shard: "), "{error}");

@@ -13,8 +13,8 @@ use super::trainer::LAST_WORKER_DEADLINE;
 use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
 use crate::checkpoint::{
-    self, Captured, CheckpointState, DataPosition, Evaluated, Keeper, OwnVariable, Resumed, Saver,
-    ShardReport,
+    self, Captured, CheckpointState, DataPosition, Evaluated, Held, Keeper, OwnVariable, Resumed,
+    Saver, ShardReport,
 };
 use crate::config::TrainConfig;
 use crate::topology::Topology;
@@ -144,20 +144,22 @@ impl PartFiles {
         let Some(saver) = &mut self.saver else { return Ok(None) };
         // one at a time, so that all processes write the same ones
         let before = saver.wait();
-        let mut variables = Vec::with_capacity(self.own.len());
-        for OwnVariable { output, spec, name, dims, first_element } in &self.own {
-            let (_, bytes) = session.read(*output)?;
-            carried.copied(CopyPurpose::Checkpoint, bytes.len());
-            variables.push(Captured {
-                name: name.clone(),
-                dtype: spec.dtype,
-                dims: spec.dims().to_vec(),
-                whole: dims.clone(),
-                first_element: *first_element,
-                bytes: saver.copy(&bytes),
-            });
+        let mut guards = Vec::with_capacity(self.own.len());
+        for variable in &self.own {
+            guards.push(session.read(variable.output)?.1);
         }
-        saver.write(step, variables);
+        let all: Vec<&[u8]> = guards.iter().map(|guard| &**guard).collect();
+        carried.copied(CopyPurpose::Checkpoint, all.iter().map(|bytes| bytes.len()).sum());
+        let copies = saver.copy(&all);
+        let captured = |(own, bytes): (&OwnVariable, Held)| Captured {
+            name: own.name.clone(),
+            dtype: own.spec.dtype,
+            dims: own.spec.dims().to_vec(),
+            whole: own.dims.clone(),
+            first_element: own.first_element,
+            bytes,
+        };
+        saver.write(step, self.own.iter().zip(copies).map(captured).collect());
         Ok(before)
     }
 

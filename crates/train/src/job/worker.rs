@@ -107,8 +107,9 @@ pub(super) fn run(
     let client = topology.averaging.map(|_| topology.client_of(trainer.replicas.start));
     let graph = &trainer.session.part().graph;
     let own = checkpoint::own_variables(graph, program, topology, client);
+    let sizes = own.iter().map(|own| own.spec.bytes()).collect();
     let saver = config.checkpoint.as_ref().zip(file.as_ref());
-    let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file));
+    let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file, sizes));
     let saver = saver.transpose().map_err(TrainError::Saver)?;
     let (files, resumed) = (PartFiles::new(own, saver), resumed.as_ref());
     let rates = rates.clone();

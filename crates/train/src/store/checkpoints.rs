@@ -8,7 +8,7 @@ use tensorwire_tensor::TensorSpec;
 
 use super::rules::UPDATES;
 use crate::checkpoint::{
-    Captured, CheckpointFolder, Resumed, Saver, ShardIndex, ShardReport, shard_file,
+    Captured, CheckpointFolder, Held, Resumed, Saver, ShardIndex, ShardReport, shard_file,
 };
 use crate::run::MemberRecord;
 
@@ -100,10 +100,24 @@ impl CheckpointShards {
                 };
                 let (name, dtype) = (format!("{own}/{}", slot.name), slot.dtype);
                 let bytes = slot.bytes;
-                captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
+                captured.push(Captured {
+                    name,
+                    dtype,
+                    dims,
+                    whole,
+                    first_element,
+                    bytes: Held::Apart(bytes),
+                });
             }
             let (name, dtype, bytes) = (own.clone(), spec.dtype, weights);
-            captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
+            captured.push(Captured {
+                name,
+                dtype,
+                dims,
+                whole,
+                first_element,
+                bytes: Held::Apart(bytes),
+            });
         }
         Ok(captured)
     }
