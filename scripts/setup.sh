@@ -10,8 +10,10 @@
 #
 # With --tests it does all of that, and sees to what the feature `mpi` takes to build (Open MPI, libclang), to
 # the launchers that jobs are tested under (Open MPI, Slurm), to the headers that the declarations of libibverbs
-# are held against, and to what the tests of RDMA need, which run in small virtual machines. What cannot be had
-# of these, it says why, those tests skip, and all else is as before. No service is left running.
+# are held against, to PyTorch, which computes beside tensorwire there (some 6 GB in a virtual environment of its own,
+# in the user's cache; left out by --without-pytorch), and to what the tests of RDMA need, which run in small virtual
+# machines. What cannot be had of these, it says why, those tests skip, and all else is as before. No service is left
+# running.
 #
 # Exit status: 0 all is there, 1 an installation failed, 2 something that you have to do first.
 set -euo pipefail
@@ -21,14 +23,16 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
 tests=false
+pytorch=true
 onednn=false
 baselines=false
 for option in "$@"; do
   case "$option" in
     --onednn) onednn=true ;;
     --baselines) baselines=true ;;
+    --without-pytorch) pytorch=false ;;
     --tests) tests=true onednn=true baselines=true ;;
-    *) fail "no option '$option'; there are --onednn, --baselines and --tests" ;;
+    *) fail "no option '$option'; there are --onednn, --baselines, --tests and --without-pytorch" ;;
   esac
 done
 
@@ -223,6 +227,33 @@ if [ "${#launchers[@]}" -gt 0 ]; then
   # in a shell of its own: what ends the set-up there is a reason to skip here
   (install_launchers "${launchers[@]}") ||
     say "the tests under those launchers will be skipped: the installation failed; its messages are above"
+fi
+
+# PyTorch and what is beside it for the tests, in these versions.
+pytorch_packages=bench/peers/requirements-pytorch.txt
+pytorch_folder=${XDG_CACHE_HOME:-$HOME/.cache}/tensorwire/pytorch
+
+has_pytorch() {
+  cmp -s "$pytorch_packages" "$pytorch_folder/requirements.txt" && [ -x "$pytorch_folder/bin/python" ]
+}
+
+install_pytorch() {
+  local packages=()
+  has python3 || packages+=(python3)
+  python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
+  [ "${#packages[@]}" -eq 0 ] || install "${packages[@]}" || return
+  rm -rf "$pytorch_folder"
+  python3 -m venv "$pytorch_folder" &&
+    "$pytorch_folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile \
+      --requirement "$pytorch_packages" &&
+    "$pytorch_folder/bin/python" -c 'import torch' &&
+    cp "$pytorch_packages" "$pytorch_folder/requirements.txt"
+}
+
+if $pytorch && ! has_pytorch; then
+  say "PyTorch computes beside tensorwire in tests; some 6 GB go to $pytorch_folder (--without-pytorch leaves it out)"
+  # in a shell of its own: what ends the set-up there is a reason to skip here
+  (install_pytorch) || say "those tests will be skipped: the installation failed; its messages are above"
 fi
 
 # Nothing below fails the set-up: a machine without RDMA tests is still one to build and test on.

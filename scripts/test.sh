@@ -4,20 +4,23 @@
 # were skipped and why; the last line is the count, `N passed, N failed, N skipped`. The exit status is that
 # of the first part that failed, so a build that breaks is never a pass with nothing counted.
 #
+#   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
 #   --long   suites that draw seeds try all of them, where otherwise they try a fixed part
 #   --help   print this
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
+setup=(--tests)
 for option; do
   case "$option" in
     --long) export TENSORWIRE_LONG=1 ;;
+    --without-pytorch) setup+=(--without-pytorch) ;;
     --help) sed -n '1d; s/^# \{0,1\}//p; /^set /q' "$0"; exit ;;
-    *) printf "no option '%s'; there are --long and --help\n" "$option" >&2; exit 2 ;;
+    *) printf "no option '%s'; there are --long, --without-pytorch and --help\n" "$option" >&2; exit 2 ;;
   esac
 done
 
-./scripts/setup.sh --tests || exit
+./scripts/setup.sh "${setup[@]}" || exit
 
 has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 2>&1; }
 
@@ -25,6 +28,12 @@ has() { PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin" command -v "$1" >/dev/null 
 # fails, where elsewhere it skips.
 if PATH="$PATH:/usr/sbin:/sbin" ldconfig -p | grep 'libdnnl\.so\.3 ' >/dev/null; then
   export TENSORWIRE_ONEDNN=1
+fi
+
+# So with PyTorch.
+pytorch=${XDG_CACHE_HOME:-$HOME/.cache}/tensorwire/pytorch
+if [ "${#setup[@]}" -eq 1 ] && [ -e "$pytorch/requirements.txt" ]; then
+  export TENSORWIRE_PYTORCH=$pytorch/bin/python
 fi
 
 # So with the launchers that jobs are tested under. Slurm's daemon must be root.

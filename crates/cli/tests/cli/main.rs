@@ -15,6 +15,7 @@ mod hosts;
 mod launchers;
 mod learn;
 mod models;
+mod pytorch;
 mod report;
 mod show;
 mod simulate;
