@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use tensorwire_base::Rank;
-use tensorwire_launch::{JobError, JobSpec, JobUpdate, Messages, Transport, launch};
+use tensorwire_launch::{JobError, JobSpec, JobUpdate, Messages, Recorder, Transport, launch};
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::ShardReport;
+use crate::checkpoint::{CheckpointFolder, Saver, ShardReport};
 use crate::job::Prepared;
 use crate::report::{Progress, TrainReport};
 use crate::trace::{TraceError, TraceEvent};
@@ -34,6 +34,21 @@ pub enum MemberRecord {
     Trace(TraceEvent),
     /// What became of its file of a checkpoint.
     Shard(ShardReport),
+}
+
+/// What writes a member's files of checkpoints and tells the launcher what became of each, while nobody looks.
+///
+/// # Errors
+/// When the system has no thread to give.
+pub(crate) fn telling_saver(
+    recorder: Recorder,
+    folder: CheckpointFolder,
+    shard: &str,
+) -> std::io::Result<Saver> {
+    Saver::telling(folder, shard, move |report| {
+        // a launcher that is gone is noticed by the thread that watches it
+        let _ = recorder.record(&[MemberRecord::Shard(report.clone())]);
+    })
 }
 
 /// What happens while a training job runs. What members record is not told.

@@ -280,6 +280,11 @@ mod tests {
             report.written.unwrap();
             assert!(folder.partial(step).join("shard").exists());
         }
+        let (tell, told) = std::sync::mpsc::channel();
+        let tell = move |report: &ShardReport| tell.send(report.clone()).unwrap();
+        let mut telling = Saver::telling(folder, "other", tell).unwrap();
+        telling.write(4, Vec::new());
+        assert_eq!(told.recv().unwrap(), telling.wait().unwrap());
         let no_folder = place.path().join("file");
         std::fs::write(&no_folder, "").unwrap();
         let mut saver = Saver::start(CheckpointFolder::new(&no_folder), "shard", vec![]).unwrap();

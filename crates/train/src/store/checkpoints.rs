@@ -10,7 +10,7 @@ use super::rules::UPDATES;
 use crate::checkpoint::{
     Captured, CheckpointFolder, Held, Resumed, Saver, ShardIndex, ShardReport, shard_file,
 };
-use crate::run::MemberRecord;
+use crate::run::{MemberRecord, telling_saver};
 
 /// A variable as a server of a store has it, or some of it.
 #[derive(Clone, Debug)]
@@ -121,19 +121,6 @@ impl CheckpointShards {
         }
         Ok(captured)
     }
-
-    /// The thread that writes, with nothing to do.
-    fn saver(
-        recorder: &Recorder,
-        folder: &CheckpointFolder,
-        shard: &str,
-    ) -> std::io::Result<Saver> {
-        let recorder = recorder.clone();
-        Saver::telling(folder.clone(), shard, move |report| {
-            // a launcher that is gone is noticed by the thread that watches it
-            let _ = recorder.record(&[MemberRecord::Shard(report.clone())]);
-        })
-    }
 }
 
 impl Keep for CheckpointShards {
@@ -151,7 +138,7 @@ impl Keep for CheckpointShards {
         let shard = shard_file(Role::Server(server as u32));
         let saver = match self.saver.take() {
             Some(saver) => Ok(saver),
-            None => CheckpointShards::saver(&self.recorder, folder, &shard),
+            None => telling_saver(self.recorder.clone(), folder.clone(), &shard),
         };
         match saver {
             Ok(mut saver) => {

@@ -13,7 +13,7 @@ use tensorwire_runtime::{Session, run_sessions};
 
 use super::{Connected, Strategy};
 use crate::carried::Carried;
-use crate::checkpoint::{CheckpointFolder, Saver, own_variables};
+use crate::checkpoint::{CheckpointFolder, own_variables};
 use crate::config::{ConfigError, TrainConfig};
 use crate::job::keeping::PartFiles;
 use crate::job::trainer::Trainer;
@@ -21,7 +21,7 @@ use crate::job::worker::{Link, Worker};
 use crate::job::{JobShape, Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{OpenSessions, PartOptions, SessionRanks, open_sessions};
 use crate::report::{Polling, TrainReport};
-use crate::run::MemberRecord;
+use crate::run::telling_saver;
 use crate::topology::Topology;
 
 pub(super) struct Servers;
@@ -89,10 +89,14 @@ impl Link for Edges<'_> {
 
 /// A server's part where it has a session for each worker.
 fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
-    let Part { config, topology, program, plan, shape, resumed, .. } = part;
+    let Part { config, topology, program, plan, shape, resumed, shard: file, .. } = part;
     let session = &mut open.sessions[0];
     let own = own_variables(&session.part().graph, program, topology, None);
-    let files = PartFiles::new(own, saver(member, part)?);
+    let to = config.checkpoint.as_ref().zip(file.as_ref());
+    // it has no moment to look what became of a file: sessions run
+    let saver = to
+        .map(|(to, file)| telling_saver(member.recorder(), CheckpointFolder::new(&to.path), file));
+    let files = PartFiles::new(own, saver.transpose().map_err(TrainError::Saver)?);
     let trainer = Trainer::new(config, program, plan, shape, session, 0..0);
     let trainer = Trainer { files, resumed: resumed.as_ref(), ..trainer };
     trainer.initialise()?;
@@ -111,19 +115,6 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     open.sessions.iter().for_each(|session| report.add_copies(session.copies()));
     Edges { member, open }.leave(&mut report)?;
     Ok(report)
-}
-
-/// What writes this server's file of checkpoints. It tells what became of one by itself: nobody looks while sessions run.
-fn saver(member: &Member, part: &Part) -> Result<Option<Saver>, TrainError> {
-    let to = part.config.checkpoint.as_ref().zip(part.shard.as_ref());
-    let saver = to.map(|(to, file)| {
-        let recorder = member.recorder();
-        Saver::telling(CheckpointFolder::new(&to.path), file, move |report| {
-            // a launcher that is gone is noticed by the thread that watches it
-            let _ = recorder.record(&[MemberRecord::Shard(report.clone())]);
-        })
-    });
-    saver.transpose().map_err(TrainError::Saver)
 }
 
 /// A server that has a session for each worker, between its first values and its last step.
