@@ -228,6 +228,22 @@ fn chain(rows: &[usize]) -> (Graph, Vec<NodeId>) {
 }
 
 #[test]
+fn servers_may_be_more_than_variables_where_rows_give_each_something() {
+    let graph = cut().graph;
+    let on = |servers, placement| {
+        let cluster = Cluster::ParameterServers { workers: 2, servers };
+        place(&graph, cluster, placement)
+    };
+    // two shared ones, and the pinned one is a worker's; rows of 16 bytes go four at a time
+    let split = Placement::Balanced { split_above: Some(0) };
+    assert!(on(2, Placement::RoundRobin).is_ok() && on(2, split).is_ok());
+    for placement in [Placement::RoundRobin, Placement::default(), split] {
+        let error = on(3, placement).unwrap_err();
+        assert!(matches!(error, GraphError::IdleServers { servers: 3, used: 2 }), "{error}");
+    }
+}
+
+#[test]
 fn servers_get_variables_by_bytes() {
     let (graph, _) = chain(&[64, 8, 32, 24, 16, 16]);
     let cluster = Cluster::ParameterServers { workers: 1, servers: 2 };
