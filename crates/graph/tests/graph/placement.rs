@@ -229,16 +229,17 @@ fn chain(rows: &[usize]) -> (Graph, Vec<NodeId>) {
 
 #[test]
 fn servers_may_be_more_than_variables_where_rows_give_each_something() {
-    let graph = cut().graph;
+    let (graph, _) = chain(&[300, 8]);
     let on = |servers, placement| {
-        let cluster = Cluster::ParameterServers { workers: 2, servers };
+        let cluster = Cluster::ParameterServers { workers: 1, servers };
         place(&graph, cluster, placement)
     };
-    // two shared ones, and the pinned one is a worker's; rows of 16 bytes go four at a time
     let split = Placement::Balanced { split_above: Some(0) };
-    assert!(on(2, Placement::RoundRobin).is_ok() && on(2, split).is_ok());
-    for placement in [Placement::RoundRobin, Placement::default(), split] {
-        let error = on(3, placement).unwrap_err();
+    let placed = on(5, split).unwrap();
+    assert!(loads(&placed, 5).iter().all(|bytes| *bytes > 0));
+    for whole in [Placement::RoundRobin, Placement::default()] {
+        assert!(on(2, whole).is_ok());
+        let error = on(3, whole).unwrap_err();
         assert!(matches!(error, GraphError::IdleServers { servers: 3, used: 2 }), "{error}");
     }
 }
