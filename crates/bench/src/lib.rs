@@ -36,7 +36,7 @@ pub use modes::{Curve, ModePoint, PAPER_MODES, curve, in_mode};
 pub use simulate::{
     Compute, SimulateResult, SimulateSpec, calibrate, measure_compute, simulate, validate,
 };
-pub use size::{SizeError, parse_size};
+pub use size::{SizeError, parse_bytes, parse_size};
 pub use statistics::Quantiles;
 pub use step::{Overlap, StepEvent, StepOptions, StepResult, step};
 pub use transfer::{

@@ -192,17 +192,14 @@ impl Planned {
             SimulatedStrategy::AllReduce => 0,
             _ => spec.servers.unwrap_or(spec.workers.min(most)),
         };
-        if spec.strategy == SimulatedStrategy::Ps && servers as usize > variables {
-            let model = model.name();
-            return Err(ConfigError::TooManyServers { servers, variables, model }.into());
-        }
         let cluster = match spec.strategy {
             SimulatedStrategy::AllReduce => Cluster::Workers { workers: replicas },
             SimulatedStrategy::Ps => Cluster::ParameterServers { workers: replicas, servers },
             // a store is told by its own rule who holds what
             _ => Cluster::ParameterServers { workers: replicas, servers: 1 },
         };
-        let placed = place(&program.graph, cluster, placement)?;
+        let placed = place(&program.graph, cluster, placement)
+            .map_err(|error| ConfigError::of_placement(error, &model.name()))?;
         let runs = program.runs(&placed, cluster);
         let plan = plan(&placed, &cluster.tasks(), &runs, PlanOptions::default())?;
         // not the first, which evaluates as well

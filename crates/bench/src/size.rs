@@ -13,13 +13,24 @@ pub enum SizeError {
     TooLarge { text: String },
 }
 
-/// Bytes of a tensor of f32: a whole number and a unit. `KiB`, `MiB` and `GiB` are powers of 1024,
+/// Bytes of a tensor of f32, as [`parse_bytes`] reads them.
+///
+/// # Errors
+/// As there, or when they are no positive multiple of 4.
+pub fn parse_size(text: &str) -> Result<usize, SizeError> {
+    match parse_bytes(text)? {
+        bytes if bytes == 0 || bytes % 4 != 0 => Err(SizeError::Uneven { text: text.to_string() }),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Any number of bytes: a whole number and a unit. `KiB`, `MiB` and `GiB` are powers of 1024,
 /// `kB`, `MB` and `GB` powers of 1000, `B` or nothing is bytes; upper or lower case is the same, and
 /// space between number and unit is allowed.
 ///
 /// # Errors
-/// When the text is something else, or no positive multiple of 4.
-pub fn parse_size(text: &str) -> Result<usize, SizeError> {
+/// When the text is something else, or more than any memory has.
+pub fn parse_bytes(text: &str) -> Result<usize, SizeError> {
     let named = || text.to_string();
     let malformed = || SizeError::Malformed { text: named() };
     let trimmed = text.trim();
@@ -41,11 +52,7 @@ pub fn parse_size(text: &str) -> Result<usize, SizeError> {
     let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
     // a Rust allocation is at most isize::MAX bytes
     let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok());
-    match bytes {
-        None => Err(SizeError::TooLarge { text: named() }),
-        Some(bytes) if bytes == 0 || bytes % 4 != 0 => Err(SizeError::Uneven { text: named() }),
-        Some(bytes) => Ok(bytes),
-    }
+    bytes.ok_or_else(|| SizeError::TooLarge { text: named() })
 }
 
 #[cfg(test)]
@@ -78,6 +85,7 @@ mod tests {
         }
         for text in ["0", "0MiB", "6", "3B"] {
             assert!(matches!(parse_size(text), Err(SizeError::Uneven { .. })), "{text}");
+            assert!(parse_bytes(text).is_ok(), "{text}");
         }
         for text in ["99999999999999999999", "18446744073709551612", "9223372036854775808GiB"] {
             assert!(matches!(parse_size(text), Err(SizeError::TooLarge { .. })), "{text}");

@@ -24,6 +24,14 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     if prepared.topology.has_store() {
         return show_store(&prepared);
     }
+    if prepared.config.asynchronous {
+        let workers = prepared.config.workers;
+        print(format_args!(
+            "note: with --async each of {workers} workers has a plan of its own, and this is one worker's: placement and \
+             bytes are shown for it alone; a server has its part once for each of {workers} workers, over the same \
+             variables\n"
+        ))?;
+    }
     let mut rows = Vec::new();
     for edge in &plan.edges {
         rows.push(vec![
@@ -88,13 +96,6 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             "a {name}: {sends} sends; {} {crosses}, {} by reference, {dynamic} tensors of dynamic size",
             human_bytes(written),
             human_bytes(by_reference)
-        ))?;
-    }
-    if prepared.config.asynchronous {
-        let workers = prepared.config.workers;
-        print(format_args!(
-            "this is one worker's plan; a server has its part once for each of {workers} workers, over the \
-             same variables"
         ))?;
     }
     print(

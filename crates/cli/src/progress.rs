@@ -86,15 +86,13 @@ impl Bar {
         if let Some(evaluation) = &done.evaluation {
             latest.evaluation = in_short(evaluation);
         }
-        (latest.loss, latest.rate) = (loss.clone(), rate.clone());
+        (latest.loss, latest.rate) = (loss, rate);
         // it is drawn by others
         drop(latest);
         self.bar.set_position(step);
         let is_last = step.is_multiple_of(self.steps_per_epoch) || step == self.steps;
         if is_last || done.evaluation.is_some() {
-            let evaluated = done.evaluation.as_ref().map(in_full).unwrap_or_default();
-            let steps = self.steps;
-            self.say(format_args!("epoch {epoch}: step {step}/{steps}, {loss}, {rate}{evaluated}"));
+            self.say(done.line(self.steps));
         }
     }
 
@@ -122,11 +120,6 @@ fn in_short(evaluation: &StepEvaluation) -> String {
         (None, Some((name, value))) => format!("{} {value:.4}", name.replace('_', " ")),
         (None, None) => String::new(),
     }
-}
-
-fn in_full(evaluation: &StepEvaluation) -> String {
-    let named = evaluation.named();
-    named.map(|(name, value)| format!(", {} {value:.4}", name.replace('_', " "))).collect()
 }
 
 /// The line, of at most `width` columns: what matters most is there as long as it fits, and a bar where there is room.

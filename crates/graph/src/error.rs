@@ -29,8 +29,10 @@ pub enum GraphError {
     Panicked { node: String, op: &'static str, rule: &'static str, said: String },
     #[error("the loss '{node}' is {found}; a gradient starts at a scalar of floating point")]
     LossNotScalar { node: String, found: Fact },
-    #[error("{servers} servers for {variables} variables: at most one server a variable")]
-    MoreServersThanVariables { servers: u32, variables: usize },
+    #[error(
+        "of {servers} servers only {used} would hold a variable, or rows of one; take {used}, or split smaller variables by rows"
+    )]
+    IdleServers { servers: u32, used: u32 },
     #[error("a cluster needs at least one {what}")]
     EmptyCluster { what: &'static str },
     #[error("node '{node}' belongs to replica {replica}, the cluster has {workers} workers")]

@@ -150,7 +150,11 @@ impl fmt::Display for FirstFailure {
             None => write!(f, "first to fail: {role} (rank {rank}, pid {pid}) ")?,
         }
         match self.step {
-            Some(step) => write!(f, "at step {step}: {cause}"),
+            // what failed may have said the step itself, as it does where nobody stands around it
+            Some(step) => {
+                let said = format!("step {step}: ");
+                write!(f, "at step {step}: {}", cause.strip_prefix(&said).unwrap_or(cause))
+            }
             None => write!(f, "before the first step: {cause}"),
         }
     }
@@ -198,6 +202,14 @@ mod tests {
         let first = first_failure(&all).unwrap();
         assert_eq!((first.rank, first.step), (Rank(2), Some(4)));
         assert_eq!(first.cause, "bad label");
+    }
+
+    #[test]
+    fn the_step_is_said_once() {
+        let error = "step 5: node 'loss': bad label".to_string();
+        let own = End::Failed { step: 5, error, user_error: false, lost_peer: None };
+        let text = first_failure(&[seen(1, 5, 0, own)]).unwrap().to_string();
+        assert!(text.ends_with("(rank 1, pid 101) at step 5: node 'loss': bad label"), "{text}");
     }
 
     #[test]

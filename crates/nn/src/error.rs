@@ -23,6 +23,9 @@ pub enum Error {
         "'{name}' of the data has no bound; describe it by labels() or tokens(), which say how many there are"
     )]
     Unbounded { name: String },
+    /// The model panicked while it was built.
+    #[error("model '{model}': {method}() panicked: {reason}")]
+    Panicked { model: String, method: &'static str, reason: String },
     /// The model cannot be trained on these data.
     #[error("{0}")]
     Mismatch(String),
@@ -43,6 +46,11 @@ pub enum Error {
     /// A sample cannot be read, or is not as described.
     #[error("data '{data}', sample {sample}: {reason}")]
     Sample { data: String, sample: usize, reason: String },
+    /// A sample holds what is no number to compute with.
+    #[error(
+        "data '{data}', sample {sample}: '{tensor}' holds {value}; leave the sample out, or give it a finite number"
+    )]
+    NotFinite { data: String, sample: usize, tensor: String, value: f64 },
     /// A batch could not be made.
     #[error("data '{data}': {reason}")]
     Batch { data: String, reason: String },

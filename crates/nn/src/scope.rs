@@ -212,8 +212,15 @@ impl Scope<'_> {
     /// A parameter: a variable that is learned, shared by all copies of the model. The same name returns the same parameter.
     ///
     /// # Errors
-    /// When the name was used with other dimensions or another initialiser.
+    /// When the name was used with other dimensions or another initialiser, or a dimension is 0.
     pub fn parameter(&mut self, name: &str, dims: &[usize], init: Init) -> Result<Output> {
+        if dims.contains(&0) {
+            // a layer's parameters are called after it
+            let layer = name.rsplit_once('/').map_or(name, |(layer, _)| layer);
+            let reason =
+                format!("'{name}' would have dimensions {dims:?}; give each a size of at least 1");
+            return Err(Error::layer(layer, reason));
+        }
         let spec = crate::data::spec(name, self.kept_as, dims)?;
         let variable = self.state(name, spec.clone(), init)?;
         if let Some(known) = self.made.learned.iter().find(|learned| learned.variable == variable) {

@@ -10,6 +10,6 @@ pub use tensorwire_train::{FinishedStep, FloatType, Kernels, StoreConfig, Summar
 
 pub use crate::Training;
 pub use crate::strategies::{
-    AllReduce, AsyncParameterServers, AsyncStore, ElasticAveraging, Groups, Local,
-    ParameterServers, Store,
+    AllReduce, AsyncGroups, AsyncParameterServers, AsyncStore, ElasticAveraging, ElasticGroups,
+    Groups, Local, ParameterServers, Store,
 };

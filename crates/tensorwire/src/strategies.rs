@@ -57,11 +57,12 @@ pub struct AllReduce {
 
 /// Weights of each worker's own, and a centre in a store that they and it are drawn to every `interval` steps (Zhang et al. 2015;
 /// Mamidala et al. §5).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ElasticAveraging {
     pub workers: u32,
     pub servers: u32,
-    pub interval: u64,
+    /// None: 64 steps.
+    pub interval: Option<u64>,
     /// How far a worker and the centre go towards each other; none: 0.9 by the number of workers.
     pub alpha: Option<f64>,
 }
@@ -73,6 +74,28 @@ pub struct Groups {
     pub workers: u32,
     pub servers: u32,
     pub groups: u32,
+}
+
+/// As [`Groups`], where servers update with every gradient that comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AsyncGroups {
+    pub workers: u32,
+    pub servers: u32,
+    pub groups: u32,
+    /// How many steps the fastest group may be ahead of the slowest; none: any.
+    pub max_delay: Option<u64>,
+}
+
+/// As [`ElasticAveraging`], where a worker of the store is a group of [`Groups`]: weights of each group's own (Mamidala et al. §5).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ElasticGroups {
+    pub workers: u32,
+    pub servers: u32,
+    pub groups: u32,
+    /// None: 64 steps.
+    pub interval: Option<u64>,
+    /// How far a group and the centre go towards each other; none: 0.9 by the number of groups.
+    pub alpha: Option<f64>,
 }
 
 impl IntoStrategy for Local {
@@ -123,7 +146,7 @@ impl IntoStrategy for ElasticAveraging {
     fn configure(self, config: &mut TrainConfig) {
         let ElasticAveraging { workers, servers, interval, alpha } = self;
         (config.strategy, config.workers, config.servers) = (Strategy::DistEsgd, workers, servers);
-        config.clients = ClientConfig { interval: Some(interval), alpha, ..config.clients.clone() };
+        config.clients = ClientConfig { interval, alpha, ..config.clients.clone() };
     }
 }
 
@@ -132,5 +155,59 @@ impl IntoStrategy for Groups {
         let Groups { workers, servers, groups } = self;
         (config.strategy, config.workers, config.servers) = (Strategy::MpiSgd, workers, servers);
         config.clients = ClientConfig { clients: Some(groups), ..config.clients.clone() };
+    }
+}
+
+impl IntoStrategy for AsyncGroups {
+    fn configure(self, config: &mut TrainConfig) {
+        let AsyncGroups { workers, servers, groups, max_delay } = self;
+        Groups { workers, servers, groups }.configure(config);
+        (config.strategy, config.store.max_delay) = (Strategy::MpiAsgd, max_delay);
+    }
+}
+
+impl IntoStrategy for ElasticGroups {
+    fn configure(self, config: &mut TrainConfig) {
+        let ElasticGroups { workers, servers, groups, interval, alpha } = self;
+        ElasticAveraging { workers, servers, interval, alpha }.configure(config);
+        config.strategy = Strategy::MpiEsgd;
+        config.clients = ClientConfig { clients: Some(groups), ..config.clients.clone() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_strategy_of_the_command_line_has_a_type_that_makes_sense_by_itself() {
+        let (workers, servers, groups) = (4, 2, 2);
+        let named = |strategy: &str, configure: &dyn Fn(&mut TrainConfig)| {
+            let mut config = TrainConfig::default();
+            configure(&mut config);
+            config.check().unwrap();
+            assert_eq!(config.strategy.name(), strategy);
+            (config.topology().groups, config.topology().averaging.map(|found| found.interval))
+        };
+        named("local", &|c| Local { replicas: workers }.configure(c));
+        named("ps", &|c| ParameterServers { workers, servers }.configure(c));
+        named("ps", &|c| AsyncParameterServers { workers, servers }.configure(c));
+        named("dist-sgd", &|c| Store { workers, servers, ..Store::default() }.configure(c));
+        named("dist-asgd", &|c| {
+            AsyncStore { workers, servers, ..AsyncStore::default() }.configure(c)
+        });
+        named("allreduce", &|c| AllReduce { workers, deterministic: true }.configure(c));
+        let averaging = ElasticAveraging { workers, servers, ..ElasticAveraging::default() };
+        let alone = named("dist-esgd", &|c| averaging.configure(c));
+        assert_eq!(alone.1, Some(64));
+        let of_two = [
+            named("mpi-sgd", &|c| Groups { workers, servers, groups }.configure(c)),
+            named("mpi-asgd", &|c| {
+                AsyncGroups { workers, servers, groups, max_delay: Some(3) }.configure(c);
+            }),
+        ];
+        assert_eq!(of_two, [(groups, None); 2]);
+        let elastic = ElasticGroups { workers, servers, groups, ..ElasticGroups::default() };
+        assert_eq!(named("mpi-esgd", &|c| elastic.configure(c)), (groups, Some(64)));
     }
 }

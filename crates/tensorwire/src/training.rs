@@ -47,6 +47,8 @@ pub struct Training {
     shell: Option<String>,
     has_strategy: bool,
     on_step: Option<OnStep>,
+    /// Steps between two lines.
+    progress: Option<u64>,
     tensorboard: Option<PathBuf>,
 }
 
@@ -73,6 +75,7 @@ impl Training {
             shell: None,
             has_strategy: false,
             on_step: None,
+            progress: None,
             tensorboard: None,
         }
     }
@@ -273,6 +276,13 @@ impl Training {
         self
     }
 
+    /// Prints a line to standard error after every so many steps, at the end of each epoch, and where there is an evaluation:
+    /// epoch, step, loss and samples per second ([`FinishedStep::line`]). Without this a job prints nothing of its steps.
+    pub fn progress(mut self, steps: u64) -> Training {
+        self.progress = Some(steps);
+        self
+    }
+
     /// Writes an event file to a folder, which TensorBoard shows: loss and samples per second by step, and what is evaluated.
     pub fn tensorboard(mut self, folder: impl Into<PathBuf>) -> Training {
         self.tensorboard = Some(folder.into());
@@ -352,8 +362,13 @@ impl Training {
         let mut steps = StepAggregator::new(&prepared);
         let mut events = Events::create(self.tensorboard.as_deref())?;
         let mut told = self.on_step.take().unwrap_or_else(|| Box::new(|_| {}));
+        let (all, epoch, every) =
+            (prepared.steps(), prepared.steps_per_epoch(), self.progress.take());
         let mut on_step = |step: &FinishedStep| {
             events.step(step);
+            if every.is_some_and(|every| is_shown(step, every, epoch, all)) {
+                program::say(&step.line(all));
+            }
             told(step);
         };
         let outcome = if prepared.config.strategy == Strategy::Local {
@@ -380,6 +395,14 @@ impl Training {
         DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());
         Ok(summary)
     }
+}
+
+/// True if there is a line after a step of a job of `all` steps: every so many, at the end of an epoch and of the job, and with
+/// what was evaluated.
+fn is_shown(finished: &FinishedStep, every: u64, epoch: u64, all: u64) -> bool {
+    let step = finished.step;
+    let ends = step.is_multiple_of(epoch) || step == all;
+    ends || finished.evaluation.is_some() || every > 0 && step.is_multiple_of(every)
 }
 
 /// The event file of a job, if there is to be one. What it cannot take does not end the job.
@@ -439,7 +462,7 @@ mod tests {
     #[test]
     fn the_last_strategy_is_the_one_that_counts() {
         let (workers, servers) = (2, 2);
-        let averaging = ElasticAveraging { workers, servers, interval: 4, alpha: None };
+        let averaging = ElasticAveraging { workers, servers, interval: Some(4), alpha: None };
         let elastic = Store {
             options: StoreConfig { elastic: true, ..Default::default() },
             workers,
@@ -479,6 +502,55 @@ mod tests {
         let nowhere = training().strategy(Local { replicas: 1 }).tensorboard("/proc/runs");
         let refused = nowhere.run().unwrap_err().to_string();
         assert!(refused.contains("event files to /proc/runs"), "{refused}");
+    }
+
+    /// Two samples a step, of which the third is no number.
+    struct Torn;
+
+    impl tensorwire_nn::Dataset for Torn {
+        fn describe(&self) -> tensorwire_nn::Description {
+            let described = tensorwire_nn::Description::new();
+            described.input("input", tensorwire_nn::DType::F32, &[2]).labels("labels", 10)
+        }
+
+        fn len(&self) -> usize {
+            4
+        }
+
+        fn get(
+            &self,
+            index: usize,
+            sample: &mut tensorwire_nn::Sample<'_>,
+        ) -> tensorwire_nn::Result<()> {
+            let x = if index == 2 { f32::NAN } else { 1.0 };
+            sample.set("input", &[0.5, x])?;
+            sample.set_label("labels", 1)
+        }
+    }
+
+    #[test]
+    fn data_that_hold_no_number_are_to_blame_and_not_training() {
+        let job = Training::new(Pinned(Task::server(0)), Torn).strategy(Local { replicas: 2 });
+        let error = job.batch(1).steps(2).threads(1).run().unwrap_err().to_string();
+        assert!(error.contains(": data 'Torn', sample 2: 'input' holds NaN; leave"), "{error}");
+    }
+
+    #[test]
+    fn a_line_comes_every_so_many_steps_with_each_epoch_and_evaluation() {
+        let done = |step| FinishedStep {
+            step,
+            epoch: 1,
+            loss: 0.0,
+            rate: 0.0,
+            samples_per_second: 0.0,
+            polling: Default::default(),
+            evaluation: (step == 5).then(Default::default),
+        };
+        let shown = |every| {
+            (1..=14).filter(|step| is_shown(&done(*step), every, 6, 14)).collect::<Vec<u64>>()
+        };
+        assert_eq!(shown(4), [4, 5, 6, 8, 12, 14]);
+        assert_eq!(shown(0), [5, 6, 12, 14], "epochs alone");
     }
 
     #[test]

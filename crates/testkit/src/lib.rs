@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod cpu;
+pub mod long;
 pub mod mesh;
 pub mod program;
 pub mod random;

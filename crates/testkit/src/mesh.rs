@@ -178,9 +178,8 @@ pub fn fill(region: &Region, seed: u64) {
 pub fn fill_range(region: &Region, offset: u64, bytes: u64, seed: u64) {
     let buffer = whole(&region.slab());
     let mut memory = buffer.write().unwrap();
-    for at in offset..offset + bytes {
-        memory[at as usize] = pattern(seed, at);
-    }
+    let part = &mut memory[offset as usize..][..bytes as usize];
+    part.iter_mut().zip(offset..).for_each(|(byte, at)| *byte = pattern(seed, at));
 }
 
 /// The first byte from `offset` on that is not what `fill` with that seed wrote. The test reads only
@@ -193,7 +192,9 @@ pub fn mismatch(region: &Region, offset: u64, bytes: u64, seed: u64) -> Option<u
 pub fn mismatch_in(slab: &Slab, offset: u64, bytes: u64, seed: u64) -> Option<u64> {
     let buffer = whole(slab);
     let memory = buffer.read().unwrap();
-    (offset..offset + bytes).find(|&at| memory[at as usize] != pattern(seed, at))
+    let part = &memory[offset as usize..][..bytes as usize];
+    let wrong = part.iter().zip(offset..).find(|(byte, at)| **byte != pattern(seed, *at));
+    wrong.map(|(_, at)| at)
 }
 
 fn whole(slab: &Slab) -> Buffer {

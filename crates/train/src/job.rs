@@ -356,13 +356,9 @@ fn build(
         let (pattern, model) = (pattern.clone(), config.model.clone());
         return Err(ConfigError::NoSuchParameter { pattern, model });
     }
-    let (servers, variables) = (config.servers, program.variables.len());
-    if topology.weights == Weights::Servers && servers as usize > variables {
-        let model = config.model.clone();
-        return Err(ConfigError::TooManyServers { servers, variables, model });
-    }
     let cluster = topology.cluster();
-    let placed = place(&program.graph, cluster, config.placement())?;
+    let placed = place(&program.graph, cluster, config.placement())
+        .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {

@@ -34,6 +34,19 @@ pub struct FinishedStep {
     pub evaluation: Option<StepEvaluation>,
 }
 
+impl FinishedStep {
+    /// A line for people, of a job of so many steps.
+    pub fn line(&self, steps: u64) -> String {
+        let FinishedStep { step, epoch, loss, samples_per_second, evaluation, .. } = self;
+        let named = evaluation.iter().flat_map(StepEvaluation::named);
+        let found: String =
+            named.map(|(name, value)| format!(", {} {value:.4}", name.replace('_', " "))).collect();
+        format!(
+            "epoch {epoch}: step {step}/{steps}, loss {loss:.4}, {samples_per_second:.0} samples/s{found}"
+        )
+    }
+}
+
 /// An [`Evaluation`] between two steps, under the names that a [`crate::Summary`] has for the one in the end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StepEvaluation {
@@ -339,6 +352,17 @@ mod tests {
         assert_eq!((first.step, first.epoch, first.loss), (1, 1, 2.0));
         assert_eq!(steps.samples(), 24);
         assert_eq!(rate(24, Duration::from_millis(500)), 48.0);
+    }
+
+    #[test]
+    fn a_line_for_people_has_what_was_evaluated() {
+        let mut steps = aggregator(1);
+        steps.update(&says(0, 1, 0.5));
+        let evaluation = StepEvaluation { test_accuracy: Some(0.875), ..Default::default() };
+        let found = FinishedStep { samples_per_second: 31.6, ..steps.take().unwrap() };
+        assert_eq!(found.line(9), "epoch 1: step 1/9, loss 0.5000, 32 samples/s");
+        let found = FinishedStep { evaluation: Some(evaluation), ..found };
+        assert!(found.line(9).ends_with(", 32 samples/s, test accuracy 0.8750"), "{found:?}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, absolute};
 
 use clap::{Args, ValueEnum};
 use tensorwire_base::human_bytes;
-use tensorwire_bench::parse_size;
+use tensorwire_bench::{parse_bytes, parse_size};
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
 use tensorwire_train::{Budget, ConfigError, Exchange, Kernels, Strategy, TrainConfig};
@@ -59,8 +59,8 @@ pub(crate) struct JobArgs {
     #[arg(long, value_enum)]
     placement: Option<PlacementArg>,
     /// ps, balanced: split no variable of at most so many bytes [default: 4MiB; 64MiB where all processes share memory,
-    /// since rows are written there and a whole is read where it lies]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    /// since rows are written there and a whole is read where it lies]. 0: split every one that may be
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     split_above: Option<usize>,
     #[command(flatten)]
     clients: ClientArgs,

@@ -38,7 +38,7 @@ fn numbers_and_names_that_make_no_sense() {
         ("--epochs 0", "--epochs must be at least 1"),
         ("--steps 0", "--steps must be at least 1"),
         ("--threads 0", "--threads must be at least 1"),
-        ("--servers 7", "7 servers for the 6 variables of 'mlp'; give --servers 1 to 6"),
+        ("--servers 7", "of 7 servers only 6 would hold variables of 'mlp'; give --servers 1 to 6"),
         ("--workers 300", "at most 256"),
         ("--batch 720", "there are 1438; lower the batch or the workers"),
         ("--lr 0", "--lr must be a positive number"),

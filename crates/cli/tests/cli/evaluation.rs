@@ -31,13 +31,13 @@ fn of_mode<'a>(lines: &'a [Value], mode: &str) -> Vec<&'a Value> {
 #[test]
 fn each_mode_has_its_curve_and_its_traffic() {
     let modes = ["dist-sgd", "dist-asgd", "dist-esgd", "mpi-sgd", "mpi-asgd", "mpi-esgd"];
-    let (lines, ended) = bench("modes --epochs 2 --batch 32 --interval 4");
+    let (lines, ended) = bench("modes --epochs 2 --batch 64 --interval 4");
     assert_eq!(lines.len(), 2 * modes.len());
     for mode in modes {
         let curve = of_mode(&lines, mode);
         assert_eq!(curve.len(), 2, "{mode}");
-        // 1438 samples, 4 workers, 32 each
-        let steps = 11u64;
+        // 1438 samples, 4 workers, 64 each
+        let steps = 5u64;
         for (epoch, line) in (1u64..).zip(curve) {
             assert_eq!((&line["epoch"], &line["workers"]), (&epoch.into(), &4.into()), "{line}");
             let number = |field: &str| line[field].as_u64().unwrap();

@@ -26,7 +26,7 @@ fn train(arguments: &str) -> Value {
 fn the_same_bits_by_every_exchange() {
     // 2 workers and 2 servers, the digits, the mlp; and sequences, whose sizes nobody knows before
     for job in [
-        "--steps 7",
+        "--batch 16 --steps 4",
         "--workers 3 --servers 3 --batch 8 --steps 3",
         "--model seq2seq --data reverse:400 --optimizer adam --lr 0.003 --batch 8 --steps 3",
     ] {
@@ -67,7 +67,7 @@ fn copies_of_messages_are_counted_to_the_byte() {
 #[test]
 fn workers_at_their_own_pace_by_every_exchange() {
     for (way, _) in WAYS {
-        let result = train(&format!("--async --epochs 4 --workers 3 {way}"));
+        let result = train(&format!("--async --epochs 1 --batch 16 --workers 3 {way}"));
         assert!(result["test_accuracy"].as_f64().unwrap() > 0.8, "{way}: {result}");
     }
 }

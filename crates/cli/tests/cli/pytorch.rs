@@ -11,7 +11,10 @@ const TOLERANCE: &str = "1e-4";
 #[test]
 fn computes_the_losses_that_we_do() {
     let Some(python) = std::env::var_os("TENSORWIRE_PYTORCH") else {
-        return skip(Some("TENSORWIRE_PYTORCH"), &"TENSORWIRE_PYTORCH names no python with PyTorch");
+        return skip(
+            Some("TENSORWIRE_PYTORCH"),
+            &"TENSORWIRE_PYTORCH names no python with PyTorch",
+        );
     };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/peers/pytorch_loss.py");
     let mut command = Command::new(python);

@@ -80,7 +80,9 @@ fn the_graph_lists_what_crosses_how_large_it_is_and_where_it_lives() {
         assert!(by_message.contains("a message, grpc-rdma"), "{by_message}");
         assert!(by_message.contains(" in messages,"), "{by_message}");
     }
-    assert!(shown("graph --async --workers 3").contains("once for each of 3 workers"));
+    let of_one = shown("graph --async --workers 3");
+    assert!(of_one.starts_with("note: with --async each of 3 workers has a plan"), "{of_one}");
+    assert!(of_one.contains("once for each of 3 workers"), "{of_one}");
     assert!(shown("graph --strategy local").contains("nothing crosses"));
 }
 

@@ -72,7 +72,8 @@ fn dist_asgd_learns_the_digits() {
         #[cfg(feature = "baselines")]
         "--exchange zmq --max-delay 0",
     ] {
-        let ended = train(&format!("--strategy dist-asgd --epochs 5 {how}"));
+        let learned = "--epochs 2 --batch 16 --optimizer adam --lr 0.001";
+        let ended = train(&format!("--strategy dist-asgd {learned} {how}"));
         let result = ended.json();
         assert_eq!((&result["async"], &result["strategy"]), (&true.into(), &"dist-asgd".into()));
         assert!(number(&ended, "test_accuracy") > 0.93, "{how}: {result}");

@@ -5,12 +5,12 @@
 mod balance;
 mod split;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Job, NodeId, Task};
 use crate::op::Op;
-use balance::{Balance, Share, round_robin};
+use balance::{Balance, Share, Shares, round_robin};
 use split::split;
 
 /// How servers get the variables that all replicas share.
@@ -64,7 +64,7 @@ impl Cluster {
 /// update; its own name is that of the whole at the first worker. Where nothing is split, nodes keep their ids.
 ///
 /// # Errors
-/// When the cluster lacks what the graph needs, or has more servers than there are variables.
+/// When the cluster lacks what the graph needs, or has a server that would hold no variable and no rows of one.
 pub fn place(graph: &Graph, cluster: Cluster, placement: Placement) -> Result<Graph, GraphError> {
     let (workers, servers) = match cluster {
         Cluster::Local => {
@@ -86,14 +86,15 @@ pub fn place(graph: &Graph, cluster: Cluster, placement: Placement) -> Result<Gr
         None if shared.is_empty() => HashMap::new(),
         None | Some(0) => return Err(GraphError::EmptyCluster { what: "server" }),
         Some(servers) => {
-            enough_variables(graph, servers)?;
-            match placement {
+            let shares = match placement {
                 Placement::Balanced { split_above } => {
                     let split_above = split_above.unwrap_or(Placement::SPLIT_ABOVE);
                     Balance { graph, fixed: &fixed, split_above }.of(&shared, servers)
                 }
                 Placement::RoundRobin => round_robin(&shared, servers),
-            }
+            };
+            each_holds_something(graph, servers, &shares)?;
+            shares
         }
     };
     let mut placed = graph.clone();
@@ -137,20 +138,18 @@ fn fixed(graph: &Graph, workers: u32, tasks: &[Task]) -> Result<Vec<Option<Task>
     Ok(fixed)
 }
 
-fn enough_variables(graph: &Graph, servers: u32) -> Result<(), GraphError> {
-    // what is pinned to a server gives it something to hold, too
-    let served = |hint| match hint {
-        Hint::Shared => true,
-        Hint::Task(task) => task.job == Job::Server,
-        _ => false,
-    };
-    let variables = graph
-        .nodes()
-        .filter(|(_, n)| n.hint == Hint::Shared || is_variable(&n.op) && served(n.hint))
-        .count();
-    match servers as usize > variables {
-        true => Err(GraphError::MoreServersThanVariables { servers, variables }),
-        false => Ok(()),
+/// What is pinned to a server gives it something to hold, too.
+fn each_holds_something(graph: &Graph, servers: u32, shares: &Shares) -> Result<(), GraphError> {
+    let shared = shares.values().flatten().map(|share| share.server);
+    let pinned = graph.nodes().filter_map(|(_, node)| match node.hint {
+        Hint::Task(Task { job: Job::Server, index }) if is_variable(&node.op) => Some(index),
+        _ => None,
+    });
+    let holders: HashSet<u32> = shared.chain(pinned).collect();
+    // fits: no more than servers
+    match holders.len() as u32 {
+        used if used < servers => Err(GraphError::IdleServers { servers, used }),
+        _ => Ok(()),
     }
 }
 

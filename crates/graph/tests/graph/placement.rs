@@ -228,6 +228,23 @@ fn chain(rows: &[usize]) -> (Graph, Vec<NodeId>) {
 }
 
 #[test]
+fn servers_may_be_more_than_variables_where_rows_give_each_something() {
+    let (graph, _) = chain(&[300, 8]);
+    let on = |servers, placement| {
+        let cluster = Cluster::ParameterServers { workers: 1, servers };
+        place(&graph, cluster, placement)
+    };
+    let split = Placement::Balanced { split_above: Some(0) };
+    let placed = on(5, split).unwrap();
+    assert!(loads(&placed, 5).iter().all(|bytes| *bytes > 0));
+    for whole in [Placement::RoundRobin, Placement::default()] {
+        assert!(on(2, whole).is_ok());
+        let error = on(3, whole).unwrap_err();
+        assert!(matches!(error, GraphError::IdleServers { servers: 3, used: 2 }), "{error}");
+    }
+}
+
+#[test]
 fn servers_get_variables_by_bytes() {
     let (graph, _) = chain(&[64, 8, 32, 24, 16, 16]);
     let cluster = Cluster::ParameterServers { workers: 1, servers: 2 };

@@ -137,6 +137,32 @@ impl Batches {
         Ok(batch)
     }
 
+    /// The first number that is not finite in the batch that `worker` sees in `step`, as the error that names its sample and
+    /// tensor; none if there is none. It makes the batch once more, so it is for whoever has seen a loss that is not finite.
+    ///
+    /// # Errors
+    /// As [`Batches::fill`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn not_finite(&mut self, step: u64, worker: usize) -> Result<Option<Error>> {
+        let (batch, entries) = (self.batch(step, worker)?, self.entries(step, worker)?);
+        let samples = self.source.samples().unwrap_or(usize::MAX).max(1);
+        Ok(batch.tensors().iter().find_map(|tensor| {
+            let (at, value) = tensor.not_finite()?;
+            let (data, spec) = (self.name.clone(), tensor.spec());
+            let (rows, each) = (spec.dims().first(), (spec.elements() / self.batch).max(1));
+            // of packed samples nobody but the source knows which row is whose
+            let row_each = rows.is_some_and(|rows| rows.is_multiple_of(self.batch));
+            let sample = entries.get(at / each).filter(|_| row_each).map(|entry| entry % samples);
+            let tensor = tensor.name().to_string();
+            Some(match sample {
+                Some(sample) => Error::NotFinite { data, sample, tensor, value },
+                None => Error::Batch { data, reason: format!("'{tensor}' holds {value}") },
+            })
+        }))
+    }
+
     fn make_order(&mut self, epoch: u64) -> Result<()> {
         let Some(steps) = self.steps_per_epoch else { return Ok(()) };
         let Batches { source, workers, batch, seed, .. } = self;

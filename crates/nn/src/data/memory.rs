@@ -121,6 +121,24 @@ impl HostTensor {
         &bytemuck::cast_slice(&self.words)[..self.spec.bytes()]
     }
 
+    /// The place of the first element that is not finite, and its value. None if there is none, as of integers.
+    pub fn not_finite(&self) -> Option<(usize, f64)> {
+        let found = |values: &mut dyn Iterator<Item = f64>| {
+            values.enumerate().find(|(_, value)| !value.is_finite())
+        };
+        match self.spec.dtype {
+            DType::F32 => found(&mut self.values::<f32>().iter().map(|value| f64::from(*value))),
+            DType::F64 => found(&mut self.values::<f64>().iter().copied()),
+            // the upper half of an f32
+            DType::BF16 => found(
+                &mut bytemuck::cast_slice(self.bytes())
+                    .iter()
+                    .map(|half: &u16| f64::from(f32::from_bits(u32::from(*half) << 16))),
+            ),
+            DType::I32 | DType::I64 | DType::U8 => None,
+        }
+    }
+
     fn bytes_mut(&mut self) -> &mut [u8] {
         let bytes = self.spec.bytes();
         &mut bytemuck::cast_slice_mut(&mut self.words)[..bytes]

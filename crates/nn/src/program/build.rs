@@ -1,12 +1,14 @@
 //! One copy of the model in the graph: what it is fed with, what it learns, its loss and what is measured.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use tensorwire_graph::{Graph, Hint, Op, Output};
 use tensorwire_tensor::{DType, Dim};
 
 use super::metric::{ACCURACY, LOSS, Metric, Tally};
 use super::{ModelCopy, ProgramSpec, Variable};
 use crate::data::Description;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, said};
 use crate::model::{Batch, Loss, Measure, Model, Outputs};
 use crate::scope::{Made, Mode, Scope, ScopeSpec, Weights};
 
@@ -61,7 +63,7 @@ impl Blueprint<'_> {
         };
         let mut scope = Scope::new(graph, scope);
         let fed = Batch::new(&mut scope, self.data)?;
-        let outputs = self.model.forward(&mut scope, &fed)?;
+        let outputs = self.forward(&mut scope, &fed)?;
         if !outputs.auxiliary.is_empty() {
             scope.differs_in_training();
         }
@@ -81,6 +83,15 @@ impl Blueprint<'_> {
         metrics.push(Metric { name: LOSS.to_string(), node, tally });
         let loss_name = name(loss);
         Ok(Built { prefix, made, loss, loss_name, metrics, classes })
+    }
+
+    /// Has the model add its layers, and turns a panic of its author's code into an error. The graph is thrown away then.
+    fn forward(&self, scope: &mut Scope<'_>, fed: &Batch<'_>) -> Result<Outputs> {
+        let forward = AssertUnwindSafe(|| self.model.forward(scope, fed));
+        catch_unwind(forward).unwrap_or_else(|panic| {
+            let (model, reason) = (self.model.name(), said(&*panic).to_string());
+            Err(Error::Panicked { model, method: "forward", reason })
+        })
     }
 }
 

@@ -46,6 +46,7 @@ impl Scope<'_> {
         let wanted = "packed sequences [total, features] of known width are needed";
         self.check(name, ("x", x), 2, wanted)?;
         let inputs = self.known(name, ("x", x), 1, wanted)?;
+        at_least_one(name, hidden)?;
         if states.len() != cell.states() {
             let (wanted, found) = (cell.states(), states.len());
             return Err(Error::layer(name, format!("{found} states; such a cell has {wanted}")));
@@ -103,6 +104,7 @@ impl Scope<'_> {
 
     fn over_steps(&mut self, name: &str, cell: Cell, x: Output, hidden: usize) -> Result<Sequence> {
         self.check(name, ("x", x), 3, SEQUENCES)?;
+        at_least_one(name, hidden)?;
         let size = |axis| self.known(name, ("x", x), axis, SEQUENCES);
         let [batch, steps, features] = [size(0)?, size(1)?, size(2)?];
         let turned = self.transpose(&format!("{name}/steps"), x, &[1, 0, 2])?;
@@ -130,5 +132,12 @@ impl Scope<'_> {
         let spec = crate::data::spec(name, DType::I32, &[steps])?;
         // fits: a batch is far below 2^53
         self.op(name, Op::Fill { value: batch as f64, spec }, &[])
+    }
+}
+
+fn at_least_one(name: &str, hidden: usize) -> Result<()> {
+    match hidden {
+        0 => Err(Error::layer(name, "a hidden size of 0; give at least 1")),
+        _ => Ok(()),
     }
 }

@@ -69,6 +69,24 @@ fn the_last_test_batch_is_filled_up() {
     assert_eq!(last.filled, Filled { samples: 1, labels: 1 });
 }
 
+#[test]
+fn what_is_not_finite_is_named_by_sample_and_tensor() {
+    let mut x: Vec<f32> = (0..20).map(|at| at as f32).collect();
+    let labels = [0; 10];
+    let found = |x: &[f32]| {
+        let mut all = batches(Table::labelled(&[2], x, &labels, 3), 2, 2, 7).unwrap();
+        let steps = (0..2).flat_map(|step| [(step, 0), (step, 1)]);
+        let said = steps.filter_map(|(step, worker)| all.not_finite(step, worker).unwrap());
+        said.map(|error| error.to_string()).collect::<Vec<_>>()
+    };
+    assert!(found(&x).is_empty());
+    // the third of the first epoch's order is the first of worker 1's first batch
+    let sample = permutation(10, 7, 0)[2];
+    x[2 * sample + 1] = f32::NEG_INFINITY;
+    let [said] = &found(&x)[..] else { panic!("one sample") };
+    assert!(said.contains(&format!("sample {sample}: 'input' holds -inf; leave")), "{said}");
+}
+
 /// Sample i is i.
 struct Numbers;
 

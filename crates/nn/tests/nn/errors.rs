@@ -1,8 +1,8 @@
 //! What is said to the author of a model that cannot be.
 
 use tensorwire_nn::{
-    Batch, DType, Description, Error, Init, Model, Norm, Op, Outputs, Padding, Program, Result,
-    Scope, Task,
+    Batch, DType, Description, Error, Init, Model, Norm, Op, Output, Outputs, Padding, Program,
+    Result, Scope, Task,
 };
 
 use crate::local::spec;
@@ -90,6 +90,41 @@ fn a_layer_that_is_given_what_it_cannot_take_says_so_by_its_name() {
         Ok(Outputs::loss(y))
     });
     assert!(text.starts_with("layer 'norm"), "{text}");
+}
+
+#[test]
+fn a_layer_without_width_is_refused_by_its_name() {
+    type Layer = fn(&mut Scope<'_>, Output) -> Result<Output>;
+    let layers: [(&str, Layer); 5] = [
+        ("fc", |s, x| s.linear("fc", x, 0)),
+        ("fc", |s, x| s.linear_relu("fc", x, 0)),
+        ("rows", |s, x| s.projection("rows", x, 0)),
+        ("words", |s, _| s.parameter("words/weight", &[8, 0], Init::Zeros)),
+        ("w", |s, _| s.parameter("w", &[0], Init::Zeros)),
+    ];
+    for (name, layer) in layers {
+        let text = said(move |s, batch| {
+            let x = s.flatten("input", batch.input("input")?)?;
+            layer(s, x).map(Outputs::loss)
+        });
+        assert!(text.starts_with(&format!("layer '{name}': '{name}")), "{text}");
+        assert!(text.ends_with("give each a size of at least 1"), "{text}");
+    }
+    let text = said(|s, batch| {
+        s.conv_relu("conv", batch.input("input")?, 0, 3, 1, Padding::Same).map(Outputs::loss)
+    });
+    assert!(text.starts_with("layer 'conv': 'conv/weight' would have dimensions [0, 3"), "{text}");
+    let text = said(|s, batch| {
+        let x = s.reshape("rows", batch.input("input")?, &[4, 8, 18])?;
+        Ok(Outputs::loss(s.gru("gru", x, 0)?.last))
+    });
+    assert_eq!(text, "layer 'gru': a hidden size of 0; give at least 1");
+}
+
+#[test]
+fn a_panic_of_a_model_is_an_error_that_names_it() {
+    let text = said(|_, _| panic!("no {}", "luck"));
+    assert_eq!(text, "model 'net': forward() panicked: no luck");
 }
 
 #[test]

@@ -37,9 +37,10 @@ pub enum ConfigError {
     #[error("{option} must be {range}, not {found}")]
     OutOfRange { option: &'static str, range: &'static str, found: f64 },
     #[error(
-        "{servers} servers for the {variables} variables of '{model}'; give --servers 1 to {variables}"
+        "of {servers} servers only {used} would hold variables of '{model}'; give --servers 1 to {used}, or let smaller \
+         variables be split by rows (--split-above)"
     )]
-    TooManyServers { servers: u32, variables: usize, model: String },
+    TooManyServers { servers: u32, used: u32, model: String },
     #[error(
         "{processes} processes on {host} are more than this program starts on one machine (at most {most}); lower \
          --workers or --servers, or name more machines in --hosts"
@@ -173,4 +174,16 @@ pub enum ConfigError {
     DataChanged,
     #[error("{0}")]
     Graph(#[from] GraphError),
+}
+
+impl ConfigError {
+    /// Of a graph that cannot be placed, which is that of this model.
+    pub fn of_placement(error: GraphError, model: &str) -> ConfigError {
+        match error {
+            GraphError::IdleServers { servers, used } => {
+                ConfigError::TooManyServers { servers, used, model: model.to_string() }
+            }
+            error => error.into(),
+        }
+    }
 }

@@ -254,7 +254,7 @@ impl Trainer<'_> {
             let now = Polling::from(self.session.counters());
             if let Some(loss) = self.loss()? {
                 if !loss.is_finite() {
-                    return Err(TrainError::Diverged { step, loss });
+                    return Err(self.why_not_finite(step, loss, data));
                 }
                 final_loss = Some(f64::from(loss));
                 let epoch = self.end_of_epoch(step, data, &mut begun, link)?;
@@ -338,6 +338,23 @@ impl Trainer<'_> {
         }
         self.session.run(Program::FETCH)?;
         self.help_to_evaluate()
+    }
+
+    /// What is to blame for a loss that is no number: the batches of the step, which are made once more, or training.
+    fn why_not_finite(&self, step: u64, loss: f32, data: Option<&Data>) -> TrainError {
+        let (each, first) = (self.program.accumulate as u64, self.shard as u32);
+        let workers = self.replicas.start + first..self.replicas.end + first;
+        let made = data.and_then(|data| batches(data, self.config).ok());
+        let found = made.and_then(|mut batches| {
+            let of_step = (step - 1) * each..step * each;
+            let all = workers.flat_map(|worker| of_step.clone().map(move |at| (at, worker)));
+            // what cannot be made once more has nothing to say
+            all.filter_map(|(at, worker)| batches.not_finite(at, worker as usize).ok()?).next()
+        });
+        match found {
+            Some(source) => TrainError::Batch { step, source },
+            None => TrainError::Diverged { step, loss },
+        }
     }
 
     fn loader(&self, data: &Data) -> Result<Loader<Vec<HostBatch>>, TrainError> {
