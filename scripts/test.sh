@@ -4,7 +4,8 @@
 # were skipped and why; the last line is the count, `N passed, N failed, N skipped`. The exit status is that
 # of the first part that failed, so a build that breaks is never a pass with nothing counted.
 #
-#   --long   suites that draw seeds try all of them, where otherwise they try a fixed part
+#   --long   suites that draw seeds try all of them and what learns for minutes learns, where otherwise they
+#            try a fixed part
 #   --help   print this
 set -uo pipefail
 cd "$(dirname "$0")/.."
