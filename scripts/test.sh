@@ -5,7 +5,8 @@
 # of the first part that failed, so a build that breaks is never a pass with nothing counted.
 #
 #   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
-#   --long   suites that draw seeds try all of them, where otherwise they try a fixed part
+#   --long   suites that draw seeds try all of them and what learns for minutes learns, where otherwise they
+#            try a fixed part
 #   --help   print this
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -7,7 +7,7 @@ use crate::support::Job;
 use crate::train::weights;
 
 const LIMIT: Duration = Duration::from_secs(240);
-const JOB: &str = "--batch 8 --steps 6 --threads 1";
+const JOB: &str = "--batch 8 --steps 4 --threads 1";
 
 fn hash(arguments: &str) -> String {
     let ended = Job::start(&format!("train --json --workers 2 {JOB} {arguments}")).end(LIMIT);

@@ -47,7 +47,7 @@ fn models_train_over_servers_with_the_same_bits() {
         ("sentence-embedding", "--batch 8 --steps 4"),
         ("gru", "--data synthetic:8 --batch 1 --steps 2"),
         ("alexnet", "--data synthetic:4 --batch 1 --steps 1 --lr 0.0001"),
-        ("resnet50", "--data synthetic:4 --batch 2 --steps 1 --lr 0.0001"),
+        ("resnet50", "--data synthetic:4 --batch 1 --steps 1 --lr 0.0001"),
         ("mlp", "--batch 16 --steps 3 --dtype bf16"),
         ("mlp", "--batch 16 --steps 3 --dtype f64 --optimizer adam --lr 0.001"),
     ] {

@@ -32,7 +32,7 @@ fn number(ended: &Ended, field: &str) -> f64 {
 fn dist_sgd_has_the_bits_of_ps_and_of_the_local_fold() {
     // the middle layer has more than a million numbers and is split over all servers
     for (workers, servers, batch) in [(1, 1, 16), (2, 2, 32), (3, 2, 8), (2, 3, 8)] {
-        let job = format!("--workers {workers} --batch {batch} --steps 5");
+        let job = format!("--workers {workers} --batch {batch} --steps 4");
         let local = hash(&format!("--strategy local {job}"));
         let job = format!("{job} --servers {servers}");
         assert_eq!(hash(&job), local, "ps: {job}");

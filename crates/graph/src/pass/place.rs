@@ -64,7 +64,7 @@ impl Cluster {
 /// update; its own name is that of the whole at the first worker. Where nothing is split, nodes keep their ids.
 ///
 /// # Errors
-/// When the cluster lacks what the graph needs, or has a server that would hold no variable and no rows of one.
+/// When the cluster lacks what the graph needs, or has more servers than there are variables and rows to hold.
 pub fn place(graph: &Graph, cluster: Cluster, placement: Placement) -> Result<Graph, GraphError> {
     let (workers, servers) = match cluster {
         Cluster::Local => {
@@ -138,14 +138,23 @@ fn fixed(graph: &Graph, workers: u32, tasks: &[Task]) -> Result<Vec<Option<Task>
     Ok(fixed)
 }
 
-/// What is pinned to a server gives it something to hold, too.
+/// Refuses servers that nothing is left for. Where there are variables enough, one without any is the choice of whoever
+/// pinned them all to others.
 fn each_holds_something(graph: &Graph, servers: u32, shares: &Shares) -> Result<(), GraphError> {
-    let shared = shares.values().flatten().map(|share| share.server);
-    let pinned = graph.nodes().filter_map(|(_, node)| match node.hint {
-        Hint::Task(Task { job: Job::Server, index }) if is_variable(&node.op) => Some(index),
-        _ => None,
-    });
-    let holders: HashSet<u32> = shared.chain(pinned).collect();
+    let variables = graph.nodes().filter(|(_, node)| is_variable(&node.op));
+    let (mut shared, mut pinned) = (0, Vec::new());
+    for (_, node) in variables {
+        match node.hint {
+            Hint::Shared => shared += 1,
+            Hint::Task(Task { job: Job::Server, index }) => pinned.push(index),
+            _ => {}
+        }
+    }
+    if shared + pinned.len() >= servers as usize {
+        return Ok(());
+    }
+    let holders = shares.values().flatten().map(|share| share.server).chain(pinned);
+    let holders: HashSet<u32> = holders.collect();
     // fits: no more than servers
     match holders.len() as u32 {
         used if used < servers => Err(GraphError::IdleServers { servers, used }),
