@@ -61,6 +61,23 @@ fn what_goes_on_from_a_checkpoint_has_the_bits_of_an_undisturbed_job() {
     }
 }
 
+/// Averages are worker 0's; weights that a store's means change are each worker's own.
+#[test]
+fn averages_of_weights_go_on_too() {
+    for (recipe, job, files) in [
+        ("--ema 0.9", "--strategy dist-sgd", 3),
+        ("--ema 0.9 --clip-norm 0.5", "--strategy dist-sgd", 1),
+        ("--ema 0.9", "--strategy ps", 3),
+    ] {
+        let undisturbed = hash(&train(&format!("{recipe} --strategy local --steps 9")));
+        goes_on(&format!("{recipe} {job}"), files, &undisturbed);
+    }
+    let (_folder, path) = place();
+    let job = format!("--strategy ps --async --ema 0.9 --steps 4 --checkpoint {path}");
+    train(&job);
+    assert_eq!(names(step(&path, 4).to_str().unwrap()).len(), 3 + 1);
+}
+
 fn goes_on(job: &str, files: usize, undisturbed: &str) {
     let (_folder, path) = place();
     let first = format!("{job} --steps 5 --checkpoint {path} --checkpoint-every 2 --keep 2");

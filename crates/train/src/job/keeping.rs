@@ -62,8 +62,10 @@ pub(super) fn shard(
         // each client has weights of its own beside the centre, and all of its workers the same
         (true, Role::Worker(worker)) if topology.averaging.is_some() => worker < topology.groups,
         (true, Role::Server(_)) => !topology.reduces_in_store,
-        // averages of weights, which only the first one's count of
-        (true, Role::Worker(worker)) if worker > 0 => false,
+        // of averages of weights the first one's count
+        (store, Role::Worker(worker)) if worker > 0 && (store || topology.plans_one_worker()) => {
+            false
+        }
         // where each has all, the first one's are everybody's
         (false, Role::Worker(worker)) if topology.is_replicated() && worker > 0 => false,
         _ => {
