@@ -113,12 +113,33 @@ pub trait Collectives: Debug + Send {
     fn bind(&mut self, vectors: &[Buffer], deadline: Deadline)
     -> Result<Vec<VectorId>, GroupError>;
 
+    /// Bytes of a vector.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn vector_bytes(&self, vector: VectorId) -> Result<usize, GroupError>;
+
     /// Starts an operation in place. The vector is the group's until it is done: until then nobody else may
     /// read or write it.
     ///
     /// # Errors
-    /// When the vector is not known, lent, or under way already; when it holds no whole number of elements.
-    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError>;
+    /// As of [`Collectives::start_part`].
+    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError> {
+        let bytes = self.vector_bytes(vector)?;
+        self.start_part(vector, bytes, call)
+    }
+
+    /// The same on a vector's first `bytes`, as if they were all: memory that is bound once serves operations of any
+    /// length that it has room for. All members give as many. All of the vector is the group's until it is done.
+    ///
+    /// # Errors
+    /// When the vector is not known, lent, under way already, or shorter; when these are no whole number of elements.
+    fn start_part(
+        &mut self,
+        vector: VectorId,
+        bytes: usize,
+        call: CollectiveCall,
+    ) -> Result<Handle, GroupError>;
 
     /// Moves what is under way; true if anything has moved.
     ///

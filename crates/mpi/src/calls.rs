@@ -261,18 +261,19 @@ impl Communicator {
     }
 }
 
-/// Operations on vectors. What every member has is as long, `pieces` are of bytes and lie in the vector, and
-/// `in_place` is the library's.
+/// Operations on the first `bytes` of vectors. What every member has is as long, `pieces` are of bytes and lie in the
+/// vector, and `in_place` is the library's.
 impl Communicator {
     /// vector ← the sum or maximum of all.
     pub(crate) fn all_reduce(
         &self,
         vector: WriteLoan,
+        bytes: usize,
         plain: Plain,
         in_place: InPlace,
     ) -> Result<Operation<Lent>, MpiError> {
-        let (element, count) = elements(plain, vector.len())?;
-        // SAFETY: MPI reads and writes `count` elements, which is the vector, which is lent to this alone.
+        let (element, count) = elements(plain, within(&vector, bytes))?;
+        // SAFETY: MPI reads and writes `count` elements, which lie in the vector, which is lent to this alone.
         unsafe {
             Operation::begin("MPI_Iallreduce", Lent::new(vector, None), |held, request| {
                 let (from, into) = (in_place.0, held.vector.start().cast());
@@ -285,11 +286,12 @@ impl Communicator {
     pub(crate) fn reduce(
         &self,
         vector: WriteLoan,
+        bytes: usize,
         plain: Plain,
         root: usize,
         in_place: Option<InPlace>,
     ) -> Result<Operation<Lent>, MpiError> {
-        let (element, count) = elements(plain, vector.len())?;
+        let (element, count) = elements(plain, within(&vector, bytes))?;
         let root = self::count(root)?;
         // SAFETY: as in `all_reduce`; who is not the root, and so not in place, has nothing written.
         unsafe {
@@ -312,10 +314,10 @@ impl Communicator {
         pieces: &[(usize, usize)],
         in_place: InPlace,
     ) -> Result<Operation<Lent>, MpiError> {
-        let (element, _) = elements(plain, vector.len())?;
+        let (element, _) = elements(plain, pieces.iter().map(|(_, bytes)| bytes).sum())?;
         let mut held = Lent::new(vector, None);
         held.counts = counts(pieces.iter().map(|(_, bytes)| bytes / element_bytes(plain)))?;
-        // SAFETY: as in `all_reduce`: the counts of all pieces together are the vector's.
+        // SAFETY: as in `all_reduce`: the counts of all pieces together are not more than the vector's.
         unsafe {
             Operation::begin("MPI_Ireduce_scatter", held, |held, request| {
                 let (from, into, counts) =
@@ -389,10 +391,11 @@ impl Communicator {
     pub(crate) fn broadcast(
         &self,
         vector: WriteLoan,
+        bytes: usize,
         root: usize,
     ) -> Result<Operation<Lent>, MpiError> {
-        let (count, root) = (count(vector.len())?, count(root)?);
-        // SAFETY: MPI reads or writes the vector, which is lent to this alone.
+        let (count, root) = (count(within(&vector, bytes))?, count(root)?);
+        // SAFETY: MPI reads or writes bytes of the vector, which is lent to this alone.
         unsafe {
             Operation::begin("MPI_Ibcast", Lent::new(vector, None), |held, request| {
                 let into = held.vector.start().cast();
@@ -483,6 +486,12 @@ fn element_bytes(plain: Plain) -> usize {
         ElementType::F32 => size_of::<f32>(),
         ElementType::F64 => size_of::<f64>(),
     }
+}
+
+/// So many bytes, which a vector has.
+fn within(vector: &WriteLoan, bytes: usize) -> usize {
+    assert!(bytes <= vector.len(), "{bytes} bytes of a vector of {}", vector.len());
+    bytes
 }
 
 /// MPI's type, and how many of it are so many bytes.

@@ -135,13 +135,14 @@ impl Group {
         &mut self,
         vector: usize,
         reducer: Option<&dyn Reducer>,
+        bytes: usize,
     ) -> Result<(), GroupError> {
         let Some(reducer) = reducer else { return Ok(()) };
         let known = &self.vectors[vector];
-        let own = known.buffer.read().map_err(lent)?.to_vec();
+        let own = known.buffer.read().map_err(lent)?[..bytes].to_vec();
         // fits: a size in memory
         self.copies.add(CopyPurpose::Reduction, own.len() as u64);
-        reducer.reduce(&[&own], &mut known.buffer.write().map_err(lent)?, Some(1));
+        reducer.reduce(&[&own], &mut known.buffer.write().map_err(lent)?[..bytes], Some(1));
         Ok(())
     }
 }

@@ -119,6 +119,39 @@ pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
     }
 }
 
+/// Calls on the first elements of the longest vector, which leave the others as they were.
+pub(crate) fn parts(group: &mut dyn Collectives, reducer: Reduces) {
+    let vectors = Vectors::new(group, reducer.of);
+    let (size, me, bytes) = (group.size(), group.me(), reducer.of.bytes());
+    let (vector, buffer) = vectors.longest();
+    let all = group.vector_bytes(vector).unwrap() / bytes;
+    let reduced = |at: usize| {
+        let mut stored = vec![0; bytes];
+        let numbers = (0..size).map(|member| number(member, at));
+        reducer.of.write(reducer.of(numbers, Some(size)), &mut stored);
+        reducer.of.read(&stored)
+    };
+    for len in [0, 1, 1000, 17, all] {
+        let shared = || Arc::new(reducer);
+        let calls: [(CollectiveCall, Range<usize>, &dyn Fn(usize) -> f64); 4] = [
+            (CollectiveCall::AllReduce(shared()), 0..len, &reduced),
+            (CollectiveCall::ReduceScatter(shared()), piece(len, me, size), &reduced),
+            (CollectiveCall::Broadcast { root: size - 1 }, 0..len, &|at| number(size - 1, at)),
+            (CollectiveCall::AllGather { element_bytes: bytes }, piece(len, 0, size), &|at| {
+                number(0, at)
+            }),
+        ];
+        for (call, range, wanted) in calls {
+            vectors.fill(buffer, |at| number(me, at));
+            let what = format!("{call:?} of the first {len}");
+            let handle = group.start_part(vector, len * bytes, call).unwrap();
+            group.wait(handle, soon()).unwrap();
+            vectors.check(buffer, range, wanted, &what);
+            vectors.check(buffer, len..all, |at| number(me, at), &what);
+        }
+    }
+}
+
 /// Members start what is on different vectors in different orders, all at once.
 pub(crate) fn in_any_order(group: &mut dyn Collectives) {
     let vectors = Vectors::new(group, Type::F64);

@@ -56,6 +56,7 @@ fn all_calls(world: &World) {
             let mut vectors = Vectors::new(&mut group, of);
             for op in OPS {
                 calls::reductions(&mut group, &mut vectors, Reduces { of, op });
+                calls::parts(&mut group, Reduces { of, op });
             }
             calls::moves(&mut group, &mut vectors);
         }
@@ -99,6 +100,8 @@ fn mistakes(world: &World) {
     drop(reading);
     let call = CollectiveCall::AllGather { element_bytes: 3 };
     assert!(start(&mut group, call).contains("no elements of 3"));
+    let long = group.start_part(id, buffer.bytes() + 4, CollectiveCall::Broadcast { root: 0 });
+    assert!(long.unwrap_err().to_string().contains("bind a longer one"));
     let nobody = CollectiveCall::Broadcast { root: world.size() };
     assert!(start(&mut group, nobody).contains("there is no member"));
     let handle = group.start(id, CollectiveCall::Broadcast { root: 0 }).unwrap();
