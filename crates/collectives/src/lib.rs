@@ -1,5 +1,5 @@
-//! Collective operations of a group of processes, over one-sided writes: all-reduce, reduce-scatter, all-gather,
-//! broadcast, reduce and barrier (Mamidala et al., *MXNET-MPI*, §6). It knows ranks, ranges and schedules. It does not
+//! Collective operations of a group of processes, over one-sided writes: all-reduce, reduce-scatter, all-gather, gather,
+//! scatter, all-to-all, broadcast, reduce and barrier (Mamidala et al., *MXNET-MPI*, §6). It knows ranks, ranges and schedules. It does not
 //! know what an element is (the reduction is passed in), or the name of any transport.
 //!
 //! # A walk through

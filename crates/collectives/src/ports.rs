@@ -62,6 +62,15 @@ pub enum CollectiveCall {
     ReduceScatter(Arc<dyn Reducer>),
     /// Everybody has everybody's piece.
     AllGather { element_bytes: usize },
+    /// The root has everybody's piece; what the others have is as it was.
+    Gather { root: usize, element_bytes: usize },
+    /// Everybody has his piece of the root's vector; what else is in his is as it was.
+    Scatter { root: usize, element_bytes: usize },
+    /// The vector has two halves, of as many equal parts as there are members: what is sent, and what comes. Part j of
+    /// member i's first half is then part i of member j's second half. So nothing that comes takes the place of what
+    /// is still to be sent, and it is written where it is to be: in one half it would land elsewhere first, in room for
+    /// a vector that no other operation needs, and be copied. Its length is a multiple of twice the members' elements.
+    AllToAll { element_bytes: usize },
     /// Everybody has the root's vector.
     Broadcast { root: usize },
     /// The root has the reduction of all; what the others have is undefined.

@@ -173,7 +173,10 @@ impl MpiGroup {
             CollectiveCall::AllReduce(reducer)
             | CollectiveCall::ReduceScatter(reducer)
             | CollectiveCall::Reduce { reducer, .. } => reducer.element_bytes(),
-            CollectiveCall::AllGather { element_bytes } => *element_bytes,
+            CollectiveCall::AllGather { element_bytes }
+            | CollectiveCall::Gather { element_bytes, .. }
+            | CollectiveCall::Scatter { element_bytes, .. }
+            | CollectiveCall::AllToAll { element_bytes } => *element_bytes,
             CollectiveCall::Broadcast { .. } => 1,
         };
         if element_bytes == 0 || bytes % element_bytes != 0 {
@@ -182,8 +185,20 @@ impl MpiGroup {
                 &format!("{bytes} bytes are no elements of {element_bytes}"),
             ));
         }
-        if let CollectiveCall::Broadcast { root } | CollectiveCall::Reduce { root, .. } = call
-            && *root >= self.size
+        let size = self.size;
+        if let CollectiveCall::AllToAll { .. } = call
+            && !(bytes / element_bytes).is_multiple_of(2 * size)
+        {
+            let what = format!(
+                "{bytes} bytes are no two halves of {size} equal parts of elements of {element_bytes}"
+            );
+            return Err(wrong(vector, &what));
+        }
+        if let CollectiveCall::Broadcast { root }
+        | CollectiveCall::Gather { root, .. }
+        | CollectiveCall::Scatter { root, .. }
+        | CollectiveCall::Reduce { root, .. } = call
+            && *root >= size
         {
             return Err(wrong(vector, &format!("there is no member {root} of {}", self.size)));
         }
@@ -210,6 +225,15 @@ impl MpiGroup {
             }
             CollectiveCall::AllGather { .. } => {
                 (over.all_gather_pieces(loan, &pieces, in_place)?, Then::Nothing)
+            }
+            CollectiveCall::Gather { root, .. } => {
+                (over.gather_pieces(loan, &pieces, root, self.me, in_place)?, Then::Nothing)
+            }
+            CollectiveCall::Scatter { root, .. } => {
+                (over.scatter_pieces(loan, &pieces, root, self.me, in_place)?, Then::Nothing)
+            }
+            CollectiveCall::AllToAll { .. } => {
+                (over.all_to_all(loan, bytes, self.size)?, Then::Nothing)
             }
             CollectiveCall::AllReduce(reducer) => match self.plain(&reducer) {
                 Some(plain) => {

@@ -32,8 +32,8 @@ pub(super) struct Running {
 /// Where a write goes.
 #[derive(Clone, Copy)]
 enum Target {
-    /// To the same bytes of the member's vector.
-    Vector,
+    /// To the member's vector, from this byte on. So below.
+    Vector(usize),
     /// From this byte of its landing on.
     Landing(usize),
 }
@@ -76,7 +76,7 @@ impl Group {
         }
         let (kind, reducer, element_bytes) = parts(call);
         let size = self.size();
-        if let OperationKind::Broadcast { root } | OperationKind::Reduce { root } = kind
+        if let Some(root) = kind.root()
             && root >= size
         {
             return Err(wrong(format!("there is no root {root} among members 0 to {}", size - 1)));
@@ -89,6 +89,11 @@ impl Group {
         }
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
+        }
+        if kind == OperationKind::AllToAll && !(bytes / element_bytes).is_multiple_of(2 * size) {
+            return Err(wrong(format!(
+                "{bytes} bytes are no two halves of {size} equal parts of elements of {element_bytes}"
+            )));
         }
         if reducer.is_some() && element_bytes > BLOCK_BYTES {
             return Err(wrong(format!(
@@ -209,18 +214,19 @@ impl Group {
     fn step(&mut self, running: &mut Running, sequence: usize) -> Result<bool, GroupError> {
         match &running.schedule.sequences[sequence][running.at[sequence]] {
             Step::Send { to, range, into, tag } => {
+                let (counter, bytes) = (counter(sequence, *tag), running.bytes(range));
                 let target = match into {
-                    Into::Vector => Target::Vector,
+                    Into::Vector => Target::Vector(bytes.start),
+                    Into::VectorAt(at) => Target::Vector(at * running.element_bytes),
                     Into::Landing(at) => {
                         Target::Landing(running.landing_offset + at * running.element_bytes)
                     }
                 };
-                let (counter, bytes) = (counter(sequence, *tag), running.bytes(range));
                 return self.send(running, counter, *to, bytes, target);
             }
             Step::Signal { to, tag } => {
                 let counter = counter(sequence, *tag);
-                return self.send(running, counter, *to, 0..0, Target::Vector);
+                return self.send(running, counter, *to, 0..0, Target::Vector(0));
             }
             Step::Receive { from, tag } => {
                 let counter = counter(sequence, *tag);
@@ -240,7 +246,12 @@ impl Group {
             Step::ReduceShared { range, to } => {
                 self.reduce_shared(running, running.bytes(range), *to)?
             }
-            Step::Pull { from, range } => self.pull(running, *from, running.bytes(range))?,
+            Step::Pull { from, range, at } => {
+                self.pull(running, *from, running.bytes(range), at * running.element_bytes)?;
+            }
+            Step::Copy { range, at } => {
+                self.copy(running, running.bytes(range), at * running.element_bytes)?;
+            }
         }
         Ok(true)
     }
@@ -271,7 +282,7 @@ impl Group {
         let Some(remote) = &known.remotes[to] else { return Ok(Some(Posted::Done)) };
         // fits: offsets into memory, and bytes of it; so below
         let (region, offset) = match (target, remote.landing) {
-            (Target::Vector, _) => (remote.vector, remote.offset + bytes.start as u64),
+            (Target::Vector(at), _) => (remote.vector, remote.offset + at as u64),
             (Target::Landing(at), Some((region, offset))) => (region, offset + at as u64),
             (Target::Landing(_), None) => return Err(failed(&"a member has no place for addends")),
         };
@@ -320,6 +331,15 @@ fn parts(call: CollectiveCall) -> (OperationKind, Option<Arc<dyn Reducer>>, usiz
         }
         CollectiveCall::AllGather { element_bytes } => {
             (OperationKind::AllGather, None, element_bytes)
+        }
+        CollectiveCall::Gather { root, element_bytes } => {
+            (OperationKind::Gather { root }, None, element_bytes)
+        }
+        CollectiveCall::Scatter { root, element_bytes } => {
+            (OperationKind::Scatter { root }, None, element_bytes)
+        }
+        CollectiveCall::AllToAll { element_bytes } => {
+            (OperationKind::AllToAll, None, element_bytes)
         }
         CollectiveCall::Broadcast { root } => (OperationKind::Broadcast { root }, None, 1),
     }

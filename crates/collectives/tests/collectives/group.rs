@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
-    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions, Reducer,
+    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions,
 };
 use tensorwire_fabric::Fabric;
 use tensorwire_memory::CopyPurpose;
 use tensorwire_testkit::mesh::{Setup, soon};
 
 use crate::support::{
-    Mean, SHM, TCP, any_order, every_call, fill, vectors, verify, with_group, write,
+    Mean, SHM, TCP, any_order, every_call, fill, fitting, vectors, verify, with_group, write,
 };
 
 fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
@@ -40,14 +40,16 @@ fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
                         let mut handles = Vec::new();
                         for at in order {
                             fill(&buffers[at], group.me(), step);
-                            handles.push(group.start(ids[at], call.clone()).unwrap());
+                            let len = fitting(buffers[at].bytes() / 4, &call, group.size());
+                            handles.push(group.start_part(ids[at], 4 * len, call.clone()).unwrap());
                         }
                         for handle in handles {
                             group.wait(handle, soon()).unwrap();
                         }
                         for buffer in &buffers {
                             let members = (group.me(), group.size());
-                            verify(buffer, buffer.bytes() / 4, &call, members, step);
+                            let len = fitting(buffer.bytes() / 4, &call, group.size());
+                            verify(buffer, len, &call, members, step);
                         }
                     }
                 });
@@ -159,6 +161,25 @@ fn what_a_member_copies_of_a_reduction_is_counted() {
     assert_eq!(copied(SHM, 3, Algorithm::Shared, false), [vector / 3; 3]);
 }
 
+/// Of an all-to-all, what a member sends to itself; the others' comes where it is to be.
+#[test]
+fn what_a_member_sends_to_itself_is_copied_and_counted() {
+    for setup in [SHM, TCP] {
+        with_group(setup.mesh(3), &GroupOptions::default(), |group| {
+            let buffers = vectors(group, &[6 * 5000]);
+            let ids = group.bind(&buffers, soon()).unwrap();
+            let before = group.stats().copies;
+            let call = CollectiveCall::AllToAll { element_bytes: 4 };
+            let handle = group.start(ids[0], call).unwrap();
+            group.wait(handle, soon()).unwrap();
+            let copied = group.stats().copies;
+            assert_eq!(copied.bytes() - before.bytes(), 4 * 5000);
+            let staged = copied.of(CopyPurpose::Staging) - before.of(CopyPurpose::Staging);
+            assert_eq!(staged, 4 * 5000);
+        });
+    }
+}
+
 #[test]
 fn a_lost_member_is_named() {
     for setup in [SHM, TCP] {
@@ -216,6 +237,17 @@ fn who_does_not_come_is_named_at_the_deadline() {
         drop(lent);
         let nobody = group.start(ids[1], CollectiveCall::Broadcast { root: 2 }).unwrap_err();
         assert!(nobody.to_string().contains("no root 2"), "{nobody}");
+        for call in [
+            CollectiveCall::Gather { root: 2, element_bytes: 4 },
+            CollectiveCall::Scatter { root: 2, element_bytes: 4 },
+        ] {
+            let nobody = group.start(ids[1], call).unwrap_err();
+            assert!(nobody.to_string().contains("no root 2"), "{nobody}");
+        }
+        // 10 elements, and not 8
+        let halves = group.start(ids[1], CollectiveCall::AllToAll { element_bytes: 4 });
+        let halves = halves.unwrap_err();
+        assert!(halves.to_string().contains("no two halves of 2 equal parts"), "{halves}");
     });
 }
 

@@ -10,7 +10,9 @@ use tensorwire_collectives::{
 use tensorwire_fabric::Fabric;
 use tensorwire_testkit::mesh::soon;
 
-use crate::support::{Mean, SHM, TCP, any_order, every_call, fill, vectors, verify, with_group};
+use crate::support::{
+    Mean, SHM, TCP, any_order, every_call, fill, fitting, vectors, verify, with_group,
+};
 
 const CAPACITY: usize = 20_001;
 
@@ -57,6 +59,7 @@ fn lengths_and_calls(group: &mut Group, rounds: usize) {
         let at = draw(&mut state, 3 * calls.len());
         let reduced = CollectiveCall::AllReduce(Arc::new(Mean));
         let call = calls.get(at).unwrap_or(&reduced);
+        let len = fitting(len, call, size);
         fill(&buffers[0], me, step % 50);
         let handle = group.start_part(vector, 4 * len, call.clone()).unwrap();
         group.wait(handle, soon()).unwrap();
@@ -106,7 +109,7 @@ fn the_algorithm_is_that_of_the_operation_and_not_of_the_vector() {
             let vector = group.bind(&buffers, soon()).unwrap()[0];
             assert_eq!(group.algorithm(4 * short), Algorithm::Exchange);
             assert_eq!(group.algorithm(4 * long), Algorithm::Shared);
-            let mut sent = |group: &mut Group, len: usize| {
+            let sent = |group: &mut Group, len: usize| {
                 let before = group.stats().bytes_sent;
                 let call = CollectiveCall::AllReduce(Arc::new(Mean));
                 let handle = group.start_part(vector, 4 * len, call).unwrap();

@@ -107,13 +107,22 @@ pub(crate) fn verify(
 ) {
     let mean = |i| (0..size).map(|j| given(j, step, i)).sum::<f32>() * (1.0 / size as f32);
     let piece = |j: usize| j * len / size..(j + 1) * len / size;
+    let owner = |i: usize| (0..size).find(|j| piece(*j).contains(&i));
+    let part = len / (2 * size);
     let wanted = |i: usize| match call {
         CollectiveCall::AllReduce(_) => Some(mean(i)),
         CollectiveCall::ReduceScatter(_) => piece(me).contains(&i).then(|| mean(i)),
         CollectiveCall::Reduce { root, .. } => (*root == me).then(|| mean(i)),
-        CollectiveCall::AllGather { .. } => {
-            (0..size).find(|j| piece(*j).contains(&i)).map(|j| given(j, step, i))
+        CollectiveCall::AllGather { .. } => owner(i).map(|j| given(j, step, i)),
+        CollectiveCall::Gather { root, .. } if *root == me => owner(i).map(|j| given(j, step, i)),
+        CollectiveCall::Gather { .. } => Some(given(me, step, i)),
+        CollectiveCall::Scatter { root, .. } => {
+            Some(given(if owner(i) == Some(me) { *root } else { me }, step, i))
         }
+        CollectiveCall::AllToAll { .. } => Some(match i.checked_sub(len / 2) {
+            None => given(me, step, i),
+            Some(at) => given(at / part, step, me * part + at % part),
+        }),
         CollectiveCall::Broadcast { root } => Some(given(*root, step, i)),
     };
     for (i, found) in numbers(&buffer.read().unwrap()).enumerate() {
@@ -122,6 +131,14 @@ pub(crate) fn verify(
         if let Some(wanted) = wanted {
             assert_eq!(found, wanted, "{call:?}: element {i} of {len} at member {me} of {size}");
         }
+    }
+}
+
+/// The longest that is not longer, and that a call can be of.
+pub(crate) fn fitting(len: usize, call: &CollectiveCall, size: usize) -> usize {
+    match call {
+        CollectiveCall::AllToAll { .. } => len / (2 * size) * (2 * size),
+        _ => len,
     }
 }
 
@@ -135,7 +152,12 @@ pub(crate) fn every_call(size: usize) -> Vec<CollectiveCall> {
         CollectiveCall::AllReduce(reducer.clone()),
         CollectiveCall::AllGather { element_bytes: 4 },
         CollectiveCall::Broadcast { root },
+        CollectiveCall::Gather { root, element_bytes: 4 },
         CollectiveCall::Broadcast { root: 0 },
+        CollectiveCall::Scatter { root, element_bytes: 4 },
+        CollectiveCall::AllReduce(reducer.clone()),
+        CollectiveCall::AllToAll { element_bytes: 4 },
+        CollectiveCall::Gather { root: 0, element_bytes: 4 },
         CollectiveCall::Reduce { root, reducer: reducer.clone() },
         CollectiveCall::Reduce { root: 0, reducer: reducer.clone() },
         CollectiveCall::AllReduce(reducer),

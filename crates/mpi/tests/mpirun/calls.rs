@@ -99,7 +99,7 @@ pub(crate) fn reductions(group: &mut dyn Collectives, vectors: &mut Vectors, red
     }
 }
 
-/// All-gather and broadcast.
+/// What goes from members to members.
 pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
     let (size, me) = (group.size(), group.me());
     let element_bytes = vectors.of.bytes();
@@ -115,7 +115,34 @@ pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
             vectors.fill(buffer, |at| number(me, at));
             run(group, *vector, CollectiveCall::Broadcast { root });
             vectors.check(buffer, 0..len, |at| number(root, at), "broadcast");
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, CollectiveCall::Gather { root, element_bytes });
+            for member in 0..size {
+                let range = piece(len, member, size);
+                let from = if me == root { member } else { me };
+                vectors.check(buffer, range, |at| number(from, at), "gather");
+            }
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, CollectiveCall::Scatter { root, element_bytes });
+            for member in 0..size {
+                let range = piece(len, member, size);
+                let from = if me == member { root } else { me };
+                vectors.check(buffer, range, |at| number(from, at), "scatter");
+            }
         }
+        vectors.fill(buffer, |at| number(me, at));
+        let part = len / (2 * size);
+        let handle = group.start_part(
+            *vector,
+            2 * size * part * element_bytes,
+            CollectiveCall::AllToAll { element_bytes },
+        );
+        group.wait(handle.unwrap(), soon()).unwrap();
+        vectors.check(buffer, 0..size * part, |at| number(me, at), "all-to-all");
+        let come = size * part..2 * size * part;
+        let sent = |at: usize| number(at / part - size, me * part + at % part);
+        vectors.check(buffer, come, sent, "all-to-all");
+        vectors.check(buffer, 2 * size * part..len, |at| number(me, at), "all-to-all");
     }
 }
 
