@@ -2,11 +2,11 @@
 //! signals alone, as its schedule says.
 
 mod bind;
+mod cache;
 mod reduce;
 mod run;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalSlot, Channel, Completion, Fabric, Ticket as Moment, Wake};
@@ -16,9 +16,10 @@ use tensorwire_memory::{Arena, Buffer, Copies, Place, Slab, Window};
 use crate::error::GroupError;
 use crate::link::LinkCost;
 use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
-use crate::schedule::{Algorithm, Schedule};
+use crate::schedule::Algorithm;
 use crate::table::Table;
-use run::{Running, ScheduleKey};
+use cache::ScheduleCache;
+use run::Running;
 
 /// Bytes of the vector that barriers use, whose content does not matter.
 const BARRIER_BYTES: usize = 64;
@@ -118,6 +119,7 @@ struct Opened {
 #[derive(Debug)]
 struct Vector {
     buffer: Buffer,
+    /// For all of it; see [`Group::algorithm_of`].
     algorithm: Algorithm,
     region: Region,
     landing: Option<Landing>,
@@ -128,11 +130,20 @@ struct Vector {
     awaited: Vec<Vec<u64>>,
     /// Operations so far.
     epoch: u64,
-    /// All members are known to be done with the last one whoever starts the next.
-    is_settled: bool,
+    others: Others,
     busy: bool,
-    /// That were made so far.
-    schedules: Vec<(ScheduleKey, Arc<Schedule>)>,
+    schedules: ScheduleCache,
+}
+
+/// What whoever is done with a vector's last operation knows of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// Nothing: what is written to them may meet what they have not left.
+    Unknown,
+    /// All have begun it, and so are done with the one before. What landed in its half of the room they may still need.
+    Begun,
+    /// All have begun it, and need nothing more of what landed.
+    Settled,
 }
 
 /// Where addends of a vector land here.
@@ -142,6 +153,7 @@ struct Landing {
     window: usize,
     /// Bytes from its start.
     offset: usize,
+    bytes: usize,
 }
 
 /// What is known of a member's end of a vector.
@@ -230,6 +242,19 @@ impl Group {
         algorithm.or_else(measured).unwrap_or_else(modelled)
     }
 
+    /// What the first bytes of a vector are reduced by: what suits so many, where the vector was given what that takes.
+    fn algorithm_of(&self, vector: &Vector, bytes: usize) -> Algorithm {
+        if bytes == vector.buffer.bytes() {
+            return vector.algorithm;
+        }
+        let suits = self.algorithm(bytes);
+        let room = vector.landing.map_or(0, |landing| landing.bytes);
+        let fits = self.landing_bytes_max(suits, bytes) <= room
+            && self.counters(suits) <= self.counters(vector.algorithm)
+            && (suits != Algorithm::Shared || self.shares_memory());
+        if fits { suits } else { vector.algorithm }
+    }
+
     /// Takes the completions there are.
     fn land(&mut self) -> Result<(), GroupError> {
         self.fabric.poll(&mut self.completions);
@@ -306,8 +331,17 @@ impl Collectives for Group {
         self.introduce(vectors, deadline)
     }
 
-    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError> {
-        let handle = self.begin(vector, call)?;
+    fn vector_bytes(&self, vector: VectorId) -> Result<usize, GroupError> {
+        Ok(self.vector(vector)?.buffer.bytes())
+    }
+
+    fn start_part(
+        &mut self,
+        vector: VectorId,
+        bytes: usize,
+        call: CollectiveCall,
+    ) -> Result<Handle, GroupError> {
+        let handle = self.begin(vector, bytes, call)?;
         self.progress()?;
         Ok(handle)
     }

@@ -1,5 +1,5 @@
-//! Collective operations of a group of processes, over one-sided writes: all-reduce, reduce-scatter, all-gather,
-//! broadcast, reduce and barrier (Mamidala et al., *MXNET-MPI*, §6). It knows ranks, ranges and schedules. It does not
+//! Collective operations of a group of processes, over one-sided writes: all-reduce, reduce-scatter, all-gather, gather,
+//! scatter, all-to-all, broadcast, reduce and barrier (Mamidala et al., *MXNET-MPI*, §6). It knows ranks, ranges and schedules. It does not
 //! know what an element is (the reduction is passed in), or the name of any transport.
 //!
 //! # A walk through
@@ -7,7 +7,8 @@
 //! [`Collectives::alloc`] and are bound once, by all members in the same order, which exchanges their addresses; from
 //! then on an operation is writes and signals alone. [`Collectives::start`] begins one in place and returns a
 //! [`Handle`]; what is under way moves in [`Collectives::progress`], and operations on different vectors go side by
-//! side, started in any order.
+//! side, started in any order. [`Collectives::start_part`] begins one on the first bytes of a vector: memory that is
+//! bound once, with room for the longest, serves operations of any length.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -33,10 +34,11 @@
 //! # How it is made
 //! [`schedule`] makes of an [`Algorithm`], the size and the length what each member sends, awaits and reduces: pure data.
 //! Which algorithm suits how many members and bytes says a [`Table`] that was measured, or the model of a [`LinkCost`]. A [`Group`] runs schedules: a step is one
-//! one-sided write with a signal, the wait for one, or a reduction. Two rules keep writes and reductions apart without a
-//! round trip: an all-reduce is over nowhere before every member has begun it and every addend is reduced, so the next
-//! one on that vector may begin at once; before and after anything else members meet. And what was sent lies still
-//! until it has left.
+//! one-sided write with a signal, the wait for one, or a reduction. Three rules keep writes and reductions apart without
+//! a round trip: an all-reduce is over nowhere before every member has begun it, so the next one on that vector may begin
+//! at once. Nor is it before every addend is reduced, but where vectors are exchanged: the next one that exchanges them
+//! lands in another half of the room, whatever its length, and any other waits for all. And before and after anything
+//! else members meet. What was sent lies still until it has left.
 //!
 //! With `deterministic`, whoever owns a piece gets every member's addend and reduces them in the order of members: the
 //! same bits with every algorithm, segment and transport, for as many bytes on the wire.

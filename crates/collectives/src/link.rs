@@ -26,11 +26,13 @@
 //! From three members on, the model chooses. Until it did, what two members take was taken by any number: no ring, and no
 //! `halving-doubling`, was ever chosen, and RDMA was given what suits loopback.
 
+use serde::{Deserialize, Serialize};
+
 use crate::group::GroupOptions;
 use crate::schedule::Algorithm;
 
 /// What a message costs between two members. Of links that differ, the slowest counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkCost {
     /// α: from the start of a write to the moment in which its receiver goes on.
     pub latency_ns: u64,

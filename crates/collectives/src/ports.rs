@@ -62,6 +62,15 @@ pub enum CollectiveCall {
     ReduceScatter(Arc<dyn Reducer>),
     /// Everybody has everybody's piece.
     AllGather { element_bytes: usize },
+    /// The root has everybody's piece; what the others have is as it was.
+    Gather { root: usize, element_bytes: usize },
+    /// Everybody has his piece of the root's vector; what else is in his is as it was.
+    Scatter { root: usize, element_bytes: usize },
+    /// The vector has two halves, of as many equal parts as there are members: what is sent, and what comes. Part j of
+    /// member i's first half is then part i of member j's second half. So nothing that comes takes the place of what
+    /// is still to be sent, and it is written where it is to be: in one half it would land elsewhere first, in room for
+    /// a vector that no other operation needs, and be copied. Its length is a multiple of twice the members' elements.
+    AllToAll { element_bytes: usize },
     /// Everybody has the root's vector.
     Broadcast { root: usize },
     /// The root has the reduction of all; what the others have is undefined.
@@ -113,12 +122,33 @@ pub trait Collectives: Debug + Send {
     fn bind(&mut self, vectors: &[Buffer], deadline: Deadline)
     -> Result<Vec<VectorId>, GroupError>;
 
+    /// Bytes of a vector.
+    ///
+    /// # Errors
+    /// When it is not known.
+    fn vector_bytes(&self, vector: VectorId) -> Result<usize, GroupError>;
+
     /// Starts an operation in place. The vector is the group's until it is done: until then nobody else may
     /// read or write it.
     ///
     /// # Errors
-    /// When the vector is not known, lent, or under way already; when it holds no whole number of elements.
-    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError>;
+    /// As of [`Collectives::start_part`].
+    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError> {
+        let bytes = self.vector_bytes(vector)?;
+        self.start_part(vector, bytes, call)
+    }
+
+    /// The same on a vector's first `bytes`, as if they were all: memory that is bound once serves operations of any
+    /// length that it has room for. All members give as many. All of the vector is the group's until it is done.
+    ///
+    /// # Errors
+    /// When the vector is not known, lent, under way already, or shorter; when these are no whole number of elements.
+    fn start_part(
+        &mut self,
+        vector: VectorId,
+        bytes: usize,
+        call: CollectiveCall,
+    ) -> Result<Handle, GroupError>;
 
     /// Moves what is under way; true if anything has moved.
     ///

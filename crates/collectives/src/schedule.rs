@@ -70,8 +70,27 @@ pub enum OperationKind {
     AllReduce,
     ReduceScatter,
     AllGather,
+    Gather { root: usize },
+    Scatter { root: usize },
+    AllToAll,
     Broadcast { root: usize },
     Reduce { root: usize },
+}
+
+impl OperationKind {
+    /// The one member that it is about, if it is about one.
+    pub fn root(self) -> Option<usize> {
+        match self {
+            OperationKind::Gather { root }
+            | OperationKind::Scatter { root }
+            | OperationKind::Broadcast { root }
+            | OperationKind::Reduce { root } => Some(root),
+            OperationKind::AllReduce
+            | OperationKind::ReduceScatter
+            | OperationKind::AllGather
+            | OperationKind::AllToAll => None,
+        }
+    }
 }
 
 /// One thing that a member does. Ranges are of elements.
@@ -89,8 +108,10 @@ pub enum Step {
     Reduce { range: Range<usize>, addends: Vec<Addend>, is_whole: bool },
     /// range ← the reduction of this range of all members' vectors, in the order of members, written to some of them.
     ReduceShared { range: Range<usize>, to: Owners },
-    /// range ← the same of a member's vector.
-    Pull { from: usize, range: Range<usize> },
+    /// Its vector from element `at` on ← this range of a member's vector.
+    Pull { from: usize, range: Range<usize>, at: usize },
+    /// The same of its own vector.
+    Copy { range: Range<usize>, at: usize },
 }
 
 /// Writes of a sequence to a member that are awaited in the order in which they are sent, whatever else is sent.
@@ -107,6 +128,8 @@ pub enum Tag {
 pub enum Into {
     /// To the same range of its vector.
     Vector,
+    /// To its vector, from this element on.
+    VectorAt(usize),
     /// To memory where addends wait, from this element on.
     Landing(usize),
 }
@@ -159,10 +182,11 @@ pub struct GroupShape {
 /// The schedule of one member. Members that give the same shape (but for `me`) agree.
 ///
 /// What an algorithm has no way of its own for is done directly: `exchange` only reduces, `halving-doubling`
-/// scatters and gathers only where the size is a power of two.
+/// scatters and gathers only where the size is a power of two. What goes from one member to each or from each to each
+/// goes the straight way with all but `shared`: no byte crosses twice.
 pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> Schedule {
     if shape.size < 2 {
-        return Schedule::default();
+        return direct::alone(kind, shape);
     }
     match algorithm {
         Algorithm::Shared => shared::schedule(kind, shape),
@@ -183,6 +207,17 @@ impl GroupShape {
     /// The longest piece.
     fn piece_max(self) -> usize {
         self.len.div_ceil(self.size)
+    }
+
+    /// What this member sends to `to` in an all-to-all.
+    pub fn sent_to(self, to: usize) -> Range<usize> {
+        let part = self.len / (2 * self.size);
+        to * part..(to + 1) * part
+    }
+
+    /// Where what `from` sends to a member in an all-to-all comes there, from this element on.
+    pub fn come_from(self, from: usize) -> usize {
+        (self.size + from) * (self.len / (2 * self.size))
     }
 
     /// The members after this one, in a ring.

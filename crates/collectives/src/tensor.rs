@@ -194,13 +194,16 @@ impl TensorGroup {
     /// | all-reduce | | every vector has the reduction of all vectors of all members |
     /// | reduce-scatter | | every vector of a member has the reduction of its pieces |
     /// | all-gather | the first vector of a member has its pieces | every vector has everybody's |
+    /// | gather | the first vector of a member has its pieces | every vector of the root has everybody's |
+    /// | scatter | the root's first vector | every vector of a member has its pieces |
     /// | broadcast | the root's first vector | every vector has it |
     /// | reduce | | every vector of the root has the reduction of all |
     ///
-    /// What else is in a vector afterwards is undefined, as in [`CollectiveCall`]. A mean is that of all vectors.
+    /// What else is in a vector afterwards is undefined. A mean is that of all vectors. There is no all-to-all: slices
+    /// have no halves.
     ///
     /// # Errors
-    /// When a vector is lent, a member is lost, or it is not over before the deadline.
+    /// When there is no such call of tensors, a vector is lent, a member is lost, or it is not over before the deadline.
     pub fn run(
         &mut self,
         tensor: TensorId,
@@ -208,8 +211,12 @@ impl TensorGroup {
         deadline: Deadline,
     ) -> Result<(), GroupError> {
         let bound = self.tensors.get(tensor.0).ok_or_else(|| no_such(tensor))?;
-        if let CollectiveCall::AllGather { element_bytes } = call {
-            check_elements(*element_bytes)?;
+        match call {
+            CollectiveCall::AllGather { element_bytes }
+            | CollectiveCall::Gather { element_bytes, .. }
+            | CollectiveCall::Scatter { element_bytes, .. } => check_elements(*element_bytes)?,
+            CollectiveCall::AllToAll { .. } => return Err(no_all_to_all()),
+            _ => {}
         }
         let (me, overlaps) = (self.group.me(), self.design.overlaps());
         let call = of_all_vectors(call, self.devices.count());
@@ -261,7 +268,11 @@ fn of_all_vectors(call: &CollectiveCall, devices: usize) -> CollectiveCall {
         CollectiveCall::Reduce { root, reducer } => {
             CollectiveCall::Reduce { root: *root, reducer: of_all(reducer) }
         }
-        CollectiveCall::AllGather { .. } | CollectiveCall::Broadcast { .. } => call.clone(),
+        CollectiveCall::AllGather { .. }
+        | CollectiveCall::Gather { .. }
+        | CollectiveCall::Scatter { .. }
+        | CollectiveCall::AllToAll { .. }
+        | CollectiveCall::Broadcast { .. } => call.clone(),
     }
 }
 
@@ -290,6 +301,13 @@ impl Reducer for TensorReducer {
 fn check_elements(element_bytes: usize) -> Result<(), GroupError> {
     let none = || GroupError::Failed("elements have at least one byte".to_string());
     if element_bytes == 0 { Err(none()) } else { Ok(()) }
+}
+
+fn no_all_to_all() -> GroupError {
+    GroupError::Failed(
+        "tensors have no all-to-all, whose halves slices do not have; take a vector of the group"
+            .to_string(),
+    )
 }
 
 fn no_such(TensorId(tensor): TensorId) -> GroupError {

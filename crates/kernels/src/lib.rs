@@ -96,7 +96,7 @@ use tensorwire_memory::{TensorMut, TensorRef};
 
 pub use cpu::{SimdLevel, Threads};
 pub use error::{KernelError, Operand};
-pub use folding::{FoldKind, Folding, NoFold};
+pub use folding::{FoldElement, FoldKind, Folding, NoFold};
 pub use launch::custom::{Call, CustomKernel, custom};
 pub use onednn::OpenError;
 

@@ -1,5 +1,8 @@
 //! The calls of MPI that are made here, all of which return at once. One that has begun something gives an
-//! [`Operation`], which owns whatever MPI reads and writes until it is over. All `unsafe` of the room is here.
+//! [`Operation`], which owns whatever MPI reads and writes until it is over. All `unsafe` of the room is here, and in
+//! `calls/vectors.rs`, which has the operations on vectors.
+
+mod vectors;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -10,10 +13,9 @@ use std::time::Duration;
 
 use mpi::ffi;
 use tensorwire_base::Deadline;
-use tensorwire_collectives::{ElementType, Plain, ReduceOp};
-use tensorwire_memory::WriteLoan;
 
 use crate::error::MpiError;
+pub(crate) use vectors::Lent;
 
 /// How often a wait asks again at once, giving other threads their turn, before it sleeps in between: MPI wakes nobody.
 const ASKED_AT_ONCE: u32 = 20_000;
@@ -45,20 +47,6 @@ pub(crate) struct Operation<H> {
 
 // SAFETY: as for a communicator: MPI may be asked of a request by any thread, in turn.
 unsafe impl<H: Send> Send for Operation<H> {}
-
-/// What an operation on a vector needs.
-#[derive(Debug)]
-pub(crate) struct Lent {
-    pub(crate) vector: WriteLoan,
-    /// Where the vectors of all members come.
-    pub(crate) gathered: Option<WriteLoan>,
-    /// By member: how many bytes or elements, and where they begin.
-    counts: Vec<c_int>,
-    starts: Vec<c_int>,
-    /// The same of what comes.
-    counts_in: Vec<c_int>,
-    starts_in: Vec<c_int>,
-}
 
 /// Two blocks of bytes: what is sent, and what comes.
 #[derive(Debug)]
@@ -261,189 +249,6 @@ impl Communicator {
     }
 }
 
-/// Operations on vectors. What every member has is as long, `pieces` are of bytes and lie in the vector, and
-/// `in_place` is the library's.
-impl Communicator {
-    /// vector ← the sum or maximum of all.
-    pub(crate) fn all_reduce(
-        &self,
-        vector: WriteLoan,
-        plain: Plain,
-        in_place: InPlace,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let (element, count) = elements(plain, vector.len())?;
-        // SAFETY: MPI reads and writes `count` elements, which is the vector, which is lent to this alone.
-        unsafe {
-            Operation::begin("MPI_Iallreduce", Lent::new(vector, None), |held, request| {
-                let (from, into) = (in_place.0, held.vector.start().cast());
-                ffi::MPI_Iallreduce(from, into, count, element, op(plain), self.0, request)
-            })
-        }
-    }
-
-    /// The root's vector ← the sum or maximum of all.
-    pub(crate) fn reduce(
-        &self,
-        vector: WriteLoan,
-        plain: Plain,
-        root: usize,
-        in_place: Option<InPlace>,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let (element, count) = elements(plain, vector.len())?;
-        let root = self::count(root)?;
-        // SAFETY: as in `all_reduce`; who is not the root, and so not in place, has nothing written.
-        unsafe {
-            Operation::begin("MPI_Ireduce", Lent::new(vector, None), |held, request| {
-                let own: *mut c_void = held.vector.start().cast();
-                let (from, into) = match in_place {
-                    Some(in_place) => (in_place.0, own),
-                    None => (own.cast_const(), std::ptr::null_mut()),
-                };
-                ffi::MPI_Ireduce(from, into, count, element, op(plain), root, self.0, request)
-            })
-        }
-    }
-
-    /// The beginning of the vector ← this member's piece of the sum or maximum of all.
-    pub(crate) fn reduce_scatter(
-        &self,
-        vector: WriteLoan,
-        plain: Plain,
-        pieces: &[(usize, usize)],
-        in_place: InPlace,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let (element, _) = elements(plain, vector.len())?;
-        let mut held = Lent::new(vector, None);
-        held.counts = counts(pieces.iter().map(|(_, bytes)| bytes / element_bytes(plain)))?;
-        // SAFETY: as in `all_reduce`: the counts of all pieces together are the vector's.
-        unsafe {
-            Operation::begin("MPI_Ireduce_scatter", held, |held, request| {
-                let (from, into, counts) =
-                    (in_place.0, held.vector.start().cast(), held.counts.as_ptr());
-                let op = op(plain);
-                ffi::MPI_Ireduce_scatter(from, into, counts, element, op, self.0, request)
-            })
-        }
-    }
-
-    /// Everybody's piece, each in its place of the vector.
-    pub(crate) fn all_gather_pieces(
-        &self,
-        vector: WriteLoan,
-        pieces: &[(usize, usize)],
-        in_place: InPlace,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let mut held = Lent::new(vector, None);
-        held.counts = counts(pieces.iter().map(|(_, bytes)| *bytes))?;
-        held.starts = counts(pieces.iter().map(|(start, _)| *start))?;
-        // SAFETY: MPI reads and writes the pieces, which lie in the vector, which is lent to this alone.
-        unsafe {
-            Operation::begin("MPI_Iallgatherv", held, |held, request| {
-                let (into, bytes) = (held.vector.start().cast(), ffi::RSMPI_UINT8_T);
-                let (counts, starts) = (held.counts.as_ptr(), held.starts.as_ptr());
-                let from = in_place.0;
-                ffi::MPI_Iallgatherv(from, 0, bytes, into, counts, starts, bytes, self.0, request)
-            })
-        }
-    }
-
-    /// The root has everybody's piece, each in its place of the vector.
-    pub(crate) fn gather_pieces(
-        &self,
-        vector: WriteLoan,
-        pieces: &[(usize, usize)],
-        root: usize,
-        me: usize,
-        in_place: InPlace,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let mut held = Lent::new(vector, None);
-        held.counts = counts(pieces.iter().map(|(_, bytes)| *bytes))?;
-        held.starts = counts(pieces.iter().map(|(start, _)| *start))?;
-        let (count, first) = (count(pieces[me].1)?, pieces[me].0);
-        let root_number = self::count(root)?;
-        // SAFETY: as in `all_gather_pieces`; who is not the root sends its piece, and has nothing written.
-        unsafe {
-            Operation::begin("MPI_Igatherv", held, |held, request| {
-                let (own, bytes) = (held.vector.start(), ffi::RSMPI_UINT8_T);
-                let (counts, starts) = (held.counts.as_ptr(), held.starts.as_ptr());
-                let (from, into) = match root == me {
-                    true => (in_place.0, own.cast()),
-                    false => (own.add(first).cast_const().cast(), std::ptr::null_mut()),
-                };
-                ffi::MPI_Igatherv(
-                    from,
-                    count,
-                    bytes,
-                    into,
-                    counts,
-                    starts,
-                    bytes,
-                    root_number,
-                    self.0,
-                    request,
-                )
-            })
-        }
-    }
-
-    pub(crate) fn broadcast(
-        &self,
-        vector: WriteLoan,
-        root: usize,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let (count, root) = (count(vector.len())?, count(root)?);
-        // SAFETY: MPI reads or writes the vector, which is lent to this alone.
-        unsafe {
-            Operation::begin("MPI_Ibcast", Lent::new(vector, None), |held, request| {
-                let into = held.vector.start().cast();
-                ffi::MPI_Ibcast(into, count, ffi::RSMPI_UINT8_T, root, self.0, request)
-            })
-        }
-    }
-
-    /// Sends each member its piece of the vector: gathered ← what each has of this member's, of so many bytes, one
-    /// behind the other.
-    pub(crate) fn exchange(
-        &self,
-        vector: WriteLoan,
-        gathered: WriteLoan,
-        pieces: &[(usize, usize)],
-        bytes_in: usize,
-    ) -> Result<Operation<Lent>, MpiError> {
-        let size = pieces.len();
-        let all = gathered.len();
-        let mut held = Lent::new(vector, Some(gathered));
-        held.counts = counts(pieces.iter().map(|(_, bytes)| *bytes))?;
-        held.starts = counts(pieces.iter().map(|(start, _)| *start))?;
-        held.counts_in = counts(std::iter::repeat_n(bytes_in, size))?;
-        held.starts_in = counts((0..size).map(|member| member * bytes_in))?;
-        assert!(size * bytes_in <= all, "{size} times {bytes_in} bytes in {all}");
-        // SAFETY: MPI reads pieces of the vector, and writes into what is gathered, just checked; both are lent to
-        // this alone, and the counts lie in vectors of `held`, whose contents stay where they are.
-        unsafe {
-            Operation::begin("MPI_Ialltoallv", held, |held, request| {
-                let Lent { vector, gathered, counts, starts, counts_in, starts_in } = held;
-                let into = gathered.as_mut().map_or(std::ptr::null_mut(), WriteLoan::start);
-                let (from, bytes) = (vector.start().cast_const().cast(), ffi::RSMPI_UINT8_T);
-                let (counts, starts) = (counts.as_ptr(), starts.as_ptr());
-                let (counts_in, starts_in) = (counts_in.as_ptr(), starts_in.as_ptr());
-                let into = into.cast();
-                ffi::MPI_Ialltoallv(
-                    from, counts, starts, bytes, into, counts_in, starts_in, bytes, self.0, request,
-                )
-            })
-        }
-    }
-}
-
-impl Lent {
-    fn new(vector: WriteLoan, gathered: Option<WriteLoan>) -> Lent {
-        let none = Vec::new;
-        let (counts, starts, counts_in, starts_in) = (none(), none(), none(), none());
-        Lent { vector, gathered, counts, starts, counts_in, starts_in }
-    }
-}
-
 impl Duplicate {
     pub(crate) fn communicator(self) -> Communicator {
         Communicator(*self.0)
@@ -478,42 +283,8 @@ fn start(bytes: &mut [u8]) -> *mut c_void {
     if bytes.is_empty() { std::ptr::null_mut() } else { bytes.as_mut_ptr().cast() }
 }
 
-fn element_bytes(plain: Plain) -> usize {
-    match plain.element {
-        ElementType::F32 => size_of::<f32>(),
-        ElementType::F64 => size_of::<f64>(),
-    }
-}
-
-/// MPI's type, and how many of it are so many bytes.
-fn elements(plain: Plain, bytes: usize) -> Result<(ffi::MPI_Datatype, c_int), MpiError> {
-    let count = count(bytes / element_bytes(plain))?;
-    // SAFETY: constants of the library.
-    let element = unsafe {
-        match plain.element {
-            ElementType::F32 => ffi::RSMPI_FLOAT,
-            ElementType::F64 => ffi::RSMPI_DOUBLE,
-        }
-    };
-    Ok((element, count))
-}
-
-fn op(plain: Plain) -> ffi::MPI_Op {
-    // SAFETY: constants of the library.
-    unsafe {
-        match plain.op {
-            ReduceOp::Sum | ReduceOp::Mean => ffi::RSMPI_SUM,
-            ReduceOp::Max => ffi::RSMPI_MAX,
-        }
-    }
-}
-
 fn count(bytes: usize) -> Result<c_int, MpiError> {
     c_int::try_from(bytes).map_err(|_| MpiError::TooLarge { bytes })
-}
-
-fn counts(of: impl Iterator<Item = usize>) -> Result<Vec<c_int>, MpiError> {
-    of.map(count).collect()
 }
 
 fn is_success(code: c_int) -> bool {

@@ -153,18 +153,30 @@ impl MpiGroup {
         reducer.plain().filter(|_| !self.options.deterministic)
     }
 
-    /// Can this be done with a vector? Returns the bytes of its elements.
-    fn check(&self, vector: usize, call: &CollectiveCall) -> Result<usize, GroupError> {
+    /// Can this be done with a vector's first bytes? Returns the bytes of its elements.
+    fn check(
+        &self,
+        vector: usize,
+        bytes: usize,
+        call: &CollectiveCall,
+    ) -> Result<usize, GroupError> {
         let known = self.vectors.get(vector).ok_or_else(|| unknown(vector))?;
         if known.is_busy {
             return Err(wrong(vector, "an operation on it is under way; wait for that"));
         }
-        let bytes = known.buffer.bytes();
+        let all = known.buffer.bytes();
+        if bytes > all {
+            let what = format!("it has {all} bytes, and no first {bytes}; bind a longer one");
+            return Err(wrong(vector, &what));
+        }
         let element_bytes = match call {
             CollectiveCall::AllReduce(reducer)
             | CollectiveCall::ReduceScatter(reducer)
             | CollectiveCall::Reduce { reducer, .. } => reducer.element_bytes(),
-            CollectiveCall::AllGather { element_bytes } => *element_bytes,
+            CollectiveCall::AllGather { element_bytes }
+            | CollectiveCall::Gather { element_bytes, .. }
+            | CollectiveCall::Scatter { element_bytes, .. }
+            | CollectiveCall::AllToAll { element_bytes } => *element_bytes,
             CollectiveCall::Broadcast { .. } => 1,
         };
         if element_bytes == 0 || bytes % element_bytes != 0 {
@@ -173,8 +185,20 @@ impl MpiGroup {
                 &format!("{bytes} bytes are no elements of {element_bytes}"),
             ));
         }
-        if let CollectiveCall::Broadcast { root } | CollectiveCall::Reduce { root, .. } = call
-            && *root >= self.size
+        let size = self.size;
+        if let CollectiveCall::AllToAll { .. } = call
+            && !(bytes / element_bytes).is_multiple_of(2 * size)
+        {
+            let what = format!(
+                "{bytes} bytes are no two halves of {size} equal parts of elements of {element_bytes}"
+            );
+            return Err(wrong(vector, &what));
+        }
+        if let CollectiveCall::Broadcast { root }
+        | CollectiveCall::Gather { root, .. }
+        | CollectiveCall::Scatter { root, .. }
+        | CollectiveCall::Reduce { root, .. } = call
+            && *root >= size
         {
             return Err(wrong(vector, &format!("there is no member {root} of {}", self.size)));
         }
@@ -184,11 +208,11 @@ impl MpiGroup {
     fn begin(
         &mut self,
         vector: usize,
+        bytes: usize,
         call: CollectiveCall,
     ) -> Result<(Operation<Lent>, Then), GroupError> {
-        let element_bytes = self.check(vector, &call)?;
+        let element_bytes = self.check(vector, bytes, &call)?;
         let known = &self.vectors[vector];
-        let bytes = known.buffer.bytes();
         let loan = known.buffer.lend_for_writing().map_err(|error| lent(vector, error))?;
         let over = known.communicator.as_ref().ok_or_else(closed)?;
         let pieces = self.pieces(bytes, element_bytes);
@@ -196,13 +220,24 @@ impl MpiGroup {
         let piece = start..start + piece_bytes;
         let (all, in_place) = (0..bytes, self.in_place);
         Ok(match call {
-            CollectiveCall::Broadcast { root } => (over.broadcast(loan, root)?, Then::Nothing),
+            CollectiveCall::Broadcast { root } => {
+                (over.broadcast(loan, bytes, root)?, Then::Nothing)
+            }
             CollectiveCall::AllGather { .. } => {
                 (over.all_gather_pieces(loan, &pieces, in_place)?, Then::Nothing)
             }
+            CollectiveCall::Gather { root, .. } => {
+                (over.gather_pieces(loan, &pieces, root, self.me, in_place)?, Then::Nothing)
+            }
+            CollectiveCall::Scatter { root, .. } => {
+                (over.scatter_pieces(loan, &pieces, root, self.me, in_place)?, Then::Nothing)
+            }
+            CollectiveCall::AllToAll { .. } => {
+                (over.all_to_all(loan, bytes, self.size)?, Then::Nothing)
+            }
             CollectiveCall::AllReduce(reducer) => match self.plain(&reducer) {
                 Some(plain) => {
-                    (over.all_reduce(loan, plain, in_place)?, finishing(plain, reducer, all))
+                    (over.all_reduce(loan, bytes, plain, in_place)?, finishing(plain, reducer, all))
                 }
                 None => {
                     let operation = self.exchange(vector, loan, &pieces)?;
@@ -221,7 +256,7 @@ impl MpiGroup {
                 match self.plain(&reducer) {
                     Some(plain) => {
                         let in_place = is_root.then_some(in_place);
-                        let operation = over.reduce(loan, plain, root, in_place)?;
+                        let operation = over.reduce(loan, bytes, plain, root, in_place)?;
                         let then = finishing(plain, reducer, all);
                         (operation, if is_root { then } else { Then::Nothing })
                     }
@@ -327,10 +362,21 @@ impl Collectives for MpiGroup {
         Ok((first..self.vectors.len()).map(|vector| VectorId(vector as u32)).collect())
     }
 
-    fn start(&mut self, vector: VectorId, call: CollectiveCall) -> Result<Handle, GroupError> {
-        // fits: usize is 64 bits wide
+    fn vector_bytes(&self, vector: VectorId) -> Result<usize, GroupError> {
+        // fits: usize is 64 bits wide; so below
         let vector = vector.0 as usize;
-        let (operation, then) = self.begin(vector, call)?;
+        let known = self.vectors.get(vector).ok_or_else(|| unknown(vector))?;
+        Ok(known.buffer.bytes())
+    }
+
+    fn start_part(
+        &mut self,
+        vector: VectorId,
+        bytes: usize,
+        call: CollectiveCall,
+    ) -> Result<Handle, GroupError> {
+        let vector = vector.0 as usize;
+        let (operation, then) = self.begin(vector, bytes, call)?;
         self.vectors[vector].is_busy = true;
         self.started += 1;
         let handle = Handle(self.started);

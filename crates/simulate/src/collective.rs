@@ -164,7 +164,9 @@ impl Group {
                 Step::ReduceShared { range, .. } => {
                     items.push(Item::Fold(touched(range.len(), 2 * size)));
                 }
-                Step::Pull { range, .. } => items.push(Item::Fold(touched(range.len(), 2))),
+                Step::Pull { range, .. } | Step::Copy { range, .. } => {
+                    items.push(Item::Fold(touched(range.len(), 2)))
+                }
             }
         }
         items

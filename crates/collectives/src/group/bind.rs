@@ -7,15 +7,19 @@ use tensorwire_fabric::{
 };
 use tensorwire_memory::{Buffer, Window};
 
+use super::cache::ScheduleCache;
 use super::{
-    COUNTERS, Group, GroupOptions, Landing, MAX_SEQUENCES, Opened, Remote, TAGS, Vector, failed,
+    COUNTERS, Group, GroupOptions, Landing, MAX_SEQUENCES, Opened, Others, Remote, TAGS, Vector,
+    failed,
 };
 use crate::error::GroupError;
+use crate::link::LinkCost;
 use crate::ports::{Collectives, VectorId};
 use crate::schedule::Algorithm;
+use crate::table::Table;
 
 /// Addends land at places of their own cache lines.
-const ALIGN: usize = 64;
+pub(super) const ALIGN: usize = 64;
 
 /// What one member tells another at a bind.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,9 +29,19 @@ struct Told {
     segment_bytes: usize,
     in_flight_bytes: usize,
     rings: usize,
+    choice: Choice,
     /// Key and bytes of the regions that the vectors and the landing are in.
     regions: Vec<(u64, u64)>,
     vectors: Vec<ToldVector>,
+}
+
+/// What algorithms are chosen by.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Choice {
+    algorithm: Option<Algorithm>,
+    table: Option<Table>,
+    link: LinkCost,
+    shares_memory: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -98,9 +112,9 @@ impl Group {
                 sent: counts.clone(),
                 awaited: counts,
                 epoch: 0,
-                is_settled: true,
+                others: Others::Settled,
                 busy: false,
-                schedules: Vec::new(),
+                schedules: ScheduleCache::default(),
             });
         }
         Ok((first..self.vectors.len() as u32).map(VectorId).collect())
@@ -126,8 +140,7 @@ impl Group {
                         .to_string(),
                 ));
             }
-            let bytes =
-                if size > 1 { self.landing_bytes_max(algorithm, buffer.bytes()) } else { 0 };
+            let bytes = self.landing_room(algorithm, buffer.bytes());
             let (window, offset) = (self.landings.len(), landing_bytes);
             landing_bytes += bytes.next_multiple_of(ALIGN);
             let mut slots = Vec::new();
@@ -136,7 +149,7 @@ impl Group {
                 let alloc = |_| self.fabric.alloc_arrival().map_err(|error| failed(&error));
                 slots.push((0..counters).map(alloc).collect::<Result<Vec<_>, _>>()?);
             }
-            let landing = (bytes > 0).then_some(Landing { window, offset });
+            let landing = (bytes > 0).then_some(Landing { window, offset, bytes });
             mine.push(Mine { algorithm, region, landing, slots });
         }
         if landing_bytes > 0 {
@@ -176,10 +189,18 @@ impl Group {
                 slots: mine.slots[member].iter().map(|slot| slot.0).collect(),
             });
         }
-        let GroupOptions { deterministic, segment_bytes, in_flight_bytes, rings, .. } =
-            self.options;
-        let vectors = told;
-        Told { bind, deterministic, segment_bytes, in_flight_bytes, rings, regions, vectors }
+        let GroupOptions { algorithm, table, link, deterministic, .. } = &self.options;
+        let (algorithm, link, shares_memory) = (*algorithm, *link, self.shares_memory());
+        Told {
+            bind,
+            deterministic: *deterministic,
+            segment_bytes: self.options.segment_bytes,
+            in_flight_bytes: self.options.in_flight_bytes,
+            rings: self.options.rings,
+            choice: Choice { algorithm, table: table.clone(), link, shares_memory },
+            regions,
+            vectors: told,
+        }
     }
 
     fn tell(&self, member: usize, told: &Told, deadline: Deadline) -> Result<(), GroupError> {
@@ -230,7 +251,7 @@ impl Group {
             (vectors, told.deterministic, (told.segment_bytes, told.in_flight_bytes), told.rings)
         };
         let is_sound = |vector: &ToldVector| {
-            let landing_bytes = self.landing_bytes_max(vector.algorithm, vector.bytes);
+            let landing_bytes = self.landing_room(vector.algorithm, vector.bytes);
             let holds = |region: usize, offset: u64, bytes: usize| {
                 let end = offset.checked_add(bytes as u64);
                 let region = theirs.regions.get(region).zip(end);
@@ -243,6 +264,17 @@ impl Group {
                     .landing
                     .is_none_or(|(region, offset)| holds(region, offset, landing_bytes))
         };
+        let rank = self.ranks[member];
+        if common(theirs) == common(ours) && theirs.choice != ours.choice {
+            // of vectors that go the same way as a whole, parts would not
+            let text = |told: &Told| format!("vectors of algorithms by {:?}", told.choice);
+            return Err(GroupError::Differs {
+                member,
+                rank,
+                theirs: text(theirs),
+                ours: text(ours),
+            });
+        }
         if common(theirs) == common(ours) {
             // equal from here on: what a sound vector is follows from what both know
             return match theirs.vectors.iter().all(is_sound) {
@@ -258,7 +290,6 @@ impl Group {
                 "{vectors:?} in segments of {segment} bytes, {in_flight} in flight, and {rings} rings{order}"
             )
         };
-        let rank = self.ranks[member];
         Err(GroupError::Differs { member, rank, theirs: text(theirs), ours: text(ours) })
     }
 
@@ -295,7 +326,7 @@ impl Group {
     }
 
     /// What a vector's sequences are signalled by, at most.
-    fn counters(&self, algorithm: Algorithm) -> usize {
+    pub(super) fn counters(&self, algorithm: Algorithm) -> usize {
         match algorithm {
             Algorithm::MultiRing => TAGS * self.options.rings(),
             _ => TAGS,
@@ -304,6 +335,23 @@ impl Group {
 
     pub(super) fn lost(&self, member: usize, reason: String) -> GroupError {
         GroupError::Lost { member, rank: self.ranks[member], reason }
+    }
+
+    /// Bytes in which addends of a vector land, and of its first ones where they are as short as those that are exchanged.
+    fn landing_room(&self, algorithm: Algorithm, bytes: usize) -> usize {
+        let max = |algorithm, bytes| self.landing_bytes_max(algorithm, bytes);
+        match algorithm {
+            _ if self.size() == 1 => 0,
+            // nothing lands of a whole one
+            Algorithm::Shared => {
+                let lengths = std::iter::successors(Some(ALIGN), |bytes| bytes.checked_mul(2));
+                let short = lengths.take_while(|short| *short < bytes);
+                let exchanged = short.filter(|short| self.algorithm(*short) == Algorithm::Exchange);
+                let longest = exchanged.max().map(|short| (2 * short).min(bytes));
+                longest.map_or(0, |bytes| max(Algorithm::Exchange, bytes))
+            }
+            _ => max(algorithm, bytes),
+        }
     }
 
     /// What the operations of an algorithm need at most, with elements of any size.

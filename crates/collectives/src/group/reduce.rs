@@ -112,21 +112,37 @@ impl Group {
         Ok(())
     }
 
-    /// bytes ← the same of a member's vector, where it lies.
+    /// The vector from byte `at` on ← these bytes of a member's vector, where it lies.
     pub(super) fn pull(
         &mut self,
         running: &Running,
         from: usize,
         bytes: Range<usize>,
+        at: usize,
     ) -> Result<(), GroupError> {
         let known = &self.vectors[running.vector];
+        let into = at..at + bytes.len();
         let theirs = || {
             let remote = known.remotes[from].as_ref()?;
             let window = self.opened[remote.vector].window.as_ref()?;
             window.read(place(remote.offset, &bytes)?)
         };
         let theirs = theirs().ok_or_else(unshared)?;
-        known.buffer.write().map_err(lent)?[bytes].copy_from_slice(theirs);
+        known.buffer.write().map_err(lent)?[into].copy_from_slice(theirs);
+        Ok(())
+    }
+
+    /// The same of this member's own vector.
+    pub(super) fn copy(
+        &mut self,
+        running: &Running,
+        bytes: Range<usize>,
+        at: usize,
+    ) -> Result<(), GroupError> {
+        // fits: a size in memory
+        self.copies.add(CopyPurpose::Staging, bytes.len() as u64);
+        let known = &self.vectors[running.vector];
+        known.buffer.write().map_err(lent)?.copy_within(bytes, at);
         Ok(())
     }
 
@@ -135,13 +151,14 @@ impl Group {
         &mut self,
         vector: usize,
         reducer: Option<&dyn Reducer>,
+        bytes: usize,
     ) -> Result<(), GroupError> {
         let Some(reducer) = reducer else { return Ok(()) };
         let known = &self.vectors[vector];
-        let own = known.buffer.read().map_err(lent)?.to_vec();
+        let own = known.buffer.read().map_err(lent)?[..bytes].to_vec();
         // fits: a size in memory
         self.copies.add(CopyPurpose::Reduction, own.len() as u64);
-        reducer.reduce(&[&own], &mut known.buffer.write().map_err(lent)?, Some(1));
+        reducer.reduce(&[&own], &mut known.buffer.write().map_err(lent)?[..bytes], Some(1));
         Ok(())
     }
 }

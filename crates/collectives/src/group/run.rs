@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal};
 
+use super::bind::ALIGN;
+use super::cache::ScheduleKey;
 use super::reduce::BLOCK_BYTES;
-use super::{Group, TAGS, failed};
+use super::{Group, Others, TAGS, Vector, failed};
 use crate::error::GroupError;
 use crate::ports::{CollectiveCall, Collectives, Handle, Reducer, VectorId};
 use crate::schedule::{GroupShape, Into, OperationKind, Schedule, Step, Tag, schedule};
@@ -27,20 +29,11 @@ pub(super) struct Running {
     pub(super) landing_offset: usize,
 }
 
-/// What the schedule of a vector was made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ScheduleKey {
-    kind: OperationKind,
-    element_bytes: usize,
-    /// All wait for all before anything else.
-    meets: bool,
-}
-
 /// Where a write goes.
 #[derive(Clone, Copy)]
 enum Target {
-    /// To the same bytes of the member's vector.
-    Vector,
+    /// To the member's vector, from this byte on. So below.
+    Vector(usize),
     /// From this byte of its landing on.
     Landing(usize),
 }
@@ -70,11 +63,11 @@ impl Group {
     pub(super) fn begin(
         &mut self,
         id: VectorId,
+        bytes: usize,
         call: CollectiveCall,
     ) -> Result<Handle, GroupError> {
         let wrong = |what: String| GroupError::Vector { vector: id.0, what };
-        let index = id.0 as usize;
-        let known = self.vectors.get(index).ok_or_else(|| wrong("nobody bound it".to_string()))?;
+        let known = self.vector(id)?;
         if known.busy {
             return Err(wrong("an operation on it is under way; wait for that first".to_string()));
         }
@@ -82,36 +75,55 @@ impl Group {
             return Err(wrong("it is lent; give the loan back first".to_string()));
         }
         let (kind, reducer, element_bytes) = parts(call);
-        let (size, bytes) = (self.size(), known.buffer.bytes());
-        if let OperationKind::Broadcast { root } | OperationKind::Reduce { root } = kind
+        let size = self.size();
+        if let Some(root) = kind.root()
             && root >= size
         {
             return Err(wrong(format!("there is no root {root} among members 0 to {}", size - 1)));
         }
+        if bytes > known.buffer.bytes() {
+            let all = known.buffer.bytes();
+            return Err(wrong(format!(
+                "it has {all} bytes, and no first {bytes}; bind a longer one"
+            )));
+        }
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
+        }
+        if kind == OperationKind::AllToAll && !(bytes / element_bytes).is_multiple_of(2 * size) {
+            return Err(wrong(format!(
+                "{bytes} bytes are no two halves of {size} equal parts of elements of {element_bytes}"
+            )));
         }
         if reducer.is_some() && element_bytes > BLOCK_BYTES {
             return Err(wrong(format!(
                 "elements of more than {BLOCK_BYTES} bytes cannot be reduced"
             )));
         }
-        let made = self.schedule(index, kind, element_bytes);
-        let turns = if made.alternates { 2 } else { 1 };
-        let needed = turns * made.landing * element_bytes;
-        let room = self.landing_bytes_max(self.vectors[index].algorithm, bytes);
+        // fits: it was looked up
+        let index = id.0 as usize;
+        let made = self.schedule(index, ScheduleKey { kind, bytes, element_bytes });
+        let known = &self.vectors[index];
+        let all = known.landing.map_or(0, |landing| landing.bytes);
+        // two operations at most are not over everywhere: whatever their lengths, they land in different halves
+        let half = all / 2 / ALIGN * ALIGN;
+        let room = if made.alternates { half } else { all };
+        let needed = made.landing * element_bytes;
         if needed > room {
             return Err(wrong(format!("{needed} bytes would land where there is room for {room}")));
         }
         if size == 1 {
-            self.alone(index, reducer.as_deref())?;
+            self.alone(index, reducer.as_deref(), bytes)?;
         }
         let vector = &mut self.vectors[index];
-        // two operations at most are not over everywhere
         let turn = if made.alternates { vector.epoch as usize % 2 } else { 0 };
         vector.epoch += 1;
         vector.busy = true;
-        vector.is_settled = kind == OperationKind::AllReduce;
+        vector.others = match kind {
+            OperationKind::AllReduce if made.alternates => Others::Begun,
+            OperationKind::AllReduce => Others::Settled,
+            _ => Others::Unknown,
+        };
         let handle = Handle(self.started);
         self.started += 1;
         self.running.push(Running {
@@ -120,55 +132,48 @@ impl Group {
             reducer,
             element_bytes,
             at: vec![0; made.sequences.len()],
-            landing_offset: turn * made.landing * element_bytes,
+            landing_offset: turn * half,
             schedule: made,
             in_flight: 0,
         });
         Ok(handle)
     }
 
-    /// As it was made for the same before: short vectors would take longer to be scheduled than to be reduced.
-    fn schedule(
-        &mut self,
-        vector: usize,
-        kind: OperationKind,
-        element_bytes: usize,
-    ) -> Arc<Schedule> {
-        let known = &self.vectors[vector];
-        // whoever is done with an all-reduce knows that all have come, and what they reduced; else what is written
-        // might meet what others have not left or reduced yet
-        let is_settled = known.is_settled && kind == OperationKind::AllReduce;
-        let meets = !is_settled && known.buffer.bytes() > 0;
-        let key = ScheduleKey { kind, element_bytes, meets };
-        if let Some((_, made)) = known.schedules.iter().find(|(of, _)| *of == key) {
-            return made.clone();
-        }
-        let made = Arc::new(self.make_schedule(vector, key));
-        self.vectors[vector].schedules.push((key, made.clone()));
+    pub(super) fn vector(&self, id: VectorId) -> Result<&Vector, GroupError> {
+        let unknown = || GroupError::Vector { vector: id.0, what: "nobody bound it".to_string() };
+        self.vectors.get(id.0 as usize).ok_or_else(unknown)
+    }
+
+    /// What this member does next on a vector.
+    fn schedule(&mut self, vector: usize, key: ScheduleKey) -> Arc<Schedule> {
+        // taken out: what is made is asked of the rest of the group
+        let mut cache = std::mem::take(&mut self.vectors[vector].schedules);
+        let (shape, known) = (self.shape(key), &self.vectors[vector]);
+        let make = || schedule(self.algorithm_of(known, key.bytes), key.kind, shape);
+        let made = cache.get(key, make);
+        // whoever is done with an all-reduce knows that all have come, and mostly that all is reduced; else what is
+        // written might meet what others have not left or reduced yet
+        let knows_enough = match known.others {
+            Others::Unknown => false,
+            Others::Begun => made.plain().alternates,
+            Others::Settled => true,
+        };
+        let meets = key.bytes > 0 && !(key.kind == OperationKind::AllReduce && knows_enough);
+        let made = if meets { made.behind_meeting(shape) } else { made.plain() }.clone();
+        self.vectors[vector].schedules = cache;
         made
     }
 
-    fn make_schedule(&self, vector: usize, key: ScheduleKey) -> Schedule {
-        let ScheduleKey { kind, element_bytes, meets } = key;
-        let known = &self.vectors[vector];
-        let shape = GroupShape {
+    fn shape(&self, key: ScheduleKey) -> GroupShape {
+        GroupShape {
             size: self.size(),
             me: self.me,
-            len: known.buffer.bytes() / element_bytes,
-            segment: (self.options.segment_bytes / element_bytes).max(1),
+            len: key.bytes / key.element_bytes,
+            segment: (self.options.segment_bytes / key.element_bytes).max(1),
             window: self.options.window(self.size()),
             rings: self.options.rings(),
             deterministic: self.options.deterministic,
-        };
-        let mut made = schedule(known.algorithm, kind, shape);
-        if meets {
-            for sequence in &mut made.sequences {
-                let mut steps = shape.meet();
-                steps.append(sequence);
-                *sequence = steps;
-            }
         }
-        made
     }
 
     /// Lets everything go as far as it can; true if anything has moved.
@@ -209,18 +214,19 @@ impl Group {
     fn step(&mut self, running: &mut Running, sequence: usize) -> Result<bool, GroupError> {
         match &running.schedule.sequences[sequence][running.at[sequence]] {
             Step::Send { to, range, into, tag } => {
+                let (counter, bytes) = (counter(sequence, *tag), running.bytes(range));
                 let target = match into {
-                    Into::Vector => Target::Vector,
+                    Into::Vector => Target::Vector(bytes.start),
+                    Into::VectorAt(at) => Target::Vector(at * running.element_bytes),
                     Into::Landing(at) => {
                         Target::Landing(running.landing_offset + at * running.element_bytes)
                     }
                 };
-                let (counter, bytes) = (counter(sequence, *tag), running.bytes(range));
                 return self.send(running, counter, *to, bytes, target);
             }
             Step::Signal { to, tag } => {
                 let counter = counter(sequence, *tag);
-                return self.send(running, counter, *to, 0..0, Target::Vector);
+                return self.send(running, counter, *to, 0..0, Target::Vector(0));
             }
             Step::Receive { from, tag } => {
                 let counter = counter(sequence, *tag);
@@ -240,7 +246,12 @@ impl Group {
             Step::ReduceShared { range, to } => {
                 self.reduce_shared(running, running.bytes(range), *to)?
             }
-            Step::Pull { from, range } => self.pull(running, *from, running.bytes(range))?,
+            Step::Pull { from, range, at } => {
+                self.pull(running, *from, running.bytes(range), at * running.element_bytes)?;
+            }
+            Step::Copy { range, at } => {
+                self.copy(running, running.bytes(range), at * running.element_bytes)?;
+            }
         }
         Ok(true)
     }
@@ -271,7 +282,7 @@ impl Group {
         let Some(remote) = &known.remotes[to] else { return Ok(Some(Posted::Done)) };
         // fits: offsets into memory, and bytes of it; so below
         let (region, offset) = match (target, remote.landing) {
-            (Target::Vector, _) => (remote.vector, remote.offset + bytes.start as u64),
+            (Target::Vector(at), _) => (remote.vector, remote.offset + at as u64),
             (Target::Landing(at), Some((region, offset))) => (region, offset + at as u64),
             (Target::Landing(_), None) => return Err(failed(&"a member has no place for addends")),
         };
@@ -320,6 +331,15 @@ fn parts(call: CollectiveCall) -> (OperationKind, Option<Arc<dyn Reducer>>, usiz
         }
         CollectiveCall::AllGather { element_bytes } => {
             (OperationKind::AllGather, None, element_bytes)
+        }
+        CollectiveCall::Gather { root, element_bytes } => {
+            (OperationKind::Gather { root }, None, element_bytes)
+        }
+        CollectiveCall::Scatter { root, element_bytes } => {
+            (OperationKind::Scatter { root }, None, element_bytes)
+        }
+        CollectiveCall::AllToAll { element_bytes } => {
+            (OperationKind::AllToAll, None, element_bytes)
         }
         CollectiveCall::Broadcast { root } => (OperationKind::Broadcast { root }, None, 1),
     }

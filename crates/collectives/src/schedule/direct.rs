@@ -27,6 +27,20 @@ pub(super) fn exchange(kind: OperationKind, shape: GroupShape) -> Schedule {
     Schedule { sequences: vec![steps], landing: (size - 1) * len, alternates: true }
 }
 
+/// What a member does that has no others.
+pub(super) fn alone(kind: OperationKind, shape: GroupShape) -> Schedule {
+    let sequences = match kind {
+        OperationKind::AllToAll => vec![vec![keep(shape)]],
+        _ => Vec::new(),
+    };
+    Schedule { sequences, ..Schedule::default() }
+}
+
+/// What a member sends to itself in an all-to-all.
+pub(super) fn keep(shape: GroupShape) -> Step {
+    Step::Copy { range: shape.sent_to(shape.me), at: shape.come_from(shape.me) }
+}
+
 /// Pieces to their owners, results to all.
 pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
     let mut steps = Vec::new();
@@ -41,6 +55,35 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
             let send =
                 |to| Step::Send { to, range: shape.piece(shape.me), into: Into::Vector, tag };
             steps.extend(shape.others().map(send));
+            steps.extend(shape.others().map(|from| Step::Receive { from, tag }));
+        }
+        OperationKind::Gather { root } => {
+            landing = 0;
+            let tag = Tag::First;
+            if root == shape.me {
+                steps.extend(shape.others().map(|from| Step::Receive { from, tag }));
+            } else {
+                let range = shape.piece(shape.me);
+                steps.push(Step::Send { to: root, range, into: Into::Vector, tag });
+            }
+        }
+        OperationKind::Scatter { root } => {
+            landing = 0;
+            let tag = Tag::First;
+            let send = |to| Step::Send { to, range: shape.piece(to), into: Into::Vector, tag };
+            if root == shape.me {
+                steps.extend(shape.others().map(send));
+            } else {
+                steps.push(Step::Receive { from: root, tag });
+            }
+        }
+        OperationKind::AllToAll => {
+            landing = 0;
+            let (tag, into) = (Tag::First, Into::VectorAt(shape.come_from(shape.me)));
+            let send = |to| Step::Send { to, range: shape.sent_to(to), into, tag };
+            steps.extend(shape.others().map(send));
+            // while they are on their way
+            steps.push(keep(shape));
             steps.extend(shape.others().map(|from| Step::Receive { from, tag }));
         }
         OperationKind::Broadcast { root } => {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Addend, GroupShape, Into, OperationKind, Schedule, Step, Tag, slice};
+use super::{Addend, GroupShape, Into, OperationKind, Schedule, Step, Tag, direct, slice};
 
 const TAG: Tag = Tag::First;
 
@@ -16,7 +16,8 @@ struct Ring {
 
 pub(super) fn schedule(kind: OperationKind, shape: GroupShape, rings: usize) -> Schedule {
     let of_ring = |index| Ring { shape, index, count: rings };
-    let sequences = (0..rings).map(of_ring).map(|ring| ring.steps(kind)).collect();
+    let steps: Option<_> = (0..rings).map(of_ring).map(|ring| ring.steps(kind)).collect();
+    let Some(sequences) = steps else { return direct::schedule(kind, shape) };
     let reduces = !matches!(kind, OperationKind::AllGather | OperationKind::Broadcast { .. });
     // in a fixed order, owners must see every addend; else each step of a ring has its place
     let landing = if reduces { (shape.size - 1) * shape.piece_max() } else { 0 };
@@ -26,7 +27,8 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape, rings: usize) -> 
 }
 
 impl Ring {
-    fn steps(self, kind: OperationKind) -> Vec<Step> {
+    /// None for what does not go round.
+    fn steps(self, kind: OperationKind) -> Option<Vec<Step>> {
         let mut steps = Vec::new();
         match kind {
             OperationKind::AllReduce => {
@@ -40,8 +42,11 @@ impl Ring {
                 self.collect(&mut steps, root);
             }
             OperationKind::Broadcast { root } => self.chain(&mut steps, root),
+            OperationKind::Gather { .. }
+            | OperationKind::Scatter { .. }
+            | OperationKind::AllToAll => return None,
         }
-        steps
+        Some(steps)
     }
 
     /// This ring's slice of a piece, which is taken round the ring.

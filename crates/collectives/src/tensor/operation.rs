@@ -171,20 +171,25 @@ impl<'a> Operation<'a> {
                     Box::new(move || reduce(reducer.as_ref(), &addends, &wire))
                 })
             }
-            CollectiveCall::AllGather { element_bytes } => {
+            CollectiveCall::AllGather { element_bytes }
+            | CollectiveCall::Gather { element_bytes, .. } => {
                 let piece = self.bound.slices.piece(slice, self.me, members, *element_bytes);
                 self.submit(slice, piece, |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
                     Box::new(move || copy_all(first.iter().map(|first| (first, &wire))))
                 })
             }
-            CollectiveCall::Broadcast { root } if *root == self.me => {
+            CollectiveCall::Broadcast { root } | CollectiveCall::Scatter { root, .. }
+                if *root == self.me =>
+            {
                 self.submit(slice, self.whole(slice), |part, wire| {
                     let first: Vec<Buffer> = firsts(part);
                     Box::new(move || copy_all(first.iter().map(|first| (first, &wire))))
                 })
             }
-            CollectiveCall::Broadcast { .. } => 0,
+            CollectiveCall::Broadcast { .. }
+            | CollectiveCall::Scatter { .. }
+            | CollectiveCall::AllToAll { .. } => 0,
         }
     }
 
@@ -197,8 +202,17 @@ impl<'a> Operation<'a> {
             CollectiveCall::ReduceScatter(reducer) => {
                 self.bound.slices.piece(slice, self.me, members, reducer.element_bytes())
             }
-            CollectiveCall::Reduce { root, .. } if *root == self.me => self.whole(slice),
-            CollectiveCall::Reduce { .. } => return 0,
+            CollectiveCall::Scatter { element_bytes, .. } => {
+                self.bound.slices.piece(slice, self.me, members, *element_bytes)
+            }
+            CollectiveCall::Reduce { root, .. } | CollectiveCall::Gather { root, .. }
+                if *root == self.me =>
+            {
+                self.whole(slice)
+            }
+            CollectiveCall::Reduce { .. }
+            | CollectiveCall::Gather { .. }
+            | CollectiveCall::AllToAll { .. } => return 0,
         };
         self.submit(slice, range, |part, wire| {
             let vectors = self.of_devices(slice, part);

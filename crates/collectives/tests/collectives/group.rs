@@ -6,125 +6,15 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
-    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions, Reducer,
+    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions,
 };
-use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
-use tensorwire_memory::{Arena, Buffer, CopyPurpose, Place};
-use tensorwire_testkit::mesh::{Setup, connect, open, soon};
+use tensorwire_fabric::Fabric;
+use tensorwire_memory::CopyPurpose;
+use tensorwire_testkit::mesh::{Setup, soon};
 
-/// Means of f32, one after the other.
-#[derive(Debug)]
-struct Mean;
-
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = f32> + '_ {
-    bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word))
-}
-
-fn write(bytes: &mut [u8], numbers: impl Iterator<Item = f32>) {
-    for (word, number) in bytes.as_chunks_mut().0.iter_mut().zip(numbers) {
-        *word = number.to_le_bytes();
-    }
-}
-
-impl Reducer for Mean {
-    fn element_bytes(&self) -> usize {
-        4
-    }
-
-    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
-        let count = into.len() / 4;
-        let mut sums = vec![0.0; count];
-        for part in parts {
-            sums.iter_mut().zip(numbers(part)).for_each(|(sum, x)| *sum += x);
-        }
-        let share = whole.map_or(1.0, |count| 1.0 / count as f32);
-        write(into, sums.into_iter().map(|sum| sum * share));
-    }
-
-    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
-        let own = into.to_vec();
-        self.reduce(&[from, &own], into, whole);
-    }
-}
-
-const SHM: Setup = Setup { backend: || Backend::Shm, arrival: None };
-const TCP: Setup = Setup { backend: || Backend::Tcp, arrival: None };
-
-/// Runs what `body` does as every member of a group, each in a thread of its own.
-fn with_group(fabrics: Vec<Fabric>, options: &GroupOptions, body: impl Fn(&mut Group) + Sync) {
-    let ranks: Vec<Rank> = (0..fabrics.len() as u32).map(Rank).collect();
-    thread::scope(|scope| {
-        for (me, fabric) in fabrics.into_iter().enumerate() {
-            let (ranks, body) = (&ranks, &body);
-            scope.spawn(move || {
-                let mut group = Group::open(fabric, ranks, me, options.clone(), soon()).unwrap();
-                body(&mut group);
-                group.barrier(soon()).unwrap();
-                group.close(soon()).unwrap();
-            });
-        }
-    });
-}
-
-/// Vectors of so many f32 each.
-fn vectors(group: &mut Group, lens: &[usize]) -> Vec<Buffer> {
-    let mut places = Vec::new();
-    let mut offset = 0;
-    for len in lens {
-        places.push(Place { offset, bytes: 4 * len });
-        offset += (4 * len).next_multiple_of(64);
-    }
-    let slab = group.alloc(offset.max(64)).unwrap();
-    Arena::new(&slab, &places).unwrap().into_buffers()
-}
-
-/// What member `me` gives in a step: numbers whose sums are exact.
-fn given(me: usize, step: usize, i: usize) -> f32 {
-    ((me + 1) * (i % 97 + 1) + step) as f32
-}
-
-fn fill(buffer: &Buffer, me: usize, step: usize) {
-    let mut bytes = buffer.write().unwrap();
-    write(&mut bytes, (0..).map(|i| given(me, step, i)));
-}
-
-/// Holds what a call left against the closed form.
-fn verify(buffer: &Buffer, call: &CollectiveCall, me: usize, size: usize, step: usize) {
-    let len = buffer.bytes() / 4;
-    let mean = |i| (0..size).map(|j| given(j, step, i)).sum::<f32>() * (1.0 / size as f32);
-    let piece = |j: usize| j * len / size..(j + 1) * len / size;
-    let wanted = |i: usize| match call {
-        CollectiveCall::AllReduce(_) => Some(mean(i)),
-        CollectiveCall::ReduceScatter(_) => piece(me).contains(&i).then(|| mean(i)),
-        CollectiveCall::Reduce { root, .. } => (*root == me).then(|| mean(i)),
-        CollectiveCall::AllGather { .. } => {
-            (0..size).find(|j| piece(*j).contains(&i)).map(|j| given(j, step, i))
-        }
-        CollectiveCall::Broadcast { root } => Some(given(*root, step, i)),
-    };
-    for (i, found) in numbers(&buffer.read().unwrap()).enumerate() {
-        if let Some(wanted) = wanted(i) {
-            assert_eq!(found, wanted, "{call:?}: element {i} of {len} at member {me} of {size}");
-        }
-    }
-}
-
-fn every_call(size: usize) -> Vec<CollectiveCall> {
-    let reducer: Arc<dyn Reducer> = Arc::new(Mean);
-    let root = size - 1;
-    vec![
-        CollectiveCall::AllReduce(reducer.clone()),
-        CollectiveCall::AllReduce(reducer.clone()),
-        CollectiveCall::ReduceScatter(reducer.clone()),
-        CollectiveCall::AllReduce(reducer.clone()),
-        CollectiveCall::AllGather { element_bytes: 4 },
-        CollectiveCall::Broadcast { root },
-        CollectiveCall::Broadcast { root: 0 },
-        CollectiveCall::Reduce { root, reducer: reducer.clone() },
-        CollectiveCall::Reduce { root: 0, reducer: reducer.clone() },
-        CollectiveCall::AllReduce(reducer),
-    ]
-}
+use crate::support::{
+    Mean, SHM, TCP, any_order, every_call, fill, fitting, vectors, verify, with_group, write,
+};
 
 fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
     let algorithms = Algorithm::ALL.into_iter().map(Some).chain([None]);
@@ -150,13 +40,16 @@ fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
                         let mut handles = Vec::new();
                         for at in order {
                             fill(&buffers[at], group.me(), step);
-                            handles.push(group.start(ids[at], call.clone()).unwrap());
+                            let len = fitting(buffers[at].bytes() / 4, &call, group.size());
+                            handles.push(group.start_part(ids[at], 4 * len, call.clone()).unwrap());
                         }
                         for handle in handles {
                             group.wait(handle, soon()).unwrap();
                         }
                         for buffer in &buffers {
-                            verify(buffer, &call, group.me(), group.size(), step);
+                            let members = (group.me(), group.size());
+                            let len = fitting(buffer.bytes() / 4, &call, group.size());
+                            verify(buffer, len, &call, members, step);
                         }
                     }
                 });
@@ -178,13 +71,7 @@ fn every_call_and_algorithm_over_tcp() {
 #[test]
 fn every_call_and_algorithm_where_bytes_and_writes_land_in_any_order() {
     for seed in 0..5 {
-        let make = |size| {
-            let network = SimNetwork::new(seed, SimKnobs::default());
-            let fabrics = open(&Backend::Sim(network), size, |_| {});
-            connect(&fabrics);
-            fabrics
-        };
-        all_calls(make, &[3], false);
+        all_calls(|size| any_order(seed, size), &[3], false);
     }
 }
 
@@ -274,6 +161,25 @@ fn what_a_member_copies_of_a_reduction_is_counted() {
     assert_eq!(copied(SHM, 3, Algorithm::Shared, false), [vector / 3; 3]);
 }
 
+/// Of an all-to-all, what a member sends to itself; the others' comes where it is to be.
+#[test]
+fn what_a_member_sends_to_itself_is_copied_and_counted() {
+    for setup in [SHM, TCP] {
+        with_group(setup.mesh(3), &GroupOptions::default(), |group| {
+            let buffers = vectors(group, &[6 * 5000]);
+            let ids = group.bind(&buffers, soon()).unwrap();
+            let before = group.stats().copies;
+            let call = CollectiveCall::AllToAll { element_bytes: 4 };
+            let handle = group.start(ids[0], call).unwrap();
+            group.wait(handle, soon()).unwrap();
+            let copied = group.stats().copies;
+            assert_eq!(copied.bytes() - before.bytes(), 4 * 5000);
+            let staged = copied.of(CopyPurpose::Staging) - before.of(CopyPurpose::Staging);
+            assert_eq!(staged, 4 * 5000);
+        });
+    }
+}
+
 #[test]
 fn a_lost_member_is_named() {
     for setup in [SHM, TCP] {
@@ -331,6 +237,17 @@ fn who_does_not_come_is_named_at_the_deadline() {
         drop(lent);
         let nobody = group.start(ids[1], CollectiveCall::Broadcast { root: 2 }).unwrap_err();
         assert!(nobody.to_string().contains("no root 2"), "{nobody}");
+        for call in [
+            CollectiveCall::Gather { root: 2, element_bytes: 4 },
+            CollectiveCall::Scatter { root: 2, element_bytes: 4 },
+        ] {
+            let nobody = group.start(ids[1], call).unwrap_err();
+            assert!(nobody.to_string().contains("no root 2"), "{nobody}");
+        }
+        // 10 elements, and not 8
+        let halves = group.start(ids[1], CollectiveCall::AllToAll { element_bytes: 4 });
+        let halves = halves.unwrap_err();
+        assert!(halves.to_string().contains("no two halves of 2 equal parts"), "{halves}");
     });
 }
 

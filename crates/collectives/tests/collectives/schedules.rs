@@ -10,7 +10,7 @@ use tensorwire_collectives::schedule::{
     Addend, GroupShape, Into, OperationKind, Owners, Schedule, Step, Tag, schedule,
 };
 
-/// An element remembers who was reduced into it, in which order.
+/// An element remembers who was reduced into it, in which order; or, where elements are moved, whose it was and which.
 type Element = Vec<usize>;
 
 /// A write on its way.
@@ -42,8 +42,14 @@ fn leave(writes: &mut VecDeque<Write>, vector: &[Element]) {
 }
 
 impl Machine {
-    fn new(shape: GroupShape, schedules: &[Schedule], is_eager: bool) -> Machine {
-        let member = |i| (0..shape.len).map(|_| vec![i]).collect();
+    fn new(
+        kind: OperationKind,
+        shape: GroupShape,
+        schedules: &[Schedule],
+        is_eager: bool,
+    ) -> Machine {
+        let first = |i, at| if reduces(kind) { vec![i] } else { vec![i, at] };
+        let member = |i| (0..shape.len).map(|at| first(i, at)).collect();
         Machine {
             vectors: (0..shape.size).map(member).collect(),
             landings: schedules.iter().map(|s| vec![Vec::new(); s.landing]).collect(),
@@ -75,6 +81,7 @@ impl Machine {
                     let elements = write.left.unwrap_or_else(now);
                     let target = match into {
                         Into::Vector => &mut self.vectors[me][range],
+                        Into::VectorAt(at) => &mut self.vectors[me][at..at + range.len()],
                         Into::Landing(at) => &mut self.landings[me][at..at + range.len()],
                     };
                     target.clone_from_slice(&elements);
@@ -106,9 +113,13 @@ impl Machine {
                     }
                 }
             }
-            Step::Pull { from, range } => {
+            Step::Pull { from, range, at } => {
                 let pulled = self.vectors[*from][range.clone()].to_vec();
-                self.vectors[me][range.clone()].clone_from_slice(&pulled);
+                self.vectors[me][*at..at + range.len()].clone_from_slice(&pulled);
+            }
+            Step::Copy { range, at } => {
+                let own = self.vectors[me][range.clone()].to_vec();
+                self.vectors[me][*at..at + range.len()].clone_from_slice(&own);
             }
         }
         true
@@ -167,17 +178,34 @@ fn schedules(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> Ve
     (0..shape.size).map(|me| schedule(algorithm, kind, GroupShape { me, ..shape })).collect()
 }
 
+fn reduces(kind: OperationKind) -> bool {
+    use OperationKind::{AllReduce, Reduce, ReduceScatter};
+    matches!(kind, AllReduce | ReduceScatter | Reduce { .. })
+}
+
 /// What a member must have in the end, of element `i`; none: anything.
 fn wanted(kind: OperationKind, shape: GroupShape, me: usize, i: usize) -> Option<Element> {
     let all = || (0..shape.size).collect();
+    let owner = || (0..shape.size).find(|j| shape.piece(*j).contains(&i));
     match kind {
         OperationKind::AllReduce => Some(all()),
         OperationKind::ReduceScatter => shape.piece(me).contains(&i).then(all),
         OperationKind::Reduce { root } => (root == me).then(all),
-        OperationKind::AllGather => {
-            (0..shape.size).find(|j| shape.piece(*j).contains(&i)).map(|j| vec![j])
+        OperationKind::AllGather => owner().map(|j| vec![j, i]),
+        // what is not said to be gathered or scattered stays
+        OperationKind::Gather { root } if root == me => owner().map(|j| vec![j, i]),
+        OperationKind::Gather { .. } => Some(vec![me, i]),
+        OperationKind::Scatter { root } => {
+            Some(vec![if owner() == Some(me) { root } else { me }, i])
         }
-        OperationKind::Broadcast { root } => Some(vec![root]),
+        OperationKind::AllToAll => {
+            let part = shape.len / (2 * shape.size);
+            Some(match i.checked_sub(shape.size * part).filter(|at| *at < shape.size * part) {
+                None => vec![me, i],
+                Some(at) => vec![at / part, me * part + at % part],
+            })
+        }
+        OperationKind::Broadcast { root } => Some(vec![root, i]),
     }
 }
 
@@ -189,13 +217,13 @@ fn check(
 ) {
     let schedules = schedules(algorithm, kind, shape);
     let is_eager = pick(2) == 0;
-    let mut machine = Machine::new(shape, &schedules, is_eager);
+    let mut machine = Machine::new(kind, shape, &schedules, is_eager);
     machine.run(&schedules, pick);
     for me in 0..shape.size {
         for i in 0..shape.len {
             let mut found = machine.vectors[me][i].clone();
             if let Some(wanted) = wanted(kind, shape, me, i) {
-                if !shape.deterministic {
+                if reduces(kind) && !shape.deterministic {
                     found.sort_unstable();
                 }
                 assert_eq!(found, wanted, "{algorithm:?} {kind:?} {shape:?}: {i} of member {me}");
@@ -213,6 +241,10 @@ fn kinds(size: usize) -> Vec<OperationKind> {
         OperationKind::Broadcast { root },
         OperationKind::Reduce { root },
         OperationKind::Broadcast { root: 0 },
+        OperationKind::Gather { root },
+        OperationKind::Scatter { root },
+        OperationKind::Scatter { root: 0 },
+        OperationKind::AllToAll,
     ]
 }
 
@@ -246,7 +278,7 @@ proptest! {
         (segment, window, rings) in (1usize..20, 1usize..5, 1usize..5),
         deterministic: bool,
         algorithm in proptest::sample::select(Algorithm::ALL.to_vec()),
-        at in 0usize..6,
+        at in 0usize..10,
         seed: u64,
     ) {
         let shape = GroupShape { size, me: 0, len, segment, window, rings, deterministic };
@@ -262,9 +294,9 @@ proptest! {
 }
 
 /// Elements that each member sends, and the longest chain of writes.
-fn cost(algorithm: Algorithm, shape: GroupShape) -> (Vec<usize>, usize) {
-    let schedules = schedules(algorithm, OperationKind::AllReduce, shape);
-    let mut machine = Machine::new(shape, &schedules, true);
+fn cost(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) -> (Vec<usize>, usize) {
+    let schedules = schedules(algorithm, kind, shape);
+    let mut machine = Machine::new(kind, shape, &schedules, true);
     let mut next = 0;
     machine.run(&schedules, |sequences| {
         next += 1;
@@ -278,6 +310,7 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
     for size in [2, 3, 4, 5, 8, 16] {
         let len = 16 * 9 * 5 * 7;
         let shape = GroupShape { segment: len, ..shape(size, len) };
+        let all_reduce = |algorithm| cost(algorithm, OperationKind::AllReduce, shape);
         // 2(n−1)/n of the vector, but for what pieces are rounded
         let least = 2 * (size - 1) * len / size;
         let near = |sent: &[usize]| sent.iter().all(|sent| sent.abs_diff(least) <= 2 * size);
@@ -286,14 +319,14 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
             (Algorithm::Ring, 2 * (size - 1)),
             (Algorithm::MultiRing, 2 * (size - 1)),
         ] {
-            let (sent, found) = cost(algorithm, shape);
+            let (sent, found) = all_reduce(algorithm);
             assert!(near(&sent), "{algorithm:?} of {size}: {sent:?}, not {least}");
             assert_eq!(found, rounds, "{algorithm:?} of {size}");
         }
-        let (sent, rounds) = cost(Algorithm::Exchange, shape);
+        let (sent, rounds) = all_reduce(Algorithm::Exchange);
         assert_eq!((sent, rounds), (vec![(size - 1) * len; size], 1));
-        assert_eq!(cost(Algorithm::Shared, shape).0, vec![0; size]);
-        let (sent, rounds) = cost(Algorithm::HalvingDoubling, shape);
+        assert_eq!(all_reduce(Algorithm::Shared).0, vec![0; size]);
+        let (sent, rounds) = all_reduce(Algorithm::HalvingDoubling);
         if size.is_power_of_two() {
             assert!(near(&sent), "halving of {size}: {sent:?}, not {least}");
             assert_eq!(rounds, 2 * size.ilog2() as usize);
@@ -301,6 +334,36 @@ fn rounds_and_elements_on_the_wire_are_those_of_theory() {
             // a pair's one gives all and gets all; the other has that beside its share
             assert!(sent.iter().all(|sent| *sent <= 3 * len), "{sent:?}");
             assert_eq!(rounds, 2 * size.ilog2() as usize + 2);
+        }
+    }
+}
+
+/// No byte of what goes from one to each, from each to one or from each to each crosses twice, and all at once.
+#[test]
+fn what_is_moved_crosses_once() {
+    for size in [2, 3, 5, 8] {
+        let part = 30;
+        let shape = shape(size, 2 * size * part);
+        for algorithm in Algorithm::ALL {
+            let shares = algorithm == Algorithm::Shared;
+            let sent = |of: &dyn Fn(usize) -> usize| -> Vec<usize> {
+                (0..size).map(|me| if shares { 0 } else { of(me) }).collect()
+            };
+            let root = size / 2;
+            let piece = 2 * part;
+            for (kind, wanted) in [
+                (OperationKind::AllToAll, sent(&|_| (size - 1) * part)),
+                (OperationKind::Gather { root }, sent(&|me| if me == root { 0 } else { piece })),
+                (
+                    OperationKind::Scatter { root },
+                    sent(&|me| if me == root { (size - 1) * piece } else { 0 }),
+                ),
+            ] {
+                let (sent, rounds) = cost(algorithm, kind, shape);
+                assert_eq!(sent, wanted, "{algorithm:?} {kind:?} of {size}");
+                // where memory is shared, all meet before and after
+                assert_eq!(rounds, if shares { 2 } else { 1 }, "{algorithm:?} {kind:?} of {size}");
+            }
         }
     }
 }

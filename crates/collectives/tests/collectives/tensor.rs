@@ -127,6 +127,9 @@ impl Wanted<'_> {
             CollectiveCall::ReduceScatter(_) => (owner == self.me).then(mean),
             CollectiveCall::Reduce { root, .. } => (*root == self.me).then(mean),
             CollectiveCall::AllGather { .. } => Some(first_of(owner)),
+            CollectiveCall::Gather { root, .. } => (*root == self.me).then(|| first_of(owner)),
+            CollectiveCall::Scatter { root, .. } => (owner == self.me).then(|| first_of(*root)),
+            CollectiveCall::AllToAll { .. } => None,
             CollectiveCall::Broadcast { root } => Some(first_of(*root)),
         }
     }
@@ -139,6 +142,8 @@ fn every_call(members: usize) -> Vec<CollectiveCall> {
         CollectiveCall::ReduceScatter(reducer.clone()),
         CollectiveCall::AllGather { element_bytes: 4 },
         CollectiveCall::Broadcast { root: members - 1 },
+        CollectiveCall::Gather { root: members - 1, element_bytes: 4 },
+        CollectiveCall::Scatter { root: members - 1, element_bytes: 4 },
         CollectiveCall::Reduce { root: 0, reducer: reducer.clone() },
         CollectiveCall::AllReduce(reducer),
     ]
@@ -324,6 +329,16 @@ fn a_vector_that_is_lent_is_refused() {
             group.run(tensor, &CollectiveCall::AllReduce(Arc::new(Mean)), soon()).unwrap_err();
         assert!(error.to_string().contains("a vector of the tensor: "), "{error}");
         drop(lent);
+    });
+}
+
+#[test]
+fn a_tensor_has_no_all_to_all() {
+    with_tensors(SHM.mesh(1), 2, Design::OmpRing, |group| {
+        let tensor = group.bind(4000, soon()).unwrap();
+        let call = CollectiveCall::AllToAll { element_bytes: 4 };
+        let error = group.run(tensor, &call, soon()).unwrap_err();
+        assert!(error.to_string().contains("no all-to-all"), "{error}");
     });
 }
 

@@ -99,7 +99,7 @@ pub(crate) fn reductions(group: &mut dyn Collectives, vectors: &mut Vectors, red
     }
 }
 
-/// All-gather and broadcast.
+/// What goes from members to members.
 pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
     let (size, me) = (group.size(), group.me());
     let element_bytes = vectors.of.bytes();
@@ -115,6 +115,66 @@ pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
             vectors.fill(buffer, |at| number(me, at));
             run(group, *vector, CollectiveCall::Broadcast { root });
             vectors.check(buffer, 0..len, |at| number(root, at), "broadcast");
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, CollectiveCall::Gather { root, element_bytes });
+            for member in 0..size {
+                let range = piece(len, member, size);
+                let from = if me == root { member } else { me };
+                vectors.check(buffer, range, |at| number(from, at), "gather");
+            }
+            vectors.fill(buffer, |at| number(me, at));
+            run(group, *vector, CollectiveCall::Scatter { root, element_bytes });
+            for member in 0..size {
+                let range = piece(len, member, size);
+                let from = if me == member { root } else { me };
+                vectors.check(buffer, range, |at| number(from, at), "scatter");
+            }
+        }
+        vectors.fill(buffer, |at| number(me, at));
+        let part = len / (2 * size);
+        let handle = group.start_part(
+            *vector,
+            2 * size * part * element_bytes,
+            CollectiveCall::AllToAll { element_bytes },
+        );
+        group.wait(handle.unwrap(), soon()).unwrap();
+        vectors.check(buffer, 0..size * part, |at| number(me, at), "all-to-all");
+        let come = size * part..2 * size * part;
+        let sent = |at: usize| number(at / part - size, me * part + at % part);
+        vectors.check(buffer, come, sent, "all-to-all");
+        vectors.check(buffer, 2 * size * part..len, |at| number(me, at), "all-to-all");
+    }
+}
+
+/// Calls on the first elements of the longest vector, which leave the others as they were.
+pub(crate) fn parts(group: &mut dyn Collectives, reducer: Reduces) {
+    let vectors = Vectors::new(group, reducer.of);
+    let (size, me, bytes) = (group.size(), group.me(), reducer.of.bytes());
+    let (vector, buffer) = vectors.longest();
+    let all = group.vector_bytes(vector).unwrap() / bytes;
+    let reduced = |at: usize| {
+        let mut stored = vec![0; bytes];
+        let numbers = (0..size).map(|member| number(member, at));
+        reducer.of.write(reducer.of(numbers, Some(size)), &mut stored);
+        reducer.of.read(&stored)
+    };
+    for len in [0, 1, 1000, 17, all] {
+        let shared = || Arc::new(reducer);
+        let calls: [(CollectiveCall, Range<usize>, &dyn Fn(usize) -> f64); 4] = [
+            (CollectiveCall::AllReduce(shared()), 0..len, &reduced),
+            (CollectiveCall::ReduceScatter(shared()), piece(len, me, size), &reduced),
+            (CollectiveCall::Broadcast { root: size - 1 }, 0..len, &|at| number(size - 1, at)),
+            (CollectiveCall::AllGather { element_bytes: bytes }, piece(len, 0, size), &|at| {
+                number(0, at)
+            }),
+        ];
+        for (call, range, wanted) in calls {
+            vectors.fill(buffer, |at| number(me, at));
+            let what = format!("{call:?} of the first {len}");
+            let handle = group.start_part(vector, len * bytes, call).unwrap();
+            group.wait(handle, soon()).unwrap();
+            vectors.check(buffer, range, wanted, &what);
+            vectors.check(buffer, len..all, |at| number(me, at), &what);
         }
     }
 }

@@ -57,6 +57,7 @@ fn all_calls(world: &World) {
             for op in OPS {
                 calls::reductions(&mut group, &mut vectors, Reduces { of, op });
             }
+            calls::parts(&mut group, Reduces { of, op: OPS[0] });
             calls::moves(&mut group, &mut vectors);
         }
         calls::in_any_order(&mut group);
@@ -99,8 +100,13 @@ fn mistakes(world: &World) {
     drop(reading);
     let call = CollectiveCall::AllGather { element_bytes: 3 };
     assert!(start(&mut group, call).contains("no elements of 3"));
+    let long = group.start_part(id, buffer.bytes() + 4, CollectiveCall::Broadcast { root: 0 });
+    assert!(long.unwrap_err().to_string().contains("bind a longer one"));
     let nobody = CollectiveCall::Broadcast { root: world.size() };
     assert!(start(&mut group, nobody).contains("there is no member"));
+    // 20,011 elements
+    let halves = start(&mut group, CollectiveCall::AllToAll { element_bytes: 4 });
+    assert!(halves.contains("no two halves"), "{halves}");
     let handle = group.start(id, CollectiveCall::Broadcast { root: 0 }).unwrap();
     assert!(start(&mut group, CollectiveCall::Broadcast { root: 0 }).contains("under way"));
     assert!(buffer.read().is_err(), "it is the group's");

@@ -1,8 +1,7 @@
 //! The reductions of a group, computed by the kernels.
 
 use tensorwire_collectives::{ElementType, Plain, ReduceOp, Reducer};
-use tensorwire_kernels::{FoldKind, Folding, NoFold};
-use tensorwire_tensor::DType;
+use tensorwire_kernels::{FoldElement, FoldKind, Folding, NoFold};
 
 /// The reduction of vectors of one type.
 #[derive(Clone, Copy, Debug)]
@@ -12,15 +11,15 @@ pub struct VectorReducer {
 
 impl VectorReducer {
     /// # Errors
-    /// For types without arithmetic.
-    pub fn new(dtype: DType, kind: FoldKind) -> Result<VectorReducer, NoFold> {
-        Ok(VectorReducer { folding: Folding::new(dtype, kind)? })
+    /// As of [`Folding::new`].
+    pub fn new(element: impl Into<FoldElement>, kind: FoldKind) -> Result<VectorReducer, NoFold> {
+        Ok(VectorReducer { folding: Folding::new(element, kind)? })
     }
 }
 
 impl Reducer for VectorReducer {
     fn element_bytes(&self) -> usize {
-        self.folding.dtype().bytes()
+        self.folding.element().bytes()
     }
 
     fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
@@ -32,16 +31,22 @@ impl Reducer for VectorReducer {
     }
 
     fn plain(&self) -> Option<Plain> {
-        let element = match self.folding.dtype() {
-            DType::F32 => ElementType::F32,
-            DType::F64 => ElementType::F64,
+        let element = match self.folding.element() {
+            FoldElement::F32 => ElementType::F32,
+            FoldElement::F64 => ElementType::F64,
             _ => return None,
         };
         let op = match self.folding.kind() {
             FoldKind::Sum => ReduceOp::Sum,
             FoldKind::Mean => ReduceOp::Mean,
-            // where any is not a number ours is none, which nobody else promises
-            FoldKind::Max => return None,
+            // of a maximum, where any is not a number ours is none, which nobody else promises; so of a minimum. Of the
+            // others no `ReduceOp` speaks
+            FoldKind::Max
+            | FoldKind::Min
+            | FoldKind::Product
+            | FoldKind::BitAnd
+            | FoldKind::BitOr
+            | FoldKind::BitXor => return None,
         };
         Some(Plain { element, op })
     }
@@ -53,13 +58,16 @@ mod tests {
 
     #[test]
     fn what_others_know_too_is_said() {
-        let plain = |dtype, kind| VectorReducer::new(dtype, kind).unwrap().plain();
+        let plain = |element, kind| VectorReducer::new(element, kind).unwrap().plain();
         let sum = Plain { element: ElementType::F64, op: ReduceOp::Sum };
-        assert_eq!(plain(DType::F64, FoldKind::Sum), Some(sum));
+        assert_eq!(plain(FoldElement::F64, FoldKind::Sum), Some(sum));
         let mean = Plain { element: ElementType::F32, op: ReduceOp::Mean };
-        assert_eq!(plain(DType::F32, FoldKind::Mean), Some(mean));
+        assert_eq!(plain(FoldElement::F32, FoldKind::Mean), Some(mean));
         // added up in f32 and rounded once
-        assert_eq!(plain(DType::BF16, FoldKind::Sum), None);
-        assert_eq!(plain(DType::F32, FoldKind::Max), None);
+        assert_eq!(plain(FoldElement::BF16, FoldKind::Sum), None);
+        assert_eq!(plain(FoldElement::F32, FoldKind::Max), None);
+        assert_eq!(plain(FoldElement::F32, FoldKind::Product), None);
+        // a type that is not said to others
+        assert_eq!(plain(FoldElement::I32, FoldKind::Sum), None);
     }
 }
