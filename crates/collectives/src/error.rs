@@ -2,6 +2,8 @@
 
 use tensorwire_base::Rank;
 
+use crate::mail::MailError;
+
 /// Why a group cannot go on, or cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
@@ -15,6 +17,8 @@ pub enum GroupError {
     Differs { member: usize, rank: Rank, theirs: String, ours: String },
     #[error("vector {vector}: {what}")]
     Vector { vector: u32, what: String },
+    #[error("mail of member {member} (rank {rank}): {error}")]
+    Mail { member: usize, rank: Rank, error: MailError },
     #[error("{0}")]
     Failed(String),
 }

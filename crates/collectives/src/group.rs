@@ -3,6 +3,7 @@
 
 mod bind;
 mod cache;
+mod mail;
 mod reduce;
 mod run;
 
@@ -18,7 +19,9 @@ use crate::link::LinkCost;
 use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
 use crate::schedule::Algorithm;
 use crate::table::Table;
+use bind::Purpose;
 use cache::ScheduleCache;
+use mail::Mailbox;
 use run::Running;
 
 /// Bytes of the vector that barriers use, whose content does not matter.
@@ -92,6 +95,8 @@ pub struct Group {
     landings: Vec<Window>,
     landing_regions: Vec<Region>,
     running: Vec<Running>,
+    /// Once it is opened.
+    mailbox: Option<Mailbox>,
     /// Operations started so far.
     started: u64,
     /// What members said and nobody asked for yet.
@@ -209,6 +214,7 @@ impl Group {
             landings: Vec::new(),
             landing_regions: Vec::new(),
             running: Vec::new(),
+            mailbox: None,
             started: 0,
             inbox: ranks.iter().map(|_| VecDeque::new()).collect(),
             binds: 0,
@@ -281,7 +287,31 @@ impl Group {
         for member in self.running.iter().flat_map(Running::awaits) {
             self.check(member)?;
         }
+        let (members, is_of_any) = self.mail_awaits();
+        for member in members {
+            self.check(member)?;
+        }
+        if is_of_any {
+            // as long as anybody is left, he may send it
+            let others = || (0..self.size()).filter(|member| *member != self.me);
+            let is_left = |member: &usize| self.fabric.gone(self.ranks[*member]).is_none();
+            others()
+                .find(is_left)
+                .or_else(|| others().next())
+                .map_or(Ok(()), |at| self.check(at))?;
+        }
         Ok(())
+    }
+
+    fn next_handle(&mut self) -> Handle {
+        let handle = Handle(self.started);
+        self.started += 1;
+        handle
+    }
+
+    /// Moves operations and mail as far as they go; true if anything has moved.
+    fn advance(&mut self) -> Result<bool, GroupError> {
+        Ok(self.run()? | self.carry_mail()?)
     }
 
     /// Fails if a member is gone, with the first that went: others may have followed it.
@@ -328,7 +358,7 @@ impl Collectives for Group {
         vectors: &[Buffer],
         deadline: Deadline,
     ) -> Result<Vec<VectorId>, GroupError> {
-        self.introduce(vectors, deadline)
+        self.introduce(vectors, Purpose::Operations, deadline)
     }
 
     fn vector_bytes(&self, vector: VectorId) -> Result<usize, GroupError> {
@@ -348,17 +378,17 @@ impl Collectives for Group {
 
     fn progress(&mut self) -> Result<bool, GroupError> {
         self.land()?;
-        let moved = self.run()?;
+        let moved = self.advance()?;
         if !moved && let Err(lost) = self.check_awaited() {
             // whoever leaves in good order has written all before: what came since we looked counts
             self.land()?;
-            return if self.run()? { Ok(true) } else { Err(lost) };
+            return if self.advance()? { Ok(true) } else { Err(lost) };
         }
         Ok(moved)
     }
 
     fn is_done(&mut self, handle: Handle) -> bool {
-        !self.running.iter().any(|running| running.handle == handle)
+        !self.running.iter().any(|running| running.handle == handle) && !self.has_mail(handle)
     }
 
     fn observe(&mut self) {
@@ -370,7 +400,11 @@ impl Collectives for Group {
     }
 
     fn waiting_for(&self) -> String {
-        let mut awaited: Vec<usize> = self.running.iter().flat_map(Running::awaits).collect();
+        let (mut awaited, is_of_any) = self.mail_awaits();
+        if is_of_any {
+            awaited.extend((0..self.size()).filter(|member| *member != self.me));
+        }
+        awaited.extend(self.running.iter().flat_map(Running::awaits));
         awaited.sort_unstable();
         awaited.dedup();
         let names =

@@ -31,6 +31,11 @@
 //! }
 //! ```
 //!
+//! # Messages between two members
+//! Behind [`Group::open_mail`] a member sends a buffer to another by [`Group::send`], with a tag by which that one
+//! receives it, from it or from any ([`Group::receive`]). They move in [`Collectives::progress`], too, and their handles are
+//! waited for alike. How they go says [`mail`].
+//!
 //! # How it is made
 //! [`schedule`] makes of an [`Algorithm`], the size and the length what each member sends, awaits and reduces: pure data.
 //! Which algorithm suits how many members and bytes says a [`Table`] that was measured, or the model of a [`LinkCost`]. A [`Group`] runs schedules: a step is one
@@ -47,6 +52,7 @@
 mod error;
 mod group;
 mod link;
+pub mod mail;
 mod ports;
 pub mod schedule;
 mod table;
@@ -55,6 +61,7 @@ mod tensor;
 pub use error::GroupError;
 pub use group::{Group, GroupOptions};
 pub use link::LinkCost;
+pub use mail::{MailError, Received};
 pub use ports::{
     CollectiveCall, Collectives, ElementType, GroupStats, Handle, Plain, ReduceOp, Reducer,
     VectorId,

@@ -21,6 +21,14 @@ use crate::table::Table;
 /// Addends land at places of their own cache lines.
 pub(super) const ALIGN: usize = 64;
 
+/// What memory is bound for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Operations,
+    /// Nothing is reduced, and nothing lands elsewhere.
+    Mail,
+}
+
 /// What one member tells another at a bind.
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
@@ -69,11 +77,12 @@ impl Group {
     pub(super) fn introduce(
         &mut self,
         vectors: &[Buffer],
+        purpose: Purpose,
         deadline: Deadline,
     ) -> Result<Vec<VectorId>, GroupError> {
         let bind = self.binds;
         self.binds += 1;
-        let mine = self.prepare(vectors)?;
+        let mine = self.prepare(vectors, purpose)?;
         let others = || (0..self.size()).filter(|member| *member != self.me);
         for member in others() {
             self.tell(member, &self.told(bind, vectors, &mine, member), deadline)?;
@@ -121,7 +130,7 @@ impl Group {
     }
 
     /// Memory for addends, and slots.
-    fn prepare(&mut self, vectors: &[Buffer]) -> Result<Vec<Mine>, GroupError> {
+    fn prepare(&mut self, vectors: &[Buffer], purpose: Purpose) -> Result<Vec<Mine>, GroupError> {
         let size = self.size();
         let (mut mine, mut landing_bytes) = (Vec::new(), 0);
         for (index, buffer) in vectors.iter().enumerate() {
@@ -133,14 +142,20 @@ impl Group {
                     "it lies in memory that the group did not give; take it from Collectives::alloc"
                         .to_string(),
             })?;
-            let algorithm = self.algorithm(buffer.bytes());
+            let algorithm = match purpose {
+                Purpose::Operations => self.algorithm(buffer.bytes()),
+                Purpose::Mail => Algorithm::Direct,
+            };
             if algorithm == Algorithm::Shared && !self.shares_memory() {
                 return Err(GroupError::Failed(
                     "the algorithm `shared` is for members that share memory; take another, or shm"
                         .to_string(),
                 ));
             }
-            let bytes = self.landing_room(algorithm, buffer.bytes());
+            let bytes = match purpose {
+                Purpose::Operations => self.landing_room(algorithm, buffer.bytes()),
+                Purpose::Mail => 0,
+            };
             let (window, offset) = (self.landings.len(), landing_bytes);
             landing_bytes += bytes.next_multiple_of(ALIGN);
             let mut slots = Vec::new();

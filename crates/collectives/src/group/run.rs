@@ -31,7 +31,7 @@ pub(super) struct Running {
 
 /// Where a write goes.
 #[derive(Clone, Copy)]
-enum Target {
+pub(super) enum Target {
     /// To the member's vector, from this byte on. So below.
     Vector(usize),
     /// From this byte of its landing on.
@@ -124,8 +124,7 @@ impl Group {
             OperationKind::AllReduce => Others::Settled,
             _ => Others::Unknown,
         };
-        let handle = Handle(self.started);
-        self.started += 1;
+        let handle = self.next_handle();
         self.running.push(Running {
             handle,
             vector: index,
@@ -222,11 +221,11 @@ impl Group {
                         Target::Landing(running.landing_offset + at * running.element_bytes)
                     }
                 };
-                return self.send(running, counter, *to, bytes, target);
+                return self.write(running, counter, *to, bytes, target);
             }
             Step::Signal { to, tag } => {
                 let counter = counter(sequence, *tag);
-                return self.send(running, counter, *to, 0..0, Target::Vector(0));
+                return self.write(running, counter, *to, 0..0, Target::Vector(0));
             }
             Step::Receive { from, tag } => {
                 let counter = counter(sequence, *tag);
@@ -257,7 +256,7 @@ impl Group {
     }
 
     /// Writes bytes of a vector to a member, and signals; false if there is no room for it now.
-    fn send(
+    fn write(
         &mut self,
         running: &mut Running,
         counter: usize,
@@ -265,20 +264,23 @@ impl Group {
         bytes: Range<usize>,
         target: Target,
     ) -> Result<bool, GroupError> {
-        let posted = self.post(running, counter, to, bytes, target)?;
+        let (vector, token) = (running.vector, running.handle.0);
+        let posted = self.post(vector, token, counter, to, bytes, target)?;
         running.in_flight += usize::from(posted == Some(Posted::Queued));
         Ok(posted.is_some())
     }
 
-    fn post(
+    /// Posts a write of bytes of a vector; None if there is no room for it now.
+    pub(super) fn post(
         &mut self,
-        running: &Running,
+        vector: usize,
+        token: u64,
         counter: usize,
         to: usize,
         bytes: Range<usize>,
         target: Target,
     ) -> Result<Option<Posted>, GroupError> {
-        let known = &mut self.vectors[running.vector];
+        let known = &mut self.vectors[vector];
         let Some(remote) = &known.remotes[to] else { return Ok(Some(Posted::Done)) };
         // fits: offsets into memory, and bytes of it; so below
         let (region, offset) = match (target, remote.landing) {
@@ -297,7 +299,7 @@ impl Group {
             bytes: bytes.len() as u64,
             direction: Direction::Write,
             signal: Some(Signal { slot: remote.theirs[counter], epoch }),
-            token: running.handle.0,
+            token,
         });
         match posted {
             Ok(posted) => {

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 mod group;
+mod mail;
 mod parts;
 mod schedules;
 mod support;
