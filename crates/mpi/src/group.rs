@@ -179,7 +179,7 @@ impl MpiGroup {
             | CollectiveCall::AllToAll { element_bytes } => *element_bytes,
             CollectiveCall::Broadcast { .. } => 1,
         };
-        if element_bytes == 0 || bytes % element_bytes != 0 {
+        if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(
                 vector,
                 &format!("{bytes} bytes are no elements of {element_bytes}"),

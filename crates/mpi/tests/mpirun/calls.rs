@@ -146,6 +146,9 @@ pub(crate) fn moves(group: &mut dyn Collectives, vectors: &mut Vectors) {
     }
 }
 
+/// A number for every element.
+type Numbers<'a> = &'a dyn Fn(usize) -> f64;
+
 /// Calls on the first elements of the longest vector, which leave the others as they were.
 pub(crate) fn parts(group: &mut dyn Collectives, reducer: Reduces) {
     let vectors = Vectors::new(group, reducer.of);
@@ -160,7 +163,7 @@ pub(crate) fn parts(group: &mut dyn Collectives, reducer: Reduces) {
     };
     for len in [0, 1, 1000, 17, all] {
         let shared = || Arc::new(reducer);
-        let calls: [(CollectiveCall, Range<usize>, &dyn Fn(usize) -> f64); 4] = [
+        let calls: [(CollectiveCall, Range<usize>, Numbers<'_>); 4] = [
             (CollectiveCall::AllReduce(shared()), 0..len, &reduced),
             (CollectiveCall::ReduceScatter(shared()), piece(len, me, size), &reduced),
             (CollectiveCall::Broadcast { root: size - 1 }, 0..len, &|at| number(size - 1, at)),
