@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tensorwire_base::human_bytes;
-use tensorwire_train::{CheckpointError, CheckpointFolder, CheckpointState, FoundCheckpoint};
+use tensorwire_train::{CheckpointError, CheckpointFolder, CheckpointState};
 
 use super::args::{CheckpointArgs, CheckpointCommand};
 use super::output::{note, print};
@@ -13,8 +13,11 @@ pub(crate) fn run(args: CheckpointArgs) -> Result<(), Failure> {
     match args.command {
         CheckpointCommand::Show { folder } => show(&folder),
         CheckpointCommand::Convert { checkpoint, file } => {
-            let state = FoundCheckpoint::at(checkpoint)?.convert(&file)?;
-            note(format_args!("weights of step {} written to {}", state.step, file.display()));
+            let found = CheckpointFolder::new(&checkpoint).found()?;
+            let newest = found.first().ok_or(CheckpointError::Empty { path: checkpoint })?;
+            let state = newest.convert(&file)?;
+            let what = if state.ema.is_some() { "averages of weights" } else { "weights" };
+            note(format_args!("{what} of step {} written to {}", state.step, file.display()));
             Ok(())
         }
     }

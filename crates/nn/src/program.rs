@@ -25,6 +25,7 @@ use accumulate::Sums;
 use build::{Blueprint, Built, declared};
 use updates::Updates;
 
+pub use average::average_of;
 pub use decay::{is_named, rule_of};
 pub use metric::{Mean, Metric, Tally};
 
@@ -292,12 +293,8 @@ impl Program {
     /// [`Program::EVALUATE`].
     pub fn runs(&self, placed: &Graph, cluster: Cluster) -> Vec<RunSpec> {
         let find = |name: &String| placed.find_all(name);
-        let mut weights: Vec<NodeId> =
-            self.weights().filter_map(|v| placed.find(&v.name)).collect();
-        if self.is_averaged {
-            let now = |v: &Variable| placed.find(&average::now(&v.name));
-            weights.extend(self.variables.iter().filter_map(now));
-        }
+        let evaluated = self.weights().map(|variable| self.evaluated_as(&variable.name));
+        let weights: Vec<NodeId> = evaluated.filter_map(|name| placed.find(&name)).collect();
         let first: Option<Task> = cluster.tasks().first().copied();
         let measured = self.metrics.iter().map(|metric| &metric.node);
         let mut evaluated: Vec<NodeId> = Vec::new();

@@ -1,6 +1,7 @@
 //! Checkpoints of a whole job: a folder a step, with a file of tensors for each process that owns variables, and what the
 //! job was. Written beside training, whole or not at all; read by any number of processes. Knows not who trains.
 
+mod average;
 mod folder;
 mod keeper;
 mod kept;
@@ -81,6 +82,9 @@ pub struct CheckpointState {
     /// How it learned, in words: what an option says, by what it says it of.
     #[serde(default)]
     pub recipe: BTreeMap<String, String>,
+    /// Decay of the averages of its weights, if it has any: `NAME/average` beside each parameter.
+    #[serde(default)]
+    pub ema: Option<f64>,
     /// The best evaluation of the job so far.
     #[serde(default)]
     pub best: Option<BestEvaluation>,
@@ -128,7 +132,7 @@ pub enum CheckpointError {
     #[error("{path} is damaged: {reason}")]
     Damaged { path: PathBuf, reason: String },
     #[error(
-        "{path} is of another job than this: {differences}; resume with the model, type and optimizer that wrote it, or \
+        "{path} is of another job than this: {differences}; resume with the model, type, optimizer and --ema that wrote it, or \
          take its weights alone: `tensorwire checkpoint convert {path} FILE`, then --load FILE"
     )]
     OtherJob { path: PathBuf, differences: String },
@@ -172,6 +176,7 @@ pub(crate) mod tests {
             batch: 8,
             accumulate: 1,
             recipe: BTreeMap::new(),
+            ema: None,
             best: None,
             slots: vec!["w/velocity".to_string()],
             files: BTreeMap::new(),

@@ -215,6 +215,8 @@ const DYNAMIC_BYTES_MIN: usize = 1 << 20;
 const TRACE_STEPS_MAX: u64 = 1000;
 /// Bytes above which a variable is split over servers that share memory with their workers.
 const SPLIT_ABOVE_SHARED: usize = 64 << 20;
+/// Each batch of a step is a copy of the model in the graph.
+const ACCUMULATE_MAX: usize = 256;
 /// More threads than any host has cores help nobody.
 const THREADS_MAX: usize = 1024;
 
@@ -299,6 +301,10 @@ impl TrainConfig {
             if topology.averaging.is_some() || topology.elastic {
                 return Err(ConfigError::AveragesElsewhere);
             }
+        }
+        if self.accumulate > ACCUMULATE_MAX {
+            // fits: shown to a person
+            return Err(out_of_range("--accumulate", "from 1 to 256", self.accumulate as f64));
         }
         if !(1000..=3_600_000).contains(&self.deadline_ms) {
             // fits: shown to a person

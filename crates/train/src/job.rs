@@ -457,6 +457,9 @@ pub fn train_local(
         true => Err(TrainError::Interrupted),
         false => Ok(report),
     });
+    if let (Some(keeper), Ok(report)) = (&caller.keeper, &done) {
+        keeper.concluded(report);
+    }
     let written = caller.trace.map_or(Ok(()), |trace| trace.write());
     first_error(done, written)
 }

@@ -75,7 +75,7 @@ impl FromIterator<(String, f64)> for Evaluation {
 }
 
 const ACCURACY: &str = "accuracy";
-const LOSS: &str = "loss";
+pub(crate) const LOSS: &str = "loss";
 
 /// How a process waited for tensors (Xue et al. §4), in one step or in several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -178,6 +178,12 @@ pub fn launch_train(
         }
         on_update(update);
     });
+    if let (Some(keeper), Ok(done)) = (&keeper, &outcome) {
+        done.reports
+            .values()
+            .filter(|report| !report.interrupted)
+            .for_each(|r| keeper.concluded(r));
+    }
     // the last checkpoint is there when this returns
     drop(keeper);
     let written = collector.map_or(Ok(()), |trace| trace.write());

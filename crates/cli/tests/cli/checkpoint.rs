@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job};
+use crate::train::weights;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const JOB: &str = "--batch 8 --threads 1";
@@ -59,6 +60,22 @@ fn what_goes_on_from_a_checkpoint_has_the_bits_of_an_undisturbed_job() {
     ] {
         goes_on(job, files, &hash(&train(&format!("{job} --steps 9"))));
     }
+}
+
+/// The last evaluation counts, and what it was of is taken out: averages.
+#[test]
+fn the_best_may_be_the_last_and_is_taken_out_as_it_was_evaluated() {
+    let (folder, path) = place();
+    let file = |name: &str| folder.path().join(name);
+    let (saved, taken) = (file("saved"), file("taken"));
+    let kept = format!("--ema 0.5 --steps 20 --val-every 10 --keep-best --checkpoint {path}");
+    train(&format!("{kept} --save {}", saved.display())).json();
+    let best = std::fs::canonicalize(Path::new(&path).join("best")).unwrap();
+    assert!(best.ends_with("step-00000020"), "{}", best.display());
+    let convert = format!("checkpoint convert {path}/best {}", taken.display());
+    let ended = Job::start(&convert).end(LIMIT);
+    assert!(ended.stderr.contains("averages of weights of step 20"), "{}", ended.stderr);
+    assert_eq!(weights(&taken), weights(&saved));
 }
 
 /// Averages are worker 0's; weights that a store's means change are each worker's own.

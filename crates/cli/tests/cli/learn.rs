@@ -19,8 +19,7 @@ fn a_recipe_gives_the_same_bits_in_every_synchronous_strategy() {
     let clipped = "--optimizer adamw --lr 0.002 --weight-decay 0.1 --schedule cosine:0.1 --warmup 2 \
                    --clip-norm 0.5 --accumulate 2";
     let scaled = "--optimizer lamb --lr 0.01 --schedule step:2,0.5 --accumulate 3";
-    let narrow =
-        "--optimizer nesterov --schedule linear --weight-decay 0.01 --precision bf16 --ema 0.75";
+    let narrow = "--optimizer nesterov --schedule linear --weight-decay 0.01 --precision bf16 --ema 0.75 --val-every 3";
     let mut seen = Vec::new();
     for recipe in [clipped, scaled, narrow] {
         let local = hash(&format!("--strategy local {recipe}"));
@@ -56,7 +55,7 @@ fn a_recipe_gives_the_same_bits_in_every_synchronous_strategy() {
 /// The share of one in three is rounded, so that the order of products shows.
 #[test]
 fn what_three_workers_clip_has_the_same_bits_wherever_it_is() {
-    let recipe = "--optimizer adamw --lr 0.002 --clip-norm 0.5 --ema 0.9";
+    let recipe = "--optimizer adamw --lr 0.002 --clip-norm 0.5 --ema 0.9 --val-every 2";
     let hash = |way: &str| {
         let ended =
             Job::start(&format!("train --json --workers 3 {JOB} {way} {recipe}")).end(LIMIT);
@@ -135,7 +134,7 @@ fn what_makes_no_sense_is_said_in_one_line() {
         ("--clip-norm 1 --strategy dist-asgd", "take dist-sgd or mpi-sgd"),
         ("--ema 1", "--ema must be from 0 to below 1, not 1"),
         ("--ema 0.9 --strategy dist-esgd", "workers have weights of their own"),
-        ("--no-decay hidden9/*", "--no-decay hidden9/* is the name of no parameter of 'mlp'"),
+        ("--no-decay hidden9/*", "--no-decay 'hidden9/*' is the name of no parameter of 'mlp'"),
         ("--accumulate 0", "--accumulate must be at least 1"),
         ("--weight-decay=-1", "--weight-decay must be 0 or a positive number, not -1"),
         ("--schedule cosin", "'cosin' is no schedule"),

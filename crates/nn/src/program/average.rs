@@ -24,6 +24,11 @@ pub(super) fn of(average: &str) -> Option<&str> {
     average.strip_suffix(KEPT)
 }
 
+/// The variable that the average of a parameter is kept in.
+pub fn average_of(parameter: &str) -> String {
+    format!("{parameter}{KEPT}")
+}
+
 /// The node that has the average of a parameter, with the value that it has now.
 pub(crate) fn now(parameter: &str) -> String {
     format!("average/{parameter}")
@@ -56,7 +61,7 @@ pub(super) fn add(graph: &mut Graph, decay: f64, first: &Built) -> Result<Averag
             }
             _ => (weight, variable.spec),
         };
-        let kept = format!("{name}{KEPT}");
+        let kept = average_of(&name);
         let init = variable.init;
         let average = graph.variable_at(&kept, hint, spec, init)?;
         let with = Hint::With(average.node);

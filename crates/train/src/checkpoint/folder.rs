@@ -6,6 +6,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use super::shard::{ShardIndex, Value, file_state};
+use tensorwire_nn::average_of;
+
+use super::average::with_average;
 use super::{CheckpointError, CheckpointState};
 use crate::whole_file;
 
@@ -191,7 +194,8 @@ impl FoundCheckpoint {
         ShardIndex::open(&self.path, state.files.keys())
     }
 
-    /// Writes all weights that it holds to one file, as `--save` does: everything but the optimizer's state.
+    /// Writes all weights that it holds to one file, as `--save` does: everything but the optimizer's state, and averages in the
+    /// place of the weights that they are of.
     ///
     /// # Errors
     /// When it is not whole, or the file cannot be written.
@@ -203,6 +207,16 @@ impl FoundCheckpoint {
             // fits: checked to be in files that are there
             let mut bytes = vec![0; value.bytes() as usize];
             index.read(name, 0, &mut bytes)?;
+            let average = average_of(name);
+            if let Some((decay, average)) =
+                state.ema.zip(index.values().find(|(other, _)| **other == average))
+            {
+                let (name, of) = average;
+                // fits: as above
+                let mut kept = vec![0; of.bytes() as usize];
+                index.read(name, 0, &mut kept)?;
+                with_average((value.dtype, &mut bytes), (of.dtype, &kept), decay);
+            }
             weights.push((name, value, bytes));
         }
         let tensors =

@@ -9,7 +9,7 @@ use super::{
     CheckpointConfig, CheckpointFolder, CheckpointState, DataPosition, FileState, ShardReport,
 };
 use crate::best::BestEvaluation;
-use crate::report::{Evaluation, Progress};
+use crate::report::{Evaluation, LOSS, Progress, TrainReport};
 
 /// Whoever starts a job has one. When it is dropped, what is complete is there.
 #[derive(Debug)]
@@ -27,17 +27,17 @@ enum News {
     EvaluatorLost,
 }
 
-/// After which steps there is an evaluation before the job ends.
+/// After which steps there is an evaluation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evaluated {
     pub(crate) every: Option<u64>,
-    /// Of the job: after the last there is none any more.
+    /// Of the job: after the last there is one, too.
     pub(crate) steps: u64,
 }
 
 impl Evaluated {
     fn has(self, step: u64) -> bool {
-        step < self.steps && self.every.is_some_and(|every| step.is_multiple_of(every))
+        self.every.is_some_and(|every| step == self.steps || step.is_multiple_of(every))
     }
 }
 
@@ -59,8 +59,8 @@ struct Work {
 }
 
 impl Keeper {
-    /// One for a job that is `job` at the step that it begins behind, whose checkpoints have these files. Removes what an earlier job has left half
-    /// written.
+    /// One for a job that is `job` at the step that it begins behind, whose checkpoints have these files. Removes what an
+    /// earlier job has left half written.
     ///
     /// # Errors
     /// When the system has no thread to give.
@@ -90,6 +90,14 @@ impl Keeper {
         let evaluation = progress.epoch.as_ref().and_then(|epoch| epoch.evaluation.clone());
         if let Some(evaluation) = evaluation {
             self.tell(News::Evaluated(progress.step, evaluation));
+        }
+    }
+
+    /// The job ended behind this step, and was evaluated there.
+    pub(crate) fn concluded(&self, report: &TrainReport) {
+        if let Some(loss) = report.test_loss {
+            let evaluation = [(LOSS.to_string(), loss)].into_iter().collect();
+            self.tell(News::Evaluated(report.steps, evaluation));
         }
     }
 
@@ -128,6 +136,8 @@ impl Work {
                     self.open.entry(step).or_default().insert(shard, written);
                     step
                 }
+                // the last one of a job that ends early comes twice
+                News::Evaluated(step, _) if self.best.contains_key(&step) => step,
                 News::Evaluated(step, evaluation) => {
                     let before = self.best_at(u64::MAX).cloned();
                     self.best.insert(step, BestEvaluation::with(before, step, &evaluation));

@@ -10,6 +10,7 @@ use crate::config::{FloatType, TrainConfig};
 pub(crate) fn recipe(config: &TrainConfig) -> BTreeMap<String, String> {
     let TrainConfig { optimizer, schedule, clip_norm, no_decay, ema, dtype, activations, .. } =
         config;
+    let topology = config.topology();
     let none = || "none".to_string();
     let said = [
         ("optimizer", method(*optimizer)),
@@ -19,6 +20,13 @@ pub(crate) fn recipe(config: &TrainConfig) -> BTreeMap<String, String> {
         ("schedule", schedule.to_string()),
         ("clip norm", clip_norm.map_or_else(none, number)),
         ("decay of averages", ema.map_or_else(none, number)),
+        ("groups", if topology.is_grouped() { topology.groups.to_string() } else { none() }),
+        (
+            "averaging",
+            topology.averaging.map_or_else(none, |found| {
+                format!("every {} steps by {:?}", found.interval, found.alpha)
+            }),
+        ),
         ("type", dtype.name().to_string()),
         ("activations", activations.map_or(dtype.name(), FloatType::name).to_string()),
     ];

@@ -2,9 +2,11 @@
 //! training goes on.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use tensorwire_memory::{Arena, Buffer, Place, Slab};
 use tensorwire_tensor::DType;
 
@@ -208,7 +210,8 @@ fn room(sizes: &[usize]) -> Vec<Buffer> {
 /// Copies pieces, by several threads if there are several.
 fn copy_all(pieces: Vec<(&mut [u8], &[u8])>) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let copiers = cores.min(COPIERS_MAX).min(pieces.len()).max(1);
+    let bytes: usize = pieces.iter().map(|(to, _)| to.len()).sum();
+    let copiers = cores.min(COPIERS_MAX).min(bytes / PIECE).max(1);
     let mut shares: Vec<Vec<(&mut [u8], &[u8])>> = Vec::new();
     shares.resize_with(copiers, Vec::new);
     for (index, piece) in pieces.into_iter().enumerate() {
@@ -219,8 +222,20 @@ fn copy_all(pieces: Vec<(&mut [u8], &[u8])>) {
     };
     let own = shares.pop().unwrap_or_default();
     std::thread::scope(|scope| {
-        shares.into_iter().for_each(|share| drop(scope.spawn(move || copy(share))));
+        let mut rest = Vec::new();
+        for share in shares {
+            let share = Arc::new(Mutex::new(share));
+            let own = share.clone();
+            let spawned = std::thread::Builder::new().spawn_scoped(scope, move || {
+                copy(std::mem::take(&mut own.lock()));
+            });
+            if spawned.is_err() {
+                // the system has no thread to give
+                rest.push(share);
+            }
+        }
         copy(own);
+        rest.into_iter().for_each(|share| copy(std::mem::take(&mut share.lock())));
     });
 }
 

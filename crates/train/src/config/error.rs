@@ -28,7 +28,7 @@ pub enum ConfigError {
     )]
     AveragesElsewhere,
     #[error(
-        "--no-decay {pattern} is the name of no parameter of '{model}'; `tensorwire graph` lists them, and * stands for any \
+        "--no-decay '{pattern}' is the name of no parameter of '{model}'; `tensorwire graph` lists them, and * stands for any \
          characters"
     )]
     NoSuchParameter { pattern: String, model: String },
@@ -86,8 +86,8 @@ pub enum ConfigError {
     #[error("{0}")]
     Schedule(#[from] ScheduleError),
     #[error(
-        "--clip-norm takes the norm of the mean gradient of all workers, which {strategy} has here of none of its steps: take \
-         dist-sgd or mpi-sgd, without --elastic and --snapshot, or ps, allreduce or local"
+        "--clip-norm takes the norm of the mean gradient of all workers in a step, and with {strategy} here they make no steps \
+         together; take dist-sgd or mpi-sgd without --elastic and --snapshot, or ps, allreduce or local"
     )]
     ClipInStore { strategy: &'static str },
     #[error("{0}")]

@@ -38,6 +38,7 @@ impl Prepared {
             batch: config.batch,
             accumulate: config.accumulate,
             best: self.resumed.as_ref().and_then(|resumed| resumed.state.best.clone()),
+            ema: config.ema,
             recipe: checkpoint::recipe(config),
             slots,
             files: std::collections::BTreeMap::new(),
