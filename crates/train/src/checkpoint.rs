@@ -140,6 +140,8 @@ pub enum CheckpointError {
         "{path} has {step} steps, and training ends at step {steps}; give more --steps or --epochs"
     )]
     Done { path: PathBuf, step: u64, steps: u64 },
+    #[error("{path} is no folder, and --checkpoint takes one; name another")]
+    NoFolder { path: PathBuf },
     #[error(
         "{path} holds checkpoints of an earlier job; give --resume {path} to go on from them, or another folder"
     )]

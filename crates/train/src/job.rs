@@ -276,6 +276,9 @@ fn resumed(
         let is_same = |other: &std::path::PathBuf| {
             path == other || std::fs::canonicalize(path).ok() == std::fs::canonicalize(other).ok()
         };
+        if path.exists() && !path.is_dir() {
+            return Err(CheckpointError::NoFolder { path: path.clone() });
+        }
         // the newest stay, and would be those of the earlier job
         if !checkpoint::is_fresh(path) && !config.resume.as_ref().is_some_and(is_same) {
             return Err(CheckpointError::Taken { path: path.clone() });

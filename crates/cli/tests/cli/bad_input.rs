@@ -53,6 +53,8 @@ fn numbers_and_names_that_make_no_sense() {
         ("--load none.safetensors", "cannot read weights from none.safetensors"),
         ("--save none/w.safetensors", "in a folder that exists"),
         ("--metrics none/m.jsonl", "cannot write metrics to none/m.jsonl"),
+        ("--checkpoint /dev/null", "/dev/null is no folder, and --checkpoint takes one"),
+        ("--accumulate 257", "--accumulate must be from 1 to 256"),
         ("--tensorboard /proc/runs", "cannot write TensorBoard's event files to /proc/runs"),
         ("--tensorboard /dev/null", "choose a folder that may be written"),
         ("--trace none/t.json", "cannot write a trace to none/t.json: No such file"),
