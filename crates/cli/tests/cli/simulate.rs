@@ -92,7 +92,7 @@ fn mistakes_are_said_in_a_line() {
         ("simulate --model mlp --preset paper-xue", "--compute-ms"),
         ("simulate --compute-ms 0", "--compute-ms must be from 1e-9 to 1e9 ms, not 0.0"),
         ("simulate --compute-ms 1e308", "--compute-ms must be from 1e-9 to 1e9 ms"),
-        ("simulate --compute-ms 1 --servers 100", "--servers"),
+        ("simulate --compute-ms 1 --servers 4096", "--servers"),
         ("simulate --compute-ms 1 --validate", "--calibrate"),
         ("simulate --compute-ms 1 --strategy mpi-sgd --workers 8 --clients 3", "divide"),
         ("simulate --compute-ms 1 --strategy mpi-sgd --workers 2 --clients 4", "--clients"),
