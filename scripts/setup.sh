@@ -253,7 +253,10 @@ install_pytorch() {
 if $pytorch && ! has_pytorch; then
   say "PyTorch computes beside tensorwire in tests; some 6 GB go to $pytorch_folder (--without-pytorch leaves it out)"
   # in a shell of its own: what ends the set-up there is a reason to skip here
-  (install_pytorch) || say "those tests will be skipped: the installation failed; its messages are above"
+  (install_pytorch) || {
+    rm -rf "$pytorch_folder"
+    say "those tests will be skipped: the installation failed; its messages are above"
+  }
 fi
 
 # Nothing below fails the set-up: a machine without RDMA tests is still one to build and test on.
