@@ -153,7 +153,7 @@ impl MpiGroup {
         reducer.plain().filter(|_| !self.options.deterministic)
     }
 
-    /// Can this be done with a vector's first bytes? Returns the bytes of its elements.
+    /// Returns the bytes of an element, if this can be done with a vector's first bytes.
     fn check(
         &self,
         vector: usize,

@@ -2,7 +2,6 @@
 //! training goes on.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -16,7 +15,7 @@ use super::{CheckpointFolder, FileState, ShardPiece, ShardReport, write_shard};
 const LEAST_PRIORITY: i32 = 19;
 /// Places of variables begin at a multiple of this: a cache line.
 const ALIGNMENT: usize = 64;
-/// What is copied at a time, and from where on by several threads.
+/// What is copied at a time; by several threads if there are several of them.
 const PIECE: usize = 4 << 20;
 /// More threads than that copy no faster: memory is what they wait for.
 const COPIERS_MAX: usize = 4;
@@ -212,30 +211,19 @@ fn copy_all(pieces: Vec<(&mut [u8], &[u8])>) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let bytes: usize = pieces.iter().map(|(to, _)| to.len()).sum();
     let copiers = cores.min(COPIERS_MAX).min(bytes / PIECE).max(1);
-    let mut shares: Vec<Vec<(&mut [u8], &[u8])>> = Vec::new();
-    shares.resize_with(copiers, Vec::new);
-    for (index, piece) in pieces.into_iter().enumerate() {
-        shares[index % copiers].push(piece);
-    }
-    let copy = |share: Vec<(&mut [u8], &[u8])>| {
-        share.into_iter().for_each(|(to, from)| to.copy_from_slice(from));
-    };
-    let own = shares.pop().unwrap_or_default();
-    std::thread::scope(|scope| {
-        let mut rest = Vec::new();
-        for share in shares {
-            let share = Arc::new(Mutex::new(share));
-            let own = share.clone();
-            let spawned = std::thread::Builder::new().spawn_scoped(scope, move || {
-                copy(std::mem::take(&mut own.lock()));
-            });
-            if spawned.is_err() {
-                // the system has no thread to give
-                rest.push(share);
-            }
+    let pieces = Mutex::new(pieces.into_iter());
+    let next = || pieces.lock().next();
+    let copy = || {
+        while let Some((to, from)) = next() {
+            to.copy_from_slice(from);
         }
-        copy(own);
-        rest.into_iter().for_each(|share| copy(std::mem::take(&mut share.lock())));
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..copiers {
+            // a thread that the system has not leaves its share to the others
+            let _ = std::thread::Builder::new().spawn_scoped(scope, copy);
+        }
+        copy();
     });
 }
 

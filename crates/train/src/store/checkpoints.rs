@@ -99,25 +99,11 @@ impl CheckpointShards {
                     false => (dims.clone(), whole.clone()),
                 };
                 let (name, dtype) = (format!("{own}/{}", slot.name), slot.dtype);
-                let bytes = slot.bytes;
-                captured.push(Captured {
-                    name,
-                    dtype,
-                    dims,
-                    whole,
-                    first_element,
-                    bytes: Held::Apart(bytes),
-                });
+                let bytes = Held::Apart(slot.bytes);
+                captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
             }
-            let (name, dtype, bytes) = (own.clone(), spec.dtype, weights);
-            captured.push(Captured {
-                name,
-                dtype,
-                dims,
-                whole,
-                first_element,
-                bytes: Held::Apart(bytes),
-            });
+            let (name, dtype, bytes) = (own.clone(), spec.dtype, Held::Apart(weights));
+            captured.push(Captured { name, dtype, dims, whole, first_element, bytes });
         }
         Ok(captured)
     }
