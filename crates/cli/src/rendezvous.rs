@@ -52,7 +52,7 @@ fn lead(found: &Detected, args: TrainArgs) -> Result<(), Failure> {
     gather_and_train(found, lead, args).map_err(|failure| {
         // said before the others end: whoever started them ends this process then
         last_words(failure.to_string());
-        gathering.dismiss();
+        gathering.dismiss("the job has ended");
         std::process::exit(i32::from(failure.status()))
     })
 }

@@ -2,8 +2,10 @@
 //! signals alone, as its schedule says.
 
 mod bind;
+mod board;
 mod cache;
 mod mail;
+mod placed;
 mod reduce;
 mod run;
 
@@ -20,8 +22,12 @@ use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
 use crate::schedule::Algorithm;
 use crate::table::Table;
 use bind::Purpose;
+use board::Board;
+pub use board::{NOTICE_BYTES, NOTICES};
 use cache::ScheduleCache;
 use mail::Mailbox;
+use placed::Home;
+pub use placed::MemorySpot;
 use run::Running;
 
 /// Bytes of the vector that barriers use, whose content does not matter.
@@ -97,6 +103,7 @@ pub struct Group {
     running: Vec<Running>,
     /// Once it is opened.
     mailbox: Option<Mailbox>,
+    board: Option<Board>,
     /// Operations started so far.
     started: u64,
     /// What members said and nobody asked for yet.
@@ -110,6 +117,24 @@ pub struct Group {
     scratch: Window,
     bytes_sent: u64,
     copies: Copies,
+}
+
+/// What a group waits for, to be waited for by who does not hold the group.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    fabric: Fabric,
+}
+
+impl Watch {
+    /// Returns the present moment: take it before [`Collectives::progress`].
+    pub fn now(&self) -> Moment {
+        self.fabric.ticket()
+    }
+
+    /// Waits until something may have moved since a moment, or until the deadline.
+    pub fn wait(&self, moment: Moment, deadline: Deadline) {
+        let _: Wake = self.fabric.wait(moment, deadline);
+    }
 }
 
 /// A region of another member.
@@ -135,6 +160,8 @@ struct Vector {
     awaited: Vec<Vec<u64>>,
     /// Operations so far.
     epoch: u64,
+    /// Where it lies, while an operation is under way on other memory.
+    home: Option<Home>,
     others: Others,
     busy: bool,
     schedules: ScheduleCache,
@@ -215,6 +242,7 @@ impl Group {
             landing_regions: Vec::new(),
             running: Vec::new(),
             mailbox: None,
+            board: None,
             started: 0,
             inbox: ranks.iter().map(|_| VecDeque::new()).collect(),
             binds: 0,
@@ -236,7 +264,8 @@ impl Group {
 
     /// Can this process read and write what every other member lets it?
     pub fn shares_memory(&self) -> bool {
-        self.opened.iter().all(|opened| opened.window.is_some())
+        // the first are those of the barrier's vector, one of each other member
+        self.opened.iter().take(self.size() - 1).all(|opened| opened.window.is_some())
     }
 
     /// What a vector of so many bytes is reduced by.
@@ -250,7 +279,7 @@ impl Group {
 
     /// What the first bytes of a vector are reduced by: what suits so many, where the vector was given what that takes.
     fn algorithm_of(&self, vector: &Vector, bytes: usize) -> Algorithm {
-        if bytes == vector.buffer.bytes() {
+        if bytes == vector.buffer.bytes() && vector.home.is_none() {
             return vector.algorithm;
         }
         let suits = self.algorithm(bytes);
@@ -258,7 +287,13 @@ impl Group {
         let fits = self.landing_bytes_max(suits, bytes) <= room
             && self.counters(suits) <= self.counters(vector.algorithm)
             && (suits != Algorithm::Shared || self.shares_memory());
-        if fits { suits } else { vector.algorithm }
+        match (fits, vector.home.is_some()) {
+            (true, _) => suits,
+            (false, false) => vector.algorithm,
+            // longer than the vector, which has room for this one at any length
+            (false, true) if self.shares_memory() => Algorithm::Shared,
+            (false, true) => Algorithm::Direct,
+        }
     }
 
     /// Takes the completions there are.
@@ -311,11 +346,21 @@ impl Group {
 
     /// Moves operations and mail as far as they go; true if anything has moved.
     fn advance(&mut self) -> Result<bool, GroupError> {
-        Ok(self.run()? | self.carry_mail()?)
+        Ok(self.run()? | self.carry_mail()? | self.post_notices()?)
+    }
+
+    /// The moments of this group's fabric, to wait for news of without the group.
+    pub fn watch(&self) -> Watch {
+        Watch { fabric: self.fabric.clone() }
+    }
+
+    /// True if any member was lost, which is not one that left in good order.
+    pub(crate) fn has_fault(&self) -> bool {
+        self.fabric.fault().is_some()
     }
 
     /// Fails if a member is gone, with the first that went: others may have followed it.
-    fn check(&self, member: usize) -> Result<(), GroupError> {
+    pub(crate) fn check(&self, member: usize) -> Result<(), GroupError> {
         let rank = self.ranks[member];
         if let Some(fault) = self.fabric.fault()
             && let Some(first) = self.ranks.iter().position(|rank| *rank == fault.rank)
@@ -371,7 +416,7 @@ impl Collectives for Group {
         bytes: usize,
         call: CollectiveCall,
     ) -> Result<Handle, GroupError> {
-        let handle = self.begin(vector, bytes, call)?;
+        let handle = self.begin(vector, bytes, call, None)?;
         self.progress()?;
         Ok(handle)
     }

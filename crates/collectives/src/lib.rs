@@ -49,6 +49,7 @@
 //! same bits with every algorithm, segment and transport, for as many bytes on the wire.
 #![forbid(unsafe_code)]
 
+pub mod communicator;
 mod error;
 mod group;
 mod link;
@@ -58,8 +59,9 @@ pub mod schedule;
 mod table;
 mod tensor;
 
+pub use communicator::{Communicator, CommunicatorError};
 pub use error::GroupError;
-pub use group::{Group, GroupOptions};
+pub use group::{Group, GroupOptions, MemorySpot, NOTICE_BYTES, NOTICES, Watch};
 pub use link::LinkCost;
 pub use mail::{MailError, Received};
 pub use ports::{

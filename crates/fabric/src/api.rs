@@ -18,6 +18,7 @@
 //! completion of a read says that the bytes are here. A failed or lost memcpy completes with an
 //! error, so every post that was accepted completes exactly once.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
@@ -194,6 +195,16 @@ impl Fabric {
     /// If the host has less memory than that, or the NIC cannot register it.
     pub fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
         self.device.alloc_region(bytes)
+    }
+
+    /// Makes the first `bytes` bytes of a file in memory a region, through a mapping of its own: whoever has mapped the
+    /// file, too, shares the bytes with peers. Nobody shortens the file while the region lives. Over shared memory
+    /// it has no name any more, or is sealed against that.
+    ///
+    /// # Errors
+    /// If the file is shorter or no memory, or the NIC cannot register it.
+    pub fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        self.device.adopt_region(file, bytes)
     }
 
     /// Allocates a slot of this process's arrival table, at epoch 0. Slots are never freed.

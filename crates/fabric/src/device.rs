@@ -3,6 +3,7 @@
 //! completions are plain data. A backend is chosen once, in `Fabric::open`.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
@@ -47,6 +48,8 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError>;
 
     fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError>;
+
+    fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError>;
 
     fn open_region(
         &self,

@@ -51,11 +51,23 @@ impl Mapping {
         Ok(Mapping { start: not_null(start)?, bytes, mapped })
     }
 
-    /// Maps what a peer shared. The size and the seal are checked, so that no access can fault later.
+    /// Maps what a peer shared. The size and the seal are checked, so that no access can fault later. A file that a peer has
+    /// adopted may have no seals; then it has no name, so that nobody shortens it but who was given it.
     pub(crate) fn of_peer(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, Errno> {
-        let size = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+        let stat = rustix::fs::fstat(fd)?;
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
         let seals = rustix::fs::fcntl_get_seals(fd)?;
-        if !seals.contains(SealFlags::SHRINK) || size < bytes {
+        let is_adopted = seals == SealFlags::SEAL && stat.st_nlink == 0;
+        if !(seals.contains(SealFlags::SHRINK) || is_adopted) || size < bytes {
+            return Err(Errno::INVAL);
+        }
+        Mapping::map(fd, bytes)
+    }
+
+    /// Maps a file of this process's own, which it does not shorten while the mapping lives.
+    pub(crate) fn of_file(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, Errno> {
+        let size = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+        if size < bytes {
             return Err(Errno::INVAL);
         }
         Mapping::map(fd, bytes)

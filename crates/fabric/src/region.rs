@@ -125,6 +125,11 @@ impl RegionDescriptor {
     /// Length of [`RegionDescriptor::to_bytes`].
     pub const WIRE_BYTES: usize = 16;
 
+    /// Returns key and bytes.
+    pub fn to_words(&self) -> (u64, u64) {
+        (self.key, self.bytes)
+    }
+
     /// Encodes it for a message: key, then bytes, both little-endian.
     pub fn to_bytes(&self) -> [u8; RegionDescriptor::WIRE_BYTES] {
         let mut wire = [0; RegionDescriptor::WIRE_BYTES];

@@ -16,7 +16,7 @@ mod queue_pair;
 mod region;
 
 pub(crate) use device::open;
-pub(crate) use region::alloc as alloc_private;
+pub(crate) use region::{adopt as adopt_private, alloc as alloc_private};
 
 #[cfg(test)]
 mod tests;

@@ -94,6 +94,21 @@ impl Rule {
         }
     }
 
+    /// The optimizer that users spell so, with its usual parameters; none if there is no such.
+    pub fn named(kind: &str, rate: f64) -> Option<Rule> {
+        let all: [fn(f64) -> Rule; 8] = [
+            Rule::sgd,
+            Rule::momentum,
+            Rule::nesterov,
+            Rule::adagrad,
+            Rule::rmsprop,
+            Rule::adam,
+            Rule::adamw,
+            Rule::lamb,
+        ];
+        all.iter().map(|of| of(rate)).find(|rule| rule.kind() == kind)
+    }
+
     /// Returns how many tensors it keeps for a variable besides.
     pub fn slots(self) -> usize {
         self.method.slots()

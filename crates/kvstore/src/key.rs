@@ -10,6 +10,21 @@ use tensorwire_tensor::DType;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key(pub u64);
 
+impl Key {
+    /// Keys from here to twice as far are those of names; a user's own numbers lie below.
+    pub const NAMED_FROM: u64 = 1 << 47;
+
+    /// The key of a name, the same everywhere. Two of 10,000 names have one key with a chance of 1 in 3 million: whoever
+    /// takes names keeps them, and compares.
+    pub fn named(name: &str) -> Key {
+        // FNV-1a, whose low bits vary most
+        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        Key(Key::NAMED_FROM + (hash ^ hash >> 47) % Key::NAMED_FROM)
+    }
+}
+
 /// The name of a shard of a value on the wire: a number in the range of the server that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ShardKey(pub u64);
@@ -112,5 +127,19 @@ impl TryFrom<Told> for ValueSpec {
     fn try_from(told: Told) -> Result<ValueSpec, &'static str> {
         ValueSpec::told(told.dtype, told.rows, told.columns)
             .ok_or("no type, or no size, of a value")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_keys_of_their_own() {
+        let keys: std::collections::HashSet<Key> =
+            (0..10_000).map(|number| Key::named(&format!("layer{number}.weight"))).collect();
+        assert_eq!(keys.len(), 10_000);
+        assert!(keys.iter().all(|key| (Key::NAMED_FROM..2 * Key::NAMED_FROM).contains(&key.0)));
+        assert_eq!(Key::named("bias"), Key::named("bias"));
     }
 }

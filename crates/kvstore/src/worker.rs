@@ -376,8 +376,16 @@ impl KvWorker {
     /// # Errors
     /// When that takes longer than the deadline, a server is lost or refuses.
     pub fn wait(&mut self, handle: KvHandle, deadline: Deadline) -> Result<(), StoreError> {
+        self.wait_until(deadline, |core| core.is_done(handle))
+    }
+
+    fn wait_until(
+        &mut self,
+        deadline: Deadline,
+        is_over: impl Fn(&Core) -> bool,
+    ) -> Result<(), StoreError> {
         let start = Clock::now_ns();
-        while !self.is_done(handle) {
+        while !is_over(&self.core) {
             self.observe();
             if self.progress()? {
                 continue;
@@ -388,6 +396,14 @@ impl KvWorker {
             self.wait_for_news(deadline);
         }
         Ok(())
+    }
+
+    /// Waits until what the handle pushes has left: its tensors may be written again.
+    ///
+    /// # Errors
+    /// As [`KvWorker::wait`].
+    pub fn wait_sent(&mut self, handle: KvHandle, deadline: Deadline) -> Result<(), StoreError> {
+        self.wait_until(deadline, |core| core.is_sent(handle))
     }
 
     /// Waits until all that was asked for is done.

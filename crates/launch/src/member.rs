@@ -6,7 +6,7 @@ mod gate;
 mod scheduling;
 mod wire;
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -349,6 +349,16 @@ impl Member {
     pub fn finish(&self, report: impl Serialize) -> std::io::Result<()> {
         let report = serde_json::to_value(report)?;
         self.tell(&FromMember::Finished { report })
+    }
+
+    /// As [`Member::finish`], and leaves the job: this process goes on as it likes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn leave(self, report: impl Serialize) -> std::io::Result<()> {
+        self.finish(report)?;
+        let control = self.control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
+        control.shutdown(Shutdown::Write)
     }
 
     /// Says why this member gives up. Best effort: if the launcher is gone nobody wants to know.

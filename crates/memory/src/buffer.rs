@@ -1,4 +1,4 @@
-//! One place of an arena or a heap, lent out. A loan is a count per segment (a heap's piece is one):
+//! One place of an arena, of a heap or of others' memory, lent out. A loan is a count per segment (a heap's piece is one):
 //! readers add one, a writer takes it from 0 to -1. The flags stay in release builds: they are what makes the slices sound.
 //!
 //! What loans cannot see is a *remote* writer. The owner of a plan promises that nobody reads a
@@ -7,12 +7,13 @@
 //! pulled into by parts, from several servers at once, while other parts of it are still lent to their pushes.
 
 use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::arena::Place;
 use crate::heap::Piece;
-use crate::slab::{Cut, Slab};
+use crate::slab::{Cut, Keepalive, Slab};
 
 /// A place in an arena or a heap. Clones name the same bytes and share their loans.
 #[derive(Clone)]
@@ -32,9 +33,17 @@ pub(crate) struct Loans {
 
 /// Whom the bytes go back to, by dropping this, when no buffer and no loan of them is left.
 pub(crate) enum Owner {
-    Slab { _cut: Cut },
-    Heap { _piece: Piece },
-    PeerMapped { _cut: Arc<Cut> },
+    Slab {
+        _cut: Cut,
+    },
+    Heap {
+        _piece: Piece,
+    },
+    PeerMapped {
+        _cut: Arc<Cut>,
+    },
+    /// Memory of others: the slab keeps it alive.
+    Foreign,
 }
 
 impl Loans {
@@ -92,6 +101,81 @@ impl Buffer {
         Buffer { slab, place, loans, segments }
     }
 
+    /// A buffer over memory that somebody else allocated, at any address: it need not be aligned as a slab is.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be readable and writable for as long as `keepalive` lives. While a loan of the buffer
+    /// lives, nobody else writes there, nor reads what is lent for writing. Two buffers over the same bytes may
+    /// be copied to each other by [`Buffer::copy_from`], and are not lent at the same time.
+    pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keepalive: Keepalive) -> Buffer {
+        // SAFETY: as promised.
+        let slab = unsafe { Slab::unaligned(start, bytes, keepalive) };
+        Buffer::alone(slab, Place { offset: 0, bytes })
+    }
+
+    /// A buffer over a part of a slab that others use, too.
+    ///
+    /// # Safety
+    /// As of [`Buffer::foreign`], of the part's bytes.
+    ///
+    /// # Panics
+    /// If the part is not inside.
+    pub unsafe fn within(slab: &Slab, place: Place) -> Buffer {
+        let end = place.offset.checked_add(place.bytes);
+        assert!(end.is_some_and(|end| end <= slab.bytes()), "{place:?} of {} bytes", slab.bytes());
+        Buffer::alone(slab.clone(), place)
+    }
+
+    fn alone(slab: Slab, place: Place) -> Buffer {
+        Buffer::new(slab, place, Arc::new(Loans::new(Owner::Foreign, 1)), 0..1)
+    }
+
+    /// The same bytes as a place of a slab, with the same loans; None if they do not lie in it.
+    pub fn seen_in(&self, slab: &Slab) -> Option<Buffer> {
+        let offset = self.address().checked_sub(slab.address())?;
+        let end = offset.checked_add(self.place.bytes)?;
+        (end <= slab.bytes()).then(|| Buffer {
+            slab: slab.clone(),
+            place: Place { offset, bytes: self.place.bytes },
+            loans: self.loans.clone(),
+            segments: self.segments.clone(),
+        })
+    }
+
+    /// Copies a range of another buffer here, from byte `at` on. The two may lie over the same memory.
+    ///
+    /// # Errors
+    /// When either is lent.
+    ///
+    /// # Panics
+    /// If the range is not inside of one of them.
+    pub fn copy_from(
+        &self,
+        at: usize,
+        from: &Buffer,
+        range: Range<usize>,
+    ) -> Result<(), LoanError> {
+        let inside = |start: usize, bytes: usize, of: &Buffer| {
+            start.checked_add(bytes).is_some_and(|end| end <= of.bytes())
+        };
+        assert!(range.start <= range.end, "{range:?} ends before it begins");
+        assert!(
+            inside(range.start, range.len(), from) && inside(at, range.len(), self),
+            "bytes {range:?} of {} to byte {at} of {}",
+            from.bytes(),
+            self.bytes()
+        );
+        let _source = from.read()?;
+        let _target = self.write()?;
+        // SAFETY: both ranges lie inside of their buffers, whose memory lives; the loans keep others out. No slice is made
+        // of either, and a memmove may overlap.
+        unsafe {
+            let (from, to) = (from.first().add(range.start), self.first().add(at));
+            std::ptr::copy(from, to, range.len());
+        }
+        Ok(())
+    }
+
     /// Borrows the bytes for reading; any number of readers may.
     pub fn read(&self) -> Result<ReadGuard<'_>, LoanError> {
         self.acquire_shared()?;
@@ -123,6 +207,15 @@ impl Buffer {
     /// Where the buffer lies in its slab.
     pub fn place(&self) -> Place {
         self.place
+    }
+
+    /// First byte. Valid for [`Buffer::bytes`] bytes while the buffer or a clone lives; whoever reads or writes there holds a loan,
+    /// or promises what a loan does.
+    pub fn start(&self) -> NonNull<u8> {
+        let start = self.slab.start();
+        // SAFETY: the place lies inside the slab, which lives here: `Arena::new` checked it, and a heap
+        // cuts its pieces from holes of its slab.
+        unsafe { start.add(self.place.offset) }
     }
 
     /// Address of the first byte: tells this memory from other memory, and is nothing to follow.
@@ -171,10 +264,8 @@ impl Buffer {
         }
     }
 
-    fn start(&self) -> *mut u8 {
-        // SAFETY: the place lies inside the slab, which lives here: `Arena::new` checked it, and a heap
-        // cuts its pieces from holes of its slab.
-        unsafe { self.slab.start().as_ptr().add(self.place.offset) }
+    fn first(&self) -> *mut u8 {
+        self.start().as_ptr()
     }
 }
 
@@ -184,7 +275,7 @@ impl Deref for ReadGuard<'_> {
     fn deref(&self) -> &[u8] {
         // SAFETY: the place is valid memory of the slab held by the buffer; the shared loan keeps
         // local writers out for the guard's life, and remote ones are kept out by the plan (see //!).
-        unsafe { std::slice::from_raw_parts(self.buffer.start(), self.buffer.place.bytes) }
+        unsafe { std::slice::from_raw_parts(self.buffer.first(), self.buffer.place.bytes) }
     }
 }
 
@@ -193,7 +284,7 @@ impl Deref for WriteGuard<'_> {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: as in `deref_mut`, for reading.
-        unsafe { std::slice::from_raw_parts(self.buffer.start(), self.buffer.place.bytes) }
+        unsafe { std::slice::from_raw_parts(self.buffer.first(), self.buffer.place.bytes) }
     }
 }
 
@@ -201,7 +292,7 @@ impl DerefMut for WriteGuard<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: the place is valid memory of the slab held by the buffer, and the exclusive loan
         // makes this the only slice over any of its segments; `&mut self` makes it unique here.
-        unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), self.buffer.place.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.first(), self.buffer.place.bytes) }
     }
 }
 
@@ -209,7 +300,7 @@ impl AsRef<[u8]> for Loan {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: as for `ReadGuard`: the place is valid memory of the slab that the loan's buffer holds, and
         // the shared loan keeps local writers out while this lives; remote ones the plan keeps out (see //!).
-        unsafe { std::slice::from_raw_parts(self.buffer.start(), self.buffer.place.bytes) }
+        unsafe { std::slice::from_raw_parts(self.buffer.first(), self.buffer.place.bytes) }
     }
 }
 
@@ -217,7 +308,7 @@ impl WriteLoan {
     /// First byte. Valid for the buffer's bytes while this loan lives, wherever it is moved to; whoever writes
     /// there keeps no slice of it at the same time.
     pub fn start(&mut self) -> *mut u8 {
-        self.buffer.start()
+        self.buffer.first()
     }
 }
 
@@ -226,14 +317,14 @@ impl Deref for WriteLoan {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: as in `deref_mut`, for reading.
-        unsafe { std::slice::from_raw_parts(self.buffer.start(), self.buffer.place.bytes) }
+        unsafe { std::slice::from_raw_parts(self.buffer.first(), self.buffer.place.bytes) }
     }
 }
 
 impl DerefMut for WriteLoan {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `WriteGuard`: the loan, which owns its buffer, makes this the only slice.
-        unsafe { std::slice::from_raw_parts_mut(self.buffer.start(), self.buffer.place.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.first(), self.buffer.place.bytes) }
     }
 }
 
@@ -264,5 +355,48 @@ impl Drop for Loan {
 impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Buffer").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_others_is_lent_at_any_address() {
+        let slab = Slab::anonymous(64).unwrap();
+        // SAFETY: 12 bytes are inside of the slab, which the keepalive holds, and nobody else uses.
+        let buffer = unsafe { Buffer::foreign(slab.start().add(5), 7, Arc::new(slab.clone())) };
+        buffer.write().unwrap().fill(3);
+        let reading = buffer.lend().unwrap();
+        assert_eq!(buffer.write().unwrap_err(), LoanError::Lent);
+        drop(reading);
+        buffer.write().unwrap()[6] = 9;
+        assert_eq!(buffer.read().unwrap()[5..], [3, 9]);
+    }
+
+    #[test]
+    fn what_overlaps_is_copied_whole() {
+        let slab = Slab::anonymous(64).unwrap();
+        // SAFETY: the slab is this test's alone, and the two are only copied to each other or read one at a time.
+        let of = |offset, bytes| unsafe { Buffer::within(&slab, Place { offset, bytes }) };
+        let (all, behind) = (of(0, 16), of(4, 12));
+        for (at, byte) in (0..).zip(all.write().unwrap().iter_mut()) {
+            *byte = at;
+        }
+        behind.copy_from(0, &all, 0..12).unwrap();
+        assert_eq!(*all.read().unwrap(), [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        let lent = all.lend().unwrap();
+        assert_eq!(all.copy_from(0, &behind, 0..1).unwrap_err(), LoanError::Lent);
+        drop(lent);
+    }
+
+    #[test]
+    #[should_panic(expected = "of 8 to byte")]
+    fn a_copy_out_of_bounds_is_refused() {
+        let slab = Slab::anonymous(64).unwrap();
+        // SAFETY: as above.
+        let of = |offset, bytes| unsafe { Buffer::within(&slab, Place { offset, bytes }) };
+        let _ = of(0, 8).copy_from(4, &of(8, 8), 0..5);
     }
 }

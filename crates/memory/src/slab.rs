@@ -81,6 +81,14 @@ impl Slab {
         Slab { start, bytes, _keepalive: keepalive, mark }
     }
 
+    /// As [`Slab::from_raw`], of any alignment, and with a mark of its own.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be readable and writable memory for as long as `keepalive` lives.
+    pub(crate) unsafe fn unaligned(start: NonNull<u8>, bytes: usize, keepalive: Keepalive) -> Slab {
+        Slab { start, bytes, _keepalive: keepalive, mark: CutMark::default() }
+    }
+
     /// First byte. Valid for [`Slab::bytes`] bytes while this slab or a clone of it lives.
     pub fn start(&self) -> NonNull<u8> {
         self.start

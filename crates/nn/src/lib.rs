@@ -59,7 +59,9 @@ pub use program::{
     rule_of,
 };
 pub use schedule::{RateCurve, Schedule, ScheduleError};
-pub use scope::{CrossEntropy, LocalNorm, Mask, Mode, Norm, Padding, Recurrent, Scope, Sequence};
+pub use scope::{
+    Averages, CrossEntropy, LocalNorm, Mask, Mode, Norm, Padding, Recurrent, Scope, Sequence,
+};
 pub use tensorwire_graph::{
     Cell, Comparison, HeadOrder, Init, Method, Op, Output, Reduction, Rule as Optimizer, Task,
     Unary, Window,

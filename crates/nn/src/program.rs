@@ -211,7 +211,8 @@ impl Program {
             outputs.into_iter().filter_map(|at| declared(&graph, at)).collect::<Vec<Variable>>()
         };
         let variables = of_first(|copy| copy.made.learned.iter().map(|l| l.variable).collect());
-        let averages = of_first(|copy| copy.made.averages.iter().map(|(at, _)| *at).collect());
+        let averages =
+            of_first(|copy| copy.made.averages.iter().map(|average| average.variable).collect());
         let mut updates = Updates { graph: &mut graph, spec, slots: Vec::new(), roots: Vec::new() };
         let firsts: Vec<&Built> = built.iter().step_by(accumulate).collect();
         updates.add(&firsts, sums)?;

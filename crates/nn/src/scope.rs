@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::program::average;
 
 pub use attention::Mask;
-pub use layers::{LocalNorm, Norm, Padding};
+pub use layers::{Averages, LocalNorm, Norm, Padding};
 pub use losses::CrossEntropy;
 pub use recurrent::{Recurrent, Sequence};
 
@@ -29,9 +29,6 @@ pub enum Mode {
     /// Dropout is off, and batch normalisation uses moving averages.
     Evaluate,
 }
-
-/// How far a moving average goes to the latest value, in a step.
-pub(crate) const AVERAGE_RATE: f64 = 0.1;
 
 /// A copy of a model while it is built. A job has one copy for each worker, and another for evaluation if that computes
 /// something else. All copies have the same parameters.
@@ -82,12 +79,19 @@ pub(crate) struct ScopeSpec {
 /// What a copy of the model turned out to be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Made {
-    /// Variables that are moving averages, with the value that each takes up in this step.
-    pub(crate) averages: Vec<(Output, Output)>,
+    pub(crate) averages: Vec<Average>,
     /// What is learned, in the order of declaration: the tensors that the copy computes with.
     pub(crate) learned: Vec<Learned>,
     /// True if evaluation computes something else than training.
     pub(crate) has_modes: bool,
+}
+
+/// A variable that is a moving average: a ← a + rate·(latest − a) in each step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Average {
+    pub(crate) variable: Output,
+    pub(crate) latest: Output,
+    pub(crate) rate: f64,
 }
 
 /// How a copy of the model has its variables.

@@ -57,6 +57,7 @@
 mod error;
 pub mod prelude;
 pub mod program;
+pub mod store;
 pub mod strategies;
 mod training;
 
@@ -68,6 +69,7 @@ pub use tensorwire_base as base;
 pub use tensorwire_collectives as collectives;
 pub use tensorwire_fabric as fabric;
 pub use tensorwire_graph as graph;
+pub use tensorwire_import as import;
 pub use tensorwire_kernels as kernels;
 pub use tensorwire_kvstore as kvstore;
 pub use tensorwire_launch as launch;

@@ -45,6 +45,8 @@ pub struct Training {
     config: TrainConfig,
     hosts: Result<Option<Hosts>, HostsError>,
     shell: Option<String>,
+    /// What a member is started as, with its arguments, if not as this program.
+    members: Option<(PathBuf, Vec<String>)>,
     has_strategy: bool,
     on_step: Option<OnStep>,
     /// Steps between two lines.
@@ -73,6 +75,7 @@ impl Training {
             config,
             hosts: Ok(None),
             shell: None,
+            members: None,
             has_strategy: false,
             on_step: None,
             progress: None,
@@ -198,6 +201,17 @@ impl Training {
             self.hosts =
                 self.hosts.and_then(|hosts| hosts.unwrap_or_default().started_by(shell).map(Some));
         }
+        self
+    }
+
+    /// The program that members are started as, and its arguments, in place of this one with its own. It makes the same job,
+    /// as its first, and runs it.
+    pub fn members(
+        mut self,
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Training {
+        self.members = Some((program.into(), arguments.into_iter().collect()));
         self
     }
 
@@ -352,7 +366,7 @@ impl Training {
         done.inspect_err(|error| {
             // said before the others end: whoever started them ends this process then
             program::say(&format!("error: {error}"));
-            gathering.dismiss();
+            gathering.dismiss("the job has ended");
         })
     }
 
@@ -381,8 +395,17 @@ impl Training {
             if let Some(Lead { gathering, interrupt }) = lead {
                 (how.gathering, how.interrupt) = (Some(gathering), interrupt);
             }
-            let done = DONE.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            how.payload = serde_json::json!({ RUN: run, EARLIER: done });
+            how.payload = match self.members.take() {
+                // their program has run no job before
+                Some((program, arguments)) => {
+                    (how.program, how.arguments) = (program, arguments);
+                    serde_json::json!({ RUN: 0, EARLIER: [] })
+                }
+                None => {
+                    let done = DONE.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    serde_json::json!({ RUN: run, EARLIER: done })
+                }
+            };
             launch_train(&prepared, &how, &mut |update| {
                 steps.update(&update);
                 while let Some(step) = steps.take() {

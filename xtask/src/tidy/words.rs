@@ -27,11 +27,12 @@ enum Where {
 }
 
 /// Crates in which `unsafe` lives.
-const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi"];
+const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi", "python"];
 const THREADS: &[&str] = &[
     "baselines",
     "bench",
     "cli",
+    "collectives/src/communicator",
     "doctor",
     "fabric",
     "launch",

@@ -25,6 +25,8 @@ pub(super) const ALIGN: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Operations,
+    /// Of operations on other memory of any length, too.
+    Lanes,
     /// Nothing is reduced, and nothing lands elsewhere.
     Mail,
 }
@@ -121,6 +123,7 @@ impl Group {
                 sent: counts.clone(),
                 awaited: counts,
                 epoch: 0,
+                home: None,
                 others: Others::Settled,
                 busy: false,
                 schedules: ScheduleCache::default(),
@@ -143,7 +146,7 @@ impl Group {
                         .to_string(),
             })?;
             let algorithm = match purpose {
-                Purpose::Operations => self.algorithm(buffer.bytes()),
+                Purpose::Operations | Purpose::Lanes => self.algorithm(buffer.bytes()),
                 Purpose::Mail => Algorithm::Direct,
             };
             if algorithm == Algorithm::Shared && !self.shares_memory() {
@@ -154,6 +157,10 @@ impl Group {
             }
             let bytes = match purpose {
                 Purpose::Operations => self.landing_room(algorithm, buffer.bytes()),
+                Purpose::Lanes => {
+                    let of_lane = self.landing_room(algorithm, buffer.bytes());
+                    of_lane.max(self.landing_room_of_any())
+                }
                 Purpose::Mail => 0,
             };
             let (window, offset) = (self.landings.len(), landing_bytes);
@@ -179,10 +186,7 @@ impl Group {
     fn told(&self, bind: u32, vectors: &[Buffer], mine: &[Mine], member: usize) -> Told {
         let mut regions: Vec<(u64, u64)> = Vec::new();
         let mut region = |descriptor: RegionDescriptor| {
-            let wire = descriptor.to_bytes();
-            let word =
-                |half: usize| u64::from_le_bytes(std::array::from_fn(|i| wire[8 * half + i]));
-            let named = (word(0), word(1));
+            let named = descriptor.to_words();
             regions.iter().position(|known| *known == named).unwrap_or_else(|| {
                 regions.push(named);
                 regions.len() - 1
@@ -314,23 +318,34 @@ impl Group {
         told: &Told,
         deadline: Deadline,
     ) -> Result<(), GroupError> {
-        for (key, bytes) in &told.regions {
-            if self.opened_at.contains_key(&(member, *key)) {
-                continue;
-            }
-            let wire = [key.to_le_bytes(), bytes.to_le_bytes()].concat();
-            let descriptor = RegionDescriptor::from_bytes(&wire).map_err(|error| failed(&error))?;
-            let opened = self.channels[member][0].open_region(&descriptor, deadline);
-            let region = opened.map_err(|error| match error {
-                OpenRegionError::PeerLost { cause, .. } => self.lost(member, cause),
-                error => failed(&error),
-            })?;
-            // a mapping of its own: nobody else has cut it
-            let window = region.slab().and_then(|slab| Window::new(&slab).ok());
-            self.opened_at.insert((member, *key), self.opened.len());
-            self.opened.push(Opened { region, window });
+        for named in &told.regions {
+            self.open_region(member, *named, deadline)?;
         }
         Ok(())
+    }
+
+    /// Opens a region of a member by its key and bytes, once; returns where it is in [`Group::opened`].
+    pub(super) fn open_region(
+        &mut self,
+        member: usize,
+        (key, bytes): (u64, u64),
+        deadline: Deadline,
+    ) -> Result<usize, GroupError> {
+        if let Some(opened) = self.opened_at.get(&(member, key)) {
+            return Ok(*opened);
+        }
+        let descriptor = RegionDescriptor { key, bytes };
+        let opened = self.channels[member][0].open_region(&descriptor, deadline);
+        let region = opened.map_err(|error| match error {
+            OpenRegionError::PeerLost { cause, .. } => self.lost(member, cause),
+            error => failed(&error),
+        })?;
+        // a mapping of its own: nobody else has cut it
+        let window = region.slab().and_then(|slab| Window::new(&slab).ok());
+        let at = self.opened.len();
+        self.opened_at.insert((member, key), at);
+        self.opened.push(Opened { region, window });
+        Ok(at)
     }
 
     fn garbled(&self, member: usize) -> GroupError {
@@ -366,6 +381,15 @@ impl Group {
                 longest.map_or(0, |bytes| max(Algorithm::Exchange, bytes))
             }
             _ => max(algorithm, bytes),
+        }
+    }
+
+    /// Bytes in which addends of a vector of any length land, reduced directly or where members share memory.
+    fn landing_room_of_any(&self) -> usize {
+        match self.size() {
+            1 => 0,
+            _ if self.shares_memory() => 0,
+            _ => self.landing_bytes_max(Algorithm::Direct, usize::MAX / 2),
         }
     }
 

@@ -16,6 +16,8 @@ pub(super) struct ScheduleKey {
     /// Of the vector, from its first on.
     pub(super) bytes: usize,
     pub(super) element_bytes: usize,
+    /// On other memory than the vector's own.
+    pub(super) is_away: bool,
 }
 
 /// By when they were last used, the latest first.
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     fn key(bytes: usize) -> ScheduleKey {
-        ScheduleKey { kind: OperationKind::AllReduce, bytes, element_bytes: 4 }
+        ScheduleKey { kind: OperationKind::AllReduce, bytes, element_bytes: 4, is_away: false }
     }
 
     #[test]

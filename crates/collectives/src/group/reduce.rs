@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use tensorwire_memory::{CopyPurpose, LoanError, Place};
+use tensorwire_memory::{Buffer, CopyPurpose, LoanError, Place};
 
 use super::run::Running;
 use super::{Group, failed};
@@ -36,6 +36,22 @@ impl Group {
             landings[landing.window].read(Place { offset: landing.offset + from, bytes })
         };
         let nowhere = || failed(&"an addend that was to land has no place here");
+        if let Some(out) = running.out.as_ref().filter(|_| is_whole) {
+            let own = known.buffer.read().map_err(lent)?;
+            let mut into = out.write().map_err(lent)?;
+            for block in blocks(running, &bytes) {
+                let skipped = block.start - bytes.start;
+                let part = |addend: &Addend| match addend {
+                    Addend::Own => Some(&own[block.clone()]),
+                    Addend::Landed(at) => landed(*at, skipped, block.len()),
+                };
+                let parts: Option<Vec<&[u8]>> = addends.iter().map(part).collect();
+                let at = block.start - running.out_from;
+                let into = &mut into[at..at + block.len()];
+                reducer.reduce(&parts.ok_or_else(nowhere)?, into, whole);
+            }
+            return Ok(());
+        }
         if let [Addend::Landed(at), Addend::Own] | [Addend::Own, Addend::Landed(at)] = addends {
             let from = landed(*at, 0, bytes.len()).ok_or_else(nowhere)?;
             reducer.reduce_into(&mut known.buffer.write().map_err(lent)?[bytes], from, whole);
@@ -70,6 +86,24 @@ impl Group {
         let size = self.size();
         let Group { vectors, opened, scratch, me, copies, .. } = self;
         let known = &vectors[running.vector];
+        if let Some(out) = &running.out {
+            let own = known.buffer.read().map_err(lent)?;
+            let mut into = out.write().map_err(lent)?;
+            for block in blocks(running, &bytes) {
+                let part = |member: usize| match &known.remotes[member] {
+                    None => Some(&own[block.clone()]),
+                    Some(remote) => {
+                        let window = opened[remote.vector].window.as_ref()?;
+                        window.read(place(remote.offset, &block)?)
+                    }
+                };
+                let parts: Option<Vec<&[u8]>> = (0..size).map(part).collect();
+                let at = block.start - running.out_from;
+                let into = &mut into[at..at + block.len()];
+                reducer.reduce(&parts.ok_or_else(unshared)?, into, Some(size));
+            }
+            return Ok(());
+        }
         // of two, one is reduced in place: the order of two does not matter
         let mut remotes = known.remotes.iter().flatten();
         if let (Some(remote), None, Owners::All) = (remotes.next(), remotes.next(), to) {
@@ -152,13 +186,15 @@ impl Group {
         vector: usize,
         reducer: Option<&dyn Reducer>,
         bytes: usize,
+        out: Option<&Buffer>,
     ) -> Result<(), GroupError> {
         let Some(reducer) = reducer else { return Ok(()) };
         let known = &self.vectors[vector];
         let own = known.buffer.read().map_err(lent)?[..bytes].to_vec();
         // fits: a size in memory
         self.copies.add(CopyPurpose::Reduction, own.len() as u64);
-        reducer.reduce(&[&own], &mut known.buffer.write().map_err(lent)?[..bytes], Some(1));
+        let into = out.unwrap_or(&known.buffer);
+        reducer.reduce(&[&own], &mut into.write().map_err(lent)?[..bytes], Some(1));
         Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tensorwire_fabric::{Direction, LocalSlice, Memcpy, PostError, Posted, RemoteSlice, Signal};
+use tensorwire_memory::Buffer;
 
 use super::bind::ALIGN;
 use super::cache::ScheduleKey;
@@ -19,6 +20,10 @@ pub(super) struct Running {
     pub(super) handle: Handle,
     pub(super) vector: usize,
     pub(super) reducer: Option<Arc<dyn Reducer>>,
+    /// Where a reduce-scatter puts this one's piece, if not into the vector.
+    pub(super) out: Option<Buffer>,
+    /// The first byte of this one's piece in the vector.
+    pub(super) out_from: usize,
     pub(super) element_bytes: usize,
     schedule: Arc<Schedule>,
     /// Where each sequence is.
@@ -65,6 +70,7 @@ impl Group {
         id: VectorId,
         bytes: usize,
         call: CollectiveCall,
+        out: Option<Buffer>,
     ) -> Result<Handle, GroupError> {
         let wrong = |what: String| GroupError::Vector { vector: id.0, what };
         let known = self.vector(id)?;
@@ -102,7 +108,8 @@ impl Group {
         }
         // fits: it was looked up
         let index = id.0 as usize;
-        let made = self.schedule(index, ScheduleKey { kind, bytes, element_bytes });
+        let is_away = self.vectors[index].home.is_some();
+        let made = self.schedule(index, ScheduleKey { kind, bytes, element_bytes, is_away });
         let known = &self.vectors[index];
         let all = known.landing.map_or(0, |landing| landing.bytes);
         // two operations at most are not over everywhere: whatever their lengths, they land in different halves
@@ -113,7 +120,7 @@ impl Group {
             return Err(wrong(format!("{needed} bytes would land where there is room for {room}")));
         }
         if size == 1 {
-            self.alone(index, reducer.as_deref(), bytes)?;
+            self.alone(index, reducer.as_deref(), bytes, out.as_ref())?;
         }
         let vector = &mut self.vectors[index];
         let turn = if made.alternates { vector.epoch as usize % 2 } else { 0 };
@@ -129,6 +136,8 @@ impl Group {
             handle,
             vector: index,
             reducer,
+            out,
+            out_from: self.me * (bytes / element_bytes) / size * element_bytes,
             element_bytes,
             at: vec![0; made.sequences.len()],
             landing_offset: turn * half,
@@ -185,6 +194,7 @@ impl Group {
             let ran = self.run_one(&mut running);
             if running.is_over() {
                 self.vectors[running.vector].busy = false;
+                self.vectors[running.vector].come_home();
                 moved = true;
             } else {
                 self.running.insert(index, running);

@@ -2,6 +2,7 @@
 //! buffers and of tensors.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod communicator;
 mod group;
 mod mail;
 mod parts;

@@ -23,6 +23,12 @@ pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     Ok(core.regions().enter(shared.mapping, Exposure::Shared(shared.fd)))
 }
 
+pub(super) fn adopt(core: &Core, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+    let system = |source| RegionError::System { doing: "adopt", bytes, source };
+    let mapping = Mapping::of_file(file.as_fd(), bytes).map_err(|error| system(error.into()))?;
+    Ok(core.regions().enter(mapping, Exposure::Shared(file)))
+}
+
 /// Maps what the peer sent, all pages at once: off the critical path.
 pub(super) fn open(
     peer: Rank,

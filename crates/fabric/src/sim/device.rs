@@ -1,6 +1,7 @@
 //! Opening, connecting and closing a simulated fabric.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -190,6 +191,10 @@ impl Device for SimDevice {
 
     fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
         region::alloc(&self.core, bytes)
+    }
+
+    fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        region::adopt(&self.core, &file, bytes)
     }
 
     fn open_region(

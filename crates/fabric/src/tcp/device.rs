@@ -150,6 +150,10 @@ impl Device for TcpDevice {
         region::alloc(&self.core, bytes)
     }
 
+    fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        region::adopt(&self.core, &file, bytes)
+    }
+
     fn open_region(
         &self,
         peer: Rank,

@@ -481,6 +481,10 @@ impl Device for VerbsDevice {
         region::alloc(self, bytes)
     }
 
+    fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        region::adopt(self, &file, bytes)
+    }
+
     fn open_region(
         &self,
         peer: Rank,

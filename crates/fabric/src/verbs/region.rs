@@ -1,5 +1,7 @@
 //! Regions as registered memory: allocating our own, and knowing a peer's.
 
+use std::os::fd::{AsFd, OwnedFd};
+
 use tensorwire_base::Rank;
 
 use super::device::VerbsDevice;
@@ -34,6 +36,18 @@ fn alloc_ordered(device: &VerbsDevice, bytes: u64, relaxed: bool) -> Result<Regi
     let system = |doing, source| RegionError::System { doing, bytes, source };
     let mapping = Mapping::private(bytes).map_err(|error| system("allocate", error.into()))?;
     let registration = device.domain().register(&mapping, relaxed);
+    let registration = registration.map_err(|source| not_registered(bytes, source))?;
+    Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
+}
+
+pub(super) fn adopt(
+    device: &VerbsDevice,
+    file: &OwnedFd,
+    bytes: u64,
+) -> Result<Region, RegionError> {
+    let system = |source| RegionError::System { doing: "adopt", bytes, source };
+    let mapping = Mapping::of_file(file.as_fd(), bytes).map_err(|error| system(error.into()))?;
+    let registration = device.domain().register(&mapping, device.relaxes());
     let registration = registration.map_err(|source| not_registered(bytes, source))?;
     Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
 }

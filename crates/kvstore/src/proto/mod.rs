@@ -10,10 +10,13 @@ pub use scheduler::{Role, Scheduler, SchedulerAction, SchedulerEvent, SchedulerO
 pub use server::{Server, ServerAction, ServerConfig, ServerState, ShardState, Taken};
 pub use worker::{RequestBody, ToSend, Worker, WorkerEvent};
 
+use serde::{Deserialize, Serialize};
+
 use crate::message::Ask;
 
 /// When a push becomes part of the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Once every live worker's push of the round is there: one update a round.
     Sync,

@@ -72,7 +72,7 @@ pub struct WireStats {
     pub messages: u64,
     /// One-sided writes, or frames of another transport: several messages may share one.
     pub transfers: u64,
-    /// Bytes copied into and out of messages by this process.
+    /// Bytes of values copied into and out of messages by this process.
     pub bytes_copied: u64,
     /// Bytes written straight to their place.
     pub bytes_direct: u64,

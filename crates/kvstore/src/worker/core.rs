@@ -124,6 +124,10 @@ impl Core {
         !self.handles.contains_key(&handle)
     }
 
+    pub(super) fn is_sent(&self, handle: KvHandle) -> bool {
+        self.handles.get(&handle).is_none_or(|open| open.unsent == 0 && !open.filling)
+    }
+
     pub(super) fn take_returned(&mut self, handle: KvHandle) -> Option<Vec<u8>> {
         self.returned.remove(&handle)
     }

@@ -228,6 +228,11 @@ impl Gathering {
 
     /// Where everyone is, by rank, once all have come.
     pub fn hosts(&self) -> Hosts {
+        self.hosts_and_here(0)
+    }
+
+    /// The same, with so many members behind them that the launcher starts on its own host.
+    pub fn hosts_and_here(&self, started: u32) -> Hosts {
         let state = self.shared.state.lock();
         let mut names: Vec<(String, bool)> = Vec::new();
         for place in &state.places {
@@ -245,16 +250,16 @@ impl Gathering {
             };
             names.push((name, here));
         }
+        names.extend((0..started).map(|_| (self.machine.name.clone(), true)));
         Hosts::of_members(names)
     }
 
-    /// Tells everyone, also those who come in the next moments, that there is no job, or no more. Whoever
+    /// Tells everyone, also those who come in the next moments, that there is no job, or no more, and members why. Whoever
     /// started the processes may end this one as soon as they end: what is to be said is said before.
-    pub fn dismiss(&self) {
-        let reason = "the job has ended".to_string();
+    pub fn dismiss(&self, why: &str) {
         for mut member in self.to_stop.lock().drain(..) {
             // one that is gone needs not be told
-            let _ = write_frame(&mut member, &ToMember::Stop { reason: reason.clone() });
+            let _ = write_frame(&mut member, &ToMember::Stop { reason: why.to_string() });
         }
         self.shared.state.lock().dismissed = true;
         let deadline = Deadline::after(DISMISS_PATIENCE);
@@ -496,7 +501,10 @@ fn free_place(state: &State, said: &JoinRequest, detected: &Detected) -> Result<
         LaunchedAs::Worker => first_free(0, workers),
         LaunchedAs::Server => first_free(workers, state.places.len()),
         LaunchedAs::Rank(rank) => match state.places.get(rank as usize) {
-            Some(None) if !said.launched_as.is_launcher() => Ok(rank as usize),
+            // the launcher itself is no member to call, unless it stands beside all of them
+            Some(None) if rank > 0 || detected.launched_as == LaunchedAs::Scheduler => {
+                Ok(rank as usize)
+            }
             _ => Err(format!("there is a process of rank {rank} already")),
         },
         LaunchedAs::Scheduler => Err("there is a scheduler already".to_string()),

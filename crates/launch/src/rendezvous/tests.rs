@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use super::*;
-use crate::rendezvous::{Gathering, detect};
+use crate::rendezvous::{Gathering, LaunchedAs, detect};
 
 /// As process `rank` of two under torchrun, whose master port is `port`.
 fn of_two(rank: u32, port: u16, run: &str) -> Detected {
@@ -37,8 +37,22 @@ fn who_joins_is_gathered_and_told_when_there_is_no_job() {
     let other = thread::spawn(move || join_within(&of_two(1, port, "job"), Some("s"), SOON));
     gathering.gather(&GO_ON).unwrap();
     assert!(!gathering.hosts().any_remote() && !gathering.hosts().spread(2));
-    gathering.dismiss();
+    gathering.dismiss("the job has ended");
     assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+}
+
+#[test]
+fn a_launcher_beside_its_members_gathers_rank_0_too() {
+    let port = free_port();
+    let beside = Detected { launched_as: LaunchedAs::Scheduler, ..of_two(0, port, "job") };
+    let gathering = Gathering::open(&beside, None, None).unwrap();
+    let join = |rank| thread::spawn(move || join_within(&of_two(rank, port, "job"), None, SOON));
+    let members = [0, 1].map(join);
+    gathering.gather(&GO_ON).unwrap();
+    gathering.dismiss("the job has ended");
+    for member in members {
+        assert!(matches!(member.join().unwrap(), Err(RendezvousError::NoJob)));
+    }
 }
 
 #[test]
@@ -69,8 +83,8 @@ fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
     let callers = [call("second"), call("first")];
     first.gather(&GO_ON).unwrap();
     second.gather(&GO_ON).unwrap();
-    first.dismiss();
-    second.dismiss();
+    first.dismiss("the job has ended");
+    second.dismiss("the job has ended");
     for caller in callers {
         assert!(matches!(caller.join().unwrap(), Err(RendezvousError::NoJob)));
     }

@@ -70,6 +70,12 @@ pub trait Dataset: Send + Sync {
         false
     }
 
+    /// True if each epoch takes the samples in the order of their numbers, which somebody has chosen. False by default: each
+    /// takes them in a random order of its own.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
     /// True if making a sample takes much time, such as decoding an image: batches are then made on several threads. False by
     /// default.
     fn is_costly(&self) -> bool {
@@ -234,7 +240,10 @@ impl<D: Dataset> BatchSource for Samples<D> {
     /// Of data that vary, the entry of sample `i` in epoch `e` is `i + e × samples`.
     fn order(&self, _workers: usize, _batch: usize, seed: u64, epoch: u64) -> Vec<usize> {
         let samples = self.data.len();
-        let mut order = permutation(samples, seed, epoch);
+        let mut order = match self.data.keeps_order() {
+            true => (0..samples).collect(),
+            false => permutation(samples, seed, epoch),
+        };
         if self.data.varies() {
             // fits: nobody takes so many epochs
             let first = (epoch as usize).wrapping_mul(samples);

@@ -25,7 +25,8 @@ impl Sums {
         found: Vec<Gradient>,
     ) -> Result<(), GraphError> {
         let mut gradients = found;
-        let mut latest: Vec<Output> = copy.made.averages.iter().map(|(_, at)| *at).collect();
+        let mut latest: Vec<Output> =
+            copy.made.averages.iter().map(|average| average.latest).collect();
         if of_several {
             for (index, (gradient, learned)) in
                 gradients.iter_mut().zip(&copy.made.learned).enumerate()

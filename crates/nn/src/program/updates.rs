@@ -7,7 +7,7 @@ use super::accumulate::{Sums, dense};
 use super::build::{Built, declared};
 use super::decay::rule_of;
 use super::{Program, ProgramSpec, Sharing};
-use crate::scope::{AVERAGE_RATE, Learned};
+use crate::scope::{Average, Learned};
 
 /// Updates in the making.
 pub(super) struct Updates<'a> {
@@ -75,7 +75,7 @@ impl Updates<'_> {
             for (variable, parts) in &all {
                 self.update(*variable, parts, scale)?;
             }
-            for (index, (average, _)) in copy.made.averages.iter().enumerate() {
+            for (index, average) in copy.made.averages.iter().enumerate() {
                 let latest: Vec<Output> =
                     givers.iter().map(|giver| latest[*giver][index]).collect();
                 self.average(*average, &latest)?;
@@ -114,7 +114,7 @@ impl Updates<'_> {
         let Some(first) = built.first() else { return Ok(()) };
         let learned = first.made.learned.iter().map(|learned| learned.variable);
         let changed: Vec<Output> =
-            learned.chain(first.made.averages.iter().map(|(average, _)| *average)).collect();
+            learned.chain(first.made.averages.iter().map(|average| average.variable)).collect();
         let (of_gradients, averages) = (first.made.learned.len(), first.made.averages.len());
         for (index, variable) in changed.into_iter().enumerate() {
             let name = self.plain_name(variable, 0);
@@ -193,8 +193,8 @@ impl Updates<'_> {
     ) -> Result<Vec<Output>, GraphError> {
         let first = 2 * copy.made.learned.len();
         let all = copy.made.averages.iter().zip(latest).enumerate();
-        all.map(|(index, ((average, _), latest))| {
-            let name = self.plain_name(*average, replica);
+        all.map(|(index, (average, latest))| {
+            let name = self.plain_name(average.variable, replica);
             self.reduce(replica, &name, first + index, *latest)
         })
         .collect()
@@ -265,11 +265,12 @@ impl Updates<'_> {
         Ok(())
     }
 
-    fn average(&mut self, average: Output, latest: &[Output]) -> Result<(), GraphError> {
-        let inputs: Vec<Output> = std::iter::once(average).chain(latest.iter().copied()).collect();
-        let name = format!("{}/update", self.graph.node(average.node).name);
-        let op = Op::ApplyAverage { rate: AVERAGE_RATE };
-        self.roots.push(self.graph.add(&name, Hint::With(average.node), op, &inputs)?);
+    fn average(&mut self, average: Average, latest: &[Output]) -> Result<(), GraphError> {
+        let inputs: Vec<Output> =
+            std::iter::once(average.variable).chain(latest.iter().copied()).collect();
+        let name = format!("{}/update", self.graph.node(average.variable.node).name);
+        let op = Op::ApplyAverage { rate: average.rate };
+        self.roots.push(self.graph.add(&name, Hint::With(average.variable.node), op, &inputs)?);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use tensorwire_graph::{Init, Op, Output, Window};
 use tensorwire_tensor::Dim;
 
-use super::{Mode, Scope};
+use super::{Average, Mode, Scope};
 use crate::error::{Error, Result};
 
 /// Padding of a convolution or a pooling.
@@ -28,6 +28,24 @@ impl Default for Norm {
     /// With a scale; PyTorch's epsilon, 1e-5.
     fn default() -> Norm {
         Norm { epsilon: 1e-5, scaled: true }
+    }
+}
+
+/// The moving averages of a batch normalisation, by name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Averages<'n> {
+    pub mean: &'n str,
+    pub variance: &'n str,
+    /// How far they go to a batch's values in a step: PyTorch's momentum.
+    pub rate: f64,
+    /// The variance that is averaged is that of all, estimated from a batch of n: times n/(n − 1), as PyTorch has it.
+    pub unbiased: bool,
+}
+
+impl<'n> Averages<'n> {
+    /// Averages that go a tenth of the way, of the batch's own variance.
+    pub fn new(mean: &'n str, variance: &'n str) -> Averages<'n> {
+        Averages { mean, variance, rate: 0.1, unbiased: false }
     }
 }
 
@@ -245,27 +263,52 @@ impl Scope<'_> {
     /// When the last dimension of `x` is not known.
     pub fn batch_norm(&mut self, name: &str, x: Output, norm: Norm) -> Result<Output> {
         let Norm { epsilon, scaled } = norm;
-        self.differs_in_training();
-        let last = self.fact(x)?.dims.len().saturating_sub(1);
-        let wanted = "a tensor of floating point with a known number of channels is needed";
-        let channels = self.known(name, ("x", x), last, wanted)?;
+        let channels = self.channels(name, x)?;
         let one = Init::Constant { value: 1.0 };
-        let mut inputs = vec![x];
-        if scaled {
-            inputs.push(self.parameter(&format!("{name}/scale"), &[channels], one)?);
-        }
-        inputs.push(self.parameter(&format!("{name}/shift"), &[channels], Init::Zeros)?);
-        let mean = self.average(&format!("{name}/mean"), channels, Init::Zeros)?;
-        let variance = self.average(&format!("{name}/variance"), channels, one)?;
+        let scale = match scaled {
+            true => Some(self.parameter(&format!("{name}/scale"), &[channels], one)?),
+            false => None,
+        };
+        let shift = self.parameter(&format!("{name}/shift"), &[channels], Init::Zeros)?;
+        let [mean, variance] = ["mean", "variance"].map(|of| format!("{name}/{of}"));
+        self.batch_norm_by(name, x, (scale, shift), epsilon, &Averages::new(&mean, &variance))
+    }
+
+    /// As [`Scope::batch_norm`], with a scale and a shift that are given, `f[c]` each, and averages by any names.
+    ///
+    /// # Errors
+    /// As there, or when they do not fit.
+    pub fn batch_norm_by(
+        &mut self,
+        name: &str,
+        x: Output,
+        (scale, shift): (Option<Output>, Output),
+        epsilon: f64,
+        averages: &Averages<'_>,
+    ) -> Result<Output> {
+        let scaled = scale.is_some();
+        self.differs_in_training();
+        let channels = self.channels(name, x)?;
+        let Averages { rate, unbiased, .. } = *averages;
+        let mean = self.average(averages.mean, channels, Init::Zeros)?;
+        let variance = self.average(averages.variance, channels, Init::Constant { value: 1.0 })?;
+        let mut inputs: Vec<Output> = [Some(x), scale, Some(shift)].into_iter().flatten().collect();
         let node = format!("{name}/norm");
         match self.mode {
             Mode::Train => {
                 let y = self.op(&node, Op::BatchNorm { epsilon, scaled }, &inputs)?;
                 let kept_as = self.kept_as;
-                for (index, of, average) in [(1, "mean", mean), (2, "variance", variance)] {
+                for (index, of, variable) in [(1, "mean", mean), (2, "variance", variance)] {
                     let latest = Output { node: y.node, index };
-                    let latest = self.as_type(&format!("{name}/{of}/latest"), latest, kept_as)?;
-                    self.made.averages.push((average, latest));
+                    let mut latest =
+                        self.as_type(&format!("{name}/{of}/latest"), latest, kept_as)?;
+                    if unbiased && of == "variance" {
+                        // fits: a count of elements, exact in f64
+                        let count = (self.elements(name, x)? / channels) as f64;
+                        let by = count / (count - 1.0).max(1.0);
+                        latest = self.scale(&format!("{name}/{of}/unbiased"), latest, by)?;
+                    }
+                    self.made.averages.push(Average { variable, latest, rate });
                 }
                 Ok(y)
             }
@@ -277,6 +320,13 @@ impl Scope<'_> {
                 self.op(&node, Op::Normalize { epsilon, scaled }, &inputs)
             }
         }
+    }
+
+    /// The size of the last dimension of a tensor that is normalised.
+    fn channels(&self, name: &str, x: Output) -> Result<usize> {
+        let last = self.fact(x)?.dims.len().saturating_sub(1);
+        let wanted = "a tensor of floating point with a known number of channels is needed";
+        self.known(name, ("x", x), last, wanted)
     }
 
     /// Normalises each element by those of the channels around it (Krizhevsky et al. 2012), x: `f[…, c]` → `f[…, c]`.

@@ -11,12 +11,14 @@ mod signals;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
+pub(crate) use rendezvous::secret;
 pub use rendezvous::{Lead, LeadError, detected, follow};
 pub use signals::{end_at_once_while, interrupt, told_to_end};
 
@@ -93,12 +95,17 @@ pub fn run_with_parent(command: Vec<OsString>) -> ! {
 /// # Errors
 /// When the system does not say which program this is, or refuses to handle a signal.
 pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError> {
+    let (program, arguments) = own_command()?;
+    let spec = JobSpec::new(program, kind, roles);
+    Ok(JobSpec { arguments, marks_members: true, interrupt: interrupt()?, ..spec })
+}
+
+/// Returns this program and its arguments.
+pub(crate) fn own_command() -> Result<(PathBuf, Vec<String>), ProgramError> {
     let failed = |source| ProgramError::System { what: "to say which program this is", source };
     let program = std::env::current_exe().map_err(failed)?;
     let text = |text: OsString| text.to_string_lossy().into_owned();
-    let arguments: Vec<String> = std::env::args_os().skip(1).map(text).collect();
-    let spec = JobSpec::new(program, kind, roles);
-    Ok(JobSpec { arguments, marks_members: true, interrupt: interrupt()?, ..spec })
+    Ok((program, std::env::args_os().skip(1).map(text).collect()))
 }
 
 /// Says something on standard error; if nobody takes it, nobody wants it.

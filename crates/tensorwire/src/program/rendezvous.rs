@@ -29,7 +29,8 @@ pub fn detected() -> Result<Option<Detected>, DetectError> {
     detect(&variables, parent)
 }
 
-fn secret() -> Option<String> {
+/// Returns the secret of the job, if it has one.
+pub(crate) fn secret() -> Option<String> {
     std::env::var(SECRET).ok().filter(|secret| !secret.is_empty())
 }
 

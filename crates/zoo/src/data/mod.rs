@@ -2,6 +2,7 @@
 //! are. Each data set implements [`Dataset`](tensorwire_nn::Dataset) or [`BatchSource`](tensorwire_nn::BatchSource), as a
 //! user's does.
 
+mod arrays;
 mod chains;
 mod characters;
 mod cifar;
@@ -32,6 +33,7 @@ mod vectors;
 mod windows;
 mod zipped;
 
+pub use arrays::Arrays;
 pub use characters::Characters;
 pub use error::DataError;
 pub use images::{Images, Sequences, Split};

@@ -71,9 +71,13 @@ pub(super) fn write(target: &mut [u8], meta: &[u8], blocks: &[&[u8]], copies: &m
         // fits: usize is 64 bits wide
         word.copy_from_slice(&(value as u64).to_le_bytes());
     }
-    for part in std::iter::once(meta).chain(blocks.iter().copied()) {
-        let (here, behind) = rest.split_at_mut(part.len());
-        copies.copy(CopyPurpose::Store, part, here);
+    let (here, behind) = rest.split_at_mut(meta.len());
+    // what is said of values is no copy of any
+    here.copy_from_slice(meta);
+    rest = behind;
+    for block in blocks {
+        let (here, behind) = rest.split_at_mut(block.len());
+        copies.copy(CopyPurpose::Store, block, here);
         rest = behind;
     }
     // the padding goes over the wire: nothing of earlier messages goes with it
@@ -147,7 +151,7 @@ mod tests {
             prop_assert_eq!(length, (16 + 8 * blocks.len() + meta.len() + data).next_multiple_of(8));
             let (mut frame, mut copies) = (vec![0xaa; length], Copies::default());
             write(&mut frame, &meta, &blocks, &mut copies);
-            prop_assert_eq!(copies.bytes(), (meta.len() + data) as u64);
+            prop_assert_eq!(copies.bytes(), data as u64);
             frame.extend_from_slice(&behind);
             let mut found = vec![&[1_u8][..]];
             let read = read(&frame, &mut found);

@@ -1,0 +1,170 @@
+//! Recurrent layers over sequences of one length, layer over layer, in one direction or both.
+
+use tensorwire_nn::{Cell, DType, Op, Output};
+use tensorwire_tensor::TensorSpec;
+
+use crate::call::Call;
+use crate::error::Result;
+use crate::operators::Constant;
+use crate::order::Tensor;
+
+type Made = Result<Vec<Tensor>>;
+
+pub(super) fn lstm(call: &mut Call<'_, '_>) -> Made {
+    let states = call.tensors("hx")?;
+    let y = layers(call, Cell::Lstm, &states)?;
+    Ok(y)
+}
+
+pub(super) fn rnn(call: &mut Call<'_, '_>) -> Made {
+    let state = call.tensor("hx")?;
+    layers(call, Cell::Rnn, &[state])
+}
+
+/// Steps, samples and hidden units of a layer.
+#[derive(Clone, Copy)]
+struct Size {
+    steps: usize,
+    batch: usize,
+    hidden: usize,
+}
+
+/// y with all directions side by side, and each state behind the last step of all layers.
+fn layers(call: &mut Call<'_, '_>, cell: Cell, states: &[Tensor]) -> Made {
+    let input = call.tensor("input")?;
+    if input.rank() != 3 {
+        return call.refuse("a batch of sequences is needed; give them three dimensions");
+    }
+    let input = if call.is("batch_first") { input.permuted(&[1, 0, 2]) } else { input };
+    let dims = call.dims(&input)?;
+    let hidden = call.dims(&states[0])?[2];
+    let size = Size { steps: dims[0], batch: dims[1], hidden };
+    let mut x = call.as_plain(&input, "input")?;
+    let has_biases = call.is("has_biases");
+    let each = if has_biases { 4 } else { 2 };
+    let params = call.tensors("params")?;
+    // fits: layers are few
+    let count = call.int("num_layers")? as usize;
+    let directions = if call.is("bidirectional") { 2 } else { 1 };
+    if params.len() != each * count * directions {
+        return call.refuse("projections (proj_size) are not known; put a linear layer behind it");
+    }
+    let mut last = vec![Vec::new(); states.len()];
+    for layer in 0..count {
+        let mut sides = Vec::new();
+        for direction in 0..directions {
+            let at = layer * directions + direction;
+            let what = format!("layer_{layer}_{direction}");
+            let from =
+                if direction == 1 { reversed(call, &format!("{what}/turn"), x, size)? } else { x };
+            let of_layer = &params[at * each..][..each];
+            let firsts = first_states(call, &what, states, at, size)?;
+            let (y, finals) = one(call, &what, cell, from, of_layer, &firsts, size)?;
+            sides.push(if direction == 1 {
+                reversed(call, &format!("{what}/back"), y, size)?
+            } else {
+                y
+            });
+            last.iter_mut().zip(finals).for_each(|(all, state)| all.push(state));
+        }
+        x = match sides[..] {
+            [one] => one,
+            _ => call.layer(&format!("layer_{layer}"), |s, name| s.concat(name, 2, &sides))?,
+        };
+        let rate = call.number_or("dropout", 0.0)?;
+        if call.is("train") && rate > 0.0 && layer + 1 < count {
+            x = call.layer(&format!("layer_{layer}/kept"), |s, name| s.dropout(name, x, rate))?;
+        }
+    }
+    let y = Tensor::plain(x, 3);
+    let mut made = vec![if call.is("batch_first") { y.permuted(&[1, 0, 2]) } else { y }];
+    for (state, all) in last.into_iter().enumerate() {
+        let dims = [all.len(), size.batch, hidden];
+        let rows = call.layer(&format!("last_{state}"), |s, name| s.concat(name, 0, &all))?;
+        let rows =
+            call.layer(&format!("last_{state}/all"), |s, name| s.reshape(name, rows, &dims))?;
+        made.push(Tensor::plain(rows, 3));
+    }
+    Ok(made)
+}
+
+/// The states before the first step of one layer, `f[batch, hidden]` each.
+fn first_states(
+    call: &mut Call<'_, '_>,
+    what: &str,
+    states: &[Tensor],
+    at: usize,
+    size: Size,
+) -> Result<Vec<Output>> {
+    let mut firsts = Vec::new();
+    for (index, state) in states.iter().enumerate() {
+        let all = call.as_plain(state, &format!("{what}/state_{index}"))?;
+        firsts.push(call.layer(&format!("{what}/first_{index}"), |s, name| {
+            let one = s.slice(&format!("{name}/one"), all, 0, at..at + 1)?;
+            s.reshape(name, one, &[size.batch, size.hidden])
+        })?);
+    }
+    Ok(firsts)
+}
+
+/// One layer in one direction, x: `f[steps, batch, inputs]`: h after each step, `f[steps, batch, hidden]`, and the last states.
+/// PyTorch has the gates' matrices one below the other, in our order, and two biases where ours is their sum.
+fn one(
+    call: &mut Call<'_, '_>,
+    what: &str,
+    cell: Cell,
+    x: Output,
+    params: &[Tensor],
+    states: &[Output],
+    size: Size,
+) -> Result<(Output, Vec<Output>)> {
+    let mut plain = Vec::new();
+    for (index, tensor) in params.iter().enumerate() {
+        plain.push(call.as_plain(tensor, &format!("{what}/parameter_{index}"))?);
+    }
+    let inputs = call.ok(call.s.size(x, 2))?;
+    let Size { steps, batch, hidden } = size;
+    call.layer(what, |s, name| {
+        let rows = s.reshape(&format!("{name}/rows"), x, &[steps * batch, inputs])?;
+        let bias = match plain[2..] {
+            [of_input, of_state] => Some(s.add(&format!("{name}/bias"), of_input, of_state)?),
+            _ => None,
+        };
+        let (mut products, mut matrices) = (Vec::new(), Vec::new());
+        for gate in 0..cell.gates() {
+            let of = |part: &str| format!("{name}/gate_{gate}/{part}");
+            let range = gate * hidden..(gate + 1) * hidden;
+            let weight = s.slice(&of("input"), plain[0], 0, range.clone())?;
+            let mut product = s.matmul_transposed(&of("product"), rows, weight)?;
+            if let Some(bias) = bias {
+                let bias = s.slice(&of("bias"), bias, 0, range.clone())?;
+                product = s.op(&of("biased"), Op::BiasAdd, &[product, bias])?;
+            }
+            products.push(product);
+            matrices.push(s.slice(&of("recurrent"), plain[1], 0, range)?);
+        }
+        let active = s.equal_lengths(&format!("{name}/active"), batch, steps)?;
+        let operands = [&products[..], &matrices, states, &[active]].concat();
+        let y = s.op(&format!("{name}/cell"), Op::Recurrent { cell }, &operands)?;
+        let all = s.reshape(name, y, &[steps, batch, hidden])?;
+        // fits: a cell has two states at most
+        let last = (0..states.len()).map(|state| Output { index: 1 + state as u32, ..y }).collect();
+        Ok((all, last))
+    })
+}
+
+/// x: `f[steps, batch, c]` with its last step first.
+fn reversed(call: &mut Call<'_, '_>, what: &str, x: Output, size: Size) -> Result<Output> {
+    let width = call.ok(call.s.size(x, 2))?;
+    let Size { steps, batch, .. } = size;
+    let spec = TensorSpec::new(DType::I32, &[steps]);
+    let spec = spec.or_else(|error| call.refuse(error.to_string()))?;
+    // fits: steps are the rows of a tensor of i32 places
+    let bytes: Vec<u8> = (0..steps as i32).rev().flat_map(i32::to_le_bytes).collect();
+    let places = call.op(&format!("{what}/places"), Constant::op(spec, bytes.into()), &[])?;
+    call.layer(what, |s, name| {
+        let rows = s.reshape(&format!("{name}/rows"), x, &[steps, batch * width])?;
+        let turned = s.gather(&format!("{name}/gather"), rows, places)?;
+        s.reshape(name, turned, &[steps, batch, width])
+    })
+}

@@ -1,0 +1,450 @@
+"""Modules of PyTorch that tensorwire trains: losses and weights are held against PyTorch's own training."""
+
+import copy
+import importlib.util
+import pathlib
+import subprocess
+import sys
+import unittest
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import tensorwire
+from tensorwire.torch import ModuleImportError, import_
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+#: Relative, of a loss.
+TOLERANCE = 1e-4
+STEPS = 3
+
+
+def has(package: str) -> Any:
+    return unittest.skipUnless(importlib.util.find_spec(package), f"there is no {package}")
+
+
+def labels(samples: int, classes: int = 4) -> torch.Tensor:
+    return torch.randint(0, classes, (samples,))
+
+
+def tokens(*dims: int) -> torch.Tensor:
+    return torch.randint(0, 50, dims)
+
+
+def eager(
+    module: nn.Module,
+    data: tuple[torch.Tensor, ...],
+    loss: Callable[..., torch.Tensor] | None,
+    workers: int,
+    steps: int,
+    **optimizer: float,
+) -> tuple[list[float], nn.Module]:
+    """Returns PyTorch's losses, and the module that it trained: each worker has its part of a step's samples."""
+    module = copy.deepcopy(module)
+    by = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], **optimizer)
+    parts = [tensor.chunk(steps * workers) for tensor in data]
+    losses = []
+    for step in range(steps):
+        by.zero_grad()
+        total = 0.0
+        for worker in range(workers):
+            *given, last = [part[step * workers + worker] for part in parts]
+            found = module(*given, last) if loss is None else loss(module(*given), last)
+            (found / workers).backward()
+            total += found.item() / workers
+        by.step()
+        losses.append(total)
+    return losses, module
+
+
+class Language(nn.Module):
+    """A model of Hugging Face by its tokens and labels."""
+
+    def __init__(self, model: nn.Module, **always: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.always = always
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, labels=labels, **self.always).loss
+
+
+class Recurrent(nn.Module):
+    def __init__(self, **given: Any) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 8, padding_idx=3)
+        self.lstm = nn.LSTM(8, 6, 2, batch_first=True, **given)
+        self.output = nn.Linear(12 if self.lstm.bidirectional else 6, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.output(self.lstm(self.words(ids))[0][:, -1])
+
+
+class Lambda(nn.Module):
+    """A layer, and any function of what it makes."""
+
+    def __init__(self, inputs: int, f: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, 12)
+        self.f = f
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.f(self.layer(x))
+
+
+class Case(unittest.TestCase):
+    def setUp(self) -> None:
+        torch.manual_seed(1)
+        torch.set_num_threads(1)
+        # torch.export on the weights that an LSTM keeps twice
+        warnings.filterwarnings("ignore", "The tensor attributes")
+
+    def agree(
+        self,
+        module: nn.Module,
+        example: tuple[torch.Tensor, ...],
+        loss: Callable[..., torch.Tensor] | None = F.cross_entropy,
+        rate: float = 0.05,
+        workers: int = 1,
+        **options: Any,
+    ) -> None:
+        """Trains a module by both, and compares losses and weights."""
+        batch, steps = len(example[0]), options.pop("steps", STEPS)
+        rows = torch.randperm(steps * workers * batch) % batch
+        data = tuple(tensor[rows] for tensor in example)
+        wanted, trained = eager(module, data, loss, workers, steps, lr=rate, momentum=0.9)
+        graph = import_(module, example, loss=loss)
+        options = {"strategy": "local", "threads": 1} | options
+        done = tensorwire.train(
+            graph, data, steps=steps, workers=workers, learning_rate=rate, momentum=0.9, **options
+        )
+        self.assertEqual(len(done.losses), steps)
+        for step, (found, expected) in enumerate(zip(done.losses, wanted, strict=True), 1):
+            self.assertLess(abs(found - expected), TOLERANCE * abs(expected), f"step {step}: {found}, not {expected}")
+        for key, expected in trained.state_dict().items():
+            found = done.state_dict[key]
+            # of several workers each normalises by itself, and all count one step
+            if workers == 1 or not key.endswith(("running_mean", "running_var", "num_batches_tracked")):
+                torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, msg=lambda said: f"{key}: {said}")
+        module.load_state_dict(done.state_dict, strict=True)
+
+
+class Models(Case):
+    """Models as people have them, small."""
+
+    def test_mlp(self):
+        self.agree(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 4)), (torch.randn(8, 6), labels(8)))
+
+    def test_cnn(self):
+        net = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding="same"),
+            nn.BatchNorm2d(8, momentum=0.3),
+            nn.ReLU(inplace=True),
+            nn.AvgPool2d(3, 2, 1),
+            nn.Conv2d(8, 8, 3, stride=2, groups=4, bias=False),
+            nn.GroupNorm(2, 8),
+            nn.Hardswish(),
+            nn.MaxPool2d(2, ceil_mode=True),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(8, 4),
+        )
+        self.agree(net, (torch.randn(6, 3, 12, 12), labels(6)))
+
+    def test_lstm(self):
+        self.agree(Recurrent(), (tokens(4, 7), labels(4)))
+
+    def test_lstm_in_both_directions(self):
+        self.agree(Recurrent(bidirectional=True), (tokens(4, 7), labels(4)))
+
+    @has("torchvision")
+    def test_resnet(self):
+        from torchvision.models import resnet18
+
+        net = resnet18(num_classes=4).double()
+        self.agree(net, (torch.randn(4, 3, 32, 32).double(), labels(4)), rate=1e-3)
+
+    @has("transformers")
+    def test_gpt2(self):
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        drops = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        config = GPT2Config(n_layer=2, n_embd=16, n_head=2, vocab_size=50, n_positions=16, **drops)
+        net = Language(GPT2LMHeadModel(config), use_cache=False)
+        self.agree(net, (tokens(4, 8), tokens(4, 8)), loss=None)
+
+    @has("transformers")
+    def test_bert(self):
+        from transformers import BertConfig, BertForMaskedLM
+
+        sizes = dict(hidden_size=16, num_attention_heads=2, intermediate_size=32, vocab_size=50)
+        drops = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        net = Language(BertForMaskedLM(BertConfig(num_hidden_layers=2, **sizes, **drops)))
+        self.agree(net, (tokens(4, 8), tokens(4, 8)), loss=None)
+
+    @has("transformers")
+    def test_llama(self):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        sizes = dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=2, intermediate_size=32, vocab_size=50)
+        net = Language(LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **sizes)), use_cache=False)
+        self.agree(net, (tokens(4, 8), tokens(4, 8)), loss=None)
+
+    @has("torchvision")
+    def test_vit(self):
+        from torchvision.models import VisionTransformer
+
+        net = VisionTransformer(16, 8, 1, 2, 16, 32, num_classes=4)
+        self.agree(net, (torch.randn(4, 3, 16, 16), labels(4)))
+
+
+class Operators(Case):
+    """What models are made of, several at a time."""
+
+    def test_functions_of_elements(self):
+        def f(x):
+            y = F.gelu(x) + F.gelu(x, approximate="tanh") * F.silu(x) - F.softplus(x) / 3
+            y = y + F.leaky_relu(x, 0.1) + F.hardsigmoid(x) + F.relu6(x) + F.mish(x) + torch.clamp(x, -0.5, 0.5)
+            y = y + torch.exp(-x.abs()) + (x * x + 1).sqrt() + (x.square() + 1).log() + 1 / (x * x + 2) + x**3
+            y = torch.where(x > 0.1, y, 2 * y) + torch.maximum(x, y) + (1 - x).masked_fill(x < 0, 0.25)
+            return y + (2 * x).mul_(0.5) + (x.sigmoid() >= 0.5) * x + x.detach() * x
+
+        self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6, 12)), rate=0.01)
+
+    def test_moves(self):
+        def f(x):
+            y = x.view(-1, 3, 2, 2).permute(0, 2, 3, 1)
+            y = torch.cat([y, y.roll(1, 1)], dim=1)[:, :, :, 1:]
+            a, b = y.chunk(2, dim=-1)
+            y = torch.stack([a, b.expand_as(a)], dim=1).squeeze(-1).transpose(1, 2)
+            first, *_ = y.unbind(1)
+            y = F.pad(y.flatten(1), (1, -2), value=0.5) + first.flatten(1).repeat(1, 4)[:, :15].unflatten(1, (3, 5)).reshape(-1, 15)
+            return y.split([7, 8], dim=1)[0] + y[..., -7:] + y.narrow(1, 1, 7)
+
+        self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6, 7)))
+
+    def test_products_and_reductions(self):
+        def f(x):
+            y = x.view(-1, 3, 4)
+            y = y @ y.mT + torch.bmm(y, y.transpose(1, 2)) + y @ x[0, :4].view(4, 1)
+            z = y.softmax(1) + y.log_softmax(-1) + torch.logsumexp(y, 1, keepdim=True) + y.var(-1, keepdim=True)
+            z = z / (z.norm(dim=1, keepdim=True) + 1) + y.amax(2, keepdim=True) + y.sum((1, 2), keepdim=True)
+            return F.rms_norm(z, (3,)).mean(1) + F.layer_norm(z, (3, 3)).sum(2) + torch.matmul(z, z[0, 0])
+
+        self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6, 3)))
+
+    def test_attention(self):
+        def f(x):
+            q, k, v = x.view(-1, 3, 2, 2).unbind(1)
+            q, k, v = (part.unsqueeze(1) for part in (q, k, v))
+            seen = torch.tensor([[True, False], [True, True]])
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3)
+            y = y + F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            y = y + F.scaled_dot_product_attention(q, k, v, attn_mask=k.sum(-1).unsqueeze(-2))
+            return y.flatten(1)
+
+        self.agree(Lambda(5, f), (torch.randn(6, 5), labels(6)))
+
+    def test_losses(self):
+        x, numbers = torch.randn(6, 5), torch.randn(6, 12)
+        for loss in (F.mse_loss, F.l1_loss):
+            self.agree(Lambda(5, lambda y: y), (x, numbers), loss=loss)
+        self.agree(Lambda(5, lambda y: y), (x, (numbers > 0).float()), loss=F.binary_cross_entropy_with_logits)
+        smooth = nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=2)
+        self.agree(Lambda(5, lambda y: y.view(-1, 3, 4)), (x, torch.randint(0, 3, (6, 4))), loss=smooth)
+        likelihood = lambda y, target: F.nll_loss(F.log_softmax(y, 1), target)  # noqa: E731
+        self.agree(Lambda(5, lambda y: y), (x, labels(6, 12)), loss=likelihood)
+
+    def test_sequences(self):
+        net = nn.Sequential(nn.Conv1d(3, 4, 3, stride=2, padding=1), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(16, 4))
+        self.agree(net, (torch.randn(6, 3, 8), labels(6)))
+
+    def test_dropout_is_ours_and_off_where_the_module_is_evaluated(self):
+        net = nn.Sequential(nn.Linear(6, 64), nn.Dropout(0.5), nn.Linear(64, 4))
+        example = (torch.randn(8, 6), labels(8))
+        drops = tensorwire.train(import_(net, example, loss="cross_entropy"), example, steps=1, strategy="local", workers=1)
+        self.assertNotAlmostEqual(drops.losses[0], F.cross_entropy(net.eval()(example[0]), example[1]).item(), 4)
+        self.agree(net.eval(), example)
+
+
+class Weights(Case):
+    def test_what_takes_no_gradient_or_part_stays(self):
+        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8).eval(), nn.Tanh(), nn.Linear(8, 4))
+        net[0].weight.requires_grad_(False)
+        net[1].running_mean += 0.5
+        net[2].unused = nn.Linear(3, 3)
+        self.agree(net, (torch.randn(8, 6), labels(8)))
+
+    def test_tied_weights_are_one(self):
+        net = nn.Sequential(nn.Embedding(50, 8), nn.Flatten(), nn.Linear(24, 8), nn.Tanh(), nn.Linear(8, 50, bias=False))
+        net[4].weight = net[0].weight
+        self.agree(net, (tokens(4, 3), labels(4, 50)))
+
+    def test_jobs_of_several_processes(self):
+        net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)).double()
+        example = (torch.randn(4, 2, 6, 6).double(), labels(4))
+        self.agree(net, example, workers=2, steps=5, strategy="ps", servers=2)
+        self.agree(net, example, workers=2, strategy="allreduce")
+
+
+class Data(Case):
+    def train(self, data: Any, **options: Any) -> list[float]:
+        net = line()
+        given = {"strategy": "local", "workers": 2, "learning_rate": 0.1} | options
+        graph = import_(net, (torch.zeros(1, 3), torch.zeros(1, 4)), loss="mse")
+        return tensorwire.train(graph, data, **given).losses
+
+    def test_all_kinds_are_read_in_one_order(self):
+        x, y = torch.randn(24, 3), torch.randn(24, 4)
+        wanted, _ = eager(line(), (x, y), F.mse_loss, 2, 4, lr=0.1)
+        pairs = TensorDataset(x, y)
+
+        class Endless(IterableDataset):
+            def __iter__(self):
+                while True:
+                    yield from pairs
+
+        kinds = {
+            "tensors": (x, y),
+            "a data set": pairs,
+            "a loader": DataLoader(pairs, batch_size=3),
+            "a stream": Endless(),
+            "pairs in a list of batches": DataLoader(pairs, batch_sampler=[[*range(at, at + 4)] for at in range(0, 24, 4)]),
+        }
+        if importlib.util.find_spec("numpy"):
+            kinds["arrays"] = (x.numpy(), y.numpy())
+        for kind, data in kinds.items():
+            with self.subTest(kind):
+                found = self.train(data, steps=4, batch=3)
+                torch.testing.assert_close(torch.tensor(found), torch.tensor(wanted), rtol=1e-4, atol=1e-6)
+
+    def test_a_shuffled_loader_shuffles_and_its_batch_counts(self):
+        pairs = TensorDataset(torch.randn(24, 3), torch.randn(24, 4))
+        ordered = self.train(DataLoader(pairs, batch_size=4), epochs=2)
+        self.assertEqual(len(ordered), 6)
+        shuffled = self.train(DataLoader(pairs, batch_size=4, shuffle=True), epochs=2)
+        self.assertEqual(len(shuffled), 6)
+        self.assertNotEqual(ordered, shuffled)
+        again = self.train(DataLoader(pairs, batch_size=4, shuffle=True), epochs=2)
+        self.assertEqual(again, shuffled)
+
+    def test_named_tensors_and_steps_that_are_told(self):
+        class Named(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(3, 4)
+
+            def forward(self, points):
+                return self.layer(points)
+
+        data = {"points": torch.randn(8, 3), "labels": labels(8)}
+        graph = import_(Named(), data, loss="cross_entropy")
+        told = []
+        done = tensorwire.train(graph, data, steps=2, batch=4, strategy="local", on_step=told.append)
+        self.assertEqual([step["loss"] for step in told], done.losses)
+        self.assertEqual(done.summary["steps"], 2)
+
+    def test_what_does_not_fit_is_said(self):
+        x, y = torch.randn(8, 3), torch.randn(8, 4)
+        for data, options, said in [
+            ((x, y), {}, "give either steps or epochs"),
+            ((x,), {"steps": 1}, "have 1 tensors, and the module was imported with 2"),
+            ((x[:, :2], y), {"steps": 1}, r"'input_0' of the data is \[2\] a sample"),
+            ((x.long(), y), {"steps": 1}, "convert it"),
+            ((x, y[:3]), {"steps": 1}, "give each tensor as many"),
+            ((x, y), {"steps": 1, "strategy": "pss"}, "unknown variant `pss`"),
+            ((x, y), {"steps": 1, "optimiser": "adam"}, "there is no option 'optimiser'"),
+            ((x, y), {"steps": 1, "optimizer": "adamm"}, "there is no optimizer 'adamm'"),
+            ((x, y), {"steps": 1, "batch": 5}, "batch larger than data set"),
+        ]:
+            with self.subTest(said), self.assertRaisesRegex((ValueError, tensorwire.JobFailed), said):
+                self.train(data, **options)
+
+    def test_a_loss_that_is_no_number_ends_the_job(self):
+        x, y = torch.randn(8, 3), torch.randn(8, 4)
+        x[5, 1] = float("nan")
+        with self.assertRaisesRegex(tensorwire.JobFailed, "sample 5: 'input_0' holds NaN"):
+            self.train((x, y), steps=3, strategy="ps", servers=1)
+
+
+def line() -> nn.Module:
+    """Returns a layer that is the same every time."""
+    torch.manual_seed(5)
+    return nn.Linear(3, 4)
+
+
+class Errors(Case):
+    def refused(self, f: Callable[[torch.Tensor], torch.Tensor]) -> ModuleImportError:
+        with self.assertRaises(ModuleImportError) as caught:
+            import_(Lambda(5, f), (torch.randn(6, 5), labels(6, 12)), loss="cross_entropy")
+        return caught.exception
+
+    def test_an_operator_that_is_not_known_is_named_with_its_line(self):
+        class Sorts(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(5, 12)
+
+            def forward(self, x):
+                return torch.sort(self.layer(x)).values
+
+        with self.assertRaises(ModuleImportError) as caught:
+            import_(Sorts(), (torch.randn(6, 5), labels(6, 12)), loss="cross_entropy")
+        error = caught.exception
+        self.assertEqual(error.operator, "aten.sort.default")
+        self.assertRegex(error.line, r"test_import\.py:\d+: return torch\.sort\(")
+        self.assertIn("is not known; write the module with others", str(error))
+
+    def test_the_part_of_the_module_is_named(self):
+        net = nn.Sequential(nn.Linear(5, 12), nn.Sequential(nn.CELU(), nn.Linear(12, 12)))
+        with self.assertRaises(ModuleImportError) as caught:
+            import_(net, (torch.randn(6, 5), labels(6, 12)), loss="cross_entropy")
+        self.assertEqual(caught.exception.module, "1.0")
+
+    def test_a_use_that_is_not_known_says_what_is(self):
+        self.assertIn("only slices of every element", str(self.refused(lambda x: x[:, ::2])))
+        self.assertIn("'reflect' is not known", str(self.refused(lambda x: F.pad(x, (1, 1), mode="reflect"))))
+        weighted = nn.CrossEntropyLoss(weight=torch.ones(12))
+        with self.assertRaisesRegex(ModuleImportError, "weights of classes are not known"):
+            import_(Lambda(5, lambda x: x), (torch.randn(6, 5), labels(6, 12)), loss=weighted)
+
+    def test_a_change_in_place_that_a_view_sees_is_refused(self):
+        def f(x):
+            rows = x[:, :6]
+            x.mul_(2)
+            return rows
+
+        self.assertIn("is a view of; assign a new tensor", str(self.refused(f)))
+
+    def test_modules_that_are_none(self):
+        x = torch.randn(6, 5)
+        for module, example, loss, said in [
+            (nn.Linear(5, 4), (x,), None, "the module returns no loss"),
+            (nn.Linear(5, 4), (x, labels(5)), "cross_entropy", "give every tensor the same number"),
+            (nn.Linear(5, 4), (x, 3), "cross_entropy", "is a int; give tensors"),
+            (nn.Linear(5, 4), (x, labels(6)), "crossentropy", "there is no loss 'crossentropy'"),
+            (nn.Linear(5, 4).half(), (x.half(), labels(6)), "cross_entropy", "have all of torch.float32"),
+            (Lambda(5, lambda y: y if y.sum() > 0 else -y), (x, labels(6)), "cross_entropy", "torch.export cannot follow"),
+        ]:
+            with self.subTest(said), self.assertRaisesRegex(ModuleImportError, said):
+                import_(module, example, loss=loss)
+
+
+class Package(unittest.TestCase):
+    def test_pytorch_is_imported_when_it_is_needed(self):
+        code = "import sys, tensorwire, tensorwire.torch; assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_the_example_trains(self):
+        example = ROOT / "examples/python/import_and_train.py"
+        done = subprocess.run([sys.executable, str(example)], check=True, capture_output=True, text=True)
+        self.assertRegex(done.stdout, r"^ps: loss 0\.\d+ to 0\.\d+, test accuracy (1\.000|0\.9\d+)")
+
+
+if __name__ == "__main__":
+    unittest.main()
