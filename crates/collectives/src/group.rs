@@ -8,6 +8,7 @@ mod mail;
 mod placed;
 mod reduce;
 mod run;
+mod through;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -28,7 +29,8 @@ use cache::ScheduleCache;
 use mail::Mailbox;
 use placed::Home;
 pub use placed::MemorySpot;
-use run::Running;
+use run::{Elsewhere, Running};
+pub use through::Outside;
 
 /// Bytes of the vector that barriers use, whose content does not matter.
 const BARRIER_BYTES: usize = 64;
@@ -176,6 +178,8 @@ enum Others {
     Begun,
     /// All have begun it, and need nothing more of what landed.
     Settled,
+    /// They will say that they need nothing more of it: that is to be awaited.
+    Leaving,
 }
 
 /// Where addends of a vector land here.
@@ -354,11 +358,6 @@ impl Group {
         Watch { fabric: self.fabric.clone() }
     }
 
-    /// True if any member was lost, which is not one that left in good order.
-    pub(crate) fn has_fault(&self) -> bool {
-        self.fabric.fault().is_some()
-    }
-
     /// Fails if a member is gone, with the first that went: others may have followed it.
     pub(crate) fn check(&self, member: usize) -> Result<(), GroupError> {
         let rank = self.ranks[member];
@@ -416,7 +415,7 @@ impl Collectives for Group {
         bytes: usize,
         call: CollectiveCall,
     ) -> Result<Handle, GroupError> {
-        let handle = self.begin(vector, bytes, call, None)?;
+        let handle = self.begin(vector, bytes, call, Elsewhere::No)?;
         self.progress()?;
         Ok(handle)
     }

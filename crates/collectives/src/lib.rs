@@ -61,7 +61,7 @@ mod tensor;
 
 pub use communicator::{Communicator, CommunicatorError};
 pub use error::GroupError;
-pub use group::{Group, GroupOptions, MemorySpot, NOTICE_BYTES, NOTICES, Watch};
+pub use group::{Group, GroupOptions, MemorySpot, NOTICE_BYTES, NOTICES, Outside, Watch};
 pub use link::LinkCost;
 pub use mail::{MailError, Received};
 pub use ports::{

@@ -13,6 +13,7 @@ mod direct;
 mod halving;
 mod ring;
 mod shared;
+mod through;
 
 use std::ops::Range;
 
@@ -112,6 +113,24 @@ pub enum Step {
     Pull { from: usize, range: Range<usize>, at: usize },
     /// The same of its own vector.
     Copy { range: Range<usize>, at: usize },
+    /// A range of its vector ← what it gives outside of it. So below: memory that no other member reaches.
+    Stage { from: Spot, range: Range<usize> },
+    /// What it gets outside ← this range of a member's vector.
+    Fetch { from: usize, range: Range<usize>, to: Spot },
+    /// The first `len` elements of a part that it gets ← those of a part that it gives.
+    Keep { from: usize, to: usize, len: usize },
+    /// `to` ← the reduction of what it gives at `own` and of this range of all others' vectors, in the order of members.
+    /// `leaves`: its vector has it, too.
+    ReduceStaged { range: Range<usize>, own: Spot, to: Option<Spot>, leaves: bool },
+    /// Lets a member know that it needs nothing of its vector any more; nobody waits for that within this operation.
+    Leave { to: usize },
+}
+
+/// An element of a part of memory outside of vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    pub part: usize,
+    pub at: usize,
 }
 
 /// Writes of a sequence to a member that are awaited in the order in which they are sent, whatever else is sent.
@@ -159,6 +178,10 @@ pub struct Schedule {
     pub landing: usize,
     /// Whoever is done may begin the next one while others still reduce: every other operation lands elsewhere.
     pub alternates: bool,
+    /// It begins and ends with a meeting of all.
+    pub meets: bool,
+    /// It ends with [`Step::Leave`] to all.
+    pub is_left: bool,
 }
 
 /// What schedules are made from.
@@ -196,6 +219,11 @@ pub fn schedule(algorithm: Algorithm, kind: OperationKind, shape: GroupShape) ->
         Algorithm::MultiRing => ring::schedule(kind, shape, shape.rings.max(1)),
         Algorithm::HalvingDoubling => halving::schedule(kind, shape),
     }
+}
+
+/// The schedule of one member for memory outside of its vector, where members read each other's vectors.
+pub fn through(kind: OperationKind, shape: GroupShape, part: usize, at_once: bool) -> Schedule {
+    through::schedule(kind, shape, part, at_once)
 }
 
 impl GroupShape {

@@ -1,5 +1,6 @@
 //! Vectors through which memory goes that is not registered: what is copied into one before an operation of the group, and
-//! out of it behind. An operation goes in chunks, as long as a lane has room for.
+//! out of it behind; where members share memory, only what others take. An operation goes in chunks, as long as a lane has
+//! room for.
 
 use std::ops::Range;
 
@@ -8,7 +9,7 @@ use tensorwire_memory::{Arena, Buffer, LoanError, Place};
 
 use super::call::{CallKind, CommunicatorCall, Parts};
 use crate::error::GroupError;
-use crate::group::Group;
+use crate::group::{Group, Outside};
 use crate::ports::{CollectiveCall, Collectives, Handle, Reducer, VectorId};
 
 /// Chunks begin at multiples of this, which no element divides.
@@ -50,11 +51,22 @@ pub(super) fn open(
     Ok(vectors.into_iter().zip(buffers).map(lane).collect())
 }
 
+/// True if members read each other's lanes, and so nothing is copied into one that nobody takes.
+pub(super) fn are_shared(group: &Group) -> bool {
+    group.size() > 1 && group.shares_memory()
+}
+
 /// Bytes of a part that go at a time.
-pub(super) fn chunk_bytes(kind: CallKind, lane_bytes: usize, size: usize) -> usize {
+pub(super) fn chunk_bytes(
+    kind: CallKind,
+    lane_bytes: usize,
+    size: usize,
+    are_shared: bool,
+) -> usize {
     let parts = match kind {
         CallKind::AllReduce | CallKind::Broadcast { .. } | CallKind::Reduce { .. } => 1,
-        CallKind::AllToAll => 2 * size,
+        CallKind::AllGather | CallKind::Gather { .. } if are_shared => 1,
+        CallKind::AllToAll if !are_shared => 2 * size,
         _ => size,
     };
     (lane_bytes / parts / ALIGN * ALIGN).max(ALIGN)
@@ -88,6 +100,43 @@ pub(super) fn group_call(
         CallKind::AllToAll => (2 * size * part_bytes, CollectiveCall::AllToAll { element_bytes }),
         CallKind::Barrier => (0, CollectiveCall::AllGather { element_bytes: 1 }),
     })
+}
+
+/// A chunk of a call, and its memory, where lanes are shared.
+pub(super) fn through(
+    call: &CommunicatorCall,
+    chunk: &Range<usize>,
+    size: usize,
+) -> Result<(CollectiveCall, Outside), GroupError> {
+    let all = |parts: &Parts, count: usize| {
+        let part = |at| parts.part(at, call.bytes);
+        let start = |(buffer, at): (&Buffer, usize)| (buffer.clone(), at + chunk.start);
+        (0..count).map_while(part).map(start).collect::<Vec<_>>()
+    };
+    let gets = all(&call.outputs, size);
+    let (group_call, gives) = match call.kind {
+        CallKind::AllReduce | CallKind::Reduce { .. } => {
+            (group_call(call, chunk.len(), size)?.1, gets.clone())
+        }
+        CallKind::Broadcast { root } => (CollectiveCall::Broadcast { root }, gets.clone()),
+        CallKind::ReduceScatter => {
+            (group_call(call, chunk.len(), size)?.1, all(&call.inputs, size))
+        }
+        CallKind::AllGather => {
+            (CollectiveCall::AllGather { element_bytes: 1 }, all(&call.inputs, 1))
+        }
+        CallKind::Gather { root } => {
+            (CollectiveCall::Gather { root, element_bytes: 1 }, all(&call.inputs, 1))
+        }
+        CallKind::Scatter { root } => {
+            (CollectiveCall::Scatter { root, element_bytes: 1 }, all(&call.inputs, size))
+        }
+        CallKind::AllToAll => {
+            (CollectiveCall::AllToAll { element_bytes: 1 }, all(&call.inputs, size))
+        }
+        CallKind::Barrier => (CollectiveCall::AllGather { element_bytes: 1 }, Vec::new()),
+    };
+    Ok((group_call, Outside { gives, gets }))
 }
 
 impl Lane {

@@ -20,6 +20,8 @@ pub(super) struct State {
     pub(super) group: Group,
     names: Vec<String>,
     lanes: Vec<Lane>,
+    /// See [`lanes::are_shared`].
+    are_shared: bool,
     /// Chunks begun so far, by which lanes take turns.
     chunks: u64,
     /// In the order in which they were started.
@@ -39,12 +41,15 @@ pub(super) struct State {
     in_place: u64,
     messages: u64,
     copies: Copies,
-    /// Until when somebody else may be the cause of a member's leaving.
-    left_at: Option<Deadline>,
+    /// Who was lost or has left while it was waited for, and until when somebody else may be the cause of that.
+    lost: Option<(CommunicatorError, Deadline)>,
 }
 
 /// How long it takes to learn of all who were lost.
 const FOLLOWED: Duration = Duration::from_millis(500);
+
+/// Operations of which notice is given before the first of them is over.
+const AHEAD: usize = NOTICES / 2;
 
 /// A collective operation.
 #[derive(Debug)]
@@ -84,7 +89,9 @@ impl State {
         deadline: Deadline,
     ) -> Result<State, GroupError> {
         let lanes = lanes::open(&mut group, options.lanes, options.lane_bytes, deadline)?;
+        let are_shared = lanes::are_shared(&group);
         Ok(State {
+            are_shared,
             group,
             names,
             lanes,
@@ -100,7 +107,7 @@ impl State {
             in_place: 0,
             messages: 0,
             copies: Copies::default(),
-            left_at: None,
+            lost: None,
         })
     }
 
@@ -307,18 +314,33 @@ impl State {
     }
 
     fn advance(&mut self) -> Result<bool, CommunicatorError> {
-        let progressed = self.group.progress();
-        if progressed.is_err() {
-            // who calls something else has left, perhaps: that is why
-            self.listen()?;
-        }
-        let mut moved = match progressed {
-            Err(error) if self.may_have_followed() => {
-                drop(error);
-                return Ok(false);
+        if self.lost.is_none() {
+            match self.go_on() {
+                Err(lost @ CommunicatorError::Lost { .. }) => {
+                    self.lost = Some((lost, Deadline::after(FOLLOWED)));
+                }
+                went => return went,
             }
-            progressed => progressed.map_err(|error| self.said_of(&self.current(), error))?,
-        };
+        }
+        self.explain()
+    }
+
+    /// Fails as soon as it is clear why a member is gone. One that leaves in good order while others wait for it has called
+    /// something else, perhaps, or has followed another that was lost: for a moment nobody is blamed but for that.
+    fn explain(&mut self) -> Result<bool, CommunicatorError> {
+        self.listen()?;
+        // of this one nothing is wrong but what is wrong with the first that was lost
+        let first = self.group.check(self.group.me());
+        first.map_err(|error| self.said_of(&self.current(), error))?;
+        match &self.lost {
+            Some((lost, until)) if until.passed() => Err(lost.clone()),
+            _ => Ok(false),
+        }
+    }
+
+    fn go_on(&mut self) -> Result<bool, CommunicatorError> {
+        let mut moved =
+            self.group.progress().map_err(|error| self.said_of(&self.current(), error))?;
         moved |= self.say()?;
         moved |= self.listen()?;
         moved |= self.drain()?;
@@ -334,7 +356,7 @@ impl State {
     fn say(&mut self) -> Result<bool, CommunicatorError> {
         let before = self.said;
         // fits: a small constant
-        let ahead = NOTICES as u64 / 2;
+        let ahead = AHEAD as u64;
         while let Some(first) = self.jobs.front().map(|job| job.number)
             && self.said < self.started
             && self.said < first + ahead
@@ -351,8 +373,8 @@ impl State {
     /// Takes notice of what others begin.
     fn listen(&mut self) -> Result<bool, CommunicatorError> {
         let mut moved = false;
-        let State { jobs, group, names, said, .. } = self;
-        for job in jobs.iter_mut().filter(|job| job.number < *said) {
+        let State { jobs, group, names, .. } = self;
+        for job in jobs.iter_mut().take(AHEAD) {
             let silent = job.heard.iter_mut().enumerate().filter(|(_, heard)| heard.is_none());
             for (member, spot) in silent {
                 let heard = group.heard(member, job.number);
@@ -385,7 +407,7 @@ impl State {
             let job = &mut self.jobs[at];
             if job.chunks.is_none() {
                 let lane_bytes = self.lanes[0].bytes();
-                let Some(chunks) = job.decide(lane_bytes, size) else { break };
+                let Some(chunks) = job.decide(lane_bytes, size, self.are_shared) else { break };
                 job.chunks = Some(chunks);
             }
             if Some(job.begun) == job.chunks {
@@ -431,7 +453,8 @@ impl State {
                     let copied = drained.map_err(|error| lent(&job.notice, &error))?;
                     self.copies.add(CopyPurpose::Staging, copied as u64);
                 }
-                None => self.in_place += 1,
+                None if job.placed.is_some() => self.in_place += 1,
+                None => {}
             }
         }
         Ok(moved)
@@ -474,19 +497,7 @@ impl State {
         let silent = job.heard.iter().position(Option::is_none);
         let Some(Err(lost)) = silent.map(|member| self.group.check(member)) else { return Ok(()) };
         // what it said before it left in good order counts
-        if self.listen()? || self.may_have_followed() {
-            return Ok(());
-        }
-        Err(self.said_of(&self.current(), lost))
-    }
-
-    /// A member that leaves in good order while others wait for it has followed one that was lost, perhaps: for a moment
-    /// nobody is blamed but that one.
-    fn may_have_followed(&mut self) -> bool {
-        if self.group.has_fault() {
-            return false;
-        }
-        !self.left_at.get_or_insert_with(|| Deadline::after(FOLLOWED)).passed()
+        if self.listen()? { Ok(()) } else { Err(self.said_of(&self.current(), lost)) }
     }
 
     pub(super) fn stats(&self) -> CommunicatorStats {
@@ -507,7 +518,7 @@ impl State {
 impl Job {
     /// Decides where the operation goes, the same at all members; returns its chunks, or None while others have not said
     /// where theirs goes.
-    fn decide(&mut self, lane_bytes: usize, size: usize) -> Option<usize> {
+    fn decide(&mut self, lane_bytes: usize, size: usize, are_shared: bool) -> Option<usize> {
         if self.placed.is_some() && !self.heard.iter().all(Option::is_some) {
             return None;
         }
@@ -515,7 +526,7 @@ impl Job {
             return Some(1);
         }
         self.placed = None;
-        let chunk = chunk_bytes(self.call.kind, lane_bytes, size);
+        let chunk = chunk_bytes(self.call.kind, lane_bytes, size, are_shared);
         Some(if self.call.kind == CallKind::Barrier { 0 } else { self.call.bytes.div_ceil(chunk) })
     }
 }
@@ -524,9 +535,14 @@ impl State {
     fn begin_chunk(&mut self, at: usize, lane: usize) -> Result<(Way, usize), GroupError> {
         let (me, size) = (self.group.me(), self.group.size());
         let (job, lane) = (&self.jobs[at], &self.lanes[lane]);
-        let chunk = chunk_bytes(job.call.kind, lane.bytes(), size);
+        let chunk = chunk_bytes(job.call.kind, lane.bytes(), size, self.are_shared);
         let start = job.begun * chunk;
         let range = start..(start + chunk).min(job.call.bytes);
+        if self.are_shared {
+            let (call, outside) = lanes::through(&job.call, &range, size)?;
+            let handle = self.group.start_through(lane.vector, range.len(), call, outside)?;
+            return Ok((Way { job: job.number, handle, chunk: None }, 0));
+        }
         let filled = lane.fill(&job.call, &range, me, size);
         let copied = filled.map_err(|error| GroupError::Failed(error.to_string()))?;
         let (bytes, call) = group_call(&job.call, range.len(), size)?;

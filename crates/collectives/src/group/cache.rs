@@ -18,6 +18,8 @@ pub(super) struct ScheduleKey {
     pub(super) element_bytes: usize,
     /// On other memory than the vector's own.
     pub(super) is_away: bool,
+    /// Through the vector, on memory outside of it.
+    pub(super) is_outside: bool,
 }
 
 /// By when they were last used, the latest first.
@@ -66,7 +68,13 @@ mod tests {
     use super::*;
 
     fn key(bytes: usize) -> ScheduleKey {
-        ScheduleKey { kind: OperationKind::AllReduce, bytes, element_bytes: 4, is_away: false }
+        ScheduleKey {
+            kind: OperationKind::AllReduce,
+            bytes,
+            element_bytes: 4,
+            is_away: false,
+            is_outside: false,
+        }
     }
 
     #[test]

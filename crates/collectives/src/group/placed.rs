@@ -8,6 +8,7 @@ use tensorwire_fabric::Region;
 use tensorwire_memory::{Buffer, Slab};
 
 use super::bind::Purpose;
+use super::run::Elsewhere;
 use super::{Group, failed};
 use crate::error::GroupError;
 use crate::ports::{CollectiveCall, Collectives, Handle, VectorId};
@@ -112,7 +113,8 @@ impl Group {
         let vector = &mut self.vectors[lane.0 as usize];
         let home = vector.move_to(memory.clone(), region, &places);
         vector.home.get_or_insert(home);
-        let begun = self.begin(lane, memory.bytes(), call, out);
+        let elsewhere = out.map_or(Elsewhere::No, Elsewhere::Out);
+        let begun = self.begin(lane, memory.bytes(), call, elsewhere);
         if begun.is_err() {
             // fits: as above
             self.vectors[lane.0 as usize].come_home();

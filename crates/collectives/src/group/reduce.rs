@@ -200,7 +200,10 @@ impl Group {
 }
 
 /// Whole elements at a time.
-fn blocks(running: &Running, bytes: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+pub(super) fn blocks(
+    running: &Running,
+    bytes: &Range<usize>,
+) -> impl Iterator<Item = Range<usize>> + use<> {
     let block = BLOCK_BYTES / running.element_bytes * running.element_bytes;
     let end = bytes.end;
     bytes
@@ -210,23 +213,23 @@ fn blocks(running: &Running, bytes: &Range<usize>) -> impl Iterator<Item = Range
 }
 
 /// Bytes of a vector that begins at `offset` of its region.
-fn place(offset: u64, bytes: &Range<usize>) -> Option<Place> {
+pub(super) fn place(offset: u64, bytes: &Range<usize>) -> Option<Place> {
     let offset = usize::try_from(offset).ok()?.checked_add(bytes.start)?;
     Some(Place { offset, bytes: bytes.len() })
 }
 
-fn reducer_of(running: &Running) -> Result<&dyn Reducer, GroupError> {
+pub(super) fn reducer_of(running: &Running) -> Result<&dyn Reducer, GroupError> {
     running.reducer.as_deref().ok_or_else(|| failed(&"a reducer was scheduled, and none was given"))
 }
 
-fn too_large() -> GroupError {
+pub(super) fn too_large() -> GroupError {
     failed(&format!("elements of more than {BLOCK_BYTES} bytes cannot be reduced"))
 }
 
-fn unshared() -> GroupError {
+pub(super) fn unshared() -> GroupError {
     failed(&"a member's memory is not shared here")
 }
 
-fn lent(error: LoanError) -> GroupError {
+pub(super) fn lent(error: LoanError) -> GroupError {
     failed(&format!("a vector of an operation that is under way: {error}"))
 }

@@ -9,6 +9,7 @@ use tensorwire_memory::Buffer;
 use super::bind::ALIGN;
 use super::cache::ScheduleKey;
 use super::reduce::BLOCK_BYTES;
+use super::through::{self, Outside};
 use super::{Group, Others, TAGS, Vector, failed};
 use crate::error::GroupError;
 use crate::ports::{CollectiveCall, Collectives, Handle, Reducer, VectorId};
@@ -32,6 +33,20 @@ pub(super) struct Running {
     pub(super) in_flight: usize,
     /// Bytes from the landing's start on where this one's addends land.
     pub(super) landing_offset: usize,
+    /// Memory outside of the vector, if it goes there.
+    pub(super) outside: Option<Outside>,
+    /// The next member that has the vector's last operation to leave, before this one begins; see [`Step::Leave`].
+    leaver: usize,
+    size: usize,
+}
+
+/// Where an operation finds memory, if not in the vector alone.
+#[derive(Debug)]
+pub(super) enum Elsewhere {
+    No,
+    /// What a reduce-scatter makes goes there.
+    Out(Buffer),
+    Outside(Outside),
 }
 
 /// Where a write goes.
@@ -46,14 +61,20 @@ pub(super) enum Target {
 impl Running {
     /// Whom sequences wait for.
     pub(super) fn awaits(&self) -> impl Iterator<Item = usize> + '_ {
+        let size = self.size;
+        let leaver = Some(self.leaver).filter(|leaver| *leaver < size);
         let sequences = self.at.iter().zip(&self.schedule.sequences);
-        sequences.filter_map(|(at, sequence)| match sequence.get(*at) {
+        let awaited = sequences.filter_map(|(at, sequence)| match sequence.get(*at) {
             Some(Step::Receive { from, .. }) => Some(*from),
             _ => None,
-        })
+        });
+        awaited.filter(move |_| leaver.is_none()).chain(leaver)
     }
 
     fn is_over(&self) -> bool {
+        if self.leaver < self.size {
+            return false;
+        }
         let mut sequences = self.at.iter().zip(&self.schedule.sequences);
         self.in_flight == 0 && sequences.all(|(at, sequence)| *at == sequence.len())
     }
@@ -70,7 +91,7 @@ impl Group {
         id: VectorId,
         bytes: usize,
         call: CollectiveCall,
-        out: Option<Buffer>,
+        memory: Elsewhere,
     ) -> Result<Handle, GroupError> {
         let wrong = |what: String| GroupError::Vector { vector: id.0, what };
         let known = self.vector(id)?;
@@ -96,7 +117,9 @@ impl Group {
         if element_bytes == 0 || !bytes.is_multiple_of(element_bytes) {
             return Err(wrong(format!("{bytes} bytes are no whole elements of {element_bytes}")));
         }
-        if kind == OperationKind::AllToAll && !(bytes / element_bytes).is_multiple_of(2 * size) {
+        let is_outside = matches!(memory, Elsewhere::Outside(_));
+        let halves = kind == OperationKind::AllToAll && !is_outside;
+        if halves && !(bytes / element_bytes).is_multiple_of(2 * size) {
             return Err(wrong(format!(
                 "{bytes} bytes are no two halves of {size} equal parts of elements of {element_bytes}"
             )));
@@ -109,7 +132,8 @@ impl Group {
         // fits: it was looked up
         let index = id.0 as usize;
         let is_away = self.vectors[index].home.is_some();
-        let made = self.schedule(index, ScheduleKey { kind, bytes, element_bytes, is_away });
+        let made =
+            self.schedule(index, ScheduleKey { kind, bytes, element_bytes, is_away, is_outside });
         let known = &self.vectors[index];
         let all = known.landing.map_or(0, |landing| landing.bytes);
         // two operations at most are not over everywhere: whatever their lengths, they land in different halves
@@ -119,6 +143,11 @@ impl Group {
         if needed > room {
             return Err(wrong(format!("{needed} bytes would land where there is room for {room}")));
         }
+        let (out, outside) = match memory {
+            Elsewhere::No => (None, None),
+            Elsewhere::Out(out) => (Some(out), None),
+            Elsewhere::Outside(outside) => (None, Some(outside)),
+        };
         if size == 1 {
             self.alone(index, reducer.as_deref(), bytes, out.as_ref())?;
         }
@@ -126,7 +155,10 @@ impl Group {
         let turn = if made.alternates { vector.epoch as usize % 2 } else { 0 };
         vector.epoch += 1;
         vector.busy = true;
+        let leaver = if vector.others == Others::Leaving { 0 } else { size };
         vector.others = match kind {
+            _ if made.is_left => Others::Leaving,
+            _ if made.meets => Others::Settled,
             OperationKind::AllReduce if made.alternates => Others::Begun,
             OperationKind::AllReduce => Others::Settled,
             _ => Others::Unknown,
@@ -143,6 +175,9 @@ impl Group {
             landing_offset: turn * half,
             schedule: made,
             in_flight: 0,
+            outside,
+            leaver,
+            size,
         });
         Ok(handle)
     }
@@ -157,16 +192,21 @@ impl Group {
         // taken out: what is made is asked of the rest of the group
         let mut cache = std::mem::take(&mut self.vectors[vector].schedules);
         let (shape, known) = (self.shape(key), &self.vectors[vector]);
-        let make = || schedule(self.algorithm_of(known, key.bytes), key.kind, shape);
+        let make = || match key.is_outside {
+            true => through::schedule_of(key, shape),
+            false => schedule(self.algorithm_of(known, key.bytes), key.kind, shape),
+        };
         let made = cache.get(key, make);
         // whoever is done with an all-reduce knows that all have come, and mostly that all is reduced; else what is
         // written might meet what others have not left or reduced yet
         let knows_enough = match known.others {
-            Others::Unknown => false,
+            Others::Unknown | Others::Leaving => false,
             Others::Begun => made.plain().alternates,
             Others::Settled => true,
         };
-        let meets = key.bytes > 0 && !(key.kind == OperationKind::AllReduce && knows_enough);
+        let asks = !(made.plain().meets || made.plain().is_left);
+        let meets =
+            asks && key.bytes > 0 && !(key.kind == OperationKind::AllReduce && knows_enough);
         let made = if meets { made.behind_meeting(shape) } else { made.plain() }.clone();
         self.vectors[vector].schedules = cache;
         made
@@ -207,6 +247,15 @@ impl Group {
 
     fn run_one(&mut self, running: &mut Running) -> Result<bool, GroupError> {
         let mut moved = false;
+        while running.leaver < running.size {
+            let has_left =
+                running.leaver == self.me || self.has_come(running.vector, running.leaver, LEAVES);
+            if !has_left {
+                return Ok(moved);
+            }
+            running.leaver += 1;
+            moved = true;
+        }
         for sequence in 0..running.at.len() {
             while running.at[sequence] < running.schedule.sequences[sequence].len() {
                 if !self.step(running, sequence)? {
@@ -238,15 +287,7 @@ impl Group {
                 return self.write(running, counter, *to, 0..0, Target::Vector(0));
             }
             Step::Receive { from, tag } => {
-                let counter = counter(sequence, *tag);
-                let known = &mut self.vectors[running.vector];
-                let Some(remote) = &known.remotes[*from] else { return Ok(true) };
-                let next = known.awaited[counter][*from] + 1;
-                let has_come = self.fabric.arrived(remote.ours[counter]) >= next;
-                if has_come {
-                    known.awaited[counter][*from] = next;
-                }
-                return Ok(has_come);
+                return Ok(self.has_come(running.vector, *from, counter(sequence, *tag)));
             }
             Step::Flush => return Ok(running.in_flight == 0),
             Step::Reduce { range, addends, is_whole } => {
@@ -261,8 +302,37 @@ impl Group {
             Step::Copy { range, at } => {
                 self.copy(running, running.bytes(range), at * running.element_bytes)?;
             }
+            Step::Stage { from, range } => self.stage(running, *from, running.bytes(range))?,
+            Step::Fetch { from, range, to } => {
+                self.take(running, *from, running.bytes(range), *to)?;
+            }
+            Step::Keep { from, to, len } => {
+                self.keep(running, *from, *to, len * running.element_bytes)?;
+            }
+            Step::ReduceStaged { range, own, to, leaves } => {
+                self.reduce_staged(running, running.bytes(range), *own, *to, *leaves)?;
+            }
+            Step::Leave { to } => {
+                return match self.write(running, LEAVES, *to, 0..0, Target::Vector(0)) {
+                    // it needs nothing of this one any more
+                    Err(GroupError::Lost { .. }) => Ok(true),
+                    posted => posted,
+                };
+            }
         }
         Ok(true)
+    }
+
+    /// Takes the next write or signal of a member; false if it has not come.
+    fn has_come(&mut self, vector: usize, from: usize, counter: usize) -> bool {
+        let known = &mut self.vectors[vector];
+        let Some(remote) = &known.remotes[from] else { return true };
+        let next = known.awaited[counter][from] + 1;
+        let has_come = self.fabric.arrived(remote.ours[counter]) >= next;
+        if has_come {
+            known.awaited[counter][from] = next;
+        }
+        has_come
     }
 
     /// Writes bytes of a vector to a member, and signals; false if there is no room for it now.
@@ -323,6 +393,9 @@ impl Group {
         }
     }
 }
+
+/// What counts signals of [`Step::Leave`].
+const LEAVES: usize = TAGS - 1;
 
 /// What counts the writes of a sequence's tag.
 fn counter(sequence: usize, tag: Tag) -> usize {

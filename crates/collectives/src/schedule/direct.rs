@@ -24,7 +24,12 @@ pub(super) fn exchange(kind: OperationKind, shape: GroupShape) -> Schedule {
         let addends = addends(shape, |slot| slot * len);
         steps.push(Step::Reduce { range: 0..len, addends, is_whole: true });
     }
-    Schedule { sequences: vec![steps], landing: (size - 1) * len, alternates: true }
+    Schedule {
+        sequences: vec![steps],
+        landing: (size - 1) * len,
+        alternates: true,
+        ..Schedule::default()
+    }
 }
 
 /// What a member does that has no others.
@@ -97,7 +102,7 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
             }
         }
     }
-    Schedule { sequences: vec![steps], landing, alternates: false }
+    Schedule { sequences: vec![steps], landing, ..Schedule::default() }
 }
 
 /// Elements of the segments of all others that are on their way to be reduced.

@@ -16,7 +16,11 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
             direct::scatter(&mut steps, shape, |_| false);
             // pieces of the reduction, in the order of members: doubling has them side by side
             double(&mut steps, shape, shape.me, size, |at| shape.piece(at), &|at| at);
-            Schedule { sequences: vec![steps], landing: direct::landing(shape), alternates: false }
+            Schedule {
+                sequences: vec![steps],
+                landing: direct::landing(shape),
+                ..Schedule::default()
+            }
         }
         OperationKind::AllReduce if !deterministic => all_reduce(shape),
         _ => direct::schedule(kind, shape),
@@ -35,7 +39,7 @@ fn all_reduce(shape: GroupShape) -> Schedule {
         return Schedule {
             sequences: vec![steps],
             landing: landing(len, half, extra),
-            alternates: false,
+            ..Schedule::default()
         };
     }
     if me < 2 * extra {
@@ -71,7 +75,7 @@ fn all_reduce(shape: GroupShape) -> Schedule {
     if me < 2 * extra {
         steps.push(Step::Send { to: me - 1, range: whole, into: Into::Vector, tag: TAG });
     }
-    Schedule { sequences: vec![steps], landing: landing(len, half, extra), alternates: false }
+    Schedule { sequences: vec![steps], landing: landing(len, half, extra), ..Schedule::default() }
 }
 
 /// What a pair gives, and what halving brings: less than the vector and an element a round.

@@ -23,7 +23,7 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape, rings: usize) -> 
     let landing = if reduces { (shape.size - 1) * shape.piece_max() } else { 0 };
     let landing =
         if reduces && !shape.deterministic { landing + rings * shape.size } else { landing };
-    Schedule { sequences, landing, alternates: false }
+    Schedule { sequences, landing, ..Schedule::default() }
 }
 
 impl Ring {

@@ -33,5 +33,5 @@ pub(super) fn schedule(kind: OperationKind, shape: GroupShape) -> Schedule {
     let mut steps = shape.meet();
     steps.extend(work);
     steps.extend(shape.meet());
-    Schedule { sequences: vec![steps], ..Schedule::default() }
+    Schedule { sequences: vec![steps], meets: true, ..Schedule::default() }
 }

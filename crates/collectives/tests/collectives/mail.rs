@@ -1,6 +1,7 @@
 //! Messages between members: the protocol between members that run in any order, and groups over every fabric.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc;
 use std::thread;
 
 use proptest::prelude::*;
@@ -341,25 +342,32 @@ fn mail_of_anybody_names_who_sent_it() {
 fn mail_of_one_who_has_left_is_there_and_no_more_comes() {
     for make in [&|| SHM.mesh(2), &|| TCP.mesh(2)] as [&dyn Fn() -> Vec<Fabric>; 2] {
         let ranks: Vec<Rank> = (0..2).map(Rank).collect();
-        let has_left = std::sync::Barrier::new(2);
+        let (leaves, has_left) = mpsc::channel();
+        let mut ends = [Err(has_left), Ok(leaves)].into_iter();
         thread::scope(|scope| {
             for (me, fabric) in make().into_iter().enumerate() {
-                let (ranks, has_left) = (&ranks, &has_left);
+                let (ranks, end) = (&ranks, ends.next().unwrap());
                 scope.spawn(move || {
                     let options = GroupOptions::default();
                     let mut group = Group::open(fabric, ranks, me, options, soon()).unwrap();
                     group.open_mail(soon()).unwrap();
-                    if me == 1 {
-                        for tag in 0..SLOTS as u64 {
-                            let handle = group.send(0, tag, &letter(1, tag, 100)).unwrap();
-                            group.wait(handle, soon()).unwrap();
+                    // nobody leaves while the other one still opens
+                    group.barrier(soon()).unwrap();
+                    let has_left = match end {
+                        Err(has_left) => has_left,
+                        Ok(leaves) => {
+                            for tag in 0..SLOTS as u64 {
+                                let handle = group.send(0, tag, &letter(1, tag, 100)).unwrap();
+                                group.wait(handle, soon()).unwrap();
+                            }
+                            group.close(soon()).unwrap();
+                            drop(group);
+                            leaves.send(()).unwrap();
+                            return;
                         }
-                        group.close(soon()).unwrap();
-                        drop(group);
-                        has_left.wait();
-                        return;
-                    }
-                    has_left.wait();
+                    };
+                    // fails if the other one did
+                    has_left.recv().unwrap();
                     for tag in (0..SLOTS as u64).rev() {
                         let into = buffer(100);
                         let handle = group.receive(None, tag, &into).unwrap();

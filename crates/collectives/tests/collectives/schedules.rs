@@ -7,7 +7,7 @@ use std::ops::Range;
 use proptest::prelude::*;
 use tensorwire_collectives::Algorithm;
 use tensorwire_collectives::schedule::{
-    Addend, GroupShape, Into, OperationKind, Owners, Schedule, Step, Tag, schedule,
+    Addend, GroupShape, Into, OperationKind, Owners, Schedule, Step, Tag, schedule, through,
 };
 
 /// An element remembers who was reduced into it, in which order; or, where elements are moved, whose it was and which.
@@ -26,6 +26,11 @@ struct Write {
 struct Machine {
     vectors: Vec<Vec<Element>>,
     landings: Vec<Vec<Element>>,
+    /// Parts outside of vectors, by member.
+    gives: Vec<Vec<Vec<Element>>>,
+    gets: Vec<Vec<Vec<Element>>>,
+    /// Who has said to a member that it left.
+    left: Vec<usize>,
     wire: HashMap<(usize, usize, (usize, Tag)), VecDeque<Write>>,
     at: Vec<Vec<usize>>,
     rounds: Vec<Vec<usize>>,
@@ -53,6 +58,9 @@ impl Machine {
         Machine {
             vectors: (0..shape.size).map(member).collect(),
             landings: schedules.iter().map(|s| vec![Vec::new(); s.landing]).collect(),
+            gives: Vec::new(),
+            gets: Vec::new(),
+            left: vec![0; shape.size],
             wire: HashMap::new(),
             at: schedules.iter().map(|s| vec![0; s.sequences.len()]).collect(),
             rounds: schedules.iter().map(|s| vec![0; s.sequences.len()]).collect(),
@@ -121,6 +129,35 @@ impl Machine {
                 let own = self.vectors[me][range.clone()].to_vec();
                 self.vectors[me][*at..at + range.len()].clone_from_slice(&own);
             }
+            Step::Stage { from, range } => {
+                let given = &self.gives[me][from.part][from.at..from.at + range.len()];
+                self.vectors[me][range.clone()].clone_from_slice(given);
+            }
+            Step::Fetch { from, range, to } => {
+                let fetched = self.vectors[*from][range.clone()].to_vec();
+                self.gets[me][to.part][to.at..to.at + range.len()].clone_from_slice(&fetched);
+            }
+            Step::Keep { from, to, len } => {
+                let own = self.gives[me][*from][..*len].to_vec();
+                self.gets[me][*to][..*len].clone_from_slice(&own);
+            }
+            Step::ReduceStaged { range, own, to, leaves } => {
+                for (skipped, i) in range.clone().enumerate() {
+                    let given = |member: usize| match member == me {
+                        true => self.gives[me][own.part][own.at + skipped].clone(),
+                        false => self.vectors[member][i].clone(),
+                    };
+                    let reduced: Element = (0..self.vectors.len()).flat_map(given).collect();
+                    if let Some(to) = to {
+                        self.gets[me][to.part][to.at + skipped] = reduced.clone();
+                    }
+                    if *leaves {
+                        self.vectors[me][i] = reduced;
+                    }
+                }
+            }
+            // awaited by what comes next
+            Step::Leave { to } => self.left[*to] += 1,
         }
         true
     }
@@ -227,6 +264,72 @@ fn check(
                     found.sort_unstable();
                 }
                 assert_eq!(found, wanted, "{algorithm:?} {kind:?} {shape:?}: {i} of member {me}");
+            }
+        }
+    }
+}
+
+/// Runs what goes through vectors of members that share them, and looks at what each has then.
+fn check_through(
+    kind: OperationKind,
+    size: usize,
+    part: usize,
+    at_once: bool,
+    pick: impl FnMut(usize) -> usize,
+) {
+    use OperationKind::{
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
+    let parts = if matches!(kind, ReduceScatter | Scatter { .. } | AllToAll) { size } else { 1 };
+    let shape = shape(size, parts * part);
+    let of = |me| through(kind, GroupShape { me, ..shape }, part, at_once);
+    let schedules: Vec<Schedule> = (0..size).map(of).collect();
+    assert!(schedules.iter().all(|schedule| schedule.is_left && schedule.landing == 0));
+    let mut machine = Machine::new(kind, shape, &schedules, true);
+    let given = |me: usize, at: usize, i: usize| {
+        if reduces(kind) { vec![me] } else { vec![me, at, i] }
+    };
+    let part_of = |me, at| (0..part).map(|i| given(me, at, i)).collect();
+    let all = |me| (0..size).map(|at| part_of(me, at)).collect();
+    machine.gives = (0..size).map(all).collect();
+    // nobody's, at first
+    machine.gets = vec![vec![vec![Vec::new(); part]; size]; size];
+    machine.run(&schedules, pick);
+    assert_eq!(machine.left, vec![size - 1; size]);
+    let whole: Element = (0..size).collect();
+    for me in 0..size {
+        for at in 0..size {
+            for i in 0..part {
+                let wanted = match kind {
+                    AllReduce | ReduceScatter if at == 0 => whole.clone(),
+                    Reduce { root } if at == 0 && me == root => whole.clone(),
+                    AllGather => vec![at, 0, i],
+                    Gather { root } if me == root => vec![at, 0, i],
+                    Scatter { root } if at == 0 => vec![root, me, i],
+                    // where the root has what it gives
+                    Broadcast { root } if at == 0 && me != root => vec![root, 0, i],
+                    AllToAll => vec![at, me, i],
+                    _ => Vec::new(),
+                };
+                let found = &machine.gets[me][at][i];
+                assert_eq!(*found, wanted, "{kind:?} of {size}: {i} of part {at} of {me}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_goes_through_shared_vectors_comes_where_it_must() {
+    for size in [2, 3, 4, 5, 8] {
+        for part in [1, 2, 7, 64] {
+            for (kind, at_once) in kinds(size).into_iter().flat_map(|k| [(k, false), (k, true)]) {
+                for first in 0..3 {
+                    let mut next = first;
+                    check_through(kind, size, part, at_once, |sequences| {
+                        next += 1;
+                        next % sequences
+                    });
+                }
             }
         }
     }
