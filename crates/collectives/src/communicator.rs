@@ -6,7 +6,8 @@
 //! where its memory lies if that is registered. So members that call different things learn it, all of them
 //! ([`CommunicatorError::Differs`]). Where all have registered memory ([`Communicator::alloc`], [`Communicator::adopt`]) the operation goes
 //! there, and nothing is copied. Else it goes through *lanes*, vectors that were bound once: chunk by chunk
-//! what is sent is copied into one, and what comes out of it, while others are under way. What was copied is counted.
+//! what is sent is copied into one, and what comes out of it, while others are under way; of members that share memory,
+//! what others take and what they have, and no more. What was copied is counted.
 //!
 //! # Who moves it
 //! Whoever waits for an operation moves all of them. What nobody waits for, a thread of the communicator moves, which sleeps
@@ -104,7 +105,9 @@ impl Communicator {
         group.open_board(deadline)?;
         group.open_mail(deadline)?;
         let (size, me, watch) = (group.size(), group.me(), group.watch());
-        let state = State::new(group, names, options, deadline)?;
+        let mut state = State::new(group, names, options, deadline)?;
+        // whoever has one may leave, and nobody still opens what is his
+        state.group.barrier(deadline)?;
         let shared = Shared {
             state: Mutex::new(state),
             registered: Mutex::default(),
