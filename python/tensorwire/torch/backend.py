@@ -219,18 +219,14 @@ class _Laid:
         return bring
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _memory(tensor: torch.Tensor) -> tuple[int, int]:
     """Returns address and bytes."""
-    return tensor.data_ptr(), _bytes(tensor)
+    return tensor.data_ptr(), tensor.nbytes
 
 
 def _check(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             raise ValueError(
                 f"the backend {NAME} takes tensors of the CPU, and this one is on {tensor.device}; "
                 'for others name a backend of theirs: "cpu:tensorwire,cuda:nccl"'
@@ -253,11 +249,14 @@ def _word(tensor: torch.Tensor) -> str:
 
 def _fold(tensor: torch.Tensor, op: ReduceOp) -> tuple[str, str]:
     """Returns names of the elements and of the reduction."""
-    kind = op.op
+    return _named(tensor.dtype, op.op)
+
+
+@functools.cache
+def _named(dtype: torch.dtype, kind: ReduceOp.RedOpType) -> tuple[str, str]:
     fold = _FOLDS.get(kind)
     if fold is None:
         raise ValueError(f"the backend {NAME} knows no reduction {kind}")
-    dtype = tensor.dtype
     element = _ELEMENTS.get(dtype)
     if element is None and fold in ("sum", "avg"):
         element = _COMPLEX.get(dtype)
@@ -445,14 +444,17 @@ class Backend(C10DBackend):
 
     def _all_reduce(self, tensor: torch.Tensor, options: Any) -> _Work:
         op = options.reduceOp
-        element, fold = _fold(tensor, op)
-        if op.op == ReduceOp.RedOpType.PREMUL_SUM:
+        kind = op.op
+        element, fold = _named(tensor.dtype, kind)
+        if kind == ReduceOp.RedOpType.PREMUL_SUM:
             tensor.mul_(op.factor)
-        laid = _Laid()
-        flat = laid.written(tensor)
-        size, address = _bytes(flat), flat.data_ptr()
+        flat, finish = tensor, None
+        if not tensor.is_contiguous():
+            laid = _Laid()
+            flat, finish = laid.written(tensor), laid.finish()
+        size, address = flat.nbytes, flat.data_ptr()
         return self._start(
-            "all_reduce", options, element, size, None, address, flat, [tensor], fold, 0, laid.finish()
+            "all_reduce", options, element, size, None, address, flat, [tensor], fold, 0, finish
         )
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], options: Any) -> _Work:
@@ -501,7 +503,7 @@ class Backend(C10DBackend):
         laid = _Laid()
         flat = laid.written(tensor)
         return self._start(
-            "broadcast", options, _word(flat), _bytes(flat), None, flat.data_ptr(), flat, [tensor],
+            "broadcast", options, _word(flat), flat.nbytes, None, flat.data_ptr(), flat, [tensor],
             None, options.rootRank, laid.finish(),
         )  # fmt: skip
 
@@ -513,7 +515,7 @@ class Backend(C10DBackend):
         laid = _Laid()
         flat = laid.written(tensor)
         return self._start(
-            "reduce", options, element, _bytes(flat), None, flat.data_ptr(), flat, [tensor],
+            "reduce", options, element, flat.nbytes, None, flat.data_ptr(), flat, [tensor],
             fold, options.rootRank, laid.finish(),
         )  # fmt: skip
 
@@ -527,7 +529,7 @@ class Backend(C10DBackend):
     ) -> _Work:
         laid = _Laid()
         flat = laid.read(input)
-        size = _bytes(flat)
+        size = flat.nbytes
         into: Any = None
         keep: list[torch.Tensor] = [flat]
         result: list[torch.Tensor] = []
@@ -591,7 +593,7 @@ class Backend(C10DBackend):
             parts = [laid.read(part) for part in inputs[0]]
         addresses = [part.data_ptr() for part in parts]
         return self._start(
-            "scatter", options, _word(into), _bytes(into), addresses, into.data_ptr(), [into, *parts], [tensor],
+            "scatter", options, _word(into), into.nbytes, addresses, into.data_ptr(), [into, *parts], [tensor],
             None, options.rootRank, laid.finish(),
         )  # fmt: skip
 
@@ -621,7 +623,7 @@ class Backend(C10DBackend):
         element, fold = _fold(output, options.reduceOp)
         into = laid.written(output)
         return self._start(
-            "reduce_scatter", options, element, _bytes(into), addresses, into.data_ptr(), [into, *keep], [output],
+            "reduce_scatter", options, element, into.nbytes, addresses, into.data_ptr(), [into, *keep], [output],
             fold, 0, laid.finish(),
         )  # fmt: skip
 
@@ -637,10 +639,10 @@ class Backend(C10DBackend):
         laid = _Laid()
         gets = [laid.written(tensor) for tensor in outputs]
         gives = [laid.read(tensor) for tensor in inputs]
-        if len({_bytes(tensor) for tensor in [*gets, *gives]}) > 1:
+        if len({tensor.nbytes for tensor in [*gets, *gives]}) > 1:
             return self._uneven(gets, gives, options, outputs, laid)
         return self._start(
-            "all_to_all", options, _word(gives[0]), _bytes(gives[0]), [t.data_ptr() for t in gives],
+            "all_to_all", options, _word(gives[0]), gives[0].nbytes, [t.data_ptr() for t in gives],
             [t.data_ptr() for t in gets], [*gets, *gives], outputs, None, 0, laid.finish(),
         )  # fmt: skip
 
@@ -662,7 +664,7 @@ class Backend(C10DBackend):
                     f"tensors of {gives.shape[0]} and {gets.shape[0]} rows are not divided equally among {size} ranks"
                 )
             return self._start(
-                "all_to_all", options, _word(gives), _bytes(gives) // size, gives.data_ptr(), gets.data_ptr(),
+                "all_to_all", options, _word(gives), gives.nbytes // size, gives.data_ptr(), gets.data_ptr(),
                 [gets, gives], [output], None, 0, laid.finish(),
             )  # fmt: skip
         return self._uneven(
