@@ -164,9 +164,16 @@ impl Group {
                 Step::ReduceShared { range, .. } => {
                     items.push(Item::Fold(touched(range.len(), 2 * size)));
                 }
-                Step::Pull { range, .. } | Step::Copy { range, .. } => {
-                    items.push(Item::Fold(touched(range.len(), 2)))
+                Step::Pull { range, .. }
+                | Step::Copy { range, .. }
+                | Step::Stage { range, .. }
+                | Step::Fetch { range, .. } => items.push(Item::Fold(touched(range.len(), 2))),
+                Step::Keep { len, .. } => items.push(Item::Fold(touched(*len, 2))),
+                Step::ReduceStaged { range, .. } => {
+                    items.push(Item::Fold(touched(range.len(), size + 1)));
                 }
+                // nobody waits for it
+                Step::Leave { .. } => {}
             }
         }
         items
