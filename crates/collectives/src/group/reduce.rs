@@ -6,7 +6,7 @@ use std::ops::Range;
 use tensorwire_memory::{Buffer, CopyPurpose, LoanError, Place};
 
 use super::run::Running;
-use super::{Group, failed};
+use super::{Group, Remote, failed};
 use crate::error::GroupError;
 use crate::ports::{Collectives, Reducer};
 use crate::schedule::{Addend, Owners};
@@ -52,9 +52,23 @@ impl Group {
             }
             return Ok(());
         }
-        if let [Addend::Landed(at), Addend::Own] | [Addend::Own, Addend::Landed(at)] = addends {
-            let from = landed(*at, 0, bytes.len()).ok_or_else(nowhere)?;
-            reducer.reduce_into(&mut known.buffer.write().map_err(lent)?[bytes], from, whole);
+        let own_is = addends.iter().position(|addend| *addend == Addend::Own);
+        if let Some(own_is) = own_is.filter(|_| goes_around(reducer, addends.len())) {
+            let mut own = known.buffer.write().map_err(lent)?;
+            for block in blocks(running, &bytes) {
+                let skipped = block.start - bytes.start;
+                let part = |addend: &Addend| match addend {
+                    Addend::Own => None,
+                    Addend::Landed(at) => landed(*at, skipped, block.len()),
+                };
+                let around = |addends: &[Addend]| addends.iter().map(part).collect();
+                let before: Option<Vec<&[u8]>> = around(&addends[..own_is]);
+                let after: Option<Vec<&[u8]>> = around(&addends[own_is + 1..]);
+                let (before, after) = before.zip(after).ok_or_else(nowhere)?;
+                let here = Place { offset: 0, bytes: block.len() };
+                let room = scratch.write(here).ok_or_else(too_large)?;
+                fold_around(reducer, &before, &mut own[block], &after, room, whole);
+            }
             return Ok(());
         }
         for block in blocks(running, &bytes) {
@@ -104,16 +118,27 @@ impl Group {
             }
             return Ok(());
         }
-        // of two, one is reduced in place: the order of two does not matter
-        let mut remotes = known.remotes.iter().flatten();
-        if let (Some(remote), None, Owners::All) = (remotes.next(), remotes.next(), to) {
-            let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
+        if to == Owners::All && goes_around(reducer, size) {
             for block in blocks(running, &bytes) {
-                let place = place(remote.offset, &block).ok_or_else(unshared)?;
                 let mut own = known.buffer.write().map_err(lent)?;
-                let own = &mut own[block];
-                reducer.reduce_into(own, window.read(place).ok_or_else(unshared)?, Some(size));
-                window.write(place).ok_or_else(unshared)?.copy_from_slice(own);
+                let own = &mut own[block.clone()];
+                let part = |remote: &Option<Remote>| {
+                    let remote = remote.as_ref()?;
+                    let window = opened[remote.vector].window.as_ref()?;
+                    window.read(place(remote.offset, &block)?)
+                };
+                let around = |remotes: &[Option<Remote>]| remotes.iter().map(part).collect();
+                let before: Option<Vec<&[u8]>> = around(&known.remotes[..*me]);
+                let after: Option<Vec<&[u8]>> = around(&known.remotes[*me + 1..]);
+                let (before, after) = before.zip(after).ok_or_else(unshared)?;
+                let here = Place { offset: 0, bytes: block.len() };
+                let room = scratch.write(here).ok_or_else(too_large)?;
+                fold_around(reducer, &before, own, &after, room, Some(size));
+                for remote in known.remotes.iter().flatten() {
+                    let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
+                    let place = place(remote.offset, &block).ok_or_else(unshared)?;
+                    window.write(place).ok_or_else(unshared)?.copy_from_slice(own);
+                }
             }
             return Ok(());
         }
@@ -196,6 +221,35 @@ impl Group {
         let into = out.unwrap_or(&known.buffer);
         reducer.reduce(&[&own], &mut into.write().map_err(lent)?[..bytes], Some(1));
         Ok(())
+    }
+}
+
+/// True if so many addends make the same bits when each is added to this member's own where that lies: of two the order does
+/// not matter, and what is [`Reducer::plain`] rounds after each.
+fn goes_around(reducer: &dyn Reducer, addends: usize) -> bool {
+    addends == 2 || reducer.plain().is_some()
+}
+
+/// own ← before ∘ own ∘ after, in this order. `room` is as long, for what is before if that is several.
+fn fold_around(
+    reducer: &dyn Reducer,
+    before: &[&[u8]],
+    own: &mut [u8],
+    after: &[&[u8]],
+    room: &mut [u8],
+    whole: Option<usize>,
+) {
+    let last = |is_last: bool| whole.filter(|_| is_last);
+    match before {
+        [] => {}
+        [one] => reducer.reduce_into(own, one, last(after.is_empty())),
+        several => {
+            reducer.reduce(several, room, None);
+            reducer.reduce_into(own, room, last(after.is_empty()));
+        }
+    }
+    for (at, part) in after.iter().enumerate() {
+        reducer.reduce_into(own, part, last(at + 1 == after.len()));
     }
 }
 

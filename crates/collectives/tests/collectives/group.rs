@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_collectives::{
-    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions,
+    Algorithm, CollectiveCall, Collectives, Group, GroupError, GroupOptions, Reducer,
 };
 use tensorwire_fabric::Fabric;
 use tensorwire_memory::CopyPurpose;
 use tensorwire_testkit::mesh::{Setup, soon};
 
 use crate::support::{
-    Mean, SHM, TCP, any_order, every_call, fill, fitting, vectors, verify, with_group, write,
+    Mean, Plainly, SHM, TCP, any_order, every_call, fill, fitting, vectors, verify, with_group,
+    write,
 };
 
 fn all_calls(make: impl Fn(u32) -> Vec<Fabric>, sizes: &[u32], shares: bool) {
@@ -78,7 +79,7 @@ fn every_call_and_algorithm_where_bytes_and_writes_land_in_any_order() {
 /// The same bits whatever the algorithm, segments, rings and fabric: reduces in the order of members.
 #[test]
 fn deterministic_reductions_have_the_same_bits() {
-    let run = |setup: Setup, options: GroupOptions| {
+    let run_by = |reducer: Arc<dyn Reducer>, setup: Setup, options: GroupOptions| {
         let bits = std::sync::Mutex::new(vec![Vec::new(); 4]);
         with_group(setup.mesh(4), &options, |group| {
             let buffers = vectors(group, &[5000]);
@@ -90,7 +91,8 @@ fn deterministic_reductions_have_the_same_bits() {
                     * 10f32.powi((i % 9) as i32 - 4 + me as i32)
             };
             write(&mut buffers[0].write().unwrap(), (0..).map(number));
-            let handle = group.start(ids[0], CollectiveCall::AllReduce(Arc::new(Mean))).unwrap();
+            let call = CollectiveCall::AllReduce(reducer.clone());
+            let handle = group.start(ids[0], call).unwrap();
             group.wait(handle, soon()).unwrap();
             bits.lock().unwrap()[me] = buffers[0].read().unwrap().to_vec();
         });
@@ -98,6 +100,7 @@ fn deterministic_reductions_have_the_same_bits() {
         assert!(bits.iter().all(|other| *other == bits[0]), "members differ");
         bits[0].clone()
     };
+    let run = |setup: Setup, options| run_by(Arc::new(Mean), setup, options);
     let base = GroupOptions { deterministic: true, ..GroupOptions::default() };
     let first = run(SHM, GroupOptions { algorithm: Some(Algorithm::Shared), ..base.clone() });
     for algorithm in Algorithm::ALL {
@@ -105,6 +108,8 @@ fn deterministic_reductions_have_the_same_bits() {
             let options =
                 GroupOptions { algorithm: Some(algorithm), segment_bytes, rings, ..base.clone() };
             assert_eq!(run(SHM, options.clone()), first, "{options:?}");
+            let around_own = run_by(Arc::new(Plainly(Mean)), SHM, options.clone());
+            assert_eq!(around_own, first, "{options:?} around a member's own");
             if algorithm != Algorithm::Shared {
                 assert_eq!(run(TCP, options.clone()), first, "{options:?} over tcp");
             }
@@ -115,12 +120,13 @@ fn deterministic_reductions_have_the_same_bits() {
 }
 
 /// Where three or more addends meet, their result is put together in a cache and copied to its place: a piece of the
-/// vector at its owner, all of it where each has all. Two addends are put together in place.
+/// vector at its owner, all of it where each has all. Two addends are put together in place, and any number that round
+/// after each.
 #[test]
 fn what_a_member_copies_of_a_reduction_is_counted() {
     const LEN: usize = 3000;
     let vector = 4 * LEN as u64;
-    let copied = |setup: Setup, size: u32, algorithm, deterministic| {
+    let by = |reducer: &Arc<dyn Reducer>, setup: Setup, size: u32, algorithm, deterministic| {
         let options =
             GroupOptions { algorithm: Some(algorithm), deterministic, ..GroupOptions::default() };
         let copied = std::sync::Mutex::new(vec![0; size as usize]);
@@ -129,7 +135,7 @@ fn what_a_member_copies_of_a_reduction_is_counted() {
             let ids = group.bind(&buffers, soon()).unwrap();
             fill(&buffers[0], group.me(), 0);
             let before = group.stats().copies;
-            let handle = group.start(ids[0], CollectiveCall::AllReduce(Arc::new(Mean))).unwrap();
+            let handle = group.start(ids[0], CollectiveCall::AllReduce(reducer.clone())).unwrap();
             group.wait(handle, soon()).unwrap();
             let reduced = group.stats().copies;
             let handle = group.start(ids[0], CollectiveCall::Broadcast { root: 0 }).unwrap();
@@ -145,6 +151,14 @@ fn what_a_member_copies_of_a_reduction_is_counted() {
         });
         copied.into_inner().unwrap()
     };
+    let mean: Arc<dyn Reducer> = Arc::new(Mean);
+    let copied =
+        |setup, size, algorithm, deterministic| by(&mean, setup, size, algorithm, deterministic);
+    // what rounds after each addend goes around the member's own
+    let plain: Arc<dyn Reducer> = Arc::new(Plainly(Mean));
+    for algorithm in [Algorithm::Exchange, Algorithm::Direct, Algorithm::Shared] {
+        assert_eq!(by(&plain, SHM, 4, algorithm, true), [0; 4], "{algorithm:?}");
+    }
     for setup in [SHM, TCP] {
         for deterministic in [false, true] {
             let of = |size, algorithm| copied(setup, size, algorithm, deterministic);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::thread;
 
 use tensorwire_base::Rank;
-use tensorwire_collectives::{CollectiveCall, Collectives, Group, GroupOptions, Reducer};
+use tensorwire_collectives::{
+    CollectiveCall, Collectives, ElementType, Group, GroupOptions, Plain, ReduceOp, Reducer,
+};
 use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_memory::{Arena, Buffer, Place};
 use tensorwire_testkit::mesh::{Setup, connect, open, soon};
@@ -41,6 +43,28 @@ impl Reducer for Mean {
     fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
         let own = into.to_vec();
         self.reduce(&[from, &own], into, whole);
+    }
+}
+
+/// The same, of which others know what it is.
+#[derive(Debug)]
+pub(crate) struct Plainly(pub(crate) Mean);
+
+impl Reducer for Plainly {
+    fn element_bytes(&self) -> usize {
+        self.0.element_bytes()
+    }
+
+    fn reduce(&self, parts: &[&[u8]], into: &mut [u8], whole: Option<usize>) {
+        self.0.reduce(parts, into, whole);
+    }
+
+    fn reduce_into(&self, into: &mut [u8], from: &[u8], whole: Option<usize>) {
+        self.0.reduce_into(into, from, whole);
+    }
+
+    fn plain(&self) -> Option<Plain> {
+        Some(Plain { element: ElementType::F32, op: ReduceOp::Mean })
     }
 }
 
