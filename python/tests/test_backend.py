@@ -281,11 +281,14 @@ class Training(unittest.TestCase):
                             self.assertEqual(copied[4], copied[2], "bytes are copied after the third step")
 
     def test_ddp_has_the_same_bits_everywhere(self) -> None:
-        for world in (3, 4):
+        # each alone: PyTorch's own means of three divide, where a hook multiplies
+        for world, adopt in ((3, False), (3, True), (4, False), (4, True)):
             found = set()
             for transport in ("shm", "tcp", "shm"):
-                results = good(self, ranks.run(world, ddp, transport=transport))
+                results = good(self, ranks.run(world, lambda r, a=adopt: ddp(r, a), transport=transport))
                 found.update(bits for bits, _ in results)
+                for _, copied in results if adopt else []:
+                    self.assertEqual(copied[4], copied[2], f"{world} ranks over {transport} copy")
             self.assertEqual(len(found), 1, f"{world} ranks")
 
     def test_fsdp2_has_the_bits_of_gloo_and_copies_nothing(self) -> None:
