@@ -282,13 +282,13 @@ class Backend(C10DBackend):
         super().__init__(rank, size)
         self._options = options
         self._settings = settings
-        self._store = store
         self._global_ranks = global_ranks
         self._sequence = 0
         self._monitored = 0
         self._window: list[_Work] | None = None
         self._timeout = options._timeout.total_seconds()
         meeting = meet(store, rank, size, options._timeout, settings, global_ranks)
+        self._store = meeting.store
         self._communicator: _native.Communicator | None = meeting.communicator
         self.transport = f"{meeting.communicator.transport}: {meeting.why}"
         _living.add(self)
