@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import signal
 import socket
 import tempfile
+import threading
 import time
 import unittest
 from datetime import timedelta
@@ -266,6 +268,44 @@ class Operations(unittest.TestCase):
         self.assertEqual(found, ["tcp: it was asked for"] * 2)
         wrong = ranks.run(2, body, transport="carrier-pigeon")
         self.assertIn("there is no transport 'carrier-pigeon'", wrong[0])
+
+
+class Rendezvous(unittest.TestCase):
+    def test_what_an_earlier_attempt_left_in_the_store_is_told_apart(self) -> None:
+        from tensorwire.torch.rendezvous import _gather
+
+        world, store = 3, dist.HashStore()
+        attempts = []
+        for late in (0, 1, 2):
+            found: dict[int, Any] = {}
+
+            def member(rank: int, late: int = late, found: dict[int, Any] = found) -> None:
+                # one comes when the others have called it as it was before
+                time.sleep(0.05 if rank == late else 0.0)
+                found[rank] = _gather(store, rank, world, {"at": late}, timedelta(seconds=30))
+
+            members = [threading.Thread(target=member, args=(rank,)) for rank in range(world)]
+            for each in members:
+                each.start()
+            for each in members:
+                each.join()
+            self.assertEqual(len(found), world)
+            self.assertEqual(found[0], found[1])
+            self.assertEqual(found[0], found[2])
+            attempt, offers = found[0]
+            self.assertEqual([offer["at"] for offer in offers], [late] * world)
+            attempts.append(attempt)
+        self.assertEqual(len(set(attempts)), 3)
+
+    def test_who_does_not_answer_ends_it_at_the_time_out(self) -> None:
+        from tensorwire.torch.rendezvous import _gather
+
+        store = dist.HashStore()
+        store.set("offer/1", json.dumps({"nonce": "of an earlier attempt"}))
+        with self.assertRaisesRegex(dist.DistStoreError, "not all others have answered"):
+            _gather(store, 0, 2, {}, timedelta(seconds=0.3))
+        with self.assertRaisesRegex(dist.DistStoreError, "rank 0 has not called"):
+            _gather(store, 1, 2, {}, timedelta(seconds=0.3))
 
 
 class Training(unittest.TestCase):
