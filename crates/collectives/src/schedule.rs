@@ -114,21 +114,21 @@ pub enum Step {
     /// The same of its own vector.
     Copy { range: Range<usize>, at: usize },
     /// A range of its vector ← what it gives outside of it. So below: memory that no other member reaches.
-    Stage { from: Spot, range: Range<usize> },
+    Stage { from: PartSpot, range: Range<usize> },
     /// What it gets outside ← this range of a member's vector.
-    Fetch { from: usize, range: Range<usize>, to: Spot },
+    Fetch { from: usize, range: Range<usize>, to: PartSpot },
     /// The first `len` elements of a part that it gets ← those of a part that it gives.
     Keep { from: usize, to: usize, len: usize },
     /// `to` ← the reduction of what it gives at `own` and of this range of all others' vectors, in the order of members.
     /// `leaves`: its vector has it, too.
-    ReduceStaged { range: Range<usize>, own: Spot, to: Option<Spot>, leaves: bool },
+    ReduceStaged { range: Range<usize>, own: PartSpot, to: Option<PartSpot>, leaves: bool },
     /// Lets a member know that it needs nothing of its vector any more; nobody waits for that within this operation.
     Leave { to: usize },
 }
 
 /// An element of a part of memory outside of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct PartSpot {
     pub part: usize,
     pub at: usize,
 }

@@ -11,7 +11,7 @@ use super::run::{Elsewhere, Running};
 use super::{Group, failed};
 use crate::error::GroupError;
 use crate::ports::{CollectiveCall, Collectives, Handle, VectorId};
-use crate::schedule::{GroupShape, OperationKind, Schedule, Spot, through};
+use crate::schedule::{GroupShape, OperationKind, PartSpot, Schedule, through};
 
 /// Memory outside of vectors: each part that this member gives, and gets, from a byte of a buffer on.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Group {
     pub(super) fn stage(
         &mut self,
         running: &Running,
-        from: Spot,
+        from: PartSpot,
         bytes: Range<usize>,
     ) -> Result<(), GroupError> {
         let (given, at) = spot(running, from, |outside| &outside.gives)?;
@@ -73,7 +73,7 @@ impl Group {
         running: &Running,
         from: usize,
         bytes: Range<usize>,
-        to: Spot,
+        to: PartSpot,
     ) -> Result<(), GroupError> {
         let (got, at) = spot(running, to, |outside| &outside.gets)?;
         let known = &self.vectors[running.vector];
@@ -96,8 +96,9 @@ impl Group {
         to: usize,
         bytes: usize,
     ) -> Result<(), GroupError> {
-        let (given, from) = spot(running, Spot { part: from, at: 0 }, |outside| &outside.gives)?;
-        let (got, to) = spot(running, Spot { part: to, at: 0 }, |outside| &outside.gets)?;
+        let (given, from) =
+            spot(running, PartSpot { part: from, at: 0 }, |outside| &outside.gives)?;
+        let (got, to) = spot(running, PartSpot { part: to, at: 0 }, |outside| &outside.gets)?;
         if given.address() + from == got.address() + to {
             return Ok(());
         }
@@ -112,8 +113,8 @@ impl Group {
         &mut self,
         running: &Running,
         bytes: Range<usize>,
-        own: Spot,
-        to: Option<Spot>,
+        own: PartSpot,
+        to: Option<PartSpot>,
         left: bool,
     ) -> Result<(), GroupError> {
         let reducer = reducer_of(running)?;
@@ -170,7 +171,7 @@ pub(super) fn schedule_of(key: ScheduleKey, shape: GroupShape) -> Schedule {
 /// The buffer of a spot, and the byte in it.
 fn spot(
     running: &Running,
-    spot: Spot,
+    spot: PartSpot,
     of: impl Fn(&Outside) -> &Vec<(Buffer, usize)>,
 ) -> Result<(&Buffer, usize), GroupError> {
     let parts = running.outside.as_ref().map(of);

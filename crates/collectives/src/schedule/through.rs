@@ -1,7 +1,7 @@
 //! Operations on memory outside of vectors, where members share those: what others take is staged in one's vector, and what
 //! they have is fetched from theirs. Nothing is staged that nobody takes.
 
-use super::{GroupShape, OperationKind, Schedule, Spot, Step};
+use super::{GroupShape, OperationKind, PartSpot, Schedule, Step};
 
 /// `part`: elements of each part that a member gives or gets. `at_once`: an all-reduce is short, and everybody reduces all of
 /// it. The vector holds all parts where each goes to another member, else one.
@@ -14,8 +14,8 @@ pub(super) fn schedule(
     let me = shape.me;
     let whole = 0..part;
     let of = |i: usize| i * part..(i + 1) * part;
-    let stage = |of, range| Step::Stage { from: Spot { part: of, at: 0 }, range };
-    let fetch = |from, range, of| Step::Fetch { from, range, to: Spot { part: of, at: 0 } };
+    let stage = |of, range| Step::Stage { from: PartSpot { part: of, at: 0 }, range };
+    let fetch = |from, range, of| Step::Fetch { from, range, to: PartSpot { part: of, at: 0 } };
     let keep = |from, to| Step::Keep { from, to, len: part };
     let meet = || shape.meet();
     let mut steps = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn schedule(
         OperationKind::AllReduce if at_once => {
             steps.push(stage(0, whole.clone()));
             steps.extend(meet());
-            let here = Spot { part: 0, at: 0 };
+            let here = PartSpot { part: 0, at: 0 };
             steps.push(Step::ReduceStaged {
                 range: whole,
                 own: here,
@@ -33,7 +33,7 @@ pub(super) fn schedule(
         }
         OperationKind::AllReduce | OperationKind::Reduce { .. } => {
             let is_for = |member| kind.root().is_none_or(|root| root == member);
-            let spot = |at| Spot { part: 0, at };
+            let spot = |at| PartSpot { part: 0, at };
             for owner in shape.others() {
                 let range = shape.piece(owner);
                 steps.push(Step::Stage { from: spot(range.start), range });
@@ -53,7 +53,7 @@ pub(super) fn schedule(
         OperationKind::ReduceScatter => {
             steps.extend(shape.others().map(|to| stage(to, of(to))));
             steps.extend(meet());
-            let (own, to) = (Spot { part: me, at: 0 }, Some(Spot { part: 0, at: 0 }));
+            let (own, to) = (PartSpot { part: me, at: 0 }, Some(PartSpot { part: 0, at: 0 }));
             steps.push(Step::ReduceStaged { range: of(me), own, to, leaves: false });
         }
         OperationKind::AllGather => {
