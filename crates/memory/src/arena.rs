@@ -28,6 +28,9 @@ pub enum ArenaError {
     AlreadyCut,
     #[error("place {index} starts at byte {offset}, which is no multiple of {ALIGNMENT}")]
     Misaligned { index: usize, offset: usize },
+    /// Of windows, which are slices.
+    #[error("the slab is memory of a device, of which the host has an address and no bytes")]
+    OnDevice,
 }
 
 impl Arena {

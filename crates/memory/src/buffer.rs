@@ -5,7 +5,10 @@
 //! receive buffer between the moment its sender may write again and the arrival of that write; of a store, whoever
 //! pulls promises it of what is pulled into. No exclusive loan stands for such a writer: one buffer may be
 //! pulled into by parts, from several servers at once, while other parts of it are still lent to their pushes.
+//!
+//! Memory of a device has the same loans, and no slices: it is lent by its address alone ([`crate::DeviceLoan`]).
 
+use std::num::NonZero;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::arena::Place;
 use crate::heap::Piece;
-use crate::slab::{Cut, Keepalive, Slab};
+use crate::slab::{Cut, Keepalive, Slab, Space};
 
 /// A place in an arena or a heap. Clones name the same bytes and share their loans.
 #[derive(Clone)]
@@ -65,6 +68,9 @@ pub enum LoanError {
     BeingWritten,
     #[error("the buffer is lent to a reader")]
     Lent,
+    /// It has loans by its address, [`Buffer::lend_to_device`] and [`Buffer::lend_to_device_for_writing`].
+    #[error("the buffer is memory of a device, of which the host has an address and no bytes")]
+    OnDevice,
 }
 
 /// A shared loan that borrows its buffer.
@@ -109,7 +115,23 @@ impl Buffer {
     /// be copied to each other by [`Buffer::copy_from`], and are not lent at the same time.
     pub unsafe fn foreign(start: NonNull<u8>, bytes: usize, keepalive: Keepalive) -> Buffer {
         // SAFETY: as promised.
-        let slab = unsafe { Slab::unaligned(start, bytes, keepalive) };
+        let slab = unsafe { Slab::unaligned(start, bytes, Space::Host, keepalive) };
+        Buffer::alone(slab, Place { offset: 0, bytes })
+    }
+
+    /// A buffer over memory of a device that somebody else allocated, at any address.
+    ///
+    /// # Safety
+    /// `address..address + bytes` must be memory of the device for as long as `keepalive` lives. While a loan of the
+    /// buffer lives, nobody else writes there, nor reads what is lent for writing.
+    pub unsafe fn foreign_on_device(
+        address: NonZero<usize>,
+        bytes: usize,
+        keepalive: Keepalive,
+    ) -> Buffer {
+        let start = NonNull::without_provenance(address);
+        // SAFETY: as promised.
+        let slab = unsafe { Slab::unaligned(start, bytes, Space::Device, keepalive) };
         Buffer::alone(slab, Place { offset: 0, bytes })
     }
 
@@ -145,7 +167,7 @@ impl Buffer {
     /// Copies a range of another buffer here, from byte `at` on. The two may lie over the same memory.
     ///
     /// # Errors
-    /// When either is lent.
+    /// When either is lent, or is memory of a device.
     ///
     /// # Panics
     /// If the range is not inside of one of them.
@@ -177,25 +199,41 @@ impl Buffer {
     }
 
     /// Borrows the bytes for reading; any number of readers may.
+    ///
+    /// # Errors
+    /// As every loan that becomes a slice: when the buffer is lent, or is memory of a device.
     pub fn read(&self) -> Result<ReadGuard<'_>, LoanError> {
+        self.check_on_host()?;
         self.acquire_shared()?;
         Ok(ReadGuard { buffer: self })
     }
 
     /// Borrows the bytes for writing, alone.
+    ///
+    /// # Errors
+    /// As of [`Buffer::read`].
     pub fn write(&self) -> Result<WriteGuard<'_>, LoanError> {
+        self.check_on_host()?;
         self.acquire_exclusive()?;
         Ok(WriteGuard { buffer: self })
     }
 
     /// Lends the bytes for reading until the loan is dropped, wherever it has gone.
+    ///
+    /// # Errors
+    /// As of [`Buffer::read`].
     pub fn lend(&self) -> Result<Loan, LoanError> {
+        self.check_on_host()?;
         self.acquire_shared()?;
         Ok(Loan { buffer: self.clone() })
     }
 
     /// Lends the bytes for writing, alone, until the loan is dropped, wherever it has gone.
+    ///
+    /// # Errors
+    /// As of [`Buffer::read`].
     pub fn lend_for_writing(&self) -> Result<WriteLoan, LoanError> {
+        self.check_on_host()?;
         self.acquire_exclusive()?;
         Ok(WriteLoan { buffer: self.clone() })
     }
@@ -209,8 +247,16 @@ impl Buffer {
         self.place
     }
 
+    /// Whose memory it is.
+    pub fn space(&self) -> Space {
+        self.slab.space()
+    }
+
     /// First byte. Valid for [`Buffer::bytes`] bytes while the buffer or a clone lives; whoever reads or writes there holds a loan,
     /// or promises what a loan does.
+    ///
+    /// # Panics
+    /// If it is memory of a device: [`Buffer::address`] says where that lies.
     pub fn start(&self) -> NonNull<u8> {
         let start = self.slab.start();
         // SAFETY: the place lies inside the slab, which lives here: `Arena::new` checked it, and a heap
@@ -218,7 +264,8 @@ impl Buffer {
         unsafe { start.add(self.place.offset) }
     }
 
-    /// Address of the first byte: tells this memory from other memory, and is nothing to follow.
+    /// Address of the first byte, in the memory of its space: tells this memory from other memory, and is nothing for
+    /// the host to follow.
     pub fn address(&self) -> usize {
         self.slab.address() + self.place.offset
     }
@@ -227,7 +274,14 @@ impl Buffer {
         &self.slab
     }
 
-    fn acquire_shared(&self) -> Result<(), LoanError> {
+    fn check_on_host(&self) -> Result<(), LoanError> {
+        match self.space() {
+            Space::Host => Ok(()),
+            Space::Device => Err(LoanError::OnDevice),
+        }
+    }
+
+    pub(crate) fn acquire_shared(&self) -> Result<(), LoanError> {
         for (taken, flag) in self.loans.flags[self.segments.clone()].iter().enumerate() {
             let lent = flag
                 .fetch_update(Ordering::Acquire, Ordering::Relaxed, |n| (n >= 0).then_some(n + 1));
@@ -239,6 +293,11 @@ impl Buffer {
         Ok(())
     }
 
+    /// Gives back what [`Buffer::acquire_shared`] took.
+    pub(crate) fn end_shared(&self) {
+        self.release_shared(self.segments.len());
+    }
+
     fn release_shared(&self, count: usize) {
         for flag in &self.loans.flags[self.segments.clone()][..count] {
             let before = flag.fetch_sub(1, Ordering::Release);
@@ -246,7 +305,7 @@ impl Buffer {
         }
     }
 
-    fn acquire_exclusive(&self) -> Result<(), LoanError> {
+    pub(crate) fn acquire_exclusive(&self) -> Result<(), LoanError> {
         for (taken, flag) in self.loans.flags[self.segments.clone()].iter().enumerate() {
             let lent = flag.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed);
             if let Err(found) = lent {
@@ -255,6 +314,11 @@ impl Buffer {
             }
         }
         Ok(())
+    }
+
+    /// Gives back what [`Buffer::acquire_exclusive`] took.
+    pub(crate) fn end_exclusive(&self) {
+        self.release_exclusive(self.segments.len());
     }
 
     fn release_exclusive(&self, count: usize) {
@@ -330,25 +394,25 @@ impl DerefMut for WriteLoan {
 
 impl Drop for WriteLoan {
     fn drop(&mut self) {
-        self.buffer.release_exclusive(self.buffer.segments.len());
+        self.buffer.end_exclusive();
     }
 }
 
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
-        self.buffer.release_shared(self.buffer.segments.len());
+        self.buffer.end_shared();
     }
 }
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        self.buffer.release_exclusive(self.buffer.segments.len());
+        self.buffer.end_exclusive();
     }
 }
 
 impl Drop for Loan {
     fn drop(&mut self) {
-        self.buffer.release_shared(self.buffer.segments.len());
+        self.buffer.end_shared();
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::arena::{ArenaError, Place};
 use crate::buffer::{Buffer, Loans, Owner};
-use crate::slab::{Cut, Slab};
+use crate::slab::{Cut, Slab, Space};
 
 /// All bytes of a slab, for reading. Clones share it.
 #[derive(Clone, Debug)]
@@ -25,13 +25,12 @@ impl PeerMapped {
         Ok(PeerMapped { slab: slab.clone(), cut: Arc::new(cut) })
     }
 
-    /// The bytes of a place; None if it does not lie inside.
+    /// The bytes of a place; None if it does not lie inside, or is memory of a device.
     pub fn read(&self, place: Place) -> Option<&[u8]> {
-        let end = place.offset.checked_add(place.bytes)?;
-        if end > self.slab.bytes() {
+        if !self.has(place) || self.slab.space() == Space::Device {
             return None;
         }
-        // SAFETY: the place lies inside the slab, which lives here and is valid memory. The cut makes this the
+        // SAFETY: the place lies inside the slab, which lives here and is valid memory of the host. The cut makes this the
         // only owner of its bytes in this process, and nothing here writes. The process that does keeps
         // its writes out (see //!).
         Some(unsafe {
@@ -41,9 +40,16 @@ impl PeerMapped {
 
     /// A place as a buffer, which can be read and never written; None if it does not lie inside.
     pub fn buffer(&self, place: Place) -> Option<Buffer> {
-        self.read(place)?;
+        if !self.has(place) {
+            return None;
+        }
         let loans = Loans::read_only(Owner::PeerMapped { _cut: self.cut.clone() });
         Some(Buffer::new(self.slab.clone(), place, Arc::new(loans), 0..1))
+    }
+
+    /// True if the place lies inside.
+    fn has(&self, place: Place) -> bool {
+        place.offset.checked_add(place.bytes).is_some_and(|end| end <= self.slab.bytes())
     }
 }
 

@@ -1,7 +1,9 @@
-//! Raw memory with a proof that it lives. No reference to a slab's bytes exists here: other
-//! processes and NICs may write them, so only a [`crate::Buffer`]'s loan turns them into a slice.
+//! Raw memory with a proof that it lives, of the host or of a device. No reference to a slab's bytes exists
+//! here: other processes and NICs may write them, so only a [`crate::Buffer`]'s loan turns them into a slice,
+//! and memory of a device never is one.
 
 use std::any::Any;
+use std::num::NonZero;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +19,22 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Whatever must live as long as a slab's memory: a mapping, a registration with a NIC.
 pub type Keepalive = Arc<dyn Any + Send + Sync>;
 
+/// Whose memory a slab is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// The host's: this process reads and writes it.
+    Host,
+    /// A device's: this process has its address, and the device reads and writes it.
+    Device,
+}
+
 /// A range of memory that stays valid while any clone of the slab lives.
 #[derive(Clone)]
 pub struct Slab {
+    /// In memory of a device: an address there, which the host never follows.
     start: NonNull<u8>,
     bytes: usize,
+    space: Space,
     /// Held for its life alone.
     _keepalive: Keepalive,
     mark: CutMark,
@@ -61,8 +74,8 @@ impl Slab {
     /// Zeroed private memory of this process, aligned to a page.
     pub fn anonymous(bytes: usize) -> Result<Slab, SlabError> {
         let mapping = AnonymousMapping::new(bytes)?;
-        let start = mapping.start;
-        Ok(Slab { start, bytes, _keepalive: Arc::new(mapping), mark: CutMark::default() })
+        let (start, space) = (mapping.start, Space::Host);
+        Ok(Slab { start, bytes, space, _keepalive: Arc::new(mapping), mark: CutMark::default() })
     }
 
     /// A slab over memory that somebody else allocated.
@@ -78,23 +91,58 @@ impl Slab {
         mark: CutMark,
     ) -> Slab {
         assert_eq!(start.as_ptr() as usize % ALIGNMENT, 0, "a slab starts at a cache line");
-        Slab { start, bytes, _keepalive: keepalive, mark }
+        Slab { start, bytes, space: Space::Host, _keepalive: keepalive, mark }
     }
 
-    /// As [`Slab::from_raw`], of any alignment, and with a mark of its own.
+    /// A slab over memory of a device, which the device has at `address`.
     ///
     /// # Safety
-    /// `start..start + bytes` must be readable and writable memory for as long as `keepalive` lives.
-    pub(crate) unsafe fn unaligned(start: NonNull<u8>, bytes: usize, keepalive: Keepalive) -> Slab {
-        Slab { start, bytes, _keepalive: keepalive, mark: CutMark::default() }
+    /// `address..address + bytes` must be memory of the device for as long as `keepalive` lives. All slabs over the
+    /// same memory must have clones of one `mark`.
+    ///
+    /// # Panics
+    /// If `address` is no multiple of [`ALIGNMENT`], or zero.
+    pub unsafe fn on_device(
+        address: NonZero<usize>,
+        bytes: usize,
+        keepalive: Keepalive,
+        mark: CutMark,
+    ) -> Slab {
+        assert_eq!(address.get() % ALIGNMENT, 0, "a slab starts at a cache line");
+        let start = NonNull::without_provenance(address);
+        Slab { start, bytes, space: Space::Device, _keepalive: keepalive, mark }
+    }
+
+    /// As [`Slab::from_raw`] or [`Slab::on_device`], of any alignment, and with a mark of its own.
+    ///
+    /// # Safety
+    /// `start..start + bytes` must be memory of that space for as long as `keepalive` lives: the host's readable and
+    /// writable.
+    pub(crate) unsafe fn unaligned(
+        start: NonNull<u8>,
+        bytes: usize,
+        space: Space,
+        keepalive: Keepalive,
+    ) -> Slab {
+        Slab { start, bytes, space, _keepalive: keepalive, mark: CutMark::default() }
+    }
+
+    /// Whose memory it is.
+    pub fn space(&self) -> Space {
+        self.space
     }
 
     /// First byte. Valid for [`Slab::bytes`] bytes while this slab or a clone of it lives.
+    ///
+    /// # Panics
+    /// If it is memory of a device, where the host has no byte: [`Slab::address`] says where that lies.
     pub fn start(&self) -> NonNull<u8> {
+        assert_eq!(self.space, Space::Host, "the host follows no address of a device");
         self.start
     }
 
-    /// Address of the first byte: tells this memory from other memory, and is nothing to follow.
+    /// Address of the first byte, in the memory of its space: tells this memory from other memory, and is nothing
+    /// for the host to follow.
     pub fn address(&self) -> usize {
         self.start.addr().get()
     }
@@ -110,7 +158,9 @@ impl Slab {
 
 impl std::fmt::Debug for Slab {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slab").field("start", &self.start).field("bytes", &self.bytes).finish()
+        let Slab { start, bytes, space, .. } = self;
+        let mut slab = f.debug_struct("Slab");
+        slab.field("start", start).field("bytes", bytes).field("space", space).finish()
     }
 }
 
@@ -135,7 +185,7 @@ impl AnonymousMapping {
         if bytes == 0 {
             // fits: the alignment is a small non-zero constant; nothing is mapped, nothing unmapped
             let start = NonNull::without_provenance(
-                std::num::NonZero::new(ALIGNMENT).expect("the alignment is not zero"),
+                NonZero::new(ALIGNMENT).expect("the alignment is not zero"),
             );
             return Ok(AnonymousMapping { start, bytes });
         }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::arena::{ArenaError, Place};
-use crate::slab::{Cut, Slab};
+use crate::slab::{Cut, Slab, Space};
 
 /// All bytes of a slab, for one owner.
 #[derive(Debug)]
@@ -22,8 +22,11 @@ impl Window {
     /// Takes the slab as a whole.
     ///
     /// # Errors
-    /// [`ArenaError::AlreadyCut`] alone.
+    /// [`ArenaError::AlreadyCut`], and [`ArenaError::OnDevice`] for memory of a device.
     pub fn new(slab: &Slab) -> Result<Window, ArenaError> {
+        if slab.space() == Space::Device {
+            return Err(ArenaError::OnDevice);
+        }
         let cut = slab.mark().take().ok_or(ArenaError::AlreadyCut)?;
         Ok(Window { slab: slab.clone(), _cut: cut })
     }
