@@ -3,8 +3,10 @@
 
 mod deadline;
 mod ids;
+mod space;
 mod units;
 
 pub use deadline::{Clock, Deadline};
 pub use ids::{Incarnation, JobId, Rank};
+pub use space::Space;
 pub use units::{human_bytes, human_seconds};

@@ -8,6 +8,7 @@ use tensorwire_tensor::{Fact, Symbol, TensorSpec};
 use crate::error::GraphError;
 use crate::op::{Init, Op};
 use crate::pass::infer::infer;
+use tensorwire_base::Space;
 
 pub(crate) use crate::output::{NodeId, Output};
 
@@ -52,6 +53,8 @@ pub struct Node {
     pub facts: Vec<Fact>,
     /// Which rows it has of a variable that was split over servers, or changes there.
     pub piece: Option<Piece>,
+    /// Where it computes, and where its outputs lie. Planning says so.
+    pub space: Space,
 }
 
 /// Some rows of a variable that lies on several servers.
@@ -113,8 +116,8 @@ impl Graph {
         let facts = infer(name, &op, &facts)?;
         let inputs = inputs.to_vec();
         let name = name.to_string();
-        let (controls, task, piece) = (Vec::new(), None, None);
-        self.push(Node { name, op, inputs, controls, hint, task, facts, piece })
+        let (controls, task, piece, space) = (Vec::new(), None, None, Space::Host);
+        self.push(Node { name, op, inputs, controls, hint, task, facts, piece, space })
     }
 
     /// Adds a node as it is, its facts included.

@@ -12,6 +12,7 @@ use crate::graph::{Graph, NodeId, Task};
 use crate::op::EdgeId;
 use crate::pass::memory::{MemoryPlan, SendFrom};
 use crate::pass::reference::{Transfer, WhyWrite};
+use crate::pass::space::Devices;
 use crate::pass::verify::verify;
 use planner::Planner;
 
@@ -88,6 +89,8 @@ pub struct PlanOptions {
     /// training.
     pub variables_shared: bool,
     pub reuse: ReuseRule,
+    /// Who computes on a device.
+    pub devices: Devices,
 }
 
 /// An edge between two parts.

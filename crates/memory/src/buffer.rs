@@ -16,7 +16,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::arena::Place;
 use crate::heap::Piece;
-use crate::slab::{Cut, Keepalive, Slab, Space};
+use tensorwire_base::Space;
+
+use crate::slab::{Cut, Keepalive, Slab};
 
 /// A place in an arena or a heap. Clones name the same bytes and share their loans.
 #[derive(Clone)]

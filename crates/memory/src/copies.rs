@@ -26,11 +26,15 @@ pub enum CopyPurpose {
     Reduction,
     /// Values into checkpoints, out of and into snapshots, and out of files of weights.
     Checkpoint,
+    /// Tensors from the host's memory to a device's, by the device.
+    ToDevice,
+    /// Tensors from a device's memory to the host's, by the device.
+    ToHost,
 }
 
 impl CopyPurpose {
     /// All purposes, in the order in which they are shown.
-    pub const ALL: [CopyPurpose; 9] = [
+    pub const ALL: [CopyPurpose; 11] = [
         CopyPurpose::Staging,
         CopyPurpose::Messages,
         CopyPurpose::Store,
@@ -40,6 +44,8 @@ impl CopyPurpose {
         CopyPurpose::Broadcast,
         CopyPurpose::Reduction,
         CopyPurpose::Checkpoint,
+        CopyPurpose::ToDevice,
+        CopyPurpose::ToHost,
     ];
 
     /// Its name in reports, in lower case.
@@ -54,6 +60,8 @@ impl CopyPurpose {
             CopyPurpose::Broadcast => "broadcast",
             CopyPurpose::Reduction => "reduction",
             CopyPurpose::Checkpoint => "checkpoint",
+            CopyPurpose::ToDevice => "to_device",
+            CopyPurpose::ToHost => "to_host",
         }
     }
 
@@ -125,7 +133,7 @@ mod tests {
         for (at, purpose) in CopyPurpose::ALL.into_iter().enumerate() {
             assert_eq!(copies.of(purpose), 1 << at);
         }
-        assert_eq!((copies.bytes(), copies.exchanged()), ((1 << 9) - 1, 0b111));
+        assert_eq!((copies.bytes(), copies.exchanged()), ((1 << 11) - 1, 0b111));
         let names: std::collections::HashSet<&str> =
             CopyPurpose::ALL.into_iter().map(CopyPurpose::name).collect();
         assert_eq!(names.len(), CopyPurpose::ALL.len());

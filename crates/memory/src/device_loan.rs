@@ -6,7 +6,9 @@
 //! handed over.
 
 use crate::buffer::{Buffer, LoanError};
-use crate::slab::{Slab, Space};
+use tensorwire_base::Space;
+
+use crate::slab::Slab;
 
 /// A shared loan by address, which owns its buffer.
 #[derive(Debug)]

@@ -20,6 +20,6 @@ pub use copies::{Copies, CopyPurpose};
 pub use device_loan::{DeviceLoan, DeviceWriteLoan};
 pub use heap::Heap;
 pub use peer_mapped::PeerMapped;
-pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError, Space};
+pub use slab::{ALIGNMENT, CutMark, Keepalive, Slab, SlabError};
 pub use tensor::{TensorError, TensorMut, TensorRef};
 pub use window::Window;

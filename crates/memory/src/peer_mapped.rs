@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::arena::{ArenaError, Place};
 use crate::buffer::{Buffer, Loans, Owner};
-use crate::slab::{Cut, Slab, Space};
+use tensorwire_base::Space;
+
+use crate::slab::{Cut, Slab};
 
 /// All bytes of a slab, for reading. Clones share it.
 #[derive(Clone, Debug)]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
+use tensorwire_base::Space;
 
 /// Alignment of every slab and every planned place, in bytes: a cache line, and an AVX-512 vector.
 pub const ALIGNMENT: usize = 64;
@@ -18,15 +19,6 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Whatever must live as long as a slab's memory: a mapping, a registration with a NIC.
 pub type Keepalive = Arc<dyn Any + Send + Sync>;
-
-/// Whose memory a slab is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Space {
-    /// The host's: this process reads and writes it.
-    Host,
-    /// A device's: this process has its address, and the device reads and writes it.
-    Device,
-}
 
 /// A range of memory that stays valid while any clone of the slab lives.
 #[derive(Clone)]

@@ -8,7 +8,9 @@
 use std::ops::Range;
 
 use crate::arena::{ArenaError, Place};
-use crate::slab::{Cut, Slab, Space};
+use tensorwire_base::Space;
+
+use crate::slab::{Cut, Slab};
 
 /// All bytes of a slab, for one owner.
 #[derive(Debug)]

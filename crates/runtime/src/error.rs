@@ -6,7 +6,7 @@ use tensorwire_fabric::{
     ReceiveError, RegionError, SendMessageError,
 };
 use tensorwire_graph::GraphError;
-use tensorwire_kernels::KernelError;
+use tensorwire_kernels::{DeviceFailure, KernelError};
 use tensorwire_memory::{ArenaError, LoanError, SlabError, TensorError};
 use tensorwire_tensor::Fact;
 
@@ -94,6 +94,10 @@ pub enum SessionError {
     NoSuchNode { name: String, task: String },
     #[error("'{name}': {source}")]
     Lent { name: String, source: LoanError },
+    #[error("part {part} computes on a device, and its session was given none")]
+    NoDevice { part: usize },
+    #[error("'{name}': {source}")]
+    Device { name: String, source: DeviceFailure },
     #[error(
         "'{name}' is not kept: its memory may be another tensor's when a run is over; make its node a root of the run"
     )]
@@ -122,6 +126,8 @@ pub enum AllocError {
     Arena(#[from] ArenaError),
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    #[error(transparent)]
+    Device(#[from] DeviceFailure),
 }
 
 /// Why a run ended early. The session cannot be used after it.
@@ -129,6 +135,8 @@ pub enum AllocError {
 pub enum RunError {
     #[error("step {step}: node '{node}': {source}")]
     Kernel { step: u64, node: String, source: KernelError },
+    #[error("step {step}: node '{node}': {source}")]
+    Device { step: u64, node: String, source: DeviceFailure },
     #[error("step {step}: node '{node}': {source}")]
     Lent { step: u64, node: String, source: LoanError },
     #[error("step {step}: node '{node}': {source}")]

@@ -3,6 +3,7 @@
 //! whose tensor is not there yet goes back to the tail of the ready queue, so that polling never
 //! delays a node that could run; when a whole round found nothing, the executor blocks.
 
+mod device;
 mod kernel;
 
 use std::collections::{HashMap, VecDeque};
@@ -17,10 +18,11 @@ use tensorwire_tensor::TensorSpec;
 use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
 use crate::ports::{Events, GroupOps, Ports, Sending, TensorExchange};
-use crate::session::SessionOptions;
+use crate::session::{Computing, SessionOptions};
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
+use device::{ASK_AGAIN, Copying};
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
@@ -79,7 +81,7 @@ pub(crate) struct Executor {
     /// Kernels are as good as done when their turn comes.
     pub(crate) leaves_out_kernels: bool,
     /// Optimizers change variables at so many times their rate.
-    pub(crate) rate_factor: f64,
+    rate_factor: f64,
     pub(crate) workspace: Workspace,
     /// By edge: how often it was sent or received here.
     epochs: Vec<u64>,
@@ -91,6 +93,8 @@ pub(crate) struct Executor {
     finished: Vec<EdgeId>,
     /// Collective operations under way, and since when.
     collectives: HashMap<NodeId, u64>,
+    /// Copies under way, in the order in which they were started.
+    copying: VecDeque<Copying>,
     finished_nodes: Vec<NodeId>,
     /// What is to be sent or fetched as soon as the queue has room.
     prepared: HashMap<EdgeId, Tensor>,
@@ -105,10 +109,11 @@ impl Executor {
         plan: &Plan,
         part: usize,
         storage: Storage,
-        kernels: Arc<Kernels>,
+        computing: Computing,
         ports: Option<Ports>,
         options: SessionOptions,
     ) -> Executor {
+        let Computing { kernels, device } = computing;
         let (events, exchange, group) = match ports {
             Some(Ports { events, exchange, group }) => (Some(events), exchange, group),
             None => (None, None, None),
@@ -131,7 +136,7 @@ impl Executor {
             options,
             leaves_out_kernels: false,
             rate_factor: 1.0,
-            workspace: Workspace::new(storage, plan.send_from, options.dynamic_bytes_max),
+            workspace: Workspace::new(storage, device, plan.send_from, options.dynamic_bytes_max),
             epochs: vec![0; plan.edges.len()],
             edge_names: plan.edges.iter().map(name).collect(),
             ready: VecDeque::new(),
@@ -139,6 +144,7 @@ impl Executor {
             flights: HashMap::new(),
             finished: Vec::new(),
             collectives: HashMap::new(),
+            copying: VecDeque::new(),
             finished_nodes: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
@@ -149,6 +155,7 @@ impl Executor {
 
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
+        self.copying.clear();
         self.workspace.begin(frontier.transients());
         self.ready.clear();
         self.ready.extend(frontier.start());
@@ -215,6 +222,7 @@ impl Executor {
             Op::Input { .. } => self.fed(part, node),
             Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
             op if op.is_view() => self.view(part, node),
+            Op::CopyTo { .. } => self.copy(part, node),
             Op::Send { edge } | Op::SendDynamic { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => self.poll(node, *edge),
             Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
@@ -396,6 +404,7 @@ impl Executor {
     ) -> Result<bool, RunError> {
         let step = self.counters.steps;
         let mut any = self.complete_collectives(part, frontier)?;
+        any |= self.complete_copies(part, frontier)?;
         let Some(exchange) = self.exchange.as_mut().filter(|_| !self.flights.is_empty()) else {
             return Ok(any);
         };
@@ -420,6 +429,15 @@ impl Executor {
         Ok(any)
     }
 
+    pub(crate) fn set_rate_factor(&mut self, factor: f64) {
+        if let Some(device) = self.workspace.device.as_ref().filter(|_| factor != self.rate_factor)
+        {
+            // a device that failed says so when it is told to compute
+            let _ = device.lock().set_rate_factor(factor);
+        }
+        self.rate_factor = factor;
+    }
+
     pub(crate) fn set_step_deadline(&mut self, patience: Duration) {
         self.options.step_deadline = patience;
     }
@@ -429,16 +447,22 @@ impl Executor {
         let step = self.counters.steps;
         let patience = self.options.step_deadline;
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
-        if deadline.passed() || self.events.is_none() {
+        if deadline.passed() || self.events.is_none() && self.copying.is_empty() {
             let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
             return Err(RunError::Stalled { step, waited_s, missing: self.missing(part) });
         }
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
         let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
-        Ok(match is_full {
-            true => deadline.min(Deadline::after(RETRY_FULL)),
-            false => deadline,
+        let is_copying = !self.copying.is_empty();
+        if is_copying && self.spin_for_copy(part)? {
+            return Ok(Deadline::after(Duration::ZERO));
+        }
+        Ok(match (is_copying, is_full) {
+            // nobody tells when it is over
+            (true, _) => deadline.min(Deadline::after(ASK_AGAIN)),
+            (_, true) => deadline.min(Deadline::after(RETRY_FULL)),
+            _ => deadline,
         })
     }
 
@@ -446,6 +470,7 @@ impl Executor {
     pub(crate) fn wait_until(&mut self, until: Deadline) -> Result<(), RunError> {
         let step = self.counters.steps;
         let Some(events) = &mut self.events else {
+            std::thread::sleep(until.remaining().min(ASK_AGAIN));
             return Ok(());
         };
         self.counters.waits += 1;
@@ -471,7 +496,9 @@ impl Executor {
             self.flights.values().map(|flight| format!("the end of '{}'", name(flight.node)));
         let collectives =
             self.collectives.keys().map(|node| format!("the group's '{}'", name(*node)));
-        let mut missing: Vec<String> = waiting.chain(sends).chain(collectives).collect();
+        let copies = self.copying.iter().map(|copying| format!("'{}'", name(copying.node)));
+        let mut missing: Vec<String> =
+            waiting.chain(sends).chain(collectives).chain(copies).collect();
         let more = missing.len().saturating_sub(4);
         missing.truncate(4);
         let list = missing.join(", ");

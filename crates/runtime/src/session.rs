@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::Deadline;
+use tensorwire_base::{Deadline, Space};
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
-use tensorwire_kernels::Kernels;
-use tensorwire_memory::{Copies, ReadGuard, WriteGuard};
+use tensorwire_kernels::{Kernels, SharedDevice};
+use tensorwire_memory::Copies;
 use tensorwire_tensor::{Dim, TensorSpec};
 
 use crate::dynamic::LaneUse;
 use crate::error::{RunError, SessionError};
 use crate::executor::{Advance, Counters, Executor};
 use crate::frontier::Frontier;
+use crate::mirrors::{MirrorError, Mirrors, Reading, Writing};
 use crate::ports::Ports;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::Timeline;
@@ -31,11 +32,28 @@ pub struct SessionOptions {
     pub variables_shared: bool,
 }
 
+/// Who computes.
+#[derive(Clone, Debug)]
+pub struct Computing {
+    /// What the host computes.
+    pub kernels: Arc<Kernels>,
+    /// What the plan has on a device.
+    pub device: Option<SharedDevice>,
+}
+
+impl From<Arc<Kernels>> for Computing {
+    fn from(kernels: Arc<Kernels>) -> Computing {
+        Computing { kernels, device: None }
+    }
+}
+
 /// One process's share of a plan.
 pub struct Session {
     part: Part,
     frontiers: Vec<Frontier>,
     executor: Executor,
+    /// Of what lies in a device's memory, if there is one.
+    mirrors: Option<Mirrors>,
     run: RunId,
 }
 
@@ -43,20 +61,34 @@ impl Session {
     /// Makes a session for `plan.parts[part]`. `ports` may be none where nothing crosses.
     ///
     /// # Errors
-    /// When edges cross and there is no exchange; when a node is a collective operation and there is no group.
+    /// When edges cross and there is no exchange; when a node is a collective operation and there is no group; when a node
+    /// is on a device, and there is none or its memory does not suffice.
     pub fn new(
         plan: &Plan,
         part: usize,
-        storage: Storage,
-        kernels: Arc<Kernels>,
+        mut storage: Storage,
+        computing: impl Into<Computing>,
         ports: Option<Ports>,
         options: SessionOptions,
     ) -> Result<Session, SessionError> {
+        let computing = computing.into();
         let here = plan.parts[part].clone();
         check_ports(plan, part, ports.as_ref())?;
         let frontiers = plan.runs.iter().map(|r| Frontier::new(&here, &r.nodes[part])).collect();
-        let executor = Executor::new(plan, part, storage, kernels, ports, options);
-        Ok(Session { part: here, frontiers, executor, run: RunId(0) })
+        let mirrors = match &computing.device {
+            Some(device) => {
+                let memory = device.lock().alloc(here.memory.device_bytes);
+                let failed = |source| SessionError::Device { name: here.task.to_string(), source };
+                storage.cut(&here, Lane::Device, &memory.map_err(failed)?)?;
+                Some(Mirrors::new(device.clone(), options.step_deadline))
+            }
+            None if here.graph.nodes().any(|(_, node)| node.space == Space::Device) => {
+                return Err(SessionError::NoDevice { part });
+            }
+            None => None,
+        };
+        let executor = Executor::new(plan, part, storage, computing, ports, options);
+        Ok(Session { part: here, frontiers, executor, mirrors, run: RunId(0) })
     }
 
     /// Runs one run of the plan once, to its end. Every other process must run the same one.
@@ -86,6 +118,10 @@ impl Session {
     /// # Errors
     /// As [`Session::run`].
     pub fn advance(&mut self) -> Result<Advance, RunError> {
+        if let Some(source) = self.mirrors.as_ref().and_then(Mirrors::failure) {
+            let (step, node) = (self.executor.counters.steps, self.part.task.to_string());
+            return Err(RunError::Device { step, node, source });
+        }
         self.executor.advance(&self.part, &mut self.frontiers[self.run.0])
     }
 
@@ -114,7 +150,7 @@ impl Session {
 
     /// From now on optimizers change variables at `factor` times their rate.
     pub fn set_rate_factor(&mut self, factor: f64) {
-        self.executor.rate_factor = factor;
+        self.executor.set_rate_factor(factor);
     }
 
     /// From now on a run does everything but arithmetic: what operators make holds whatever was there. To measure
@@ -142,10 +178,17 @@ impl Session {
     ///
     /// # Errors
     /// When the part has no such tensor, does not keep it after a run, or is still sending it.
-    pub fn read(&self, output: Output) -> Result<(&TensorSpec, ReadGuard<'_>), SessionError> {
-        let tensor = self.kept(output)?;
+    pub fn read(&self, output: Output) -> Result<(&TensorSpec, Reading<'_>), SessionError> {
+        let Tensor { spec, buffer, .. } = self.kept(output)?;
         let lent = |source| SessionError::Lent { name: self.name(output), source };
-        Ok((&tensor.spec, tensor.buffer.read().map_err(lent)?))
+        let reading = match (&self.mirrors, buffer.space()) {
+            (Some(mirrors), Space::Device) => {
+                let mirrored = mirrors.read(output, buffer);
+                Reading::mirrored(mirrored.map_err(|error| self.not_mirrored(output, error))?)
+            }
+            _ => Reading::there(buffer.read().map_err(lent)?),
+        };
+        Ok((spec, reading))
     }
 
     /// A tensor's spec and bytes, to be filled in place between runs: an input or a variable.
@@ -153,15 +196,31 @@ impl Session {
     /// # Errors
     /// As [`Session::read`]; and when a variable is read by peers where it lies, after the first run: who
     /// still reads it then is not known.
-    pub fn write(&self, output: Output) -> Result<(&TensorSpec, WriteGuard<'_>), SessionError> {
-        let tensor = self.kept(output)?;
+    pub fn write(&self, output: Output) -> Result<(&TensorSpec, Writing<'_>), SessionError> {
+        let Tensor { spec, buffer, .. } = self.kept(output)?;
         let is_variable = matches!(self.part.graph.node(output.node).op, Op::Variable { .. });
         let has_run = self.executor.counters.steps > 0;
         if is_variable && has_run && self.part.memory.is_read_by_peers(output) {
             return Err(SessionError::ReadByPeers { name: self.name(output) });
         }
         let lent = |source| SessionError::Lent { name: self.name(output), source };
-        Ok((&tensor.spec, tensor.buffer.write().map_err(lent)?))
+        let writing = match (&self.mirrors, buffer.space()) {
+            (Some(mirrors), Space::Device) => {
+                let mirrored = mirrors.write(output, buffer);
+                mirrored.map_err(|error| self.not_mirrored(output, error))?
+            }
+            _ => Writing::there(buffer.write().map_err(lent)?),
+        };
+        Ok((spec, writing))
+    }
+
+    fn not_mirrored(&self, output: Output, error: MirrorError) -> SessionError {
+        let name = self.name(output);
+        match error {
+            MirrorError::Lent(source) => SessionError::Lent { name, source },
+            MirrorError::Memory(source) => SessionError::Memory { name, source },
+            MirrorError::Device(source) => SessionError::Device { name, source },
+        }
     }
 
     /// As [`Session::write`], for an input some of whose dimensions are dynamic: gives it `dims` and memory
@@ -173,7 +232,7 @@ impl Session {
         &mut self,
         output: Output,
         dims: &[usize],
-    ) -> Result<(&TensorSpec, WriteGuard<'_>), SessionError> {
+    ) -> Result<(&TensorSpec, Writing<'_>), SessionError> {
         let node = self.part.graph.node(output.node);
         let name = || node.name.clone();
         let fact = self.part.graph.fact(output);
@@ -199,11 +258,14 @@ impl Session {
         self.executor.counters
     }
 
-    /// Returns the bytes that the session itself copied: all of them for [`CopyPurpose::Staging`].
+    /// Returns the bytes that the session itself copied: for [`CopyPurpose::Staging`], and between a device's memory and
+    /// the host's.
     ///
     /// [`CopyPurpose::Staging`]: tensorwire_memory::CopyPurpose::Staging
-    pub fn copies(&self) -> &Copies {
-        &self.executor.workspace.copies
+    pub fn copies(&self) -> Copies {
+        let mut all = self.executor.workspace.copies;
+        self.mirrors.iter().for_each(|mirrors| all.merge(&mirrors.copies()));
+        all
     }
 
     /// The memory that tensors take in a lane whose size is known only when they exist.

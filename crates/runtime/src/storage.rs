@@ -1,4 +1,4 @@
-//! The tensors of a part: those whose size the plan knew, in buffers cut from its two lanes; those that
+//! The tensors of a part: those whose size the plan knew, in buffers cut from its lanes; those that
 //! a peer keeps; and those that exist only while a run needs them.
 
 use std::collections::HashMap;
@@ -31,30 +31,37 @@ impl Storage {
     /// When there is not enough memory.
     pub fn new(part: &Part, registered: &Slab) -> Result<Storage, SessionError> {
         let private = Slab::anonymous(part.memory.private_bytes)?;
-        let mut lanes = [Cutter::new(registered.clone()), Cutter::new(private)];
+        let mut storage = Storage { tensors: HashMap::new(), staging: HashMap::new() };
+        storage.cut(part, Lane::Registered, registered)?;
+        storage.cut(part, Lane::Private, &private)?;
+        Ok(storage)
+    }
+
+    /// Cuts the part's tensors of a lane out of memory for it.
+    pub(crate) fn cut(&mut self, part: &Part, lane: Lane, slab: &Slab) -> Result<(), SessionError> {
+        let (mut places, mut owners) = (Vec::new(), Vec::new());
+        let mut add = |owner: Owner, spot: Option<&Spot>| {
+            if let Some(spot) = spot.filter(|spot| spot.lane == lane) {
+                places.push(Place { offset: spot.offset, bytes: spot.spec.bytes() });
+                owners.push((owner, spot.clone()));
+            }
+        };
         for (id, node) in part.graph.nodes() {
             for index in 0..node.facts.len() as u32 {
                 let output = Output { node: id, index };
-                if let Some(spot) = part.memory.spot(output) {
-                    lanes[lane(spot)].add(Owner::Tensor(output), spot);
-                }
+                add(Owner::Tensor(output), part.memory.spot(output));
             }
-            if let Some(spot) = part.memory.staging(id) {
-                lanes[lane(spot)].add(Owner::Staging(id), spot);
-            }
+            add(Owner::Staging(id), part.memory.staging(id));
         }
-        let mut storage = Storage { tensors: HashMap::new(), staging: HashMap::new() };
-        for cutter in lanes {
-            let buffers = Arena::new(&cutter.slab, &cutter.places)?.into_buffers();
-            for ((owner, spot), buffer) in cutter.owners.into_iter().zip(buffers) {
-                let tensor = Tensor { spec: spot.spec, buffer, lane: spot.lane };
-                match owner {
-                    Owner::Tensor(output) => storage.tensors.insert(output, tensor),
-                    Owner::Staging(send) => storage.staging.insert(send, tensor),
-                };
-            }
+        let buffers = Arena::new(slab, &places)?.into_buffers();
+        for ((owner, spot), buffer) in owners.into_iter().zip(buffers) {
+            let tensor = Tensor { spec: spot.spec, buffer, lane };
+            match owner {
+                Owner::Tensor(output) => self.tensors.insert(output, tensor),
+                Owner::Staging(send) => self.staging.insert(send, tensor),
+            };
         }
-        Ok(storage)
+        Ok(())
     }
 
     /// The bytes of a tensor of known size, for whoever exchanges it.
@@ -88,28 +95,4 @@ impl Storage {
 enum Owner {
     Tensor(Output),
     Staging(NodeId),
-}
-
-struct Cutter {
-    slab: Slab,
-    places: Vec<Place>,
-    owners: Vec<(Owner, Spot)>,
-}
-
-impl Cutter {
-    fn new(slab: Slab) -> Cutter {
-        Cutter { slab, places: Vec::new(), owners: Vec::new() }
-    }
-
-    fn add(&mut self, owner: Owner, spot: &Spot) {
-        self.places.push(Place { offset: spot.offset, bytes: spot.spec.bytes() });
-        self.owners.push((owner, spot.clone()));
-    }
-}
-
-fn lane(spot: &Spot) -> usize {
-    match spot.lane {
-        Lane::Registered => 0,
-        Lane::Private => 1,
-    }
 }

@@ -5,8 +5,11 @@ use tensorwire_graph::NodeId;
 /// What an executor did for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// Ran a kernel.
+    /// Ran a kernel; one of a device's: started it.
     Kernel(NodeId),
+    /// Had a device copy a tensor to or from the host's memory, until that was noticed to be over. Other things happen
+    /// meanwhile.
+    Copy(NodeId),
     /// Had a tensor under way: from when it was posted to when its buffer may be written again. Other
     /// things happen meanwhile, other sends included.
     Send { node: NodeId, epoch: u64 },
@@ -23,7 +26,9 @@ impl EventKind {
     /// The node that it did; none for a wait, which is for many.
     pub fn node(self) -> Option<NodeId> {
         match self {
-            EventKind::Kernel(node) | EventKind::Collective(node) => Some(node),
+            EventKind::Kernel(node) | EventKind::Copy(node) | EventKind::Collective(node) => {
+                Some(node)
+            }
             EventKind::Send { node, .. } | EventKind::Recv { node, .. } => Some(node),
             EventKind::Wait => None,
         }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use tensorwire_graph::{Lane, Node, NodeId, Op, Output, Part, SendFrom, infer};
+use tensorwire_kernels::{DeviceFailure, SharedDevice};
 use tensorwire_memory::{Buffer, Copies, CopyPurpose, LoanError, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
@@ -19,6 +20,8 @@ pub(crate) struct Workspace {
     sites: Sites,
     registered: Pool,
     private: Pool,
+    on_device: Pool,
+    pub(crate) device: Option<SharedDevice>,
     send_from: SendFrom,
     /// Outputs that the plan gave no place: how many users are still to come in this run.
     users: HashMap<Output, u32>,
@@ -35,6 +38,15 @@ impl Source for Registered<'_> {
 
     fn free(&mut self, slab: &Slab) {
         self.0.free(slab);
+    }
+}
+
+/// Memory of the device.
+struct OfDevice<'a>(&'a SharedDevice);
+
+impl Source for OfDevice<'_> {
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
+        Ok(self.0.lock().alloc(bytes)?)
     }
 }
 
@@ -74,12 +86,19 @@ pub(crate) fn is_transient(part: &Part, output: Output) -> bool {
 }
 
 impl Workspace {
-    pub(crate) fn new(storage: Storage, send_from: SendFrom, bytes_max: usize) -> Workspace {
+    pub(crate) fn new(
+        storage: Storage,
+        device: Option<SharedDevice>,
+        send_from: SendFrom,
+        bytes_max: usize,
+    ) -> Workspace {
         Workspace {
             storage,
             sites: Sites::default(),
             registered: Pool::new("registered", bytes_max),
             private: Pool::new("private", bytes_max),
+            on_device: Pool::new("device's", bytes_max),
+            device,
             send_from,
             users: HashMap::new(),
             copies: Copies::default(),
@@ -90,6 +109,7 @@ impl Workspace {
         match lane {
             Lane::Registered => self.registered.usage(),
             Lane::Private => self.private.usage(),
+            Lane::Device => self.on_device.usage(),
         }
     }
 
@@ -128,6 +148,15 @@ impl Workspace {
         let buffer = self.alloc_in(lane, spec.bytes(), exchange)?;
         self.sites.note(site, &buffer);
         Ok(Tensor { spec, buffer, lane })
+    }
+
+    /// Fresh memory of the device for an output.
+    pub(crate) fn alloc_on_device(&mut self, spec: TensorSpec) -> Result<Tensor, AllocError> {
+        let Some(device) = &self.device else {
+            return Err(DeviceFailure::Device("there is no device".into()).into());
+        };
+        let buffer = self.on_device.alloc(spec.bytes(), &mut OfDevice(device))?;
+        Ok(Tensor { spec, buffer, lane: Lane::Device })
     }
 
     /// Memory that a peer can write, for a tensor that comes from there.

@@ -38,6 +38,10 @@ pub(crate) enum Did {
     Kernel {
         node: u32,
     },
+    /// What a device copied to or from the host's memory.
+    Copy {
+        node: u32,
+    },
     Send {
         node: u32,
         epoch: u64,
@@ -66,6 +70,7 @@ impl From<&Event> for TraceEvent {
         let Event { step, what, start_ns, end_ns } = *event;
         let did = match what {
             EventKind::Kernel(NodeId(node)) => Did::Kernel { node },
+            EventKind::Copy(NodeId(node)) => Did::Copy { node },
             EventKind::Send { node: NodeId(node), epoch } => Did::Send { node, epoch },
             EventKind::Recv { node: NodeId(node), epoch } => Did::Recv { node, epoch },
             EventKind::Collective(NodeId(node)) => Did::Collective { node },

@@ -31,6 +31,8 @@ pub enum Kind {
     /// Nobody: the output is the input's bytes under another shape, or some of them, or those of several inputs that
     /// lie behind each other.
     View,
+    /// The device copies it between its memory and the host's.
+    Copy,
     /// Nobody: it only orders other nodes.
     Order,
     /// The exchange sends its input along an edge.
@@ -173,6 +175,7 @@ table! {
     Op::AllReduce { .. } => new("AllReduce", Kind::Group, 1).in_place(),
     // the first member has what the others get
     Op::Broadcast { .. } => new("Broadcast", Kind::Group, 0).to(1),
+    Op::CopyTo { .. } => new("CopyTo", Kind::Copy, 1),
     Op::NoOp => new("NoOp", Kind::Order, 0),
     // a control edge crosses as a send of nothing
     Op::Send { .. } => new("Send", Kind::Send, 0).to(1),

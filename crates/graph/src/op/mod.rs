@@ -11,6 +11,8 @@ use std::borrow::Cow;
 
 use tensorwire_tensor::{DType, Dim, Fact, Symbol, TensorSpec};
 
+use tensorwire_base::Space;
+
 pub use attention::{Attention, AttentionMask, HeadOrder, Rotary};
 pub use custom::{Backward, CustomOp, CustomOperator, Refusal};
 pub use facts::{Arity, Family, Kind, OpFacts};
@@ -232,6 +234,8 @@ pub enum Op {
     AllReduce { vector: u32 },
     /// (x) at a group's first member, () at the others → the first one's x. `vector` as above.
     Broadcast { vector: u32, spec: TensorSpec },
+    /// (x) → x in memory of that space. Put in by planning, where one node computes on a device and another does not.
+    CopyTo { space: Space },
     /// Computes nothing; gives other nodes something to wait for.
     NoOp,
     /// (x) → nothing. Writes x into the receiver's buffer of `edge`. Put in by the partitioner.

@@ -159,6 +159,8 @@ pub fn infer(node: &str, op: &Op, inputs: &[Fact]) -> Result<Vec<Fact>, GraphErr
             true => Ok(vec![Fact::from(spec)]),
             false => row.mismatch("a tensor of the size that all members know is needed"),
         },
+        // of any type and size
+        Op::CopyTo { .. } => Ok(inputs.to_vec()),
         Op::NoOp | Op::Send { .. } | Op::SendDynamic { .. } => Ok(Vec::new()),
         Op::Custom(op) => row.custom(op),
     }

@@ -11,6 +11,7 @@ use crate::graph::{Graph, NodeId, Output};
 use crate::op::Op;
 use crate::pass::in_place::{Class, Classes, is_view};
 use crate::pass::infer::known_spec;
+use tensorwire_base::Space;
 
 /// Offsets are multiples of this, in bytes: a cache line, and an AVX-512 vector.
 const ALIGNMENT: usize = 64;
@@ -18,13 +19,15 @@ const ALIGNMENT: usize = 64;
 /// pair of nodes and run.
 const SHARING_NODES_MAX: usize = 8192;
 
-/// The two arenas of a process.
+/// The arenas of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Registered with the fabric: peers write here, and sends read from here.
     Registered,
     /// This process's own.
     Private,
+    /// The device's memory.
+    Device,
 }
 
 /// The place of one tensor.
@@ -51,7 +54,8 @@ pub enum SendFrom {
 pub struct MemoryPlan {
     pub registered_bytes: usize,
     pub private_bytes: usize,
-    /// What both lanes would take if every operator's output had a place of its own.
+    pub device_bytes: usize,
+    /// What the lanes would take together if every operator's output had a place of its own.
     pub unshared_bytes: usize,
     spots: HashMap<Output, Spot>,
     staging: HashMap<NodeId, Spot>,
@@ -115,7 +119,7 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
     };
     let lives = (graph.len() <= SHARING_NODES_MAX).then(|| Lives::new(needs));
     let sent = sent_classes(needs);
-    let mut lanes = [Shelf::default(), Shelf::default()];
+    let mut lanes = [Shelf::default(), Shelf::default(), Shelf::default()];
     let mut pieces = Vec::new();
     for (index, class) in classes.classes.iter().enumerate() {
         let root = class.root();
@@ -132,7 +136,11 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
         }
         let is_received = matches!(graph.node(root.node).op, Op::Recv { .. });
         let is_registered = is_received || sent.contains(&index) || has_vector(graph, class);
-        let lane = if is_registered { Lane::Registered } else { Lane::Private };
+        let lane = match graph.node(root.node).space {
+            Space::Device => Lane::Device,
+            Space::Host if is_registered => Lane::Registered,
+            Space::Host => Lane::Private,
+        };
         let bytes = extent(graph, classes, class)?;
         pieces.push((lane, Piece { class: index, bytes, is_exclusive }));
     }
@@ -156,8 +164,8 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
             }
         }
     }
-    let [registered, private] = lanes;
-    (plan.registered_bytes, plan.private_bytes) = (registered.end, private.end);
+    let [registered, private, device] = lanes.map(|shelf| shelf.end);
+    (plan.registered_bytes, plan.private_bytes, plan.device_bytes) = (registered, private, device);
     if needs.send_from == SendFrom::Staging {
         plan.add_staging(graph)?;
     }

@@ -12,4 +12,5 @@ pub(crate) mod reuse;
 pub(crate) mod schedule;
 pub(crate) mod sequence;
 pub(crate) mod simplify;
+pub(crate) mod space;
 pub(crate) mod verify;

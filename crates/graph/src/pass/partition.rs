@@ -9,6 +9,7 @@ use tensorwire_tensor::{DType, Fact};
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Output, Task};
 use crate::op::{EdgeId, Op};
+use tensorwire_base::Space;
 
 /// One graph per task and the edges between them.
 #[derive(Clone, Debug)]
@@ -165,6 +166,15 @@ impl Cutter<'_> {
         Ok(())
     }
 
+    /// The name of what crosses: a copy has that of what it is a copy of.
+    fn name_of(&self, source: NodeId) -> &str {
+        let node = self.whole.node(source);
+        match (&node.op, node.inputs.first()) {
+            (Op::CopyTo { .. }, Some(input)) => self.name_of(input.node),
+            _ => &node.name,
+        }
+    }
+
     /// The Recv that brings `crossing` to part `to`, made with its Send when first asked for.
     fn cross(&mut self, crossing: Crossing, to: usize) -> Result<NodeId, GraphError> {
         if let Some(&recv) = self.arrived.get(&(crossing, to)) {
@@ -173,14 +183,14 @@ impl Cutter<'_> {
         let source = crossing.source();
         let from = self.part_of[source.index()];
         let moved = self.out.moved[from][&source];
-        let base = &self.whole.node(source).name;
+        let base = self.name_of(source);
         let (name, fact, inputs, controls) = match crossing {
             Crossing::Control(_) => {
                 (format!("^{base}"), Fact::known(DType::U8, &[0]), vec![], vec![moved])
             }
             Crossing::Tensor(output) => {
                 let index = output.index;
-                let name = if index == 0 { base.clone() } else { format!("{base}:{index}") };
+                let name = if index == 0 { base.to_string() } else { format!("{base}:{index}") };
                 let fact = self.whole.fact(output).clone();
                 (name, fact, vec![Output { node: moved, index }], vec![])
             }
@@ -200,6 +210,7 @@ impl Cutter<'_> {
             task: Some(self.tasks[from]),
             facts: vec![],
             piece: None,
+            space: Space::Host,
         })?;
         let recv = self.out.graphs[to].push(Node {
             name: format!("recv {name} from {}", self.tasks[from]),
@@ -210,6 +221,7 @@ impl Cutter<'_> {
             task: Some(self.tasks[to]),
             facts: vec![fact.clone()],
             piece: None,
+            space: Space::Host,
         })?;
         let sent = match crossing {
             Crossing::Tensor(output) => Some(Output { node: moved, index: output.index }),

@@ -5,12 +5,16 @@ use std::collections::{HashMap, HashSet};
 
 use super::draft::{Draft, transfer_of};
 use super::{Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunSpec};
+use tensorwire_base::Space;
+
 use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Task};
 use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryNeeds, plan_memory};
 use crate::pass::partition::{Cut, CutKey};
 use crate::pass::reference::{Chooser, Transfer, WhyWrite, without_references};
+use crate::pass::space::spread_over_spaces;
+use crate::pass::verify::verify;
 
 /// What a plan is made with.
 pub(super) struct Planner<'a> {
@@ -22,12 +26,12 @@ pub(super) struct Planner<'a> {
 
 impl Planner<'_> {
     pub(super) fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
-        let (graph, transfers) = self.choose(graph, runs)?;
+        let (graph, runs) = spread_over_spaces(graph, runs, self.options.devices)?;
+        verify(&graph, "spaces")?;
+        let (graph, transfers) = self.choose(&graph, &runs)?;
         let guarded = match self.options.reuse {
-            ReuseRule::Proved => self.guard(graph, runs, transfers)?,
-            ReuseRule::Trusted => {
-                Guarded { graph, runs: runs.to_vec(), transfers, credits: HashMap::new() }
-            }
+            ReuseRule::Proved => self.guard(graph, &runs, transfers)?,
+            ReuseRule::Trusted => Guarded { graph, runs, transfers, credits: HashMap::new() },
         };
         let draft = Draft::new(&guarded.graph, self.tasks, &guarded.runs)?;
         let unproved = draft.unproved(&guarded.runs, &guarded.transfers);
@@ -117,6 +121,7 @@ impl Planner<'_> {
                 task: Some(tasks[from]),
                 facts: vec![],
                 piece: None,
+                space: Space::Host,
             })?;
             runs[run].roots.push(credit);
         }

@@ -5,3 +5,4 @@ mod custom;
 mod passes;
 mod placement;
 mod plan;
+mod spaces;

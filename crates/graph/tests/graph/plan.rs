@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    Cluster, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Placement, Plan,
+    Cluster, Devices, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Placement, Plan,
     PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec, SendFrom, SharedMemory, Transfer,
     WhyWrite, gradients, place, plan, simplify,
 };
@@ -54,6 +54,7 @@ const SHARED: PlanOptions = PlanOptions {
     shared_memory: SharedMemory::Used,
     variables_shared: false,
     reuse: ReuseRule::Proved,
+    devices: Devices::None,
 };
 
 fn planned(layers: usize, workers: u32, servers: u32) -> Plan {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tensorwire_graph::{Cluster, Op, Placement, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
-use tensorwire_memory::{Slab, WriteGuard};
+use tensorwire_memory::Slab;
 use tensorwire_nn::{
     BatchMemory, Batches, DType, Data, Dataset, Description, Error, Extent, HostBatch, Mean, Model,
     ModelCopy, Optimizer, Program, ProgramSpec, Result, Sample, TensorSpec, TestBatches,
     initialise,
 };
-use tensorwire_runtime::{Session, SessionOptions, Storage};
+use tensorwire_runtime::{Session, SessionOptions, Storage, Writing};
 
 pub(crate) const SEED: u64 = 5;
 
@@ -179,7 +179,7 @@ struct Inputs<'s> {
     /// Until memory is claimed.
     session: Option<&'s mut Session>,
     copy: &'s ModelCopy,
-    read: Vec<WriteGuard<'s>>,
+    read: Vec<Writing<'s>>,
     /// What the model does not read.
     unread: HostBatch,
 }

@@ -1,9 +1,10 @@
 //! One kernel's turn: its operands are lent to it, with memory for what the plan gave no place.
 
-use tensorwire_base::Clock;
+use tensorwire_base::{Clock, Space};
 use tensorwire_graph::{NodeId, Output, Part};
 use tensorwire_memory::{LoanError, TensorMut, TensorRef};
 
+use super::device::is_on_device;
 use super::{Executor, Turn};
 use crate::error::RunError;
 use crate::storage::Tensor;
@@ -16,6 +17,9 @@ impl Executor {
         let made = self.outputs(part, id)?;
         let launched = match self.leaves_out_kernels {
             true => Ok(()),
+            false if part.graph.node(id).space == Space::Device => {
+                self.start_on_device(part, id, &made)
+            }
             false => self.launch(part, id, &made),
         };
         match launched {
@@ -45,17 +49,8 @@ impl Executor {
         let name = || node.name.clone();
         let lent = |source: LoanError| RunError::Lent { step, node: name(), source };
         let bad = |source| RunError::Tensor { step, node: name(), source };
-        let unfed = || RunError::NotFed { step, node: name() };
-        let storage = &self.workspace.storage;
-        let tensor = |input: &Output| storage.tensor(*input).ok_or_else(unfed);
         let in_place = part.memory.is_in_place(id);
-        let (changed, read) = node.inputs.split_at(node.op.mutated_inputs());
-        let read = if in_place { &read[1..] } else { read };
-        let written: Result<Vec<&Tensor>, _> = changed.iter().map(tensor).collect();
-        let mut written = written?;
-        written.extend(made);
-        let read: Result<Vec<&Tensor>, _> = read.iter().map(tensor).collect();
-        let read = read?;
+        let (written, read) = self.operands(part, id, made)?;
         let mut writes = Vec::with_capacity(written.len());
         for tensor in &written {
             writes.push(tensor.buffer.write().map_err(lent)?);
@@ -80,8 +75,29 @@ impl Executor {
         done.map_err(|source| RunError::Kernel { step, node: name(), source })
     }
 
+    /// The tensors that a kernel writes, the variables that it changes first, and those that it reads.
+    #[allow(clippy::type_complexity)] // a pair of what the doc says
+    pub(super) fn operands<'a>(
+        &'a self,
+        part: &Part,
+        id: NodeId,
+        made: &'a [Tensor],
+    ) -> Result<(Vec<&'a Tensor>, Vec<&'a Tensor>), RunError> {
+        let node = part.graph.node(id);
+        let unfed = || RunError::NotFed { step: self.counters.steps, node: node.name.clone() };
+        let storage = &self.workspace.storage;
+        let tensor = |input: &Output| storage.tensor(*input).ok_or_else(unfed);
+        let (changed, read) = node.inputs.split_at(node.op.mutated_inputs());
+        let read = if part.memory.is_in_place(id) { &read[1..] } else { read };
+        let written: Result<Vec<&Tensor>, _> = changed.iter().map(tensor).collect();
+        let mut written = written?;
+        written.extend(made);
+        let read: Result<Vec<&Tensor>, _> = read.iter().map(tensor).collect();
+        Ok((written, read?))
+    }
+
     /// The tensors that a node will make: planned ones, and fresh or taken-over memory for the rest.
-    fn outputs(&mut self, part: &Part, id: NodeId) -> Result<Vec<Tensor>, RunError> {
+    pub(super) fn outputs(&mut self, part: &Part, id: NodeId) -> Result<Vec<Tensor>, RunError> {
         let step = self.counters.steps;
         let node = part.graph.node(id);
         // fits: operators have a dozen outputs at most
@@ -111,14 +127,18 @@ impl Executor {
                 Some(tensor) => tensor,
                 None => {
                     let exchange = self.exchange.as_deref_mut();
-                    self.workspace.alloc(output, spec, exchange).map_err(memory)?
+                    let made = match is_on_device(part, output) {
+                        true => self.workspace.alloc_on_device(spec),
+                        false => self.workspace.alloc(output, spec, exchange),
+                    };
+                    made.map_err(memory)?
                 }
             });
         }
         Ok(made)
     }
 
-    fn hold(&mut self, part: &Part, id: NodeId, made: Vec<Tensor>) {
+    pub(super) fn hold(&mut self, part: &Part, id: NodeId, made: Vec<Tensor>) {
         for (index, tensor) in (0..).zip(made) {
             let output = Output { node: id, index };
             if is_transient(part, output) {

@@ -19,6 +19,7 @@ const SHARED: PlanOptions = PlanOptions {
     shared_memory: SharedMemory::Used,
     variables_shared: false,
     reuse: tensorwire_graph::ReuseRule::Proved,
+    devices: tensorwire_graph::Devices::None,
 };
 const WRITTEN: PlanOptions = PlanOptions { shared_memory: SharedMemory::Unused, ..SHARED };
 const WORKERS: [Hint; 3] = [Hint::Replica(0), Hint::Replica(1), Hint::Replica(2)];

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tensorwire_base::{Clock, Deadline};
 use tensorwire_graph::{Node, Op, Output, Piece, Plan};
 use tensorwire_launch::StepWord;
-use tensorwire_memory::{CopyPurpose, ReadGuard, TensorMut, TensorRef};
+use tensorwire_memory::{CopyPurpose, TensorMut, TensorRef};
 use tensorwire_nn::{Data, Filled, HostBatch, Mean, ModelCopy, Program, TestBatches, Variable};
-use tensorwire_runtime::Session;
+use tensorwire_runtime::{Reading, Session};
 use tensorwire_tensor::Element;
 
 use super::keeping::PartFiles;
@@ -483,7 +483,7 @@ impl Trainer<'_> {
 
     /// What was copied here so far, in the place of what the report says of it.
     pub(super) fn report_copies(&self, report: &mut TrainReport) {
-        report.copies = *self.session.copies();
+        report.copies = self.session.copies();
         report.add_copies(&self.carried.copies());
     }
 
@@ -517,7 +517,7 @@ impl Trainer<'_> {
     }
 
     /// What was evaluated of each variable, as it is here: its own value, or what the last fetch brought.
-    fn weights(&self) -> Result<Vec<(&Variable, ReadGuard<'_>)>, TrainError> {
+    fn weights(&self) -> Result<Vec<(&Variable, Reading<'_>)>, TrainError> {
         let mut weights = Vec::new();
         // whoever concludes is the plan's first part
         let part = 0;

@@ -77,6 +77,7 @@ fn receives(part: &Part, event: &TraceEvent) -> Option<Crossing> {
 
 fn op<'a>(part: &'a Part, event: &TraceEvent) -> Option<&'a Op> {
     let (Did::Kernel { node }
+    | Did::Copy { node }
     | Did::Send { node, .. }
     | Did::Recv { node, .. }
     | Did::Collective { node }) = event.did
@@ -103,8 +104,13 @@ impl View<'_> {
         let sends = Placed::new(events, SENDS, |did| matches!(did, Did::Send { .. }));
         let first = SENDS + sends.rows;
         let collectives = Placed::new(events, first, |did| matches!(did, Did::Collective { .. }));
-        self.name(list, sends.rows, collectives.rows)?;
-        for (event, row) in sends.events.into_iter().chain(collectives.events) {
+        let first = first + collectives.rows;
+        let copies = Placed::new(events, first, |did| matches!(did, Did::Copy { .. }));
+        let rows =
+            [("sends", sends.rows), ("collectives", collectives.rows), ("copies", copies.rows)];
+        self.name(list, rows)?;
+        for (event, row) in sends.events.into_iter().chain(collectives.events).chain(copies.events)
+        {
             self.event(list, event, row)?;
         }
         for event in events {
@@ -112,7 +118,7 @@ impl View<'_> {
                 Did::Step => STEPS,
                 Did::Kernel { .. } => KERNELS,
                 Did::Recv { .. } | Did::Wait => RECEIVES,
-                Did::Send { .. } | Did::Collective { .. } => continue,
+                Did::Send { .. } | Did::Collective { .. } | Did::Copy { .. } => continue,
             };
             self.event(list, event, row)?;
         }
@@ -120,12 +126,7 @@ impl View<'_> {
     }
 
     /// What the process and its rows are called, in which order.
-    fn name(
-        &self,
-        list: &mut List<'_, impl Write>,
-        sends: u32,
-        collectives: u32,
-    ) -> io::Result<()> {
+    fn name(&self, list: &mut List<'_, impl Write>, placed: [(&str, u32); 3]) -> io::Result<()> {
         let (pid, rank) = (self.pid, self.processes[self.index].rank);
         let mut tell = |tid, name, args| list.push(&Metadata { ph: "M", name, pid, tid, args });
         let name = format!("{} (rank {rank}, pid {pid})", self.part.task);
@@ -133,11 +134,10 @@ impl View<'_> {
         tell(0, "process_sort_index", Named::SortIndex(u64::from(rank.0)))?;
         let fixed = [(STEPS, "steps"), (KERNELS, "kernels"), (RECEIVES, "receives and waits")];
         let fixed = fixed.into_iter().map(|(tid, name)| (tid, name.to_string()));
-        let first = SENDS + sends;
-        let sends = (0..sends).map(|row| (SENDS + row, format!("sends {}", row + 1)));
-        let collectives =
-            (0..collectives).map(|row| (first + row, format!("collectives {}", row + 1)));
-        for (tid, name) in fixed.chain(sends).chain(collectives) {
+        let placed = placed.into_iter();
+        let placed =
+            placed.flat_map(|(what, rows)| (1..=rows).map(move |row| format!("{what} {row}")));
+        for (tid, name) in fixed.chain((SENDS..).zip(placed)) {
             tell(tid, "thread_name", Named::Name(name))?;
             tell(tid, "thread_sort_index", Named::SortIndex(u64::from(tid)))?;
         }
@@ -155,6 +155,7 @@ impl View<'_> {
             Did::Step => ("step", None),
             Did::Wait => ("wait", None),
             Did::Kernel { node } => ("kernel", Some(node)),
+            Did::Copy { node } => ("copy", Some(node)),
             Did::Send { node, .. } => ("send", Some(node)),
             Did::Recv { node, .. } => ("recv", Some(node)),
             Did::Collective { node } => ("collective", Some(node)),
@@ -169,7 +170,7 @@ impl View<'_> {
         };
         let edge = op.and_then(Op::edge).and_then(|edge| self.plan.edges.get(edge.index()));
         let bytes = match (event.did, node) {
-            (Did::Collective { .. }, Some(node)) => {
+            (Did::Collective { .. } | Did::Copy { .. }, Some(node)) => {
                 let spot = self.part.memory.spot(NodeId(node).into());
                 spot.map(|spot| spot.spec.bytes())
             }

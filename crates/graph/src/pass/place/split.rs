@@ -12,6 +12,7 @@ use crate::error::GraphError;
 use crate::graph::{Graph, Hint, Node, NodeId, Output, Piece, Task};
 use crate::op::Op;
 use crate::pass::infer::infer;
+use tensorwire_base::Space;
 
 /// The graph with every variable of several shares in as many pieces. `first` is the task that variables are fetched
 /// to: the whole has the variable's name there.
@@ -172,6 +173,7 @@ impl Splitter<'_> {
 }
 
 fn made(name: String, op: Op, inputs: Vec<Output>, task: Task) -> Node {
-    let (controls, facts, piece) = (Vec::new(), Vec::new(), None);
-    Node { name, op, inputs, controls, hint: Hint::Task(task), task: Some(task), facts, piece }
+    let (controls, facts, piece, space) = (Vec::new(), Vec::new(), None, Space::Host);
+    let hint = Hint::Task(task);
+    Node { name, op, inputs, controls, hint, task: Some(task), facts, piece, space }
 }

@@ -112,7 +112,7 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
         open.sessions[0].run(Program::FETCH)?;
     }
     report.add_copies(&serving.carried.copies());
-    open.sessions.iter().for_each(|session| report.add_copies(session.copies()));
+    open.sessions.iter().for_each(|session| report.add_copies(&session.copies()));
     Edges { member, open }.leave(&mut report)?;
     Ok(report)
 }

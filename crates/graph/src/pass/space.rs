@@ -1,0 +1,191 @@
+//! Memory spaces: which nodes compute on a device, and the copies between a device's memory and the host's that this
+//! takes. What crosses between processes, is fed or is reduced by a group lies in the host's memory; a variable lies where
+//! its task computes. Each tensor is copied at most once to either side, whoever uses it there.
+
+use std::collections::HashMap;
+
+use tensorwire_base::Space;
+
+use super::infer::infer;
+use crate::error::GraphError;
+use crate::graph::{Graph, Hint, Job, Node, NodeId, Output, Task};
+use crate::op::{Family, Kind, Op};
+use crate::plan::RunSpec;
+
+/// Which processes compute on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    #[default]
+    None,
+    /// The workers do, and servers on the host.
+    Workers,
+    /// All do.
+    All,
+}
+
+impl Devices {
+    /// True if the task computes on a device.
+    pub fn has(self, task: Task) -> bool {
+        match self {
+            Devices::None => false,
+            Devices::Workers => task.job == Job::Worker,
+            Devices::All => true,
+        }
+    }
+}
+
+/// A placed graph in which every node has its space, with copies where tensors go from one to the other, and the runs on
+/// its nodes.
+///
+/// # Errors
+/// When a node has no task.
+pub(crate) fn spread_over_spaces(
+    placed: &Graph,
+    runs: &[RunSpec],
+    devices: Devices,
+) -> Result<(Graph, Vec<RunSpec>), GraphError> {
+    if devices == Devices::None {
+        return Ok((placed.clone(), runs.to_vec()));
+    }
+    let mut spreader = Spreader {
+        placed,
+        devices,
+        out: Graph::continued(placed),
+        moved: Vec::with_capacity(placed.len()),
+        copies: HashMap::new(),
+    };
+    for id in placed.ids() {
+        spreader.take(id)?;
+    }
+    let runs = runs.iter().map(|run| spreader.run(run)).collect::<Result<_, _>>()?;
+    Ok((spreader.out, runs))
+}
+
+struct Spreader<'a> {
+    placed: &'a Graph,
+    devices: Devices,
+    out: Graph,
+    /// By node of `placed`: the same in `out`.
+    moved: Vec<NodeId>,
+    /// What an output of `out` is copied to at a task.
+    copies: HashMap<(Output, Task, Space), Output>,
+}
+
+impl Spreader<'_> {
+    fn take(&mut self, id: NodeId) -> Result<(), GraphError> {
+        let node = self.placed.node(id);
+        let task = task_of(node)?;
+        let space = self.space_of(node, task);
+        let mut inputs = Vec::with_capacity(node.inputs.len());
+        for &input in &node.inputs {
+            let input = Output { node: self.moved[input.node.index()], index: input.index };
+            inputs.push(self.at(input, task, space)?);
+        }
+        let moved = |id: &NodeId| self.moved[id.index()];
+        let controls = node.controls.iter().map(moved).collect();
+        let hint = match node.hint {
+            Hint::With(other) => Hint::With(moved(&other)),
+            hint => hint,
+        };
+        let new = self.out.push(Node { inputs, controls, hint, space, ..node.clone() })?;
+        self.moved.push(new);
+        Ok(())
+    }
+
+    /// Where a node computes, or keeps what it holds.
+    fn space_of(&self, node: &Node, task: Task) -> Space {
+        if !self.devices.has(task) {
+            return Space::Host;
+        }
+        match node.op.facts().kind {
+            // the user's own kernels compute on slices
+            Kind::Kernel(Family::Custom) => Space::Host,
+            Kind::Kernel(_) => Space::Device,
+            Kind::State if matches!(node.op, Op::Variable { .. }) => Space::Device,
+            Kind::View => match node.inputs.first() {
+                Some(input) if self.placed.node(input.node).task == Some(task) => {
+                    self.out.node(self.moved[input.node.index()]).space
+                }
+                _ => Space::Host,
+            },
+            _ => Space::Host,
+        }
+    }
+
+    /// An output as a node at `task` takes it that computes in `space`.
+    fn at(&mut self, output: Output, task: Task, space: Space) -> Result<Output, GraphError> {
+        let node = self.out.node(output.node);
+        let (home, there) = (task_of(node)?, node.space);
+        let host = match there {
+            Space::Device if home != task || space == Space::Host => {
+                self.copy(output, home, Space::Host)?
+            }
+            _ => output,
+        };
+        match space {
+            Space::Device if home != task || there == Space::Host => {
+                self.copy(host, task, Space::Device)
+            }
+            _ => Ok(host),
+        }
+    }
+
+    fn copy(&mut self, of: Output, task: Task, to: Space) -> Result<Output, GraphError> {
+        if let Some(&copy) = self.copies.get(&(of, task, to)) {
+            return Ok(copy);
+        }
+        let node = self.out.node(of.node);
+        let index = if of.index == 0 { String::new() } else { format!(":{}", of.index) };
+        let name = match to {
+            Space::Host => format!("{}{index} to the host", node.name),
+            Space::Device => format!("{}{index} to {task}'s device", node.name),
+        };
+        let op = Op::CopyTo { space: to };
+        let facts = infer(&name, &op, &[self.out.fact(of).clone()])?;
+        // with whoever made it where both are on one task
+        let hint = if node.task == Some(task) { Hint::With(of.node) } else { Hint::Task(task) };
+        let made = self.out.push(Node {
+            name,
+            op,
+            inputs: vec![of],
+            controls: vec![],
+            hint,
+            task: Some(task),
+            facts,
+            piece: None,
+            space: to,
+        })?;
+        self.copies.insert((of, task, to), made.into());
+        Ok(made.into())
+    }
+
+    /// A run on what became of its nodes. What is fetched from a device of another task comes by way of its host.
+    fn run(&mut self, run: &RunSpec) -> Result<RunSpec, GraphError> {
+        let mut roots = Vec::with_capacity(run.roots.len());
+        for root in &run.roots {
+            let root = self.moved[root.index()];
+            let node = self.out.node(root);
+            let goes = run.fetch_to.filter(|to| node.task != Some(*to) && !node.facts.is_empty());
+            roots.push(match (goes, node.space) {
+                (Some(_), Space::Device) => {
+                    let home = task_of(node)?;
+                    self.copy(root.into(), home, Space::Host)?.node
+                }
+                _ => root,
+            });
+        }
+        let mut given = Vec::with_capacity(run.given.len());
+        for id in &run.given {
+            let id = self.moved[id.index()];
+            given.push(id);
+            let home = task_of(self.out.node(id))?;
+            // where it was sent, it came from the host
+            given.extend(self.copies.get(&(id.into(), home, Space::Host)).map(|copy| copy.node));
+        }
+        Ok(RunSpec { roots, given, ..run.clone() })
+    }
+}
+
+fn task_of(node: &Node) -> Result<Task, GraphError> {
+    node.task.ok_or_else(|| GraphError::Unplaced { node: node.name.clone() })
+}

@@ -1,0 +1,166 @@
+//! Copies between a device's memory and the host's: where they are, and where they are not.
+
+use std::collections::HashSet;
+
+use tensorwire_base::Space;
+use tensorwire_graph::{
+    Cluster, Devices, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Part, Placement, Plan,
+    PlanOptions, Rule, RunId, RunSpec, SharedMemory, gradients, place, plan, simplify,
+};
+use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
+
+/// Two layers at each worker, of which the first is reshaped; updates with the variables.
+fn network(workers: u32) -> (Graph, Vec<NodeId>) {
+    let mut graph = Graph::new();
+    let mut gradients_of: Vec<Vec<Output>> = Vec::new();
+    let spec = |dims: &[usize]| TensorSpec::new(DType::F32, dims).unwrap();
+    let w = [("w0", [8, 8]), ("w1", [4, 4])];
+    let w = w.map(|(name, dims)| graph.variable(name, spec(&dims), Init::Zeros).unwrap());
+    for worker in 0..workers {
+        let hint = Hint::Replica(worker);
+        let name = |what: &str| format!("worker{worker}/{what}");
+        let input = |graph: &mut Graph, what: &str, dtype, dims: &[usize]| {
+            let fact = Fact::known(dtype, dims);
+            Output::from(graph.add(&name(what), hint, Op::Input { fact }, &[]).unwrap())
+        };
+        let x = input(&mut graph, "x", DType::F32, &[2, 8]);
+        let labels = input(&mut graph, "labels", DType::I32, &[4]);
+        let product = Op::MatMul { transpose_a: false, transpose_b: false };
+        let y = graph.add(&name("y0"), hint, product.clone(), &[x, w[0]]).unwrap();
+        let to = vec![Dim::Known(4), Dim::Known(4)];
+        let y = graph.add(&name("view"), hint, Op::Reshape { to }, &[y.into()]).unwrap();
+        let y = graph.add(&name("y1"), hint, product, &[y.into(), w[1]]).unwrap();
+        let loss = [y.into(), labels];
+        let loss = graph.add(&name("loss"), hint, Op::SoftmaxCrossEntropy, &loss).unwrap();
+        let made = gradients(&mut graph, &name("gradient"), hint, loss.into(), &w).unwrap();
+        gradients_of.push(made.into_iter().filter_map(Gradient::dense).collect());
+    }
+    let update = |(index, w): (usize, &Output)| {
+        let inputs: Vec<Output> =
+            std::iter::once(*w).chain(gradients_of.iter().map(|made| made[index])).collect();
+        let op = Op::Apply { rule: Rule::sgd(0.1), clipped: false };
+        graph.add(&format!("update{index}"), Hint::With(w.node), op, &inputs).unwrap()
+    };
+    let updates: Vec<NodeId> = w.iter().enumerate().map(update).collect();
+    let (graph, moved) = simplify(&graph, &updates).unwrap();
+    (graph, updates.iter().map(|id| moved[id]).collect())
+}
+
+fn planned(cluster: Cluster, workers: u32, options: PlanOptions) -> Plan {
+    let (graph, roots) = network(workers);
+    let placed = place(&graph, cluster, Placement::RoundRobin).unwrap();
+    let weights = ["w0", "w1"].map(|name| placed.find(name).unwrap());
+    let train =
+        RunSpec { name: "train", roots, fetch_to: None, given: vec![], followed_by: vec![0, 1] };
+    let fetch = RunSpec {
+        name: "fetch",
+        roots: weights.to_vec(),
+        fetch_to: Some(cluster.tasks()[0]),
+        given: vec![],
+        followed_by: vec![],
+    };
+    plan(&placed, &cluster.tasks(), &[train, fetch], options).unwrap()
+}
+
+fn on(devices: Devices) -> PlanOptions {
+    PlanOptions { devices, ..PlanOptions::default() }
+}
+
+/// The nodes that copy, as (what, where to).
+fn copies(part: &Part) -> Vec<(Output, Space)> {
+    let copies = part.graph.nodes().filter_map(|(_, node)| match node.op {
+        Op::CopyTo { space } => Some((node.inputs[0], space)),
+        _ => None,
+    });
+    copies.collect()
+}
+
+/// Checks that nodes find their operands where they compute, and that tensors lie in the lanes of their spaces.
+fn check(part: &Part) {
+    for (id, node) in part.graph.nodes() {
+        for input in &node.inputs {
+            let there = part.graph.node(input.node).space;
+            match node.op {
+                Op::CopyTo { space } => assert_ne!(there, space, "{}", node.name),
+                _ if node.op.is_send() => assert_eq!(there, Space::Host, "{}", node.name),
+                _ => assert_eq!(there, node.space, "{} of {input:?}", node.name),
+            }
+        }
+        for index in 0..node.facts.len() as u32 {
+            let spot = part.memory.spot(Output { node: id, index }).unwrap();
+            assert_eq!(spot.lane == Lane::Device, node.space == Space::Device, "{}", node.name);
+        }
+        if node.op.is_recv() {
+            assert_eq!(node.space, Space::Host, "{}", node.name);
+        }
+    }
+    let copies = copies(part);
+    assert_eq!(copies.iter().collect::<HashSet<_>>().len(), copies.len(), "copied twice");
+}
+
+#[test]
+fn without_a_device_nothing_is_copied() {
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
+    for part in &planned(cluster, 2, on(Devices::None)).parts {
+        assert!(copies(part).is_empty());
+        assert_eq!(part.memory.device_bytes, 0);
+    }
+}
+
+#[test]
+fn a_process_alone_copies_what_is_fed() {
+    let plan = planned(Cluster::Local, 1, on(Devices::All));
+    let part = &plan.parts[0];
+    check(part);
+    let copied: Vec<&str> =
+        copies(part).iter().map(|(what, _)| &*part.graph.node(what.node).name).collect();
+    assert_eq!(copied, ["worker0/x", "worker0/labels"]);
+    let w = part.graph.find("w0").unwrap();
+    assert_eq!(part.graph.node(w).space, Space::Device);
+    assert!(part.memory.device_bytes >= (64 + 16) * 4);
+}
+
+#[test]
+fn workers_on_devices_exchange_with_servers_on_the_host_what_they_exchange_without() {
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
+    for shared_memory in [SharedMemory::None, SharedMemory::Used] {
+        let with = |devices| planned(cluster, 2, PlanOptions { shared_memory, ..on(devices) });
+        let (host, device) = (with(Devices::None), with(Devices::Workers));
+        device.parts.iter().for_each(check);
+        let (host_run, run) = (host.traffic(RunId(0)), device.traffic(RunId(0)));
+        assert_eq!(host_run.written + host_run.by_reference, run.written + run.by_reference);
+        let names = |plan: &Plan| {
+            let carrying = plan.edges.iter().filter(|edge| edge.bytes() != Some(0));
+            let mut names: Vec<String> = carrying.map(|edge| edge.name.clone()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&host), names(&device));
+        for part in &device.parts {
+            let (to_host, to_device): (Vec<_>, Vec<_>) =
+                copies(part).into_iter().partition(|(_, to)| *to == Space::Host);
+            let is_worker = devices(part);
+            // two gradients; two weights, the samples and their labels
+            let wanted = if is_worker { (2, 4) } else { (0, 0) };
+            assert_eq!((to_host.len(), to_device.len()), wanted, "{}", part.task);
+        }
+    }
+}
+
+fn devices(part: &Part) -> bool {
+    Devices::Workers.has(part.task)
+}
+
+#[test]
+fn servers_on_devices_send_and_receive_by_way_of_the_host() {
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
+    let plan = planned(cluster, 2, on(Devices::All));
+    plan.parts.iter().for_each(check);
+    let server = &plan.parts[2];
+    let w = server.graph.find("w0").unwrap();
+    assert_eq!(server.graph.node(w).space, Space::Device);
+    // what is fetched has the variable's name
+    assert!(plan.edges.iter().any(|edge| edge.name == "w0" && edge.to == 0));
+    // both workers get the same copy
+    assert_eq!(copies(server).iter().filter(|(_, to)| *to == Space::Host).count(), 1);
+}

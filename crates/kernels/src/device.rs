@@ -1,0 +1,100 @@
+//! What a session asks of a device that computes for it. A kernel or a copy is *started* by a call, and over some time
+//! later: all that one device was told is done in the order in which it was told. Which device that is, and how it
+//! computes, is the implementation's.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorwire_base::Deadline;
+use tensorwire_graph::{NodeId, Op};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Slab};
+use tensorwire_tensor::TensorSpec;
+
+use crate::KernelError;
+
+/// A device that the sessions of a process share.
+pub type SharedDevice = Arc<Mutex<dyn DeviceKernels>>;
+
+/// A tensor in a device's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTensor<'a> {
+    pub spec: &'a TensorSpec,
+    /// Address of its first byte, in the device's memory.
+    pub address: usize,
+}
+
+/// One operator to be computed. Operands are as [`crate::Kernels::run`] and, where it is `in_place`,
+/// [`crate::Kernels::run_in_place`] have them.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceCall<'a> {
+    /// What it is known by: what was made ready for it once is used again.
+    pub node: NodeId,
+    pub op: &'a Op,
+    pub inputs: &'a [DeviceTensor<'a>],
+    pub outputs: &'a [DeviceTensor<'a>],
+    pub in_place: bool,
+}
+
+/// A copy that was started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CopyId(pub u64);
+
+/// Why a device did not do what it was told. What fails behind a call is told by a later one.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceFailure {
+    /// An operator's operands do not fit it, or hold what they must not. The node is that of the call.
+    #[error("{source}")]
+    Kernel { node: Option<NodeId>, source: KernelError },
+    /// The device itself failed.
+    #[error(transparent)]
+    Device(Box<dyn Error + Send + Sync>),
+}
+
+/// A device that computes. No call but [`DeviceKernels::wait`] blocks.
+pub trait DeviceKernels: Send + std::fmt::Debug {
+    /// What computes, for a log's first lines.
+    fn description(&self) -> String;
+
+    /// Allocates memory of the device.
+    ///
+    /// # Errors
+    /// When there is not enough. Everywhere else: when the device has failed.
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, DeviceFailure>;
+
+    /// Allocates memory of the host that the device copies from and to while others work.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure>;
+
+    /// Starts computing an operator behind all that was started before.
+    ///
+    /// # Errors
+    /// When the operands do not fit the operator.
+    fn start(&mut self, call: DeviceCall<'_>) -> Result<(), DeviceFailure>;
+
+    /// Starts copying behind all that was started before. The loans are held until it is over.
+    ///
+    /// # Errors
+    /// When the lengths differ, or neither is memory of the device.
+    fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure>;
+
+    /// True once a copy is over; so is then all that was started before it.
+    ///
+    /// # Errors
+    /// When something failed that was started before.
+    fn is_over(&mut self, copy: CopyId) -> Result<bool, DeviceFailure>;
+
+    /// Waits until a copy is over.
+    ///
+    /// # Errors
+    /// When something failed that was started before, or the deadline passed.
+    fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure>;
+
+    /// Has optimizers that are started from now on change variables at `factor` times their rate.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure>;
+}
