@@ -30,6 +30,16 @@ const KINDS: &[&[&str]] =
 pub const SHARED_NAMES: &[SharedName] = &[
     shared("Error", &["nn", "tensorwire"], "each is the one error of its crate's callers"),
     shared(
+        "Event",
+        &["device", "runtime"],
+        "a stream's event (CUDA's) and one of a timeline are both the field's terms",
+    ),
+    shared(
+        "Graph",
+        &["device", "graph"],
+        "a data-flow graph and what was captured of a stream (CUDA's) are both the field's terms",
+    ),
+    shared(
         "Kernels",
         &["kernels", "train"],
         "a configuration's choice of kernels and what that opens; never in one file",
@@ -40,6 +50,16 @@ pub const SHARED_NAMES: &[SharedName] = &[
         "a store is in synchronous or asynchronous mode (ps-lite), a model in training or evaluation mode",
     ),
     shared(
+        "Module",
+        &["device", "import"],
+        "an image of kernels (CUDA's) and a model part (PyTorch's) are both the field's terms",
+    ),
+    shared(
+        "OpenError",
+        &["device", "kernels"],
+        "each says why a library that is loaded at run time is not there to use",
+    ),
+    shared(
         "OpenMessagesError",
         &["baselines", "train"],
         "train's stands in for the other where the feature baselines is off",
@@ -48,6 +68,11 @@ pub const SHARED_NAMES: &[SharedName] = &[
         "Schedule",
         &["collectives", "nn"],
         "a collective's schedule of steps and a schedule of the learning rate are both the field's terms",
+    ),
+    shared(
+        "Stream",
+        &["device", "nn"],
+        "a GPU's queue of work (CUDA's) and samples without an end are both the field's terms",
     ),
     shared(
         "Window",

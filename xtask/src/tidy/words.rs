@@ -27,7 +27,7 @@ enum Where {
 }
 
 /// Crates in which `unsafe` lives.
-const UNSAFE: &[&str] = &["memory", "fabric", "kernels", "mpi", "python"];
+const UNSAFE: &[&str] = &["memory", "device", "fabric", "kernels", "mpi", "python"];
 const THREADS: &[&str] = &[
     "baselines",
     "bench",

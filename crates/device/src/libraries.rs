@@ -1,0 +1,229 @@
+//! Where CUDA's other libraries lie: in named folders, where the dynamic linker looks, in the toolkit's folder, or in a
+//! Python installation, as PyTorch brings them. They are large and never shipped. Knows none of their functions.
+
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tensorwire_base::Deadline;
+
+use crate::wait::wait;
+
+/// So long a Python may take to say where its packages are.
+const PYTHON: Duration = Duration::from_secs(10);
+
+/// Prints a folder of packages a line.
+const ASK_PYTHON: &str = "import site, sysconfig
+paths = [sysconfig.get_path('purelib'), sysconfig.get_path('platlib'), *site.getsitepackages(), site.getusersitepackages()]
+print(*dict.fromkeys(paths), sep='\\n')";
+
+/// A library that makes kernels of ours unnecessary, or makes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CudaLibrary {
+    /// Matrix products.
+    CublasLt,
+    /// Convolutions and recurrent layers.
+    Cudnn,
+    /// Compiles CUDA C.
+    Nvrtc,
+    /// Collectives.
+    Nccl,
+}
+
+/// Folders to look in, besides where the dynamic linker looks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LibrarySearch {
+    /// That the user named: first of all.
+    pub folders: Vec<PathBuf>,
+    /// The toolkit's folder, with `lib64` in it.
+    pub cuda_home: Option<PathBuf>,
+    /// Folders of Python's packages, with `nvidia` in them.
+    pub site_packages: Vec<PathBuf>,
+}
+
+/// A library, and where it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundLibrary {
+    pub library: CudaLibrary,
+    /// A plain name: the dynamic linker found it.
+    pub path: PathBuf,
+    /// Whose place that is, for people.
+    pub place: &'static str,
+}
+
+impl CudaLibrary {
+    pub const ALL: [CudaLibrary; 4] =
+        [CudaLibrary::CublasLt, CudaLibrary::Cudnn, CudaLibrary::Nvrtc, CudaLibrary::Nccl];
+
+    /// Its name, as people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CudaLibrary::CublasLt => "cuBLASLt",
+            CudaLibrary::Cudnn => "cuDNN",
+            CudaLibrary::Nvrtc => "NVRTC",
+            CudaLibrary::Nccl => "NCCL",
+        }
+    }
+
+    /// Its package on PyPI, for CUDA 12.
+    pub fn package(self) -> &'static str {
+        match self {
+            CudaLibrary::CublasLt => "nvidia-cublas-cu12",
+            CudaLibrary::Cudnn => "nvidia-cudnn-cu12",
+            CudaLibrary::Nvrtc => "nvidia-cuda-nvrtc-cu12",
+            CudaLibrary::Nccl => "nvidia-nccl-cu12",
+        }
+    }
+
+    /// The names of its file, the best first.
+    pub fn file_names(self) -> &'static [&'static str] {
+        match self {
+            CudaLibrary::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            CudaLibrary::Cudnn => &["libcudnn.so.9"],
+            CudaLibrary::Nvrtc => &["libnvrtc.so.13", "libnvrtc.so.12"],
+            CudaLibrary::Nccl => &["libnccl.so.2"],
+        }
+    }
+}
+
+impl LibrarySearch {
+    /// Adds where python3 has its packages. No Python adds nothing.
+    pub fn ask_python(&mut self) {
+        let python = Command::new("python3")
+            .args(["-c", ASK_PYTHON])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let answer = python.ok().and_then(|child| answer_of(child, Deadline::after(PYTHON)));
+        let folders = answer.iter().flat_map(|answer| answer.lines()).map(PathBuf::from);
+        self.site_packages.extend(folders);
+    }
+
+    /// Returns what to try, in this order: files that are there, and plain names, for which the dynamic linker looks.
+    pub fn candidates(&self, library: CudaLibrary) -> Vec<FoundLibrary> {
+        let mut found = Vec::new();
+        let mut add = |path: PathBuf, place| found.push(FoundLibrary { library, path, place });
+        let names = library.file_names();
+        for file in files_in(self.folders.iter().cloned(), names) {
+            add(file, "a named folder");
+        }
+        for name in names {
+            add(PathBuf::from(name), "the dynamic linker");
+        }
+        let toolkit = self.cuda_home.iter().flat_map(|home| {
+            ["lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib"]
+                .map(|folder| home.join(folder))
+        });
+        for file in files_in(toolkit, names) {
+            add(file, "CUDA_HOME");
+        }
+        let packages = self.site_packages.iter().flat_map(|folder| {
+            let mut packages: Vec<PathBuf> = std::fs::read_dir(folder.join("nvidia"))
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path().join("lib"))
+                .collect();
+            packages.sort();
+            packages
+        });
+        for file in files_in(packages, names) {
+            add(file, "python3's packages");
+        }
+        found
+    }
+
+    /// Returns the first candidate that can be loaded, and leaves it loaded.
+    pub fn find(&self, library: CudaLibrary) -> Option<FoundLibrary> {
+        self.candidates(library).into_iter().find(|found| loads(&found.path))
+    }
+}
+
+/// Files of these names in these folders: the names in their order, and each in all folders.
+fn files_in(folders: impl Iterator<Item = PathBuf>, names: &[&str]) -> Vec<PathBuf> {
+    let folders: Vec<PathBuf> = folders.collect();
+    let all = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+    all.filter(|path| path.is_file()).collect()
+}
+
+fn loads(path: &Path) -> bool {
+    // SAFETY: a library's initialisers run: that those of CUDA's libraries may is what a caller asks for who looks for
+    // them. It is never unloaded.
+    unsafe { libloading::Library::new(path) }.map(ManuallyDrop::new).is_ok()
+}
+
+/// What a process printed, if it ended well in time.
+fn answer_of(mut child: Child, deadline: Deadline) -> Option<String> {
+    let ended = wait(deadline, || child.try_wait().map(|status| status.is_some()));
+    if !matches!(ended, Ok(true)) {
+        // its end is not waited for beyond this
+        let _ = child.kill();
+    }
+    let output = child.wait_with_output().ok()?;
+    let text = output.status.success().then_some(output.stdout)?;
+    String::from_utf8(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with empty files.
+    fn folder(root: &Path, files: &[&str]) -> PathBuf {
+        for file in files {
+            let path = root.join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, "").unwrap();
+        }
+        root.to_path_buf()
+    }
+
+    #[test]
+    fn named_folders_come_before_the_linker_the_toolkit_and_python() {
+        let root = tempfile::tempdir().unwrap();
+        let in_root = |path: &str| root.path().join(path);
+        let named = folder(&in_root("named"), &["libcublasLt.so.12"]);
+        let home = folder(&in_root("cuda"), &["lib64/libcublasLt.so.12", "lib64/libcudnn.so.9"]);
+        let packages =
+            folder(&in_root("site"), &["nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cublas/lib/x"]);
+        let search = LibrarySearch {
+            folders: vec![named],
+            cuda_home: Some(home),
+            site_packages: vec![packages, in_root("nowhere")],
+        };
+        let paths = |library| {
+            let found = search.candidates(library).into_iter();
+            found.map(|found| (found.path, found.place)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            paths(CudaLibrary::CublasLt),
+            [
+                (in_root("named/libcublasLt.so.12"), "a named folder"),
+                ("libcublasLt.so.13".into(), "the dynamic linker"),
+                ("libcublasLt.so.12".into(), "the dynamic linker"),
+                (in_root("cuda/lib64/libcublasLt.so.12"), "CUDA_HOME"),
+                (in_root("site/nvidia/cu13/lib/libcublasLt.so.13"), "python3's packages"),
+            ]
+        );
+        assert_eq!(paths(CudaLibrary::Cudnn).len(), 2);
+        assert_eq!(paths(CudaLibrary::Nccl).len(), 1);
+        // empty files are no libraries
+        assert!(!loads(&in_root("named/libcublasLt.so.12")));
+    }
+
+    #[test]
+    fn a_python_that_does_not_answer_is_left() {
+        let child = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let far = Deadline::after(Duration::from_secs(60));
+        assert_eq!(answer_of(child("echo /a; echo /b"), far).as_deref(), Some("/a\n/b\n"));
+        assert_eq!(answer_of(child("echo /a; exit 3"), far), None);
+        let near = Deadline::after(Duration::from_millis(20));
+        assert_eq!(answer_of(child("exec sleep 60"), near), None);
+        assert!(!far.passed());
+    }
+}
