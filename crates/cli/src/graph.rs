@@ -2,7 +2,9 @@
 
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
-use tensorwire_graph::{Edge, Job, Op, Placement, Plan, RunTraffic, SendFrom, Task, Transfer};
+use tensorwire_graph::{
+    Edge, Job, Op, Part, Placement, Plan, RunTraffic, SendFrom, Task, Transfer,
+};
 use tensorwire_nn::Program;
 use tensorwire_train::{Exchange, Prepared, StoreValue, TransferMode, Weights};
 
@@ -60,24 +62,7 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             ["tensor", "from → to", "type", "bytes", "transfer", "reason", "read at", "reuse"];
         print(format_args!("{}\n", table(&header, &rows, &[3])))?;
     }
-    let rows: Vec<Vec<String>> = plan
-        .parts
-        .iter()
-        .map(|part| {
-            vec![
-                part.task.to_string(),
-                part.graph.len().to_string(),
-                human_bytes(part.memory.registered_bytes as u64),
-                human_bytes(part.memory.private_bytes as u64),
-                human_bytes((part.memory.registered_bytes + part.memory.private_bytes) as u64),
-                human_bytes(part.memory.unshared_bytes as u64),
-            ]
-        })
-        .collect();
-    print(format_args!(
-        "{}\n",
-        table(&["task", "nodes", "registered", "private", "peak", "sum"], &rows, &[1, 2, 3, 4, 5])
-    ))?;
+    print(format_args!("{}\n", memory_table(plan)))?;
     if prepared.topology.weights == Weights::Servers {
         print(format_args!("{}\n", server_table(plan)))?;
         if let Placement::Balanced { split_above } = prepared.config.placement() {
@@ -89,7 +74,8 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
     }
     let runs = [("training step", Program::TRAIN), ("fetch", Program::FETCH)];
     for (name, run) in runs.into_iter().filter(|_| !prepared.topology.is_replicated()) {
-        let RunTraffic { written, by_reference, dynamic, sends } = plan.traffic(run);
+        let traffic = plan.traffic(run);
+        let RunTraffic { written, by_reference, dynamic, sends, .. } = traffic;
         let crosses =
             if prepared.config.exchange.is_by_message() { "in messages" } else { "written" };
         print(format_args!(
@@ -98,10 +84,42 @@ pub(crate) fn run(args: GraphArgs) -> Result<(), Failure> {
             human_bytes(by_reference)
         ))?;
     }
+    if has_device(plan) {
+        let RunTraffic { to_device, to_host, .. } = plan.traffic(Program::TRAIN);
+        print(format_args!(
+            "a training step copies {} to devices and {} from them",
+            human_bytes(to_device),
+            human_bytes(to_host)
+        ))?;
+    }
     print(
         "peak: what the arenas take; sum: what they would take if every operator's output had a place of its own",
     )?;
     Ok(())
+}
+
+fn has_device(plan: &Plan) -> bool {
+    plan.parts.iter().any(|part| part.memory.device_bytes > 0)
+}
+
+/// What the arenas of each task take.
+fn memory_table(plan: &Plan) -> String {
+    let on_devices = has_device(plan);
+    let row = |part: &Part| {
+        let memory = &part.memory;
+        let peak = memory.registered_bytes + memory.private_bytes + memory.device_bytes;
+        let device = on_devices.then_some(memory.device_bytes);
+        let bytes = [memory.registered_bytes, memory.private_bytes].into_iter().chain(device);
+        let bytes = bytes.chain([peak, memory.unshared_bytes]);
+        let names = [part.task.to_string(), part.graph.len().to_string()].into_iter();
+        names.chain(bytes.map(|bytes| human_bytes(bytes as u64))).collect()
+    };
+    let rows: Vec<Vec<String>> = plan.parts.iter().map(row).collect();
+    let mut header = vec!["task", "nodes", "registered", "private", "peak", "sum"];
+    if on_devices {
+        header.insert(4, "device's");
+    }
+    table(&header, &rows, &[1, 2, 3, 4, 5, 6][..header.len() - 1])
 }
 
 /// What each server keeps: variables and what the optimizer keeps beside them.

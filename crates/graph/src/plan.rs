@@ -5,11 +5,12 @@ mod digest;
 mod draft;
 mod planner;
 
+use tensorwire_base::Space;
 use tensorwire_tensor::Fact;
 
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
-use crate::op::EdgeId;
+use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryPlan, SendFrom};
 use crate::pass::reference::{Transfer, WhyWrite};
 use crate::pass::space::Devices;
@@ -127,7 +128,7 @@ pub struct Plan {
     pub send_from: SendFrom,
 }
 
-/// What crosses in one run, in both directions.
+/// What crosses in one run, in both directions, and what is copied for a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTraffic {
     /// Bytes that are written into receivers' buffers.
@@ -138,6 +139,9 @@ pub struct RunTraffic {
     pub dynamic: usize,
     /// Sends, those of no bytes included.
     pub sends: usize,
+    /// Bytes that are copied between the host's memory and a device's, as far as their sizes are known.
+    pub to_device: u64,
+    pub to_host: u64,
 }
 
 impl Edge {
@@ -149,7 +153,7 @@ impl Edge {
 }
 
 impl Plan {
-    /// What crosses in one run.
+    /// What crosses and is copied in one run.
     pub fn traffic(&self, run: RunId) -> RunTraffic {
         let mut sum = RunTraffic::default();
         for edge in &self.edges {
@@ -164,6 +168,18 @@ impl Plan {
                 Transfer::Reference => sum.by_reference += bytes,
                 Transfer::Dynamic => sum.dynamic += 1,
                 Transfer::Signal => {}
+            }
+        }
+        for (part, nodes) in self.parts.iter().zip(&self.runs[run.0].nodes) {
+            for &id in nodes {
+                let Op::CopyTo { space } = part.graph.node(id).op else { continue };
+                let bytes = part.graph.fact(id.into()).spec().and_then(Result::ok);
+                // fits: as above
+                let bytes = bytes.map_or(0, |spec| spec.bytes()) as u64;
+                match space {
+                    Space::Device => sum.to_device += bytes,
+                    Space::Host => sum.to_host += bytes,
+                }
             }
         }
         sum

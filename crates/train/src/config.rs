@@ -4,6 +4,7 @@
 mod checkpoints;
 mod clients;
 mod defaults;
+mod device;
 mod error;
 mod exchange;
 mod tuned;
@@ -25,6 +26,7 @@ use crate::topology::{Topology, Weights};
 use tensorwire_launch::Hosts;
 
 pub use clients::{Averaging, ClientConfig};
+pub use device::DeviceChoice;
 pub use error::ConfigError;
 pub use exchange::Exchange;
 use tensorwire_launch::Transport;
@@ -152,6 +154,12 @@ pub struct TrainConfig {
     /// Threads of each process; none: each host's cores shared among its workers.
     pub threads: Option<usize>,
     pub kernels: Kernels,
+    /// What computes in workers.
+    #[serde(default)]
+    pub device: DeviceChoice,
+    /// The library of CUDA's driver; none: the one that the dynamic linker finds.
+    #[serde(default)]
+    pub cuda_driver: Option<PathBuf>,
     pub load: Option<PathBuf>,
     pub save: Option<PathBuf>,
     /// Checkpoints of the whole job.

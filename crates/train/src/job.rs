@@ -1,6 +1,7 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod computing;
 mod keeping;
 mod listener;
 mod loader;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, human_bytes};
-use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
+use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{JoinError, Member, Role, StoreJob};
@@ -38,6 +39,7 @@ use crate::topology::{Topology, Weights};
 use crate::trace::{Collector, TraceError};
 use crate::weights::{self, WeightsError};
 use crate::whole_file;
+use computing::described;
 
 use keeping::shard;
 use listener::Caller;
@@ -96,6 +98,8 @@ pub enum TrainError {
     Join(#[from] JoinError),
     #[error(transparent)]
     Part(#[from] PartError),
+    #[error(transparent)]
+    Device(#[from] tensorwire_cuda::CudaError),
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
@@ -162,6 +166,8 @@ impl Prepared {
     /// The user's mistake, with how to mend it.
     pub fn new(config: TrainConfig, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         config.check()?;
+        let device = config.device.resolved(config.cuda_driver.as_deref())?;
+        let config = TrainConfig { device, ..config };
         let model = supply.model(&config)?;
         let data = supply.data(&config)?;
         let batches = batches(&data, &config)?;
@@ -241,7 +247,8 @@ impl Prepared {
         let threads = if local { cores() } else { default_threads(&self.config, Rank(0)) };
         let threads = self.config.threads.unwrap_or(threads);
         let opened = Kernels::open(kernel_choice(&self.config, &self.program), threads);
-        opened.map_or_else(|error| error.to_string(), |kernels| kernels.description())
+        let host = opened.map_or_else(|error| error.to_string(), |kernels| kernels.description());
+        described(&self.config, host)
     }
 
     /// Do all processes compute the same bits as one that computes alone? Not where threads are shared out
@@ -363,6 +370,7 @@ fn build(
     let placed = place(&program.graph, cluster, config.placement())
         .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
+    let options = PlanOptions { devices: config.device.devices(), ..options };
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {
         // an evaluation may come between two steps

@@ -32,8 +32,8 @@ pub use checkpoint::{
     FoundCheckpoint, Resumed, ShardReport,
 };
 pub use config::{
-    Averaging, Budget, ClientConfig, ConfigError, Exchange, FloatType, Kernels, StoreConfig,
-    TraceConfig, TrainConfig, TunedRow,
+    Averaging, Budget, ClientConfig, ConfigError, DeviceChoice, Exchange, FloatType, Kernels,
+    StoreConfig, TraceConfig, TrainConfig, TunedRow,
 };
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};

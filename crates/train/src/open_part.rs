@@ -7,10 +7,10 @@ use std::time::Duration;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{ArrivalMode, CloseError, Fabric, RegionError, VerbsOptions};
 use tensorwire_graph::Plan;
-use tensorwire_kernels::{KernelChoice, Kernels};
+use tensorwire_kernels::{KernelChoice, Kernels, SharedDevice};
 use tensorwire_memory::{Arena, ArenaError, Buffer, Place, Slab};
 use tensorwire_runtime::{
-    ConnectEdgesError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError,
+    Computing, ConnectEdgesError, OneSided, OneSidedOptions, Opening, Ports, Session, SessionError,
     SessionOptions, Storage, share_variables,
 };
 
@@ -40,6 +40,8 @@ pub struct PartOptions {
     pub timeline: bool,
     /// Most bytes of each arena for tensors whose size is known only when they exist.
     pub dynamic_bytes_max: usize,
+    /// What the plan has on a device is computed there.
+    pub device: Option<SharedDevice>,
 }
 
 /// A part that is ready to run, connected to all others.
@@ -132,13 +134,20 @@ pub fn open_sessions(
     };
     let kernels = Arc::new(Kernels::open(options.kernels, options.threads)?);
     let variables_shared = sessions.ranks.len() > 1;
-    let PartOptions { step_deadline, timeline, dynamic_bytes_max, .. } = options;
+    let PartOptions { step_deadline, timeline, dynamic_bytes_max, device, .. } = options;
+    let description = match &device {
+        Some(device) => {
+            format!("{}; on the host {}", device.lock().description(), kernels.description())
+        }
+        None => kernels.description(),
+    };
+    let computing = Computing { kernels, device };
     let options = SessionOptions { step_deadline, timeline, dynamic_bytes_max, variables_shared };
     let session = |(ports, storage): (Ports, Storage)| {
-        Session::new(plan, sessions.part, storage, kernels.clone(), Some(ports), options)
+        Session::new(plan, sessions.part, storage, computing.clone(), Some(ports), options)
     };
     let sessions: Result<Vec<Session>, SessionError> = opened.into_iter().map(session).collect();
-    Ok(OpenSessions { sessions: sessions?, kernels: kernels.description(), end })
+    Ok(OpenSessions { sessions: sessions?, kernels: description, end })
 }
 
 fn open_one_sided(

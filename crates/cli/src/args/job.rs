@@ -1,14 +1,16 @@
 //! What commands that prepare a job have in common: the model, its data, how it is trained and where.
 
 use std::net::SocketAddr;
-use std::path::{Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use clap::{Args, ValueEnum};
 use tensorwire_base::human_bytes;
 use tensorwire_bench::{parse_bytes, parse_size};
 use tensorwire_graph::Placement;
 use tensorwire_launch::{Hosts, RSH, Transport};
-use tensorwire_train::{Budget, ConfigError, Exchange, Kernels, Strategy, TrainConfig};
+use tensorwire_train::{
+    Budget, ConfigError, DeviceChoice, Exchange, Kernels, Strategy, TrainConfig,
+};
 use tensorwire_zoo::data::{SampleKind, Source};
 
 use super::clients::{self, ClientArgs};
@@ -18,6 +20,7 @@ use super::{DEFAULTS, ExchangeArg, LearnArgs, TransportArg, WireArgs, with_defau
 const BALANCED: &str = "--strategy ps with --placement balanced";
 /// Who uses what is of communication.
 const SEVERAL: &str = "jobs of several processes, which --strategy local has not";
+const CUDA: &str = "--device cuda and auto";
 const SERVERS: &str = "jobs with servers, which --strategy allreduce has not";
 
 /// What decides the graph and its partition.
@@ -96,6 +99,13 @@ pub(crate) struct JobArgs {
     /// loops, slow, to check against
     #[arg(long, value_enum, default_value = DEFAULTS.kernels.name())]
     kernels: KernelsArg,
+    /// What computes in workers: `cpu`, `cuda` (each worker of a machine takes the next GPU), `cuda:N` (that one) or `auto`
+    /// (a GPU where there is one)
+    #[arg(long, value_name = "DEVICE", default_value_t = DEFAULTS.device)]
+    device: DeviceChoice,
+    /// The library of CUDA's driver [default: libcuda.so.1, where the dynamic linker finds it]
+    #[arg(long, value_name = "FILE")]
+    cuda_driver: Option<PathBuf>,
     #[arg(long, value_name = "SECONDS", help = with_default(
         "Seconds within which the job ends when one of its processes dies or stops",
         seconds(DEFAULTS.deadline_ms),
@@ -161,6 +171,7 @@ impl JobArgs {
             ("--arrival", arrival.is_some(), !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
             ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
+            ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),
         ] {
             if given && !is_used {
                 return Err(ConfigError::Unused { option, used_by });
@@ -210,6 +221,8 @@ impl JobArgs {
                 KernelsArg::OneDnn => Kernels::OneDnn,
                 KernelsArg::Reference => Kernels::Reference,
             },
+            device: self.device,
+            cuda_driver: self.cuda_driver,
             listen: self.listen,
             // a negative or huge number saturates and is refused by the configuration's check
             deadline_ms: self

@@ -9,8 +9,8 @@ use tensorwire_launch::{Hosts, Transport};
 use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
-    Budget, ClientConfig, Exchange, FloatType, Kernels, StoreConfig, Strategy, TraceConfig,
-    TrainConfig,
+    Budget, ClientConfig, DeviceChoice, Exchange, FloatType, Kernels, StoreConfig, Strategy,
+    TraceConfig, TrainConfig,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -64,6 +64,8 @@ impl Default for TrainConfig {
             seed: 1,
             threads: None,
             kernels: Kernels::Auto,
+            device: DeviceChoice::Cpu,
+            cuda_driver: None,
             load: None,
             save: None,
             checkpoint: None,

@@ -15,6 +15,8 @@ use crate::weights::WeightsError;
 pub enum ConfigError {
     #[error("--kernels: {0}")]
     Kernels(#[from] tensorwire_kernels::OpenError),
+    #[error("--device: {0}; --device cpu needs no GPU")]
+    Device(#[from] tensorwire_cuda::CudaError),
     #[error("{option} is by evaluations; give {with} STEPS, too")]
     Lacks { option: &'static str, with: &'static str },
     #[error(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tensorwire_base::Rank;
 use tensorwire_kernels::Kernels;
 use tensorwire_launch::Member;
 use tensorwire_memory::Slab;
@@ -9,6 +10,7 @@ use tensorwire_runtime::{Session, SessionError, Storage};
 
 use super::{Connected, Strategy};
 use crate::config::ConfigError;
+use crate::job::computing::computing;
 use crate::job::worker::{NoLink, Worker};
 use crate::job::{Part, TrainError, cores, kernel_choice, session_options};
 
@@ -35,8 +37,8 @@ pub(in crate::job) fn open(part: &Part) -> Result<Worker<'static>, TrainError> {
     let kernels = Arc::new(
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?,
     );
-    let description = kernels.description();
-    let session = Session::new(plan, 0, storage, kernels, None, session_options(config))?;
+    let (computing, description) = computing(config, Rank(0), kernels)?;
+    let session = Session::new(plan, 0, storage, computing, None, session_options(config))?;
     let worker = Worker::new(session, description, 0..topology.workers, Box::new(NoLink));
     Ok(Worker { concludes: true, ..worker })
 }

@@ -20,6 +20,7 @@ use super::{Connected, SharedBy, Strategy};
 use crate::carried::Carried;
 use crate::config::{self, TrainConfig};
 use crate::group::{ClientError, SharedGroup, Widest, bind_part, member_ports};
+use crate::job::computing::computing;
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
@@ -81,8 +82,9 @@ fn open<'a>(
     let carried = Carried::default();
     let ports = group.as_ref().zip(bound);
     let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
-    let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels.clone(), ports, options)?;
+    let (computing, description) = computing(config, member.rank(), kernels.clone())?;
+    let options = session_options(config);
+    let session = Session::new(plan, here, storage, computing, ports, options)?;
     let link = ReplicaLink {
         member,
         part,

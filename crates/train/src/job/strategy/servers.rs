@@ -15,6 +15,7 @@ use super::{Connected, Strategy};
 use crate::carried::Carried;
 use crate::checkpoint::{CheckpointFolder, own_variables};
 use crate::config::{ConfigError, TrainConfig};
+use crate::job::computing::open_device;
 use crate::job::keeping::PartFiles;
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
@@ -46,6 +47,7 @@ impl Strategy for Servers {
             step_deadline: config.step_deadline(),
             timeline: config.trace.is_some(),
             dynamic_bytes_max: config.dynamic_bytes_max,
+            device: open_device(config, rank)?,
         };
         let mut open = open_sessions(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);

@@ -22,6 +22,7 @@ use crate::carried::Carried;
 use crate::checkpoint::Resumed;
 use crate::config::TrainConfig;
 use crate::group::{ClientError, OrderOnly, SharedGroup, bind_part, master_ports, member_ports};
+use crate::job::computing::computing;
 use crate::job::trainer::Trainer;
 use crate::job::worker::{Link, Worker};
 use crate::job::{Part, TrainError, session_options};
@@ -104,8 +105,9 @@ fn open_master<'a>(
         Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
         None => Ports::from(exchange),
     };
-    let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
+    let (computing, description) = computing(config, member.rank(), kernels)?;
+    let options = session_options(config);
+    let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
     let of_one = topology.plans_one_worker();
     let replicas = if of_one { 0..1 } else { number..number + 1 };
     // fits: workers are few
@@ -174,8 +176,9 @@ fn open_follower<'a>(
     let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
     let carried = Carried::default();
     let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
-    let (options, description) = (session_options(config), kernels.description());
-    let session = Session::new(plan, here, storage, kernels, Some(ports), options)?;
+    let (computing, description) = computing(config, member.rank(), kernels)?;
+    let options = session_options(config);
+    let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
     let link = Box::new(GroupLink { member, group });
     let opened = Worker::new(session, description, worker..worker + 1, link);
     Ok(Worker { carried, ..opened })

@@ -1,0 +1,331 @@
+//! Operators and copies on one GPU: what [`lower`](crate::lower) says of an operator is made ready once and told to a
+//! stream in each step. All that is started is done in that order, so that memory needs no other guard on the GPU.
+
+mod flights;
+mod prepared;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tensorwire_base::Deadline;
+use tensorwire_device::{Device, DeviceError, DeviceMemory, Driver, Function, Module, Stream};
+use tensorwire_graph::NodeId;
+use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Slab};
+
+use crate::error::LowerError;
+use crate::kernels::modules;
+use crate::{Addresses, Command, DeviceFault};
+use flights::{Flights, Slots};
+use prepared::Prepared;
+
+/// Which GPU, and by which driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// The driver's library; none: the one that the dynamic linker finds.
+    pub driver: Option<PathBuf>,
+    /// The GPU's number in this process, from 0 on.
+    pub ordinal: usize,
+}
+
+/// Why a GPU cannot compute.
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    #[error(transparent)]
+    Driver(#[from] tensorwire_device::OpenError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// Bytes of the words that kernels are pointed to: the factor of the rate, then the fault.
+const WORDS_BYTES: usize = FAULT_OFFSET + size_of::<DeviceFault>();
+const FAULT_OFFSET: usize = 8;
+
+/// A GPU that computes operators.
+#[derive(Debug)]
+pub struct CudaKernels {
+    device: Arc<Device>,
+    stream: Stream,
+    /// Modules by name, and kernels of them, as far as they were asked for.
+    loaded: HashMap<&'static str, Module>,
+    functions: HashMap<&'static str, Function>,
+    prepared: HashMap<NodeId, Prepared>,
+    /// Scratch of whichever operator is computed.
+    workspace: Option<DeviceMemory>,
+    words: DeviceMemory,
+    /// In pinned memory: factors on their way to the words, and faults that came from there.
+    factors: Slots,
+    flights: Flights,
+    /// Some operator reads values that may be wrong.
+    has_checks: bool,
+    /// What went wrong first. Nothing is computed after it.
+    failure: Option<Failed>,
+}
+
+/// What went wrong, to be told as often as somebody asks.
+#[derive(Clone, Debug)]
+enum Failed {
+    Kernel(Option<NodeId>, KernelError),
+    Device(DeviceError),
+}
+
+impl From<Failed> for DeviceFailure {
+    fn from(failed: Failed) -> DeviceFailure {
+        match failed {
+            Failed::Kernel(node, source) => DeviceFailure::Kernel { node, source },
+            Failed::Device(error) => DeviceFailure::Device(Box::new(error)),
+        }
+    }
+}
+
+impl From<DeviceError> for Failed {
+    fn from(error: DeviceError) -> Failed {
+        Failed::Device(error)
+    }
+}
+
+impl CudaKernels {
+    /// Opens a GPU. What it is to compute is loaded when it is first asked for.
+    ///
+    /// # Errors
+    /// When there is no driver or no such GPU, or it has no memory left.
+    pub fn open(options: &CudaOptions) -> Result<CudaKernels, CudaError> {
+        let driver = Driver::open(options.driver.as_deref())?;
+        let device = Device::open(&driver, options.ordinal)?;
+        let stream = device.stream()?;
+        // fits: a few words
+        let words = device.alloc(WORDS_BYTES as u64)?;
+        let mut kernels = CudaKernels {
+            factors: Slots::new(&device)?,
+            flights: Flights::new(&device)?,
+            stream,
+            loaded: HashMap::new(),
+            functions: HashMap::new(),
+            prepared: HashMap::new(),
+            workspace: None,
+            words,
+            has_checks: false,
+            failure: None,
+            device,
+        };
+        kernels.clear_fault()?;
+        kernels.write_factor(1.0)?;
+        Ok(kernels)
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    fn clear_fault(&self) -> Result<(), DeviceError> {
+        let fault = self.words.address() + FAULT_OFFSET as u64;
+        // SAFETY: the words are this value's, written by its stream alone, and live as long as it does.
+        unsafe { self.stream.set_at(fault, size_of::<DeviceFault>(), 0) }
+    }
+
+    fn write_factor(&mut self, factor: f64) -> Result<(), DeviceError> {
+        self.factors.send(&factor.to_ne_bytes(), &self.stream, &self.words)
+    }
+
+    /// Fails with what went wrong before.
+    fn check(&self) -> Result<(), Failed> {
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    /// Remembers what went wrong.
+    fn kept<T>(&mut self, done: Result<T, Failed>) -> Result<T, DeviceFailure> {
+        done.map_err(|failed| {
+            self.failure.get_or_insert_with(|| failed.clone());
+            failed.into()
+        })
+    }
+
+    fn started(&mut self, call: &DeviceCall<'_>) -> Result<(), Failed> {
+        self.check()?;
+        let fits = self.prepared.get(&call.node).is_some_and(|prepared| prepared.is_for(call));
+        if !fits {
+            let prepared = Prepared::new(call).map_err(|error| self.refused(call, error))?;
+            for launch in prepared.launches() {
+                self.load(launch.kernel, launch.shared_bytes)?;
+            }
+            self.has_checks |= prepared.has_checks();
+            self.make_room(prepared.workspace_bytes())?;
+            self.prepared.insert(call.node, prepared);
+        }
+        let workspace = self.workspace.as_ref().map_or(0, DeviceMemory::address);
+        let words = self.words.address();
+        let CudaKernels { prepared, functions, stream, .. } = self;
+        let Some(prepared) = prepared.get_mut(&call.node) else { return Ok(()) };
+        let fault = words + FAULT_OFFSET as u64;
+        let told = prepared.commands(call, workspace, [words, fault]);
+        let (commands, addresses) = told.map_err(|missing| {
+            Failed::Kernel(
+                Some(call.node),
+                KernelError::Refused { op: call.op.name(), why: missing.to_string() },
+            )
+        })?;
+        for (command, arguments) in commands {
+            tell(stream, functions, command, arguments, &addresses)?;
+        }
+        Ok(())
+    }
+
+    fn refused(&self, call: &DeviceCall<'_>, error: LowerError) -> Failed {
+        let source = match error {
+            LowerError::Kernel(source) => source,
+            other => KernelError::Refused { op: call.op.name(), why: other.to_string() },
+        };
+        Failed::Kernel(Some(call.node), source)
+    }
+
+    /// Loads a kernel, if that was not done yet, with the module that it is in, and allows it the shared memory.
+    fn load(&mut self, kernel: &'static str, shared_bytes: u32) -> Result<(), DeviceError> {
+        let needs_room = shared_bytes > self.device.facts().shared_bytes_max;
+        if let Some(function) = self.functions.get(kernel) {
+            return if needs_room { function.allow_shared(shared_bytes) } else { Ok(()) };
+        }
+        let missing = || DeviceError::NoSuchKernel {
+            device: self.device.ordinal(),
+            kernel: kernel.to_owned(),
+        };
+        let module = modules().iter().find(|module| module.kernels().any(|name| name == kernel));
+        let module = module.ok_or_else(missing)?;
+        let loaded = match self.loaded.get(module.name) {
+            Some(loaded) => loaded.clone(),
+            None => {
+                let loaded = Module::load(&self.device, module.ptx.to_bytes())?;
+                self.loaded.insert(module.name, loaded.clone());
+                loaded
+            }
+        };
+        let function = loaded.function(kernel)?;
+        if needs_room {
+            function.allow_shared(shared_bytes)?;
+        }
+        self.functions.insert(kernel, function);
+        Ok(())
+    }
+
+    /// Sees to it that the workspace has so many bytes. What still computes in the old one keeps it.
+    fn make_room(&mut self, bytes: usize) -> Result<(), DeviceError> {
+        // fits: a size of this machine
+        let bytes = bytes as u64;
+        if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
+            self.workspace = Some(self.device.alloc(bytes)?);
+        }
+        Ok(())
+    }
+
+    fn copied(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, Failed> {
+        self.check()?;
+        // what comes to the host brings news of what was computed before
+        let fault = self.has_checks.then(|| self.words.slab());
+        Ok(self.flights.start(&self.stream, (from, to), fault.as_ref(), FAULT_OFFSET)?)
+    }
+
+    /// Takes note of the copies that are over, and of what was found wrong before them.
+    fn land(&mut self) -> Result<(), Failed> {
+        self.check()?;
+        if let Some(fault) = self.flights.land()? {
+            return Err(self.explain(&fault));
+        }
+        Ok(())
+    }
+
+    fn explain(&self, fault: &DeviceFault) -> Failed {
+        let node = fault.tag().map(NodeId);
+        let known = node.and_then(|node| self.prepared.get(&node)?.explain(fault));
+        let unknown = || KernelError::Refused {
+            op: "an operator",
+            why: format!("its kernel found {} at {}", fault.value, fault.place),
+        };
+        Failed::Kernel(node, known.unwrap_or_else(unknown))
+    }
+}
+
+/// Tells a stream one command.
+fn tell(
+    stream: &Stream,
+    functions: &HashMap<&'static str, Function>,
+    command: &Command,
+    arguments: &[u8],
+    addresses: &Addresses<'_>,
+) -> Result<(), DeviceError> {
+    let at = |address| addresses.resolve(address).unwrap_or_default();
+    match command {
+        Command::Launch(launch) => {
+            let Some(function) = functions.get(launch.kernel) else {
+                let kernel = launch.kernel.to_owned();
+                return Err(DeviceError::NoSuchKernel {
+                    device: stream.device().ordinal(),
+                    kernel,
+                });
+            };
+            // SAFETY: the arguments are those that the lowering gives this kernel. They name the operands, which the
+            // caller lent and guards by the order of this stream from here on, scratch and words, which only this stream
+            // uses and which are given back when it is idle. The lowering's checks and the kernels' suites hold what is
+            // reached to these operands' sizes.
+            unsafe {
+                stream.launch(function, launch.grid, launch.block, launch.shared_bytes, arguments)
+            }
+        }
+        Command::Copy { from, to, bytes } => {
+            // SAFETY: as for a launch; the lowering copies nothing onto itself.
+            unsafe { stream.copy_at(at(*from), at(*to), *bytes) }
+        }
+        Command::Set { to, bytes, byte } => {
+            // SAFETY: as for a launch.
+            unsafe { stream.set_at(at(*to), *bytes, *byte) }
+        }
+    }
+}
+
+impl DeviceKernels for CudaKernels {
+    fn description(&self) -> String {
+        let facts = self.device.facts();
+        let (major, minor) = facts.compute;
+        let (ordinal, name) = (facts.ordinal, &facts.name);
+        let version = self.device.driver().version();
+        format!("cuda: GPU {ordinal}, {name} ({major}.{minor}), driver of CUDA {version}")
+    }
+
+    fn alloc(&mut self, bytes: usize) -> Result<Slab, DeviceFailure> {
+        // fits: a size of this machine
+        let memory = self.device.alloc(bytes as u64).map_err(Failed::from)?;
+        Ok(memory.slab())
+    }
+
+    fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure> {
+        Ok(self.device.pinned(bytes).map_err(Failed::from)?)
+    }
+
+    fn start(&mut self, call: DeviceCall<'_>) -> Result<(), DeviceFailure> {
+        let done = self.started(&call);
+        self.kept(done)
+    }
+
+    fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure> {
+        let done = self.copied(from, to);
+        self.kept(done)
+    }
+
+    fn is_over(&mut self, copy: CopyId) -> Result<bool, DeviceFailure> {
+        let done = self.land();
+        self.kept(done)?;
+        Ok(self.flights.is_over(copy))
+    }
+
+    fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure> {
+        let done = self.flights.wait(copy, deadline).map_err(Failed::from);
+        self.kept(done)?;
+        let done = self.land();
+        self.kept(done)
+    }
+
+    fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {
+        let done = self.check().and_then(|()| Ok(self.write_factor(factor)?));
+        self.kept(done)
+    }
+}

@@ -1,0 +1,122 @@
+//! An operator that was lowered once, with the bytes of its launches as they were last.
+
+use tensorwire_graph::Op;
+use tensorwire_kernels::{DeviceCall, DeviceTensor, KernelError};
+use tensorwire_tensor::TensorSpec;
+
+use crate::error::LowerError;
+use crate::{Addresses, Command, DeviceFault, Launch, Lowered, Lowering, MissingAddress, lower};
+
+#[derive(Debug)]
+pub(super) struct Prepared {
+    op: Op,
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+    in_place: bool,
+    lowered: Lowered,
+    /// Where operands and workspace lay when `arguments` were made.
+    at: Vec<u64>,
+    /// By command: what a launch is given.
+    arguments: Vec<Vec<u8>>,
+}
+
+impl Prepared {
+    pub(super) fn new(call: &DeviceCall<'_>) -> Result<Prepared, LowerError> {
+        let mut inputs = specs(call.inputs);
+        if call.in_place {
+            // the lowering has the first input as well, which is in the first output
+            inputs.splice(..0, call.outputs.first().map(|output| output.spec.clone()));
+        }
+        let outputs = specs(call.outputs);
+        let options = Lowering { tag: call.node.0 };
+        let lowered = lower(call.op, &inputs, &outputs, call.in_place, &options)?;
+        let (op, in_place) = (call.op.clone(), call.in_place);
+        let (at, arguments) = (Vec::new(), Vec::new());
+        Ok(Prepared { op, inputs, outputs, in_place, lowered, at, arguments })
+    }
+
+    /// True if it was made ready for such operands.
+    pub(super) fn is_for(&self, call: &DeviceCall<'_>) -> bool {
+        let inputs = &self.inputs[usize::from(self.in_place).min(self.inputs.len())..];
+        self.in_place == call.in_place
+            && are_of(inputs, call.inputs)
+            && are_of(&self.outputs, call.outputs)
+            && self.op == *call.op
+    }
+
+    pub(super) fn workspace_bytes(&self) -> usize {
+        self.lowered.workspace_bytes
+    }
+
+    pub(super) fn has_checks(&self) -> bool {
+        self.lowered.has_checks()
+    }
+
+    pub(super) fn explain(&self, fault: &DeviceFault) -> Option<KernelError> {
+        self.lowered.explain(fault)
+    }
+
+    pub(super) fn launches(&self) -> impl Iterator<Item = &Launch> {
+        self.lowered.commands.iter().filter_map(|command| match command {
+            Command::Launch(launch) => Some(launch),
+            Command::Copy { .. } | Command::Set { .. } => None,
+        })
+    }
+
+    /// Its commands with what each launch is given, and where everything lies. `words` are the addresses of the rate's
+    /// factor and of the fault.
+    #[allow(clippy::type_complexity)] // a pair of what the doc says
+    pub(super) fn commands<'p>(
+        &'p mut self,
+        call: &DeviceCall<'_>,
+        workspace: u64,
+        words: [u64; 2],
+    ) -> Result<(impl Iterator<Item = (&'p Command, &'p [u8])> + 'p, Addresses<'p>), MissingAddress>
+    {
+        // fits: addresses of this machine
+        let of = |tensor: &DeviceTensor<'_>| tensor.address as u64;
+        let first = call.outputs.first().filter(|_| call.in_place).map(of);
+        let inputs = first.into_iter().chain(call.inputs.iter().map(of));
+        let all = inputs.chain(call.outputs.iter().map(of)).chain([workspace]);
+        let is_same = all.clone().eq(self.at.iter().copied());
+        let Prepared { lowered, at, arguments, inputs, .. } = self;
+        if !is_same {
+            at.clear();
+            at.extend(all);
+            arguments.clear();
+        }
+        let addresses = addresses(at, inputs.len(), words);
+        if !is_same {
+            for command in &lowered.commands {
+                arguments.push(match command {
+                    Command::Launch(launch) => launch.bytes(&addresses)?,
+                    Command::Copy { from, to, .. } => {
+                        addresses.resolve(*from)?;
+                        addresses.resolve(*to)?;
+                        Vec::new()
+                    }
+                    Command::Set { to, .. } => {
+                        addresses.resolve(*to)?;
+                        Vec::new()
+                    }
+                });
+            }
+        }
+        Ok((lowered.commands.iter().zip(arguments.iter().map(Vec::as_slice)), addresses))
+    }
+}
+
+/// `at` has the inputs, of which there are so many, the outputs and the workspace.
+fn addresses(at: &[u64], inputs: usize, [rate_factor, fault]: [u64; 2]) -> Addresses<'_> {
+    let (inputs, rest) = at.split_at(inputs.min(at.len()));
+    let (workspace, outputs) = rest.split_last().map_or((0, rest), |(last, rest)| (*last, rest));
+    Addresses { inputs, outputs, workspace, rate_factor, fault }
+}
+
+fn specs(tensors: &[DeviceTensor<'_>]) -> Vec<TensorSpec> {
+    tensors.iter().map(|tensor| tensor.spec.clone()).collect()
+}
+
+fn are_of(specs: &[TensorSpec], tensors: &[DeviceTensor<'_>]) -> bool {
+    specs.iter().eq(tensors.iter().map(|tensor| tensor.spec))
+}

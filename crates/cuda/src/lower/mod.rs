@@ -1,0 +1,22 @@
+//! From an operator to commands, one file a family. What the operands are was checked before.
+
+mod element_wise;
+mod elements;
+mod moves;
+
+use tensorwire_graph::{Family, Kind};
+
+use crate::builder::Builder;
+use crate::error::LowerError;
+
+/// Adds the commands of the builder's operator.
+pub(crate) fn operator(builder: &mut Builder<'_>) -> Result<(), LowerError> {
+    let Kind::Kernel(family) = builder.op.facts().kind else {
+        return Err(builder.no_kernel());
+    };
+    match family {
+        Family::ElementWise => element_wise::lower(builder),
+        Family::Movement => moves::lower(builder),
+        _ => Err(builder.no_kernel()),
+    }
+}

@@ -1,0 +1,93 @@
+//! What the suites run on: the kernels in two orders of blocks, and the reference of crate `kernels`.
+
+use std::sync::Arc;
+
+use tensorwire_graph::Op;
+use tensorwire_kernels::check::{Computes, Mismatch, Net, Tensor};
+use tensorwire_kernels::{KernelChoice, KernelError, Kernels};
+use tensorwire_memory::{TensorMut, TensorRef};
+
+use crate::shim::{Device, shim};
+
+/// Sums over a dimension are added in an order that suits a device.
+pub(crate) const ADDS_IN_ORDER: bool = false;
+
+/// A device, or the reference.
+#[derive(Debug)]
+pub(crate) enum Target {
+    Device(Device),
+    Reference(Kernels),
+}
+
+impl Target {
+    fn computes(&self) -> &dyn Computes {
+        match self {
+            Target::Device(device) => device,
+            Target::Reference(kernels) => kernels,
+        }
+    }
+
+    pub(crate) fn description(&self) -> String {
+        self.computes().description()
+    }
+}
+
+impl Computes for Target {
+    fn description(&self) -> String {
+        Target::description(self)
+    }
+
+    fn compute(
+        &self,
+        op: &Op,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError> {
+        self.computes().compute(op, inputs, outputs)
+    }
+
+    fn compute_in_place(
+        &self,
+        op: &Op,
+        rest: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError> {
+        self.computes().compute_in_place(op, rest, outputs)
+    }
+
+    fn kin(&self, op: &Op) -> Option<String> {
+        self.computes().kin(op)
+    }
+}
+
+fn devices() -> Vec<Device> {
+    let device = |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned });
+    [(0, true), (0x9e37_79b9_7f4a_7c15, false)].into_iter().filter_map(device).collect()
+}
+
+/// What is held against the reference: nothing where there is no compiler.
+pub(crate) fn cpus() -> Vec<Target> {
+    devices().into_iter().map(Target::Device).collect()
+}
+
+/// As [`cpus`]: the reference passes its own tests.
+pub(crate) fn all() -> Vec<Target> {
+    cpus()
+}
+
+pub(crate) fn reference() -> Target {
+    Target::Reference(Kernels::open(KernelChoice::Reference, 1).unwrap())
+}
+
+/// A net that a device computes.
+pub(crate) fn net() -> Net {
+    match devices().pop() {
+        Some(device) => Net::on(Arc::new(device)),
+        None => Net::new(),
+    }
+}
+
+/// Holds an operator's gradients against central differences, both computed by a device.
+pub(crate) fn gradient(op: &Op, inputs: &[Tensor]) -> Result<(), Mismatch> {
+    net().gradient(op, inputs)
+}
