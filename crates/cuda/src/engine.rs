@@ -5,6 +5,7 @@ mod flights;
 mod prepared;
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -225,6 +226,12 @@ impl CudaKernels {
         Ok(self.flights.start(&self.stream, (from, to), fault.as_ref(), FAULT_OFFSET)?)
     }
 
+    fn marked(&mut self) -> Result<CopyId, Failed> {
+        self.check()?;
+        let fault = self.has_checks.then(|| self.words.slab());
+        Ok(self.flights.mark(&self.stream, fault.as_ref(), FAULT_OFFSET)?)
+    }
+
     /// Takes note of the copies that are over, and of what was found wrong before them.
     fn land(&mut self) -> Result<(), Failed> {
         self.check()?;
@@ -297,6 +304,18 @@ impl DeviceKernels for CudaKernels {
         Ok(memory.slab())
     }
 
+    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, OwnedFd), DeviceFailure> {
+        // fits: a size of this machine
+        let memory = self.device.alloc(bytes as u64).map_err(Failed::from)?;
+        let file = memory.export().map_err(Failed::from)?;
+        Ok((memory.slab(), file))
+    }
+
+    fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure> {
+        // fits: as above
+        Ok(self.device.import(memory, bytes as u64).map_err(Failed::from)?.slab())
+    }
+
     fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure> {
         Ok(self.device.pinned(bytes).map_err(Failed::from)?)
     }
@@ -308,6 +327,11 @@ impl DeviceKernels for CudaKernels {
 
     fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure> {
         let done = self.copied(from, to);
+        self.kept(done)
+    }
+
+    fn mark(&mut self) -> Result<CopyId, DeviceFailure> {
+        let done = self.marked();
         self.kept(done)
     }
 

@@ -207,6 +207,15 @@ impl Fabric {
         self.device.adopt_region(file, bytes)
     }
 
+    /// Lets peers of this host have a file, as long as the region lives: one of no bytes, whose descriptor they give to
+    /// [`Channel::take_file`]. What is in the file is between the two.
+    ///
+    /// # Errors
+    /// If processes do not share memory.
+    pub fn offer_file(&self, file: OwnedFd) -> Result<Region, RegionError> {
+        self.device.offer_file(file)
+    }
+
     /// Allocates a slot of this process's arrival table, at epoch 0. Slots are never freed.
     ///
     /// # Errors
@@ -355,6 +364,19 @@ impl Channel {
         deadline: Deadline,
     ) -> Result<RemoteRegion, OpenRegionError> {
         self.fabric.device.open_region(self.peer, *descriptor, deadline)
+    }
+
+    /// Returns a file that the peer offers. Takes one round trip of the control connection.
+    ///
+    /// # Errors
+    /// If the peer refuses the descriptor, does not answer before the deadline, or is gone, or if processes do not share
+    /// memory.
+    pub fn take_file(
+        &self,
+        descriptor: &RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<OwnedFd, OpenRegionError> {
+        self.fabric.device.take_file(self.peer, *descriptor, deadline)
     }
 
     /// Posts one copy, and never waits for the peer. The completion comes through [`Fabric::poll`]; the

@@ -51,6 +51,21 @@ pub(crate) trait Device: Debug + Send + Sync {
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError>;
 
+    /// A region of no bytes, by whose key a peer gets a file.
+    fn offer_file(&self, _file: OwnedFd) -> Result<Region, RegionError> {
+        Err(RegionError::NoFiles)
+    }
+
+    fn take_file(
+        &self,
+        peer: Rank,
+        _descriptor: RegionDescriptor,
+        _deadline: Deadline,
+    ) -> Result<OwnedFd, OpenRegionError> {
+        let reason = "files go from process to process over shared memory alone".to_string();
+        Err(OpenRegionError::Map { peer, reason })
+    }
+
     fn open_region(
         &self,
         peer: Rank,

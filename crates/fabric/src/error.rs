@@ -80,6 +80,8 @@ pub enum RegionError {
         "cannot lock {bytes} bytes in memory for the RDMA NIC: the limit is {limit}; raise it (ulimit -l unlimited; in a container: --ulimit memlock=-1 --cap-add IPC_LOCK)"
     )]
     Memlock { bytes: u64, limit: u64 },
+    #[error("files go from process to process over shared memory alone (--transport shm)")]
+    NoFiles,
 }
 
 /// Why [`crate::Fabric::alloc_arrival`] or [`crate::Fabric::alloc_tail_arrival`] failed.

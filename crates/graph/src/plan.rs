@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId, Task};
 use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryPlan, SendFrom};
 use crate::pass::reference::{Transfer, WhyWrite};
-use crate::pass::space::Devices;
+use crate::pass::space::{DeviceCrossing, Devices};
 use crate::pass::verify::verify;
 use planner::Planner;
 
@@ -92,6 +92,7 @@ pub struct PlanOptions {
     pub reuse: ReuseRule,
     /// Who computes on a device.
     pub devices: Devices,
+    pub device_crossing: DeviceCrossing,
 }
 
 /// An edge between two parts.
@@ -108,6 +109,8 @@ pub struct Edge {
     pub recv: NodeId,
     pub transfer: Transfer,
     pub reuse: Reuse,
+    /// Where the tensor lies, at both ends.
+    pub space: Space,
 }
 
 /// What one task computes, and where it keeps it.

@@ -3,6 +3,7 @@
 //! computes, is the implementation's.
 
 use std::error::Error;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -62,6 +63,18 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When there is not enough. Everywhere else: when the device has failed.
     fn alloc(&mut self, bytes: usize) -> Result<Slab, DeviceFailure>;
 
+    /// Allocates memory of the device that another process of this host maps by the descriptor.
+    ///
+    /// # Errors
+    /// When there is not enough, or the device shows its memory to nobody.
+    fn alloc_shared(&mut self, bytes: usize) -> Result<(Slab, OwnedFd), DeviceFailure>;
+
+    /// Maps memory that another process of this host allocated so, of as many bytes.
+    ///
+    /// # Errors
+    /// When the descriptor is none of a device's memory, or of less of it.
+    fn import(&mut self, memory: OwnedFd, bytes: usize) -> Result<Slab, DeviceFailure>;
+
     /// Allocates memory of the host that the device copies from and to while others work.
     ///
     /// # Errors
@@ -79,6 +92,12 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// # Errors
     /// When the lengths differ, or neither is memory of the device.
     fn copy(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, DeviceFailure>;
+
+    /// Marks where it is: a copy of nothing.
+    ///
+    /// # Errors
+    /// As everywhere.
+    fn mark(&mut self) -> Result<CopyId, DeviceFailure>;
 
     /// True once a copy is over; so is then all that was started before it.
     ///

@@ -75,6 +75,8 @@ pub enum ConnectEdgesError {
     Nonsense { peer: Rank, what: String },
     #[error("opening the region of rank {peer}: {source}")]
     Open { peer: Rank, source: OpenRegionError },
+    #[error("mapping the memory of rank {peer}'s device: {source}")]
+    Device { peer: Rank, source: DeviceFailure },
 }
 
 /// Why a session could not be made, or asked for something it has not.

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tensorwire_base::{Clock, Deadline};
+use tensorwire_base::{Clock, Deadline, Space};
 use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
 use tensorwire_kernels::Kernels;
 use tensorwire_tensor::TensorSpec;
@@ -22,7 +22,7 @@ use crate::session::{Computing, SessionOptions};
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
-use device::{ASK_AGAIN, Copying};
+use device::{ASK_AGAIN, Copying, Gates};
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
@@ -95,6 +95,7 @@ pub(crate) struct Executor {
     collectives: HashMap<NodeId, u64>,
     /// Copies under way, in the order in which they were started.
     copying: VecDeque<Copying>,
+    gates: Gates,
     finished_nodes: Vec<NodeId>,
     /// What is to be sent or fetched as soon as the queue has room.
     prepared: HashMap<EdgeId, Tensor>,
@@ -145,6 +146,7 @@ impl Executor {
             finished: Vec::new(),
             collectives: HashMap::new(),
             copying: VecDeque::new(),
+            gates: Gates::new(graph),
             finished_nodes: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
@@ -156,6 +158,7 @@ impl Executor {
     pub(crate) fn start(&mut self, frontier: &mut Frontier) {
         self.counters.steps += 1;
         self.copying.clear();
+        self.gates.begin();
         self.workspace.begin(frontier.transients());
         self.ready.clear();
         self.ready.extend(frontier.start());
@@ -223,6 +226,9 @@ impl Executor {
             Op::Variable { .. } | Op::NoOp => Ok(Turn::Done),
             op if op.is_view() => self.view(part, node),
             Op::CopyTo { .. } => self.copy(part, node),
+            Op::Send { edge } | Op::SendDynamic { edge } if self.gates.is_shut(node) => {
+                self.shut(part, node, *edge)
+            }
             Op::Send { edge } | Op::SendDynamic { edge } => self.send(part, node, *edge),
             Op::Recv { edge, .. } => self.poll(node, *edge),
             Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
@@ -329,7 +335,8 @@ impl Executor {
         let step = self.counters.steps;
         let start_ns = Clock::now_ns();
         // prepared once: a send that found the queue full comes here again
-        if !self.prepared.contains_key(&edge) {
+        let on_device = part.graph.node(node).space == Space::Device;
+        if !self.prepared.contains_key(&edge) && !on_device {
             let exchange = self.exchange.as_deref_mut();
             if let Some(tensor) = self.workspace.sendable(part, node, step, exchange)? {
                 self.prepared.insert(edge, tensor);
@@ -351,6 +358,7 @@ impl Executor {
             Sending::Started => {
                 self.epochs[edge.index()] = epoch;
                 self.counters.sends += 1;
+                self.gates.posted(node);
                 let tensor = self.prepared.remove(&edge);
                 self.flights.insert(edge, Flight { node, start_ns, tensor });
                 Ok(Turn::Started)

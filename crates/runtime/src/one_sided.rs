@@ -58,8 +58,10 @@ struct Outbound {
     /// The receiver's: its lane, or its slots for metadata.
     region: RemoteRegion,
     ear: Ear,
-    /// No bytes cross.
+    /// No bytes cross by the fabric.
     is_signal: bool,
+    /// Where the device writes it, in the receiver's memory.
+    on_device: Option<Buffer>,
     /// Where the receiver acknowledges (dynamic edges).
     ack: Option<ArrivalSlot>,
     /// What is written into the receiver's slot (dynamic edges).
@@ -95,12 +97,13 @@ impl OneSided {
         fabric: Fabric,
         options: OneSidedOptions,
         completions: Completions,
-        regions: [Region; 2],
+        regions: [Option<Region>; 3],
         outbound: HashMap<EdgeId, Outbound>,
         inbound: HashMap<EdgeId, Inbound>,
     ) -> OneSided {
-        let lane = regions[0].clone();
-        let regions = regions.into_iter().map(|region| (region.slab().address(), region));
+        let lane = regions[0].clone().expect("the registered lane comes first");
+        let regions = regions.into_iter().flatten();
+        let regions = regions.map(|region| (region.slab().address(), region));
         OneSided {
             fabric,
             options,
@@ -296,6 +299,10 @@ impl TensorExchange for OneSided {
             }
             Err(source) => self.refused(name, channel.peer(), source),
         }
+    }
+
+    fn place_on_device(&self, edge: EdgeId) -> Option<Buffer> {
+        self.outbound.get(&edge)?.on_device.clone()
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {

@@ -107,6 +107,12 @@ pub trait TensorExchange: Send {
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError>;
 
+    /// Where in a peer's memory a tensor of a device goes that this exchange only brings the news of; none: it stays where
+    /// it is, or the exchange moves it.
+    fn place_on_device(&self, _edge: EdgeId) -> Option<Buffer> {
+        None
+    }
+
     /// Takes note that nothing reads what came over an edge any more in this run.
     fn released(&mut self, _edge: EdgeId) {}
 

@@ -77,9 +77,12 @@ impl Session {
         let frontiers = plan.runs.iter().map(|r| Frontier::new(&here, &r.nodes[part])).collect();
         let mirrors = match &computing.device {
             Some(device) => {
-                let memory = device.lock().alloc(here.memory.device_bytes);
-                let failed = |source| SessionError::Device { name: here.task.to_string(), source };
-                storage.cut(&here, Lane::Device, &memory.map_err(failed)?)?;
+                if !storage.is_on_device() {
+                    let memory = device.lock().alloc(here.memory.device_bytes);
+                    let failed =
+                        |source| SessionError::Device { name: here.task.to_string(), source };
+                    storage.cut(&here, Lane::Device, &memory.map_err(failed)?)?;
+                }
                 Some(Mirrors::new(device.clone(), options.step_deadline))
             }
             None if here.graph.nodes().any(|(_, node)| node.space == Space::Device) => {

@@ -14,6 +14,8 @@ use crate::error::SessionError;
 pub struct Storage {
     tensors: HashMap<Output, Tensor>,
     staging: HashMap<NodeId, Tensor>,
+    /// The device's lane has its place.
+    is_on_device: bool,
 }
 
 /// A tensor's place and what it holds.
@@ -31,7 +33,8 @@ impl Storage {
     /// When there is not enough memory.
     pub fn new(part: &Part, registered: &Slab) -> Result<Storage, SessionError> {
         let private = Slab::anonymous(part.memory.private_bytes)?;
-        let mut storage = Storage { tensors: HashMap::new(), staging: HashMap::new() };
+        let mut storage =
+            Storage { tensors: HashMap::new(), staging: HashMap::new(), is_on_device: false };
         storage.cut(part, Lane::Registered, registered)?;
         storage.cut(part, Lane::Private, &private)?;
         Ok(storage)
@@ -39,6 +42,7 @@ impl Storage {
 
     /// Cuts the part's tensors of a lane out of memory for it.
     pub(crate) fn cut(&mut self, part: &Part, lane: Lane, slab: &Slab) -> Result<(), SessionError> {
+        self.is_on_device |= lane == Lane::Device;
         let (mut places, mut owners) = (Vec::new(), Vec::new());
         let mut add = |owner: Owner, spot: Option<&Spot>| {
             if let Some(spot) = spot.filter(|spot| spot.lane == lane) {
@@ -62,6 +66,11 @@ impl Storage {
             };
         }
         Ok(())
+    }
+
+    /// True if what the plan has on a device was given its place.
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.is_on_device
     }
 
     /// The bytes of a tensor of known size, for whoever exchanges it.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, human_bytes};
-use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, PlanOptions, place, plan};
+use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{JoinError, Member, Role, StoreJob};
@@ -370,7 +370,7 @@ fn build(
     let placed = place(&program.graph, cluster, config.placement())
         .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
-    let options = PlanOptions { devices: config.device.devices(), ..options };
+    let options = config.device.plan_options(options, topology);
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {
         // an evaluation may come between two steps

@@ -161,6 +161,7 @@ fn open_one_sided(
     let open = |ranks: &Vec<Rank>| {
         let told = OneSidedOptions {
             ranks: ranks.clone(),
+            device: options.device.clone(),
             ..OneSidedOptions::new(plan, QUEUE_PAIRS, options.dynamic_bytes_max)
         };
         Opening::new(&fabric, plan, sessions.part, told, deadline)

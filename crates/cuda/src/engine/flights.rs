@@ -34,7 +34,7 @@ pub(super) struct Slots {
 struct Flight {
     id: u64,
     event: Event,
-    _loans: (DeviceLoan, DeviceWriteLoan),
+    _loans: Option<(DeviceLoan, DeviceWriteLoan)>,
     /// Where the fault comes to, if one may have been found.
     fault: Option<(Buffer, DeviceWriteLoan)>,
 }
@@ -119,8 +119,28 @@ impl Flights {
             // the stream has no word for it, and the runtime asks for none
             (Space::Host, Space::Host) => {}
         }
-        let comes = to.space() == Space::Host;
-        let fault = match fault.filter(|_| comes).zip(self.free_place()) {
+        let fault = fault.filter(|_| to.space() == Space::Host);
+        self.behind(stream, Some((from, to)), fault, offset)
+    }
+
+    /// Marks what the stream was told so far, and has it bring along the fault.
+    pub(super) fn mark(
+        &mut self,
+        stream: &Stream,
+        fault: Option<&Slab>,
+        offset: usize,
+    ) -> Result<CopyId, DeviceError> {
+        self.behind(stream, None, fault, offset)
+    }
+
+    fn behind(
+        &mut self,
+        stream: &Stream,
+        loans: Option<(DeviceLoan, DeviceWriteLoan)>,
+        fault: Option<&Slab>,
+        offset: usize,
+    ) -> Result<CopyId, DeviceError> {
+        let fault = match fault.zip(self.free_place()) {
             Some((words, (place, loan))) => {
                 let words = part(words, offset, size_of::<DeviceFault>());
                 let words = words.lend_to_device().expect("the buffer is new");
@@ -133,7 +153,7 @@ impl Flights {
         event.record(stream)?;
         self.started += 1;
         let id = self.started;
-        self.flights.push_back(Flight { id, event, _loans: (from, to), fault });
+        self.flights.push_back(Flight { id, event, _loans: loans, fault });
         Ok(CopyId(id))
     }
 

@@ -159,6 +159,21 @@ impl Device for ShmDevice {
         region::adopt(&self.core, file, bytes)
     }
 
+    fn offer_file(&self, file: OwnedFd) -> Result<Region, RegionError> {
+        region::offer(&self.core, file)
+    }
+
+    fn take_file(
+        &self,
+        peer: Rank,
+        descriptor: RegionDescriptor,
+        deadline: Deadline,
+    ) -> Result<OwnedFd, OpenRegionError> {
+        let grant = self.control.connected(peer).request_region(descriptor, deadline)?;
+        let reason = "the peer sent no descriptor".to_string();
+        grant.fd.ok_or(OpenRegionError::Map { peer, reason })
+    }
+
     fn open_region(
         &self,
         peer: Rank,

@@ -29,6 +29,17 @@ pub(super) fn adopt(core: &Core, file: OwnedFd, bytes: u64) -> Result<Region, Re
     Ok(core.regions().enter(mapping, Exposure::Shared(file)))
 }
 
+/// A file for peers, of which nothing is mapped here.
+pub(super) fn offer(core: &Core, file: OwnedFd) -> Result<Region, RegionError> {
+    let system = |source: rustix::io::Errno| RegionError::System {
+        doing: "offer",
+        bytes: 0,
+        source: source.into(),
+    };
+    let nothing = Mapping::private(0).map_err(system)?;
+    Ok(core.regions().enter(nothing, Exposure::Shared(file)))
+}
+
 /// Maps what the peer sent, all pages at once: off the critical path.
 pub(super) fn open(
     peer: Rank,

@@ -175,7 +175,8 @@ pub(crate) fn plan_memory(needs: &MemoryNeeds<'_>) -> Result<MemoryPlan, GraphEr
 impl MemoryPlan {
     fn add_staging(&mut self, graph: &Graph) -> Result<(), GraphError> {
         for (id, node) in graph.nodes() {
-            let (Op::Send { .. }, [sent]) = (&node.op, &node.inputs[..]) else {
+            let (Op::Send { .. }, [sent], Space::Host) = (&node.op, &node.inputs[..], node.space)
+            else {
                 continue;
             };
             let Some(spec) = known_spec(&node.name, graph.fact(*sent))? else {

@@ -195,6 +195,10 @@ impl Cutter<'_> {
                 (name, fact, vec![Output { node: moved, index }], vec![])
             }
         };
+        let space = match crossing {
+            Crossing::Tensor(_) => self.whole.node(source).space,
+            Crossing::Control(_) => Space::Host,
+        };
         // fits: an edge needs two nodes, and nodes fit u32
         let edge = EdgeId(self.out.cuts.len() as u32);
         let (send_op, recv_op) = match fact.spec() {
@@ -210,7 +214,7 @@ impl Cutter<'_> {
             task: Some(self.tasks[from]),
             facts: vec![],
             piece: None,
-            space: Space::Host,
+            space,
         })?;
         let recv = self.out.graphs[to].push(Node {
             name: format!("recv {name} from {}", self.tasks[from]),
@@ -221,7 +225,7 @@ impl Cutter<'_> {
             task: Some(self.tasks[to]),
             facts: vec![fact.clone()],
             piece: None,
-            space: Space::Host,
+            space,
         })?;
         let sent = match crossing {
             Crossing::Tensor(output) => Some(Output { node: moved, index: output.index }),

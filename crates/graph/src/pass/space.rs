@@ -1,6 +1,7 @@
 //! Memory spaces: which nodes compute on a device, and the copies between a device's memory and the host's that this
-//! takes. What crosses between processes, is fed or is reduced by a group lies in the host's memory; a variable lies where
-//! its task computes. Each tensor is copied at most once to either side, whoever uses it there.
+//! takes. What is fed or reduced by a group lies in the host's memory; a variable lies where its task computes. What
+//! crosses between processes goes by way of the host, or from device to device where their memory is shared. Each
+//! tensor is copied at most once to either side, whoever uses it there.
 
 use std::collections::HashMap;
 
@@ -23,6 +24,16 @@ pub enum Devices {
     All,
 }
 
+/// How tensors of known size go from one process's device to another's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceCrossing {
+    /// By way of the host's memory, at both ends.
+    #[default]
+    ByHost,
+    /// From memory to memory: the devices of all processes reach each other's.
+    Direct,
+}
+
 impl Devices {
     /// True if the task computes on a device.
     pub fn has(self, task: Task) -> bool {
@@ -42,7 +53,7 @@ impl Devices {
 pub(crate) fn spread_over_spaces(
     placed: &Graph,
     runs: &[RunSpec],
-    devices: Devices,
+    (devices, crossing): (Devices, DeviceCrossing),
 ) -> Result<(Graph, Vec<RunSpec>), GraphError> {
     if devices == Devices::None {
         return Ok((placed.clone(), runs.to_vec()));
@@ -50,6 +61,7 @@ pub(crate) fn spread_over_spaces(
     let mut spreader = Spreader {
         placed,
         devices,
+        crossing,
         out: Graph::continued(placed),
         moved: Vec::with_capacity(placed.len()),
         copies: HashMap::new(),
@@ -64,6 +76,7 @@ pub(crate) fn spread_over_spaces(
 struct Spreader<'a> {
     placed: &'a Graph,
     devices: Devices,
+    crossing: DeviceCrossing,
     out: Graph,
     /// By node of `placed`: the same in `out`.
     moved: Vec<NodeId>,
@@ -103,30 +116,48 @@ impl Spreader<'_> {
             Kind::Kernel(_) => Space::Device,
             Kind::State if matches!(node.op, Op::Variable { .. }) => Space::Device,
             Kind::View => match node.inputs.first() {
-                Some(input) if self.placed.node(input.node).task == Some(task) => {
-                    self.out.node(self.moved[input.node.index()]).space
+                Some(input) => {
+                    let input = Output { node: self.moved[input.node.index()], index: input.index };
+                    self.comes_in(input, task)
                 }
-                _ => Space::Host,
+                None => Space::Host,
             },
             _ => Space::Host,
         }
     }
 
+    /// The space in which an output is at a task without a copy made there.
+    fn comes_in(&self, output: Output, task: Task) -> Space {
+        let node = self.out.node(output.node);
+        // of a tensor whose size is not known the host announces where it lies
+        let goes = self.crossing == DeviceCrossing::Direct
+            && self.devices.has(task)
+            && self.out.fact(output).spec().is_some();
+        match node.task == Some(task) || goes {
+            true => node.space,
+            false => Space::Host,
+        }
+    }
+
     /// An output as a node at `task` takes it that computes in `space`.
     fn at(&mut self, output: Output, task: Task, space: Space) -> Result<Output, GraphError> {
-        let node = self.out.node(output.node);
-        let (home, there) = (task_of(node)?, node.space);
-        let host = match there {
-            Space::Device if home != task || space == Space::Host => {
+        let home = task_of(self.out.node(output.node))?;
+        let comes_in = self.comes_in(output, task);
+        let there = self.out.node(output.node).space;
+        if comes_in == space {
+            return Ok(if there == comes_in {
+                output
+            } else {
                 self.copy(output, home, Space::Host)?
-            }
-            _ => output,
+            });
+        }
+        let host = match there {
+            Space::Device => self.copy(output, home, Space::Host)?,
+            Space::Host => output,
         };
         match space {
-            Space::Device if home != task || there == Space::Host => {
-                self.copy(host, task, Space::Device)
-            }
-            _ => Ok(host),
+            Space::Device => self.copy(host, task, Space::Device),
+            Space::Host => Ok(host),
         }
     }
 
@@ -166,12 +197,13 @@ impl Spreader<'_> {
             let root = self.moved[root.index()];
             let node = self.out.node(root);
             let goes = run.fetch_to.filter(|to| node.task != Some(*to) && !node.facts.is_empty());
-            roots.push(match (goes, node.space) {
-                (Some(_), Space::Device) => {
+            let by_host = goes.is_some_and(|to| self.comes_in(root.into(), to) != node.space);
+            roots.push(match by_host {
+                true => {
                     let home = task_of(node)?;
                     self.copy(root.into(), home, Space::Host)?.node
                 }
-                _ => root,
+                false => root,
             });
         }
         let mut given = Vec::with_capacity(run.given.len());

@@ -88,7 +88,8 @@ impl Canon {
     }
 
     fn edge(&mut self, edge: &Edge) {
-        let Edge { id, name, fact, from, to, send, recv, transfer, reuse } = edge;
+        // where a tensor lies follows from the nodes, which are hashed by their numbers
+        let Edge { id, name, fact, from, to, send, recv, transfer, reuse, space: _ } = edge;
         self.number(id.index());
         self.text(name);
         self.fact(fact);

@@ -26,7 +26,8 @@ pub(super) struct Planner<'a> {
 
 impl Planner<'_> {
     pub(super) fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
-        let (graph, runs) = spread_over_spaces(graph, runs, self.options.devices)?;
+        let spaces = (self.options.devices, self.options.device_crossing);
+        let (graph, runs) = spread_over_spaces(graph, runs, spaces)?;
         verify(&graph, "spaces")?;
         let (graph, transfers) = self.choose(&graph, &runs)?;
         let guarded = match self.options.reuse {
@@ -147,7 +148,9 @@ impl Planner<'_> {
             };
             let Cut { name, fact, from, to, send, recv, .. } = cut.clone();
             // fits: the partitioner counted the cuts in u32
-            Edge { id: EdgeId(index as u32), name, fact, from, to, send, recv, transfer, reuse }
+            let space = partition.graphs[to].node(recv).space;
+            let id = EdgeId(index as u32);
+            Edge { id, name, fact, from, to, send, recv, transfer, reuse, space }
         });
         let edges: Vec<Edge> = edges.collect();
         let runs = guarded.runs.iter().zip(&schedules).map(|(run, schedule)| {

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    Cluster, Devices, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Placement, Plan,
-    PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec, SendFrom, SharedMemory, Transfer,
-    WhyWrite, gradients, place, plan, simplify,
+    Cluster, DeviceCrossing, Devices, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output,
+    Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec, SendFrom,
+    SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
@@ -55,6 +55,7 @@ const SHARED: PlanOptions = PlanOptions {
     variables_shared: false,
     reuse: ReuseRule::Proved,
     devices: Devices::None,
+    device_crossing: DeviceCrossing::ByHost,
 };
 
 fn planned(layers: usize, workers: u32, servers: u32) -> Plan {

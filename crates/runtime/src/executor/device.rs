@@ -1,10 +1,11 @@
 //! Turns of nodes that a device computes or copies. A kernel is done for the executor once it is started: whatever uses
 //! its output on the device comes behind it there, and what the host uses comes by a copy, which is done when it is over.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use tensorwire_base::Clock;
-use tensorwire_graph::{NodeId, Output, Part};
+use tensorwire_base::{Clock, Space};
+use tensorwire_graph::{EdgeId, Graph, Kind, NodeId, Output, Part};
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceTensor};
 use tensorwire_memory::{CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 
@@ -25,6 +26,51 @@ pub(super) struct Copying {
     pub(super) node: NodeId,
     copy: CopyId,
     start_ns: u64,
+    /// The node is a Send, to be posted when it is over.
+    is_gate: bool,
+}
+
+/// Sends that tell others of what a device does: they are posted when it has done that.
+#[derive(Debug)]
+pub(super) struct Gates {
+    /// By node: it is such a Send.
+    gated: Vec<bool>,
+    /// Those whose turn it is to be posted.
+    open: HashSet<NodeId>,
+}
+
+impl Gates {
+    pub(super) fn new(graph: &Graph) -> Gates {
+        // what is done for the executor before the device has done it
+        let mut is_pending = vec![false; graph.len()];
+        let mut gated = vec![false; graph.len()];
+        for (id, node) in graph.nodes() {
+            let waits = || graph.predecessors(id).iter().any(|before| is_pending[before.index()]);
+            let kind = node.op.facts().kind;
+            match kind {
+                Kind::Kernel(_) => is_pending[id.index()] = node.space == Space::Device,
+                Kind::View | Kind::Order => is_pending[id.index()] = waits(),
+                Kind::Send => {
+                    gated[id.index()] = node.space == Space::Device || waits();
+                }
+                Kind::State | Kind::Copy | Kind::Recv | Kind::Group => {}
+            }
+        }
+        Gates { gated, open: HashSet::new() }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.open.clear();
+    }
+
+    /// True if a Send has to wait for the device first.
+    pub(super) fn is_shut(&self, send: NodeId) -> bool {
+        self.gated[send.index()] && !self.open.contains(&send)
+    }
+
+    pub(super) fn posted(&mut self, send: NodeId) {
+        self.open.remove(&send);
+    }
 }
 
 impl Executor {
@@ -93,12 +139,42 @@ impl Executor {
         let started = device.lock().copy(from_loan, to_loan);
         let copy = started.map_err(|source| self.device_failed(part, id, source))?;
         let purpose = match node.space {
-            tensorwire_base::Space::Device => CopyPurpose::ToDevice,
-            tensorwire_base::Space::Host => CopyPurpose::ToHost,
+            Space::Device => CopyPurpose::ToDevice,
+            Space::Host => CopyPurpose::ToHost,
         };
         self.workspace.copies.add(purpose, bytes);
         self.hold(part, id, made);
-        self.copying.push_back(Copying { node: id, copy, start_ns });
+        self.copying.push_back(Copying { node: id, copy, start_ns, is_gate: false });
+        Ok(Turn::Started)
+    }
+
+    /// Has the device do what comes before a Send, and write the tensor where the receiver has it, if it goes there.
+    pub(super) fn shut(&mut self, part: &Part, id: NodeId, edge: EdgeId) -> Result<Turn, RunError> {
+        let step = self.counters.steps;
+        let start_ns = Clock::now_ns();
+        let node = part.graph.node(id);
+        let lent = |source: LoanError| RunError::Lent { step, node: node.name.clone(), source };
+        let target = self.exchange.as_ref().and_then(|exchange| exchange.place_on_device(edge));
+        let source = node.inputs.first().and_then(|input| self.workspace.storage.tensor(*input));
+        let loans = match target.zip(source) {
+            Some((to, from)) => {
+                let from = from.buffer.lend_to_device().map_err(lent)?;
+                let to = to.lend_to_device_for_writing().map_err(lent)?;
+                Some((from, to))
+            }
+            None => None,
+        };
+        let Some(device) = &self.workspace.device else {
+            return Err(self.without_device(part, id));
+        };
+        let mut device = device.lock();
+        let started = match loans {
+            Some((from, to)) => device.copy(from, to),
+            None => device.mark(),
+        };
+        drop(device);
+        let copy = started.map_err(|source| self.device_failed(part, id, source))?;
+        self.copying.push_back(Copying { node: id, copy, start_ns, is_gate: true });
         Ok(Turn::Started)
     }
 
@@ -114,11 +190,19 @@ impl Executor {
             if !self.is_over(part, first)? {
                 break;
             }
-            let Some(Copying { node, start_ns, .. }) = self.copying.pop_front() else { break };
+            let Some(Copying { node, start_ns, is_gate, .. }) = self.copying.pop_front() else {
+                break;
+            };
             if self.timeline.is_some() {
                 self.record(EventKind::Copy(node), start_ns, Clock::now_ns());
             }
-            self.complete(part, frontier, node);
+            match is_gate {
+                true => {
+                    self.gates.open.insert(node);
+                    self.ready.push_front(node);
+                }
+                false => self.complete(part, frontier, node),
+            }
             any = true;
         }
         Ok(any)
@@ -165,5 +249,5 @@ impl Executor {
 
 /// True if the node's output lies in a device's memory.
 pub(crate) fn is_on_device(part: &Part, output: Output) -> bool {
-    part.graph.node(output.node).space == tensorwire_base::Space::Device
+    part.graph.node(output.node).space == Space::Device
 }

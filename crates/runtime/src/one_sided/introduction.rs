@@ -11,6 +11,8 @@ pub(super) struct Introduction {
     pub(super) lane: RegionDescriptor,
     /// The slots for metadata.
     pub(super) slots: RegionDescriptor,
+    /// By whose key the memory of the part's device is had, and its bytes; none: key 0.
+    pub(super) device: RegionDescriptor,
     pub(super) ears: Vec<Ear>,
 }
 
@@ -33,6 +35,7 @@ impl Introduction {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = self.lane.to_bytes().to_vec();
         body.extend_from_slice(&self.slots.to_bytes());
+        body.extend_from_slice(&self.device.to_bytes());
         for ear in &self.ears {
             body.extend_from_slice(&ear.edge.0.to_le_bytes());
             body.extend_from_slice(&ear.slot.to_le_bytes());
@@ -45,11 +48,13 @@ impl Introduction {
     pub(super) fn decode(body: &[u8]) -> Result<Introduction, String> {
         let length = RegionDescriptor::WIRE_BYTES;
         let (head, rest) = body
-            .split_at_checked(2 * length)
-            .ok_or_else(|| format!("{} bytes are too few for two regions", body.len()))?;
+            .split_at_checked(3 * length)
+            .ok_or_else(|| format!("{} bytes are too few for three regions", body.len()))?;
         let region =
             |bytes: &[u8]| RegionDescriptor::from_bytes(bytes).map_err(|error| error.to_string());
-        let (lane, slots) = (region(&head[..length])?, region(&head[length..])?);
+        let (lane, rest_of_head) = head.split_at(length);
+        let (slots, device) = rest_of_head.split_at(length);
+        let (lane, slots, device) = (region(lane)?, region(slots)?, region(device)?);
         if rest.len() % EAR_BYTES != 0 {
             return Err(format!("{} bytes are no whole number of edges", rest.len()));
         }
@@ -61,7 +66,7 @@ impl Introduction {
             offset: u64_at(&word[8..]),
             bytes: u64_at(&word[16..]),
         });
-        Ok(Introduction { lane, slots, ears: ears.collect() })
+        Ok(Introduction { lane, slots, device, ears: ears.collect() })
     }
 }
 
@@ -75,7 +80,8 @@ mod tests {
         let region = |key| RegionDescriptor { key, bytes: 1 << 40 };
         let ear = |n: u32| Ear { edge: EdgeId(n), slot: n + 1, offset: 5 << 32, bytes: u64::MAX };
         let ears = (0..3).map(ear).collect();
-        let sent = Introduction { lane: region(1), slots: region(u64::MAX), ears };
+        let sent =
+            Introduction { lane: region(1), slots: region(u64::MAX), device: region(7), ears };
         assert_eq!(Introduction::decode(&sent.encode()), Ok(sent));
     }
 

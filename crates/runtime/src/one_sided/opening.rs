@@ -3,16 +3,19 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{ArrivalSlot, Fabric, Message, Region, RemoteRegion};
-use tensorwire_graph::{Edge, EdgeId, Plan, Transfer};
+use tensorwire_base::{Deadline, Rank, Space};
+use tensorwire_fabric::{
+    ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RemoteRegion,
+};
+use tensorwire_graph::{Edge, EdgeId, Lane, Part, Plan, Transfer};
+use tensorwire_kernels::SharedDevice;
 use tensorwire_memory::{Arena, Buffer, Place};
 
 use super::completions::Completions;
 use super::introduction::{Ear, Introduction};
 use super::metadata::SLOT_BYTES;
 use super::{Inbound, OneSided, Outbound};
-use crate::error::ConnectEdgesError;
+use crate::error::{ConnectEdgesError, SessionError};
 use crate::storage::Storage;
 
 /// What an exchange is told.
@@ -24,6 +27,8 @@ pub struct OneSidedOptions {
     pub queue_pairs: usize,
     /// Largest tensor that is taken on a dynamic edge, in bytes.
     pub dynamic_bytes_max: usize,
+    /// Who computes what the part has on a device, and shows its memory to peers where tensors cross there.
+    pub device: Option<SharedDevice>,
 }
 
 impl OneSidedOptions {
@@ -31,8 +36,16 @@ impl OneSidedOptions {
     pub fn new(plan: &Plan, queue_pairs: usize, dynamic_bytes_max: usize) -> OneSidedOptions {
         // fits: a job has far fewer than 2^32 processes
         let ranks = (0..plan.parts.len() as u32).map(Rank).collect();
-        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max }
+        OneSidedOptions { ranks, queue_pairs, dynamic_bytes_max, device: None }
     }
+}
+
+/// The memory of a part's device, as peers may have it.
+#[derive(Debug)]
+struct OnDevice {
+    device: SharedDevice,
+    offer: Region,
+    bytes: u64,
 }
 
 /// A part that has introduced itself and listens to its peers.
@@ -45,11 +58,15 @@ pub struct Opening {
     storage: Storage,
     lane: Region,
     slots: Region,
+    /// By which peers get the memory of the device, where tensors cross there.
+    on_device: Option<OnDevice>,
     /// The metadata of each dynamic edge: the receiver's slot, or the sender's copy of it.
     metadata: HashMap<EdgeId, Buffer>,
     ears: HashMap<EdgeId, ArrivalSlot>,
     /// For each tensor that is read where its sender keeps it: where that is in the sender's lane.
     origins: HashMap<EdgeId, Place>,
+    /// For each tensor that the device writes into the receiver's memory: where that is there.
+    targets: HashMap<EdgeId, Place>,
     /// Parts that have not introduced themselves yet.
     awaited: HashSet<usize>,
     heard: HashMap<usize, Introduction>,
@@ -69,7 +86,7 @@ impl Opening {
     ) -> Result<Opening, ConnectEdgesError> {
         // fits: the plan checked the sum against the address space
         let lane = fabric.alloc_region(plan.parts[part].memory.registered_bytes as u64)?;
-        let storage = Storage::new(&plan.parts[part], &lane.slab())?;
+        let mut storage = Storage::new(&plan.parts[part], &lane.slab())?;
         let edges = plan.edges.iter().filter(|e| e.from == part || e.to == part).cloned();
         let edges: Vec<Edge> = edges.collect();
         let dynamic = edges.iter().filter(|edge| edge.transfer == Transfer::Dynamic);
@@ -85,6 +102,17 @@ impl Opening {
             let place = origin(plan, edge).expect("the plan refers to what it gave a place only");
             (edge.id, place)
         });
+        let targets = edges.iter().filter(|edge| edge.from == part && is_written_on_device(edge));
+        let targets = targets.map(|edge| {
+            let place = target(plan, edge).expect("the plan has a place for what is written");
+            (edge.id, place)
+        });
+        let crosses_there = edges.iter().any(|edge| edge.space == Space::Device);
+        let on_device = match options.device.clone().filter(|_| crosses_there) {
+            Some(device) => Some(OnDevice::new(fabric, device, &plan.parts[part], &mut storage)?),
+            None if crosses_there => return Err(SessionError::NoDevice { part }.into()),
+            None => None,
+        };
         let mut opening = Opening {
             fabric: fabric.clone(),
             options,
@@ -92,9 +120,11 @@ impl Opening {
             storage,
             lane,
             slots,
+            on_device,
             metadata: dynamic.into_iter().zip(buffers).collect(),
             ears: HashMap::new(),
             origins: origins.collect(),
+            targets: targets.collect(),
             awaited: edges.iter().map(peer).collect(),
             heard: HashMap::new(),
             edges,
@@ -124,7 +154,9 @@ impl Opening {
         for (part, ears) in ears {
             let peer = self.options.ranks[part];
             let (lane, slots) = (self.lane.descriptor(), self.slots.descriptor());
-            let body = Introduction { lane, slots, ears }.encode();
+            let nothing = RegionDescriptor { key: 0, bytes: 0 };
+            let device = self.on_device.as_ref().map_or(nothing, OnDevice::descriptor);
+            let body = Introduction { lane, slots, device, ears }.encode();
             let sent = self.fabric.channel(peer, 0)?.send_message(&body, deadline);
             sent.map_err(|source| ConnectEdgesError::Tell { peer, source })?;
         }
@@ -208,6 +240,7 @@ impl Opening {
             };
             let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
             self.refer(part, &lane)?;
+            let mut on_device = self.reach_device(part, &channel, &introduction, deadline)?;
             let ears: HashMap<EdgeId, &Ear> =
                 introduction.ears.iter().map(|ear| (ear.edge, ear)).collect();
             for edge in self.edges.iter().filter(|e| e.from == part || e.to == part) {
@@ -229,10 +262,21 @@ impl Opening {
                     let is_dynamic = edge.transfer == Transfer::Dynamic;
                     let region = if is_dynamic { slots.clone() } else { lane.clone() };
                     let ear = *ear.expect("checked above");
-                    let is_signal = !matches!(edge.transfer, Transfer::Write(_));
+                    let by_fabric = edge.space == Space::Host;
+                    let is_signal = !(by_fabric && matches!(edge.transfer, Transfer::Write(_)));
                     let ack = self.ears.get(&edge.id).copied();
                     let metadata = self.metadata.get(&edge.id).cloned();
-                    let route = Outbound { name, channel, region, ear, is_signal, ack, metadata };
+                    let on_device = on_device.remove(&edge.id);
+                    let route = Outbound {
+                        name,
+                        channel,
+                        region,
+                        ear,
+                        is_signal,
+                        on_device,
+                        ack,
+                        metadata,
+                    };
                     outbound.insert(edge.id, route);
                 } else {
                     let slot = self.ears[&edge.id];
@@ -243,15 +287,16 @@ impl Opening {
                 }
             }
         }
-        let Opening { fabric, options, storage, lane, slots, .. } = self;
-        let exchange =
-            OneSided::new(fabric, options, completions, [lane, slots], outbound, inbound);
+        let Opening { fabric, options, storage, lane, slots, on_device, .. } = self;
+        let regions = [Some(lane), Some(slots), on_device.map(|on_device| on_device.offer)];
+        let exchange = OneSided::new(fabric, options, completions, regions, outbound, inbound);
         Ok((exchange, storage))
     }
 
     /// Makes the tensors of a peer that are read where they lie tensors of this part.
     fn refer(&mut self, part: usize, lane: &RemoteRegion) -> Result<(), ConnectEdgesError> {
-        let edges = self.edges.iter().filter(|edge| edge.from == part);
+        let on_host = |edge: &&Edge| edge.from == part && edge.space == Space::Host;
+        let edges = self.edges.iter().filter(on_host);
         let here: Vec<(&Edge, Place)> =
             edges.filter_map(|e| Some((e, *self.origins.get(&e.id)?))).collect();
         if here.is_empty() {
@@ -271,7 +316,82 @@ impl Opening {
     }
 }
 
-/// Where an edge's tensor lies in its sender's registered lane.
+impl Opening {
+    /// Maps the memory of a peer's device, where tensors cross between it and ours: makes those that are read there tensors
+    /// of this part, and returns where those go that are written there.
+    fn reach_device(
+        &mut self,
+        part: usize,
+        channel: &Channel,
+        introduction: &Introduction,
+        deadline: Deadline,
+    ) -> Result<HashMap<EdgeId, Buffer>, ConnectEdgesError> {
+        let crosses =
+            |edge: &&Edge| edge.space == Space::Device && (edge.from == part || edge.to == part);
+        let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
+        let Some(OnDevice { device, .. }) = self.on_device.as_ref().filter(|_| !all.is_empty())
+        else {
+            return Ok(HashMap::new());
+        };
+        let peer = self.options.ranks[part];
+        let RegionDescriptor { key, bytes } = introduction.device;
+        let taken = channel.take_file(&RegionDescriptor { key, bytes: 0 }, deadline);
+        let file = taken.map_err(|source| ConnectEdgesError::Open { peer, source })?;
+        // fits: usize is 64 bits wide, and the driver holds it against the file
+        let memory = device.lock().import(file, bytes as usize);
+        let memory = memory.map_err(|source| ConnectEdgesError::Device { peer, source })?;
+        let place = |edge: &Edge| {
+            self.origins.get(&edge.id).or_else(|| self.targets.get(&edge.id)).copied()
+        };
+        let here: Vec<(Edge, Place)> =
+            all.into_iter().filter_map(|edge| Some((edge.clone(), place(&edge)?))).collect();
+        let places: Vec<Place> = here.iter().map(|(_, place)| *place).collect();
+        let mut targets = HashMap::new();
+        for ((edge, _), buffer) in
+            here.into_iter().zip(Arena::new(&memory, &places)?.into_buffers())
+        {
+            match edge.fact.spec() {
+                Some(Ok(spec)) if edge.from == part => self.storage.refer(edge.recv, spec, buffer),
+                _ => drop(targets.insert(edge.id, buffer)),
+            }
+        }
+        Ok(targets)
+    }
+}
+
+impl OnDevice {
+    /// Allocates the memory of a part's device, and gives its tensors their places in it.
+    fn new(
+        fabric: &Fabric,
+        device: SharedDevice,
+        part: &Part,
+        storage: &mut Storage,
+    ) -> Result<OnDevice, ConnectEdgesError> {
+        let bytes = part.memory.device_bytes;
+        let allocated = device.lock().alloc_shared(bytes);
+        let failed = |source| SessionError::Device { name: part.task.to_string(), source };
+        let (memory, file) = allocated.map_err(failed)?;
+        storage.cut(part, Lane::Device, &memory)?;
+        // fits: usize is 64 bits wide
+        Ok(OnDevice { device, offer: fabric.offer_file(file)?, bytes: bytes as u64 })
+    }
+
+    fn descriptor(&self) -> RegionDescriptor {
+        RegionDescriptor { key: self.offer.descriptor().key, bytes: self.bytes }
+    }
+}
+
+fn is_written_on_device(edge: &Edge) -> bool {
+    edge.space == Space::Device && matches!(edge.transfer, Transfer::Write(_))
+}
+
+/// Where an edge's tensor goes in the memory of its receiver's device.
+fn target(plan: &Plan, edge: &Edge) -> Option<Place> {
+    let spot = plan.parts[edge.to].memory.spot(edge.recv.into())?;
+    Some(Place { offset: spot.offset, bytes: spot.spec.bytes() })
+}
+
+/// Where an edge's tensor lies in its sender's registered lane, or its device's memory.
 fn origin(plan: &Plan, edge: &Edge) -> Option<Place> {
     let sender = &plan.parts[edge.from];
     let sent = sender.graph.node(edge.send).inputs.first()?;

@@ -20,6 +20,7 @@ const SHARED: PlanOptions = PlanOptions {
     variables_shared: false,
     reuse: tensorwire_graph::ReuseRule::Proved,
     devices: tensorwire_graph::Devices::None,
+    device_crossing: tensorwire_graph::DeviceCrossing::ByHost,
 };
 const WRITTEN: PlanOptions = PlanOptions { shared_memory: SharedMemory::Unused, ..SHARED };
 const WORKERS: [Hint; 3] = [Hint::Replica(0), Hint::Replica(1), Hint::Replica(2)];

@@ -6,9 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_cuda::Gpus;
-use tensorwire_graph::Devices;
+use tensorwire_graph::{DeviceCrossing, Devices, PlanOptions, SendFrom, SharedMemory};
 
 use super::ConfigError;
+use crate::topology::{Topology, Weights};
 
 /// What computes in workers (`--device`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,12 +25,20 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Which tasks of a plan compute on a GPU.
-    pub(crate) fn devices(self) -> Devices {
-        match self {
-            DeviceChoice::Cpu => Devices::None,
-            DeviceChoice::Cuda { .. } | DeviceChoice::Auto => Devices::Workers,
+    /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes of one host run parts of
+    /// one graph, servers have GPUs, too, and tensors stay in their memory.
+    pub(crate) fn plan_options(self, options: PlanOptions, topology: &Topology) -> PlanOptions {
+        if self == DeviceChoice::Cpu {
+            return options;
         }
+        let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
+        let is_one_host = options.shared_memory != SharedMemory::None;
+        let is_staged = options.send_from == SendFrom::Staging;
+        let (devices, device_crossing) = match is_one_graph && is_one_host && !is_staged {
+            true => (Devices::All, DeviceCrossing::Direct),
+            false => (Devices::Workers, DeviceCrossing::ByHost),
+        };
+        PlanOptions { devices, device_crossing, ..options }
     }
 
     /// Decides what `auto` is on this machine, and looks for the GPU that is named.

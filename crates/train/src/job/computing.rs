@@ -3,22 +3,22 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tensorwire_base::Rank;
+use tensorwire_base::{Rank, Space};
 use tensorwire_cuda::{CudaKernels, CudaOptions, Gpus};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_runtime::Computing;
 
-use super::TrainError;
+use super::{Part, TrainError};
 use crate::config::{DeviceChoice, TrainConfig};
 use crate::strategy::Strategy;
 
 /// Returns who computes in the member of a rank, and what that is for people.
 pub(super) fn computing(
-    config: &TrainConfig,
+    part: &Part,
     rank: Rank,
     kernels: Arc<Kernels>,
 ) -> Result<(Computing, String), TrainError> {
-    let device = open_device(config, rank)?;
+    let device = open_device(part, rank)?;
     let host = kernels.description();
     let description = match &device {
         Some(device) => format!("{}; on the host {host}", device.lock().description()),
@@ -27,15 +27,16 @@ pub(super) fn computing(
     Ok((Computing { kernels, device }, description))
 }
 
-/// Opens the GPU of the member of a rank, if it is a worker that is to have one.
-pub(super) fn open_device(
-    config: &TrainConfig,
-    rank: Rank,
-) -> Result<Option<SharedDevice>, TrainError> {
+/// Opens the GPU of the member of a rank, if its part of the plan has something on one.
+pub(super) fn open_device(part: &Part, rank: Rank) -> Result<Option<SharedDevice>, TrainError> {
+    let Part { config, topology, plan, .. } = part;
     let DeviceChoice::Cuda { ordinal } = config.device else { return Ok(None) };
-    let topology = config.topology();
     let is_alone = config.strategy == Strategy::Local;
-    if !is_alone && topology.worker(rank).is_none() {
+    let here = plan.parts.get(if is_alone { 0 } else { topology.part(rank) });
+    let computes = |part: &tensorwire_graph::Part| {
+        part.graph.nodes().any(|(_, node)| node.space == Space::Device)
+    };
+    if !here.is_some_and(computes) {
         return Ok(None);
     }
     let driver = config.cuda_driver.clone();
@@ -43,10 +44,10 @@ pub(super) fn open_device(
         Some(ordinal) => ordinal,
         None if is_alone => 0,
         None => {
-            let workers = (0..config.workers).map(|worker| topology.rank_of(worker));
-            let before =
-                workers.filter(|other| other.0 < rank.0 && config.hosts.together(rank, *other));
-            before.count() % Gpus::find(driver.as_deref())?.count().max(1)
+            // each process of a host takes the next, workers first
+            let before = (0..rank.0).map(Rank);
+            let before = before.filter(|other| config.hosts.together(rank, *other)).count();
+            before % Gpus::find(driver.as_deref())?.count().max(1)
         }
     };
     let kernels = CudaKernels::open(&CudaOptions { driver, ordinal })?;

@@ -37,7 +37,7 @@ pub(in crate::job) fn open(part: &Part) -> Result<Worker<'static>, TrainError> {
     let kernels = Arc::new(
         Kernels::open(kernel_choice(config, &part.program), threads).map_err(ConfigError::from)?,
     );
-    let (computing, description) = computing(config, Rank(0), kernels)?;
+    let (computing, description) = computing(part, Rank(0), kernels)?;
     let session = Session::new(plan, 0, storage, computing, None, session_options(config))?;
     let worker = Worker::new(session, description, 0..topology.workers, Box::new(NoLink));
     Ok(Worker { concludes: true, ..worker })

@@ -82,7 +82,7 @@ fn open<'a>(
     let carried = Carried::default();
     let ports = group.as_ref().zip(bound);
     let ports = ports.map(|(group, bound)| member_ports(group, bound, carried.clone()));
-    let (computing, description) = computing(config, member.rank(), kernels.clone())?;
+    let (computing, description) = computing(part, member.rank(), kernels.clone())?;
     let options = session_options(config);
     let session = Session::new(plan, here, storage, computing, ports, options)?;
     let link = ReplicaLink {

@@ -47,7 +47,7 @@ impl Strategy for Servers {
             step_deadline: config.step_deadline(),
             timeline: config.trace.is_some(),
             dynamic_bytes_max: config.dynamic_bytes_max,
-            device: open_device(config, rank)?,
+            device: open_device(part, rank)?,
         };
         let mut open = open_sessions(member, plan, &sessions_of(topology, rank), options)?;
         let worker = topology.worker(rank);

@@ -105,7 +105,7 @@ fn open_master<'a>(
         Some((group, bound)) => master_ports(group, bound, exchange, carried.clone()),
         None => Ports::from(exchange),
     };
-    let (computing, description) = computing(config, member.rank(), kernels)?;
+    let (computing, description) = computing(part, member.rank(), kernels)?;
     let options = session_options(config);
     let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
     let of_one = topology.plans_one_worker();
@@ -176,7 +176,7 @@ fn open_follower<'a>(
     let bound = bind_part(&group, &plan.parts[here], &storage, patience)?;
     let carried = Carried::default();
     let ports = member_ports(&group, bound, carried.clone()).with_exchange(OrderOnly::default());
-    let (computing, description) = computing(config, member.rank(), kernels)?;
+    let (computing, description) = computing(part, member.rank(), kernels)?;
     let options = session_options(config);
     let session = Session::new(plan, here, storage, computing, Some(ports), options)?;
     let link = Box::new(GroupLink { member, group });
