@@ -13,7 +13,7 @@ use tensorwire_base::Deadline;
 use tensorwire_device::{Device, DeviceError, DeviceMemory, Driver, Function, Module, Stream};
 use tensorwire_graph::NodeId;
 use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceKernels, KernelError};
-use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Slab};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
 
 use crate::error::LowerError;
 use crate::kernels::modules;
@@ -196,7 +196,7 @@ impl CudaKernels {
         let loaded = match self.loaded.get(module.name) {
             Some(loaded) => loaded.clone(),
             None => {
-                let loaded = Module::load(&self.device, module.ptx.to_bytes())?;
+                let loaded = Module::load(&self.device, module.ptx().to_bytes())?;
                 self.loaded.insert(module.name, loaded.clone());
                 loaded
             }
@@ -318,6 +318,10 @@ impl DeviceKernels for CudaKernels {
 
     fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure> {
         Ok(self.device.pinned(bytes).map_err(Failed::from)?)
+    }
+
+    fn pin(&mut self, slab: &Slab) -> Result<Keepalive, DeviceFailure> {
+        Ok(Arc::new(self.device.register(slab).map_err(Failed::from)?))
     }
 
     fn start(&mut self, call: DeviceCall<'_>) -> Result<(), DeviceFailure> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorwire_base::Deadline;
 use tensorwire_graph::{NodeId, Op};
-use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Slab};
+use tensorwire_memory::{DeviceLoan, DeviceWriteLoan, Keepalive, Slab};
 use tensorwire_tensor::TensorSpec;
 
 use crate::KernelError;
@@ -80,6 +80,13 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// # Errors
     /// When there is not enough.
     fn alloc_on_host(&mut self, bytes: usize) -> Result<Slab, DeviceFailure>;
+
+    /// Has the device copy from and to memory of the host that somebody else allocated while others work, as long as the
+    /// result lives. What is not pinned is copied all the same, and holds up whoever starts it.
+    ///
+    /// # Errors
+    /// When the system locks no more memory.
+    fn pin(&mut self, slab: &Slab) -> Result<Keepalive, DeviceFailure>;
 
     /// Starts computing an operator behind all that was started before.
     ///

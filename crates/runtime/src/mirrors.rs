@@ -10,8 +10,8 @@ use tensorwire_base::Deadline;
 use tensorwire_graph::Output;
 use tensorwire_kernels::{DeviceFailure, SharedDevice};
 use tensorwire_memory::{
-    Arena, Buffer, Copies, CopyPurpose, DeviceLoan, DeviceWriteLoan, Loan, LoanError, Place,
-    ReadGuard, WriteGuard, WriteLoan,
+    Arena, Buffer, Copies, CopyPurpose, DeviceLoan, DeviceWriteLoan, Keepalive, Loan, LoanError,
+    Place, ReadGuard, WriteGuard, WriteLoan,
 };
 
 use crate::error::AllocError;
@@ -63,9 +63,10 @@ pub(crate) enum MirrorError {
 }
 
 /// The copies of one session's tensors.
-#[derive(Debug)]
 pub(crate) struct Mirrors {
     device: SharedDevice,
+    /// The session's memory of the host, which the device copies from and to.
+    _pinned: Vec<Keepalive>,
     /// Longest that a copy may take.
     patience: Duration,
     buffers: Mutex<HashMap<Output, Buffer>>,
@@ -74,10 +75,17 @@ pub(crate) struct Mirrors {
     failure: Mutex<Option<DeviceFailure>>,
 }
 
+impl std::fmt::Debug for Mirrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mirrors").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
 impl Mirrors {
-    pub(crate) fn new(device: SharedDevice, patience: Duration) -> Mirrors {
+    pub(crate) fn new(device: SharedDevice, pinned: Vec<Keepalive>, patience: Duration) -> Mirrors {
         Mirrors {
             device,
+            _pinned: pinned,
             patience,
             buffers: Mutex::default(),
             copies: Mutex::default(),

@@ -83,7 +83,10 @@ impl Session {
                         |source| SessionError::Device { name: here.task.to_string(), source };
                     storage.cut(&here, Lane::Device, &memory.map_err(failed)?)?;
                 }
-                Some(Mirrors::new(device.clone(), options.step_deadline))
+                // without it copies take longer, and are as right
+                let pinned = storage.on_host().map(|slab| device.lock().pin(slab));
+                let pinned = pinned.filter_map(Result::ok).collect();
+                Some(Mirrors::new(device.clone(), pinned, options.step_deadline))
             }
             None if here.graph.nodes().any(|(_, node)| node.space == Space::Device) => {
                 return Err(SessionError::NoDevice { part });

@@ -14,6 +14,8 @@ use crate::error::SessionError;
 pub struct Storage {
     tensors: HashMap<Output, Tensor>,
     staging: HashMap<NodeId, Tensor>,
+    /// What the lanes of the host were cut from.
+    on_host: [Slab; 2],
     /// The device's lane has its place.
     is_on_device: bool,
 }
@@ -33,8 +35,13 @@ impl Storage {
     /// When there is not enough memory.
     pub fn new(part: &Part, registered: &Slab) -> Result<Storage, SessionError> {
         let private = Slab::anonymous(part.memory.private_bytes)?;
-        let mut storage =
-            Storage { tensors: HashMap::new(), staging: HashMap::new(), is_on_device: false };
+        let on_host = [registered.clone(), private.clone()];
+        let mut storage = Storage {
+            tensors: HashMap::new(),
+            staging: HashMap::new(),
+            on_host,
+            is_on_device: false,
+        };
         storage.cut(part, Lane::Registered, registered)?;
         storage.cut(part, Lane::Private, &private)?;
         Ok(storage)
@@ -66,6 +73,11 @@ impl Storage {
             };
         }
         Ok(())
+    }
+
+    /// Memory of the host that a device copies from and to.
+    pub(crate) fn on_host(&self) -> impl Iterator<Item = &Slab> {
+        self.on_host.iter().filter(|slab| slab.bytes() > 0)
     }
 
     /// True if what the plan has on a device was given its place.

@@ -312,8 +312,8 @@ impl Forger<'_> {
         let fabric = &fabrics[0];
         let ack = fabric.alloc_arrival().unwrap();
         let lane = fabric.alloc_region(4096).unwrap();
-        // the introduction: lane, slots, and the one edge where it awaits acknowledgements
-        let mut body = lane.descriptor().to_bytes().repeat(2);
+        // the introduction: lane, slots, what would be a device's, and the one edge where it awaits acknowledgements
+        let mut body = lane.descriptor().to_bytes().repeat(3);
         body.extend_from_slice(&0u32.to_le_bytes());
         body.extend_from_slice(&ack.0.to_le_bytes());
         body.extend_from_slice(&[0; 16]);
@@ -324,8 +324,8 @@ impl Forger<'_> {
         let forger = Forger {
             fabric,
             slots: RegionDescriptor::from_bytes(&heard[16..32]).unwrap(),
-            arrival: (word(32) >> 32) as u32,
-            offset: word(40),
+            arrival: (word(48) >> 32) as u32,
+            offset: word(56),
         };
         (forger, support::try_session(plan, 1, Some(exchange), patient()).unwrap())
     }
