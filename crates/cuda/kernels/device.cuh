@@ -37,6 +37,9 @@ typedef unsigned short u16;
 #define OF_WIDTHS(define, kernel, Args) \
     define(kernel, 1, Args, u8) define(kernel, 2, Args, u16) define(kernel, 4, Args, u32) define(kernel, 8, Args, u64)
 
+// Within an argument of a macro.
+#define COMMA ,
+
 const i32 WARP = 32;
 const i32 THREADS = 256;
 
@@ -61,15 +64,16 @@ DEVICE float load(float x) { return x; }
 DEVICE double load(double x) { return x; }
 DEVICE float load(bf16 x) { return float_of((u32)x.bits << 16); }
 
-// Rounded to nearest even. A NaN stays one, and is quiet.
+// Rounded to nearest even. A NaN stays one.
 DEVICE bf16 round_bf16(float x) {
-    u32 bits = bits_of(x);
     bf16 y;
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        y.bits = (u16)(bits >> 16 | 0x40u);
-    } else {
-        y.bits = (u16)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-    }
+#ifdef SHIM
+    u32 bits = bits_of(x);
+    bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    y.bits = (u16)(nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+#else
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#endif
     return y;
 }
 
@@ -94,21 +98,21 @@ DEVICE i32 warp() { return (i32)threadIdx.x / WARP; }
 
 DEVICE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
-// Functions of both precisions.
+// Functions of both precisions. Those of f64 are long, and called.
 DEVICE float exp_of(float x) { return expf(x); }
-DEVICE double exp_of(double x) { return exp(x); }
+DEVICE_CALL double exp_of(double x) { return exp(x); }
 DEVICE float log_of(float x) { return logf(x); }
-DEVICE double log_of(double x) { return log(x); }
+DEVICE_CALL double log_of(double x) { return log(x); }
 DEVICE float log1p_of(float x) { return log1pf(x); }
-DEVICE double log1p_of(double x) { return log1p(x); }
+DEVICE_CALL double log1p_of(double x) { return log1p(x); }
 DEVICE float tanh_of(float x) { return tanhf(x); }
-DEVICE double tanh_of(double x) { return tanh(x); }
+DEVICE_CALL double tanh_of(double x) { return tanh(x); }
 DEVICE float erf_of(float x) { return erff(x); }
-DEVICE double erf_of(double x) { return erf(x); }
+DEVICE_CALL double erf_of(double x) { return erf(x); }
 DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE double sqrt_of(double x) { return sqrt(x); }
 DEVICE float pow_of(float x, float y) { return powf(x, y); }
-DEVICE double pow_of(double x, double y) { return pow(x, y); }
+DEVICE_CALL double pow_of(double x, double y) { return pow(x, y); }
 DEVICE float abs_of(float x) { return fabsf(x); }
 DEVICE double abs_of(double x) { return fabs(x); }
 // a·b + c, rounded once.

@@ -203,8 +203,14 @@ fn check_operands(
         let found = outputs.len();
         return Err(KernelError::OutputCount { op: name, expected: changed, found }.into());
     };
-    let facts: Vec<Fact> = state.iter().chain(inputs).map(Fact::from).collect();
-    let expected = infer(name, op, &facts)?;
+    let mut facts: Vec<Fact> = state.iter().chain(inputs).map(Fact::from).collect();
+    // rows of any type are moved, as other back ends do it
+    let gathered = facts.first().map(|table| table.dtype).filter(|_| *op == Op::Gather);
+    facts.iter_mut().take(1).filter(|_| gathered.is_some()).for_each(|x| x.dtype = DType::F32);
+    let mut expected = infer(name, op, &facts)?;
+    if let Some(dtype) = gathered {
+        expected.iter_mut().for_each(|rows| rows.dtype = dtype);
+    }
     if expected.len() != made.len() {
         let (expected, found) = (changed + expected.len(), outputs.len());
         return Err(KernelError::OutputCount { op: name, expected, found }.into());

@@ -6,7 +6,7 @@ use tensorwire_kernels::{KernelError, Operand};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceFault {
-    /// 0 where nothing is wrong. Else the operator's tag · 256 + which of its checks, counted from 1.
+    /// 0 where nothing is wrong. Else the operator's tag · 2¹⁶ + which of its checks, counted from 1.
     pub code: u64,
     /// Of the value, in the tensor that was read.
     pub place: i64,
@@ -40,14 +40,14 @@ impl DeviceFault {
     /// The tag of the operator that found it; none where nothing is wrong.
     pub fn tag(&self) -> Option<u32> {
         // a tag has 32 bits
-        (self.code != 0).then_some((self.code >> 8) as u32)
+        (self.code != 0).then_some((self.code >> 16) as u32)
     }
 }
 
 /// The code of check `check` of the operator of this tag.
 pub(crate) fn code(tag: u32, check: usize) -> i64 {
-    // an operator has a dozen checks at most
-    i64::from(tag) << 8 | (check as i64 + 1)
+    // an operator has a check for each rank at most
+    i64::from(tag) << 16 | (check as i64 + 1)
 }
 
 impl Check {

@@ -9,12 +9,17 @@ use tensorwire_tensor::DType;
 pub struct PtxModule {
     /// Of its file.
     pub name: &'static str,
-    /// For compute capability 8.0 and later.
-    pub ptx: &'static CStr,
+    text: &'static str,
     groups: &'static [&'static [&'static str]],
 }
 
 impl PtxModule {
+    /// For compute capability 8.0 and later, as a driver loads it.
+    pub fn ptx(&self) -> &'static CStr {
+        // it ends with a zero, which the macro below puts there
+        CStr::from_bytes_until_nul(self.text.as_bytes()).unwrap_or_default()
+    }
+
     /// The kernels in it, by name.
     pub fn kernels(&self) -> impl Iterator<Item = &'static str> {
         self.groups.iter().copied().flatten().copied()
@@ -87,17 +92,10 @@ macro_rules! module {
     ($name:literal, $($group:expr),+ $(,)?) => {
         PtxModule {
             name: $name,
-            ptx: text(concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0")),
+            text: concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0"),
             groups: &[$($group),+],
         }
     };
-}
-
-const fn text(ptx: &'static str) -> &'static CStr {
-    match CStr::from_bytes_with_nul(ptx.as_bytes()) {
-        Ok(text) => text,
-        Err(_) => panic!("PTX is text"),
-    }
 }
 
 pub(crate) const MAP_ONE: Floats = floats!("map_one");
@@ -129,6 +127,45 @@ pub(crate) const PAD_ROWS: &str = "pad_rows";
 pub(crate) const GATHER: &str = "gather";
 pub(crate) const TURN: Widths = widths!("turn");
 
+pub(crate) const PRODUCT: Floats = floats!("product");
+/// Of f32 and bf16.
+pub(crate) const PRODUCT_WIDE: [&str; 2] = ["product_wide_f32", "product_wide_bf16"];
+pub(crate) const SUM_PARTS: Floats = floats!("sum_parts");
+
+pub(crate) const REDUCE_COLUMNS: Floats = floats!("reduce_columns");
+pub(crate) const REDUCE_ROWS: Floats = floats!("reduce_rows");
+pub(crate) const REDUCE_GRAD: Floats = floats!("reduce_grad");
+pub(crate) const SOFTMAX: Floats = floats!("softmax");
+pub(crate) const SOFTMAX_GRAD: Floats = floats!("softmax_grad");
+pub(crate) const SQUARE_SUMS: Floats = floats!("square_sums");
+pub(crate) const CLIP_SCALE: &str = "clip_scale";
+
+pub(crate) const CHECK_LABELS: &str = "check_labels";
+pub(crate) const CROSS_ENTROPY: Floats = floats!("cross_entropy");
+pub(crate) const SUM_LOSSES: Floats = floats!("sum_losses");
+pub(crate) const COUNT_WITHIN: Floats = floats!("count_within");
+
+pub(crate) const COUNT_STEP: &str = "count_step";
+pub(crate) const APPLY: Floats = floats!("apply");
+pub(crate) const LAMB_MOMENTS: Floats = floats!("lamb_moments");
+pub(crate) const LAMB_RATIO: &str = "lamb_ratio";
+pub(crate) const LAMB_STEP: Floats = floats!("lamb_step");
+pub(crate) const APPLY_AVERAGE: Floats = floats!("apply_average");
+
+pub(crate) const WRITE_WORDS: &str = "write_words";
+pub(crate) const LINK_ROWS: &str = "link_rows";
+pub(crate) const ADD_ROWS: Floats = floats!("add_rows");
+pub(crate) const APPLY_ROWS: Floats = floats!("apply_rows");
+
+/// The kernel of f32 or of bf16, where there are these two.
+pub(crate) fn wide([f32, bf16]: [&'static str; 2], dtype: DType) -> Option<&'static str> {
+    match dtype {
+        DType::F32 => Some(f32),
+        DType::BF16 => Some(bf16),
+        _ => None,
+    }
+}
+
 const MODULES: &[PtxModule] = &[
     module!(
         "element_wise",
@@ -144,4 +181,25 @@ const MODULES: &[PtxModule] = &[
     ),
     module!("broadcast", &BINARY.0, &COMPARE.0, &COMPARE_INTEGERS, &EXPAND.0),
     module!("moves", &[COPY_ROWS, PAD_ROWS, GATHER], &TURN.0),
+    module!("products", &PRODUCT.0, &PRODUCT_WIDE, &SUM_PARTS.0),
+    module!(
+        "reductions",
+        &REDUCE_COLUMNS.0,
+        &REDUCE_ROWS.0,
+        &REDUCE_GRAD.0,
+        &SOFTMAX.0,
+        &SOFTMAX_GRAD.0,
+        &SQUARE_SUMS.0,
+        &[CLIP_SCALE],
+    ),
+    module!("losses", &[CHECK_LABELS], &CROSS_ENTROPY.0, &SUM_LOSSES.0, &COUNT_WITHIN.0),
+    module!(
+        "updates",
+        &[COUNT_STEP, LAMB_RATIO],
+        &APPLY.0,
+        &LAMB_MOMENTS.0,
+        &LAMB_STEP.0,
+        &APPLY_AVERAGE.0,
+    ),
+    module!("rows", &[WRITE_WORDS, LINK_ROWS], &ADD_ROWS.0, &APPLY_ROWS.0),
 ];

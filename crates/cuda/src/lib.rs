@@ -74,8 +74,8 @@ impl Lowered {
     /// The error that a fault is, if this operator's kernels found it.
     pub fn explain(&self, fault: &DeviceFault) -> Option<KernelError> {
         fault.tag().filter(|tag| *tag == self.tag)?;
-        // the lower byte counts checks from 1
-        let check = ((fault.code & 0xff) as usize).checked_sub(1)?;
+        // the lower half counts checks from 1
+        let check = ((fault.code & 0xffff) as usize).checked_sub(1)?;
         self.checks.get(check).map(|check| check.error(fault))
     }
 

@@ -10,5 +10,6 @@ pub mod long;
 pub mod mesh;
 pub mod program;
 pub mod random;
+pub mod shim;
 pub mod skip;
 pub mod suite;

@@ -262,7 +262,9 @@ mod tests {
                 let error = (wide - value).abs();
                 for other in [next(1), next(-1)].map(half::bf16::to_f64) {
                     let further = (other - value).abs();
-                    assert!(error < further || (error == further && found.to_bits().is_multiple_of(2)));
+                    assert!(
+                        error < further || (error == further && found.to_bits().is_multiple_of(2))
+                    );
                 }
             }
         }

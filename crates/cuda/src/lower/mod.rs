@@ -2,7 +2,12 @@
 
 mod element_wise;
 mod elements;
+mod losses;
 mod moves;
+mod products;
+mod reductions;
+mod rows;
+mod updates;
 
 use tensorwire_graph::{Family, Kind};
 
@@ -17,6 +22,9 @@ pub(crate) fn operator(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     match family {
         Family::ElementWise => element_wise::lower(builder),
         Family::Movement => moves::lower(builder),
+        Family::Product => products::lower(builder),
+        Family::Reduction => reductions::lower(builder),
+        Family::Update => updates::lower(builder),
         _ => Err(builder.no_kernel()),
     }
 }

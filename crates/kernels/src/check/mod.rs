@@ -1,6 +1,6 @@
 //! The checks that every operator goes through, ours and yours: [`gradient`] holds a gradient rule against central
 //! differences, [`agreement`] holds a kernel against results that are known, on every back end. They compute with
-//! tensors of their own ([`Tensor`]) and open back ends; a program that trains needs none of this.
+//! tensors of their own ([`Tensor`]) on whatever [`Computes`]; a program that trains needs none of this.
 //!
 //! ```
 //! use tensorwire_graph::Op;
@@ -44,6 +44,73 @@ impl fmt::Debug for Tolerance<'_> {
             Tolerance::Bits => "Bits",
             Tolerance::Within(_) => "Within(..)",
         })
+    }
+}
+
+/// What is held against known results: back ends, and whatever else computes operators.
+pub trait Computes: fmt::Debug {
+    /// For messages.
+    fn description(&self) -> String;
+
+    /// As [`Kernels::run`].
+    ///
+    /// # Errors
+    /// When it does not compute `op` of these.
+    fn compute(
+        &self,
+        op: &Op,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError>;
+
+    /// As [`Kernels::run_in_place`].
+    ///
+    /// # Errors
+    /// When it does not compute `op` of these over its first input.
+    fn compute_in_place(
+        &self,
+        op: &Op,
+        rest: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError>;
+
+    /// A name that those share which must give the same bits of `op`; none where sums may be added in another order.
+    fn kin(&self, op: &Op) -> Option<String>;
+}
+
+impl Computes for Kernels {
+    fn description(&self) -> String {
+        Kernels::description(self)
+    }
+
+    fn compute(
+        &self,
+        op: &Op,
+        inputs: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError> {
+        self.run(op, inputs, outputs)
+    }
+
+    fn compute_in_place(
+        &self,
+        op: &Op,
+        rest: &[TensorRef<'_>],
+        outputs: &mut [TensorMut<'_>],
+    ) -> Result<(), KernelError> {
+        self.run_in_place(op, rest, outputs)
+    }
+
+    /// A library's sums depend on the threads, the reference adds in an order of its own, and so does each vector level.
+    fn kin(&self, op: &Op) -> Option<String> {
+        match (op, &self.backend) {
+            (Op::Custom(_), _) => Some("one kernel".to_owned()),
+            (_, Opened::Cpu(_)) => {
+                let description = self.description();
+                description.rsplit_once(", ").map(|(level, _)| level.to_owned())
+            }
+            _ => None,
+        }
     }
 }
 
@@ -96,8 +163,8 @@ pub fn backends() -> Vec<Kernels> {
 ///
 /// # Errors
 /// The first thing that is not as it should be.
-pub fn agreement(
-    backends: &[Kernels],
+pub fn agreement<C: Computes>(
+    backends: &[C],
     op: &Op,
     inputs: &[Tensor],
     expected: &[Tensor],
@@ -122,16 +189,10 @@ pub fn agreement(
             let over = run_in_place(kernels, op, inputs)?;
             compare(op, kernels, &over, &made, Tolerance::Bits)?;
         }
-        // a library's sums depend on the threads, the reference adds in an order of its own, and so does each vector level
-        let description = kernels.description();
-        let level = match (op, &kernels.backend) {
-            (Op::Custom(_), _) => "one kernel",
-            (_, Opened::Cpu(_)) => description.rsplit_once(", ").map_or("", |(level, _)| level),
-            _ => continue,
-        };
-        match firsts.iter().find(|(of, _)| of == level) {
+        let Some(kin) = kernels.kin(op) else { continue };
+        match firsts.iter().find(|(of, _)| *of == kin) {
             Some((_, first)) => compare(op, kernels, &made, first, Tolerance::Bits)?,
-            None => firsts.push((level.to_owned(), made)),
+            None => firsts.push((kin, made)),
         }
     }
     Ok(())
@@ -141,29 +202,37 @@ pub fn agreement(
 ///
 /// # Errors
 /// When the operator does not take the inputs.
-pub fn run(kernels: &Kernels, op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>, Mismatch> {
+pub fn run<C: Computes + ?Sized>(
+    kernels: &C,
+    op: &Op,
+    inputs: &[Tensor],
+) -> Result<Vec<Tensor>, Mismatch> {
     let specs = outputs_of(op, inputs)?;
     let mut made: Vec<Tensor> = specs.into_iter().map(Tensor::of).collect();
     let inputs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorMut<'_>> = made.iter_mut().map(Tensor::view_mut).collect();
-    kernels.run(op, &inputs, &mut outputs).map_err(|source| on(kernels, source))?;
+    kernels.compute(op, &inputs, &mut outputs).map_err(|source| on(kernels, source))?;
     drop(outputs);
     Ok(made)
 }
 
 /// As [`run`], over a copy of the first input.
-fn run_in_place(kernels: &Kernels, op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>, Mismatch> {
+fn run_in_place<C: Computes>(
+    kernels: &C,
+    op: &Op,
+    inputs: &[Tensor],
+) -> Result<Vec<Tensor>, Mismatch> {
     let specs = outputs_of(op, inputs)?;
     let mut made: Vec<Tensor> = inputs.iter().take(1).cloned().collect();
     made.extend(specs.into_iter().skip(1).map(Tensor::of));
     let rest: Vec<TensorRef<'_>> = inputs.iter().skip(1).map(Tensor::view).collect();
     let mut outputs: Vec<TensorMut<'_>> = made.iter_mut().map(Tensor::view_mut).collect();
-    kernels.run_in_place(op, &rest, &mut outputs).map_err(|source| on(kernels, source))?;
+    kernels.compute_in_place(op, &rest, &mut outputs).map_err(|source| on(kernels, source))?;
     drop(outputs);
     Ok(made)
 }
 
-fn on(kernels: &Kernels, source: KernelError) -> Mismatch {
+fn on<C: Computes + ?Sized>(kernels: &C, source: KernelError) -> Mismatch {
     Mismatch::Kernel { backend: kernels.description(), source }
 }
 
@@ -181,9 +250,9 @@ fn outputs_of(op: &Op, inputs: &[Tensor]) -> Result<Vec<TensorSpec>, Mismatch> {
     made.iter().map(spec).collect()
 }
 
-fn compare(
+fn compare<C: Computes>(
     op: &Op,
-    kernels: &Kernels,
+    kernels: &C,
     found: &[Tensor],
     expected: &[Tensor],
     tolerance: Tolerance<'_>,

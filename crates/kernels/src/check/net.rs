@@ -1,14 +1,15 @@
 //! Gradients against central differences: operators in a graph of their own, its loss computed forward and backward,
-//! node by node on the reference.
+//! node by node on the reference, or on what else computes operators.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tensorwire_graph::{
     Gradient, Graph, GraphError, Hint, Init, Kind, NodeId, Op, Output, Reduction, gradients,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
-use super::{Mismatch, Tensor, run};
+use super::{Computes, Mismatch, Tensor, run};
 use crate::Kernels;
 
 const HINT: Hint = Hint::Replica(0);
@@ -29,20 +30,7 @@ const TOLERANCE: f64 = 1e-6;
 /// # Errors
 /// The first thing that is not as it should be.
 pub fn gradient(op: &Op, inputs: &[Tensor]) -> Result<(), Mismatch> {
-    let mut net = Net::new();
-    let held = inputs.iter().map(|input| match input.spec().dtype {
-        DType::F64 => net.differentiated(input.clone()),
-        _ => net.fixed(input.clone()),
-    });
-    let held: Vec<Output> = held.collect::<Result<_, _>>()?;
-    let outputs = net.add(op.clone(), &held)?;
-    let is_real = |output: &Output| net.graph.fact(*output).dtype == DType::F64;
-    let outputs: Vec<Output> = outputs.into_iter().filter(is_real).collect();
-    net.check(&outputs)?;
-    if let [_, _, ..] = outputs[..] {
-        outputs.iter().try_for_each(|output| net.check(&[*output]))?;
-    }
-    Ok(())
+    Net::new().gradient(op, inputs)
 }
 
 /// (f(x + h·eᵢ) − f(x − h·eᵢ)) / 2h for every i: the gradient of `f` at `x`, with an error of the order of h² and of
@@ -75,11 +63,39 @@ pub struct Net {
     held: HashMap<NodeId, Tensor>,
     /// Operands whose gradients are compared.
     wanted: Vec<Output>,
+    /// The reference where none is said.
+    on: Option<Arc<dyn Computes>>,
 }
 
 impl Net {
+    /// A net that the reference computes.
     pub fn new() -> Net {
         Net::default()
+    }
+
+    /// A net that `computes` computes, both its gradients and what they are held against.
+    pub fn on(computes: Arc<dyn Computes>) -> Net {
+        Net { on: Some(computes), ..Net::default() }
+    }
+
+    /// As [`gradient`] says, of a net that holds nothing yet.
+    ///
+    /// # Errors
+    /// The first thing that is not as it should be.
+    pub fn gradient(mut self, op: &Op, inputs: &[Tensor]) -> Result<(), Mismatch> {
+        let held = inputs.iter().map(|input| match input.spec().dtype {
+            DType::F64 => self.differentiated(input.clone()),
+            _ => self.fixed(input.clone()),
+        });
+        let held: Vec<Output> = held.collect::<Result<_, _>>()?;
+        let outputs = self.add(op.clone(), &held)?;
+        let is_real = |output: &Output| self.graph.fact(*output).dtype == DType::F64;
+        let outputs: Vec<Output> = outputs.into_iter().filter(is_real).collect();
+        self.check(&outputs)?;
+        if let [_, _, ..] = outputs[..] {
+            outputs.iter().try_for_each(|output| self.check(&[*output]))?;
+        }
+        Ok(())
     }
 
     pub fn graph(&self) -> &Graph {
@@ -176,7 +192,7 @@ impl Net {
             let forward = |x: &[f64]| -> Result<f64, Mismatch> {
                 let mut moved = self.held.clone();
                 moved.insert(wanted.node, Tensor::new(held.spec().dims(), x));
-                Ok(evaluate(&self.graph, &moved)?[loss.node.index()][0].to_vec::<f64>()[0])
+                Ok(self.evaluate(&self.graph, &moved)?[loss.node.index()][0].to_vec::<f64>()[0])
             };
             let expected = differences(&held.to_vec::<f64>(), forward)?;
             let scale = expected.iter().fold(1.0f64, |most, d| most.max(d.abs()));
@@ -240,7 +256,7 @@ impl Net {
                 }
             });
         }
-        let values = evaluate(&graph, &self.held)?;
+        let values = self.evaluate(&graph, &self.held)?;
         let get = |output: Output| &values[output.node.index()][output.index as usize];
         let compared = whole.into_iter().zip(wanted).enumerate().map(|(output, (made, like))| {
             let (made, like) = (get(made), get(*like).spec());
@@ -252,22 +268,27 @@ impl Net {
         });
         compared.collect()
     }
-}
 
-/// All outputs of all nodes, computed in the order of their ids.
-fn evaluate(graph: &Graph, held: &HashMap<NodeId, Tensor>) -> Result<Vec<Vec<Tensor>>, Mismatch> {
-    let kernels = Kernels::reference();
-    let mut made: Vec<Vec<Tensor>> = Vec::with_capacity(graph.len());
-    for (id, node) in graph.nodes() {
-        let get = |input: &Output| made[input.node.index()][input.index as usize].clone();
-        let mut inputs: Vec<Tensor> = node.inputs.iter().map(get).collect();
-        made.push(match (node.op.facts().kind, held.get(&id)) {
-            (Kind::State, Some(tensor)) => vec![tensor.clone()],
-            (Kind::View, _) => vec![inputs.swap_remove(0).reshaped(spec(graph, id.into())?)],
-            _ => run(&kernels, &node.op, &inputs)?,
-        });
+    /// All outputs of all nodes, computed in the order of their ids.
+    fn evaluate(
+        &self,
+        graph: &Graph,
+        held: &HashMap<NodeId, Tensor>,
+    ) -> Result<Vec<Vec<Tensor>>, Mismatch> {
+        let reference = Kernels::reference();
+        let computes = self.on.as_deref().unwrap_or(&reference);
+        let mut made: Vec<Vec<Tensor>> = Vec::with_capacity(graph.len());
+        for (id, node) in graph.nodes() {
+            let get = |input: &Output| made[input.node.index()][input.index as usize].clone();
+            let mut inputs: Vec<Tensor> = node.inputs.iter().map(get).collect();
+            made.push(match (node.op.facts().kind, held.get(&id)) {
+                (Kind::State, Some(tensor)) => vec![tensor.clone()],
+                (Kind::View, _) => vec![inputs.swap_remove(0).reshaped(spec(graph, id.into())?)],
+                _ => run(computes, &node.op, &inputs)?,
+            });
+        }
+        Ok(made)
     }
-    Ok(made)
 }
 
 fn spec(graph: &Graph, output: Output) -> Result<TensorSpec, GraphError> {

@@ -8,11 +8,10 @@
 //! | all with bf16 | bit for bit what f32 gives of the same numbers, rounded; the log-sum-exp is f32 | it is computed so |
 
 use crate::agreement_elements::near;
-use crate::common::{Real, Tensor, Values, all, reference, run_all, try_run};
+use crate::common::{self, Real, Tensor, Values, all, reference, run_all, try_run};
 use half::bf16;
 use proptest::prelude::*;
 use tensorwire_graph::{Attention, AttentionMask, HeadOrder, Op, Rotary};
-use tensorwire_kernels::check;
 use tensorwire_tensor::DType;
 
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +151,7 @@ proptest! {
     #[test]
     fn gradients_of_attention(shape in shapes(6), seed: u64) {
         let mut values = Values(seed);
-        let mut net = check::Net::new();
+        let mut net = common::net();
         let mut tensor = |dims: &[usize]| Tensor::new(dims, &values.reals::<f64>(dims.iter().product()));
         let mut inputs = Vec::new();
         for dims in [shape.q(), shape.k(), shape.k()] {
@@ -173,7 +172,7 @@ proptest! {
         let x = Tensor::new(&dims, &Values(seed).reals::<f64>(dims.iter().product()));
         let by = Rotary { base: 100.0, offset: 2, heads: HeadOrder::Inner, inverse: false };
         if dims.iter().product::<usize>() < 200 {
-            check::gradient(&Op::Rotary(by), &[x]).unwrap();
+            common::gradient(&Op::Rotary(by), &[x]).unwrap();
         }
     }
 }

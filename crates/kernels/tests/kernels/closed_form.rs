@@ -1,13 +1,12 @@
 //! Every operator on operands whose result is known without computing it, on every back end, in f32
 //! and f64. The numbers are small whole ones and halves, so that every result is exact.
 
-use crate::common::{Real, Tensor, all, assert_same, of, run_one, try_run};
+use crate::common::{Real, Target, Tensor, all, assert_same, of, run_one, try_run};
 use tensorwire_graph::{Method, Op, Rule};
-use tensorwire_kernels::Kernels;
 use tensorwire_tensor::{DType, TensorSpec};
 
 /// Runs one test body for both element types on all back ends.
-fn everywhere(f32_body: impl Fn(&Kernels), f64_body: impl Fn(&Kernels)) {
+fn everywhere(f32_body: impl Fn(&Target), f64_body: impl Fn(&Target)) {
     for kernels in all() {
         f32_body(&kernels);
         f64_body(&kernels);
@@ -17,7 +16,7 @@ fn everywhere(f32_body: impl Fn(&Kernels), f64_body: impl Fn(&Kernels)) {
 /// Asserts that `op` makes `expected` of operands given as (dimensions, elements).
 #[track_caller]
 fn expect<T: Real>(
-    kernels: &Kernels,
+    kernels: &Target,
     op: &Op,
     inputs: &[(&[usize], &[f64])],
     expected: (&[usize], &[f64]),
@@ -35,7 +34,7 @@ macro_rules! everywhere {
 
 #[test]
 fn fill_writes_every_element_of_every_type() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let spec = TensorSpec::new(T::DTYPE, &[2, 3]).unwrap();
         expect::<T>(kernels, &Op::Fill { value: -0.5, spec }, &[], (&[2, 3], &[-0.5; 6]));
         let spec = TensorSpec::new(T::DTYPE, &[0]).unwrap();
@@ -52,7 +51,7 @@ fn fill_writes_every_element_of_every_type() {
 
 #[test]
 fn matmul_multiplies_in_all_four_transpositions() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         // [1 2 3; 4 5 6] · [1 0; 2 1; 0 −1]
         let a: (&[usize], &[f64]) = (&[2, 3], &[1., 2., 3., 4., 5., 6.]);
         let at: (&[usize], &[f64]) = (&[3, 2], &[1., 4., 2., 5., 3., 6.]);
@@ -72,7 +71,7 @@ fn matmul_multiplies_in_all_four_transpositions() {
 
 #[test]
 fn matmul_over_nothing_is_zero_or_nothing() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let op = Op::MatMul { transpose_a: false, transpose_b: false };
         expect::<T>(kernels, &op, &[(&[2, 0], &[]), (&[0, 3], &[])], (&[2, 3], &[0.0; 6]));
         expect::<T>(kernels, &op, &[(&[0, 1], &[]), (&[1, 2], &[1., 2.])], (&[0, 2], &[]));
@@ -83,7 +82,7 @@ fn matmul_over_nothing_is_zero_or_nothing() {
 
 #[test]
 fn bias_add_adds_the_bias_to_every_row() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let x: (&[usize], &[f64]) = (&[2, 3], &[1., 2., 3., 4., 5., 6.]);
         let y: (&[usize], &[f64]) = (&[2, 3], &[1.5, 1., 3., 4.5, 4., 6.]);
         expect::<T>(kernels, &Op::BiasAdd, &[x, (&[3], &[0.5, -1., 0.])], y);
@@ -95,7 +94,7 @@ fn bias_add_adds_the_bias_to_every_row() {
 
 #[test]
 fn sum_rows_adds_each_column() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let op = Op::SumRows;
         expect::<T>(kernels, &op, &[(&[3, 2], &[1., 2., 3., 4., 5., 6.])], (&[2], &[9., 12.]));
         // 1 + 2 + … + 9, in two blocks of four rows and one row
@@ -109,7 +108,7 @@ fn sum_rows_adds_each_column() {
 
 #[test]
 fn relu_and_its_gradient_cut_at_zero() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let x: (&[usize], &[f64]) = (&[5], &[-1., -0., 0., 0.5, f64::NAN]);
         expect::<T>(kernels, &Op::Relu, &[x], (&[5], &[0., 0., 0., 0.5, f64::NAN]));
         let dy: (&[usize], &[f64]) = (&[4], &[1., 2., 3., 4.]);
@@ -121,7 +120,7 @@ fn relu_and_its_gradient_cut_at_zero() {
 
 #[test]
 fn add_and_scale_by() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let (a, b): (&[f64], &[f64]) = (&[1., 2., 3., 4.], &[0.5, -2., 0., 1.]);
         expect::<T>(kernels, &Op::Add, &[(&[4], a), (&[4], b)], (&[4], &[1.5, 0., 3., 5.]));
         expect::<T>(kernels, &Op::Add, &[(&[], &[1.]), (&[], &[2.])], (&[], &[3.]));
@@ -138,7 +137,7 @@ fn add_and_scale_by() {
 
 #[test]
 fn equal_logits_cost_the_logarithm_of_the_classes() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let logits = Tensor::new(&[3, 4], &of::<T>(&[1e4; 12]));
         let labels = Tensor::new(&[3], &[2, -1, 0]);
         let mut outputs = [Tensor::unwritten(T::DTYPE, &[]), Tensor::unwritten(T::DTYPE, &[3, 4])];
@@ -154,7 +153,7 @@ fn equal_logits_cost_the_logarithm_of_the_classes() {
 
 #[test]
 fn a_batch_of_padding_has_no_loss_and_no_gradient() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         for (rows, classes) in [(2, 3), (0, 3), (2, 0), (0, 0)] {
             let logits = Tensor::new(&[rows, classes], &vec![T::of(1.5); rows * classes]);
             let labels = Tensor::new(&[rows], &vec![-1i32; rows]);
@@ -170,7 +169,7 @@ fn a_batch_of_padding_has_no_loss_and_no_gradient() {
 
 #[test]
 fn count_correct_takes_the_first_of_equals() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let nan = f64::NAN;
         let logits = [1., 3., 2., 5., 5., 0., 5., 5., 0., 0., 0., 9., nan, 1., 0., 1., 2., 3.];
         let logits = Tensor::new(&[6, 3], &of::<T>(&logits));
@@ -186,7 +185,7 @@ fn count_correct_takes_the_first_of_equals() {
 
 #[test]
 fn reduce_max_finds_the_largest_wherever_it_is() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         for len in [1, 2, 63, 64, 65, 1000, (1 << 18) + 3] {
             for place in [0, len / 2, len - 1] {
                 let mut x = vec![T::of(-2.5); len];
@@ -207,7 +206,7 @@ fn reduce_max_finds_the_largest_wherever_it_is() {
 /// Gradients 1, 2, …, W have the mean (W + 1)/2.
 #[test]
 fn optimizers_step_along_the_mean_gradient() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         for world_size in [1, 2, 4, 8] {
             let mean = (world_size as f64 + 1.0) / 2.0;
             let ranks: Vec<Tensor> = (1..=world_size)
@@ -241,7 +240,7 @@ fn optimizers_step_along_the_mean_gradient() {
 /// 1 + 1e30 − 1e30 is 0 in this order and 1 in the other.
 #[test]
 fn gradients_are_added_in_rank_order() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         for (gradients, sum) in [([1., 1e30, -1e30], 0.), ([1e30, -1e30, 1.], 1.)] {
             let len = 70_000; // more than one piece of work for a thread
             let ranks = gradients.map(|g| Tensor::new(&[len], &vec![T::of(g); len]));

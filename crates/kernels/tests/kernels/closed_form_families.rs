@@ -1,14 +1,13 @@
 //! As `closed_form.rs`, for the operators that move elements, reduce a dimension, update variables or run
 //! over sequences: results that are known without computing them, on every back end.
 
-use crate::common::{Real, Tensor, all, assert_same, of, run_all, run_one, try_run};
+use crate::common::{Real, Target, Tensor, all, assert_same, of, run_all, run_one, try_run};
 use half::bf16;
 use tensorwire_graph::{Cell, Method, Op, Reduction, dropout_keeps};
-use tensorwire_kernels::Kernels;
 use tensorwire_tensor::DType;
 
 /// Runs one test body for both element types on all back ends.
-fn everywhere(f32_body: impl Fn(&Kernels), f64_body: impl Fn(&Kernels)) {
+fn everywhere(f32_body: impl Fn(&Target), f64_body: impl Fn(&Target)) {
     for kernels in all() {
         f32_body(&kernels);
         f64_body(&kernels);
@@ -24,7 +23,7 @@ macro_rules! everywhere {
 /// Asserts that `op` makes `expected` of operands given as (dimensions, elements).
 #[track_caller]
 fn expect<T: Real>(
-    kernels: &Kernels,
+    kernels: &Target,
     op: &Op,
     inputs: &[(&[usize], &[f64])],
     expected: (&[usize], &[f64]),
@@ -38,7 +37,7 @@ const SIX: (&[usize], &[f64]) = (&[2, 3], &[1., 2., 3., 4., 5., 6.]);
 
 #[test]
 fn element_by_element() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let (a, b): (&[f64], &[f64]) = (&[1., 2., -3., 4.], &[0.5, -2., 1., 8.]);
         let two = |op: Op, y: &[f64]| expect::<T>(kernels, &op, &[(&[4], a), (&[4], b)], (&[4], y));
         two(Op::Sub, &[0.5, 4., -4., -4.]);
@@ -91,7 +90,7 @@ fn casts_round_to_nearest_even_once() {
 
 #[test]
 fn dropout_keeps_what_the_graph_says_and_scales_it() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let (len, key, step, rate) = (70_000, 11, 5, 0.75);
         let inputs = [Tensor::new(&[len], &vec![T::one(); len]), Tensor::scalar(step as i64)];
         let found: Vec<T> = run_one(kernels, &Op::Dropout { rate, key }, &inputs, &[len]);
@@ -107,7 +106,7 @@ fn dropout_keeps_what_the_graph_says_and_scales_it() {
 
 #[test]
 fn reductions_along_either_dimension() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let reduce = |by, axis, y: (&[usize], &[f64])| {
             expect::<T>(kernels, &Op::Reduce { by, axis }, &[SIX], y);
         };
@@ -138,7 +137,7 @@ fn reductions_along_either_dimension() {
 
 #[test]
 fn elements_move_where_they_should() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let e = |op: Op, inputs: &[(&[usize], &[f64])], y: (&[usize], &[f64])| {
             expect::<T>(kernels, &op, inputs, y);
         };
@@ -172,7 +171,7 @@ fn elements_move_where_they_should() {
 
 #[test]
 fn rules_change_variables_and_slots() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let tensor = |x: &[f64]| Tensor::new(&[x.len()], &of::<T>(x));
         // g = 3: a = 16 + 9, √a = 5, so the step is 2·3/(5 + 1)
         let mut state = [tensor(&[10.]), tensor(&[16.])];
@@ -223,7 +222,7 @@ fn rules_change_variables_and_slots() {
 /// Two sequences, of two steps and of one; a third has none and keeps its first states.
 #[test]
 fn cells_without_input_forget_half() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let zeros = |dims: &[usize]| Tensor::new(dims, &vec![T::zero(); dims.iter().product()]);
         let active = Tensor::new(&[2], &[2i32, 1]);
         let first = Tensor::new(&[3, 1], &of::<T>(&[4., 8., 16.]));

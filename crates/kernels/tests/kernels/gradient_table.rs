@@ -4,7 +4,7 @@
 //! once with each of them alone.
 
 use crate::common::images::{Shape, count, shape};
-use crate::common::{Tensor, Values, profile};
+use crate::common::{self, Tensor, Values, profile};
 use proptest::prelude::*;
 use tensorwire_graph::{Cell, GraphError, Hint, NodeId, Op, Output, Reduction, Window, gradients};
 use tensorwire_kernels::check;
@@ -20,7 +20,7 @@ struct Net {
 
 impl Net {
     fn new(seed: u64) -> Net {
-        Net { net: check::Net::new(), values: Values(seed) }
+        Net { net: common::net(), values: Values(seed) }
     }
 
     fn add(&mut self, op: Op, inputs: &[Output]) -> NodeId {

@@ -2,10 +2,10 @@
 //! losses, what normalises samples, and sums of a gradient that is rows with one that is a tensor.
 
 use crate::agreement_elements::UNARY;
-use crate::common::{Tensor, Values};
+use crate::common::{self, Tensor, Values};
 use proptest::prelude::*;
 use tensorwire_graph::{Binary, Op, Output, SampleNorm, Unary};
-use tensorwire_kernels::check::{self, Net};
+use tensorwire_kernels::check::Net;
 use tensorwire_tensor::Dim;
 
 /// An input whose gradient is asked for, of random numbers in ±2, at least 0.01 from 0.
@@ -18,7 +18,7 @@ fn x(net: &mut Net, values: &mut Values, dims: &[usize]) -> Output {
 /// An operator of operands of `dims`, of whose outputs the loss takes the first.
 #[track_caller]
 fn of_several(op: &Op, dims: &[&[usize]], seed: u64) {
-    let (mut net, mut values) = (Net::new(), Values(seed));
+    let (mut net, mut values) = (common::net(), Values(seed));
     let operands: Vec<Output> = dims.iter().map(|dims| x(&mut net, &mut values, dims)).collect();
     let outputs = net.add(op.clone(), &operands).unwrap();
     net.check(&outputs[..1]).unwrap();
@@ -38,13 +38,13 @@ fn functions() {
             false => x + 0.01f64.copysign(*x),
         });
         let x = Tensor::new(&[4, 6], &moved.collect::<Vec<f64>>());
-        check::gradient(&Op::Unary { by }, &[x]).unwrap();
+        common::gradient(&Op::Unary { by }, &[x]).unwrap();
     }
 }
 
 #[test]
 fn choices() {
-    let (mut net, mut values) = (Net::new(), Values(1));
+    let (mut net, mut values) = (common::net(), Values(1));
     let (a, b) = (x(&mut net, &mut values, &[3, 2]), x(&mut net, &mut values, &[3, 2]));
     let condition = net.fixed(Tensor::new(&[3, 2], &[1u8, 0, 2, 0, 0, 1])).unwrap();
     let y = net.add(Op::Select, &[a, b, condition]).unwrap();
@@ -54,7 +54,7 @@ fn choices() {
 #[test]
 fn rows_and_a_tensor_are_added_up() {
     // a table that is looked up twice, and is the matrix of what comes out
-    let (mut net, mut values) = (Net::new(), Values(2));
+    let (mut net, mut values) = (common::net(), Values(2));
     let table = net.variable(Tensor::new(&[5, 3], &values.reals::<f64>(15))).unwrap();
     let named = net.fixed(Tensor::new(&[4], &[3i32, 0, 3, 4])).unwrap();
     let others = net.fixed(Tensor::new(&[2], &[1i32, 3])).unwrap();
@@ -76,7 +76,7 @@ fn rows_and_a_tensor_are_added_up() {
 #[test]
 fn smoothed_losses() {
     for (smoothing, ignored) in [(0.0, -100), (0.1, 2), (1.0, -1)] {
-        let (mut net, mut values) = (Net::new(), Values(3));
+        let (mut net, mut values) = (common::net(), Values(3));
         let logits = x(&mut net, &mut values, &[4, 5]);
         let labels: Vec<i32> = [0, 4, ignored, 3].into();
         let labels = net.fixed(Tensor::new(&[4], &labels)).unwrap();
@@ -98,7 +98,7 @@ proptest! {
             of_several(&Op::Binary { by }, &[&dims[0], &dims[1]], seed);
             of_several(&Op::Binary { by }, &[&dims[0], &dims[1][1..]], seed);
         }
-        let (mut net, mut values) = (Net::new(), Values(seed));
+        let (mut net, mut values) = (common::net(), Values(seed));
         let a = x(&mut net, &mut values, &dims[0]);
         let reals: Vec<f64> = values.reals(dims[1].iter().product());
         let away: Vec<f64> = reals.iter().map(|x| x + 0.5f64.copysign(*x)).collect();

@@ -2,12 +2,11 @@
 //! the gradient of: in f64, on the reference.
 
 use crate::common::{
-    Tensor, Values, assert_close, central_differences, profile, reference, run_all, run_one,
-    try_run,
+    Target, Tensor, Values, assert_close, central_differences, profile, reference, run_all,
+    run_one, try_run,
 };
 use proptest::prelude::*;
 use tensorwire_graph::{Cell, Op, Reduction};
-use tensorwire_kernels::Kernels;
 
 /// What central differences leave over (see [`central_differences`]), for sums of up to 20 terms.
 const TOLERANCE: f64 = 1e-8;
@@ -21,7 +20,7 @@ fn matmul(transpose_a: bool, transpose_b: bool) -> Op {
     Op::MatMul { transpose_a, transpose_b }
 }
 
-fn run(kernels: &Kernels, op: &Op, inputs: &[(&[usize], &[f64])], dims: &[usize]) -> Vec<f64> {
+fn run(kernels: &Target, op: &Op, inputs: &[(&[usize], &[f64])], dims: &[usize]) -> Vec<f64> {
     let inputs: Vec<Tensor> = inputs.iter().map(|(d, x)| Tensor::new(d, x)).collect();
     run_one(kernels, op, &inputs, dims)
 }

@@ -17,17 +17,16 @@ use std::slice;
 
 use crate::common::images::{Shape, absolute, count, reals, shape};
 use crate::common::{
-    Real, Tensor, Values, assert_close, assert_same, central_differences, cpus, reference, run_one,
-    try_run,
+    Real, Target, Tensor, Values, assert_close, assert_same, central_differences, cpus, reference,
+    run_one, try_run,
 };
 use proptest::prelude::*;
 use tensorwire_graph::{Op, Window};
-use tensorwire_kernels::Kernels;
 use tensorwire_kernels::check::{self, Tolerance};
 use tensorwire_tensor::DType;
 
 /// The real outputs of `op`, of `dims`.
-fn run<T: Real>(kernels: &Kernels, op: &Op, inputs: &[Tensor], dims: &[&[usize]]) -> Vec<Vec<T>> {
+fn run<T: Real>(kernels: &Target, op: &Op, inputs: &[Tensor], dims: &[&[usize]]) -> Vec<Vec<T>> {
     let mut outputs: Vec<Tensor> = dims.iter().map(|d| Tensor::unwritten(T::DTYPE, d)).collect();
     try_run(kernels, op, inputs, &mut outputs).unwrap();
     outputs.iter().map(Tensor::to_vec).collect()
@@ -65,7 +64,7 @@ fn poolings<T: Real>(shape: Shape, seed: u64) {
     // halves, so that there are equals
     let x: Vec<T> = (0..count(&x_dims)).map(|_| T::of(values.below(7) as f64 / 2.0)).collect();
     let x = Tensor::new(&x_dims, &x);
-    let max = |kernels: &Kernels| {
+    let max = |kernels: &Target| {
         let mut outputs =
             [Tensor::unwritten(T::DTYPE, &y_dims), Tensor::unwritten(DType::U8, &y_dims)];
         let op = Op::MaxPool { window };

@@ -1,9 +1,8 @@
 //! The operators over images on operands whose result is known without computing it, on every back end, in
 //! f32 and f64. Where the numbers are small whole ones and halves, the result is exact.
 
-use crate::common::{Real, Tensor, all, assert_close, assert_same, of, run_one, try_run};
+use crate::common::{Real, Target, Tensor, all, assert_close, assert_same, of, run_one, try_run};
 use tensorwire_graph::{Op, Window};
-use tensorwire_kernels::Kernels;
 
 /// Runs one test body for both element types on all back ends.
 macro_rules! everywhere {
@@ -20,7 +19,7 @@ type Given<'a> = (&'a [usize], &'a [f64]);
 
 /// Asserts that `op` makes `expected`, exactly.
 #[track_caller]
-fn expect<T: Real>(kernels: &Kernels, op: &Op, inputs: &[Given<'_>], expected: Given<'_>) {
+fn expect<T: Real>(kernels: &Target, op: &Op, inputs: &[Given<'_>], expected: Given<'_>) {
     let inputs: Vec<Tensor> = inputs.iter().map(|(d, x)| Tensor::new(d, &of::<T>(x))).collect();
     let found: Vec<T> = run_one(kernels, op, &inputs, expected.0);
     assert_same(&found, &of::<T>(expected.1));
@@ -28,7 +27,7 @@ fn expect<T: Real>(kernels: &Kernels, op: &Op, inputs: &[Given<'_>], expected: G
 
 #[test]
 fn a_convolution_correlates_and_its_gradients_go_back() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let window = Window::valid([2, 2], [1, 1]);
         // 1 2 3 / 4 5 6 under 1 0 / 0 −1 is 1−5, 2−6
         let x: Given<'_> = (&[1, 2, 3, 1], &[1., 2., 3., 4., 5., 6.]);
@@ -46,7 +45,7 @@ fn a_convolution_correlates_and_its_gradients_go_back() {
 
 #[test]
 fn padding_stride_and_dilation_move_the_windows() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let x: Given<'_> = (&[1, 1, 4, 1], &[1., 2., 3., 4.]);
         let w: Given<'_> = (&[1, 1, 1, 2], &[1., 10.]);
         let row = |window: Window, expected: &[f64]| {
@@ -71,7 +70,7 @@ fn padding_stride_and_dilation_move_the_windows() {
 
 #[test]
 fn channels_are_summed_within_their_group() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let window = Window::valid([1, 1], [1, 1]);
         let x: Given<'_> = (&[1, 1, 1, 4], &[1., 2., 3., 4.]);
         let w: Given<'_> = (&[2, 2, 1, 1], &[1., 10., 100., 1000.]);
@@ -86,7 +85,7 @@ fn channels_are_summed_within_their_group() {
 
 #[test]
 fn nothing_convolved_is_nothing_or_zero() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let window = Window::padded([3, 3], [1, 1], [1, 1]);
         let groups = 1;
         let (x, w): (Given<'_>, Given<'_>) = ((&[0, 5, 5, 2], &[]), (&[1, 2, 3, 3], &[1.0; 18]));
@@ -108,7 +107,7 @@ fn nothing_convolved_is_nothing_or_zero() {
 
 #[test]
 fn max_pool_takes_the_first_of_equals_and_never_padding() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let window = Window::padded([2, 2], [2, 2], [1, 1]);
         let x = [-1., -2., -2., -5., -3., -3., -7., -3., -9.];
         let x = [Tensor::new(&[1, 3, 3, 1], &of::<T>(&x))];
@@ -130,7 +129,7 @@ fn max_pool_takes_the_first_of_equals_and_never_padding() {
 
 #[test]
 fn max_pool_shows_a_nan_and_its_gradient_ignores_places_outside() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let window = Window::valid([1, 3], [1, 1]);
         let x = [Tensor::new(&[1, 1, 3, 1], &[T::of(1.0), T::nan(), T::infinity()])];
         let dims = [1, 1, 1, 1];
@@ -153,7 +152,7 @@ fn max_pool_shows_a_nan_and_its_gradient_ignores_places_outside() {
 
 #[test]
 fn avg_pool_divides_by_what_is_no_padding() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let window = Window::padded([3, 3], [2, 2], [1, 1]);
         let x: Given<'_> = (&[1, 2, 2, 2], &[1., 8., 2., 16., 3., 24., 6., 32.]);
         let op = Op::AvgPool { window };
@@ -167,7 +166,7 @@ fn avg_pool_divides_by_what_is_no_padding() {
 
 #[test]
 fn batch_norm_centres_and_scales() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         // channel 0: mean 3, variance 4; channel 1: constant, so only epsilon = 0.25 stands below
         let x = Tensor::new(&[2, 2, 2], &of::<T>(&[1., 7., 5., 7., 1., 7., 5., 7.]));
         let scale = Tensor::new(&[2], &of::<T>(&[4., 100.]));
@@ -199,7 +198,7 @@ fn batch_norm_centres_and_scales() {
 
 #[test]
 fn a_constant_gradient_says_nothing_through_batch_norm() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         let x = Tensor::new(&[4, 1], &of::<T>(&[1., 5., 1., 5.]));
         let one = |x: f64| Tensor::new(&[1], &of::<T>(&[x]));
         let dy = Tensor::new(&[4, 1], &of::<T>(&[2.; 4]));
@@ -215,7 +214,7 @@ fn a_constant_gradient_says_nothing_through_batch_norm() {
 
 #[test]
 fn responses_are_divided_by_those_around() {
-    fn body<T: Real>(kernels: &Kernels) {
+    fn body<T: Real>(kernels: &Target) {
         // three channels around each: sums of squares 5, 14, 13, and beta 1
         let op = Op::LocalResponseNorm { size: 3, alpha: 1.0, beta: 1.0, bias: 2.0 };
         let x = [Tensor::new(&[1, 3], &of::<T>(&[1., 2., 3.]))];

@@ -20,4 +20,5 @@ mod images_closed_form;
 mod images_errors;
 mod onednn;
 mod optimizers;
+mod targets;
 mod transformer_errors;

@@ -1,44 +1,44 @@
-//! What the suites share: back ends to run on, values to run with.
+//! What the suites share: values to run with, and how. What they run on is [`crate::targets`]'.
 
 pub(crate) mod images;
 
 use num_traits::Float;
 use tensorwire_graph::Op;
-use tensorwire_kernels::{KernelChoice, KernelError, Kernels, SimdLevel};
+use tensorwire_kernels::KernelError;
+use tensorwire_kernels::check::{self, Computes, Tolerance};
 use tensorwire_memory::{TensorMut, TensorRef};
 use tensorwire_tensor::Element;
-use tensorwire_testkit::skip::skip_part;
 
-#[allow(unused_imports)] // as above
+pub(crate) use crate::targets::{ADDS_IN_ORDER, Target, all, cpus, gradient, net, reference};
 pub(crate) use tensorwire_kernels::check::{Tensor, central_differences};
 
 /// Runs `op`, and returns what it says.
 pub(crate) fn try_run(
-    kernels: &Kernels,
+    kernels: &Target,
     op: &Op,
     inputs: &[Tensor],
     outputs: &mut [Tensor],
 ) -> Result<(), KernelError> {
     let inputs: Vec<TensorRef<'_>> = inputs.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
-    kernels.run(op, &inputs, &mut outputs)
+    kernels.compute(op, &inputs, &mut outputs)
 }
 
 /// Runs `op` over the tensor in `outputs`, and returns what it says.
 pub(crate) fn try_run_in_place(
-    kernels: &Kernels,
+    kernels: &Target,
     op: &Op,
     rest: &[Tensor],
     outputs: &mut [Tensor],
 ) -> Result<(), KernelError> {
     let rest: Vec<TensorRef<'_>> = rest.iter().map(Tensor::view).collect();
     let mut outputs: Vec<TensorMut<'_>> = outputs.iter_mut().map(Tensor::view_mut).collect();
-    kernels.run_in_place(op, &rest, &mut outputs)
+    kernels.compute_in_place(op, &rest, &mut outputs)
 }
 
 /// Runs an operator of one output of `dims`.
 pub(crate) fn run_one<T: Element>(
-    kernels: &Kernels,
+    kernels: &Target,
     op: &Op,
     inputs: &[Tensor],
     dims: &[usize],
@@ -50,7 +50,7 @@ pub(crate) fn run_one<T: Element>(
 
 /// Runs an operator of outputs of `dims`, all of one type.
 pub(crate) fn run_all<T: Element>(
-    kernels: &Kernels,
+    kernels: &Target,
     op: &Op,
     inputs: &[Tensor],
     dims: &[&[usize]],
@@ -58,6 +58,22 @@ pub(crate) fn run_all<T: Element>(
     let mut outputs: Vec<Tensor> = dims.iter().map(|d| Tensor::unwritten(T::DTYPE, d)).collect();
     try_run(kernels, op, inputs, &mut outputs).unwrap();
     outputs.iter().map(Tensor::to_vec).collect()
+}
+
+/// All back ends' results of an operator of one output, which is sums of `terms` numbers at most, are the same bits; or,
+/// where they are added in another order, within 2·terms·eps·Σ|x| of the reference's (Higham 2002, §4.2).
+pub(crate) fn same_sums<T: Real>(op: &Op, inputs: &[Tensor], dims: &[usize], terms: usize) {
+    let expected = Tensor::new(dims, &run_one::<T>(&reference(), op, inputs, dims));
+    let absolute = |x: &Tensor| {
+        let numbers: Vec<T> = x.to_vec::<T>().into_iter().map(|x| x.abs()).collect();
+        Tensor::new(x.spec().dims(), &numbers)
+    };
+    let unit: f64 = T::epsilon().into() * 2.0 * terms as f64;
+    let given: Vec<Tensor> = inputs.iter().map(absolute).collect();
+    let scale = run_one::<T>(&reference(), op, &given, dims);
+    let most = |_: usize, element: usize, _: f64| unit * scale[element].into();
+    let tolerance = if ADDS_IN_ORDER { Tolerance::Bits } else { Tolerance::Within(&most) };
+    check::agreement(&all(), op, inputs, &[expected], tolerance).unwrap();
 }
 
 /// Sequences of a batch of `batch`: how many are not over at each of up to `steps` steps.
@@ -74,32 +90,6 @@ pub(crate) fn profile(values: &mut Values, batch: usize, steps: usize) -> Vec<i3
         }
     }
     active
-}
-
-pub(crate) fn reference() -> Kernels {
-    Kernels::open(KernelChoice::Reference, 1).unwrap()
-}
-
-/// The cpu back end at every level that this machine has, on one thread and on several.
-pub(crate) fn cpus() -> Vec<Kernels> {
-    let mut cpus = Vec::new();
-    for level in [SimdLevel::Baseline, SimdLevel::Avx2, SimdLevel::Avx512] {
-        if level > SimdLevel::detect() {
-            skip_part(&format!("this machine has no {}", level.name()));
-            continue;
-        }
-        for threads in [1, 2, 3] {
-            cpus.push(Kernels::open_at_level(level, threads));
-        }
-    }
-    cpus
-}
-
-/// All back ends.
-pub(crate) fn all() -> Vec<Kernels> {
-    let mut all = cpus();
-    all.push(reference());
-    all
 }
 
 /// What the suites are generic over.
