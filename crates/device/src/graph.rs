@@ -19,14 +19,15 @@ pub struct Graph {
 }
 
 impl Stream {
-    /// From here on what the stream is told is kept instead of done, until [`Stream::end_capture`] in the same thread. In
-    /// between, nobody asks the stream for its end, and other streams take part only by events that lead there and back.
+    /// From here on what the stream is told is kept instead of done, until [`Stream::end_capture`]. In between, nobody asks
+    /// the stream whether it is done, and other streams take part only by events that lead there and back.
     ///
     /// # Errors
     /// When it is captured already, or the driver refuses.
     pub fn begin_capture(&self) -> Result<(), DeviceError> {
         self.device().call("cuStreamBeginCapture", |functions| {
-            let mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            // memory and images may be made meanwhile; what conflicts with the capture is refused all the same
+            let mode = CU_STREAM_CAPTURE_MODE_RELAXED;
             // SAFETY: the stream lives.
             unsafe { (functions.cuStreamBeginCapture_v2)(self.raw(), mode) }
         })?;

@@ -27,7 +27,7 @@ enum Where {
 }
 
 /// Crates in which `unsafe` lives.
-const UNSAFE: &[&str] = &["memory", "device", "fabric", "kernels", "mpi", "python"];
+const UNSAFE: &[&str] = &["memory", "fabric", "device", "fakecuda", "kernels", "mpi", "python"];
 const THREADS: &[&str] = &[
     "baselines",
     "bench",
@@ -35,6 +35,7 @@ const THREADS: &[&str] = &[
     "collectives/src/communicator",
     "doctor",
     "fabric",
+    "fakecuda",
     "launch",
     "runtime",
     "tensorwire",
@@ -44,8 +45,8 @@ const THREADS: &[&str] = &[
 const CLOCKS: &[&str] = &["base", "bench", "cli", "doctor", "fabric", "launch", "testkit", "train"];
 /// `println!` and its like panic when nobody reads; nobody needs them.
 const OUTPUT: &[&str] = &["cli/src/output.rs"];
-/// The environment says which tests must not skip, and a skip says why.
-const ENVIRONMENT: &[&str] = &["cli", "tensorwire", "testkit"];
+/// The environment says which tests must not skip, and a skip says why. It says what a driver without a GPU is.
+const ENVIRONMENT: &[&str] = &["cli", "fakecuda", "tensorwire", "testkit"];
 const COMPLAINTS: &[&str] = &["cli/src/output.rs", "testkit"];
 const NO_ELEMENTS: &[&str] = &["fabric", "memory"];
 

@@ -1,0 +1,92 @@
+//! The driver's functions, structures and numbers of `sys.rs` against a `cuda.h`, where one is named: a C++ compiler holds
+//! each against the other.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tensorwire_device::sys::{CONSTANTS, PROTOTYPES, STRUCTURES};
+use tensorwire_testkit::skip::skip;
+
+/// Names the folder of `cuda.h`: that of a toolkit, or of PyPI's nvidia-cuda-runtime-cu12.
+const FOLDER: &str = "TENSORWIRE_CUDA_INCLUDE";
+
+#[test]
+fn the_header_agrees() {
+    let folder = std::env::var_os(FOLDER).map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| PathBuf::from("/usr/local/cuda/include"));
+    if !folder.join("cuda.h").exists() {
+        return skip(Some(FOLDER), &format!("no cuda.h in {}", folder.display()));
+    }
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
+    std::fs::write(&source, program()).unwrap();
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let checked = Command::new(compiler)
+        .args(["-std=c++17", "-fsyntax-only", "-I"])
+        .args([folder.as_os_str(), source.as_os_str()])
+        .output();
+    match checked {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Err(error) => skip(Some(FOLDER), &format!("no C++ compiler: {error}")),
+    }
+}
+
+/// A program that compiles if all agree.
+fn program() -> String {
+    let mut text = "#include <cuda.h>\n#include <cstddef>\n#include <type_traits>\n".to_owned();
+    let mut say = |line: String| writeln!(text, "{line}").unwrap();
+    for (name, arguments) in PROTOTYPES {
+        let arguments: Vec<String> = arguments.iter().map(|argument| c_type(argument)).collect();
+        let kind = format!("CUresult (*)({})", arguments.join(", "));
+        say(format!("static_assert(std::is_same<decltype(&{name}), {kind}>::value, \"{name}\");"));
+    }
+    for (name, value) in CONSTANTS {
+        say(format!("static_assert((long long){name} == {value}, \"{name}\");"));
+    }
+    for (name, bytes, fields) in STRUCTURES {
+        // a structure without a name in C
+        let (of, within) = match *name {
+            "AllocFlags" => ("CUmemAllocationProp".to_owned(), "allocFlags."),
+            name => (name.to_owned(), ""),
+        };
+        let start = match within {
+            "" => "0".to_owned(),
+            _ => format!("offsetof({of}, allocFlags)"),
+        };
+        let size = match within {
+            "" => format!("sizeof({of})"),
+            _ => format!("sizeof({of}::allocFlags)"),
+        };
+        say(format!("static_assert({size} == {bytes}, \"{name}\");"));
+        for (field, offset) in *fields {
+            let field = field.trim_end_matches('_');
+            let found = format!("offsetof({of}, {within}{field}) - {start}");
+            say(format!("static_assert({found} == {offset}, \"{name}.{field}\");"));
+        }
+    }
+    text
+}
+
+/// A type of Rust's, in C.
+fn c_type(rust: &str) -> String {
+    let rust = rust.trim();
+    if let Some(of) = rust.strip_prefix("*mut ") {
+        return format!("{}*", c_type(of));
+    }
+    if let Some(of) = rust.strip_prefix("*const ") {
+        return format!("{} const*", c_type(of));
+    }
+    match rust {
+        "c_int" => "int",
+        "c_uint" => "unsigned int",
+        "c_char" => "char",
+        "c_uchar" => "unsigned char",
+        "c_void" => "void",
+        "usize" => "size_t",
+        "u64" => "unsigned long long",
+        other => other,
+    }
+    .to_owned()
+}

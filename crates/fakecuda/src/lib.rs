@@ -1,0 +1,90 @@
+//! A CUDA driver without a GPU, for tests: the same functions as libcuda.so.1 for what this project calls, over memory
+//! and threads of the host. Whoever opens a driver by its path opens this one as the real one, in whole programs, too.
+//! It is strict where the real one is not, or crashes. It encodes a reading of CUDA: suites run on a GPU where there is one.
+//!
+//! | what CUDA has | what it is here |
+//! |---|---|
+//! | memory of a GPU | an anonymous file, mapped at addresses that the host has nothing at |
+//! | a descriptor of it | the file's: another process really maps the same memory |
+//! | a stream | a thread with a queue |
+//! | a graph | what was told while it was captured, in that order |
+//! | a kernel | a function of a library that has the same source compiled for the CPU |
+//!
+//! The environment says what the machine is:
+//!
+//! | variable | |
+//! |---|---|
+//! | `FAKE_CUDA_DEVICES` | how many GPUs there are (1) |
+//! | `FAKE_CUDA_MEMORY` | bytes of each (4 GiB) |
+//! | `FAKE_CUDA_VERSION`, `FAKE_CUDA_COMPUTE` | as the driver says them (12040, 80) |
+//! | `FAKE_CUDA_KERNELS` | the library that runs kernels: `tensorwire_shim_launch`, `_error`, and `_has` if it likes |
+//! | `FAKE_CUDA_GUARD` | 1: the host cannot follow addresses of a GPU but while a kernel runs. Slow with much memory, and no NIC can register it |
+//! | `FAKE_CUDA_SEED` | of all that is random (1) |
+//! | `FAKE_CUDA_FAULTS` | what goes wrong, with commas between |
+//!
+//! | fault | |
+//! |---|---|
+//! | `delay=N` | streams sleep up to N µs before what they do, every other time |
+//! | `oom=N` | the N-th allocation finds no memory |
+//! | `launch=N` | the N-th kernel fails, and all that comes after |
+//! | `lost=N` | the GPU is gone after N calls |
+//! | `hang=N` | the N-th wait of a stream for a word does not end |
+//! | `stale` | what `fakeCudaRemoteWrite` writes is not seen before a flush; the GPU orders no writes |
+//! | `garbage` | fresh memory holds bytes of 255 |
+//! | `nopeer`, `noexport`, `nodmabuf` | the GPU cannot do that |
+
+// the names are the driver's
+#![allow(non_snake_case)]
+
+pub mod api;
+mod capture;
+mod config;
+mod event;
+mod kernels;
+mod random;
+mod space;
+mod state;
+mod stream;
+mod work;
+
+use std::path::PathBuf;
+
+use tensorwire_device::sys::Functions;
+
+/// Where cargo has put the library beside the calling test's program; none where it is not built.
+pub fn library() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let name = "libtensorwire_fakecuda.so";
+    let places = test.ancestors().skip(1).take(2).map(|folder| folder.join(name));
+    places
+        .chain(test.parent().map(|folder| folder.join("deps").join(name)))
+        .find(|path| path.exists())
+}
+
+/// The functions here by the types of the driver's table: one that is of another type does not compile.
+pub const FUNCTIONS: Functions = functions();
+
+const fn functions() -> Functions {
+    macro_rules! table {
+        ($($name:ident)*) => { Functions { $($name: api::$name,)* } };
+    }
+    table! {
+        cuInit cuDriverGetVersion cuGetErrorName cuGetErrorString
+        cuDeviceGetCount cuDeviceGet cuDeviceGetName cuDeviceGetUuid_v2 cuDeviceTotalMem_v2
+        cuDeviceGetAttribute cuDeviceGetPCIBusId cuDeviceCanAccessPeer
+        cuDevicePrimaryCtxRetain cuDevicePrimaryCtxRelease_v2 cuCtxSetCurrent cuCtxGetCurrent
+        cuMemGetInfo_v2
+        cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamQuery cuStreamWaitEvent
+        cuEventCreate cuEventDestroy_v2 cuEventRecord cuEventQuery
+        cuMemGetAllocationGranularity cuMemCreate cuMemRelease cuMemAddressReserve cuMemAddressFree
+        cuMemMap cuMemUnmap cuMemSetAccess cuMemExportToShareableHandle
+        cuMemImportFromShareableHandle cuMemGetHandleForAddressRange
+        cuMemHostAlloc cuMemFreeHost cuMemHostRegister_v2 cuMemHostUnregister
+        cuMemHostGetDevicePointer_v2
+        cuMemcpyHtoDAsync_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoDAsync_v2 cuMemsetD8Async
+        cuMemsetD32Async cuStreamWaitValue32_v2 cuStreamWriteValue32_v2 cuFlushGPUDirectRDMAWrites
+        cuModuleLoadDataEx cuModuleUnload cuModuleGetFunction cuFuncSetAttribute cuLaunchKernel
+        cuStreamBeginCapture_v2 cuStreamIsCapturing cuStreamEndCapture cuGraphInstantiateWithFlags
+        cuGraphDestroy cuGraphLaunch cuGraphExecDestroy
+    }
+}

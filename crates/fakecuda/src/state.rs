@@ -1,0 +1,296 @@
+//! The fake machine of this process: its GPUs, and everything that was made on them, by handles that are nothing to
+//! follow.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, RwLock};
+use tensorwire_device::sys::*;
+
+use crate::capture::{Exec, Recording};
+use crate::config::Config;
+use crate::event::Event;
+use crate::kernels::{Image, Kernel, Kernels};
+use crate::space::{Allocation, Bytes, Space};
+use crate::stream::Stream;
+
+/// What a function of the driver returns, as Rust has it.
+pub(crate) type Outcome<T = ()> = Result<T, CUresult>;
+
+/// The machine.
+pub(crate) struct Fake {
+    pub(crate) config: Config,
+    pub(crate) gpus: Vec<Gpu>,
+    pub(crate) space: RwLock<Space>,
+    /// Kernels read it while they run; who unmaps memory waits for them.
+    pub(crate) running: RwLock<()>,
+    /// Pinned ranges of the host: bytes by address. Copies hold it, so that none goes meanwhile.
+    pub(crate) pinned: RwLock<BTreeMap<usize, Pinned>>,
+    pub(crate) kernels: Option<Kernels>,
+    /// What NICs have written and GPUs do not see yet.
+    pub(crate) unseen: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// The seed of streams that are made from now on, and how many were.
+    pub(crate) seeds: Mutex<(u64, u64)>,
+    pub(crate) counts: Counts,
+    pub(crate) allocations: Handles<Allocation>,
+    pub(crate) streams: Handles<Stream>,
+    pub(crate) events: Handles<Event>,
+    pub(crate) recordings: Handles<Recording>,
+    pub(crate) execs: Handles<Exec>,
+    pub(crate) images: Handles<Image>,
+    pub(crate) functions: Handles<Kernel>,
+}
+
+/// How often something was done, for faults that come at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) calls: AtomicU64,
+    pub(crate) allocations: AtomicU64,
+    pub(crate) launches: AtomicU64,
+    pub(crate) waits: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    /// Bytes of its memory that are given away.
+    pub(crate) used: Arc<AtomicU64>,
+    pub(crate) context: Arc<Context>,
+}
+
+/// The primary context of a GPU.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) ordinal: usize,
+    retained: AtomicUsize,
+    /// What went wrong, and is said to every call from then on.
+    sticky: AtomicU32,
+}
+
+/// A pinned range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pinned {
+    pub(crate) bytes: usize,
+    /// This library allocated it.
+    pub(crate) is_own: bool,
+}
+
+/// Where bytes lie that a stream works on.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    OfGpu(Bytes),
+    OfHost(*mut u8),
+}
+
+thread_local! {
+    /// The thread's context: 1 and its GPU's ordinal, or 0.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+static FAKE: OnceLock<Outcome<Fake>> = OnceLock::new();
+
+impl Fake {
+    /// Reads the environment and makes the machine, once.
+    pub(crate) fn start() -> Outcome<&'static Fake> {
+        let made = FAKE.get_or_init(|| {
+            let config = Config::read(|name| std::env::var(name).ok());
+            let config = config.map_err(|why| {
+                say(&why);
+                CUDA_ERROR_OPERATING_SYSTEM
+            })?;
+            if config.devices == 0 {
+                return Err(CUDA_ERROR_NO_DEVICE);
+            }
+            Fake::new(config)
+        });
+        made.as_ref().map_err(|status| *status)
+    }
+
+    /// The machine, which must have been started.
+    pub(crate) fn get() -> Outcome<&'static Fake> {
+        FAKE.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)?.as_ref().map_err(|status| *status)
+    }
+
+    fn new(config: Config) -> Outcome<Fake> {
+        let kernels = config.kernels.as_deref().map(Kernels::load).transpose();
+        let kernels = kernels.map_err(|why| {
+            say(&why);
+            CUDA_ERROR_OPERATING_SYSTEM
+        })?;
+        let gpus = (0..config.devices).map(|ordinal| {
+            let (retained, sticky) = (AtomicUsize::new(0), AtomicU32::new(CUDA_SUCCESS));
+            let context = Arc::new(Context { ordinal, retained, sticky });
+            Gpu { used: Arc::default(), context }
+        });
+        let space = Space::new(config.guard).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
+        Ok(Fake {
+            gpus: gpus.collect(),
+            space: RwLock::new(space),
+            running: RwLock::default(),
+            pinned: RwLock::default(),
+            kernels,
+            unseen: Mutex::default(),
+            seeds: Mutex::new((config.seed, 0)),
+            counts: Counts::default(),
+            allocations: Handles::new(1),
+            streams: Handles::new(2),
+            events: Handles::new(3),
+            recordings: Handles::new(4),
+            execs: Handles::new(5),
+            images: Handles::new(6),
+            functions: Handles::new(7),
+            config,
+        })
+    }
+
+    /// A machine with one GPU and nothing wrong.
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Fake {
+        Fake::new(Config::read(|_| None).unwrap()).ok().unwrap()
+    }
+
+    /// The GPU of that number of the driver's.
+    pub(crate) fn gpu(&self, device: CUdevice) -> Outcome<&Gpu> {
+        let found = usize::try_from(device).ok().and_then(|ordinal| self.gpus.get(ordinal));
+        found.ok_or(CUDA_ERROR_INVALID_DEVICE)
+    }
+
+    /// The context that is current in this thread, in which nothing went wrong yet.
+    pub(crate) fn current(&self) -> Outcome<&Arc<Context>> {
+        let at = CURRENT.get().checked_sub(1).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        let context = &self.gpus.get(at).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.context;
+        if context.retained.load(Ordering::Relaxed) == 0 {
+            return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+        }
+        let calls = self.counts.calls.fetch_add(1, Ordering::Relaxed);
+        let lost = self.config.faults.lost;
+        if lost > 0 && calls >= lost {
+            self.gpus.iter().for_each(|gpu| gpu.context.fail(CUDA_ERROR_UNKNOWN));
+        }
+        context.check()?;
+        Ok(context)
+    }
+
+    /// Bytes that a GPU reaches at an address of its own or of pinned memory of the host. They stay for as long as
+    /// `pinned` is held.
+    pub(crate) fn place(
+        &self,
+        address: u64,
+        bytes: usize,
+        device: usize,
+        pinned: &BTreeMap<usize, Pinned>,
+    ) -> Option<Place> {
+        let space = self.space.read();
+        if space.contains(address) {
+            return space.bytes(address, bytes, device).map(Place::OfGpu);
+        }
+        let at = usize::try_from(address).ok()?;
+        is_pinned(pinned, at, bytes).then_some(Place::OfHost(at as *mut u8))
+    }
+}
+
+/// True if all of the range is pinned.
+pub(crate) fn is_pinned(pinned: &BTreeMap<usize, Pinned>, at: usize, bytes: usize) -> bool {
+    let found = pinned.range(..=at).next_back();
+    found.is_some_and(|(start, found)| {
+        (at - start).checked_add(bytes).is_some_and(|end| end <= found.bytes)
+    })
+}
+
+impl Place {
+    pub(crate) fn first(&self) -> *mut u8 {
+        match self {
+            Place::OfGpu(bytes) => bytes.first.as_ptr(),
+            Place::OfHost(first) => *first,
+        }
+    }
+}
+
+impl Context {
+    /// Its handle.
+    pub(crate) fn handle(&self) -> CUcontext {
+        std::ptr::without_provenance_mut(0xc0_0000 + 16 * (self.ordinal + 1))
+    }
+
+    /// The ordinal that a handle is of, counted from 1; 0 for none.
+    pub(crate) fn number_of(handle: CUcontext) -> usize {
+        handle.addr().saturating_sub(0xc0_0000) / 16
+    }
+
+    pub(crate) fn retain(&self) {
+        self.retained.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// False if nobody holds it.
+    pub(crate) fn release(&self) -> bool {
+        self.retained
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+            .is_ok()
+    }
+
+    /// Nothing works in it from now on. What failed first is said.
+    pub(crate) fn fail(&self, status: CUresult) {
+        let (order, free) = (Ordering::Relaxed, CUDA_SUCCESS);
+        let _ = self.sticky.compare_exchange(free, status, order, order);
+    }
+
+    pub(crate) fn check(&self) -> Outcome {
+        match self.sticky.load(Ordering::Relaxed) {
+            CUDA_SUCCESS => Ok(()),
+            status => Err(status),
+        }
+    }
+}
+
+/// The thread's context, as a handle.
+pub(crate) fn current_handle(fake: &Fake) -> CUcontext {
+    let at = CURRENT.get().checked_sub(1);
+    let context = at.and_then(|at| fake.gpus.get(at)).map(|gpu| gpu.context.handle());
+    context.unwrap_or(std::ptr::null_mut())
+}
+
+pub(crate) fn set_current(number: usize) {
+    CURRENT.set(number);
+}
+
+/// What was made, by handles that are never used again.
+#[derive(Debug)]
+pub(crate) struct Handles<T> {
+    kind: usize,
+    next: AtomicUsize,
+    made: Mutex<HashMap<usize, Arc<T>>>,
+}
+
+impl<T> Handles<T> {
+    fn new(kind: usize) -> Handles<T> {
+        Handles { kind, next: AtomicUsize::new(1), made: Mutex::default() }
+    }
+
+    /// Keeps it, and returns its handle.
+    pub(crate) fn add(&self, made: Arc<T>) -> usize {
+        // a handle of another kind is none of these
+        let handle = self.next.fetch_add(1, Ordering::Relaxed) * 256 + self.kind * 16;
+        self.made.lock().insert(handle, made);
+        handle
+    }
+
+    pub(crate) fn get(&self, handle: usize) -> Outcome<Arc<T>> {
+        self.made.lock().get(&handle).cloned().ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    pub(crate) fn remove(&self, handle: usize) -> Outcome<Arc<T>> {
+        self.made.lock().remove(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.made.lock().len()
+    }
+}
+
+/// Says what a number cannot.
+pub(crate) fn say(what: &str) {
+    use std::io::Write;
+    // nobody reads it: it is lost
+    let _ = writeln!(std::io::stderr(), "fake CUDA driver: {what}");
+}

@@ -1,0 +1,173 @@
+//! What a stream's thread does for each thing that it was told. Addresses are looked up when it is done, and not when it
+//! was told: memory that went meanwhile is found out, as a GPU finds it out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tensorwire_device::sys::*;
+
+use crate::kernels::Launching;
+use crate::random::Random;
+use crate::state::{Fake, Outcome, is_pinned, say};
+use crate::stream::{Op, Stream};
+
+/// Addresses of the host from here on are of its programs, libraries, stacks and mappings.
+const HOST_ADDRESSES: std::ops::Range<u64> = 0x5500_0000_0000..0x8000_0000_0000;
+
+/// A stream was destroyed, or its GPU failed, while it waited: what comes behind must not be done as if it had not.
+const ENDED: CUresult = CUDA_ERROR_DEINITIALIZED;
+
+pub(crate) fn run(fake: &Fake, stream: &Stream, op: &Op, random: &mut Random) -> Outcome {
+    if let Some(delay) = fake.config.faults.delay(random) {
+        std::thread::sleep(delay);
+    }
+    match op {
+        Op::Copy { from, to, bytes } => copy(fake, stream, *from, *to, *bytes),
+        Op::Staged { from, to } => {
+            with_place(fake, stream, *to, from.len(), |first| {
+                // SAFETY: the place has so many bytes, which are nobody's memory of Rust's.
+                unsafe { std::ptr::copy(from.as_ptr(), first, from.len()) }
+            })
+        }
+        Op::Unstaged { from, to, bytes } => with_place(fake, stream, *from, *bytes, |first| {
+            // SAFETY: the place has so many bytes; who asked waits, and keeps the target until then.
+            unsafe { std::ptr::copy(first, *to as *mut u8, *bytes) }
+        }),
+        Op::Fill { to, count, value, width } => {
+            with_place(fake, stream, *to, count * width, |first| {
+                let value = value.to_ne_bytes();
+                for at in 0..*count {
+                    // SAFETY: the place has `count` times `width` bytes, and a width is 1 or 4.
+                    unsafe { first.add(at * width).copy_from(value.as_ptr(), *width) };
+                }
+            })
+        }
+        Op::Launch(launching) => launch(fake, stream, launching),
+        Op::WaitEvent { event, record } => match event.wait(*record, || stream.is_wanted()) {
+            true => Ok(()),
+            false => Err(ENDED),
+        },
+        Op::Record { event, record } => {
+            event.reach(*record);
+            Ok(())
+        }
+        Op::WaitValue { address, value, condition } => {
+            wait_value(fake, stream, *address, *value, *condition)
+        }
+        Op::WriteValue { address, value } => with_place(fake, stream, *address, 4, |first| {
+            // SAFETY: an aligned word of the place, which others use atomically, too.
+            unsafe { AtomicU32::from_ptr(first.cast()) }.store(*value, Ordering::Release);
+        }),
+        Op::Graph(exec) => {
+            let _turn = exec.turn.lock();
+            exec.ops.iter().try_for_each(|op| run(fake, stream, op, random))
+        }
+    }
+}
+
+/// Calls `work` with the first of some bytes, if they are there.
+fn with_place<T>(
+    fake: &Fake,
+    stream: &Stream,
+    address: u64,
+    bytes: usize,
+    work: impl FnOnce(*mut u8) -> T,
+) -> Outcome<T> {
+    let pinned = fake.pinned.read();
+    let place = fake.place(address, bytes, stream.context.ordinal, &pinned);
+    Ok(work(place.ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?.first()))
+}
+
+fn copy(fake: &Fake, stream: &Stream, from: u64, to: u64, bytes: usize) -> Outcome {
+    let pinned = fake.pinned.read();
+    let place = |address| {
+        let place = fake.place(address, bytes, stream.context.ordinal, &pinned);
+        place.ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)
+    };
+    let (source, target) = (place(from)?, place(to)?);
+    // SAFETY: both places have so many bytes and stay while they are held; no Rust reference is made of either.
+    unsafe { std::ptr::copy(source.first(), target.first(), bytes) };
+    Ok(())
+}
+
+fn wait_value(fake: &Fake, stream: &Stream, address: u64, value: u32, condition: u32) -> Outcome {
+    let number = fake.counts.waits.fetch_add(1, Ordering::Relaxed) + 1;
+    let hangs = number == fake.config.faults.hang;
+    let mut asked = 0u32;
+    while stream.is_wanted() {
+        let found = with_place(fake, stream, address, 4, |first| {
+            // SAFETY: an aligned word of the place, which others use atomically, too.
+            unsafe { AtomicU32::from_ptr(first.cast()) }.load(Ordering::Acquire)
+        })?;
+        let is_so = match condition {
+            CU_STREAM_WAIT_VALUE_EQ => found == value,
+            // a difference that may wrap around, as the driver has it
+            _ => found.wrapping_sub(value).cast_signed() >= 0,
+        };
+        if is_so && !hangs {
+            break;
+        }
+        asked = asked.saturating_add(1);
+        match asked {
+            ..50 => std::thread::yield_now(),
+            50..200 => std::thread::sleep(Duration::from_micros(20)),
+            _ => std::thread::sleep(Duration::from_micros(500)),
+        }
+    }
+    if stream.is_wanted() { Ok(()) } else { Err(ENDED) }
+}
+
+fn launch(fake: &Fake, stream: &Stream, launching: &Arc<Launching>) -> Outcome {
+    let number = fake.counts.launches.fetch_add(1, Ordering::Relaxed) + 1;
+    if number == fake.config.faults.launch {
+        return Err(CUDA_ERROR_LAUNCH_FAILED);
+    }
+    let Some(kernels) = &fake.kernels else {
+        say("a kernel was launched, and FAKE_CUDA_KERNELS names no library that runs it");
+        return Err(CUDA_ERROR_LAUNCH_FAILED);
+    };
+    // who unmaps memory, or frees pinned memory, waits for the kernel
+    let (_running, _pinned) = (fake.running.read(), fake.pinned.read());
+    let device = stream.context.ordinal;
+    for &word in &launching.arguments.words {
+        if !may_reach(fake, word, device) {
+            let name = launching.kernel.name.to_string_lossy();
+            say(&format!(
+                "kernel {name}: argument {word:#x} is an address that GPU {device} does not reach"
+            ));
+            return Err(CUDA_ERROR_ILLEGAL_ADDRESS);
+        }
+    }
+    fake.space.write().enter_kernel();
+    let done = kernels.run(launching);
+    fake.space.write().leave_kernel();
+    done.map_err(|why| {
+        say(&why);
+        CUDA_ERROR_LAUNCH_FAILED
+    })
+}
+
+/// False if a word of an argument is an address that a GPU would not reach: of its own and not mapped, or of the host and
+/// not pinned. A number may look like one; hardly any does that is an address of what is there.
+fn may_reach(fake: &Fake, word: u64, device: usize) -> bool {
+    let space = fake.space.read();
+    if space.contains(word) {
+        // right behind the end, too: an empty tensor's
+        return space.bytes(word, 0, device).is_some();
+    }
+    drop(space);
+    if !HOST_ADDRESSES.contains(&word) || !is_mapped(word) {
+        return true;
+    }
+    // fits: an address of this machine. The caller holds `pinned`, which two may read
+    is_pinned(&fake.pinned.read_recursive(), word as usize, 0)
+}
+
+/// True if something is mapped at an address of the host.
+fn is_mapped(address: u64) -> bool {
+    let page = rustix::param::page_size() as u64;
+    let start = (address / page * page) as *mut std::ffi::c_void;
+    // SAFETY: asks the kernel about a page, and changes nothing: there is nothing to write back of what is in memory.
+    unsafe { rustix::mm::msync(start, page as usize, rustix::mm::MsyncFlags::ASYNC) }.is_ok()
+}
