@@ -177,6 +177,20 @@ impl Fabric {
     /// # Errors
     /// If a peer does not answer before the deadline, refuses this process, or proves to be somebody else.
     pub fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
+        self.connect_while(peers, deadline, &|| true)
+    }
+
+    /// Connects as [`Fabric::connect`] does, for as long as `go_on` says so: it is asked ten times a second while a peer has
+    /// not come.
+    ///
+    /// # Errors
+    /// As `connect`, and [`ConnectError::GivenUp`] where `go_on` said no.
+    pub fn connect_while(
+        &self,
+        peers: &[PeerAddress],
+        deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(), ConnectError> {
         let mut seen = std::collections::HashSet::from([self.core.me().rank]);
         for peer in peers {
             if !seen.insert(peer.rank) {
@@ -186,7 +200,7 @@ impl Fabric {
                 return Err(ConnectError::AlreadyConnected { rank: peer.rank });
             }
         }
-        self.device.connect(peers, deadline)
+        self.device.connect(peers, deadline, go_on)
     }
 
     /// Allocates zeroed memory that peers may read and write once they know its descriptor.

@@ -45,7 +45,12 @@ impl Work {
 pub(crate) trait Device: Debug + Send + Sync {
     fn endpoint(&self) -> Endpoint;
 
-    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError>;
+    fn connect(
+        &self,
+        peers: &[PeerAddress],
+        deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(), ConnectError>;
 
     fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError>;
 

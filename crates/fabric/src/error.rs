@@ -45,6 +45,8 @@ pub enum ConnectError {
         "still waiting for {missing} when the deadline passed; are those processes alive, with this process in their peer table?"
     )]
     TimedOut { missing: String },
+    #[error("gave up waiting for {missing}")]
+    GivenUp { missing: String },
     #[error(
         "rank {rank} and this process cannot use arrival mode {mode}: {reason}; use write-imm, which is right on every device"
     )]

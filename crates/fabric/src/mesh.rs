@@ -4,9 +4,9 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorwire_base::{Deadline, Incarnation, Rank};
 
 use crate::common::Core;
@@ -17,6 +17,8 @@ use crate::listener::{Acceptor, Listener, Socket};
 
 /// How long to wait before dialling again a peer that does not listen yet.
 const DIAL_AGAIN: Duration = Duration::from_millis(5);
+/// How often whoever waits for peers is asked to go on.
+pub(crate) const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// A backend's way to dial an endpoint; None if it is not one of its own.
 pub(crate) type Dial = fn(&Endpoint, Deadline) -> Option<std::io::Result<Socket>>;
@@ -77,6 +79,7 @@ impl Mesh {
         peers: &[PeerAddress],
         purposes: &[Purpose],
         deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<Vec<Connected>, ConnectError> {
         // one connect at a time; strangers are answered from now on until the fabric ends
         let mut acceptor = self.acceptor.lock();
@@ -91,11 +94,11 @@ impl Mesh {
         let mut connected = Vec::with_capacity(peers.len());
         for peer in peers.iter().filter(|peer| peer.rank < me) {
             let sockets: Result<Vec<OwnedFd>, ConnectError> =
-                purposes.iter().map(|purpose| self.dial(peer, *purpose, deadline)).collect();
+                purposes.iter().map(|purpose| self.dial(peer, *purpose, deadline, go_on)).collect();
             connected.push(Connected { address: peer.clone(), sockets: sockets? });
         }
         for peer in callers {
-            let sockets = self.rendezvous.await_caller(peer, purposes, deadline)?;
+            let sockets = self.rendezvous.await_caller(peer, purposes, deadline, go_on)?;
             connected.push(Connected { address: peer.clone(), sockets });
         }
         Ok(connected)
@@ -140,8 +143,10 @@ impl Mesh {
         peer: &PeerAddress,
         purpose: Purpose,
         deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<OwnedFd, ConnectError> {
         let (rank, endpoint) = (peer.rank, peer.endpoint.to_string());
+        let mut looked = Instant::now();
         let mut socket = loop {
             let dialled = (self.dial)(&peer.endpoint, deadline).ok_or_else(|| {
                 let (backend, endpoint) = (self.backend, endpoint.clone());
@@ -151,6 +156,12 @@ impl Mesh {
                 Ok(socket) => break socket,
                 Err(source) if !may_come_up(&source) || deadline.passed() => {
                     return Err(ConnectError::Unreachable { rank, endpoint, source });
+                }
+                Err(_) if looked.elapsed() >= LOOK_UP => {
+                    if !go_on() {
+                        return Err(ConnectError::GivenUp { missing: format!("rank {rank}") });
+                    }
+                    looked = Instant::now();
                 }
                 Err(_) => std::thread::sleep(DIAL_AGAIN.min(deadline.remaining())),
             }
@@ -212,6 +223,7 @@ impl Rendezvous {
         peer: &PeerAddress,
         purposes: &[Purpose],
         deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
     ) -> Result<Vec<OwnedFd>, ConnectError> {
         let mut state = self.state.lock();
         let place = |purpose: &Purpose| (peer.rank, *purpose);
@@ -220,7 +232,13 @@ impl Rendezvous {
             if remaining.is_zero() {
                 return Err(ConnectError::TimedOut { missing: format!("rank {}", peer.rank) });
             }
-            self.came.wait_for(&mut state, remaining);
+            if self.came.wait_for(&mut state, remaining.min(LOOK_UP)).timed_out() {
+                // whoever comes in the meantime is not kept waiting
+                let goes_on = MutexGuard::unlocked(&mut state, go_on);
+                if !goes_on {
+                    return Err(ConnectError::GivenUp { missing: format!("rank {}", peer.rank) });
+                }
+            }
         }
         let take = |purpose| state.connections.remove(&place(purpose));
         Ok(purposes.iter().filter_map(take).collect())

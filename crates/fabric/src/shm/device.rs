@@ -135,8 +135,13 @@ impl Device for ShmDevice {
         Endpoint::Shm(self.name.clone())
     }
 
-    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
-        let connected = self.mesh.connect(peers, &[Purpose::Control], deadline)?;
+    fn connect(
+        &self,
+        peers: &[PeerAddress],
+        deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(), ConnectError> {
+        let connected = self.mesh.connect(peers, &[Purpose::Control], deadline, go_on)?;
         let mut links = Vec::with_capacity(connected.len());
         for mut peer in connected {
             let entry = Peer::new(&peer.address);

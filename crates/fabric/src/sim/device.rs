@@ -24,6 +24,7 @@ use crate::error::{
 use crate::flags::{FlagTable, Watched};
 use crate::handshake::{HandshakeError, HandshakeRefusal};
 use crate::mapping::Mapping;
+use crate::mesh::LOOK_UP;
 use crate::region::{Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
 #[derive(Debug)]
@@ -160,7 +161,12 @@ impl Device for SimDevice {
         Endpoint::Sim
     }
 
-    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
+    fn connect(
+        &self,
+        peers: &[PeerAddress],
+        deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(), ConnectError> {
         let shared = self.network.shared();
         let mut state = shared.lock();
         let entry = state.members.get_mut(&self.me()).ok_or(ConnectError::Closed)?;
@@ -180,7 +186,10 @@ impl Device for SimDevice {
                 if remaining.is_zero() {
                     return Err(ConnectError::TimedOut { missing: format!("rank {rank}") });
                 }
-                shared.changed.wait_for(&mut state, remaining);
+                if !go_on() {
+                    return Err(ConnectError::GivenUp { missing: format!("rank {rank}") });
+                }
+                shared.changed.wait_for(&mut state, remaining.min(LOOK_UP));
             };
             // a refusal is news for the peer as well
             shared.changed.notify_all();

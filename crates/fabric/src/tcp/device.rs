@@ -136,12 +136,17 @@ impl Device for TcpDevice {
         Endpoint::Tcp(self.listening)
     }
 
-    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
+    fn connect(
+        &self,
+        peers: &[PeerAddress],
+        deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(), ConnectError> {
         // fits: at most 1024 queue pairs, by `check_config`
         let count = self.core.config().queue_pairs_per_peer as u32;
         let purposes: Vec<Purpose> =
             std::iter::once(Purpose::Control).chain((0..count).map(Purpose::QueuePair)).collect();
-        let connected = self.mesh.connect(peers, &purposes, deadline)?;
+        let connected = self.mesh.connect(peers, &purposes, deadline, go_on)?;
         let links = self.attach(connected, deadline)?;
         self.control.ready(&links, deadline)
     }

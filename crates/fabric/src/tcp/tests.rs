@@ -124,8 +124,8 @@ fn devices() -> [TcpDevice; 2] {
         endpoint: devices[rank as usize].endpoint(),
     });
     std::thread::scope(|scope| {
-        scope.spawn(|| devices[0].connect(&[one], soon()).unwrap());
-        devices[1].connect(&[zero], soon()).unwrap();
+        scope.spawn(|| devices[0].connect(&[one], soon(), &|| true).unwrap());
+        devices[1].connect(&[zero], soon(), &|| true).unwrap();
     });
     devices
 }

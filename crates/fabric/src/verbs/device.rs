@@ -466,8 +466,13 @@ impl Device for VerbsDevice {
         Endpoint::Verbs(self.listening)
     }
 
-    fn connect(&self, peers: &[PeerAddress], deadline: Deadline) -> Result<(), ConnectError> {
-        let connected = self.mesh.connect(peers, &[Purpose::Control], deadline)?;
+    fn connect(
+        &self,
+        peers: &[PeerAddress],
+        deadline: Deadline,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<(), ConnectError> {
+        let connected = self.mesh.connect(peers, &[Purpose::Control], deadline, go_on)?;
         let links = self.attach(connected, deadline)?;
         // nobody writes before everybody can receive
         self.control.ready(&links, deadline)?;

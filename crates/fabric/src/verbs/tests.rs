@@ -51,8 +51,8 @@ fn connect(devices: &[Arc<VerbsDevice>; 2]) -> [Result<(), ConnectError>; 2] {
         endpoint: devices[rank as usize].endpoint(),
     });
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| devices[0].connect(&[one], soon()));
-        let second = devices[1].connect(&[zero], soon());
+        let first = scope.spawn(|| devices[0].connect(&[one], soon(), &|| true));
+        let second = devices[1].connect(&[zero], soon(), &|| true);
         [first.join().unwrap(), second]
     })
 }

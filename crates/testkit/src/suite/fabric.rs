@@ -43,8 +43,8 @@ macro_rules! fabric_suite {
             it_is_known_of_each_peer_how_it_went,
             a_lost_peer_ends_what_waits_for_it, another_job_is_turned_away,
             a_wrong_secret_is_turned_away, a_stale_incarnation_is_turned_away,
-            a_missing_peer_is_named, bad_peer_tables_are_refused,
-            bad_configurations_are_refused,
+            a_missing_peer_is_named, a_wait_for_a_peer_can_be_given_up,
+            bad_peer_tables_are_refused, bad_configurations_are_refused,
         );
     };
 }

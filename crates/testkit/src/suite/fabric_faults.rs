@@ -1,6 +1,7 @@
 //! What every fabric does when something goes wrong or ends: goodbyes, deaths, strangers.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 use tensorwire_fabric::{
@@ -64,8 +65,9 @@ pub fn posts_after_a_close_are_refused(setup: Setup) {
     let forth = route(&fabrics[0], &fabrics[1], 1, 0, 8);
     let back = route(&fabrics[1], &fabrics[0], 0, 0, 8);
     fabrics[0].close(soon()).unwrap();
-    // the peer posts until the goodbye is there
-    wait_until(&fabrics[1], "the goodbye", || back.write(8, 1, 0).is_err());
+    // the peer posts until the goodbye is there; its queue may be full before
+    let is_lost = |post| matches!(post, Err(PostError::PeerLost { .. }));
+    wait_until(&fabrics[1], "the goodbye", || is_lost(back.write(8, 1, 0)));
     for way in [&forth, &back] {
         let refused = way.write(8, 1, 0).unwrap_err();
         assert!(matches!(refused, PostError::PeerLost { .. }), "{refused}");
@@ -177,6 +179,37 @@ pub fn a_missing_peer_is_named(setup: Setup) {
     let patience = Deadline::after(Duration::from_millis(100));
     let missing = fabrics[0].connect(&[absent], patience).unwrap_err();
     assert!(missing.to_string().contains("rank 7"), "{missing}");
+}
+
+pub fn a_wait_for_a_peer_can_be_given_up(setup: Setup) {
+    let fabrics = setup.open(2);
+    let there = address_of(&fabrics[0], member(0));
+    // one that would call, and one that is called and does not listen
+    let caller = PeerAddress { rank: Rank(7), ..there.clone() };
+    let called = PeerAddress { endpoint: nobody_like(&there.endpoint), ..there };
+    for (fabric, absent) in fabrics.iter().zip([caller, called]) {
+        let (looks, start) = (Cell::new(0), Instant::now());
+        let given_up = fabric.connect_while(std::slice::from_ref(&absent), soon(), &|| {
+            looks.set(looks.get() + 1);
+            looks.get() < 3
+        });
+        let given_up = given_up.unwrap_err();
+        assert!(matches!(given_up, ConnectError::GivenUp { .. }), "{given_up}");
+        assert!(given_up.to_string().contains(&format!("rank {}", absent.rank)), "{given_up}");
+        assert_eq!(looks.get(), 3);
+        assert!(start.elapsed() < Duration::from_secs(5), "it is asked ten times a second");
+    }
+}
+
+/// Where nobody listens.
+fn nobody_like(endpoint: &Endpoint) -> Endpoint {
+    let closed = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    match endpoint {
+        Endpoint::Sim => Endpoint::Sim,
+        Endpoint::Shm(_) => Endpoint::Shm("nobody-listens-here".into()),
+        Endpoint::Tcp(_) => Endpoint::Tcp(closed()),
+        Endpoint::Verbs(_) => Endpoint::Verbs(closed()),
+    }
 }
 
 pub fn bad_peer_tables_are_refused(setup: Setup) {
