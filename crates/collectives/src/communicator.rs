@@ -11,7 +11,7 @@
 //!
 //! # Who moves it
 //! Whoever waits for an operation moves all of them. What nobody waits for, a thread of the communicator moves, which sleeps
-//! otherwise.
+//! otherwise. A listener may wait for other operations: while a thread calls it, another one moves.
 
 mod call;
 mod error;
@@ -23,10 +23,9 @@ mod thread;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tensorwire_base::Deadline;
 use tensorwire_memory::{Buffer, Copies};
 
@@ -39,6 +38,7 @@ pub use error::CommunicatorError;
 pub use operation::{Operation, Outcome};
 use registered::Registered;
 use state::State;
+use thread::Crew;
 
 /// What a wait looks up from, at least so often, to see whether it was called off.
 const LOOK_UP: Duration = Duration::from_millis(100);
@@ -84,11 +84,9 @@ struct Shared {
     /// Memory of the group by address.
     registered: Mutex<Registered>,
     watch: Watch,
-    /// The thread sleeps on it.
-    work: Condvar,
+    crew: Crew,
     size: usize,
     me: usize,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Communicator {
@@ -112,10 +110,9 @@ impl Communicator {
             state: Mutex::new(state),
             registered: Mutex::default(),
             watch,
-            work: Condvar::new(),
+            crew: Crew::default(),
             size,
             me,
-            thread: Mutex::default(),
         };
         Ok(Communicator { shared: Arc::new(shared) })
     }
@@ -203,8 +200,20 @@ impl Communicator {
             let moved = state.advance_or_fail();
             state.settle(deadline, operation);
             let over = state.take_over();
+            let is_heard = over.iter().any(Operation::is_heard);
+            if is_heard {
+                // others move while this thread calls listeners
+                state.waiters -= 1;
+            }
+            let is_left = is_heard && state.waiters == 0 && state.is_busy();
             drop(state);
+            if is_left {
+                self.move_behind();
+            }
             Operation::say_all(over);
+            if is_heard {
+                shared.state.lock().waiters += 1;
+            }
             if let Some(outcome) = operation.outcome() {
                 break outcome.map(Some);
             }
@@ -228,11 +237,7 @@ impl Communicator {
 
     /// Has operations move although nobody waits for them.
     pub fn move_behind(&self) {
-        let mut thread = self.shared.thread.lock();
-        if thread.is_none() {
-            *thread = thread::start(self.shared.clone());
-        }
-        self.shared.work.notify_one();
+        self.shared.call_crew();
     }
 
     /// Memory in which operations copy nothing, for as long as it is held.
@@ -269,6 +274,11 @@ impl Communicator {
         self.shared.state.lock().stats()
     }
 
+    /// Why all operations fail from now on; None while they do not.
+    pub fn failure(&self) -> Option<CommunicatorError> {
+        self.shared.state.lock().failed.clone()
+    }
+
     /// Ends all operations, which fail, and lets go of the others at once: they see a fault where they wait for this one.
     pub fn abort(&self, why: &str) {
         let mut state = self.shared.state.lock();
@@ -289,13 +299,6 @@ impl Communicator {
     }
 
     fn stop(&self) {
-        self.shared.work.notify_one();
-        let thread = self.shared.thread.lock().take();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
-            // it panicked, or is over
-            let _ = thread.join();
-        }
+        self.shared.crew.stop();
     }
 }

@@ -63,6 +63,11 @@ impl Operation {
         }
     }
 
+    /// True if somebody listens.
+    pub(super) fn is_heard(&self) -> bool {
+        self.shared.listener.lock().is_some()
+    }
+
     /// It is over; whoever asks is told, and the listener by [`Operation::say_all`].
     pub(super) fn end(&self, outcome: Result<Outcome, CommunicatorError>) {
         *self.shared.outcome.lock() = Some(outcome);

@@ -292,6 +292,38 @@ fn operations_move_by_themselves() {
     });
 }
 
+/// A listener may wait until other operations are told of, those behind its own and new ones: whoever calls it.
+#[test]
+fn a_listener_may_wait_for_other_operations() {
+    for is_waited_for in [false, true] {
+        with_communicator(SHM.mesh(2), |c| {
+            let case = |round| Case::new(c, CallKind::AllReduce, round, 9000, false);
+            let (cases, late) = ([0, 1, 2].map(case), case(3));
+            let operations = cases.each_ref().map(|case| c.start(case.call(), soon()).unwrap());
+            let (tell, told) = std::sync::mpsc::channel();
+            operations[1].on_over(move |_| tell.send(()).unwrap());
+            let (all_told, all) = std::sync::mpsc::channel();
+            let (inner, call) = (c.clone(), late.call());
+            operations[0].on_over(move |_| {
+                told.recv_timeout(Duration::from_secs(20)).unwrap();
+                let (tell, told) = std::sync::mpsc::channel();
+                let operation = inner.start(call, soon()).unwrap();
+                operation.on_over(move |_| tell.send(()).unwrap());
+                inner.move_behind();
+                told.recv_timeout(Duration::from_secs(20)).unwrap();
+                all_told.send(()).unwrap();
+            });
+            c.move_behind();
+            if is_waited_for {
+                wait(c, &operations[2]).unwrap();
+            }
+            all.recv_timeout(Duration::from_secs(20)).expect("a listener waits for ever");
+            cases.iter().enumerate().for_each(|(at, case)| case.verify(at, c.me(), c.size()));
+            late.verify(3, c.me(), c.size());
+        });
+    }
+}
+
 #[test]
 fn members_that_call_different_things_all_learn_it() {
     for make in [|| SHM.mesh(3), || TCP.mesh(3)] as [fn() -> Vec<Fabric>; 2] {
