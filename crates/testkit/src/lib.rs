@@ -7,9 +7,11 @@
 
 pub mod cpu;
 pub mod long;
+pub mod machine;
 pub mod mesh;
 pub mod program;
 pub mod random;
 pub mod shim;
 pub mod skip;
+pub mod slurm;
 pub mod suite;

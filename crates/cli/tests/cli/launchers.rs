@@ -7,10 +7,10 @@ use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::support::slurm::Slurm;
 use crate::support::{Ended, Job, on_path, process_with, processes_in, send};
 use rustix::process::Signal;
 use tensorwire_testkit::skip::skip;
+use tensorwire_testkit::slurm::Slurm;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_tensorwire");
 /// A job ends within this when one of its processes is killed.

@@ -1,14 +1,15 @@
 //! Starts the real binary with real processes, and looks at what it leaves behind. Every job runs in a
 //! process group and an empty folder of its own, so that a leftover is its own and nobody else's.
 
-pub(crate) mod slurm;
-
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use tensorwire_testkit::machine::{Process, processes};
+pub(crate) use tensorwire_testkit::machine::{on_path, send};
 
 /// A job under test.
 pub(crate) struct Job {
@@ -171,11 +172,6 @@ impl Ended {
     }
 }
 
-pub(crate) fn send(pid: Pid, signal: Signal) {
-    // a process that is gone already is what the signal wants
-    let _ = kill_process(pid, signal);
-}
-
 /// The processes that `parent` started, in that order.
 pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let parent = parent.as_raw_nonzero().get() as u32;
@@ -185,38 +181,8 @@ pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect()
 }
 
-struct Process {
-    pid: u32,
-    parent: u32,
-    group: u32,
-    state: char,
-}
-
-/// All processes of this machine, from `/proc/*/stat`.
-fn processes() -> Vec<Process> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_string_lossy().parse().ok());
-    pids.filter_map(|pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // the name, in parentheses, may hold anything
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        let state = fields.next()?.chars().next()?;
-        let parent = fields.next()?.parse().ok()?;
-        let group = fields.next()?.parse().ok()?;
-        Some(Process { pid, parent, group, state })
-    })
-    .collect()
-}
-
 fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
-}
-
-/// The program of this name, also among those of administrators, which are not on the PATH of everybody.
-pub(crate) fn on_path(name: &str) -> Option<std::path::PathBuf> {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let folders = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin"]);
-    folders.map(|folder| Path::new(folder).join(name)).find(|file| file.exists())
 }
 
 /// The process that `variables` of the environment name, of the command `word` of this program in this folder;
@@ -243,17 +209,6 @@ pub(crate) fn process_with(folder: &Path, word: &str, variables: &str) -> Pid {
         assert!(start.elapsed().as_secs() < 20, "no process with {variables}");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Processes that have this variable in their environment.
-pub(crate) fn processes_of(variable: &str) -> Vec<Pid> {
-    let has = |process: &Process| {
-        let environment = std::fs::read(format!("/proc/{}/environ", process.pid));
-        environment
-            .is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == variable.as_bytes()))
-    };
-    let found = processes().into_iter().filter(has);
-    found.filter_map(|process| Pid::from_raw(process.pid as i32)).collect()
 }
 
 /// Processes in this folder, however they came there.
