@@ -108,9 +108,11 @@ class Endpoint:
         names: Sequence[str],
         timeout: float,
         spread: bool,
-        deterministic: bool = True,
+        watch: Callable[[], object],
     ) -> Communicator:
-        """Becomes a communicator of all whose addresses these are, by rank. ``spread``: they are on more than one host."""
+        """Becomes a communicator of all whose addresses these are, by rank. ``spread``: they are on more than one host.
+
+        ``watch`` is called now and then while one has not come; what it raises ends the wait."""
 
 class Communicator:
     """A group of processes that move and reduce memory. Memory is named by its address; ``keep`` keeps it alive."""
@@ -158,6 +160,9 @@ class Communicator:
 
     def stats(self) -> dict[str, int]:
         """Returns operations, in_place, messages, bytes_sent, registered_bytes and copied_bytes."""
+
+    def failure(self) -> str | None:
+        """What it failed of, as PyTorch calls it; None if it has not."""
 
     def abort(self, why: str) -> None:
         """Ends all operations with an error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -35,40 +36,41 @@ def run(
     transport: str = "auto",
     timeout: float = 30.0,
     options: Any = None,
+    comes_together: bool = True,
 ) -> list[Any]:
-    """Returns what ``body`` returns in each rank of a group; Killed for one that was, and the text of what it raised."""
+    """Returns what ``body`` returns in each rank of a group; Killed for one that was, and the text of what it raised.
+
+    Ranks that are stopped are killed when all others have ended. ``comes_together``: else the body makes the group.
+    """
     with tempfile.TemporaryDirectory() as folder:
+        join = functools.partial(_join, world, backend, timeout, options, folder) if comes_together else None
         children = []
         for rank in range(world):
             child = os.fork()
             if child == 0:
-                _rank(rank, world, body, backend, transport, timeout, options, Path(folder))
+                os.environ["TENSORWIRE_TRANSPORT"] = transport
+                _rank(rank, body, join, Path(folder))
             children.append(child)
         codes = _await(children)
         return [_result(Path(folder), rank, code) for rank, code in enumerate(codes)]
 
 
-def _rank(
-    rank: int,
-    world: int,
-    body: Callable[[int], Any],
-    backend: str,
-    transport: str,
-    timeout: float,
-    options: Any,
-    folder: Path,
-) -> None:
+def _join(world: int, backend: str, timeout: float, options: Any, folder: str, rank: int) -> None:
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=world,
+        timeout=timedelta(seconds=timeout),
+        pg_options=options,
+    )
+
+
+def _rank(rank: int, body: Callable[[int], Any], join: Callable[[int], None] | None, folder: Path) -> None:
     code = 1
     try:
-        os.environ["TENSORWIRE_TRANSPORT"] = transport
-        dist.init_process_group(
-            backend,
-            init_method=f"file://{folder}/store",
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=timeout),
-            pg_options=options,
-        )
+        if join is not None:
+            join(rank)
         result: Any = body(rank)
         code = 0
     except BaseException as error:
@@ -84,15 +86,18 @@ def _rank(
 
 def _await(children: list[int]) -> list[int]:
     codes: dict[int, int] = {}
+    stopped: set[int] = set()
     end = time.monotonic() + LIMIT
     while len(codes) < len(children):
         late = time.monotonic() > end
         for child in children:
             if child not in codes:
-                done, status = os.waitpid(child, os.WNOHANG)
-                if done:
+                done, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
+                if done and os.WIFSTOPPED(status):
+                    stopped.add(child)
+                elif done:
                     codes[child] = os.waitstatus_to_exitcode(status)
-                elif late:
+                elif late or len(codes) + len(stopped) == len(children):
                     os.kill(child, signal.SIGKILL)
         time.sleep(0.005)
     if time.monotonic() > end:

@@ -131,8 +131,9 @@ impl PyEndpoint {
         Ok(format!("{} {}", self.me.incarnation.0, fabric.endpoint()))
     }
 
-    /// Becomes a communicator of all whose addresses these are, by rank.
-    #[pyo3(signature = (addresses, names, timeout, spread, deterministic=true))]
+    /// Becomes a communicator of all whose addresses these are, by rank. `watch` is called now and then while one has not
+    /// come; what it raises ends the wait.
+    #[pyo3(signature = (addresses, names, timeout, spread, watch))]
     fn connect(
         &mut self,
         py: Python<'_>,
@@ -140,7 +141,7 @@ impl PyEndpoint {
         names: Vec<String>,
         timeout: f64,
         spread: bool,
-        deterministic: bool,
+        watch: Py<PyAny>,
     ) -> PyResult<PyCommunicator> {
         let fabric = self.fabric.take().ok_or_else(|| failed("it is connected already"))?;
         let (me, deadline, transport) = (self.me, after(timeout)?, self.transport);
@@ -152,12 +153,23 @@ impl PyEndpoint {
         }
         // fits: as many as there are addresses
         let ranks: Vec<Rank> = (0..addresses.len() as u32).map(Rank).collect();
+        let interrupted = Mutex::new(None);
+        let look_up = || {
+            let seen = Python::attach(|py| {
+                py.check_signals()?;
+                watch.call0(py)
+            });
+            let goes_on = seen.is_ok();
+            *interrupted.lock() = seen.err();
+            goes_on
+        };
         let connect = || -> Result<Communicator, String> {
-            fabric.connect(&peers, deadline).map_err(|error| error.to_string())?;
+            let connected = fabric.connect_while(&peers, deadline, &look_up);
+            connected.map_err(|error| error.to_string())?;
             let link = link_cost(transport, spread);
             let options = GroupOptions {
                 link,
-                deterministic,
+                deterministic: true,
                 segment_bytes: SEGMENT_BYTES,
                 ..GroupOptions::default()
             };
@@ -167,7 +179,11 @@ impl PyEndpoint {
                 .and_then(|group| Communicator::new(group, names, &options, deadline))
                 .map_err(|error| error.to_string())
         };
-        let communicator = py.detach(connect).map_err(failed)?;
+        let connected = py.detach(connect);
+        if let Some(interrupt) = interrupted.into_inner() {
+            return Err(interrupt);
+        }
+        let communicator = connected.map_err(failed)?;
         Ok(PyCommunicator { communicator, process: std::process::id(), transport })
     }
 }
@@ -327,6 +343,15 @@ impl PyCommunicator {
         said.set_item("registered_bytes", stats.registered_bytes)?;
         said.set_item("copied_bytes", copied(&stats.copies))?;
         Ok(said)
+    }
+
+    /// What it failed of, as PyTorch calls it; None if it has not.
+    fn failure(&self) -> Option<&'static str> {
+        Some(match self.communicator.failure()? {
+            CommunicatorError::TimedOut { .. } => "TIMEOUT",
+            CommunicatorError::Lost { .. } => "REMOTE_ERROR",
+            _ => "COMM_ERROR",
+        })
     }
 
     /// Ends all operations with an error.

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use tensorwire_testkit::skip::skip;
+use tensorwire_testkit::slurm::Slurm;
 
 /// Runs one file of tests; `name` is without `.py`.
 fn run(name: &str) {
@@ -21,9 +22,13 @@ fn run(name: &str) {
     let mut search = OsString::from(staged());
     search.push(":");
     search.push(source());
+    // what is tested under launchers starts tasks by it
+    let slurm = (name == "test_launchers").then(Slurm::start).flatten();
+    let slurm = slurm.as_ref().map(|slurm| ("SLURM_CONF", slurm.configuration()));
     let tests = Command::new(python)
         .args(["-m", "unittest", "-v", &format!("tests.{name}")])
         .env("PYTHONPATH", search)
+        .envs(slurm)
         .output()
         .expect("the python that TENSORWIRE_PYTORCH names runs");
     let said = String::from_utf8_lossy(&tests.stderr);
@@ -108,9 +113,14 @@ macro_rules! suites {
 
 suites!(
     test_backend,
+    test_contract,
+    test_ddp,
     test_examples,
+    test_faults,
+    test_fuzz,
     test_import,
     test_kv,
+    test_launchers,
     test_package,
     test_pytorch_suite,
     test_ray

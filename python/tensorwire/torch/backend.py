@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, ReduceOp
+from torch._C._distributed_c10d import AllgatherOptions, ErrorType, ReduceOp
 from torch._C._distributed_c10d import Backend as C10DBackend
 from torch._C._distributed_c10d import Work as C10DWork
 
 from tensorwire import _native
-from tensorwire.torch.rendezvous import Settings, meet
+from tensorwire.torch.rendezvous import Settings, ask, meet
 
 NAME = "tensorwire"
 
@@ -141,23 +141,26 @@ class _Work(dist._Work):
         if getattr(_sought, "is_on", False):
             _sought.work = self
             return torch.futures.Future()
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        ended: torch.futures.Future[str | None] = torch.futures.Future()
         left = len(self._operations)
 
         def over(error: str | None) -> None:
             nonlocal left
             left -= 1
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(dist.DistBackendError(error))
-            elif left == 0:
-                self._end()
-                future.set_result(self._result)
+            if not ended.done() and (error is not None or left == 0):
+                ended.set_result(error)
 
-        if left == 0:
+        def result(ended: torch.futures.Future[str | None]) -> list[torch.Tensor]:
+            # what is raised here is an error of PyTorch's future in C++, too; its set_exception makes one in Python alone
+            error = ended.value()
+            if error is not None:
+                raise dist.DistBackendError(error)
             self._end()
-            future.set_result(self._result)
+            return self._result
+
+        future = ended.then(result)
+        if left == 0:
+            ended.set_result(None)
         for operation in self._operations:
             operation.on_over(over)
         return future
@@ -172,12 +175,13 @@ def _find(work: dist.Work) -> _Work | None:
     _sought.is_on, _sought.work = True, None
     try:
         work.get_future()
+        return _sought.work
     except RuntimeError:
         # a work of another backend that has no futures
         return None
     finally:
-        _sought.is_on = False
-    return _sought.work
+        # which would keep its group
+        _sought.is_on, _sought.work = False, None
 
 
 def _hand_on(name: str) -> None:
@@ -285,7 +289,10 @@ class Backend(C10DBackend):
         self._global_ranks = global_ranks
         self._sequence = 0
         self._monitored = 0
+        self._shrunk = 0
         self._window: list[_Work] | None = None
+        #: What was adopted, by its address: it is kept, so that no other memory has that address.
+        self._adopted: dict[int, torch.UntypedStorage] = {}
         self._timeout = options._timeout.total_seconds()
         meeting = meet(store, rank, size, options._timeout, settings, global_ranks)
         self._store = meeting.store
@@ -313,6 +320,28 @@ class Backend(C10DBackend):
     def supports_coalescing(self) -> bool:
         return True
 
+    @property
+    def supports_shrinking(self) -> bool:
+        return True
+
+    # PyTorch asks its own without end for what is not said here
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return False
+
+    @property
+    def supports_window(self) -> bool:
+        return False
+
+    @property
+    def supports_time_estimate(self) -> bool:
+        return False
+
+    @property
+    def _supports_time_estimate(self) -> bool:
+        return False
+
     def supports_tensor_alloc(self, device: Any) -> bool:
         return True
 
@@ -335,6 +364,7 @@ class Backend(C10DBackend):
     def split(
         self, store: dist.Store, ranks: Sequence[int], options: C10DBackend.Options | None
     ) -> Backend | None:
+        """Makes a group of some of this one's members, all of whom call this."""
         ranks = list(ranks)
         if self.rank() not in ranks:
             return None
@@ -345,6 +375,24 @@ class Backend(C10DBackend):
             store, ranks.index(self.rank()), len(ranks), options, self._settings, of_all
         )
 
+    def shrink(
+        self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, opts_override: C10DBackend.Options | None = None
+    ) -> Backend | None:
+        """Makes a group of those members that are not named: of those that are left when one is lost."""
+        if shrink_flags == dist.distributed_c10d.SHRINK_ABORT:
+            self.abort()
+        self._shrunk += 1
+        left = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
+        return self.split(dist.PrefixStore(f"shrunk/{self._shrunk}", self._store), left, opts_override)
+
+    def merge(
+        self, store: dist.Store, options: C10DBackend.Options | None, rank: int, size: int
+    ) -> Backend:
+        """Makes a group of this one's members and of others, all of whom call this with their rank in it."""
+        if options is None:
+            options = C10DBackend.Options(NAME, timeout=self._options._timeout)
+        return Backend(store, rank, size, options, self._settings, [])
+
     def perform_nocolor_split(self, _device: Any) -> None:
         pass
 
@@ -352,21 +400,37 @@ class Backend(C10DBackend):
         pass
 
     def abort(self) -> None:
-        _living.discard(self)
-        communicator, self._communicator = self._communicator, None
+        communicator = self._taken()
         if communicator is not None:
             communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
         """Leaves the group in good order."""
-        _living.discard(self)
-        communicator, self._communicator = self._communicator, None
+        communicator = self._taken()
         if communicator is not None:
             try:
                 communicator.close(_GOODBYE)
             except _native.GroupError:
                 # who does not answer has gone, or will see that this one has
                 pass
+
+    def _taken(self) -> _native.Communicator | None:
+        """Takes what this has of the group, which it is in no more."""
+        _living.discard(self)
+        communicator, self._communicator = self._communicator, None
+        self._adopted.clear()
+        return communicator
+
+    def get_error(self) -> ErrorType:
+        failure = self._communicator.failure() if self._communicator is not None else None
+        return ErrorType.SUCCESS if failure is None else getattr(ErrorType, failure)
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"registered_bytes": self.stats()["registered_bytes"]}
+
+    def _wait_for_pending_works(self) -> None:
+        # each is known to whoever started it, and there are no hooks that would be called behind it
+        pass
 
     def stats(self) -> dict[str, int]:
         """Returns counts of this group."""
@@ -387,11 +451,13 @@ class Backend(C10DBackend):
         # private to PyTorch: it moves the storage itself, so that whatever views it follows
         file, size = storage._share_fd_cpu_()
         self._living().adopt(os.dup(file), size, storage.data_ptr())
+        self._adopted[storage.data_ptr()] = storage
 
     def forget(self, storage: torch.UntypedStorage) -> None:
         """Undoes :meth:`adopt`."""
         if self._communicator is not None:
             self._communicator.forget(storage.data_ptr())
+        self._adopted.pop(storage.data_ptr(), None)
 
     # operations
 
@@ -493,7 +559,7 @@ class Backend(C10DBackend):
 
         all_indices = torch.cat(gathered(indices.t().contiguous())).t()
         all_values = torch.cat(gathered(values))
-        total = torch.sparse_coo_tensor(all_indices, all_values, tensor.shape).coalesce()
+        total = torch.sparse_coo_tensor(all_indices, all_values, tensor.shape, check_invariants=False).coalesce()
         with torch.no_grad():
             tensor.copy_(total)
         return self._done([tensor])
@@ -744,9 +810,9 @@ class Backend(C10DBackend):
         name, within = f"monitored/{self._monitored}", f"{timeout.total_seconds() * 1000:.0f} ms"
         self._monitored += 1
         if self.rank() != 0:
-            self._store.set(f"{name}/{self.rank()}", "here")
             try:
-                self._store.wait([f"{name}/all"], timeout)
+                self._store.set(f"{name}/{self.rank()}", "here")
+                ask(timeout.total_seconds(), self._store.wait, [f"{name}/all"], timeout)
                 said = self._store.get(f"{name}/all").decode()
             except RuntimeError:
                 said = "no answer"
@@ -764,7 +830,8 @@ class Backend(C10DBackend):
                 self._store.set(f"{name}/all", "failed")
                 raise dist.DistBackendError(f"Rank 0 timed out in monitoredBarrier after {within}")
             try:
-                self._store.wait([f"{name}/{rank}"], timedelta(seconds=max(left, 0.01)))
+                within = max(left, 0.01)
+                ask(within, self._store.wait, [f"{name}/{rank}"], timedelta(seconds=within))
             except RuntimeError:
                 missing.append(rank)
                 if not wait_all_ranks:
@@ -849,6 +916,8 @@ def _of(group: dist.ProcessGroup | None) -> Backend:
     """Returns the backend of a group, the default one if none is given."""
     group = group or dist.group.WORLD
     backend = group._get_backend(torch.device("cpu"))
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts another one around it
+    backend = getattr(backend, "wrapped_pg", backend)
     if not isinstance(backend, Backend):
         raise ValueError(f"the group's backend for tensors of the CPU is {backend.name()}, not {NAME}")
     return backend
@@ -885,8 +954,12 @@ class _Adopter:
 
     def __init__(self, backend: Backend, group: dist.ProcessGroup, hook: Any, state: Any) -> None:
         self.backend, self.group, self.hook, self.state = backend, group, hook, state
-        #: By bucket; they are kept, so that no other memory has their address while it counts as adopted.
+        #: By bucket.
         self.storages: dict[int, torch.UntypedStorage] = {}
+
+    def __del__(self) -> None:
+        for storage in self.storages.values():
+            self.backend.forget(storage)
 
     def take(self, index: int, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
