@@ -1,0 +1,204 @@
+//! Workers on a GPU. There is none here: a driver for tests stands in its place, which each process loads as it would load the
+//! real one, maps memory for others as that does, and runs the kernels' own source compiled for the processor.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tensorwire_testkit::shim::cuda_shim;
+use tensorwire_testkit::skip::skip;
+
+use crate::support::{Ended, Job, send};
+
+const LIMIT: Duration = Duration::from_secs(240);
+/// A job that is over soon: the kernels are slow here.
+const SMALL: &str = "--model mlp --data synthetic:16 --batch 4 --steps 3";
+
+/// The driver, and the kernels that it runs.
+struct Driver {
+    library: PathBuf,
+    kernels: PathBuf,
+}
+
+/// None where this machine cannot build kernels, and says so.
+fn driver() -> Option<Driver> {
+    let library = tensorwire_fakecuda::library().expect("cargo builds it for these tests");
+    match cuda_shim() {
+        Ok(kernels) => Some(Driver { library, kernels }),
+        Err(reason) => {
+            skip(Some("TENSORWIRE_LAUNCHERS"), &reason);
+            None
+        }
+    }
+}
+
+impl Driver {
+    /// Starts `tensorwire train` on it, where what is in `faults` goes wrong.
+    fn start(&self, arguments: &str, faults: &[(&str, &str)]) -> Job {
+        self.start_on("cuda", arguments, faults)
+    }
+
+    fn start_on(&self, device: &str, arguments: &str, faults: &[(&str, &str)]) -> Job {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.args(["train", "--device", device, "--cuda-driver"]).arg(&self.library);
+        command.args(arguments.split_whitespace());
+        command.env("FAKE_CUDA_KERNELS", &self.kernels).envs(faults.iter().copied());
+        Job::start_command(command)
+    }
+
+    fn train(&self, arguments: &str, faults: &[(&str, &str)]) -> Value {
+        self.start(&format!("--json {arguments}"), faults).end(LIMIT).json()
+    }
+}
+
+fn number(result: &Value, key: &str) -> u64 {
+    result[key].as_u64().unwrap_or_else(|| panic!("{key} in {result}"))
+}
+
+fn hash(result: &Value) -> String {
+    result["weights_sha256"].as_str().expect("weights were hashed").to_owned()
+}
+
+/// Parameters of the small job, and labels and samples that each worker is fed in a step.
+const WEIGHTS: u64 = 4_349_962 * 4;
+
+#[test]
+fn the_same_bits_by_every_way_to_cross() {
+    let Some(driver) = driver() else { return };
+    let alone = driver.train(&format!("--strategy local {SMALL}"), &[]);
+    assert!(alone["kernels"].as_str().unwrap().starts_with("cuda: GPU 0"), "{alone}");
+    let same = |way: &str| {
+        let result = driver.train(&format!("{way} {SMALL}"), &[]);
+        assert_eq!(hash(&result), hash(&alone), "{way}");
+        result
+    };
+    // from memory to memory: not a byte goes by the host but what is fed, shown or evaluated
+    for way in ["", "--exchange write", "--servers 1 --split-above 0"] {
+        let result = same(&format!("--strategy ps {way}"));
+        assert_eq!(number(&result, "bytes_copied"), 0, "{way}");
+        let of_alone = number(&alone, "bytes_copied_to_host");
+        assert!(number(&result, "bytes_copied_to_host") <= 2 * of_alone, "{way}: {result}");
+    }
+    // by way of the host: gradients there, weights back
+    for way in ["--strategy ps --transport tcp", "--strategy allreduce", "--strategy dist-sgd"] {
+        let result = same(way);
+        assert!(number(&result, "bytes_copied_to_host") >= 2 * 3 * WEIGHTS, "{way}: {result}");
+    }
+    assert_ne!(hash(&alone), hash(&on_processor()), "sums are added in another order");
+}
+
+fn on_processor() -> Value {
+    Job::start(&format!("train --json --strategy local {SMALL}")).end(LIMIT).json()
+}
+
+#[test]
+fn a_device_learns_what_the_processor_learns() {
+    let Some(driver) = driver() else { return };
+    let (device, processor) =
+        (driver.train(&format!("--strategy local {SMALL}"), &[]), on_processor());
+    for key in ["final_loss", "test_loss"] {
+        let [device, processor] = [&device, &processor].map(|result| result[key].as_f64().unwrap());
+        assert!((device - processor).abs() < 1e-4 * processor, "{key}: {device} and {processor}");
+    }
+}
+
+#[test]
+fn streams_that_are_late_change_no_bit() {
+    let Some(driver) = driver() else { return };
+    let job = format!("--strategy ps {SMALL}");
+    let expected = hash(&driver.train(&job, &[]));
+    for seed in ["1", "2"] {
+        let faults = [("FAKE_CUDA_SEED", seed), ("FAKE_CUDA_FAULTS", "delay=3000,garbage")];
+        for way in ["", "--exchange write", "--transport tcp"] {
+            let found = hash(&driver.train(&format!("{job} {way}"), &faults));
+            assert_eq!(found, expected, "seed {seed} {way}");
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_of_a_device_goes_on_to_the_same_bits() {
+    let Some(driver) = driver() else { return };
+    let learn = "--data synthetic:16 --batch 4 --optimizer adamw --lr 1e-3";
+    for strategy in ["local", "ps"] {
+        let whole = driver.train(&format!("--strategy {strategy} {learn} --steps 4"), &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        let run = run.display();
+        let first = format!(
+            "--strategy {strategy} {learn} --steps 2 --checkpoint {run} --checkpoint-every 2"
+        );
+        driver.train(&first, &[]);
+        let second = format!("--strategy {strategy} {learn} --steps 4 --resume {run}");
+        assert_eq!(hash(&driver.train(&second, &[])), hash(&whole), "{strategy}");
+        // and the processor takes it, too
+        let there = Job::start(&format!("train --json {second}")).end(LIMIT).json();
+        assert!(there["final_loss"].is_number(), "{there}");
+    }
+}
+
+/// How a job ended that could not train.
+fn refused(ended: &Ended, status: i32, said: &[&str]) {
+    assert_eq!(ended.status.code(), Some(status), "{}", ended.stderr);
+    for word in said {
+        assert!(ended.stderr.contains(word), "'{word}' is not in {}", ended.stderr);
+    }
+    assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_is_not_there_is_said_before_anything_starts() {
+    let Some(driver) = driver() else { return };
+    let nothing = Path::new("/nonexistent/libcuda.so.1");
+    let missing = Driver { library: nothing.to_owned(), kernels: driver.kernels.clone() };
+    let ended = missing.start(SMALL, &[]).end(LIMIT);
+    refused(&ended, 2, &["--device", "/nonexistent/libcuda.so.1", "--device cpu"]);
+    let ended = driver.start_on("cuda:3", SMALL, &[]).end(LIMIT);
+    refused(&ended, 2, &["no GPU 3", "nvidia-smi"]);
+    let ended = driver.start(SMALL, &[("FAKE_CUDA_DEVICES", "0")]).end(LIMIT);
+    refused(&ended, 2, &["GPU", "--device cpu"]);
+    let ended = driver.start(SMALL, &[("FAKE_CUDA_VERSION", "11040")]).end(LIMIT);
+    refused(&ended, 2, &["11.4", "newer driver"]);
+    let ended = driver.start_on("tpu", SMALL, &[]).end(LIMIT);
+    refused(&ended, 2, &["no device 'tpu'"]);
+    // whoever leaves it open gets the processor
+    let job = driver.start_on(
+        "auto",
+        &format!("--json --strategy local {SMALL}"),
+        &[("FAKE_CUDA_DEVICES", "0")],
+    );
+    let result = job.end(LIMIT).json();
+    assert!(result["kernels"].as_str().unwrap().starts_with("cpu"), "{result}");
+}
+
+#[test]
+fn a_device_that_fails_ends_the_job_and_is_named() {
+    let Some(driver) = driver() else { return };
+    let faults = |fault: &'static str| [("FAKE_CUDA_FAULTS", fault)];
+    for strategy in ["local", "ps"] {
+        let job = format!("--strategy {strategy} {SMALL}");
+        let little = [("FAKE_CUDA_MEMORY", "8388608")];
+        let ended = driver.start(&job, &little).end(LIMIT);
+        refused(&ended, 1, &["GPU 0", "free", "batch"]);
+        let ended = driver.start(&job, &faults("launch=20")).end(LIMIT);
+        refused(&ended, 1, &["GPU 0 is lost", "checkpoint"]);
+        let ended = driver.start(&job, &faults("lost=400")).end(LIMIT);
+        refused(&ended, 1, &["GPU 0"]);
+    }
+    let ended = driver.start(&format!("--strategy ps {SMALL}"), &faults("noexport")).end(LIMIT);
+    refused(&ended, 1, &["GPU 0"]);
+}
+
+#[test]
+fn who_dies_with_its_device_ends_the_others_in_time() {
+    let Some(driver) = driver() else { return };
+    let long = "--strategy ps --data synthetic:16 --batch 4 --steps 100000 --deadline 5";
+    let mut job = driver.start(long, &[]);
+    let members = job.members(4);
+    std::thread::sleep(Duration::from_secs(3));
+    send(members[0], Signal::KILL);
+    let ended = job.end(Duration::from_secs(60));
+    refused(&ended, 1, &["worker 0"]);
+}
