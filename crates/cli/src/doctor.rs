@@ -19,7 +19,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if !args.json {
         note("looking at this machine and trying its transports, which takes a few seconds");
     }
-    let mut found = examine(&options);
+    let mut found = examine(&options, &args.cuda());
     if let (Some(host), Some(hosts)) = (&args.peer, hosts) {
         if !args.json {
             note(format_args!("starting a process on {host} and trying the way there"));

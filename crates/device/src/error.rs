@@ -19,22 +19,11 @@ pub struct Failure {
 
 /// Why there is no driver.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}; {}", self.reason(), self.mend())]
 pub enum OpenError {
-    #[error(
-        "{looked_for} cannot be loaded ({reason}): no NVIDIA driver is where the dynamic linker looks; install one \
-         (550 or newer), in a container run with `docker run --gpus all`, or name the library with --cuda-driver"
-    )]
     Missing { looked_for: String, reason: String },
-    #[error(
-        "{looked_for} has no function {function}: it is no whole driver, or one older than 525 (CUDA 12.0); install \
-         550 or newer"
-    )]
     Function { looked_for: String, function: &'static str },
-    #[error("the NVIDIA driver does not start: {call} says {failure}; {mend}")]
     Start { call: &'static str, failure: Box<Failure>, mend: String },
-    #[error(
-        "the NVIDIA driver is of CUDA {found}; {needed} or newer is needed (driver 525 or newer): install a newer driver"
-    )]
     TooOld { found: DriverVersion, needed: DriverVersion },
 }
 
@@ -45,6 +34,41 @@ impl OpenError {
             OpenError::Missing { .. } => true,
             OpenError::Start { failure, .. } => failure.code == CUDA_ERROR_NO_DEVICE,
             OpenError::Function { .. } | OpenError::TooOld { .. } => false,
+        }
+    }
+
+    /// Returns what is wrong.
+    pub fn reason(&self) -> String {
+        match self {
+            OpenError::Missing { looked_for, reason } => {
+                format!("the NVIDIA driver's {looked_for} cannot be loaded ({reason})")
+            }
+            OpenError::Function { looked_for, function } => {
+                format!(
+                    "{looked_for} has no function {function}: it is no whole driver, or an old one"
+                )
+            }
+            OpenError::Start { call, failure, .. } => {
+                format!("the NVIDIA driver does not start: {call} says {failure}")
+            }
+            OpenError::TooOld { found, needed } => {
+                format!("the NVIDIA driver is of CUDA {found}; {needed} or newer is needed")
+            }
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn mend(&self) -> String {
+        match self {
+            OpenError::Missing { .. } => {
+                "install a driver (550 or newer), in a container run with `docker run --gpus all`, or name the \
+                 library with --cuda-driver"
+                    .to_owned()
+            }
+            OpenError::Start { mend, .. } => mend.clone(),
+            OpenError::Function { .. } | OpenError::TooOld { .. } => {
+                "install a newer driver (525 is enough, 550 has all that is used)".to_owned()
+            }
         }
     }
 }

@@ -153,7 +153,7 @@ pub struct Pick {
     pub why: String,
 }
 
-/// What GPUDirect would need.
+/// GPUs, and what GPUDirect would need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     pub devices: u32,
@@ -164,6 +164,78 @@ pub struct Gpu {
     pub peermem: bool,
     /// The kernel is 5.12 or newer.
     pub dmabuf_kernel: bool,
+    /// Where the bus has GPUs of NVIDIA's, with a driver or without.
+    #[serde(default)]
+    pub on_bus: Vec<String>,
+    #[serde(default)]
+    pub cuda: CudaFacts,
+}
+
+/// What CUDA's driver says, and which of CUDA's libraries there are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaFacts {
+    /// The version of CUDA that the driver has; none where it cannot be used.
+    pub version: Option<String>,
+    /// The driver's library that was loaded.
+    pub library: Option<String>,
+    /// Why it cannot be used.
+    pub obstacle: Option<Obstacle>,
+    /// The user named the driver's library, so that it must be there.
+    pub asked: bool,
+    pub gpus: Vec<GpuFacts>,
+    /// Looked for where there is a GPU.
+    pub libraries: Vec<CudaLibraryFacts>,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuFacts {
+    /// Its number, as `--device cuda:N` has it.
+    pub ordinal: usize,
+    pub name: String,
+    pub uuid: String,
+    pub pci_bus_id: String,
+    /// Compute capability: major, minor.
+    pub compute: (u32, u32),
+    pub memory_bytes: u64,
+    /// Memory is allocated and mapped apart, which everything here needs.
+    pub virtual_memory: bool,
+    /// Other processes of this host map its memory.
+    pub export: bool,
+    /// NICs may reach its memory.
+    pub rdma: bool,
+    pub dmabuf: bool,
+    /// Streams wait on and write words of memory.
+    pub memory_operations: bool,
+    /// Who sees a NIC's writes in order: `none`, `owner` or `all`.
+    pub writes_ordering: String,
+    /// The host can flush a NIC's writes.
+    pub flush: bool,
+    pub numa_node: Option<u32>,
+    /// The other GPUs whose memory it reaches.
+    pub reaches: Vec<usize>,
+    pub nics: Vec<NicDistance>,
+}
+
+/// How far a NIC is from a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicDistance {
+    pub nic: String,
+    pub numa_node: Option<u32>,
+    /// As the kernel counts it: 10 is next to each other; none where it does not say.
+    pub distance: Option<u32>,
+}
+
+/// A library of CUDA's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaLibraryFacts {
+    pub name: String,
+    /// None where it was not found.
+    pub path: Option<String>,
+    /// Whose place that is.
+    pub place: Option<String>,
+    /// What has it on PyPI.
+    pub package: String,
 }
 
 /// What `--transport auto` would take.

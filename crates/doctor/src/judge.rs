@@ -2,6 +2,7 @@
 //! RDMA that is not there keeps nobody from training, and is a note; RDMA that is there and does not work
 //! would be taken for granted by a job, and is worse.
 
+mod gpu;
 mod way;
 
 use std::fmt;
@@ -76,7 +77,7 @@ pub(super) fn machine(facts: &Facts, asked: bool) -> Vec<Finding> {
         findings.extend(port(facts));
     }
     findings.extend(memlock(facts));
-    findings.extend(gpu(facts));
+    findings.extend(gpu::gpus(facts));
     findings
 }
 
@@ -274,16 +275,6 @@ fn memlock(facts: &Facts) -> Option<Finding> {
         }
     };
     Some(Finding::new(Severity::Warning, "memlock", what, why).mended_by(mend))
-}
-
-fn gpu(facts: &Facts) -> Option<Finding> {
-    let gpu = &facts.gpu;
-    if gpu.driver.is_none() || gpu.direct().is_some() || facts.rdma.nics.is_empty() {
-        return None;
-    }
-    let what = "the RDMA NIC cannot reach the GPU's memory".to_string();
-    let why = "GPUDirect needs nvidia-peermem, or the driver's open kernel modules on Linux 5.12 or newer";
-    Some(Finding::new(Severity::Note, "gpudirect", what, why).mended_by("modprobe nvidia-peermem"))
 }
 
 /// As much as is wanted, as far as a process may raise it itself.

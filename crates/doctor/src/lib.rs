@@ -4,7 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `facts.rs` | what is known of a machine: plain data |
-//! | `tree.rs`, `look.rs` | reads them, from `/proc`, `/sys` and the fabric's survey of NICs |
+//! | `tree.rs`, `look.rs`, `look/` | reads them, from `/proc`, `/sys`, the fabric's survey of NICs and CUDA's driver |
 //! | `trial.rs`, `pair.rs` | writes and reads over a transport, between two ends, every byte verified |
 //! | `peer.rs` | the same with another host: a job of two members |
 //! | `judge.rs`, `judge/` | facts and trials in, findings out; pure |
@@ -25,14 +25,28 @@ use tensorwire_launch::Obstacle;
 use tensorwire_launch::Transport;
 
 pub use facts::{
-    Auto, Computer, DeviceFile, Facts, GidFacts, Gpu, LibraryFacts, Limit, Locking, NicFacts, Pick,
-    PortFacts, Provider, Rdma, SharedMemoryFacts,
+    Auto, Computer, CudaFacts, CudaLibraryFacts, DeviceFile, Facts, GidFacts, Gpu, GpuFacts,
+    LibraryFacts, Limit, Locking, NicDistance, NicFacts, Pick, PortFacts, Provider, Rdma,
+    SharedMemoryFacts,
 };
 pub use judge::{Finding, Severity};
 pub use peer::{DOCTOR, DoctorError, PeerExamined, doctor_member, examine_peer, hosts_of_peer};
 pub use trial::{Moved, Trial};
 
+use std::path::PathBuf;
+
 use tensorwire_fabric::VerbsOptions;
+
+pub use tensorwire_device::LibrarySearch;
+
+/// Where CUDA's driver and libraries are looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaSearch {
+    /// The driver's library, which must be there; none: where the dynamic linker looks, if there is one.
+    pub driver: Option<PathBuf>,
+    /// Folders that were named.
+    pub libraries: LibrarySearch,
+}
 
 /// What was found out about this machine, and about a way to another.
 #[derive(Clone, Debug, Serialize)]
@@ -46,9 +60,10 @@ pub struct Examination {
     pub findings: Vec<Finding>,
 }
 
-/// Looks at this machine and tries its transports. `options`: which NIC, as a job would be told.
-pub fn examine(options: &VerbsOptions) -> Examination {
-    let facts = look::gather(options);
+/// Looks at this machine and tries its transports. `options`: which NIC, as a job would be told; `search`: which driver
+/// of CUDA's.
+pub fn examine(options: &VerbsOptions, search: &CudaSearch) -> Examination {
+    let facts = look::gather(options, search);
     let mut transports = vec![Transport::Shm, Transport::Tcp];
     if facts.rdma.obstacle.is_none() {
         transports.push(Transport::Verbs);

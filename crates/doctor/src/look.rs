@@ -1,21 +1,26 @@
-//! Puts together what is known of this machine: its file tree, and the fabric's survey of NICs. Judges
+//! Puts together what is known of this machine: its file tree, the fabric's survey of NICs, and CUDA's driver. Judges
 //! nothing.
+
+mod cuda;
 
 use std::path::Path;
 
 use tensorwire_fabric::{VerbsOptions, choose, survey, verbs_usable};
 
-use super::facts::{Auto, Facts, GidFacts, NicFacts, Pick, PortFacts, Rdma};
+use super::CudaSearch;
+use super::facts::{Auto, Facts, GidFacts, Gpu, NicFacts, Pick, PortFacts, Rdma};
 use super::tree::Tree;
 use tensorwire_launch::Obstacle;
 use tensorwire_launch::Transport;
 
 /// Everything, of this machine.
-pub(crate) fn gather(options: &VerbsOptions) -> Facts {
+pub(crate) fn gather(options: &VerbsOptions, search: &CudaSearch) -> Facts {
     let tree = Tree::at(Path::new("/"));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memfd = rustix::fs::memfd_create("tensorwire-doctor", rustix::fs::MemfdFlags::CLOEXEC);
     let rdma = rdma(&tree, options);
+    let nics: Vec<&str> = rdma.nics.iter().map(|nic| nic.name.as_str()).collect();
+    let gpu = Gpu { cuda: cuda::look(&tree, search, &nics), ..tree.gpu() };
     Facts {
         version: env!("CARGO_PKG_VERSION").to_string(),
         host: tree.host(),
@@ -24,7 +29,7 @@ pub(crate) fn gather(options: &VerbsOptions) -> Facts {
         computer: tree.computer(cores as u32),
         shared_memory: tree.shared_memory(memfd.err().map(|error| error.to_string())),
         locking: tree.locking(),
-        gpu: tree.gpu(),
+        gpu,
         auto: auto(&rdma),
         rdma,
     }

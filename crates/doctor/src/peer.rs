@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::VerbsOptions;
 
+use super::CudaSearch;
 use super::facts::Facts;
 use super::look;
 use super::trial::{self, PATIENCE, Trial};
@@ -243,7 +244,7 @@ pub fn doctor_member(member: &Member) -> Result<(), DoctorError> {
 fn take_part(member: &Member) -> Result<(), DoctorError> {
     let task: Task = member.payload()?;
     if task.look && member.rank() == THERE {
-        member.progress(look::gather(&task.verbs))?;
+        member.progress(look::gather(&task.verbs, &CudaSearch::default()))?;
     }
     let wire = WireOptions {
         transport: task.transport,

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::facts::{
-    Computer, DeviceFile, Gpu, LibraryFacts, Limit, Locking, NicFacts, PortFacts, Provider,
-    SharedMemoryFacts,
+    Computer, CudaFacts, DeviceFile, Gpu, LibraryFacts, Limit, Locking, NicFacts, PortFacts,
+    Provider, SharedMemoryFacts,
 };
 
 /// The capability to lock memory, by its number.
@@ -185,6 +185,7 @@ impl Tree {
         found.map(|name| format!("control group of {name}"))
     }
 
+    /// Without what CUDA's driver says.
     pub(crate) fn gpu(&self) -> Gpu {
         let driver = self.text("/proc/driver/nvidia/version");
         let driver = driver.and_then(|text| {
@@ -199,7 +200,43 @@ impl Tree {
             driver,
             peermem: modules.iter().any(|name| name == "nvidia_peermem" || name == "nv_peer_mem"),
             dmabuf_kernel: version_of(&self.kernel()).is_some_and(|found| found >= DMABUF_KERNEL),
+            on_bus: self.gpus_on_bus(),
+            cuda: CudaFacts::default(),
         }
+    }
+
+    /// NVIDIA's display and 3D controllers.
+    fn gpus_on_bus(&self) -> Vec<String> {
+        const BUS: &str = "/sys/bus/pci/devices";
+        let is_gpu = |address: &String| {
+            let read = |file| self.text(&format!("{BUS}/{address}/{file}")).unwrap_or_default();
+            read("vendor") == "0x10de" && read("class").starts_with("0x03")
+        };
+        self.names(BUS).into_iter().filter(is_gpu).collect()
+    }
+
+    /// The host's memory that a device of the bus is next to.
+    pub(crate) fn numa_node_of_pci(&self, address: &str) -> Option<u32> {
+        self.text(&format!("/sys/bus/pci/devices/{address}/numa_node"))?.parse().ok()
+    }
+
+    pub(crate) fn numa_node_of_nic(&self, nic: &str) -> Option<u32> {
+        self.text(&format!("/sys/class/infiniband/{nic}/device/numa_node"))?.parse().ok()
+    }
+
+    /// How far two of them are from each other, as the kernel counts it.
+    pub(crate) fn numa_distance(&self, from: u32, to: u32) -> Option<u32> {
+        let folder = "/sys/devices/system/node";
+        let distances = self.text(&format!("{folder}/node{from}/distance"))?;
+        // one for each node that there is, in their order
+        let mut nodes: Vec<u32> = self
+            .names(folder)
+            .iter()
+            .filter_map(|name| name.strip_prefix("node")?.parse().ok())
+            .collect();
+        nodes.sort_unstable();
+        let at = nodes.iter().position(|node| *node == to)?;
+        distances.split_whitespace().nth(at)?.parse().ok()
     }
 
     pub(crate) fn modules(&self) -> Vec<String> {
@@ -228,13 +265,18 @@ impl Tree {
         names.filter(|name| name.starts_with("uverbs")).map(file).collect()
     }
 
+    /// A library that this process has in memory, by the start of its file's name.
+    pub(crate) fn loaded(&self, name: &str) -> Option<String> {
+        let maps = self.text("/proc/self/maps")?;
+        maps.lines().find_map(|line| {
+            let path = line.split_whitespace().nth(5)?;
+            path.rsplit('/').next()?.starts_with(name).then(|| path.to_string())
+        })
+    }
+
     /// libibverbs as this process has it in memory; `error`: why it has not.
     pub(crate) fn library(&self, error: Option<String>) -> LibraryFacts {
-        let maps = self.text("/proc/self/maps").unwrap_or_default();
-        let path = maps.lines().find_map(|line| {
-            let path = line.split_whitespace().nth(5)?;
-            path.rsplit('/').next()?.starts_with("libibverbs.so").then(|| path.to_string())
-        });
+        let path = self.loaded("libibverbs.so");
         let version = path.as_ref().and_then(|path| {
             let (_, version) = path.rsplit_once("libibverbs.so.")?;
             Some(version.to_string())

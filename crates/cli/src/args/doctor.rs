@@ -1,8 +1,10 @@
 //! The command line of `tensorwire doctor`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
+use tensorwire_doctor::{CudaSearch, LibrarySearch};
 use tensorwire_launch::{GidChoice, RSH, VerbsOptions};
 
 use super::wire::parse_gid;
@@ -19,6 +21,10 @@ byte is verified on arrival. Where small writes arrive and large ones do not, so
 way has a smaller MTU than both ends. On this machine both ends are in one process. --peer starts a process on
 the other host as `train --hosts` does: by `RSH HOST COMMAND`, with this program at the same path; TCP is tried,
 and RDMA where both hosts can. Nothing is changed on any machine.
+
+GPUs are looked for by CUDA's driver, and its libraries in the folders of --cuda-libs, where the dynamic linker looks, in
+CUDA_HOME, and among the packages of python3, in this order. A machine without a GPU trains on its CPU: nothing is wrong
+with it. With --cuda-driver a GPU is asked for, and must be there.
 
 Findings: `error` keeps training, or what was asked for, from working; `warning`: it works, but not as well
 as the machine could; `note`: good to know. The line with → is what to type. No RDMA is a note: training takes
@@ -44,6 +50,12 @@ pub(crate) struct DoctorArgs {
     /// Entry of the device's GID table, by its index or its address [default: as a job chooses]
     #[arg(long, value_name = "INDEX|ADDRESS", value_parser = parse_gid)]
     gid: Option<GidChoice>,
+    /// The library of CUDA's driver [default: libcuda.so.1, where the dynamic linker finds it]
+    #[arg(long, value_name = "FILE")]
+    cuda_driver: Option<PathBuf>,
+    /// Folders with CUDA's libraries (cuBLASLt, cuDNN, NVRTC, NCCL), to look there first
+    #[arg(long, value_name = "FOLDER", value_delimiter = ',')]
+    cuda_libs: Vec<PathBuf>,
     /// Print one object of JSON instead
     #[arg(long)]
     pub(crate) json: bool,
@@ -52,5 +64,14 @@ pub(crate) struct DoctorArgs {
 impl DoctorArgs {
     pub(crate) fn options(&self) -> VerbsOptions {
         VerbsOptions { nic: self.nic.clone(), gid: self.gid }
+    }
+
+    pub(crate) fn cuda(&self) -> CudaSearch {
+        let libraries = LibrarySearch {
+            folders: self.cuda_libs.clone(),
+            cuda_home: std::env::var_os("CUDA_HOME").map(PathBuf::from),
+            site_packages: Vec::new(),
+        };
+        CudaSearch { driver: self.cuda_driver.clone(), libraries }
     }
 }

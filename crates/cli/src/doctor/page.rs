@@ -1,5 +1,7 @@
 //! What the doctor found, for people: sections with a fact a line, and the findings at the end.
 
+mod gpus;
+
 use std::fmt::{Display, Write};
 
 use tensorwire_base::{human_bytes, human_seconds};
@@ -24,6 +26,7 @@ pub(crate) fn page(found: &Examination) -> String {
     ));
     machine(&mut page, facts);
     rdma(&mut page, facts);
+    gpus::gpus(&mut page, facts);
     page.section("transports");
     page.line("auto, one host", facts.auto.one_host.name());
     let several = format!("{}: {}", facts.auto.several_hosts.name(), facts.auto.why);

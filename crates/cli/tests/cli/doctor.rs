@@ -1,6 +1,7 @@
 //! The real doctor on this machine, whatever it has, and with this machine by another name as its peer: a script
 //! in the place of ssh runs there what it is told to.
 
+use std::process::Command;
 use std::time::Duration;
 
 use crate::support::{Ended, Job};
@@ -172,4 +173,50 @@ fn arguments_that_make_no_sense() {
         let tried = ended.stderr.contains("trying its transports");
         assert!(!tried || arguments.contains("invalid"), "{arguments}: {}", ended.stderr);
     }
+}
+
+/// The doctor with a driver that needs no GPU, on a machine that the environment describes.
+fn with_driver(arguments: &str, machine: &[(&str, &str)]) -> Ended {
+    let driver = tensorwire_fakecuda::library().expect("cargo builds it for these tests");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.args(["doctor", "--cuda-driver"]).arg(driver).args(arguments.split_whitespace());
+    command.envs(machine.iter().copied());
+    Job::start_command(command).end(LIMIT)
+}
+
+#[test]
+fn gpus_are_described_with_what_they_lack() {
+    let machine = [
+        ("FAKE_CUDA_DEVICES", "2"),
+        ("FAKE_CUDA_COMPUTE", "75"),
+        ("FAKE_CUDA_FAULTS", "nopeer,noexport"),
+    ];
+    let found = with_driver("--json", &machine).json();
+    let cuda = &found["facts"]["gpu"]["cuda"];
+    assert_eq!((&cuda["version"], &cuda["asked"]), (&"12.4".into(), &true.into()));
+    let gpus = cuda["gpus"].as_array().unwrap();
+    assert_eq!(gpus.len(), 2);
+    assert_eq!((&gpus[1]["ordinal"], &gpus[1]["name"]), (&1.into(), &"Fake GPU".into()));
+    assert_eq!((&gpus[1]["export"], &gpus[1]["dmabuf"]), (&false.into(), &true.into()));
+    assert_eq!(cuda["libraries"].as_array().unwrap().len(), 4);
+    let findings = findings(&found);
+    for expected in [
+        ("ok", "gpu"),
+        ("warning", "gpu-too-old"),
+        ("note", "gpu-no-export"),
+        ("note", "gpu-peers"),
+    ] {
+        assert!(findings.contains(&expected), "{findings:?}");
+    }
+}
+
+#[test]
+fn a_driver_that_was_named_must_be_there() {
+    let page = with_driver("", &[]).stdout;
+    assert!(page.contains("\nGPUs\n  driver           of CUDA 12.4"), "{page}");
+    assert!(page.contains("GPU 0            Fake GPU, compute capability 8.0, 4 GiB"), "{page}");
+    let ended = with_driver("", &[("FAKE_CUDA_DEVICES", "0")]);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stdout.contains("CUDA_ERROR_NO_DEVICE"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("→ no GPU can be seen"), "{}", ended.stdout);
 }

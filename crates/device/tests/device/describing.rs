@@ -86,7 +86,10 @@ fn a_machine_without_a_driver_says_what_to_install() {
     let missing = Driver::open(Some(Path::new("/nonexistent/libcuda.so.1"))).unwrap_err();
     assert!(missing.is_absence());
     let text = missing.to_string();
-    assert!(text.contains("/nonexistent/libcuda.so.1") && text.contains("install one"), "{text}");
+    assert!(
+        text.contains("/nonexistent/libcuda.so.1") && text.contains("install a driver"),
+        "{text}"
+    );
     // some other library
     let other = Driver::open(Some(Path::new("libm.so.6"))).unwrap_err();
     assert!(matches!(other, OpenError::Function { function: "cuInit", .. }), "{other}");

@@ -9,7 +9,7 @@ use tensorwire_launch::Obstacle;
 use tensorwire_launch::Transport;
 
 /// Nothing is wrong with it, and there is no RDMA.
-fn plain() -> Facts {
+pub(super) fn plain() -> Facts {
     let free = Limit { soft: Some(1 << 20), hard: Some(1 << 20) };
     Facts {
         version: "1.0".into(),
@@ -45,7 +45,7 @@ fn plain() -> Facts {
 }
 
 /// With a NIC that works and may lock all memory.
-fn with_nic() -> Facts {
+pub(super) fn with_nic() -> Facts {
     let mut facts = plain();
     let gid = |index, kind, address: &str, picked| GidFacts {
         index,
@@ -84,14 +84,14 @@ fn with_nic() -> Facts {
 }
 
 /// The finding of that name: there must be one.
-fn found<'a>(findings: &'a [Finding], id: &str) -> &'a Finding {
+pub(super) fn found<'a>(findings: &'a [Finding], id: &str) -> &'a Finding {
     let mut of = findings.iter().filter(|finding| finding.id == id);
     let first = of.next().unwrap_or_else(|| panic!("no {id} in {findings:?}"));
     assert!(of.next().is_none(), "{id} twice in {findings:?}");
     first
 }
 
-fn mend<'a>(findings: &'a [Finding], id: &str) -> &'a str {
+pub(super) fn mend<'a>(findings: &'a [Finding], id: &str) -> &'a str {
     found(findings, id).mend.as_deref().unwrap()
 }
 

@@ -167,3 +167,29 @@ fn this_machine() {
     let shared = tree.shared_memory(None);
     assert!(shared.dev_shm_bytes >= shared.dev_shm_available_bytes);
 }
+
+#[test]
+fn gpus_on_the_bus_and_how_far_nics_are() {
+    let (_folder, tree) = tree(&[
+        ("/sys/bus/pci/devices/0000:3b:00.0/vendor", "0x10de\n"),
+        ("/sys/bus/pci/devices/0000:3b:00.0/class", "0x030200\n"),
+        ("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n"),
+        // its sound, and another maker's display
+        ("/sys/bus/pci/devices/0000:3b:00.1/vendor", "0x10de\n"),
+        ("/sys/bus/pci/devices/0000:3b:00.1/class", "0x040300\n"),
+        ("/sys/bus/pci/devices/0000:00:02.0/vendor", "0x1002\n"),
+        ("/sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n"),
+        ("/sys/bus/pci/devices/0000:00:02.0/numa_node", "-1\n"),
+        ("/sys/class/infiniband/mlx5_0/device/numa_node", "8\n"),
+        // the numbers of nodes may have gaps
+        ("/sys/devices/system/node/node1/distance", "10 40\n"),
+        ("/sys/devices/system/node/node8/distance", "40 10\n"),
+    ]);
+    assert_eq!(tree.gpu().on_bus, ["0000:3b:00.0"]);
+    assert_eq!(tree.numa_node_of_pci("0000:3b:00.0"), Some(1));
+    assert_eq!(tree.numa_node_of_pci("0000:00:02.0"), None);
+    assert_eq!(tree.numa_node_of_nic("mlx5_0"), Some(8));
+    assert_eq!(tree.numa_distance(1, 8), Some(40));
+    assert_eq!(tree.numa_distance(8, 8), Some(10));
+    assert_eq!(tree.numa_distance(8, 2), None);
+}
