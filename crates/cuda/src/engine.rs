@@ -3,6 +3,7 @@
 
 mod flights;
 mod prepared;
+mod segments;
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use crate::kernels::modules;
 use crate::{Addresses, Command, DeviceFault};
 use flights::{Flights, Slots};
 use prepared::Prepared;
+use segments::{Call, Segments};
 
 /// Which GPU, and by which driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,7 @@ pub struct CudaKernels {
     loaded: HashMap<&'static str, Module>,
     functions: HashMap<&'static str, Function>,
     prepared: HashMap<NodeId, Prepared>,
+    segments: Segments,
     /// Scratch of whichever operator is computed.
     workspace: Option<DeviceMemory>,
     words: DeviceMemory,
@@ -104,6 +107,7 @@ impl CudaKernels {
             loaded: HashMap::new(),
             functions: HashMap::new(),
             prepared: HashMap::new(),
+            segments: Segments::default(),
             workspace: None,
             words,
             has_checks: false,
@@ -127,6 +131,7 @@ impl CudaKernels {
     }
 
     fn write_factor(&mut self, factor: f64) -> Result<(), DeviceError> {
+        self.flush()?;
         self.factors.send(&factor.to_ne_bytes(), &self.stream, &self.words)
     }
 
@@ -145,6 +150,9 @@ impl CudaKernels {
 
     fn started(&mut self, call: &DeviceCall<'_>) -> Result<(), Failed> {
         self.check()?;
+        if self.segments.has(call.node) {
+            self.flush()?;
+        }
         let fits = self.prepared.get(&call.node).is_some_and(|prepared| prepared.is_for(call));
         if !fits {
             let prepared = Prepared::new(call).map_err(|error| self.refused(call, error))?;
@@ -157,20 +165,29 @@ impl CudaKernels {
         }
         let workspace = self.workspace.as_ref().map_or(0, DeviceMemory::address);
         let words = self.words.address();
-        let CudaKernels { prepared, functions, stream, .. } = self;
-        let Some(prepared) = prepared.get_mut(&call.node) else { return Ok(()) };
-        let fault = words + FAULT_OFFSET as u64;
-        let told = prepared.commands(call, workspace, [words, fault]);
-        let (commands, addresses) = told.map_err(|missing| {
-            Failed::Kernel(
-                Some(call.node),
-                KernelError::Refused { op: call.op.name(), why: missing.to_string() },
-            )
+        let Some(prepared) = self.prepared.get_mut(&call.node) else { return Ok(()) };
+        let version = prepared.give(call, workspace, [words, words + FAULT_OFFSET as u64]);
+        let version = version.map_err(|missing| {
+            let why = missing.to_string();
+            Failed::Kernel(Some(call.node), KernelError::Refused { op: call.op.name(), why })
         })?;
-        for (command, arguments) in commands {
-            tell(stream, functions, command, arguments, &addresses)?;
-        }
+        self.segments.add((call.node, version));
         Ok(())
+    }
+
+    /// Tells the stream what was started.
+    fn flush(&mut self) -> Result<(), DeviceError> {
+        let CudaKernels { segments, prepared, functions, stream, .. } = self;
+        segments.flush(stream, &mut |stream: &Stream, calls: &[Call]| {
+            for (node, _) in calls {
+                let Some(prepared) = prepared.get(node) else { continue };
+                let addresses = prepared.addresses();
+                for (command, arguments) in prepared.commands() {
+                    tell(stream, functions, command, arguments, &addresses)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     fn refused(&self, call: &DeviceCall<'_>, error: LowerError) -> Failed {
@@ -214,6 +231,8 @@ impl CudaKernels {
         // fits: a size of this machine
         let bytes = bytes as u64;
         if self.workspace.as_ref().map_or(0, DeviceMemory::bytes) < bytes {
+            // what was started computes in the old one
+            self.flush()?;
             self.workspace = Some(self.device.alloc(bytes)?);
         }
         Ok(())
@@ -221,6 +240,7 @@ impl CudaKernels {
 
     fn copied(&mut self, from: DeviceLoan, to: DeviceWriteLoan) -> Result<CopyId, Failed> {
         self.check()?;
+        self.flush()?;
         // what comes to the host brings news of what was computed before
         let fault = self.has_checks.then(|| self.words.slab());
         Ok(self.flights.start(&self.stream, (from, to), fault.as_ref(), FAULT_OFFSET)?)
@@ -228,6 +248,7 @@ impl CudaKernels {
 
     fn marked(&mut self) -> Result<CopyId, Failed> {
         self.check()?;
+        self.flush()?;
         let fault = self.has_checks.then(|| self.words.slab());
         Ok(self.flights.mark(&self.stream, fault.as_ref(), FAULT_OFFSET)?)
     }
@@ -350,6 +371,10 @@ impl DeviceKernels for CudaKernels {
         self.kept(done)?;
         let done = self.land();
         self.kept(done)
+    }
+
+    fn graphs_launched(&self) -> u64 {
+        self.segments.launched()
     }
 
     fn set_rate_factor(&mut self, factor: f64) -> Result<(), DeviceFailure> {

@@ -118,6 +118,11 @@ pub trait DeviceKernels: Send + std::fmt::Debug {
     /// When something failed that was started before, or the deadline passed.
     fn wait(&mut self, copy: CopyId, deadline: Deadline) -> Result<(), DeviceFailure>;
 
+    /// Returns how often it was told a graph in the place of the kernels that one is made of.
+    fn graphs_launched(&self) -> u64 {
+        0
+    }
+
     /// Has optimizers that are started from now on change variables at `factor` times their rate.
     ///
     /// # Errors

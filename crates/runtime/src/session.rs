@@ -274,6 +274,12 @@ impl Session {
         all
     }
 
+    /// Returns how often a device was told a graph in the place of single kernels.
+    pub fn graphs_launched(&self) -> u64 {
+        let device = self.executor.workspace.device.as_ref();
+        device.map_or(0, |device| device.lock().graphs_launched())
+    }
+
     /// The memory that tensors take in a lane whose size is known only when they exist.
     pub fn dynamic_use(&self, lane: Lane) -> LaneUse {
         self.executor.workspace.dynamic_use(lane)

@@ -48,6 +48,11 @@ impl Source for OfDevice<'_> {
     fn alloc(&mut self, bytes: usize) -> Result<Slab, AllocError> {
         Ok(self.0.lock().alloc(bytes)?)
     }
+
+    fn free(&mut self, _slab: &Slab) {
+        // what was started comes before it goes; a device that failed says so when it is told to compute
+        let _ = self.0.lock().mark();
+    }
 }
 
 /// What a run does with outputs that the plan gave no place.

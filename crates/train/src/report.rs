@@ -129,6 +129,9 @@ pub struct TrainReport {
     /// What was pushed to a store and pulled from it, in bytes.
     #[serde(default)]
     pub store_bytes: u64,
+    /// Graphs that a device was told in the place of single kernels.
+    #[serde(default)]
+    pub graphs_launched: u64,
 }
 
 impl TrainReport {

@@ -57,6 +57,8 @@ pub struct Summary {
     pub bytes_written: u64,
     pub registered_bytes: u64,
     pub store_bytes: u64,
+    /// Graphs that devices were told in the place of single kernels.
+    pub graphs_launched: u64,
     /// Of the member that had most memory at once.
     pub peak_bytes: Option<u64>,
     /// How the workers waited for tensors in all steps, together. Servers wait while workers compute, and are left out.
@@ -130,6 +132,7 @@ impl Summary {
             bytes_written: sum(|report| report.bytes_written),
             registered_bytes: sum(|report| report.registered_bytes),
             store_bytes: sum(|report| report.store_bytes),
+            graphs_launched: sum(|report| report.graphs_launched),
             peak_bytes: reports().map(|report| report.peak_bytes).max(),
             polling: polling.into(),
             kernels: reports().next().map(|report| report.kernels.clone()),
@@ -162,11 +165,14 @@ mod tests {
         "bytes_copied_rows",
         "bytes_copied_staging",
         "bytes_copied_store",
+        "bytes_copied_to_device",
+        "bytes_copied_to_host",
         "bytes_written",
         "clients",
         "data",
         "exchange",
         "final_loss",
+        "graphs_launched",
         "kernels",
         "model",
         "peak_bytes",

@@ -69,6 +69,8 @@ fn the_same_bits_by_every_way_to_cross() {
     let Some(driver) = driver() else { return };
     let alone = driver.train(&format!("--strategy local {SMALL}"), &[]);
     assert!(alone["kernels"].as_str().unwrap().starts_with("cuda: GPU 0"), "{alone}");
+    // the third step is told as graphs, and so are later batches of the evaluation
+    assert!(number(&alone, "graphs_launched") > 0, "{alone}");
     let same = |way: &str| {
         let result = driver.train(&format!("{way} {SMALL}"), &[]);
         assert_eq!(hash(&result), hash(&alone), "{way}");

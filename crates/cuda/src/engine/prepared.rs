@@ -1,11 +1,16 @@
 //! An operator that was lowered once, with the bytes of its launches as they were last.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use tensorwire_graph::Op;
 use tensorwire_kernels::{DeviceCall, DeviceTensor, KernelError};
 use tensorwire_tensor::TensorSpec;
 
 use crate::error::LowerError;
 use crate::{Addresses, Command, DeviceFault, Launch, Lowered, Lowering, MissingAddress, lower};
+
+/// Numbers that nothing else was given.
+static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -16,6 +21,9 @@ pub(super) struct Prepared {
     lowered: Lowered,
     /// Where operands and workspace lay when `arguments` were made.
     at: Vec<u64>,
+    words: [u64; 2],
+    /// Another one whenever anything of it changes.
+    version: u64,
     /// By command: what a launch is given.
     arguments: Vec<Vec<u8>>,
 }
@@ -31,8 +39,8 @@ impl Prepared {
         let options = Lowering { tag: call.node.0 };
         let lowered = lower(call.op, &inputs, &outputs, call.in_place, &options)?;
         let (op, in_place) = (call.op.clone(), call.in_place);
-        let (at, arguments) = (Vec::new(), Vec::new());
-        Ok(Prepared { op, inputs, outputs, in_place, lowered, at, arguments })
+        let (at, arguments, words, version) = (Vec::new(), Vec::new(), [0, 0], 0);
+        Ok(Prepared { op, inputs, outputs, in_place, lowered, at, words, version, arguments })
     }
 
     /// True if it was made ready for such operands.
@@ -63,46 +71,52 @@ impl Prepared {
         })
     }
 
-    /// Its commands with what each launch is given, and where everything lies. `words` are the addresses of the rate's
-    /// factor and of the fault.
-    #[allow(clippy::type_complexity)] // a pair of what the doc says
-    pub(super) fn commands<'p>(
-        &'p mut self,
+    /// Takes note of where everything lies; returns how often that has changed. `words` are the addresses of the rate's factor
+    /// and of the fault.
+    pub(super) fn give(
+        &mut self,
         call: &DeviceCall<'_>,
         workspace: u64,
         words: [u64; 2],
-    ) -> Result<(impl Iterator<Item = (&'p Command, &'p [u8])> + 'p, Addresses<'p>), MissingAddress>
-    {
+    ) -> Result<u64, MissingAddress> {
         // fits: addresses of this machine
         let of = |tensor: &DeviceTensor<'_>| tensor.address as u64;
         let first = call.outputs.first().filter(|_| call.in_place).map(of);
         let inputs = first.into_iter().chain(call.inputs.iter().map(of));
         let all = inputs.chain(call.outputs.iter().map(of)).chain([workspace]);
-        let is_same = all.clone().eq(self.at.iter().copied());
-        let Prepared { lowered, at, arguments, inputs, .. } = self;
-        if !is_same {
-            at.clear();
-            at.extend(all);
-            arguments.clear();
+        if all.clone().eq(self.at.iter().copied()) {
+            return Ok(self.version);
         }
-        let addresses = addresses(at, inputs.len(), words);
-        if !is_same {
-            for command in &lowered.commands {
-                arguments.push(match command {
-                    Command::Launch(launch) => launch.bytes(&addresses)?,
-                    Command::Copy { from, to, .. } => {
-                        addresses.resolve(*from)?;
-                        addresses.resolve(*to)?;
-                        Vec::new()
-                    }
-                    Command::Set { to, .. } => {
-                        addresses.resolve(*to)?;
-                        Vec::new()
-                    }
-                });
-            }
+        self.at = all.collect();
+        self.words = words;
+        let mut arguments = Vec::with_capacity(self.lowered.commands.len());
+        let addresses = self.addresses();
+        for command in &self.lowered.commands {
+            arguments.push(match command {
+                Command::Launch(launch) => launch.bytes(&addresses)?,
+                Command::Copy { from, to, .. } => {
+                    addresses.resolve(*from)?;
+                    addresses.resolve(*to)?;
+                    Vec::new()
+                }
+                Command::Set { to, .. } => {
+                    addresses.resolve(*to)?;
+                    Vec::new()
+                }
+            });
         }
-        Ok((lowered.commands.iter().zip(arguments.iter().map(Vec::as_slice)), addresses))
+        self.arguments = arguments;
+        self.version = VERSIONS.fetch_add(1, Ordering::Relaxed);
+        Ok(self.version)
+    }
+
+    /// Its commands with what each launch is given.
+    pub(super) fn commands(&self) -> impl Iterator<Item = (&Command, &[u8])> {
+        self.lowered.commands.iter().zip(self.arguments.iter().map(Vec::as_slice))
+    }
+
+    pub(super) fn addresses(&self) -> Addresses<'_> {
+        addresses(&self.at, self.inputs.len(), self.words)
     }
 }
 

@@ -484,6 +484,7 @@ impl Trainer<'_> {
     /// What was copied here so far, in the place of what the report says of it.
     pub(super) fn report_copies(&self, report: &mut TrainReport) {
         report.copies = self.session.copies();
+        report.graphs_launched = self.session.graphs_launched();
         report.add_copies(&self.carried.copies());
     }
 

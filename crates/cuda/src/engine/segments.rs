@@ -1,0 +1,106 @@
+//! Launches that come in the same order again and again, as one graph. What is started waits for the next moment at which
+//! the host looks at the stream; by then it is a segment. One that was told twice alike is captured the next time, and
+//! launched as a whole from then on. Where that cannot be done, and where sizes change, its launches are told one by one.
+
+use std::collections::HashMap;
+
+use tensorwire_device::{DeviceError, Graph, Stream};
+use tensorwire_graph::NodeId;
+
+/// Shorter ones gain nothing.
+const CALLS_MIN: usize = 4;
+/// More segments than any run of a session has: whoever has more makes them anew in each step.
+const SEGMENTS_MAX: usize = 256;
+
+/// An operator, and how often what it is given was made anew.
+pub(super) type Call = (NodeId, u64);
+
+/// What was started and not told the stream yet, and the segments of before.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    pending: Vec<Call>,
+    /// By first and last operator and their number.
+    known: HashMap<(NodeId, NodeId, usize), Segment>,
+    launched: u64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    calls: Vec<Call>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Seen,
+    Captured(Graph),
+    /// The driver does not capture it.
+    Refused,
+}
+
+/// Tells a stream the launches of calls, one by one.
+pub(super) type Tell<'a> = &'a mut dyn FnMut(&Stream, &[Call]) -> Result<(), DeviceError>;
+
+impl Segments {
+    /// True if the operator waits to be told.
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.pending.iter().any(|(pending, _)| *pending == node)
+    }
+
+    pub(super) fn add(&mut self, call: Call) {
+        self.pending.push(call);
+    }
+
+    /// How often a graph was launched in the place of its launches.
+    pub(super) fn launched(&self) -> u64 {
+        self.launched
+    }
+
+    /// Tells the stream what is pending.
+    pub(super) fn flush(&mut self, stream: &Stream, tell: Tell<'_>) -> Result<(), DeviceError> {
+        let calls = std::mem::take(&mut self.pending);
+        let (Some((first, _)), Some((last, _))) = (calls.first(), calls.last()) else {
+            return Ok(());
+        };
+        let key = (*first, *last, calls.len());
+        if calls.len() < CALLS_MIN {
+            return tell(stream, &calls);
+        }
+        match self.known.get_mut(&key).filter(|segment| segment.calls == calls) {
+            Some(Segment { state: State::Captured(graph), .. }) => {
+                graph.launch(stream)?;
+                self.launched += 1;
+            }
+            Some(Segment { state: State::Refused, .. }) => tell(stream, &calls)?,
+            Some(segment) => match captured(stream, &calls, tell) {
+                Some(graph) => {
+                    graph.launch(stream)?;
+                    self.launched += 1;
+                    segment.state = State::Captured(graph);
+                }
+                None => {
+                    segment.state = State::Refused;
+                    tell(stream, &calls)?;
+                }
+            },
+            None => {
+                tell(stream, &calls)?;
+                if self.known.len() >= SEGMENTS_MAX {
+                    self.known.clear();
+                }
+                self.known.insert(key, Segment { calls, state: State::Seen });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The launches as a graph; none where the driver makes none of them.
+fn captured(stream: &Stream, calls: &[Call], tell: Tell<'_>) -> Option<Graph> {
+    stream.begin_capture().ok()?;
+    let told = tell(stream, calls);
+    // a capture that was begun is ended, whatever became of it
+    let graph = stream.end_capture();
+    told.ok()?;
+    graph.ok()
+}
