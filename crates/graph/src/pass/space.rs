@@ -69,7 +69,10 @@ pub(crate) fn spread_over_spaces(
     for id in placed.ids() {
         spreader.take(id)?;
     }
-    let runs = runs.iter().map(|run| spreader.run(run)).collect::<Result<_, _>>()?;
+    let fetches = runs.iter().filter_map(|run| run.fetch_to.map(|to| (run, to)));
+    let fetches = fetches.flat_map(|(run, to)| run.roots.iter().map(move |root| (*root, to)));
+    let fetches: Vec<(NodeId, Task)> = fetches.collect();
+    let runs = runs.iter().map(|run| spreader.run(run, &fetches)).collect::<Result<_, _>>()?;
     Ok((spreader.out, runs))
 }
 
@@ -190,8 +193,9 @@ impl Spreader<'_> {
         Ok(made.into())
     }
 
-    /// A run on what became of its nodes. What is fetched from a device of another task comes by way of its host.
-    fn run(&mut self, run: &RunSpec) -> Result<RunSpec, GraphError> {
+    /// A run on what became of its nodes. What is fetched from a device of another task comes by way of its host, if the two
+    /// share no memory. What is fetched and used on a device is copied there once, and is given from then on.
+    fn run(&mut self, run: &RunSpec, fetches: &[(NodeId, Task)]) -> Result<RunSpec, GraphError> {
         let mut roots = Vec::with_capacity(run.roots.len());
         for root in &run.roots {
             let root = self.moved[root.index()];
@@ -205,16 +209,27 @@ impl Spreader<'_> {
                 }
                 false => root,
             });
+            roots.extend(goes.and_then(|to| self.copied_to_device(root, to)));
         }
         let mut given = Vec::with_capacity(run.given.len());
-        for id in &run.given {
-            let id = self.moved[id.index()];
+        for old in &run.given {
+            let id = self.moved[old.index()];
             given.push(id);
             let home = task_of(self.out.node(id))?;
             // where it was sent, it came from the host
             given.extend(self.copies.get(&(id.into(), home, Space::Host)).map(|copy| copy.node));
+            let fetched = fetches.iter().filter(|(fetched, _)| fetched == old);
+            given.extend(fetched.filter_map(|(_, to)| self.copied_to_device(id, *to)));
         }
         Ok(RunSpec { roots, given, ..run.clone() })
+    }
+
+    /// The copy of a node's first output on the device of another task, if something there uses it.
+    fn copied_to_device(&self, id: NodeId, task: Task) -> Option<NodeId> {
+        let home = self.out.node(id).task.filter(|home| *home != task)?;
+        let of = Output::from(id);
+        let host = self.copies.get(&(of, home, Space::Host)).copied().unwrap_or(of);
+        self.copies.get(&(host, task, Space::Device)).map(|copy| copy.node)
     }
 }
 

@@ -58,9 +58,16 @@ fn planned(cluster: Cluster, workers: u32, options: PlanOptions) -> Plan {
         roots: weights.to_vec(),
         fetch_to: Some(cluster.tasks()[0]),
         given: vec![],
-        followed_by: vec![],
+        followed_by: vec![2],
     };
-    plan(&placed, &cluster.tasks(), &[train, fetch], options).unwrap()
+    let evaluate = RunSpec {
+        name: "evaluate",
+        roots: vec![placed.find("worker0/loss").unwrap()],
+        fetch_to: None,
+        given: weights.to_vec(),
+        followed_by: vec![2],
+    };
+    plan(&placed, &cluster.tasks(), &[train, fetch, evaluate], options).unwrap()
 }
 
 fn direct(shared_memory: SharedMemory) -> PlanOptions {
@@ -191,4 +198,13 @@ fn devices_that_share_memory_copy_nothing_by_way_of_the_host() {
         assert_eq!(traffic.to_host, 0);
         assert_eq!(traffic.written + traffic.by_reference, 2 * 2 * (64 + 16) * 4);
     }
+}
+
+#[test]
+fn what_is_fetched_is_copied_to_the_device_once() {
+    let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
+    let plan = planned(cluster, 2, on(Devices::Workers));
+    let [train, fetch, evaluate] = [0, 1, 2].map(|run| plan.traffic(RunId(run)).to_device);
+    let (weights, fed) = ((64 + 16) * 4, (2 * 8 + 4) * 4);
+    assert_eq!((train, fetch, evaluate), (2 * (weights + fed), weights, fed));
 }
