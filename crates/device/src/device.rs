@@ -190,24 +190,33 @@ impl Device {
         self.streams.lock().push(stream);
     }
 
-    /// Waits until every stream of this process on this GPU is idle. False if that takes too long, or the GPU is lost:
-    /// what it may use must never be given back.
-    pub(crate) fn settle(&self) -> bool {
+    /// Waits until the streams of this process on this GPU have done all that they were told so far. False if that takes
+    /// too long, or cannot be known: what they may use must never be given back.
+    pub(crate) fn settle(self: &Arc<Self>) -> bool {
         if self.is_stuck.load(Ordering::Relaxed) {
             return false;
         }
         let deadline = Deadline::after(SETTLE);
         let streams = self.streams.lock().clone();
-        let idle = streams.iter().all(|stream| {
-            stream.is_capturing(self) || wait(deadline, || stream.is_idle(self)).unwrap_or(false)
+        // others may tell them more meanwhile, which does not concern what goes now
+        let told =
+            streams.iter().map(|stream| stream.told_so_far(self)).collect::<Result<Vec<_>, _>>();
+        let done = told.and_then(|told| {
+            let mut done = true;
+            for event in told.iter().flatten() {
+                done &= wait(deadline, || event.has_passed())?;
+            }
+            Ok(done)
         });
-        if !idle {
-            self.is_stuck.store(true, Ordering::Relaxed);
-            return false;
-        }
         drop(streams);
-        self.drop_idle_streams();
-        true
+        if matches!(done, Ok(false)) || done.as_ref().is_err_and(DeviceError::is_lost) {
+            self.is_stuck.store(true, Ordering::Relaxed);
+        }
+        let is_done = done.unwrap_or(false);
+        if is_done {
+            self.drop_idle_streams();
+        }
+        is_done
     }
 
     /// Destroys streams that nobody holds and that have nothing to do.
@@ -232,11 +241,15 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // a context goes only when all its work has ended, for which the driver would wait without an end
-        if !self.settle() {
+        // a context goes only when all its work has ended, for which the driver would wait without an end; nobody holds a
+        // stream any more
+        let deadline = Deadline::after(SETTLE);
+        let streams = std::mem::take(self.streams.get_mut());
+        let is_idle = |stream: &Arc<RawStream>| wait(deadline, || stream.is_idle(self)) == Ok(true);
+        if self.is_stuck.load(Ordering::Relaxed) || !streams.iter().all(is_idle) {
             return;
         }
-        for stream in std::mem::take(self.streams.get_mut()) {
+        for stream in streams {
             stream.destroy(self);
         }
         // SAFETY: retained once by `open`, and released once here; everything made on it held this device.

@@ -223,8 +223,9 @@ impl Driver {
             // SAFETY: there is room for as many bytes.
             unsafe { (self.functions.cuDeviceGetPCIBusId)(room, bytes, device) }
         })?;
-        // as the kernel writes it under /sys/bus/pci/devices
-        Ok(id.to_ascii_lowercase())
+        // as the kernel writes it under /sys/bus/pci/devices, with four digits of a domain where they do
+        let id = id.to_ascii_lowercase();
+        Ok(id.strip_prefix("0000").filter(|rest| rest.len() == 12).unwrap_or(&id).to_owned())
     }
 
     /// What `read` writes into the room that it is given.

@@ -38,9 +38,14 @@ impl Event {
     /// # Errors
     /// When the driver refuses, or the GPU is lost.
     pub fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
+        self.record_on(stream.raw())
+    }
+
+    /// `stream`: one that lives.
+    pub(crate) fn record_on(&self, stream: CUstream) -> Result<(), DeviceError> {
         self.device.call("cuEventRecord", |functions| {
             // SAFETY: both live.
-            unsafe { (functions.cuEventRecord)(self.handle.0, stream.raw()) }
+            unsafe { (functions.cuEventRecord)(self.handle.0, stream) }
         })
     }
 

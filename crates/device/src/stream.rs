@@ -406,6 +406,16 @@ impl RawStream {
         }
     }
 
+    /// An event behind all that it was told; none, where all of it is done, or it is being captured and does none of it.
+    pub(crate) fn told_so_far(&self, device: &Arc<Device>) -> Result<Option<Event>, DeviceError> {
+        if self.is_capturing(device) || self.is_idle(device)? {
+            return Ok(None);
+        }
+        let event = device.event()?;
+        event.record_on(self.handle.0)?;
+        Ok(Some(event))
+    }
+
     /// Gives it back to the driver: by its device, once, when nobody else holds it.
     pub(crate) fn destroy(&self, device: &Device) {
         // SAFETY: made for this value, which nobody uses any more.

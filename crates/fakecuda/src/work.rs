@@ -36,10 +36,15 @@ pub(crate) fn run(fake: &Fake, stream: &Stream, op: &Op, random: &mut Random) ->
         }),
         Op::Fill { to, count, value, width } => {
             with_place(fake, stream, *to, count * width, |first| {
-                let value = value.to_ne_bytes();
-                for at in 0..*count {
-                    // SAFETY: the place has `count` times `width` bytes, and a width is 1 or 4.
-                    unsafe { first.add(at * width).copy_from(value.as_ptr(), *width) };
+                let bytes = value.to_ne_bytes();
+                let same = *width == 1 || bytes == [bytes[0]; 4];
+                // SAFETY: the place has `count` times `width` bytes, a width is 1 or 4, and words lie at multiples of it.
+                unsafe {
+                    if same {
+                        first.write_bytes(bytes[0], count * width);
+                    } else {
+                        (0..*count).for_each(|at| first.cast::<u32>().add(at).write(*value));
+                    }
                 }
             })
         }

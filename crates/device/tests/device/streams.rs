@@ -112,6 +112,37 @@ fn memory_is_not_given_back_while_a_stream_may_use_it() {
 }
 
 #[test]
+fn memory_goes_although_another_stream_is_never_idle() {
+    on_each(|machine| {
+        let (gate, _loan) = word(machine);
+        let busy = machine.stream();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // there is always one wait more than was answered
+                let mut round = 1;
+                busy.wait_value32(&gate, Until::AtLeast(round)).unwrap();
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    round += 1;
+                    busy.wait_value32(&gate, Until::AtLeast(round)).unwrap();
+                    gate.store(round - 1);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                gate.store(round);
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            let start = Instant::now();
+            for _ in 0..10 {
+                drop(machine.memory(1000));
+            }
+            assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        busy.synchronize(soon()).unwrap();
+    });
+}
+
+#[test]
 fn threads_use_one_gpu_at_once() {
     on_each(|machine| {
         std::thread::scope(|scope| {
