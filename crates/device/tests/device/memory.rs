@@ -37,6 +37,22 @@ fn what_is_copied_there_comes_back() {
 }
 
 #[test]
+fn memory_that_is_not_pinned_is_free_again_when_a_copy_was_told() {
+    on_each_with(&[("FAKE_CUDA_FAULTS", "delay=2000")], |machine| {
+        let device = whole(&machine.memory(1000).slab());
+        let host = whole(&Slab::anonymous(1000).unwrap());
+        let stream = machine.stream();
+        for round in 1..20 {
+            host.write().unwrap().fill(round);
+            stream.copy_to_device(&reading(&host), 0..1000, &writing(&device), 0).unwrap();
+            host.write().unwrap().fill(255);
+            stream.copy_to_host(&reading(&device), 0..1000, &writing(&host), 0).unwrap();
+            assert!(host.read().unwrap().iter().all(|&byte| byte == round));
+        }
+    });
+}
+
+#[test]
 fn copies_within_a_gpu_and_fills_do_what_they_say() {
     on_each(|machine| {
         let [a, b] = [(); 2].map(|()| whole(&machine.memory(10_000).slab()));
