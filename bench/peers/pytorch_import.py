@@ -1,17 +1,19 @@
 """Imported modules trained by two workers and two parameter servers, against PyTorch's eager training.
 
-For each module: how long the import takes, and the losses of the first steps of both, from the same weights and the same
-batches. PyTorch computes each worker's part of a step by itself and takes the mean of the gradients, as data-parallel
-training does. Exit status: 0 all agree to --tolerance and are imported in --import-seconds, 1 some do not.
+For each module: how long the import takes, how much of that torch.export, and the losses of the first steps of both, from the same
+weights and the same batches. PyTorch computes each worker's part of a step by itself and takes the mean of the gradients, as
+data-parallel training does. Exit status: 0 all agree to --tolerance and are imported in --import-seconds, 1 some do not.
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import pathlib
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -32,17 +34,44 @@ class Job(NamedTuple):
 
 
 class Language(nn.Module):
-    """GPT-2 as Hugging Face has it, by its tokens and labels."""
+    """A model of Hugging Face by its tokens and labels."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module, **always: Any) -> None:
         super().__init__()
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        # what is dropped is drawn by each
-        self.model = GPT2LMHeadModel(GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+        self.model = model
+        self.always = always
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=ids, labels=labels, use_cache=False).loss
+        return self.model(input_ids=ids, labels=labels, **self.always).loss
+
+
+# what is dropped is drawn by each, so nothing is
+
+
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return Language(GPT2LMHeadModel(GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)), use_cache=False)
+
+
+def bert() -> nn.Module:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return Language(BertForMaskedLM(BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)))
+
+
+def llama() -> nn.Module:
+    """A block of Llama 3.2 1B, with fewer words."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = dict(hidden_size=2048, num_attention_heads=32, num_key_value_heads=8, intermediate_size=8192, vocab_size=8000)
+    return Language(LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, **sizes)), use_cache=False)
+
+
+def vit() -> nn.Module:
+    from torchvision.models import vit_b_16
+
+    return vit_b_16()
 
 
 class Recurrent(nn.Module):
@@ -70,12 +99,17 @@ def tokens(samples: int, length: int, words: int) -> torch.Tensor:
     return torch.randint(0, words, (samples, length))
 
 
+def images(samples: int, side: int) -> tuple[torch.Tensor, ...]:
+    return torch.randn(samples, 3, side, side), torch.randint(0, 1000, (samples,))
+
+
 JOBS = {
-    "resnet50": Job(
-        resnet50, lambda: (torch.randn(4, 3, 224, 224), torch.randint(0, 1000, (4,))), F.cross_entropy, 0.001
-    ),
-    "gpt2": Job(Language, lambda: (tokens(2, 64, 50257), tokens(2, 64, 50257)), None, 0.01),
+    "resnet50": Job(resnet50, lambda: images(4, 224), F.cross_entropy, 0.001),
+    "gpt2": Job(gpt2, lambda: (tokens(2, 64, 50257), tokens(2, 64, 50257)), None, 0.01),
     "lstm": Job(Recurrent, lambda: (tokens(8, 32, 5000), torch.randint(0, 10, (8,))), F.cross_entropy, 0.05),
+    "bert": Job(bert, lambda: (tokens(2, 64, 30522), tokens(2, 64, 30522)), None, 0.01),
+    "vit": Job(vit, lambda: images(2, 224), F.cross_entropy, 0.001),
+    "llama": Job(llama, lambda: (tokens(2, 64, 8000), tokens(2, 64, 8000)), None, 0.01),
 }
 MOMENTUM = 0.9
 WORKERS = 2
@@ -116,6 +150,25 @@ def eager(given: argparse.Namespace, job: Job, module: nn.Module, data: tuple[to
     return losses
 
 
+@contextlib.contextmanager
+def timed_export() -> Iterator[list[float]]:
+    """Gives the seconds that calls of torch.export take."""
+    export, seconds = torch.export.export, []
+
+    def timed(*arguments: Any, **named: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return export(*arguments, **named)
+        finally:
+            seconds.append(time.perf_counter() - begun)
+
+    torch.export.export = timed
+    try:
+        yield seconds
+    finally:
+        torch.export.export = export
+
+
 def compare(given: argparse.Namespace, name: str) -> dict[str, Any]:
     """Returns what one module came to."""
     job = JOBS[name]
@@ -127,11 +180,13 @@ def compare(given: argparse.Namespace, name: str) -> dict[str, Any]:
     data = tuple(torch.cat(tensors) for tensors in zip(*batches, strict=True))
     data = tuple(tensor.to(as_type) if tensor.is_floating_point() else tensor for tensor in data)
     example = tuple(tensor[: len(batches[0][0])] for tensor in data)
-    seconds = []
+    seconds, exports = [], []
     for _ in range(given.imports):
-        begun = time.perf_counter()
-        graph = import_(module, example, loss=job.loss)
-        seconds.append(time.perf_counter() - begun)
+        with timed_export() as exported:
+            begun = time.perf_counter()
+            graph = import_(module, example, loss=job.loss)
+            seconds.append(time.perf_counter() - begun)
+        exports += exported
     begun = time.perf_counter()
     done = tensorwire.train(
         graph,
@@ -156,7 +211,8 @@ def compare(given: argparse.Namespace, name: str) -> dict[str, Any]:
         "steps": given.steps,
         "nodes": len(graph.description["nodes"]),
         "operators": len(graph.operators),
-        "import_seconds": sorted(seconds)[len(seconds) // 2],
+        "import_seconds": statistics.median(seconds),
+        "export_seconds": statistics.median(exports),
         "import_seconds_all": seconds,
         "error": error,
         "losses": [done.losses[0], done.losses[-1]],
@@ -176,7 +232,8 @@ def main() -> int:
         failed += not fits
         first, last = found["losses"]
         print(
-            f"{name}: {found['nodes']} nodes of {found['operators']} operators, imported in {found['import_seconds']:.2f} s; "
+            f"{name}: {found['nodes']} nodes of {found['operators']} operators, imported in {found['import_seconds']:.2f} s, "
+            f"{found['export_seconds']:.2f} s of it torch.export; "
             f"{given.steps} losses, {first:.4f} to {last:.4f}, differ by at most {found['error']:.1e}; "
             f"{found['train_seconds']:.1f} s, PyTorch alone {found['pytorch_seconds']:.1f} s{'' if fits else ' - MISSED'}",
             flush=True,

@@ -4,6 +4,7 @@ The graph is ours: it is differentiated, placed and trained by tensorwire, and P
 constants alone (positions, masks) is computed here, once.
 """
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._decomp import get_decompositions
 from torch.export.graph_signature import InputKind
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tensorwire import _native
 from tensorwire.torch import _tensors
@@ -377,6 +380,8 @@ class _Walk:
             self._roots[node] = self._root(node.args[0])
         if not is_random and not any(isinstance(leaf, _Made) for leaf in _flat(given)):
             made = self._computed(node)
+        elif not is_random and not _is_known(operator) and (inner := _decomposed(node)) is not None:
+            made = self._part(inner, node, prefix)
         else:
             made = self._emitted(node, operator, given, prefix)
         if changed is not None:
@@ -405,6 +410,14 @@ class _Walk:
         self._walk(inner, f"{prefix}{node.name}.")
         results = [self._value(found) for found in inner.graph.output_node().args[0]]
         return results if enabled else [self._detached(made, f"{prefix}{node.name}.{at}") for at, made in enumerate(results)]
+
+    def _part(self, inner: fx.GraphModule, node: fx.Node, prefix: str) -> Any:
+        """Returns what a node gives, computed by a graph that takes the tensors among its arguments."""
+        for placeholder, found in zip(inner.graph.find_nodes(op="placeholder"), _nodes(node), strict=True):
+            self._values[placeholder] = self._value(found)
+        self._walk(inner, f"{prefix}{node.name}.")
+        result = inner.graph.output_node().args[0]
+        return [self._value(found) for found in result] if isinstance(result, (tuple, list)) else self._value(result)
 
     def _detached(self, made: Any, name: str) -> Any:
         if not isinstance(made, _Made):
@@ -509,6 +522,48 @@ class _Walk:
         place = _place(node)
         said = ", ".join(part for part in (place["module"], place["line"]) if part)
         return ModuleImportError(f"{operator} ({said}): {reason}", operator, place["module"], place["line"])
+
+
+@functools.cache
+def _known() -> frozenset[str]:
+    return frozenset(_native.operators())
+
+
+def _is_known(operator: str) -> bool:
+    # what works in place means the same
+    return operator in _known() or operator.replace("_.", ".", 1) in _known()
+
+
+def _nodes(node: fx.Node) -> list[fx.Node]:
+    """Returns the nodes among a node's arguments, each once."""
+    found: dict[fx.Node, None] = {}
+    fx.map_arg((node.args, node.kwargs), lambda argument: found.setdefault(argument))
+    return list(found)
+
+
+def _decomposed(node: fx.Node) -> fx.GraphModule | None:
+    """Returns what PyTorch computes an operator by, as a graph of the tensors among its arguments; None if by nothing else."""
+    nodes = _nodes(node)
+
+    def computed(*tensors: Tensor) -> Any:
+        given = dict(zip(nodes, tensors, strict=True))
+        return node.target(*fx.map_arg(node.args, given.__getitem__), **fx.map_arg(node.kwargs, given.__getitem__))
+
+    examples = [argument.meta["val"] for argument in nodes]
+    if not all(isinstance(example, Tensor) for example in examples):
+        return None
+    # what is a formula of others comes apart by itself, and some of the rest by PyTorch's table
+    for table in ({}, get_decompositions([node.target])):
+        try:
+            inner = make_fx(computed, decomposition_table=table)(*examples)
+        except Exception:
+            # it depends on values; that the operator is not known says enough
+            return None
+        if all(made.target is not node.target for made in inner.graph.nodes):
+            for made in inner.graph.nodes:
+                made.meta |= {key: node.meta[key] for key in ("nn_module_stack", "stack_trace") if key in node.meta}
+            return inner
+    return None
 
 
 def _flat(value: Any) -> list[Any]:

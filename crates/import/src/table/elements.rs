@@ -108,6 +108,22 @@ pub(super) fn log(call: &mut Call<'_, '_>) -> Made {
     unary(call, Unary::Log)
 }
 
+pub(super) fn exp_minus_one(call: &mut Call<'_, '_>) -> Made {
+    each(call, |s, name, x| {
+        let (y, one) =
+            (s.exp(&format!("{name}/exp"), x)?, s.constant(&format!("{name}/1"), 1.0, &[])?);
+        s.sub(name, y, one)
+    })
+}
+
+pub(super) fn log_of_one_more(call: &mut Call<'_, '_>) -> Made {
+    each(call, |s, name, x| {
+        let one = s.constant(&format!("{name}/1"), 1.0, &[])?;
+        let more = s.add(&format!("{name}/more"), x, one)?;
+        s.log(name, more)
+    })
+}
+
 pub(super) fn sqrt(call: &mut Call<'_, '_>) -> Made {
     unary(call, Unary::Sqrt)
 }
@@ -266,6 +282,10 @@ pub(super) fn div(call: &mut Call<'_, '_>) -> Made {
 
 pub(super) fn maximum(call: &mut Call<'_, '_>) -> Made {
     of_two(call, BOTH, |s, name, a, b| s.maximum(name, a, b))
+}
+
+pub(super) fn at_least(call: &mut Call<'_, '_>) -> Made {
+    of_two(call, ["self", "min"], |s, name, a, b| s.maximum(name, a, b))
 }
 
 pub(super) fn minimum(call: &mut Call<'_, '_>) -> Made {

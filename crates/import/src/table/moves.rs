@@ -1,10 +1,12 @@
 //! What changes where elements lie, and not what they are.
 
 use tensorwire_nn::{DType, Op, Output};
+use tensorwire_tensor::TensorSpec;
 
 use crate::call::Call;
 use crate::error::Result;
 use crate::module::Argument;
+use crate::operators::Constant;
 use crate::order::Tensor;
 
 type Made = Result<Vec<Tensor>>;
@@ -166,13 +168,53 @@ fn part(
 pub(super) fn slice(call: &mut Call<'_, '_>) -> Made {
     let x = call.tensor("self")?;
     let axis = call.axis(call.int("dim")?, x.rank())?;
-    if call.number_or("step", 1.0)? != 1.0 {
-        return call.refuse("only slices of every element are known; reshape so that what is taken lies in a dimension of its own");
-    }
     let size = call.dims(&x)?[axis];
     let start = counted(call.given("start").and_then(Argument::number).unwrap_or(0.0), size);
     let length = call.wanted(0)?[axis];
-    Ok(vec![part(call, "y", &x, axis, [start, length])?])
+    // fits: PyTorch takes positive steps alone
+    let step = call.number_or("step", 1.0)? as usize;
+    if step == 1 || length < 2 {
+        return Ok(vec![part(call, "y", &x, axis, [start, length])?]);
+    }
+    Ok(vec![every(call, &x, axis, [start, length, step])?])
+}
+
+/// Each element of x so many steps behind the one before: the first of each stretch of so many.
+fn every(
+    call: &mut Call<'_, '_>,
+    x: &Tensor,
+    axis: usize,
+    [start, length, step]: [usize; 3],
+) -> Result<Tensor> {
+    let size = call.dims(x)?[axis];
+    let there = (length * step).min(size - start);
+    let mut stretches = part(call, "stretches", x, axis, [start, there])?.output;
+    let axis = x.order[axis];
+    let mut apart = Vec::with_capacity(x.rank() + 1);
+    for at in 0..x.rank() {
+        apart.push(call.ok(call.s.size(stretches, at))?);
+    }
+    if there < length * step {
+        stretches = padded(call, stretches, &apart, axis, [0, length * step - there], 0.0)?;
+    }
+    apart[axis] = length;
+    let taken = apart.clone();
+    apart.insert(axis + 1, step);
+    let output = call.layer("y", |s, name| {
+        let apart = s.reshape(&format!("{name}/apart"), stretches, &apart)?;
+        let first = s.slice(&format!("{name}/first"), apart, axis + 1, 0..1)?;
+        s.reshape(name, first, &taken)
+    })?;
+    Ok(Tensor { output, order: x.order.clone() })
+}
+
+/// The places `count - 1` to 0.
+pub(super) fn from_last(call: &mut Call<'_, '_>, what: &str, count: usize) -> Result<Output> {
+    let spec = TensorSpec::new(DType::I32, &[count]);
+    let spec = spec.or_else(|error| call.refuse(error.to_string()))?;
+    // fits: what is counted are the rows of a tensor of i32 places
+    let bytes: Vec<u8> = (0..count as i32).rev().flat_map(i32::to_le_bytes).collect();
+    call.op(&format!("{what}/places"), Constant::op(spec, bytes.into()), &[])
 }
 
 /// A place along a dimension, counted from the end if it is negative, and no further than the end.
@@ -217,6 +259,29 @@ pub(super) fn roll(call: &mut Call<'_, '_>) -> Made {
         let end = part(call, &format!("end_{place}"), &x, axis, [0, first])?;
         let (parts, axis) = ([begin.output, end.output], x.order[axis]);
         x.output = call.layer(&format!("y_{place}"), |s, name| s.concat(name, axis, &parts))?;
+    }
+    Ok(vec![x])
+}
+
+/// The last element of some dimensions first.
+pub(super) fn flip(call: &mut Call<'_, '_>) -> Made {
+    let mut x = call.tensor("self")?;
+    for (place, axis) in call.axes("dims", x.rank())?.into_iter().enumerate() {
+        let dims = call.dims(&x)?;
+        let places = from_last(call, &format!("along_{place}"), dims[axis])?;
+        let mut first: Vec<usize> = (0..x.rank()).filter(|&other| other != axis).collect();
+        first.insert(0, axis);
+        let rows = call.as_plain(&x.permuted(&first), &format!("first_{place}"))?;
+        let of: Vec<usize> = first.iter().map(|&axis| dims[axis]).collect();
+        let flat = [dims[axis], of[1..].iter().product()];
+        let output = call.layer(&format!("y_{place}"), |s, name| {
+            let rows = s.reshape(&format!("{name}/rows"), rows, &flat)?;
+            let turned = s.gather(&format!("{name}/gather"), rows, places)?;
+            s.reshape(name, turned, &of)
+        })?;
+        let mut order = vec![0; first.len()];
+        first.iter().enumerate().for_each(|(at, &axis)| order[axis] = at);
+        x = Tensor { output, order };
     }
     Ok(vec![x])
 }

@@ -124,12 +124,25 @@ pub(super) fn rms_norm(call: &mut Call<'_, '_>) -> Made {
 }
 
 pub(super) fn group_norm(call: &mut Call<'_, '_>) -> Made {
+    // fits: groups are few
+    let groups = call.int("num_groups")? as usize;
+    by_groups(call, groups)
+}
+
+/// Each channel of each sample by itself.
+pub(super) fn instance_norm(call: &mut Call<'_, '_>) -> Made {
+    if !call.is("use_input_stats") || call.given("running_mean").is_some() {
+        return call.refuse("running statistics are not known here; leave track_running_stats out");
+    }
+    let channels = call.dims(&call.tensor("input")?)?[1];
+    by_groups(call, channels)
+}
+
+fn by_groups(call: &mut Call<'_, '_>, groups: usize) -> Made {
     let x = call.tensor("input")?;
     let order = channels_last(x.rank());
     let channels = call.dims(&x)?[1];
     let x = call.laid(&x, "input", &order)?;
-    // fits: groups are few
-    let groups = call.int("num_groups")? as usize;
     let scale = vector(call, "weight", 1.0, channels, x)?;
     let shift = vector(call, "bias", 0.0, channels, x)?;
     let norm = Op::SampleNorm { by: SampleNorm::Group { groups }, epsilon: call.number("eps")? };

@@ -1,12 +1,11 @@
 //! Recurrent layers over sequences of one length, layer over layer, in one direction or both.
 
-use tensorwire_nn::{Cell, DType, Op, Output};
-use tensorwire_tensor::TensorSpec;
+use tensorwire_nn::{Cell, Op, Output, Scope};
 
 use crate::call::Call;
 use crate::error::Result;
-use crate::operators::Constant;
 use crate::order::Tensor;
+use crate::table::moves::from_last;
 
 type Made = Result<Vec<Tensor>>;
 
@@ -19,6 +18,11 @@ pub(super) fn lstm(call: &mut Call<'_, '_>) -> Made {
 pub(super) fn rnn(call: &mut Call<'_, '_>) -> Made {
     let state = call.tensor("hx")?;
     layers(call, Cell::Rnn, &[state])
+}
+
+pub(super) fn gru(call: &mut Call<'_, '_>) -> Made {
+    let state = call.tensor("hx")?;
+    layers(call, Cell::Gru, &[state])
 }
 
 /// Steps, samples and hidden units of a layer.
@@ -107,8 +111,12 @@ fn first_states(
     Ok(firsts)
 }
 
+/// What a unit's update gate is given so that the unit never changes: its sigmoid is 1.
+const NEVER: f64 = 64.0;
+
 /// One layer in one direction, x: `f[steps, batch, inputs]`: h after each step, `f[steps, batch, hidden]`, and the last states.
-/// PyTorch has the gates' matrices one below the other, in our order, and two biases where ours is their sum.
+/// PyTorch has the gates' matrices one below the other, in our order, and two biases where ours is their sum. A GRU resets the
+/// second bias of its new state too: there it is a column of the matrix, for one more unit that is always 1.
 fn one(
     call: &mut Call<'_, '_>,
     what: &str,
@@ -130,38 +138,70 @@ fn one(
             [of_input, of_state] => Some(s.add(&format!("{name}/bias"), of_input, of_state)?),
             _ => None,
         };
+        let has_unit = cell == Cell::Gru && bias.is_some();
         let (mut products, mut matrices) = (Vec::new(), Vec::new());
         for gate in 0..cell.gates() {
             let of = |part: &str| format!("{name}/gate_{gate}/{part}");
             let range = gate * hidden..(gate + 1) * hidden;
             let weight = s.slice(&of("input"), plain[0], 0, range.clone())?;
             let mut product = s.matmul_transposed(&of("product"), rows, weight)?;
-            if let Some(bias) = bias {
+            let is_new = has_unit && gate == 2;
+            if let Some(bias) = bias.map(|sum| if is_new { plain[2] } else { sum }) {
                 let bias = s.slice(&of("bias"), bias, 0, range.clone())?;
                 product = s.op(&of("biased"), Op::BiasAdd, &[product, bias])?;
             }
+            let mut matrix = s.slice(&of("recurrent"), plain[1], 0, range.clone())?;
+            if has_unit {
+                let stays = if gate == 1 { NEVER } else { 0.0 };
+                product = with_column(s, &of("unit"), product, stays)?;
+                let column = match is_new {
+                    true => s.slice(&of("reset/bias"), plain[3], 0, range)?,
+                    false => s.zeros(&of("reset/none"), &[hidden])?,
+                };
+                let column = s.reshape(&of("reset/column"), column, &[hidden, 1])?;
+                matrix = s.concat(&of("reset"), 1, &[matrix, column])?;
+                let row = s.zeros(&of("reset/row"), &[1, hidden + 1])?;
+                matrix = s.concat(&of("reset/all"), 0, &[matrix, row])?;
+            }
             products.push(product);
-            matrices.push(s.slice(&of("recurrent"), plain[1], 0, range)?);
+            matrices.push(matrix);
+        }
+        let mut firsts = states.to_vec();
+        if has_unit {
+            firsts = vec![with_column(s, &format!("{name}/first"), states[0], 1.0)?];
         }
         let active = s.equal_lengths(&format!("{name}/active"), batch, steps)?;
-        let operands = [&products[..], &matrices, states, &[active]].concat();
-        let y = s.op(&format!("{name}/cell"), Op::Recurrent { cell }, &operands)?;
-        let all = s.reshape(name, y, &[steps, batch, hidden])?;
+        let operands = [&products[..], &matrices, &firsts, &[active]].concat();
+        let mut y = s.op(&format!("{name}/cell"), Op::Recurrent { cell }, &operands)?;
         // fits: a cell has two states at most
-        let last = (0..states.len()).map(|state| Output { index: 1 + state as u32, ..y }).collect();
+        let mut last: Vec<Output> =
+            (0..states.len()).map(|state| Output { index: 1 + state as u32, ..y }).collect();
+        if has_unit {
+            y = s.slice(&format!("{name}/units"), y, 1, 0..hidden)?;
+            last = vec![s.slice(&format!("{name}/last"), last[0], 1, 0..hidden)?];
+        }
+        let all = s.reshape(name, y, &[steps, batch, hidden])?;
         Ok((all, last))
     })
+}
+
+/// x: `f[rows, c]` with one more column, of this value.
+fn with_column(
+    s: &mut Scope<'_>,
+    name: &str,
+    x: Output,
+    value: f64,
+) -> tensorwire_nn::Result<Output> {
+    let rows = s.size(x, 0)?;
+    let column = s.constant(&format!("{name}/column"), value, &[rows, 1])?;
+    s.concat(name, 1, &[x, column])
 }
 
 /// x: `f[steps, batch, c]` with its last step first.
 fn reversed(call: &mut Call<'_, '_>, what: &str, x: Output, size: Size) -> Result<Output> {
     let width = call.ok(call.s.size(x, 2))?;
     let Size { steps, batch, .. } = size;
-    let spec = TensorSpec::new(DType::I32, &[steps]);
-    let spec = spec.or_else(|error| call.refuse(error.to_string()))?;
-    // fits: steps are the rows of a tensor of i32 places
-    let bytes: Vec<u8> = (0..steps as i32).rev().flat_map(i32::to_le_bytes).collect();
-    let places = call.op(&format!("{what}/places"), Constant::op(spec, bytes.into()), &[])?;
+    let places = from_last(call, what, steps)?;
     call.layer(what, |s, name| {
         let rows = s.reshape(&format!("{name}/rows"), x, &[steps, batch * width])?;
         let turned = s.gather(&format!("{name}/gather"), rows, places)?;
