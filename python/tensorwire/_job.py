@@ -1,33 +1,75 @@
-"""A process of a job, as ``python -m tensorwire._job FOLDER``: the one that leads it, or a member that it started.
+"""A process of a job, as ``python -m tensorwire._job FOLDER``: the one that leads it, or a member. And how one is run.
 
 The one that leads says on standard output what happens, a line each: ``step``, ``done``, ``refused`` or ``failed``, and what
-there is to say of it as JSON.
+there is to say of it as JSON. With ``--again`` it leads a job that was begun before.
 """
 
+from __future__ import annotations
+
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Generator
+from pathlib import Path
 
 from tensorwire import _native
 
+#: Most that is read of what a process has said.
+_READ_BYTES = 1 << 16
 
-def say(kind: str, said: str) -> None:
+#: What the process that leads a job says, as it comes: what kind of thing, and what there is to say of it.
+Said = Generator[list[tuple[str, str]], None, None]
+
+
+class JobFailed(RuntimeError):
+    """A job was not done. Says the first cause, which names the process and the step."""
+
+
+def run(folder: Path, again: bool = False) -> Said:
+    """Runs the job of a folder in a process of its own, and gives what it says, as it comes; at last ``ended``, with its status."""
+    command = [sys.executable, "-m", "tensorwire._job", str(folder), *(["--again"] if again else [])]
+    # the processes of the job find what this one found
+    found = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONPATH": found}
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        rest = b""
+        try:
+            while said := os.read(process.stdout.fileno(), _READ_BYTES):
+                *lines, rest = (rest + said).split(b"\n")
+                yield [_parted(line.decode()) for line in lines]
+        except BaseException:
+            # nobody listens any more
+            process.terminate()
+            raise
+    yield [("ended", str(process.returncode))]
+
+
+def _parted(line: str) -> tuple[str, str]:
+    kind, _, said = line.partition(" ")
+    return kind, said
+
+
+def _say(kind: str, said: str) -> None:
     print(kind, said, flush=True)
 
 
-def main(folder: str) -> int:
+def main(folder: str, *options: str) -> int:
     """Runs the job of a folder; returns the exit status."""
     arguments = ["-m", "tensorwire._job", folder]
+    again = "--again" in options
     try:
-        summary = _native.run_job(folder, sys.executable, arguments, lambda step: say("step", step))
+        summary = _native.run_job(folder, sys.executable, arguments, lambda step: _say("step", step), again)
     except ValueError as error:
-        say("refused", json.dumps(str(error)))
+        _say("refused", json.dumps(str(error)))
         return 2
     except (_native.JobFailed, OSError) as error:
-        say("failed", json.dumps(str(error)))
+        _say("failed", json.dumps(str(error)))
         return 1
-    say("done", summary)
+    _say("done", summary)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -216,5 +216,9 @@ class JobFailed(RuntimeError):
 def operators() -> list[str]: ...
 def check_module(described: str, constants: bytes, dtype: str) -> None: ...
 def run_job(
-    folder: str, program: str, arguments: list[str], on_step: Callable[[str], None]
-) -> str: ...
+    folder: str, program: str, arguments: list[str], on_step: Callable[[str], None], again: bool
+) -> str:
+    """Runs the job of a folder. ``again``: it was begun before, and goes on from its newest checkpoint, if it has one."""
+
+def job_members(folder: str) -> tuple[int, int]:
+    """Returns how many workers and servers the job of a folder has."""

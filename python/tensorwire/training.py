@@ -1,9 +1,8 @@
-"""Training of imported modules by the processes of a job, under any strategy."""
+"""Training of imported modules, and of shipped models, by the processes of a job, under any strategy."""
 
+import contextlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,16 +13,22 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
+from tensorwire import _job
+from tensorwire._job import JobFailed, Said
 from tensorwire.torch import _tensors
 from tensorwire.torch.importing import ImportedModule
+
+__all__ = ["Engine", "JobFailed", "Trained", "train"]
 
 _TYPES = {"f32": torch.float32, "f64": torch.float64, "i32": torch.int32, "u8": torch.uint8}
 #: Samples that are read from a data set at a time.
 _READ = 256
+#: Checkpoints that stay.
+_KEPT = 3
 
-
-class JobFailed(RuntimeError):
-    """A job was not done. Says the first cause, which names the process and the step."""
+#: What runs the job of a folder, and gives what the process that leads it says. When it is over, ``trained.safetensors`` is in the
+#: folder.
+Engine = Callable[[Path], Said]
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class Trained:
 
 
 def train(
-    graph: ImportedModule,
+    graph: ImportedModule | str,
     data: Any,
     *,
     strategy: str = "ps",
@@ -54,7 +59,9 @@ def train(
     weight_decay: float | None = None,
     shuffle: bool | None = None,
     seed: int = 1,
+    checkpoint: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     on_step: Callable[[dict[str, Any]], None] | None = None,
+    engine: Engine | None = None,
     **options: Any,
 ) -> Trained:
     """Trains an imported module and returns losses and weights; the module itself stays as it is.
@@ -68,73 +75,95 @@ def train(
     with ``shuffle``, or a DataLoader that shuffles, each epoch has an order of its own, which ``seed`` decides. Samples that
     fill no step are left out. Without ``batch`` it is the DataLoader's, else that of the module's example.
 
-    ``strategy`` is one of ``tensorwire train --strategy``. ``options`` are any of the configuration: ``clip_norm=1.0``,
-    ``threads=1``, ``transport="tcp"``, ``asynchronous=True``, ``clients={"interval": 8}``.
+    A model that is shipped, and the data that it learns from, are given by name, as ``tensorwire train`` has them:
+    ``train("cifar", "digits", epochs=5)``. The weights have its names.
+
+    ``strategy`` is one of ``tensorwire train --strategy``. ``checkpoint`` is a folder that gets a checkpoint of the whole job
+    after each epoch, or a mapping: ``{"path": folder, "every": steps}``; with ``resume=folder`` a job goes on from there.
+    ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
+    ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 
     Raises JobFailed where a process fails, and ValueError where what is asked for makes no sense.
     """
     if (steps is None) == (epochs is None):
         raise ValueError("say how long: give either steps or epochs")
-    batch = batch or getattr(data, "batch_size", None) or graph.batch
-    graph = graph.of_batch(batch)
-    shuffle = _shuffles(data) if shuffle is None else shuffle
-    # what is drawn from all of the data needs all
-    most = None if steps is None or shuffle else steps * workers * batch
+    config = {
+        "strategy": strategy,
+        "workers": workers,
+        "servers": servers,
+        "budget": {"epochs": epochs} if steps is None else {"steps": steps},
+        "seed": seed,
+        **options,
+    }
+    if checkpoint is not None:
+        given = dict(checkpoint) if isinstance(checkpoint, Mapping) else {"path": checkpoint}
+        # the processes may have another working directory
+        config["checkpoint"] = {"keep": _KEPT, **given, "path": os.path.abspath(given["path"])}
+    if "resume" in config:
+        config["resume"] = os.path.abspath(config["resume"])
     job = {
-        "module": graph.description,
-        "shuffle": shuffle,
         "optimizer": optimizer,
         "learning_rate": learning_rate,
         "momentum": momentum,
         "weight_decay": weight_decay,
-        "config": {
-            "strategy": strategy,
-            "workers": workers,
-            "servers": servers,
-            "batch": batch,
-            "budget": {"epochs": epochs} if steps is None else {"steps": steps},
-            "dtype": graph.dtype,
-            "seed": seed,
-            **options,
-        },
+        "config": config,
     }
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as name:
         folder = Path(name)
-        job["samples"] = _written(folder, graph, data, most)
+        if isinstance(graph, str):
+            job["subject"] = _shipped(graph, data, shuffle)
+            config |= {} if batch is None else {"batch": batch}
+        else:
+            batch = batch or getattr(data, "batch_size", None) or graph.batch
+            graph = graph.of_batch(batch)
+            shuffle = _shuffles(data) if shuffle is None else shuffle
+            # what is drawn from all of the data needs all
+            most = None if steps is None or shuffle else steps * workers * batch
+            samples = _written(folder, graph, data, most)
+            job["subject"] = {"imported": {"module": graph.description, "samples": samples, "shuffle": shuffle}}
+            config |= {"batch": batch, "dtype": graph.dtype}
+            for file, tensors in (("constants", graph.constants), ("first", graph.first)):
+                with (folder / f"{file}.safetensors").open("wb") as into:
+                    _tensors.write(into, tensors)
+        # last: where it is, all is
         (folder / "job.json").write_text(json.dumps(job))
-        for file, tensors in (("constants", graph.constants), ("first", graph.first)):
-            with (folder / f"{file}.safetensors").open("wb") as into:
-                _tensors.write(into, tensors)
-        losses, summary = _run(folder, on_step)
+        losses, summary = _followed((engine or _job.run)(folder), on_step)
         trained = _tensors.read(folder / "trained.safetensors")
-    return Trained(losses, graph.state_dict(trained, summary["steps"]), summary)
+    weights = trained if isinstance(graph, str) else graph.state_dict(trained, summary["steps"])
+    return Trained(losses, weights, summary)
 
 
-def _run(folder: Path, on_step: Callable[[dict[str, Any]], None] | None) -> tuple[list[float], dict[str, Any]]:
-    """Runs the job of a folder in a process of its own; returns its losses and its summary."""
-    command = [sys.executable, "-m", "tensorwire._job", str(folder)]
-    # the processes of the job find what this one found
-    found = os.pathsep.join(path for path in sys.path if path)
-    losses, summary = [], None
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": found}
-    ) as process:
-        for line in process.stdout:
-            kind, said = line.split(" ", 1)
+def _shipped(model: str, data: Any, shuffle: bool | None) -> dict[str, Any]:
+    """Returns what a job is told of a model that is shipped."""
+    if not isinstance(data, str):
+        raise ValueError(f"'{model}' is shipped and learns from data by name, such as 'digits'; import_ makes a graph of a module of yours")
+    if shuffle is not None:
+        raise ValueError("the order of data by name is theirs; leave shuffle out")
+    return {"shipped": {"model": model, "data": data}}
+
+
+def _followed(said: Said, on_step: Callable[[dict[str, Any]], None] | None) -> tuple[list[float], dict[str, Any]]:
+    """Returns the losses and the summary of a job that says what it does. A step that is made again counts as it was last."""
+    losses, summary, status = {}, None, ""
+    # whatever is raised here ends the job at once
+    with contextlib.closing(said):
+        for kind, text in (each for batch in said for each in batch):
             if kind == "failed":
-                raise JobFailed(json.loads(said))
+                raise JobFailed(json.loads(text))
             if kind == "refused":
-                raise ValueError(json.loads(said))
+                raise ValueError(json.loads(text))
             if kind == "done":
-                summary = json.loads(said)
-                continue
-            step = json.loads(said)
-            losses.append(step["loss"])
-            if on_step is not None:
-                on_step(step)
+                summary = json.loads(text)
+            elif kind == "ended":
+                status = text
+            else:
+                step = json.loads(text)
+                losses[step["step"]] = step["loss"]
+                if on_step is not None:
+                    on_step(step)
     if summary is None:
-        raise JobFailed(f"the process that leads the job ended with status {process.returncode}, and said nothing")
-    return losses, summary
+        raise JobFailed(f"the process that leads the job ended with status {status}, and said nothing")
+    return [losses[step] for step in sorted(losses)], summary
 
 
 def _shuffles(data: Any) -> bool:

@@ -1,7 +1,8 @@
-"""The examples of PyTorch, each as a user runs it: by torchrun, in two processes."""
+"""The examples of PyTorch and Ray, each as a user runs it, in two processes."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -17,16 +18,16 @@ LIMIT = 120.0
 def run(test: unittest.TestCase, name: str) -> str:
     """Returns what an example prints."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    # a thread a process: two of them are on a machine that may have no more than two cores
+    return run_command(test, [*torchrun, str(EXAMPLES / name)], OMP_NUM_THREADS="1")
+
+
+def run_command(test: unittest.TestCase, command: list[str], **environment: str) -> str:
     ended = subprocess.run(
-        [*torchrun, str(EXAMPLES / name)],
-        # a thread a process: two of them are on a machine that may have no more than two cores
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=LIMIT
     )
     test.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
-    return ended.stdout
+    return ended.stdout + ended.stderr
 
 
 class Examples(unittest.TestCase):
@@ -49,6 +50,15 @@ class Examples(unittest.TestCase):
         assert operations is not None
         self.assertEqual(*operations.groups())
         self.assertRegex(said, r"(?m)^0 bytes copied$")
+
+    @unittest.skipUnless(importlib.util.find_spec("ray"), "this Python has no Ray")
+    def test_workers_of_ray_begin_again_when_one_is_lost(self) -> None:
+        command = [sys.executable, str(EXAMPLES / "ray_train.py"), "--lose-a-worker"]
+        said = run_command(self, command, RAY_AUTH_MODE="disabled")
+        self.assertRegex(said, r"worker 1 of 2, on .* its process is lost: .* \(restart 1 of 2\)")
+        losses = re.findall(r"(?m)^worker \d: from step 31 to 60, loss ([\d.]+)$", said)
+        self.assertEqual(len(losses), 2, said)
+        self.assertLess(max(map(float, losses)), 0.1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-//! A training job of an imported module: one folder has all that its processes read.
+//! A training job of an imported module, or of a model that is shipped: one folder has all that its processes read.
 
 use std::path::{Path, PathBuf};
 
@@ -7,11 +7,12 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
-use tensorwire::Training;
 use tensorwire::import::{ImportedModel, Module};
 use tensorwire::nn::Optimizer;
-use tensorwire::train::{FinishedStep, TrainConfig};
-use tensorwire::zoo::data::Arrays;
+use tensorwire::strategies::IntoStrategy;
+use tensorwire::train::{CheckpointConfig, CheckpointFolder, FinishedStep, TrainConfig, Weights};
+use tensorwire::zoo::data::{Arrays, Source};
+use tensorwire::{Training, zoo};
 
 use crate::import::parsed;
 
@@ -25,16 +26,14 @@ create_exception!(
 /// Adds what runs jobs.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("JobFailed", module.py().get_type::<JobFailed>())?;
-    module.add_function(wrap_pyfunction!(run_job, module)?)
+    module.add_function(wrap_pyfunction!(run_job, module)?)?;
+    module.add_function(wrap_pyfunction!(job_members, module)?)
 }
 
-/// `job.json` of a job's folder. Beside it lie `constants.safetensors`, `first.safetensors`, and a file for each tensor of
-/// the data.
+/// `job.json` of a job's folder.
 #[derive(Deserialize)]
 struct Job {
-    module: Module,
-    samples: usize,
-    shuffle: bool,
+    subject: Subject,
     optimizer: String,
     learning_rate: f64,
     momentum: Option<f64>,
@@ -43,9 +42,30 @@ struct Job {
     config: Value,
 }
 
+/// What is trained on what.
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Subject {
+    /// An imported module. Beside `job.json` lie `constants.safetensors`, `first.safetensors`, and a file for each tensor of
+    /// the data.
+    Imported { module: Box<Module>, samples: usize, shuffle: bool },
+    /// What is shipped, by the names that the command line has.
+    Shipped { model: String, data: String },
+}
+
+/// All of a configuration but what is trained. Whoever leads processes that others started holds them against its numbers.
+struct Whole(TrainConfig);
+
+impl IntoStrategy for Whole {
+    fn configure(self, config: &mut TrainConfig) {
+        let (model, data) = (config.model.clone(), config.data.clone());
+        *config = TrainConfig { model, data, ..self.0 };
+    }
+}
+
 /// Runs the job of a folder, and returns its summary as JSON. Processes of it are started as `program` with `arguments`, which
 /// call this with the same folder; in one of these it does a member's part and ends the process. `on_step` is told of each
-/// step, as JSON.
+/// step, as JSON. `again`: the job was begun before, and goes on from its newest checkpoint, if it has one.
 #[pyfunction]
 fn run_job(
     py: Python<'_>,
@@ -53,8 +73,9 @@ fn run_job(
     program: PathBuf,
     arguments: Vec<String>,
     on_step: Py<PyAny>,
+    again: bool,
 ) -> PyResult<String> {
-    let training = py.detach(|| training(&folder))?.members(program, arguments);
+    let training = py.detach(|| training(&folder, again))?.members(program, arguments);
     let training = training.on_step(move |step| tell(&on_step, step));
     // a job outlives nobody who waits for it; members are tied to the launcher
     let dies = Some(rustix::process::Signal::TERM);
@@ -77,24 +98,49 @@ fn tell(on_step: &Py<PyAny>, step: &FinishedStep) {
     });
 }
 
-fn training(folder: &Path) -> PyResult<Training> {
-    let job: Job = parsed(&std::fs::read_to_string(folder.join("job.json"))?)?;
+/// Returns how many workers and how many servers the job of a folder has.
+#[pyfunction]
+fn job_members(folder: PathBuf) -> PyResult<(u32, u32)> {
+    let config = configured(read(&folder)?.config)?;
+    config.check().map_err(refused)?;
+    let topology = config.topology();
+    let workers = if topology.weights == Weights::Local { 1 } else { topology.workers };
+    Ok((workers, topology.servers))
+}
+
+fn read(folder: &Path) -> PyResult<Job> {
+    parsed(&std::fs::read_to_string(folder.join("job.json"))?)
+}
+
+fn training(folder: &Path, again: bool) -> PyResult<Training> {
+    let job = read(folder)?;
     let optimizer = optimizer(&job)?;
-    let constants = std::fs::read(folder.join("constants.safetensors"))?;
-    let config = configured(job.config)?;
-    let model = ImportedModel::new(job.module, &constants).map_err(failed)?;
-    let data = Arrays::open(folder, model.data(), job.samples, job.shuffle).map_err(failed)?;
-    let training = Training::new(model, data).configure(|made| {
-        *made = TrainConfig {
-            model: made.model.clone(),
-            data: made.data.clone(),
-            optimizer,
-            load: Some(folder.join("first.safetensors")),
-            save: Some(folder.join("trained.safetensors")),
-            ..config
-        };
-    });
-    Ok(training)
+    let mut config = TrainConfig {
+        optimizer,
+        save: Some(folder.join("trained.safetensors")),
+        ..configured(job.config)?
+    };
+    if let Some(CheckpointConfig { path, .. }) = config.checkpoint.as_ref().filter(|_| again) {
+        let has_any = CheckpointFolder::new(path).found().is_ok_and(|found| !found.is_empty());
+        config.resume = has_any.then(|| path.clone()).or(config.resume);
+    }
+    let (training, first) = match job.subject {
+        Subject::Shipped { model, data } => {
+            let model = zoo::model(&model).map_err(refused)?;
+            let data: Source = data.parse().map_err(refused)?;
+            let data = data.open(model.samples(), config.seed).map_err(refused)?;
+            (Training::new(model, data), None)
+        }
+        Subject::Imported { module, samples, shuffle } => {
+            let constants = std::fs::read(folder.join("constants.safetensors"))?;
+            let model = ImportedModel::new(*module, &constants).map_err(failed)?;
+            let data = Arrays::open(folder, model.data(), samples, shuffle).map_err(failed)?;
+            (Training::new(model, data), Some(folder.join("first.safetensors")))
+        }
+    };
+    // a checkpoint has what the first values became
+    config.load = config.load.or(first.filter(|_| config.resume.is_none()));
+    Ok(training.strategy(Whole(config)))
 }
 
 /// The usual configuration, with what differs.
@@ -147,4 +193,8 @@ fn optimizer(job: &Job) -> PyResult<Optimizer> {
 
 fn failed(error: impl std::fmt::Display) -> PyErr {
     JobFailed::new_err(error.to_string())
+}
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }

@@ -299,7 +299,7 @@ def _pairs(key: Keys, value: Any) -> tuple[list[Key], list[list[Any]]]:
 
 
 def _names(key: Keys) -> list[Key]:
-    names = list(key) if isinstance(key, (list, tuple)) else [key]
+    names: list[Any] = list(key) if isinstance(key, (list, tuple)) else [key]
     for name in names:
         if isinstance(name, bool) or not isinstance(name, (int, str)) or isinstance(name, int) and name < 0:
             raise TypeError(f"a key is a number from 0 on or a name, not {name!r}")
