@@ -21,7 +21,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, Space};
+use tensorwire_memory::Slab;
 
 use crate::common::{Core, FabricStats, Gone};
 use crate::config::{Backend, Endpoint, FabricConfig, PeerAddress};
@@ -221,6 +222,19 @@ impl Fabric {
         self.device.adopt_region(file, bytes)
     }
 
+    /// Makes memory of a GPU a region, which the NIC reads and writes where it lies (GPUDirect RDMA: Xue et al. §3.5). Its
+    /// arrivals are completions; whoever told the GPU to write what is sent from it waits until that is done.
+    ///
+    /// # Errors
+    /// If the NIC does not reach the GPU's memory, arrivals are flags in memory, or there is no NIC.
+    ///
+    /// # Panics
+    /// If the slab is memory of the host.
+    pub fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {
+        assert_eq!(memory.space(), Space::Device, "memory of the host has regions of its own");
+        self.device.adopt_device(memory)
+    }
+
     /// Lets peers of this host have a file, as long as the region lives: one of no bytes, whose descriptor they give to
     /// [`Channel::take_file`]. What is in the file is between the two.
     ///
@@ -250,6 +264,9 @@ impl Fabric {
         region: &Region,
         end: u64,
     ) -> Result<ArrivalSlot, ArrivalError> {
+        if region.is_of_device() {
+            return Err(ArrivalError::OnDevice);
+        }
         if !end.is_multiple_of(8) || !in_bounds(end, ArrivalSlot::TAIL_BYTES, region.bytes()) {
             return Err(ArrivalError::NoTailRoom { end, region_bytes: region.bytes() });
         }

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tensorwire_base::{Deadline, Rank};
+use tensorwire_memory::Slab;
 
 use crate::api::{ArrivalSlot, Direction, Posted, Signal};
 use crate::config::{Endpoint, PeerAddress};
@@ -55,6 +56,11 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError>;
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError>;
+
+    /// Lets the NIC reach memory of a device.
+    fn adopt_device(&self, _memory: &Slab) -> Result<Region, RegionError> {
+        Err(RegionError::NoNic)
+    }
 
     /// A region of no bytes, by whose key a peer gets a file.
     fn offer_file(&self, _file: OwnedFd) -> Result<Region, RegionError> {

@@ -84,11 +84,23 @@ pub enum RegionError {
     Memlock { bytes: u64, limit: u64 },
     #[error("files go from process to process over shared memory alone (--transport shm)")]
     NoFiles,
+    #[error("memory of a GPU is reached by RDMA NICs alone (--transport verbs)")]
+    NoNic,
+    #[error(
+        "the arrival mode {mode} polls memory that is written behind the tensor, and memory of a GPU has no such order; use write-imm"
+    )]
+    FlagsOnDevice { mode: &'static str },
+    #[error(
+        "the RDMA NIC cannot reach {bytes} bytes of the GPU's memory: {source}; load nvidia-peermem (modprobe nvidia-peermem), see `tensorwire doctor`, or take --transport tcp, which goes by way of the host"
+    )]
+    Peermem { bytes: u64, source: std::io::Error },
 }
 
 /// Why [`crate::Fabric::alloc_arrival`] or [`crate::Fabric::alloc_tail_arrival`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArrivalError {
+    #[error("memory of a GPU has no room for epochs: a host cannot poll it; use write-imm")]
+    OnDevice,
     #[error("all {slots} arrival slots are taken; open the fabric with more arrival_slots")]
     NoSlot { slots: usize },
     #[error(

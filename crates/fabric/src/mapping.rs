@@ -3,11 +3,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use tensorwire_memory::{Keepalive, Slab};
 
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
@@ -17,8 +19,10 @@ const PAGE_BYTES: u64 = 4096;
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: u64,
-    /// What was mapped: whole pages, at least one.
+    /// What was mapped: whole pages, at least one; 0 where somebody else did.
     mapped: usize,
+    /// What keeps memory of a device, which the host has an address of and no bytes.
+    of_device: Option<Keepalive>,
 }
 
 /// A mapping that other processes map too, and the descriptor that lets them.
@@ -48,7 +52,7 @@ impl Mapping {
                 MapFlags::PRIVATE | MapFlags::POPULATE,
             )
         }?;
-        Ok(Mapping { start: not_null(start)?, bytes, mapped })
+        Ok(Mapping { start: not_null(start)?, bytes, mapped, of_device: None })
     }
 
     /// Maps what a peer shared. The size and the seal are checked, so that no access can fault later. A file that a peer has
@@ -87,7 +91,20 @@ impl Mapping {
                 0,
             )
         }?;
-        Ok(Mapping { start: not_null(start)?, bytes, mapped })
+        Ok(Mapping { start: not_null(start)?, bytes, mapped, of_device: None })
+    }
+
+    /// Memory of a device, for a NIC that reaches it: its addresses are for that alone.
+    pub(crate) fn of_device(memory: &Slab) -> Mapping {
+        let start = std::num::NonZero::new(memory.address());
+        let start = NonNull::without_provenance(start.expect("no memory lies at 0"));
+        // fits: usize is 64 bits wide
+        let bytes = memory.bytes() as u64;
+        Mapping { start, bytes, mapped: 0, of_device: Some(Arc::new(memory.clone())) }
+    }
+
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.of_device.is_some()
     }
 
     /// First byte; valid for [`Mapping::bytes`] while the mapping lives, aligned to a page.
@@ -102,14 +119,15 @@ impl Mapping {
     /// The address of a byte, which must lie inside or just behind the last.
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         assert!(offset <= self.bytes, "offset {offset} of a mapping of {} bytes", self.bytes);
-        // SAFETY: just checked to lie in the mapping; and it fits, as the mapping fits the address space.
-        unsafe { self.start.as_ptr().add(offset as usize) }
+        // fits: as the mapping fits the address space. No `add`: memory of a device is none that the host may point into
+        self.start.as_ptr().wrapping_add(offset as usize)
     }
 
     /// The 8 bytes at `offset` as a word that peers may write at any time. `offset` is a multiple of 8
     /// and the word lies inside.
     pub(crate) fn word(&self, offset: u64) -> &AtomicU64 {
         let end = offset.checked_add(8).filter(|_| offset.is_multiple_of(8));
+        assert!(!self.is_of_device(), "the host follows no address of a device");
         assert!(end.is_some_and(|end| end <= self.bytes), "word at {offset} of {}", self.bytes);
         // SAFETY: just checked to lie in the mapping and to be aligned (a mapping starts at a page);
         // it lives as long as `self`, any bits are valid, and whoever shares the word uses atomics.
@@ -121,6 +139,8 @@ impl Mapping {
         let inside = |(mapping, offset): (&Mapping, u64)| {
             offset.checked_add(bytes).is_some_and(|end| end <= mapping.bytes)
         };
+        let on_host = !source.0.is_of_device() && !target.0.is_of_device();
+        assert!(on_host, "the host follows no address of a device");
         assert!(inside(source) && inside(target), "a copy of {bytes} bytes leaves its mapping");
         // SAFETY: both ranges were just checked to lie in live mappings; two mappings of one memfd may
         // overlap, so this is a memmove. No reference to the bytes exists: users reach them through
@@ -146,6 +166,9 @@ impl SharedMapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if self.mapped == 0 {
+            return;
+        }
         // SAFETY: mapped by this value's constructor with this length, and unmapped only here; every
         // address that was given out is bound to this value's life.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };

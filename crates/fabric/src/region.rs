@@ -103,12 +103,20 @@ impl Region {
         let mapping = &self.memory.mapping;
         // fits: what is mapped fits the address space
         let bytes = mapping.bytes() as usize;
+        let (keepalive, mark) = (self.memory.clone(), self.memory.mark.clone());
+        if mapping.is_of_device() {
+            // SAFETY: the mapping keeps the device's memory, and is kept by `self.memory`, which has the mark.
+            return unsafe { Slab::on_device(mapping.start().addr(), bytes, keepalive, mark) };
+        }
         // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
         // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the
         // mark. This crate makes no reference into mapped bytes: it copies through raw pointers only.
-        unsafe {
-            Slab::from_raw(mapping.start(), bytes, self.memory.clone(), self.memory.mark.clone())
-        }
+        unsafe { Slab::from_raw(mapping.start(), bytes, keepalive, mark) }
+    }
+
+    /// True if it is memory of a device.
+    pub(crate) fn is_of_device(&self) -> bool {
+        self.memory.mapping.is_of_device()
     }
 
     /// Returns what a peer must know to access the region. Give it to nobody else.

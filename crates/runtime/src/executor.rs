@@ -17,7 +17,7 @@ use tensorwire_tensor::TensorSpec;
 
 use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
-use crate::ports::{Events, GroupOps, Ports, Sending, TensorExchange};
+use crate::ports::{DeviceWay, Events, GroupOps, Ports, Sending, TensorExchange};
 use crate::session::{Computing, SessionOptions};
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
@@ -347,6 +347,11 @@ impl Executor {
         let Some(exchange) = &mut self.exchange else {
             return Ok(Turn::NotYet);
         };
+        // what a device has is sent from there, if the exchange moves it
+        let moves = on_device && matches!(exchange.way_from_device(edge), DeviceWay::Sent);
+        let there = part.graph.node(node).inputs.first().filter(|_| moves);
+        let there = there.and_then(|input| self.workspace.storage.tensor(*input));
+        let tensor = tensor.or(there);
         let sending = match (&part.graph.node(node).op, tensor) {
             (Op::SendDynamic { .. }, Some(tensor)) => {
                 exchange.announce(edge, epoch, &tensor.spec, &tensor.buffer)

@@ -10,17 +10,17 @@ mod opening;
 
 use std::collections::{BTreeMap, HashMap};
 
-use tensorwire_base::{Deadline, Rank};
+use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
     ArrivalSlot, Channel, Direction, Fabric, LocalSlice, Memcpy, PostError, Region, RemoteRegion,
     RemoteSlice, Signal, Ticket,
 };
 use tensorwire_graph::EdgeId;
-use tensorwire_memory::{Buffer, Loan, Slab};
+use tensorwire_memory::{Buffer, DeviceLoan, Loan, Slab};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
-use crate::ports::{Events, Ports, Sending, TensorExchange};
+use crate::ports::{DeviceWay, Events, Ports, Sending, TensorExchange};
 use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
@@ -42,7 +42,7 @@ pub struct OneSided {
     /// The registered lane.
     lane: Region,
     /// Tensors that the fabric is reading, or reading into.
-    loans: HashMap<EdgeId, Option<Loan>>,
+    loans: HashMap<EdgeId, Option<Lent>>,
     /// Announced tensors that are not acknowledged.
     flights: BTreeMap<EdgeId, Flight>,
     /// Peers' memory that dynamic tensors were found in, by peer and key.
@@ -90,6 +90,13 @@ struct Flight {
     _loans: [Loan; 2],
     /// The fabric has taken what was written.
     is_written: bool,
+}
+
+/// A tensor that the fabric has, on either side.
+#[derive(Debug)]
+enum Lent {
+    OnHost { _loan: Loan },
+    OnDevice { _loan: DeviceLoan },
 }
 
 impl OneSided {
@@ -175,6 +182,19 @@ impl OneSided {
         buffer.lend().map_err(|source| ExchangeError::Lent { edge: edge(), source })
     }
 
+    /// As [`OneSided::lend`], also of memory of a device.
+    fn lend_anywhere(&self, edge: EdgeId, buffer: &Buffer) -> Result<Lent, ExchangeError> {
+        match buffer.space() {
+            Space::Host => self.lend(edge, buffer).map(|_loan| Lent::OnHost { _loan }),
+            Space::Device => {
+                let edge = || self.outbound[&edge].name.clone();
+                let lent = buffer.lend_to_device();
+                let lent = lent.map_err(|source| ExchangeError::Lent { edge: edge(), source });
+                lent.map(|_loan| Lent::OnDevice { _loan })
+            }
+        }
+    }
+
     /// A region of a peer; the first time this asks the peer for it.
     fn open(
         &mut self,
@@ -209,7 +229,7 @@ impl TensorExchange for OneSided {
         tensor: Option<&Buffer>,
     ) -> Result<Sending, ExchangeError> {
         let tensor = tensor.filter(|_| !self.outbound[&edge].is_signal);
-        let loan = tensor.map(|tensor| self.lend(edge, tensor)).transpose()?;
+        let loan = tensor.map(|tensor| self.lend_anywhere(edge, tensor)).transpose()?;
         let sending = self.write(edge, epoch, tensor)?;
         if sending == Sending::Started {
             self.loans.insert(edge, loan);
@@ -294,15 +314,19 @@ impl TensorExchange for OneSided {
         });
         match posted {
             Ok(()) => {
-                self.loans.insert(edge, Some(loan));
+                self.loans.insert(edge, Some(Lent::OnHost { _loan: loan }));
                 Ok(Sending::Started)
             }
             Err(source) => self.refused(name, channel.peer(), source),
         }
     }
 
-    fn place_on_device(&self, edge: EdgeId) -> Option<Buffer> {
-        self.outbound.get(&edge)?.on_device.clone()
+    fn way_from_device(&self, edge: EdgeId) -> DeviceWay {
+        match self.outbound.get(&edge) {
+            Some(Outbound { on_device: Some(target), .. }) => DeviceWay::Copied(target.clone()),
+            Some(Outbound { is_signal: false, .. }) => DeviceWay::Sent,
+            _ => DeviceWay::Stays,
+        }
     }
 
     fn finished(&mut self, finished: &mut Vec<EdgeId>) -> Result<(), ExchangeError> {

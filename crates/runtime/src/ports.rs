@@ -67,6 +67,17 @@ pub enum Sending {
     Full,
 }
 
+/// How a tensor in a device's memory gets to its reader.
+#[derive(Clone, Debug)]
+pub enum DeviceWay {
+    /// The reader's device reads it where it is; the exchange brings the news.
+    Stays,
+    /// The sender's device copies it there, in the memory of the reader's; the exchange brings the news then.
+    Copied(Buffer),
+    /// The exchange moves it.
+    Sent,
+}
+
 /// Sends and receives tensors along the edges of a plan. No call blocks, except [`TensorExchange::fetch`] where the
 /// sender's memory is seen for the first time. `epoch` counts the tensors of an edge from 1.
 pub trait TensorExchange: Send {
@@ -107,10 +118,9 @@ pub trait TensorExchange: Send {
         deadline: Deadline,
     ) -> Result<Sending, ExchangeError>;
 
-    /// Where in a peer's memory a tensor of a device goes that this exchange only brings the news of; none: it stays where
-    /// it is, or the exchange moves it.
-    fn place_on_device(&self, _edge: EdgeId) -> Option<Buffer> {
-        None
+    /// How a tensor in a device's memory goes along an edge.
+    fn way_from_device(&self, _edge: EdgeId) -> DeviceWay {
+        DeviceWay::Stays
     }
 
     /// Takes note that nothing reads what came over an edge any more in this run.

@@ -370,7 +370,9 @@ fn build(
     let placed = place(&program.graph, cluster, config.placement())
         .map_err(|error| ConfigError::of_placement(error, &config.model))?;
     let options = strategy(topology).plan_options(config, topology);
-    let options = config.device.plan_options(options, topology);
+    let by_nic = config.transport == tensorwire_launch::Transport::Verbs
+        && matches!(config.exchange, config::Exchange::ZeroCopy | config::Exchange::Write);
+    let options = config.device.plan_options(options, topology, by_nic);
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {
         // an evaluation may come between two steps

@@ -152,7 +152,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 41] = [
+    const KEYS: [&str; 44] = [
         "async",
         "batch",
         "bytes_copied",

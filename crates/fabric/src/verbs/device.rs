@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use tensorwire_base::{Deadline, Rank};
+use tensorwire_memory::Slab;
 
 use super::ibv::{self, Context, Path, ProtectionDomain, Remote};
 use super::progress::{Duties, Owner, PeerTable, Poller, Queue};
@@ -488,6 +489,13 @@ impl Device for VerbsDevice {
 
     fn adopt_region(&self, file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
         region::adopt(self, &file, bytes)
+    }
+
+    fn adopt_device(&self, memory: &Slab) -> Result<Region, RegionError> {
+        match self.mode() {
+            ArrivalMode::WriteImm => region::adopt_device(self, memory),
+            mode => Err(RegionError::FlagsOnDevice { mode: mode.name() }),
+        }
     }
 
     fn open_region(

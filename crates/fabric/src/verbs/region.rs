@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use tensorwire_base::Rank;
+use tensorwire_memory::Slab;
 
 use super::device::VerbsDevice;
 use super::ibv::{MemoryRegion, Remote};
@@ -49,6 +50,15 @@ pub(super) fn adopt(
     let mapping = Mapping::of_file(file.as_fd(), bytes).map_err(|error| system(error.into()))?;
     let registration = device.domain().register(&mapping, device.relaxes());
     let registration = registration.map_err(|source| not_registered(bytes, source))?;
+    Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
+}
+
+/// Memory of a GPU, registered as it is mapped: nvidia-peermem tells the NIC where that lies.
+pub(super) fn adopt_device(device: &VerbsDevice, memory: &Slab) -> Result<Region, RegionError> {
+    let mapping = Mapping::of_device(memory);
+    let bytes = mapping.bytes();
+    let registration = device.domain().register(&mapping, device.relaxes());
+    let registration = registration.map_err(|source| RegionError::Peermem { bytes, source })?;
     Ok(device.core().regions().enter(mapping, Exposure::Registered(registration)))
 }
 

@@ -12,6 +12,7 @@ use tensorwire_memory::{CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 use super::{Executor, Turn};
 use crate::error::RunError;
 use crate::frontier::Frontier;
+use crate::ports::DeviceWay;
 use crate::storage::Tensor;
 use crate::timeline::EventKind;
 
@@ -154,7 +155,11 @@ impl Executor {
         let start_ns = Clock::now_ns();
         let node = part.graph.node(id);
         let lent = |source: LoanError| RunError::Lent { step, node: node.name.clone(), source };
-        let target = self.exchange.as_ref().and_then(|exchange| exchange.place_on_device(edge));
+        let way = self.exchange.as_ref().map(|exchange| exchange.way_from_device(edge));
+        let target = match way {
+            Some(DeviceWay::Copied(target)) => Some(target),
+            _ => None,
+        };
         let source = node.inputs.first().and_then(|input| self.workspace.storage.tensor(*input));
         let loans = match target.zip(source) {
             Some((to, from)) => {

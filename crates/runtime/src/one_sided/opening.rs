@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use tensorwire_base::{Deadline, Rank, Space};
 use tensorwire_fabric::{
-    ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RemoteRegion,
+    ArrivalSlot, Channel, Fabric, Message, Region, RegionDescriptor, RegionError, RemoteRegion,
 };
 use tensorwire_graph::{Edge, EdgeId, Lane, Part, Plan, Transfer};
 use tensorwire_kernels::SharedDevice;
@@ -46,6 +46,8 @@ struct OnDevice {
     device: SharedDevice,
     offer: Region,
     bytes: u64,
+    /// The fabric's NIC reads and writes it; else devices of one host map each other's.
+    by_nic: bool,
 }
 
 /// A part that has introduced itself and listens to its peers.
@@ -141,6 +143,9 @@ impl Opening {
             let ears = ears.entry(peer).or_default();
             let offset = match edge.transfer {
                 Transfer::Dynamic => self.metadata[&edge.id].place().offset,
+                Transfer::Write(_) if is_received && edge.space == Space::Device => {
+                    target(plan, edge).map_or(0, |place| place.offset)
+                }
                 Transfer::Write(_) if is_received => plan.receive_offset(edge).unwrap_or_default(),
                 _ if is_received => 0,
                 _ => continue,
@@ -240,6 +245,11 @@ impl Opening {
             };
             let (lane, slots) = (open(&introduction.lane)?, open(&introduction.slots)?);
             self.refer(part, &lane)?;
+            let by_nic = self.on_device.as_ref().is_some_and(|on_device| on_device.by_nic);
+            let device_lane = match introduction.device {
+                RegionDescriptor { key: 0, .. } => None,
+                ref descriptor => by_nic.then(|| open(descriptor)).transpose()?,
+            };
             let mut on_device = self.reach_device(part, &channel, &introduction, deadline)?;
             let ears: HashMap<EdgeId, &Ear> =
                 introduction.ears.iter().map(|ear| (ear.edge, ear)).collect();
@@ -260,9 +270,13 @@ impl Opening {
                 let name = edge.name.clone();
                 if is_sent {
                     let is_dynamic = edge.transfer == Transfer::Dynamic;
-                    let region = if is_dynamic { slots.clone() } else { lane.clone() };
+                    let region = match (&device_lane, edge.space) {
+                        _ if is_dynamic => slots.clone(),
+                        (Some(device_lane), Space::Device) => device_lane.clone(),
+                        _ => lane.clone(),
+                    };
                     let ear = *ear.expect("checked above");
-                    let by_fabric = edge.space == Space::Host;
+                    let by_fabric = edge.space == Space::Host || by_nic;
                     let is_signal = !(by_fabric && matches!(edge.transfer, Transfer::Write(_)));
                     let ack = self.ears.get(&edge.id).copied();
                     let metadata = self.metadata.get(&edge.id).cloned();
@@ -372,8 +386,12 @@ impl OnDevice {
         let failed = |source| SessionError::Device { name: part.task.to_string(), source };
         let (memory, file) = allocated.map_err(failed)?;
         storage.cut(part, Lane::Device, &memory)?;
+        let (offer, by_nic) = match fabric.offer_file(file) {
+            Err(RegionError::NoFiles) => (fabric.adopt_device(&memory)?, true),
+            offer => (offer?, false),
+        };
         // fits: usize is 64 bits wide
-        Ok(OnDevice { device, offer: fabric.offer_file(file)?, bytes: bytes as u64 })
+        Ok(OnDevice { device, offer, bytes: bytes as u64, by_nic })
     }
 
     fn descriptor(&self) -> RegionDescriptor {

@@ -25,16 +25,21 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes of one host run parts of
-    /// one graph, servers have GPUs, too, and tensors stay in their memory.
-    pub(crate) fn plan_options(self, options: PlanOptions, topology: &Topology) -> PlanOptions {
+    /// Which tasks of a plan compute on a GPU, and how tensors cross between them. Where processes run parts of one graph, on
+    /// one host or by NICs that reach the memory of GPUs, servers have GPUs, too, and tensors stay in their memory.
+    pub(crate) fn plan_options(
+        self,
+        options: PlanOptions,
+        topology: &Topology,
+        by_nic: bool,
+    ) -> PlanOptions {
         if self == DeviceChoice::Cpu {
             return options;
         }
         let is_one_graph = topology.weights == Weights::Servers && !topology.is_asynchronous();
-        let is_one_host = options.shared_memory != SharedMemory::None;
+        let reaches = options.shared_memory != SharedMemory::None || by_nic;
         let is_staged = options.send_from == SendFrom::Staging;
-        let (devices, device_crossing) = match is_one_graph && is_one_host && !is_staged {
+        let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
             true => (Devices::All, DeviceCrossing::Direct),
             false => (Devices::Workers, DeviceCrossing::ByHost),
         };

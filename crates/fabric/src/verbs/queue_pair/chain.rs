@@ -43,7 +43,11 @@ impl QueuePair {
                 Plan::Tail(epoch) if is_last => (Kind::Write, Some(self.word(id, epoch))),
                 _ => (Kind::Write, None),
             };
-            let inline = !is_read && tail.is_none() && bytes <= u64::from(self.end.inline_bytes);
+            // what travels in its request is read by the host
+            let inline = !is_read
+                && tail.is_none()
+                && bytes <= u64::from(self.end.inline_bytes)
+                && !work.local.mapping().is_of_device();
             let segments = [Some(segment), tail];
             chain.push(kind, segments, inline, there(done), false);
             done += bytes;
