@@ -26,6 +26,12 @@ enum Task {
         #[command(subcommand)]
         task: SoftRoce,
     },
+    /// Compile the kernels of crates/cuda to PTX anew; takes python3 with pip, and no GPU
+    Ptx {
+        /// Write nothing: say whether the PTX is that of the sources, and whether it assembles
+        #[arg(long)]
+        check: bool,
+    },
     /// Write crates/fabric's declarations of libibverbs anew, from its C headers; takes bindgen
     VerbsDeclarations,
 }
@@ -100,7 +106,30 @@ fn main() -> ExitCode {
             eprintln!("soft-roce: {error}");
             ExitCode::FAILURE
         }),
+        Task::Ptx { check } => ptx(check),
         Task::VerbsDeclarations => verbs_declarations(),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "a program that people run")]
+fn ptx(check: bool) -> ExitCode {
+    let root = xtask::root();
+    let done = match check {
+        true => xtask::ptx::check(root).map(|(files, machines)| (files, machines.join(", "))),
+        false => xtask::ptx::write(root).map(|files| (files, String::new())),
+    };
+    match done {
+        Ok((files, machines)) => {
+            files.iter().for_each(|made| println!("{} {}", made.file, made.bytes));
+            let bytes: usize = files.iter().map(|made| made.bytes).sum();
+            let assembled = if check { format!("; assembles for {machines}") } else { machines };
+            println!("{bytes} bytes{assembled}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("ptx: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -34,6 +34,7 @@ typedef unsigned short u16;
 
 #define OF_FLOATS(define, kernel, Args) \
     define(kernel, f32, Args, float) define(kernel, f64, Args, double) define(kernel, bf16, Args, bf16)
+#define OF_REALS(define, kernel, Args) define(kernel, f32, Args, float) define(kernel, f64, Args, double)
 #define OF_WIDTHS(define, kernel, Args) \
     define(kernel, 1, Args, u8) define(kernel, 2, Args, u16) define(kernel, 4, Args, u32) define(kernel, 8, Args, u64)
 
@@ -76,6 +77,33 @@ DEVICE bf16 round_bf16(float x) {
 #endif
     return y;
 }
+
+// Numbers of memory that are computed in T: they are kept so, or, where they are narrow, as bf16. From element `first` on.
+template <class T> struct From {
+    const void *at;
+    i64 narrow;
+    i64 first;
+    DEVICE_IN T operator[](i64 i) const;
+};
+template <> DEVICE_OF float From<float>::operator[](i64 i) const {
+    return narrow ? load(((const bf16 *)at)[first + i]) : ((const float *)at)[first + i];
+}
+template <> DEVICE_OF double From<double>::operator[](i64 i) const { return ((const double *)at)[first + i]; }
+
+template <class T> struct Into {
+    void *at;
+    i64 narrow;
+    i64 first;
+    DEVICE_IN void put(i64 i, T x) const;
+};
+template <> DEVICE_OF void Into<float>::put(i64 i, float x) const {
+    if (narrow) {
+        ((bf16 *)at)[first + i] = round_bf16(x);
+    } else {
+        ((float *)at)[first + i] = x;
+    }
+}
+template <> DEVICE_OF void Into<double>::put(i64 i, double x) const { ((double *)at)[first + i] = x; }
 
 DEVICE void store(float *at, float x) { *at = x; }
 DEVICE void store(double *at, double x) { *at = x; }
@@ -195,16 +223,17 @@ DEVICE void report(Fault *fault, u64 code, i64 place, i64 value) {
 
 // Gradients of several ranks, or other tensors that are added in their order.
 struct Parts {
-    static const i32 MOST = 32;
-    // What those before them come to, in what the type is computed in; nothing where these are the first.
+    // What those before them come to, which is not narrow; nothing where these are the first.
     const void *before;
+    i64 narrow;
     i64 count;
     const void *at[32];
 };
 
 // Element i of their sum.
-template <class S> DEVICE T_OF(S) folded(const Parts &parts, i64 i) {
-    T_OF(S) sum = parts.before ? ((const T_OF(S) *)parts.before)[i] : load(((const S *)parts.at[0])[i]);
-    UNROLL_BY(1) for (i64 part = parts.before ? 0 : 1; part < parts.count; part++) sum += load(((const S *)parts.at[part])[i]);
+template <class T> DEVICE T folded(const Parts &parts, i64 i) {
+    T sum = parts.before ? ((const T *)parts.before)[i] : From<T>{parts.at[0], parts.narrow, 0}[i];
+    UNROLL_BY(1) for (i64 part = parts.before ? 0 : 1; part < parts.count; part++)
+        sum += From<T>{parts.at[part], parts.narrow, 0}[i];
     return sum;
 }

@@ -339,29 +339,23 @@ template <class S> DEVICE void dropout(const Dropout &a) {
 }
 OF_FLOATS(KERNEL_OF, dropout, Dropout)
 
-// The sum of several tensors: a part of it, kept in what it is computed in, or all of it, times a share.
+// The sum of several tensors, times a share.
 struct Fold {
     i64 count;
     void *y;
-    void *partial;
+    i64 narrow;
     // 1/share
     i64 ranks;
     Parts parts;
 };
 
-template <class S> DEVICE void fold(const Fold &a) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void fold(const Fold &a) {
     T share = T(1) / T((double)a.ranks);
-    UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.count; i += threads_of_grid()) {
-        T sum = folded<S>(a.parts, i);
-        if (a.partial) {
-            ((T *)a.partial)[i] = sum;
-        } else {
-            store((S *)a.y + i, sum * share);
-        }
-    }
+    Into<T> y = {a.y, a.narrow, 0};
+    UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.count; i += threads_of_grid())
+        y.put(i, folded<T>(a.parts, i) * share);
 }
-OF_FLOATS(KERNEL_OF, fold, Fold)
+OF_REALS(KERNEL_OF, fold, Fold)
 
 struct Fill {
     i64 count;

@@ -9,10 +9,16 @@ const i32 SLICE = 16;
 const i32 SIDE = 16;
 const i32 QUAD = 4;
 
-// A tile's slice of both operands, the inner dimension first, with room that keeps rows apart in the banks.
-template <class T, i32 Q> struct alignas(16) Slices {
+// A tile's slices of both operands, the inner dimension first, with room that keeps rows apart in the banks.
+template <class T, i32 Q> struct Slices {
     T a[2][SLICE][SIDE * QUAD * Q + QUAD];
     T b[2][SLICE][SIDE * QUAD * Q + QUAD];
+};
+
+// Slices, and after them half of a wide tile's sums, or all of another's, on their way out.
+template <class T, i32 Q> union alignas(16) Room {
+    Slices<T, Q> slices;
+    T sums[SIDE * QUAD][SIDE * QUAD * Q];
 };
 
 // What a thread brings of one operand in each slice. A source has:
@@ -66,7 +72,7 @@ template <class Source, i32 Q> struct Bringer {
 // out(row, column, sum) for every element of the tile that begins at these; the sum is over depth..end. Rows and columns
 // beyond an operand's end are given as well.
 template <i32 Q, class A, class B, class Out>
-DEVICE void tile_product(Slices<typename A::T, Q> &slices, const A &a, const B &b, const Out &out, i64 row, i64 column,
+DEVICE void tile_product(Room<typename A::T, Q> &room, const A &a, const B &b, const Out &out, i64 row, i64 column,
                          i64 depth, i64 end) {
     typedef typename A::T T;
     const i32 OWN = QUAD * Q;
@@ -81,8 +87,8 @@ DEVICE void tile_product(Slices<typename A::T, Q> &slices, const A &a, const B &
     UNROLL_BY(1) for (;; depth += SLICE) {
         bool more = depth < end;
         if (holds) {
-            from_a.put(slices.a[turn]);
-            from_b.put(slices.b[turn]);
+            from_a.put(room.slices.a[turn]);
+            from_b.put(room.slices.b[turn]);
             // the other half was read before the barrier of the turn before
             __syncthreads();
         }
@@ -94,8 +100,8 @@ DEVICE void tile_product(Slices<typename A::T, Q> &slices, const A &a, const B &
             UNROLL_BY(2) for (i32 k = 0; k < SLICE; k++) {
                 T left[OWN], right[OWN];
                 UNROLL for (i32 i = 0; i < OWN; i++) {
-                    left[i] = slices.a[turn][k][i / QUAD * SIDE * QUAD + down * QUAD + i % QUAD];
-                    right[i] = slices.b[turn][k][i / QUAD * SIDE * QUAD + across * QUAD + i % QUAD];
+                    left[i] = room.slices.a[turn][k][i / QUAD * SIDE * QUAD + down * QUAD + i % QUAD];
+                    right[i] = room.slices.b[turn][k][i / QUAD * SIDE * QUAD + across * QUAD + i % QUAD];
                 }
                 UNROLL for (i32 i = 0; i < OWN; i++) UNROLL for (i32 j = 0; j < OWN; j++)
                     sums[i][j] = fused(left[i], right[j], sums[i][j]);
@@ -105,10 +111,17 @@ DEVICE void tile_product(Slices<typename A::T, Q> &slices, const A &a, const B &
         if (!more) break;
         holds = true;
     }
-    UNROLL for (i32 i = 0; i < OWN; i++) {
-        i64 below = row + i / QUAD * SIDE * QUAD + down * QUAD + i % QUAD;
-        UNROLL for (i32 j = 0; j < OWN; j++)
-            out(below, column + j / QUAD * SIDE * QUAD + across * QUAD + j % QUAD, sums[i][j]);
+    // by way of shared memory, so that neighbours write neighbours
+    const i32 ROWS = SIDE * QUAD, COLUMNS = SIDE * QUAD * Q;
+    UNROLL for (i32 q = 0; q < Q; q++) {
+        __syncthreads();
+        UNROLL for (i32 i = 0; i < QUAD; i++) UNROLL for (i32 j = 0; j < OWN; j++) {
+            i32 beside = j / QUAD * SIDE * QUAD + across * QUAD + j % QUAD;
+            room.sums[down * QUAD + i][beside] = sums[q * QUAD + i][j];
+        }
+        __syncthreads();
+        UNROLL_BY(1) for (i32 at = (i32)threadIdx.x; at < ROWS * COLUMNS; at += THREADS)
+            out(row + q * ROWS + at / COLUMNS, column + at % COLUMNS, room.sums[at / COLUMNS][at % COLUMNS]);
     }
 }
 
@@ -151,17 +164,24 @@ DEVICE Tile tile_of(const Tiling &tiling, i32 extent) {
     return tile;
 }
 
-// Where the sums of a product go: as they are into the result, or, of parts of the inner dimension, one behind the other.
-template <class S> struct IntoMatrix {
-    S *y;
-    T_OF(S) *partial;
-    i64 rows, columns;
-    DEVICE_IN void operator()(i64 row, i64 column, T_OF(S) sum) const {
-        if (row >= rows || column >= columns) return;
-        if (partial) {
-            partial[row * columns + column] = sum;
-        } else {
-            store(y + row * columns + column, sum);
-        }
+// A matrix of which a row and a place along the inner dimension lie so far apart.
+template <class Real> struct Matrix {
+    typedef Real T;
+    typedef i64 Row;
+    typedef i64 Depth;
+    From<T> elements;
+    i64 rows, end, row_step, depth_step;
+    DEVICE_IN bool along_depth() const { return depth_step == 1; }
+    DEVICE_IN i64 row(i64 row) const { return row < rows ? row * row_step : -1; }
+    DEVICE_IN i64 depth(i64 depth) const { return depth < end ? depth * depth_step : -1; }
+    DEVICE_IN T at(i64 row, i64 depth) const { return row < 0 || depth < 0 ? T(0) : elements[row + depth]; }
+};
+
+// Where sums go: rows that lie so far apart.
+template <class T> struct IntoRows {
+    Into<T> y;
+    i64 rows, columns, step;
+    DEVICE_IN void operator()(i64 row, i64 column, T sum) const {
+        if (row < rows && column < columns) y.put(row * step + column, sum);
     }
 };

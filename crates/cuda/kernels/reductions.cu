@@ -12,49 +12,44 @@ struct Reduce {
     i64 inner;
     i64 parts;
     i64 part_length;
-    // one of both: as it is stored, or as it is computed
     const void *x;
-    const void *x_computed;
+    i64 x_narrow;
     void *y;
-    void *y_computed;
+    i64 y_narrow;
+    // the last of several steps, which divides a mean
+    i64 ends;
     // of a mean
     i64 divisor;
     // rows are done by blocks, else by warps
     i64 by_block;
 };
 
-template <class S> DEVICE T_OF(S) element(const Reduce &a, i64 i) {
-    return a.x_computed ? ((const T_OF(S) *)a.x_computed)[i] : load(((const S *)a.x)[i]);
-}
-
 template <class T> DEVICE T nothing(i64 by) { return by == MOST ? -infinity<T>() : T(0); }
 
 template <class T> DEVICE T joined(i64 by, T a, T b) { return by == MOST ? larger(a, b) : a + b; }
 
-template <class S> DEVICE void finish(const Reduce &a, i64 at, T_OF(S) sum) {
-    if (a.y_computed) {
-        ((T_OF(S) *)a.y_computed)[at] = sum;
-    } else {
-        store((S *)a.y + at, a.by == MEAN ? sum / T_OF(S)((double)a.divisor) : sum);
-    }
+template <class T> DEVICE void finish(const Reduce &a, i64 at, T sum) {
+    bool divides = a.by == MEAN && a.ends;
+    Into<T>{a.y, a.y_narrow, 0}.put(at, divides ? sum / T((double)a.divisor) : sum);
 }
 
 // A thread for each result, which adds in order.
-template <class S> DEVICE void reduce_columns(const Reduce &a) {
+template <class T> DEVICE void reduce_columns(const Reduce &a) {
+    From<T> x = {a.x, a.x_narrow, 0};
     i64 count = a.outer * a.parts * a.inner;
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < count; i += threads_of_grid()) {
         i64 inner = i % a.inner, part = i / a.inner % a.parts, outer = i / a.inner / a.parts;
         i64 first = part * a.part_length, end = least(first + a.part_length, a.length);
         i64 at = (outer * a.length + first) * a.inner + inner;
-        T_OF(S) sum = nothing<T_OF(S)>(a.by);
+        T sum = nothing<T>(a.by);
         UNROLL_BY(4) for (i64 l = first; l < end; l++) {
-            sum = joined(a.by, sum, element<S>(a, at));
+            sum = joined(a.by, sum, x[at]);
             at += a.inner;
         }
-        finish<S>(a, (outer * a.inner + inner) * a.parts + part, sum);
+        finish(a, (outer * a.inner + inner) * a.parts + part, sum);
     }
 }
-OF_FLOATS(KERNEL_OF, reduce_columns, Reduce)
+OF_REALS(KERNEL_OF, reduce_columns, Reduce)
 
 template <class T> DEVICE T warp_joined(i64 by, T x) {
     UNROLL for (i32 apart = WARP / 2; apart > 0; apart /= 2)
@@ -63,14 +58,15 @@ template <class T> DEVICE T warp_joined(i64 by, T x) {
 }
 
 // Where inner is 1: a warp or a block for each result.
-template <class S, class Team> DEVICE void reduce_rows_by(const Reduce &a, Meeting<T_OF(S)> &meeting) {
+template <class T, class Team> DEVICE void reduce_rows_by(const Reduce &a, Meeting<T> &meeting) {
+    From<T> x = {a.x, a.x_narrow, 0};
     i64 rows = a.outer * a.parts;
     UNROLL_BY(1) for (i64 row = Team::first(); row < rows; row += Team::step()) {
         i64 part = row % a.parts, outer = row / a.parts;
         i64 first = part * a.part_length, end = least(first + a.part_length, a.length);
-        T_OF(S) sum = nothing<T_OF(S)>(a.by);
+        T sum = nothing<T>(a.by);
         UNROLL_BY(4) for (i64 l = first + Team::place(); l < end; l += Team::SIZE)
-            sum = joined(a.by, sum, element<S>(a, outer * a.length + l));
+            sum = joined(a.by, sum, x[outer * a.length + l]);
         sum = warp_joined(a.by, sum);
         if (Team::SIZE > WARP) {
             __syncthreads();
@@ -79,19 +75,19 @@ template <class S, class Team> DEVICE void reduce_rows_by(const Reduce &a, Meeti
             sum = meeting.of_warp[0];
             UNROLL for (i32 i = 1; i < THREADS / WARP; i++) sum = joined(a.by, sum, meeting.of_warp[i]);
         }
-        if (Team::place() == 0) finish<S>(a, row, sum);
+        if (Team::place() == 0) finish(a, row, sum);
     }
 }
 
-template <class S> DEVICE void reduce_rows(const Reduce &a) {
-    SHARED(Meeting<T_OF(S)>, meeting);
+template <class T> DEVICE void reduce_rows(const Reduce &a) {
+    SHARED(Meeting<T>, meeting);
     if (a.by_block) {
-        reduce_rows_by<S, ByBlock>(a, meeting);
+        reduce_rows_by<T, ByBlock>(a, meeting);
     } else {
-        reduce_rows_by<S, ByWarp>(a, meeting);
+        reduce_rows_by<T, ByWarp>(a, meeting);
     }
 }
-OF_FLOATS(BLOCK_KERNEL_OF, reduce_rows, Reduce)
+OF_REALS(BLOCK_KERNEL_OF, reduce_rows, Reduce)
 
 // dx of x, which is [outer, length, inner]; y and dy are [outer, inner].
 struct ReduceGrad {
@@ -99,44 +95,45 @@ struct ReduceGrad {
     i64 outer;
     i64 length;
     i64 inner;
+    i64 narrow;
     const void *dy;
     const void *x;
     const void *y;
     void *dx;
 };
 
-template <class S> DEVICE void reduce_grad(const ReduceGrad &a) {
-    typedef T_OF(S) T;
-    const S *x = (const S *)a.x, *y = (const S *)a.y, *dy = (const S *)a.dy;
-    S *dx = (S *)a.dx;
+template <class T> DEVICE void reduce_grad(const ReduceGrad &a) {
+    From<T> x = {a.x, a.narrow, 0}, y = {a.y, a.narrow, 0}, dy = {a.dy, a.narrow, 0};
+    Into<T> dx = {a.dx, a.narrow, 0};
     if (a.by != MOST) {
         i64 count = a.outer * a.length * a.inner;
         UNROLL_BY(1) for (i64 i = thread_in_grid(); i < count; i += threads_of_grid()) {
             i64 at = i / a.inner / a.length * a.inner + i % a.inner;
-            T d = load(dy[at]);
-            store(dx + i, a.by == MEAN ? d / T((double)a.length) : d);
+            T d = dy[at];
+            dx.put(i, a.by == MEAN ? d / T((double)a.length) : d);
         }
         return;
     }
     // the first of equals has it
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.outer * a.inner; i += threads_of_grid()) {
         i64 at = i / a.inner * a.length * a.inner + i % a.inner;
-        T most = load(y[i]);
+        T most = y[i];
         bool found = false;
         UNROLL_BY(1) for (i64 l = 0; l < a.length; l++) {
-            T one = load(x[at]);
+            T one = x[at];
             bool is_most = !found && (one == most || is_nan(one));
             found = found || is_most;
-            store(dx + at, is_most ? load(dy[i]) : T(0));
+            dx.put(at, is_most ? dy[i] : T(0));
             at += a.inner;
         }
     }
 }
-OF_FLOATS(KERNEL_OF, reduce_grad, ReduceGrad)
+OF_REALS(KERNEL_OF, reduce_grad, ReduceGrad)
 
 struct Softmax {
     i64 rows;
     i64 columns;
+    i64 narrow;
     // of the gradient; else nothing
     const void *dy;
     const void *x;
@@ -144,57 +141,55 @@ struct Softmax {
     i64 by_block;
 };
 
-template <class S, class Team> DEVICE void softmax_by(const Softmax &a, Meeting<T_OF(S)> &meeting) {
-    typedef T_OF(S) T;
+template <class T, class Team> DEVICE void softmax_by(const Softmax &a, Meeting<T> &meeting) {
     UNROLL_BY(1) for (i64 row = Team::first(); row < a.rows; row += Team::step()) {
-        const S *x = (const S *)a.x + row * a.columns;
-        S *y = (S *)a.y + row * a.columns;
+        From<T> x = {a.x, a.narrow, row * a.columns};
+        Into<T> y = {a.y, a.narrow, row * a.columns};
         T most = -infinity<T>(), sum = T(0);
         for (i64 i = Team::place(); i < a.columns; i += Team::SIZE) {
-            T one = load(x[i]);
+            T one = x[i];
             most = one > most ? one : most;
         }
         most = Team::max(most, meeting);
-        UNROLL_BY(1) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE) sum += exp_of(load(x[i]) - most);
+        UNROLL_BY(1) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE) sum += exp_of(x[i] - most);
         sum = Team::sum(sum, meeting);
         UNROLL_BY(1) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE)
-            store(y + i, exp_of(load(x[i]) - most) / sum);
+            y.put(i, exp_of(x[i] - most) / sum);
     }
 }
 
-template <class S> DEVICE void softmax(const Softmax &a) {
-    SHARED(Meeting<T_OF(S)>, meeting);
+template <class T> DEVICE void softmax(const Softmax &a) {
+    SHARED(Meeting<T>, meeting);
     if (a.by_block) {
-        softmax_by<S, ByBlock>(a, meeting);
+        softmax_by<T, ByBlock>(a, meeting);
     } else {
-        softmax_by<S, ByWarp>(a, meeting);
+        softmax_by<T, ByWarp>(a, meeting);
     }
 }
-OF_FLOATS(BLOCK_KERNEL_OF, softmax, Softmax)
+OF_REALS(BLOCK_KERNEL_OF, softmax, Softmax)
 
 // y ← x∘(dy − Σ dy∘x), x being what the operator made.
-template <class S, class Team> DEVICE void softmax_grad_by(const Softmax &a, Meeting<T_OF(S)> &meeting) {
-    typedef T_OF(S) T;
+template <class T, class Team> DEVICE void softmax_grad_by(const Softmax &a, Meeting<T> &meeting) {
     UNROLL_BY(1) for (i64 row = Team::first(); row < a.rows; row += Team::step()) {
-        const S *x = (const S *)a.x + row * a.columns, *dy = (const S *)a.dy + row * a.columns;
-        S *y = (S *)a.y + row * a.columns;
+        From<T> x = {a.x, a.narrow, row * a.columns}, dy = {a.dy, a.narrow, row * a.columns};
+        Into<T> y = {a.y, a.narrow, row * a.columns};
         T sum = T(0);
-        UNROLL_BY(2) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE) sum += load(dy[i]) * load(x[i]);
+        UNROLL_BY(2) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE) sum += dy[i] * x[i];
         sum = Team::sum(sum, meeting);
         UNROLL_BY(2) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE)
-            store(y + i, load(x[i]) * (load(dy[i]) - sum));
+            y.put(i, x[i] * (dy[i] - sum));
     }
 }
 
-template <class S> DEVICE void softmax_grad(const Softmax &a) {
-    SHARED(Meeting<T_OF(S)>, meeting);
+template <class T> DEVICE void softmax_grad(const Softmax &a) {
+    SHARED(Meeting<T>, meeting);
     if (a.by_block) {
-        softmax_grad_by<S, ByBlock>(a, meeting);
+        softmax_grad_by<T, ByBlock>(a, meeting);
     } else {
-        softmax_grad_by<S, ByWarp>(a, meeting);
+        softmax_grad_by<T, ByWarp>(a, meeting);
     }
 }
-OF_FLOATS(BLOCK_KERNEL_OF, softmax_grad, Softmax)
+OF_REALS(BLOCK_KERNEL_OF, softmax_grad, Softmax)
 
 // The sum of the squares of each row of share·Σ gradients.
 struct SquareSums {
@@ -207,36 +202,36 @@ struct SquareSums {
     Parts gradients;
 };
 
-template <class S> DEVICE double square(const SquareSums &a, i64 i) {
-    double g = (double)(folded<S>(a.gradients, i) * (T_OF(S)(1) / T_OF(S)((double)a.ranks)));
+template <class T> DEVICE double square(const SquareSums &a, i64 i) {
+    double g = (double)(folded<T>(a.gradients, i) * (T(1) / T((double)a.ranks)));
     return g * g;
 }
 
-template <class S, class Team> DEVICE void square_sums_by(const SquareSums &a, Meeting<double> &meeting) {
+template <class T, class Team> DEVICE void square_sums_by(const SquareSums &a, Meeting<double> &meeting) {
     UNROLL_BY(1) for (i64 row = Team::first(); row < a.rows; row += Team::step()) {
         double sum = 0;
         UNROLL_BY(1) for (i64 i = Team::place(); i < a.columns; i += Team::SIZE)
-            sum += square<S>(a, row * a.columns + i);
+            sum += square<T>(a, row * a.columns + i);
         sum = Team::sum(sum, meeting);
         if (Team::place() == 0) a.y[row] = sum;
     }
 }
 
-template <class S> DEVICE void square_sums(const SquareSums &a) {
+template <class T> DEVICE void square_sums(const SquareSums &a) {
     SHARED(Meeting<double>, meeting);
     if (a.team == 2) {
-        square_sums_by<S, ByBlock>(a, meeting);
+        square_sums_by<T, ByBlock>(a, meeting);
     } else if (a.team == 1) {
-        square_sums_by<S, ByWarp>(a, meeting);
+        square_sums_by<T, ByWarp>(a, meeting);
     } else {
         UNROLL_BY(1) for (i64 row = thread_in_grid(); row < a.rows; row += threads_of_grid()) {
             double sum = 0;
-            UNROLL_BY(1) for (i64 i = 0; i < a.columns; i++) sum += square<S>(a, row * a.columns + i);
+            UNROLL_BY(1) for (i64 i = 0; i < a.columns; i++) sum += square<T>(a, row * a.columns + i);
             a.y[row] = sum;
         }
     }
 }
-OF_FLOATS(BLOCK_KERNEL_OF, square_sums, SquareSums)
+OF_REALS(BLOCK_KERNEL_OF, square_sums, SquareSums)
 
 // By how much gradients of these sums of squares are clipped: a block adds tensor after tensor.
 struct ClipScale {

@@ -79,33 +79,35 @@ DEVICE i64 next_of(i64 link) { return link < 0 ? -1 - link : link; }
 // y ← y with the rows of one rank added.
 struct AddRows {
     i64 columns;
+    i64 narrow;
     const Rank *table;
     const i64 *links;
     void *y;
 };
 
-template <class S> DEVICE void add_rows(const AddRows &a) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void add_rows(const AddRows &a) {
     const Rank &rank = a.table[0];
+    From<T> rows = {rank.rows, a.narrow, 0}, y = {a.y, a.narrow, 0};
     i64 count = a.table[1].first * a.columns;
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < count; i += threads_of_grid()) {
         i64 place = i / a.columns, column = i % a.columns, link = a.links[place];
         if (link < 0) continue;
-        S *y = (S *)a.y + (i64)rank.indices[place] * a.columns + column;
-        T sum = load(*y);
+        i64 at = (i64)rank.indices[place] * a.columns + column;
+        T sum = y[at];
         UNROLL_BY(1) for (;;) {
-            sum += load(((const S *)rank.rows)[place * a.columns + column]);
+            sum += rows[place * a.columns + column];
             if (link == 0) break;
             place = link - 1;
             link = next_of(a.links[place]);
         }
-        store(y, sum);
+        Into<T>{a.y, a.narrow, 0}.put(at, sum);
     }
 }
-OF_FLOATS(KERNEL_OF, add_rows, AddRows)
+OF_REALS(KERNEL_OF, add_rows, AddRows)
 
 struct ApplyRows {
     i64 columns;
+    i64 narrow;
     i64 ranks;
     const Rank *table;
     const i64 *links;
@@ -115,8 +117,7 @@ struct ApplyRows {
     Rule rule;
 };
 
-template <class S> DEVICE void apply_rows(const ApplyRows &a) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void apply_rows(const ApplyRows &a) {
     Numbers<T> by(a.rule);
     T share = T(1) / T((double)a.ranks);
     i64 count = a.table[a.ranks].first * a.columns;
@@ -129,7 +130,8 @@ template <class S> DEVICE void apply_rows(const ApplyRows &a) {
         bool has_sum = false, has_own = false;
         i64 rank = rank_of(a.table, place);
         UNROLL_BY(1) for (;;) {
-            T row = load(((const S *)a.table[rank].rows)[(place - a.table[rank].first) * a.columns + column]);
+            i64 from = (place - a.table[rank].first) * a.columns + column;
+            T row = From<T>{a.table[rank].rows, a.narrow, 0}[from];
             own = has_own ? own + row : row;
             has_own = true;
             i64 next = link == 0 ? -1 : rank_of(a.table, link - 1);
@@ -144,8 +146,8 @@ template <class S> DEVICE void apply_rows(const ApplyRows &a) {
             link = next_of(a.links[place]);
         }
         i64 at = index * a.columns + column;
-        S *v = (S *)a.v + at;
-        store(v, moved(by, load(*v), sum * share, (T *)a.slot, (T *)a.other, at));
+        T now = From<T>{a.v, a.narrow, 0}[at];
+        Into<T>{a.v, a.narrow, 0}.put(at, moved(by, now, sum * share, (T *)a.slot, (T *)a.other, at));
     }
 }
-OF_FLOATS(KERNEL_OF, apply_rows, ApplyRows)
+OF_REALS(KERNEL_OF, apply_rows, ApplyRows)

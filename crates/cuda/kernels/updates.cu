@@ -20,6 +20,8 @@ KERNEL(count_step, CountStep) {
 struct Apply {
     i64 count;
     void *v;
+    i64 narrow;
+    // slots are not narrow
     void *slot;
     void *other;
     i64 ranks;
@@ -30,21 +32,20 @@ struct Apply {
 };
 
 // What g is, but for the decay.
-template <class S> DEVICE T_OF(S) gradient(const Apply &a, T_OF(S) share, T_OF(S) clip, i64 i) {
-    return folded<S>(a.gradients, i) * share * clip;
+template <class T> DEVICE T gradient(const Apply &a, T share, T clip, i64 i) {
+    return folded<T>(a.gradients, i) * share * clip;
 }
 
-template <class S> DEVICE void apply(const Apply &a) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void apply(const Apply &a) {
     Numbers<T> by(a.rule);
     T share = T(1) / T((double)a.ranks), clip = a.clip ? (T)*a.clip : T(1);
-    S *v = (S *)a.v;
+    From<T> v = {a.v, a.narrow, 0};
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.count; i += threads_of_grid()) {
-        T g = gradient<S>(a, share, clip, i);
-        store(v + i, moved(by, load(v[i]), g, (T *)a.slot, (T *)a.other, i));
+        T g = gradient(a, share, clip, i);
+        Into<T>{a.v, a.narrow, 0}.put(i, moved(by, v[i], g, (T *)a.slot, (T *)a.other, i));
     }
 }
-OF_FLOATS(KERNEL_OF, apply, Apply)
+OF_REALS(KERNEL_OF, apply, Apply)
 
 // LAMB: first the moments, and of each block Σv² and Σr² of what v moves along.
 struct LambMoments {
@@ -52,16 +53,15 @@ struct LambMoments {
     Apply update;
 };
 
-template <class S> DEVICE void lamb_moments(const LambMoments &args) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void lamb_moments(const LambMoments &args) {
     SHARED(Meeting<double>, meeting);
     const Apply &a = args.update;
     Numbers<T> by(a.rule);
     T share = T(1) / T((double)a.ranks), clip = a.clip ? (T)*a.clip : T(1);
     double of_v = 0, of_r = 0;
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.count; i += threads_of_grid()) {
-        T m = ((T *)a.slot)[i], s = ((T *)a.other)[i], v = load(((const S *)a.v)[i]);
-        by.take(gradient<S>(a, share, clip, i), m, s);
+        T m = ((T *)a.slot)[i], s = ((T *)a.other)[i], v = From<T>{a.v, a.narrow, 0}[i];
+        by.take(gradient(a, share, clip, i), m, s);
         ((T *)a.slot)[i] = m;
         ((T *)a.other)[i] = s;
         double r = (double)by.with_decay(v, m, s);
@@ -75,7 +75,7 @@ template <class S> DEVICE void lamb_moments(const LambMoments &args) {
         args.norms[2 * blockIdx.x + 1] = of_r;
     }
 }
-OF_FLOATS(BLOCK_KERNEL_OF, lamb_moments, LambMoments)
+OF_REALS(BLOCK_KERNEL_OF, lamb_moments, LambMoments)
 
 // One block adds what the others found: √(Σv²/Σr²), or 1 where one is 0.
 struct LambRatio {
@@ -99,40 +99,39 @@ BLOCK_KERNEL(lamb_ratio, LambRatio) {
 struct LambStep {
     i64 count;
     void *v;
+    i64 narrow;
     const void *m;
     const void *s;
     const double *ratio;
     Rule rule;
 };
 
-template <class S> DEVICE void lamb_step(const LambStep &a) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void lamb_step(const LambStep &a) {
     Numbers<T> by(a.rule);
     T rate = by.rate * (T)*a.ratio;
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.count; i += threads_of_grid()) {
-        S *v = (S *)a.v + i;
-        T now = load(*v);
-        store(v, now - rate * by.with_decay(now, ((const T *)a.m)[i], ((const T *)a.s)[i]));
+        T now = From<T>{a.v, a.narrow, 0}[i];
+        T along = by.with_decay(now, ((const T *)a.m)[i], ((const T *)a.s)[i]);
+        Into<T>{a.v, a.narrow, 0}.put(i, now - rate * along);
     }
 }
-OF_FLOATS(KERNEL_OF, lamb_step, LambStep)
+OF_REALS(KERNEL_OF, lamb_step, LambStep)
 
 // v ← v + rate·(share·Σ values − v).
 struct ApplyAverage {
     i64 count;
     void *v;
+    i64 narrow;
     i64 ranks;
     double rate;
     Parts values;
 };
 
-template <class S> DEVICE void apply_average(const ApplyAverage &a) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void apply_average(const ApplyAverage &a) {
     T share = T(1) / T((double)a.ranks), rate = (T)a.rate;
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < a.count; i += threads_of_grid()) {
-        S *v = (S *)a.v + i;
-        T now = load(*v);
-        store(v, now + rate * (folded<S>(a.values, i) * share - now));
+        T now = From<T>{a.v, a.narrow, 0}[i];
+        Into<T>{a.v, a.narrow, 0}.put(i, now + rate * (folded<T>(a.values, i) * share - now));
     }
 }
-OF_FLOATS(KERNEL_OF, apply_average, ApplyAverage)
+OF_REALS(KERNEL_OF, apply_average, ApplyAverage)

@@ -229,6 +229,11 @@ fn check_operands(
     Ok(())
 }
 
+/// True if numbers are kept in less than they are computed in.
+pub(crate) fn is_narrow(dtype: DType) -> bool {
+    dtype == DType::BF16
+}
+
 /// Bytes of what numbers of `dtype` are computed in.
 pub(crate) fn computed_bytes(dtype: DType) -> usize {
     match dtype {
@@ -242,6 +247,15 @@ impl Builder<'_> {
     pub(crate) fn of_floats(
         &self,
         kernels: kernels::Floats,
+        dtype: DType,
+    ) -> Result<&'static str, LowerError> {
+        kernels.of(dtype).ok_or_else(|| self.no_kernel())
+    }
+
+    /// The kernel of what a floating type is computed in.
+    pub(crate) fn of_reals(
+        &self,
+        kernels: kernels::Reals,
         dtype: DType,
     ) -> Result<&'static str, LowerError> {
         kernels.of(dtype).ok_or_else(|| self.no_kernel())

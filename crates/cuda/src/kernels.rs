@@ -40,6 +40,17 @@ pub fn kernel_names() -> impl Iterator<Item = &'static str> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floats([&'static str; 3]);
 
+/// One kernel for what is computed in f32, which may be kept as bf16, and one for f64.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reals([&'static str; 2]);
+
+/// Kernels of tiles, and one of wide tiles, of f32.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiles {
+    pub(crate) reals: Reals,
+    pub(crate) wide: &'static str,
+}
+
 /// One kernel for elements of 1, 2, 4 and 8 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Widths([&'static str; 4]);
@@ -52,6 +63,18 @@ impl Floats {
             DType::F32 => Some(f32),
             DType::F64 => Some(f64),
             DType::BF16 => Some(bf16),
+            DType::I32 | DType::I64 | DType::U8 => None,
+        }
+    }
+}
+
+impl Reals {
+    /// The kernel of a type, if it is a floating one.
+    pub(crate) fn of(self, dtype: DType) -> Option<&'static str> {
+        let [f32, f64] = self.0;
+        match dtype {
+            DType::F32 | DType::BF16 => Some(f32),
+            DType::F64 => Some(f64),
             DType::I32 | DType::I64 | DType::U8 => None,
         }
     }
@@ -73,6 +96,29 @@ impl Widths {
 macro_rules! floats {
     ($name:literal) => {
         Floats([concat!($name, "_f32"), concat!($name, "_f64"), concat!($name, "_bf16")])
+    };
+}
+
+macro_rules! reals {
+    ($name:expr) => {
+        Reals([concat!($name, "_f32"), concat!($name, "_f64")])
+    };
+}
+
+macro_rules! tiles {
+    ($name:literal) => {
+        Tiles { reals: reals!($name), wide: concat!($name, "_wide_f32") }
+    };
+}
+
+/// One for each recurrent cell.
+macro_rules! cells {
+    ($name:literal) => {
+        [
+            reals!(concat!($name, "_rnn")),
+            reals!(concat!($name, "_gru")),
+            reals!(concat!($name, "_lstm")),
+        ]
     };
 }
 
@@ -103,7 +149,7 @@ pub(crate) const MAP_TWO: Floats = floats!("map_two");
 pub(crate) const BIAS_ADD: Floats = floats!("bias_add");
 pub(crate) const SCALE_BY: Floats = floats!("scale_by");
 pub(crate) const DROPOUT: Floats = floats!("dropout");
-pub(crate) const FOLD: Floats = floats!("fold");
+pub(crate) const FOLD: Reals = reals!("fold");
 pub(crate) const FILL: Widths = widths!("fill");
 /// There is none of one byte: nothing that is computed has one.
 pub(crate) const SELECT: Widths = widths!("select");
@@ -127,44 +173,69 @@ pub(crate) const PAD_ROWS: &str = "pad_rows";
 pub(crate) const GATHER: &str = "gather";
 pub(crate) const TURN: Widths = widths!("turn");
 
-pub(crate) const PRODUCT: Floats = floats!("product");
-/// Of f32 and bf16.
-pub(crate) const PRODUCT_WIDE: [&str; 2] = ["product_wide_f32", "product_wide_bf16"];
-pub(crate) const SUM_PARTS: Floats = floats!("sum_parts");
+pub(crate) const PRODUCT: Tiles = tiles!("product");
+pub(crate) const SUM_PARTS: Reals = reals!("sum_parts");
 
-pub(crate) const REDUCE_COLUMNS: Floats = floats!("reduce_columns");
-pub(crate) const REDUCE_ROWS: Floats = floats!("reduce_rows");
-pub(crate) const REDUCE_GRAD: Floats = floats!("reduce_grad");
-pub(crate) const SOFTMAX: Floats = floats!("softmax");
-pub(crate) const SOFTMAX_GRAD: Floats = floats!("softmax_grad");
-pub(crate) const SQUARE_SUMS: Floats = floats!("square_sums");
+pub(crate) const REDUCE_COLUMNS: Reals = reals!("reduce_columns");
+pub(crate) const REDUCE_ROWS: Reals = reals!("reduce_rows");
+pub(crate) const REDUCE_GRAD: Reals = reals!("reduce_grad");
+pub(crate) const SOFTMAX: Reals = reals!("softmax");
+pub(crate) const SOFTMAX_GRAD: Reals = reals!("softmax_grad");
+pub(crate) const SQUARE_SUMS: Reals = reals!("square_sums");
 pub(crate) const CLIP_SCALE: &str = "clip_scale";
 
 pub(crate) const CHECK_LABELS: &str = "check_labels";
-pub(crate) const CROSS_ENTROPY: Floats = floats!("cross_entropy");
-pub(crate) const SUM_LOSSES: Floats = floats!("sum_losses");
-pub(crate) const COUNT_WITHIN: Floats = floats!("count_within");
+pub(crate) const CROSS_ENTROPY: Reals = reals!("cross_entropy");
+pub(crate) const SUM_LOSSES: Reals = reals!("sum_losses");
+pub(crate) const COUNT_WITHIN: Reals = reals!("count_within");
 
 pub(crate) const COUNT_STEP: &str = "count_step";
-pub(crate) const APPLY: Floats = floats!("apply");
-pub(crate) const LAMB_MOMENTS: Floats = floats!("lamb_moments");
+pub(crate) const APPLY: Reals = reals!("apply");
+pub(crate) const LAMB_MOMENTS: Reals = reals!("lamb_moments");
 pub(crate) const LAMB_RATIO: &str = "lamb_ratio";
-pub(crate) const LAMB_STEP: Floats = floats!("lamb_step");
-pub(crate) const APPLY_AVERAGE: Floats = floats!("apply_average");
+pub(crate) const LAMB_STEP: Reals = reals!("lamb_step");
+pub(crate) const APPLY_AVERAGE: Reals = reals!("apply_average");
 
 pub(crate) const WRITE_WORDS: &str = "write_words";
 pub(crate) const LINK_ROWS: &str = "link_rows";
-pub(crate) const ADD_ROWS: Floats = floats!("add_rows");
-pub(crate) const APPLY_ROWS: Floats = floats!("apply_rows");
+pub(crate) const ADD_ROWS: Reals = reals!("add_rows");
+pub(crate) const APPLY_ROWS: Reals = reals!("apply_rows");
 
-/// The kernel of f32 or of bf16, where there are these two.
-pub(crate) fn wide([f32, bf16]: [&'static str; 2], dtype: DType) -> Option<&'static str> {
-    match dtype {
-        DType::F32 => Some(f32),
-        DType::BF16 => Some(bf16),
-        _ => None,
-    }
-}
+pub(crate) const CONVOLVE: Tiles = tiles!("convolve");
+pub(crate) const CONVOLVE_GRAD_INPUT: Tiles = tiles!("convolve_grad_input");
+pub(crate) const CONVOLVE_GRAD_WEIGHT: Tiles = tiles!("convolve_grad_weight");
+pub(crate) const THREAD_CONVOLVE: Reals = reals!("thread_convolve");
+pub(crate) const THREAD_GRAD_INPUT: Reals = reals!("thread_grad_input");
+pub(crate) const THREAD_GRAD_WEIGHT: Reals = reals!("thread_grad_weight");
+
+pub(crate) const MAX_POOL: Reals = reals!("max_pool");
+pub(crate) const AVG_POOL: Reals = reals!("avg_pool");
+pub(crate) const MAX_POOL_GRAD: Reals = reals!("pool_grad_max");
+pub(crate) const AVG_POOL_GRAD: Reals = reals!("pool_grad_avg");
+pub(crate) const RESPONSE_NORM: Reals = reals!("response_norm");
+pub(crate) const RESPONSE_NORM_GRAD: Reals = reals!("response_norm_grad");
+
+pub(crate) const COLUMN_MOMENTS: Reals = reals!("column_moments");
+pub(crate) const JOIN_MOMENTS: Reals = reals!("join_moments");
+pub(crate) const NORMALIZE: Reals = reals!("normalize");
+pub(crate) const COLUMN_GRADIENTS: Reals = reals!("column_gradients");
+pub(crate) const JOIN_GRADIENTS: Reals = reals!("join_gradients");
+pub(crate) const BATCH_NORM_GRAD: Reals = reals!("batch_norm_grad");
+pub(crate) const SAMPLE_NORM: Reals = reals!("sample_norm");
+pub(crate) const SAMPLE_NORM_GRAD: Reals = reals!("sample_norm_grad");
+
+pub(crate) const ATTENTION: Reals = reals!("attention");
+pub(crate) const ATTENTION_LEVEL: Reals = reals!("attention_level");
+pub(crate) const ATTENTION_GRAD_KEYS: Reals = reals!("attention_grad_keys");
+pub(crate) const ATTENTION_GRAD_QUERIES: Reals = reals!("attention_grad_queries");
+pub(crate) const ROTARY_ANGLES: Reals = reals!("rotary_angles");
+pub(crate) const ROTARY: Reals = reals!("rotary");
+
+pub(crate) const FIRST_ROWS: &str = "first_rows";
+pub(crate) const RECURRENT_BEGIN: Reals = reals!("recurrent_begin");
+pub(crate) const RECURRENT_STEP: [Reals; 3] = cells!("recurrent_step");
+pub(crate) const RECURRENT_BACK: [Reals; 3] = cells!("recurrent_back");
+pub(crate) const ROWS_BEFORE: Reals = reals!("rows_before");
 
 const MODULES: &[PtxModule] = &[
     module!(
@@ -181,7 +252,7 @@ const MODULES: &[PtxModule] = &[
     ),
     module!("broadcast", &BINARY.0, &COMPARE.0, &COMPARE_INTEGERS, &EXPAND.0),
     module!("moves", &[COPY_ROWS, PAD_ROWS, GATHER], &TURN.0),
-    module!("products", &PRODUCT.0, &PRODUCT_WIDE, &SUM_PARTS.0),
+    module!("products", &PRODUCT.reals.0, &[PRODUCT.wide], &SUM_PARTS.0),
     module!(
         "reductions",
         &REDUCE_COLUMNS.0,
@@ -200,6 +271,57 @@ const MODULES: &[PtxModule] = &[
         &LAMB_MOMENTS.0,
         &LAMB_STEP.0,
         &APPLY_AVERAGE.0,
+    ),
+    module!(
+        "convolution",
+        &CONVOLVE.reals.0,
+        &CONVOLVE_GRAD_INPUT.reals.0,
+        &CONVOLVE_GRAD_WEIGHT.reals.0,
+        &[CONVOLVE.wide, CONVOLVE_GRAD_INPUT.wide, CONVOLVE_GRAD_WEIGHT.wide],
+        &THREAD_CONVOLVE.0,
+        &THREAD_GRAD_INPUT.0,
+        &THREAD_GRAD_WEIGHT.0,
+    ),
+    module!(
+        "images",
+        &MAX_POOL.0,
+        &AVG_POOL.0,
+        &MAX_POOL_GRAD.0,
+        &AVG_POOL_GRAD.0,
+        &RESPONSE_NORM.0,
+        &RESPONSE_NORM_GRAD.0,
+    ),
+    module!(
+        "norms",
+        &COLUMN_MOMENTS.0,
+        &JOIN_MOMENTS.0,
+        &NORMALIZE.0,
+        &COLUMN_GRADIENTS.0,
+        &JOIN_GRADIENTS.0,
+        &BATCH_NORM_GRAD.0,
+        &SAMPLE_NORM.0,
+        &SAMPLE_NORM_GRAD.0,
+    ),
+    module!(
+        "attention",
+        &ATTENTION.0,
+        &ATTENTION_LEVEL.0,
+        &ATTENTION_GRAD_KEYS.0,
+        &ATTENTION_GRAD_QUERIES.0,
+        &ROTARY_ANGLES.0,
+        &ROTARY.0,
+    ),
+    module!(
+        "recurrent",
+        &[FIRST_ROWS],
+        &RECURRENT_BEGIN.0,
+        &RECURRENT_STEP[0].0,
+        &RECURRENT_STEP[1].0,
+        &RECURRENT_STEP[2].0,
+        &RECURRENT_BACK[0].0,
+        &RECURRENT_BACK[1].0,
+        &RECURRENT_BACK[2].0,
+        &ROWS_BEFORE.0,
     ),
     module!("rows", &[WRITE_WORDS, LINK_ROWS], &ADD_ROWS.0, &APPLY_ROWS.0),
 ];

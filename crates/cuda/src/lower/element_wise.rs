@@ -5,7 +5,7 @@ use tensorwire_kernels::KernelError;
 use tensorwire_tensor::{DType, TensorSpec};
 
 use super::elements;
-use crate::builder::{Builder, arguments, computed_bytes};
+use crate::builder::{Builder, arguments, computed_bytes, is_narrow};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::kernels;
@@ -140,9 +140,8 @@ fn dropout(builder: &mut Builder<'_>, rate: f64, key: u64) -> Result<(), LowerEr
 fn mean(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     let (x, ranks) = (&builder.inputs[0], builder.inputs.len());
     let parts = parts(builder, builder.input_range(0..ranks), x)?;
-    let kernel = builder.of_floats(kernels::FOLD, x.dtype)?;
-    let y = builder.output(0);
-    let fields = arguments![x.elements(), y, KernelArgument::Nothing, ranks];
+    let kernel = builder.of_reals(kernels::FOLD, x.dtype)?;
+    let fields = arguments![x.elements(), builder.output(0), is_narrow(x.dtype), ranks];
     builder.spread(kernel, x.elements(), [fields, parts].concat());
     Ok(())
 }
@@ -156,8 +155,8 @@ pub(super) fn parts(
     tensors: Vec<Address>,
     spec: &TensorSpec,
 ) -> Result<Vec<KernelArgument>, LowerError> {
-    let kernel = builder.of_floats(kernels::FOLD, spec.dtype)?;
-    let count = spec.elements();
+    let kernel = builder.of_reals(kernels::FOLD, spec.dtype)?;
+    let (count, narrow) = (spec.elements(), is_narrow(spec.dtype));
     let (mut rest, mut before) = (&tensors[..], None);
     while rest.len() > PARTS_MAX {
         let (now, later) = rest.split_at(PARTS_MAX);
@@ -165,17 +164,17 @@ pub(super) fn parts(
             Some(sum) => sum,
             None => builder.workspace(count, computed_bytes(spec.dtype))?,
         };
-        let fields = arguments![count, KernelArgument::Nothing, sum, 1usize];
-        builder.spread(kernel, count, [fields, fields_of(before, now)].concat());
+        let fields = arguments![count, sum, false, 1usize];
+        builder.spread(kernel, count, [fields, fields_of(before, narrow, now)].concat());
         (rest, before) = (later, Some(sum));
     }
-    Ok(fields_of(before, rest))
+    Ok(fields_of(before, narrow, rest))
 }
 
-fn fields_of(before: Option<Address>, tensors: &[Address]) -> Vec<KernelArgument> {
-    let mut fields = arguments![before, tensors.len()];
+fn fields_of(before: Option<Address>, narrow: bool, tensors: &[Address]) -> Vec<KernelArgument> {
+    let mut fields = arguments![before, narrow, tensors.len()];
     fields.extend(tensors.iter().copied().map(KernelArgument::Address));
-    fields.resize(2 + PARTS_MAX, KernelArgument::Nothing);
+    fields.resize(3 + PARTS_MAX, KernelArgument::Nothing);
     fields
 }
 

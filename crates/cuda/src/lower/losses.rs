@@ -4,7 +4,7 @@ use tensorwire_graph::Op;
 use tensorwire_tensor::DType;
 
 use super::reductions::teams;
-use crate::builder::{Builder, arguments, computed_bytes};
+use crate::builder::{Builder, arguments, computed_bytes, is_narrow};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::fault::Check;
@@ -50,17 +50,19 @@ fn cross_entropy(
     let counted = builder.workspace(1, DType::I64.bytes())?;
     let losses = builder.workspace(rows, computed_bytes(dtype))?;
     check_labels(builder, ignored, Some(counted));
-    let kernel = builder.of_floats(kernels::CROSS_ENTROPY, dtype)?;
+    let kernel = builder.of_reals(kernels::CROSS_ENTROPY, dtype)?;
     let (blocks, by_block) = teams(rows, classes);
     let (logits, labels) = (builder.input(0), builder.input(1));
     let (loss, dlogits) = (builder.output(0), builder.output(1));
     let ignored = i64::from(ignored);
+    let narrow = is_narrow(dtype);
     let fields = arguments![
-        rows, classes, smoothing, ignored, logits, labels, counted, losses, dlogits, by_block
+        rows, classes, smoothing, ignored, narrow, logits, labels, counted, losses, dlogits,
+        by_block
     ];
     builder.spread_blocks(kernel, blocks, fields);
-    let kernel = builder.of_floats(kernels::SUM_LOSSES, dtype)?;
-    builder.spread_blocks(kernel, 1, arguments![rows, losses, counted, loss]);
+    let kernel = builder.of_reals(kernels::SUM_LOSSES, dtype)?;
+    builder.spread_blocks(kernel, 1, arguments![rows, losses, counted, loss, narrow]);
     Ok(())
 }
 
@@ -69,12 +71,13 @@ fn count_within(builder: &mut Builder<'_>, within: usize) -> Result<(), LowerErr
     check_labels(builder, PADDING, None);
     let correct = builder.output(0);
     builder.zero(correct, DType::I64.bytes());
-    let kernel = builder.of_floats(kernels::COUNT_WITHIN, builder.inputs[0].dtype)?;
+    let dtype = builder.inputs[0].dtype;
+    let kernel = builder.of_reals(kernels::COUNT_WITHIN, dtype)?;
     let (blocks, _) = teams(rows, 1);
     // more than there are classes is all of them
     let within = within.min(classes.saturating_add(1));
     let (logits, labels) = (builder.input(0), builder.input(1));
-    let fields = arguments![rows, classes, within, logits, labels, correct];
+    let fields = arguments![rows, classes, within, is_narrow(dtype), logits, labels, correct];
     builder.spread_blocks(kernel, blocks, fields);
     Ok(())
 }

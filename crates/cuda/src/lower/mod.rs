@@ -1,10 +1,15 @@
 //! From an operator to commands, one file a family. What the operands are was checked before.
 
+mod attention;
+mod convolution;
 mod element_wise;
 mod elements;
+mod images;
 mod losses;
 mod moves;
+mod norms;
 mod products;
+mod recurrent;
 mod reductions;
 mod rows;
 mod updates;
@@ -24,7 +29,12 @@ pub(crate) fn operator(builder: &mut Builder<'_>) -> Result<(), LowerError> {
         Family::Movement => moves::lower(builder),
         Family::Product => products::lower(builder),
         Family::Reduction => reductions::lower(builder),
+        Family::Image => images::lower(builder),
+        Family::Norm => norms::lower(builder),
+        Family::Attention => attention::lower(builder),
+        Family::Recurrence => recurrent::lower(builder),
         Family::Update => updates::lower(builder),
-        _ => Err(builder.no_kernel()),
+        // what it computes is carried unseen
+        Family::Custom => Err(builder.no_kernel()),
     }
 }

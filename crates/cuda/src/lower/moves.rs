@@ -3,7 +3,7 @@
 
 use tensorwire_graph::Op;
 use tensorwire_kernels::Operand;
-use tensorwire_tensor::{RANK_MAX, TensorSpec};
+use tensorwire_tensor::{DType, RANK_MAX, TensorSpec};
 
 use super::elements;
 use crate::builder::{Builder, WARP, arguments};
@@ -151,11 +151,22 @@ struct Turned {
 
 fn transpose(builder: &mut Builder<'_>, permutation: &[usize]) {
     let x = &builder.inputs[0];
-    let (from, to) = (builder.input(0), builder.output(0));
-    let mut sides = turned(x.dims(), permutation);
+    let operands = [builder.input(0), builder.output(0)];
+    turn(builder, x.dtype, x.dims(), permutation, operands);
+}
+
+/// Elements of x, which has `dims`, in another order of its dimensions.
+pub(super) fn turn(
+    builder: &mut Builder<'_>,
+    dtype: DType,
+    dims: &[usize],
+    permutation: &[usize],
+    [from, to]: [Address; 2],
+) {
+    let mut sides = turned(dims, permutation);
     // where nothing changes places
     if sides.len() <= 1 {
-        builder.copy(from, to, x.bytes());
+        builder.copy(from, to, dims.iter().product::<usize>() * dtype.bytes());
         return;
     }
     let take = |sides: &mut Vec<Turned>, is: &dyn Fn(&Turned) -> bool| {
@@ -188,7 +199,7 @@ fn transpose(builder: &mut Builder<'_>, permutation: &[usize]) {
         column.resize(RANK_MAX, 0);
         fields.extend(column.into_iter().map(KernelArgument::from));
     }
-    builder.spread_blocks(kernels::TURN.of(x.dtype), tiles, fields);
+    builder.spread_blocks(kernels::TURN.of(dtype), tiles, fields);
 }
 
 /// The dimensions of x in y's order, without those of 1, where those that stay neighbours are one.

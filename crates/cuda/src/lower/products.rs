@@ -4,7 +4,7 @@
 use tensorwire_graph::Op;
 use tensorwire_tensor::DType;
 
-use crate::builder::{Builder, arguments, computed_bytes};
+use crate::builder::{Builder, arguments, computed_bytes, is_narrow};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::kernels;
@@ -92,11 +92,19 @@ impl Tiling {
     }
 }
 
-/// A matrix' elements: in storage, and how they lie.
+/// Numbers, and how they lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Factor {
     pub(super) at: Address,
+    pub(super) narrow: bool,
     pub(super) sides: Sides,
+}
+
+/// Numbers that are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) at: Address,
+    pub(super) narrow: bool,
 }
 
 pub(super) fn lower(builder: &mut Builder<'_>) -> Result<(), LowerError> {
@@ -114,11 +122,13 @@ pub(super) fn lower(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     let columns = if transpose_b { b_rows } else { b_columns };
     let batch = a.dims()[..a.dims().len() - 2].iter().product();
     let sizes = Sizes { rows, columns, depth, batch };
-    let (a, b) = (
-        Factor { at: builder.input(0), sides: sides(a_rows, a_columns, transpose_a) },
-        Factor { at: builder.input(1), sides: sides(b_rows, b_columns, !transpose_b) },
-    );
-    product(builder, builder.inputs[0].dtype, sizes, [a, b], builder.output(0))
+    let dtype = builder.inputs[0].dtype;
+    let narrow = is_narrow(dtype);
+    let factor = |at, sides| Factor { at, narrow, sides };
+    let a = factor(builder.input(0), sides(a_rows, a_columns, transpose_a));
+    let b = factor(builder.input(1), sides(b_rows, b_columns, !transpose_b));
+    let y = Target { at: builder.output(0), narrow };
+    product(builder, dtype, sizes, [a, b], y)
 }
 
 /// Of a matrix of rows; where it is `turned` the product's outer dimension are its columns.
@@ -130,64 +140,45 @@ fn sides(rows: usize, columns: usize, turned: bool) -> Sides {
     }
 }
 
-/// y of `dtype` ← a·b, each product behind the one before.
+/// y ← a·b, each product behind the one before, of what `dtype` is computed in.
 pub(super) fn product(
     builder: &mut Builder<'_>,
     dtype: DType,
     sizes: Sizes,
     factors: [Factor; 2],
-    y: Address,
+    y: Target,
 ) -> Result<(), LowerError> {
     if sizes.elements() == 0 {
         return Ok(());
     }
     let tiling = sizes.tiling(dtype);
     if tiling.parts == 1 {
-        return launch(builder, dtype, sizes, tiling, factors, [Some(y), None]);
+        return launch(builder, dtype, sizes, tiling, factors, y);
     }
-    let count = sizes.elements();
-    let partial = builder.workspace(count.saturating_mul(tiling.parts), computed_bytes(dtype))?;
-    launch(builder, dtype, sizes, tiling, factors, [None, Some(partial)])?;
-    sum_parts(builder, dtype, Parts { partial, parts: tiling.parts, count, groups: [1, 1] }, y)
+    let (count, parts) = (sizes.elements(), tiling.parts);
+    let partial = builder.workspace(count.saturating_mul(parts), computed_bytes(dtype))?;
+    let sums = Target { at: partial, narrow: false };
+    launch(builder, dtype, sizes, tiling, factors, sums)?;
+    sum_parts(builder, dtype, Parts { partial, parts, count, groups: [1, 1] }, y)
 }
 
-/// As [`product`], of numbers as they are computed, into storage of `dtype`.
-pub(super) fn computed_product(
-    builder: &mut Builder<'_>,
-    dtype: DType,
-    sizes: Sizes,
-    factors: [Factor; 2],
-    y: Address,
-) -> Result<(), LowerError> {
-    if dtype != DType::BF16 || sizes.elements() == 0 {
-        return product(builder, dtype, sizes, factors, y);
-    }
-    let tiling = sizes.tiling(DType::F32);
-    let count = sizes.elements();
-    let partial = builder.workspace(count.saturating_mul(tiling.parts), DType::F32.bytes())?;
-    launch(builder, DType::F32, sizes, tiling, factors, [None, Some(partial)])?;
-    sum_parts(builder, dtype, Parts { partial, parts: tiling.parts, count, groups: [1, 1] }, y)
-}
-
-/// Writes what is stored, or the sums of parts.
 fn launch(
     builder: &mut Builder<'_>,
     dtype: DType,
     sizes: Sizes,
     tiling: Tiling,
-    [a, b]: [Factor; 2],
-    [y, partial]: [Option<Address>; 2],
+    factors: [Factor; 2],
+    y: Target,
 ) -> Result<(), LowerError> {
-    let wide = kernels::wide(kernels::PRODUCT_WIDE, dtype).filter(|_| tiling.is_wide);
-    let kernel = match wide {
-        Some(kernel) => kernel,
-        None => builder.of_floats(kernels::PRODUCT, dtype)?,
+    let kernel = match tiling.is_wide {
+        true => kernels::PRODUCT.wide,
+        false => builder.of_reals(kernels::PRODUCT.reals, dtype)?,
     };
     let mut fields = tiling.fields(&sizes);
-    for Factor { at, sides: Sides { outer, depth, batch } } in [a, b] {
-        fields.extend(arguments![at, outer, depth, batch]);
+    for Factor { at, narrow, sides: Sides { outer, depth, batch } } in factors {
+        fields.extend(arguments![at, narrow, outer, depth, batch]);
     }
-    fields.extend(arguments![y, partial]);
+    fields.extend(arguments![y.at, y.narrow]);
     builder.blocks(kernel, tiling.blocks(sizes.batch), fields)
 }
 
@@ -205,11 +196,11 @@ pub(super) fn sum_parts(
     builder: &mut Builder<'_>,
     dtype: DType,
     of: Parts,
-    y: Address,
+    y: Target,
 ) -> Result<(), LowerError> {
-    let kernel = builder.of_floats(kernels::SUM_PARTS, dtype)?;
+    let kernel = builder.of_reals(kernels::SUM_PARTS, dtype)?;
     let Parts { partial, parts, count, groups: [groups, group] } = of;
-    builder.spread(kernel, count, arguments![count, parts, partial, y, groups, group]);
+    builder.spread(kernel, count, arguments![count, parts, partial, y.at, y.narrow, groups, group]);
     Ok(())
 }
 

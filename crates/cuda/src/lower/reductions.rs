@@ -6,7 +6,7 @@ use tensorwire_tensor::{DType, TensorSpec};
 
 use super::element_wise::parts;
 use super::{losses, rows};
-use crate::builder::{Builder, THREADS, WARP, arguments, computed_bytes};
+use crate::builder::{Builder, THREADS, WARP, arguments, computed_bytes, is_narrow};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::kernels;
@@ -19,11 +19,11 @@ struct Axis {
     inner: usize,
 }
 
-/// What a reduction reads or writes: a tensor as it is stored, or as it is computed.
+/// Numbers that a reduction reads or writes.
 #[derive(Clone, Copy, Debug)]
-enum Kept {
-    Stored(Address),
-    Computed(Address),
+struct Kept {
+    at: Address,
+    narrow: bool,
 }
 
 /// Threads that keep a device busy.
@@ -107,7 +107,8 @@ fn code(by: Reduction) -> i64 {
 
 fn reduce_input(builder: &mut Builder<'_>, by: Reduction, axis: Axis) -> Result<(), LowerError> {
     let dtype = builder.inputs[0].dtype;
-    let (x, y) = (Kept::Stored(builder.input(0)), Kept::Stored(builder.output(0)));
+    let kept = |at| Kept { at, narrow: is_narrow(dtype) };
+    let (x, y) = (kept(builder.input(0)), kept(builder.output(0)));
     reduce(builder, dtype, by, axis, [x, y])
 }
 
@@ -126,60 +127,53 @@ fn reduce(
     let parts = axis.length.div_ceil(part).max(1);
     let divisor = axis.length;
     if parts == 1 {
-        return reduce_once(builder, dtype, by, axis, [1, axis.length, divisor], [x, y]);
+        return reduce_once(builder, dtype, by, axis, [1, axis.length], [x, y], Some(divisor));
     }
     let partial = builder.workspace(results.saturating_mul(parts), computed_bytes(dtype))?;
-    let partial = Kept::Computed(partial);
-    // of a mean, too, sums are what parts are
-    reduce_once(builder, dtype, by, axis, [parts, part, divisor], [x, partial])?;
+    let partial = Kept { at: partial, narrow: false };
+    reduce_once(builder, dtype, by, axis, [parts, part], [x, partial], None)?;
     let rest = Axis { outer: results, length: parts, inner: 1 };
-    reduce_once(builder, dtype, by, rest, [1, parts, divisor], [partial, y])
+    reduce_once(builder, dtype, by, rest, [1, parts], [partial, y], Some(divisor))
 }
 
+/// By parts of so many places each. Where it is the last step a mean is divided.
 fn reduce_once(
     builder: &mut Builder<'_>,
     dtype: DType,
     by: Reduction,
     axis: Axis,
-    [parts, part, divisor]: [usize; 3],
+    [parts, part]: [usize; 2],
     [x, y]: [Kept; 2],
+    divisor: Option<usize>,
 ) -> Result<(), LowerError> {
     let Axis { outer, length, inner } = axis;
     let results = outer * inner * parts;
     let by_thread = inner != 1 || part <= THREAD_ROW;
     let (blocks, by_block) = teams(results, part);
     let mut fields = arguments![code(by), outer, length, inner, parts, part];
-    fields.extend(x.fields());
-    fields.extend(y.fields());
-    fields.extend(arguments![divisor, by_block]);
+    fields.extend(arguments![x.at, x.narrow, y.at, y.narrow]);
+    fields.extend(arguments![divisor.is_some(), divisor.unwrap_or(1), by_block]);
     match by_thread {
         true => {
-            let kernel = builder.of_floats(kernels::REDUCE_COLUMNS, dtype)?;
+            let kernel = builder.of_reals(kernels::REDUCE_COLUMNS, dtype)?;
             builder.spread(kernel, results, fields);
         }
         false => {
-            let kernel = builder.of_floats(kernels::REDUCE_ROWS, dtype)?;
+            let kernel = builder.of_reals(kernels::REDUCE_ROWS, dtype)?;
             builder.spread_blocks(kernel, blocks, fields);
         }
     }
     Ok(())
 }
 
-impl Kept {
-    fn fields(self) -> Vec<KernelArgument> {
-        match self {
-            Kept::Stored(at) => arguments![at, KernelArgument::Nothing],
-            Kept::Computed(at) => arguments![KernelArgument::Nothing, at],
-        }
-    }
-}
-
 fn reduce_grad(builder: &mut Builder<'_>, by: Reduction, axis: usize) -> Result<(), LowerError> {
     let x = &builder.inputs[1];
-    let kernel = builder.of_floats(kernels::REDUCE_GRAD, x.dtype)?;
+    let kernel = builder.of_reals(kernels::REDUCE_GRAD, x.dtype)?;
     let Axis { outer, length, inner } = axis_of(x.dims(), axis);
     let (dy, given, y) = (builder.input(0), builder.input(1), builder.input(2));
-    let fields = arguments![code(by), outer, length, inner, dy, given, y, builder.output(0)];
+    let narrow = is_narrow(x.dtype);
+    let fields =
+        arguments![code(by), outer, length, inner, narrow, dy, given, y, builder.output(0)];
     let threads = if by == Reduction::Max { outer * inner } else { x.elements() };
     if x.elements() > 0 {
         builder.spread(kernel, threads, fields);
@@ -191,16 +185,17 @@ fn reduce_grad(builder: &mut Builder<'_>, by: Reduction, axis: usize) -> Result<
 fn sum_to(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     let (x, y) = (&builder.inputs[0], &builder.outputs[0]);
     let (dtype, mut axes) = (x.dtype, summed(x.dims(), y.dims()));
-    let mut from = Kept::Stored(builder.input(0));
+    let mut from = Kept { at: builder.input(0), narrow: is_narrow(dtype) };
     let last = axes.pop();
     for axis in axes {
         let sums = builder.workspace(axis.outer * axis.inner, computed_bytes(dtype))?;
-        reduce(builder, dtype, Reduction::Sum, axis, [from, Kept::Computed(sums)])?;
-        from = Kept::Computed(sums);
+        let sums = Kept { at: sums, narrow: false };
+        reduce(builder, dtype, Reduction::Sum, axis, [from, sums])?;
+        from = sums;
     }
     match last {
         Some(axis) => {
-            let y = Kept::Stored(builder.output(0));
+            let y = Kept { at: builder.output(0), narrow: is_narrow(dtype) };
             reduce(builder, dtype, Reduction::Sum, axis, [from, y])
         }
         None => {
@@ -242,8 +237,9 @@ fn softmax(builder: &mut Builder<'_>) -> Result<(), LowerError> {
         Op::Softmax => (kernels::SOFTMAX, None, builder.input(0)),
         _ => (kernels::SOFTMAX_GRAD, Some(builder.input(0)), builder.input(1)),
     };
-    let kernel = builder.of_floats(kernels, spec.dtype)?;
-    let fields = arguments![rows, columns, dy, x, builder.output(0), by_block];
+    let kernel = builder.of_reals(kernels, spec.dtype)?;
+    let narrow = is_narrow(spec.dtype);
+    let fields = arguments![rows, columns, narrow, dy, x, builder.output(0), by_block];
     builder.spread_blocks(kernel, blocks, fields);
     Ok(())
 }
@@ -258,7 +254,7 @@ fn square_sums(builder: &mut Builder<'_>) -> Result<(), LowerError> {
         return Ok(());
     }
     let parts = parts(builder, builder.input_range(0..ranks), first)?;
-    let kernel = builder.of_floats(kernels::SQUARE_SUMS, first.dtype)?;
+    let kernel = builder.of_reals(kernels::SQUARE_SUMS, first.dtype)?;
     let (blocks, team) = match teams(rows, columns) {
         _ if columns <= THREAD_ROW => (rows.div_ceil(THREADS), 0),
         (blocks, false) => (blocks, 1i64),

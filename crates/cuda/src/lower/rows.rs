@@ -4,7 +4,7 @@ use tensorwire_graph::{Op, Rule};
 use tensorwire_kernels::Operand;
 
 use super::updates;
-use crate::builder::{Builder, THREADS, WARP, arguments};
+use crate::builder::{Builder, THREADS, WARP, arguments, is_narrow};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::fault::Check;
@@ -50,9 +50,13 @@ pub(super) fn lower(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     };
     let linked = link(builder, &[rank])?;
     let columns = spec.dims()[1];
-    let kernel = builder.of_floats(kernels::ADD_ROWS, spec.dtype)?;
+    let kernel = builder.of_reals(kernels::ADD_ROWS, spec.dtype)?;
     let Linked { table, links, places } = linked;
-    builder.spread(kernel, places * columns, arguments![columns, table, links, y]);
+    builder.spread(
+        kernel,
+        places * columns,
+        arguments![columns, is_narrow(spec.dtype), table, links, y],
+    );
     Ok(())
 }
 
@@ -68,11 +72,11 @@ pub(super) fn apply_rows(builder: &mut Builder<'_>, rule: Rule) -> Result<(), Lo
     let linked = link(builder, &ranks)?;
     let spec = &builder.outputs[0];
     let columns = spec.dims()[1];
-    let kernel = builder.of_floats(kernels::APPLY_ROWS, spec.dtype)?;
+    let kernel = builder.of_reals(kernels::APPLY_ROWS, spec.dtype)?;
     let rule = updates::rule_fields(builder, rule)?;
     let [v, slot, other] = updates::state(builder);
     let Linked { table, links, places } = linked;
-    let fields = arguments![columns, pairs, table, links, v, slot, other];
+    let fields = arguments![columns, is_narrow(spec.dtype), pairs, table, links, v, slot, other];
     builder.spread(kernel, places * columns, [fields, rule].concat());
     Ok(())
 }

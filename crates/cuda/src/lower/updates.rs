@@ -5,7 +5,7 @@ use tensorwire_tensor::DType;
 
 use super::element_wise::parts;
 use super::rows;
-use crate::builder::{Builder, THREADS, arguments};
+use crate::builder::{Builder, THREADS, arguments, is_narrow};
 use crate::command::{Address, KernelArgument};
 use crate::error::LowerError;
 use crate::kernels;
@@ -17,7 +17,7 @@ pub(super) fn lower(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     match *builder.op {
         Op::Apply { rule, clipped } if rule.method.needs_whole() => lamb(builder, rule, clipped),
         Op::Apply { rule, clipped } => {
-            let kernel = builder.of_floats(kernels::APPLY, builder.outputs[0].dtype)?;
+            let kernel = builder.of_reals(kernels::APPLY, builder.outputs[0].dtype)?;
             let fields = apply_fields(builder, rule, clipped)?;
             builder.spread(kernel, builder.outputs[0].elements(), fields);
             Ok(())
@@ -82,37 +82,38 @@ fn apply_fields(
     let ranks = gradients.len();
     let parts = parts(builder, gradients, v)?;
     let rule = rule_fields(builder, rule)?;
-    let mut fields = arguments![v.elements()];
-    fields.extend(state(builder));
-    fields.extend(arguments![ranks, clip]);
+    let [value, slot, other] = state(builder);
+    let narrow = is_narrow(v.dtype);
+    let fields = arguments![v.elements(), value, narrow, slot, other, ranks, clip];
     Ok([fields, rule, parts].concat())
 }
 
 fn lamb(builder: &mut Builder<'_>, rule: Rule, clipped: bool) -> Result<(), LowerError> {
     let v = &builder.outputs[0];
     let count = v.elements();
-    let moments = builder.of_floats(kernels::LAMB_MOMENTS, v.dtype)?;
-    let step = builder.of_floats(kernels::LAMB_STEP, v.dtype)?;
+    let moments = builder.of_reals(kernels::LAMB_MOMENTS, v.dtype)?;
+    let step = builder.of_reals(kernels::LAMB_STEP, v.dtype)?;
     let fields = apply_fields(builder, rule, clipped)?;
     // behind the count, the state, the ranks and the clip
-    let rule_at = 6;
+    let rule_at = 7;
     let rule: Vec<KernelArgument> = fields[rule_at..rule_at + 8].to_vec();
     let blocks = count.div_ceil(THREADS).min(LAMB_BLOCKS);
     let norms = builder.workspace(2 * blocks, DType::F64.bytes())?;
     let ratio = builder.workspace(1, DType::F64.bytes())?;
     builder.spread_blocks(moments, blocks, [arguments![norms], fields].concat());
     builder.spread_blocks(kernels::LAMB_RATIO, 1, arguments![blocks, norms, ratio]);
+    let narrow = is_narrow(v.dtype);
     let [v, m, s] = state(builder);
-    builder.spread(step, count, [arguments![count, v, m, s, ratio], rule].concat());
+    builder.spread(step, count, [arguments![count, v, narrow, m, s, ratio], rule].concat());
     Ok(())
 }
 
 fn apply_average(builder: &mut Builder<'_>, rate: f64) -> Result<(), LowerError> {
     let (v, ranks) = (&builder.outputs[0], builder.inputs.len());
-    let kernel = builder.of_floats(kernels::APPLY_AVERAGE, v.dtype)?;
+    let kernel = builder.of_reals(kernels::APPLY_AVERAGE, v.dtype)?;
     let values: Vec<Address> = builder.input_range(0..ranks);
     let parts = parts(builder, values, v)?;
-    let fields = arguments![v.elements(), builder.output(0), ranks, rate];
+    let fields = arguments![v.elements(), builder.output(0), is_narrow(v.dtype), ranks, rate];
     builder.spread(kernel, v.elements(), [fields, parts].concat());
     Ok(())
 }
