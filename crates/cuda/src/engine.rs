@@ -77,7 +77,9 @@ enum Failed {
 impl From<Failed> for DeviceFailure {
     fn from(failed: Failed) -> DeviceFailure {
         match failed {
-            Failed::Kernel(node, source) => DeviceFailure::Kernel { node, source },
+            Failed::Kernel(node, source) => {
+                DeviceFailure::Kernel { node, source: Box::new(source) }
+            }
             Failed::Device(error) => DeviceFailure::Device(Box::new(error)),
         }
     }

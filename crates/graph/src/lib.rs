@@ -71,7 +71,7 @@ pub use pass::memory::{Lane, MemoryPlan, SendFrom, Spot};
 pub use pass::place::{Cluster, Placement, place};
 pub use pass::reference::{Transfer, WhyWrite};
 pub use pass::simplify::simplify;
-pub use pass::space::{DeviceCrossing, Devices};
+pub use pass::space::{DeviceCrossing, DeviceTasks};
 pub use pass::verify::verify;
 pub use plan::{
     Edge, Part, Plan, PlanOptions, Reuse, ReuseRule, Run, RunId, RunSpec, RunTraffic, SharedMemory,

@@ -13,7 +13,7 @@ use crate::graph::{Graph, NodeId, Task};
 use crate::op::{EdgeId, Op};
 use crate::pass::memory::{MemoryPlan, SendFrom};
 use crate::pass::reference::{Transfer, WhyWrite};
-use crate::pass::space::{DeviceCrossing, Devices};
+use crate::pass::space::{DeviceCrossing, DeviceTasks};
 use crate::pass::verify::verify;
 use planner::Planner;
 
@@ -91,7 +91,7 @@ pub struct PlanOptions {
     pub variables_shared: bool,
     pub reuse: ReuseRule,
     /// Who computes on a device.
-    pub devices: Devices,
+    pub devices: DeviceTasks,
     pub device_crossing: DeviceCrossing,
 }
 

@@ -19,7 +19,7 @@ pub type SharedDevice = Arc<Mutex<dyn DeviceKernels>>;
 
 /// A tensor in a device's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceTensor<'a> {
+pub struct DeviceOperand<'a> {
     pub spec: &'a TensorSpec,
     /// Address of its first byte, in the device's memory.
     pub address: usize,
@@ -32,8 +32,8 @@ pub struct DeviceCall<'a> {
     /// What it is known by: what was made ready for it once is used again.
     pub node: NodeId,
     pub op: &'a Op,
-    pub inputs: &'a [DeviceTensor<'a>],
-    pub outputs: &'a [DeviceTensor<'a>],
+    pub inputs: &'a [DeviceOperand<'a>],
+    pub outputs: &'a [DeviceOperand<'a>],
     pub in_place: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct CopyId(pub u64);
 pub enum DeviceFailure {
     /// An operator's operands do not fit it, or hold what they must not. The node is that of the call.
     #[error("{source}")]
-    Kernel { node: Option<NodeId>, source: KernelError },
+    Kernel { node: Option<NodeId>, source: Box<KernelError> },
     /// The device itself failed.
     #[error(transparent)]
     Device(Box<dyn Error + Send + Sync>),

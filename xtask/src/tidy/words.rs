@@ -27,7 +27,8 @@ enum Where {
 }
 
 /// Crates in which `unsafe` lives.
-const UNSAFE: &[&str] = &["memory", "fabric", "device", "fakecuda", "kernels", "mpi", "python"];
+const UNSAFE: &[&str] =
+    &["memory", "fabric", "device", "fakecuda", "cuda", "kernels", "mpi", "python"];
 const THREADS: &[&str] = &[
     "baselines",
     "bench",

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tensorwire_graph::Op;
-use tensorwire_kernels::{DeviceCall, DeviceTensor, KernelError};
+use tensorwire_kernels::{DeviceCall, DeviceOperand, KernelError};
 use tensorwire_tensor::TensorSpec;
 
 use crate::error::LowerError;
@@ -80,7 +80,7 @@ impl Prepared {
         words: [u64; 2],
     ) -> Result<u64, MissingAddress> {
         // fits: addresses of this machine
-        let of = |tensor: &DeviceTensor<'_>| tensor.address as u64;
+        let of = |tensor: &DeviceOperand<'_>| tensor.address as u64;
         let first = call.outputs.first().filter(|_| call.in_place).map(of);
         let inputs = first.into_iter().chain(call.inputs.iter().map(of));
         let all = inputs.chain(call.outputs.iter().map(of)).chain([workspace]);
@@ -127,10 +127,10 @@ fn addresses(at: &[u64], inputs: usize, [rate_factor, fault]: [u64; 2]) -> Addre
     Addresses { inputs, outputs, workspace, rate_factor, fault }
 }
 
-fn specs(tensors: &[DeviceTensor<'_>]) -> Vec<TensorSpec> {
+fn specs(tensors: &[DeviceOperand<'_>]) -> Vec<TensorSpec> {
     tensors.iter().map(|tensor| tensor.spec.clone()).collect()
 }
 
-fn are_of(specs: &[TensorSpec], tensors: &[DeviceTensor<'_>]) -> bool {
+fn are_of(specs: &[TensorSpec], tensors: &[DeviceOperand<'_>]) -> bool {
     specs.iter().eq(tensors.iter().map(|tensor| tensor.spec))
 }

@@ -15,7 +15,7 @@ use crate::plan::RunSpec;
 
 /// Which processes compute on a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Devices {
+pub enum DeviceTasks {
     #[default]
     None,
     /// The workers do, and servers on the host.
@@ -34,13 +34,13 @@ pub enum DeviceCrossing {
     Direct,
 }
 
-impl Devices {
+impl DeviceTasks {
     /// True if the task computes on a device.
     pub fn has(self, task: Task) -> bool {
         match self {
-            Devices::None => false,
-            Devices::Workers => task.job == Job::Worker,
-            Devices::All => true,
+            DeviceTasks::None => false,
+            DeviceTasks::Workers => task.job == Job::Worker,
+            DeviceTasks::All => true,
         }
     }
 }
@@ -53,9 +53,9 @@ impl Devices {
 pub(crate) fn spread_over_spaces(
     placed: &Graph,
     runs: &[RunSpec],
-    (devices, crossing): (Devices, DeviceCrossing),
+    (devices, crossing): (DeviceTasks, DeviceCrossing),
 ) -> Result<(Graph, Vec<RunSpec>), GraphError> {
-    if devices == Devices::None {
+    if devices == DeviceTasks::None {
         return Ok((placed.clone(), runs.to_vec()));
     }
     let mut spreader = Spreader {
@@ -78,7 +78,7 @@ pub(crate) fn spread_over_spaces(
 
 struct Spreader<'a> {
     placed: &'a Graph,
-    devices: Devices,
+    devices: DeviceTasks,
     crossing: DeviceCrossing,
     out: Graph,
     /// By node of `placed`: the same in `out`.

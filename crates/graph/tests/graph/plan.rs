@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use tensorwire_graph::{
-    Cluster, DeviceCrossing, Devices, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output,
-    Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec, SendFrom,
+    Cluster, DeviceCrossing, DeviceTasks, Edge, Gradient, Graph, Hint, Init, Lane, NodeId, Op,
+    Output, Placement, Plan, PlanOptions, Reuse, ReuseRule, Rule, Run, RunId, RunSpec, SendFrom,
     SharedMemory, Transfer, WhyWrite, gradients, place, plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
@@ -54,7 +54,7 @@ const SHARED: PlanOptions = PlanOptions {
     shared_memory: SharedMemory::Used,
     variables_shared: false,
     reuse: ReuseRule::Proved,
-    devices: Devices::None,
+    devices: DeviceTasks::None,
     device_crossing: DeviceCrossing::ByHost,
 };
 

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use tensorwire_base::Space;
 use tensorwire_graph::{
-    Cluster, DeviceCrossing, Devices, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output, Part,
-    Placement, Plan, PlanOptions, Rule, RunId, RunSpec, SharedMemory, Transfer, gradients, place,
-    plan, simplify,
+    Cluster, DeviceCrossing, DeviceTasks, Gradient, Graph, Hint, Init, Lane, NodeId, Op, Output,
+    Part, Placement, Plan, PlanOptions, Rule, RunId, RunSpec, SharedMemory, Transfer, gradients,
+    place, plan, simplify,
 };
 use tensorwire_tensor::{DType, Dim, Fact, TensorSpec};
 
@@ -72,10 +72,10 @@ fn planned(cluster: Cluster, workers: u32, options: PlanOptions) -> Plan {
 
 fn direct(shared_memory: SharedMemory) -> PlanOptions {
     let device_crossing = DeviceCrossing::Direct;
-    PlanOptions { shared_memory, device_crossing, ..on(Devices::All) }
+    PlanOptions { shared_memory, device_crossing, ..on(DeviceTasks::All) }
 }
 
-fn on(devices: Devices) -> PlanOptions {
+fn on(devices: DeviceTasks) -> PlanOptions {
     PlanOptions { devices, ..PlanOptions::default() }
 }
 
@@ -114,7 +114,7 @@ fn check(part: &Part) {
 #[test]
 fn without_a_device_nothing_is_copied() {
     let cluster = Cluster::ParameterServers { workers: 2, servers: 1 };
-    for part in &planned(cluster, 2, on(Devices::None)).parts {
+    for part in &planned(cluster, 2, on(DeviceTasks::None)).parts {
         assert!(copies(part).is_empty());
         assert_eq!(part.memory.device_bytes, 0);
     }
@@ -122,7 +122,7 @@ fn without_a_device_nothing_is_copied() {
 
 #[test]
 fn a_process_alone_copies_what_is_fed() {
-    let plan = planned(Cluster::Local, 1, on(Devices::All));
+    let plan = planned(Cluster::Local, 1, on(DeviceTasks::All));
     let part = &plan.parts[0];
     check(part);
     let copied: Vec<&str> =
@@ -138,7 +138,7 @@ fn workers_on_devices_exchange_with_servers_on_the_host_what_they_exchange_witho
     let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
     for shared_memory in [SharedMemory::None, SharedMemory::Used] {
         let with = |devices| planned(cluster, 2, PlanOptions { shared_memory, ..on(devices) });
-        let (host, device) = (with(Devices::None), with(Devices::Workers));
+        let (host, device) = (with(DeviceTasks::None), with(DeviceTasks::Workers));
         device.parts.iter().for_each(check);
         let (host_run, run) = (host.traffic(RunId(0)), device.traffic(RunId(0)));
         assert_eq!(host_run.written + host_run.by_reference, run.written + run.by_reference);
@@ -161,13 +161,13 @@ fn workers_on_devices_exchange_with_servers_on_the_host_what_they_exchange_witho
 }
 
 fn devices(part: &Part) -> bool {
-    Devices::Workers.has(part.task)
+    DeviceTasks::Workers.has(part.task)
 }
 
 #[test]
 fn servers_on_devices_send_and_receive_by_way_of_the_host() {
     let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
-    let plan = planned(cluster, 2, on(Devices::All));
+    let plan = planned(cluster, 2, on(DeviceTasks::All));
     plan.parts.iter().for_each(check);
     let server = &plan.parts[2];
     let w = server.graph.find("w0").unwrap();
@@ -203,7 +203,7 @@ fn devices_that_share_memory_copy_nothing_by_way_of_the_host() {
 #[test]
 fn what_is_fetched_is_copied_to_the_device_once() {
     let cluster = Cluster::ParameterServers { workers: 2, servers: 2 };
-    let plan = planned(cluster, 2, on(Devices::Workers));
+    let plan = planned(cluster, 2, on(DeviceTasks::Workers));
     let [train, fetch, evaluate] = [0, 1, 2].map(|run| plan.traffic(RunId(run)).to_device);
     let (weights, fed) = ((64 + 16) * 4, (2 * 8 + 4) * 4);
     assert_eq!((train, fetch, evaluate), (2 * (weights + fed), weights, fed));

@@ -2,11 +2,11 @@
 //! its output on the device comes behind it there, and what the host uses comes by a copy, which is done when it is over.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tensorwire_base::{Clock, Space};
 use tensorwire_graph::{EdgeId, Graph, Kind, NodeId, Output, Part};
-use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceTensor};
+use tensorwire_kernels::{CopyId, DeviceCall, DeviceFailure, DeviceOperand};
 use tensorwire_memory::{CopyPurpose, DeviceLoan, DeviceWriteLoan, LoanError};
 
 use super::{Executor, Turn};
@@ -19,7 +19,7 @@ use crate::timeline::EventKind;
 /// How often to ask for a copy that is not over.
 pub(super) const ASK_AGAIN: Duration = Duration::from_micros(100);
 /// How long to ask without a pause: a small copy is over by then.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN_NS: u64 = 50_000;
 
 /// A copy that is not over.
 #[derive(Debug)]
@@ -95,15 +95,15 @@ impl Executor {
         let reads: Result<Vec<DeviceLoan>, _> =
             read.iter().map(|tensor| tensor.buffer.lend_to_device()).collect();
         let reads = reads.map_err(lent)?;
-        let inputs: Vec<DeviceTensor<'_>> = read
+        let inputs: Vec<DeviceOperand<'_>> = read
             .iter()
             .zip(&reads)
-            .map(|(tensor, loan)| DeviceTensor { spec: &tensor.spec, address: loan.address() })
+            .map(|(tensor, loan)| DeviceOperand { spec: &tensor.spec, address: loan.address() })
             .collect();
-        let outputs: Vec<DeviceTensor<'_>> = written
+        let outputs: Vec<DeviceOperand<'_>> = written
             .iter()
             .zip(&writes)
-            .map(|(tensor, loan)| DeviceTensor { spec: &tensor.spec, address: loan.address() })
+            .map(|(tensor, loan)| DeviceOperand { spec: &tensor.spec, address: loan.address() })
             .collect();
         let Some(device) = &self.workspace.device else {
             return Err(self.without_device(part, id));
@@ -216,8 +216,8 @@ impl Executor {
     /// Asks for the first copy for a moment; true if it is over.
     pub(super) fn spin_for_copy(&self, part: &Part) -> Result<bool, RunError> {
         let Some(first) = self.copying.front() else { return Ok(false) };
-        let begun = Instant::now();
-        while begun.elapsed() < SPIN {
+        let begun = Clock::now_ns();
+        while Clock::now_ns() - begun < SPIN_NS {
             if self.is_over(part, first)? {
                 return Ok(true);
             }
@@ -240,7 +240,7 @@ impl Executor {
         match source {
             DeviceFailure::Kernel { node, source } => {
                 let node = part.graph.node(node.unwrap_or(id)).name.clone();
-                RunError::Kernel { step, node, source }
+                RunError::Kernel { step, node, source: *source }
             }
             source => RunError::Device { step, node: part.graph.node(id).name.clone(), source },
         }

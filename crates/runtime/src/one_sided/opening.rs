@@ -144,7 +144,10 @@ impl Opening {
             let offset = match edge.transfer {
                 Transfer::Dynamic => self.metadata[&edge.id].place().offset,
                 Transfer::Write(_) if is_received && edge.space == Space::Device => {
-                    target(plan, edge).map_or(0, |place| place.offset)
+                    // a device that maps it knows where it goes
+                    let by_nic = self.on_device.as_ref().is_some_and(|on_device| on_device.by_nic);
+                    let place = target(plan, edge).filter(|_| by_nic);
+                    place.map_or(0, |place| place.offset)
                 }
                 Transfer::Write(_) if is_received => plan.receive_offset(edge).unwrap_or_default(),
                 _ if is_received => 0,
@@ -343,8 +346,8 @@ impl Opening {
         let crosses =
             |edge: &&Edge| edge.space == Space::Device && (edge.from == part || edge.to == part);
         let all: Vec<Edge> = self.edges.iter().filter(crosses).cloned().collect();
-        let Some(OnDevice { device, .. }) = self.on_device.as_ref().filter(|_| !all.is_empty())
-        else {
+        let maps = |on_device: &&OnDevice| !all.is_empty() && !on_device.by_nic;
+        let Some(OnDevice { device, .. }) = self.on_device.as_ref().filter(maps) else {
             return Ok(HashMap::new());
         };
         let peer = self.options.ranks[part];

@@ -19,7 +19,7 @@ const SHARED: PlanOptions = PlanOptions {
     shared_memory: SharedMemory::Used,
     variables_shared: false,
     reuse: tensorwire_graph::ReuseRule::Proved,
-    devices: tensorwire_graph::Devices::None,
+    devices: tensorwire_graph::DeviceTasks::None,
     device_crossing: tensorwire_graph::DeviceCrossing::ByHost,
 };
 const WRITTEN: PlanOptions = PlanOptions { shared_memory: SharedMemory::Unused, ..SHARED };

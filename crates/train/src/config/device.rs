@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_cuda::Gpus;
-use tensorwire_graph::{DeviceCrossing, Devices, PlanOptions, SendFrom, SharedMemory};
+use tensorwire_graph::{DeviceCrossing, DeviceTasks, PlanOptions, SendFrom, SharedMemory};
 
 use super::ConfigError;
 use crate::topology::{Topology, Weights};
@@ -40,8 +40,8 @@ impl DeviceChoice {
         let reaches = options.shared_memory != SharedMemory::None || by_nic;
         let is_staged = options.send_from == SendFrom::Staging;
         let (devices, device_crossing) = match is_one_graph && reaches && !is_staged {
-            true => (Devices::All, DeviceCrossing::Direct),
-            false => (Devices::Workers, DeviceCrossing::ByHost),
+            true => (DeviceTasks::All, DeviceCrossing::Direct),
+            false => (DeviceTasks::Workers, DeviceCrossing::ByHost),
         };
         PlanOptions { devices, device_crossing, ..options }
     }
