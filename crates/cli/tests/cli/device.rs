@@ -106,6 +106,22 @@ fn a_device_learns_what_the_processor_learns() {
     }
 }
 
+/// Convolutions, sequences whose sizes nobody knows before, attention; lstm and gru, vit and the large ones take minutes here.
+#[test]
+fn models_of_every_kind_learn_on_a_device() {
+    let Some(driver) = driver() else { return };
+    for model in
+        ["cifar --data synthetic:4", "seq2seq --data reverse:40", "gpt-mini --data synthetic:4"]
+    {
+        let job = format!("--strategy local --workers 1 --batch 2 --steps 2 --model {model}");
+        let device = driver.train(&job, &[]);
+        let processor = Job::start(&format!("train --json {job}")).end(LIMIT).json();
+        let [device, processor] =
+            [device, processor].map(|result| result["final_loss"].as_f64().unwrap());
+        assert!((device - processor).abs() < 1e-4 * processor, "{model}: {device} and {processor}");
+    }
+}
+
 #[test]
 fn streams_that_are_late_change_no_bit() {
     let Some(driver) = driver() else { return };
