@@ -37,7 +37,7 @@ enum Write<'a> {
     /// Where the tensor lies.
     There(WriteGuard<'a>),
     /// In a copy of it.
-    Mirrored(Mirrored<'a>),
+    Mirrored(Box<Mirrored<'a>>),
 }
 
 /// A copy of a device's tensor that is being filled.
@@ -119,7 +119,8 @@ impl Mirrors {
         self.copy(CopyPurpose::ToHost, tensor.lend_to_device()?, into)?;
         let (filled, target) =
             (Some(mirror.lend_for_writing()?), Some(tensor.lend_to_device_for_writing()?));
-        Ok(Writing(Write::Mirrored(Mirrored { mirrors: self, mirror, filled, target })))
+        let mirrored = Mirrored { mirrors: self, mirror, filled, target };
+        Ok(Writing(Write::Mirrored(Box::new(mirrored))))
     }
 
     /// Memory for a copy of an output: that of the last time, unless somebody still reads it.
