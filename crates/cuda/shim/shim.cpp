@@ -23,7 +23,7 @@ const size_t ARGUMENT_MAX = 4096;
 
 Entry *entries = nullptr;
 thread_local char last_error[512] = "";
-thread_local uint64_t order = 0;
+__thread uint64_t order __attribute__((tls_model("initial-exec"))) = 0;
 
 enum class State { Ready, AtBlock, AtWarp, Done };
 
@@ -116,7 +116,7 @@ struct Machine {
     }
 };
 
-thread_local Machine *machine = nullptr;
+__thread Machine *machine __attribute__((tls_model("initial-exec"))) = nullptr;
 
 struct MachineOfThread {
     ~MachineOfThread() {
@@ -233,7 +233,7 @@ uint64_t block_at(uint64_t turn, uint64_t blocks) {
     if (order == 0) return turn;
     uint64_t step = order % blocks | 1;
     while (greatest_common_divisor(step, blocks) != 1) step += 2;
-    return uint64_t((unsigned __int128)turn * step % blocks + order) % blocks;
+    return (uint64_t((unsigned __int128)turn * step % blocks) + order % blocks) % blocks;
 }
 
 int run(const Entry &entry, const unsigned grid[3], const unsigned block[3], const void *arguments) {

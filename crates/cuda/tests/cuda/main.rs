@@ -3,7 +3,13 @@
 //! compiler they say that they are skipped.
 #![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
+mod faults;
+mod large;
+mod meeting;
+mod modules;
+mod ranks;
 mod shim;
+mod storage;
 mod targets;
 
 // The suites of crate `kernels`, whose files they are: they run on what `targets` gives them.

@@ -60,7 +60,7 @@ impl Computes for Target {
     }
 }
 
-fn devices() -> Vec<Device> {
+pub(crate) fn devices() -> Vec<Device> {
     let device = |(order, is_aligned)| shim().map(|shim| Device { shim, order, is_aligned });
     [(0, true), (0x9e37_79b9_7f4a_7c15, false)].into_iter().filter_map(device).collect()
 }
