@@ -83,6 +83,9 @@ def train(
     ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
     ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 
+    Under torchrun, mpirun or srun on one host the processes that they started are the job's: it returns in that of rank 0, and
+    ends the others.
+
     Raises JobFailed where a process fails, and ValueError where what is asked for makes no sense.
     """
     if (steps is None) == (epochs is None):
@@ -161,6 +164,9 @@ def _followed(said: Said, on_step: Callable[[dict[str, Any]], None] | None) -> t
                 losses[step["step"]] = step["loss"]
                 if on_step is not None:
                     on_step(step)
+    if summary is None and status == "0":
+        # this one has done its part of a job that another one leads
+        raise SystemExit(0)
     if summary is None:
         raise JobFailed(f"the process that leads the job ended with status {status}, and said nothing")
     return [losses[step] for step in sorted(losses)], summary

@@ -461,6 +461,17 @@ class Jobs(Case):
             with self.subTest(said), self.assertRaisesRegex(ValueError, said):
                 tensorwire.train(model, data, steps=1, **options)
 
+    def test_processes_that_torchrun_started_are_the_jobs(self):
+        program = "import sys, tensorwire; print(tensorwire.train('mlp', 'digits', strategy=sys.argv[1], workers=2, servers=1, steps=3).summary['workers'])"
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(program)
+            file.flush()
+            for strategy, processes in (("allreduce", "2"), ("ps", "3")):
+                runner = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
+                command = [sys.executable, *runner, file.name, strategy]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                self.assertEqual((done.returncode, done.stdout), (0, "2\n"), done.stderr)
+
     def test_a_job_goes_on_from_a_checkpoint(self):
         net, data = line(), (torch.randn(48, 3), torch.randn(48, 4))
         graph = import_(net, (torch.zeros(4, 3), torch.zeros(4, 4)), loss="mse")

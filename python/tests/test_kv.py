@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -147,6 +148,7 @@ def shared():
     _pass_in_place(kv)
     _go_by_rows(kv)
     _update(kv)
+    _keep(kv)
 
 
 def _pass_in_place(kv):
@@ -200,6 +202,31 @@ def _update(kv):
     np.testing.assert_allclose(found[1].numpy(), plain, rtol=1e-9)
 
 
+def _keep(kv):
+    """Servers write what they have, the state of optimizers, too, and take it back."""
+    kv.set_optimizer("sgd", learning_rate=0.5, momentum=0.9)
+    out = np.empty(2000)
+    check.assertIs(kv.broadcast("kept", np.full(2000, kv.rank + 1.0), out), out)
+    check.assertEqual(set(out), {1}, "those of rank 0")
+
+    def at_rank_0(act):
+        kv.barrier()
+        if kv.rank == 0:
+            act(f"{sys.argv[2]}/states")
+        kv.barrier()
+
+    def two_more():
+        for step in range(2):
+            kv.push("kept", np.full(2000, kv.rank + step + 0.5))
+        return kv.pull("kept").numpy().copy()
+
+    two_more()
+    at_rank_0(kv.save_optimizer_states)
+    expected = two_more()
+    at_rank_0(kv.load_optimizer_states)
+    np.testing.assert_array_equal(two_more(), expected)
+
+
 def bounded():
     """A worker that is ahead by more than the bound waits for the other."""
     kv = tensorwire.kv.create("dist_async", max_delay=1, timeout=20)
@@ -242,10 +269,12 @@ def torch_tensors():
     kv.init("table", torch.zeros(5, 2))
     kv.push("table", torch.sparse_coo_tensor([[4, 1, 4]], [[1.0, 1.0]] * 3, (5, 2)))
     check.assertEqual(kv.pull("table").torch()[:, 0].tolist(), [0, 2, 0, 0, 4])
-    half = kv.zeros(100_000, torch.bfloat16)
+    half = kv.zeros(300_000, torch.bfloat16)
     kv.init("half", half)
     half.torch()[:] = 0.5
+    before = kv.stats()["copied_bytes"]
     check.assertEqual(kv.pushpull("half", half.torch()).unique().tolist(), [1])
+    check.assertEqual(kv.stats()["copied_bytes"], before, "it lies in memory of the store")
 
 
 def stopped():
@@ -320,7 +349,8 @@ class Jobs(unittest.TestCase):
         return done.stdout + done.stderr
 
     def test_values_are_shared(self):
-        self.job(shared)
+        with tempfile.TemporaryDirectory() as folder:
+            self.job(shared, folder)
 
     def test_nobody_is_further_ahead_than_a_bound(self):
         self.job(bounded)

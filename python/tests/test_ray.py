@@ -49,7 +49,7 @@ def spoiled() -> None:
 
 
 def learned(folder: str, steps: int, victim: int, at: int) -> tuple[int, int, float]:
-    """Adds up all ranks' numbers step by step, and keeps the sum; in the first attempt a worker waits to be killed in one step.
+    """Adds up all ranks' numbers step by step, and keeps the sum. In the first attempt a worker waits to be lost in one step.
 
     Returns how often all began again, where this attempt began, and the sum.
     """
@@ -188,15 +188,6 @@ class Functions(Case):
             tensorwire.ray.train(learned, self.folder, 6, 1, 3)
         self.assertLess(time.monotonic() - begun, 30)
 
-    def test_all_begin_again_when_one_is_killed(self) -> None:
-        import tensorwire.ray
-
-        self.when_there(killed)
-        with self.assertLogs("tensorwire.ray", "WARNING") as logged:
-            results = tensorwire.ray.train(learned, self.folder, 6, 1, 3, restarts=1)
-        self.assertEqual(results, [(1, 3, SUM)] * 2)
-        self.assertRegex(logged.output[0], r"worker 1 of 2, on .* all begin again \(restart 1 of 1\)")
-
     def test_torch_trainer_takes_the_backend(self) -> None:
         from ray.train import RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
@@ -259,12 +250,33 @@ class Graphs(Case):
                 on_step=watch,
                 **self.OPTIONS,
             )
-        self.assertRegex(logged.output[0], r"worker 1 of 3, on .*failed: .*all begin again")
+        self.assertRegex(logged.output[0], r"worker 1 of 3, on .*failed: its process is lost: .*at step \d+: .*all begin again")
         self.assertEqual(there.losses, here.losses)
         self.assertEqual(there.summary["weights_sha256"], here.summary["weights_sha256"])
         again = told[told.index(25) + 1 :]
         self.assertTrue(any(step <= 60 and step % 10 == 1 and step > 1 for step in again), f"from a checkpoint: {again[:3]}")
         self.assertEqual(told[-1], 60)
+
+    def test_an_elastic_job_goes_on_without_a_worker(self) -> None:
+        import tensorwire.ray
+
+        def watch(step: dict[str, Any]) -> None:
+            if step["step"] == 10:
+                kill_process("1")
+
+        done = tensorwire.ray.train(
+            "mlp",
+            "digits",
+            strategy="dist-sgd",
+            store={"elastic": True},
+            workers=2,
+            servers=1,
+            resources={"CPU": 0.5},
+            environment={MARK: self.folder},
+            on_step=watch,
+            **(self.OPTIONS | {"steps": 200}),
+        )
+        self.assertEqual((done.summary["steps"], done.summary["workers_finished"]), (200, 1))
 
     def test_a_process_that_is_killed_ends_the_job(self) -> None:
         import tensorwire
@@ -325,9 +337,10 @@ class Nodes(Case):
         import tensorwire.ray
 
         self.when_there(lambda _: self.lose_node())
-        with self.assertLogs("tensorwire.ray", "WARNING"):
+        with self.assertLogs("tensorwire.ray", "WARNING") as logged:
             results = tensorwire.ray.train(learned, self.folder, 6, 1, 3, restarts=1, placement_strategy="SPREAD")
         self.assertEqual(results, [(1, 3, SUM)] * 2)
+        self.assertRegex(logged.output[0], r"worker \d of 2, on .* is lost.* all begin again \(restart 1 of 1\)")
 
     def test_files_of_a_job_go_to_nodes_that_do_not_see_them(self) -> None:
         from tensorwire.ray import engine
@@ -375,6 +388,9 @@ class Nodes(Case):
         self.assertEqual(ray.get(other.change.remote(made))[0], [100.0, 2.0])
         self.assertEqual(ray.get(source.look.remote()), 1.0, "it is a copy")
         ray.kill(source)
+        with self.assertRaises(ray.exceptions.RayActorError):
+            while True:
+                ray.get(source.look.remote())
         with self.assertRaises(ray.exceptions.RayError):
             ray.get(other.total.remote(made), timeout=LIMIT)
 

@@ -62,10 +62,10 @@ def train(
     ``environment`` is set in all of them. ``timeout`` is how many seconds Ray may take to find room for them, on which it is a
     TimeoutError.
 
-    The first process to fail, or to be lost with its actor or its node, ends all. Up to ``restarts`` times they are then all
-    placed anew, on what nodes there are, and begin again: a function finds ``TORCHELASTIC_RESTART_COUNT`` one higher, and goes on
-    from its own checkpoint if it keeps one; a graph from the newest in its ``checkpoint``, which all nodes must reach. The last
-    failure is a WorkerFailed, of a graph a JobFailed. It names worker and host.
+    The first process to fail, or to be lost with its actor or its node, ends all, but for what an elastic store can do without.
+    Up to ``restarts`` times they are then all placed anew, on what nodes there are, and begin again: a function finds
+    ``TORCHELASTIC_RESTART_COUNT`` one higher, and goes on from its own checkpoint if it keeps one; a graph from the newest in its
+    ``checkpoint``, which all nodes must reach. The last failure is a WorkerFailed, of a graph a JobFailed. It names worker and host.
     """
     bundle = dict(resources or {"CPU": 1})
     placing = _Placing(bundle, placement_strategy, dict(environment or {}), timeout)
@@ -189,6 +189,7 @@ class _Placed:
         return _Process.options(  # type: ignore[attr-defined]
             num_cpus=rest.pop("CPU", 0),
             num_gpus=rest.pop("GPU", 0),
+            memory=rest.pop("memory", None),
             resources=rest,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
         ).remote()
@@ -235,6 +236,7 @@ class _Placed:
         leader = self.actors[0].lead.remote(str(folder), again)
         ranks = {leader: 0}
         ranks |= {actor.follow.remote(str(folder)): rank for rank, actor in enumerate(self.actors) if rank > 0}
+        lost: WorkerFailed | None = None
         failure: Exception | None = None
         has_said = False
         while ranks:
@@ -248,18 +250,24 @@ class _Placed:
                 del ranks[one]
                 continue
             except RayError as error:
-                raise self.failure(rank, error) from error
+                lost = lost or self.failure(rank, error)
+                if one is leader:
+                    raise lost from error
+                # whether the job goes on without it, the leader says
+                del ranks[one]
+                continue
             for kind, text in batch:
                 has_said |= kind in ("done", "refused", "failed")
                 if kind == "failed":
                     failure = JobFailed(json.loads(text))
                 elif kind == "ended" and text != "0" and not has_said:
-                    # if anybody knows why, the leader does, and says so
                     failure = self._failed(rank, f"its process ended with status {text}; what it printed says why")
             if one is not leader:
                 del ranks[one]
             elif failure is None:
                 yield batch
+        if failure is not None and lost is not None:
+            raise WorkerFailed(f"{lost} ({failure})", lost.rank, lost.host) from failure
         if failure is not None:
             raise failure
 

@@ -6,15 +6,16 @@ process for, and it comes over a group of the two: by shared memory on one host,
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
+import mmap
 import os
 import secrets
 import socket
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -34,6 +35,8 @@ NAME = "TENSORWIRE"
 _SECRET_BYTES = 40
 #: Seconds that two processes may take to come together, and that one tensor may take.
 _PATIENCE = 60.0
+#: Bytes from which on large pages are worth asking for.
+_LARGE = 4 << 20
 
 
 def register() -> None:
@@ -117,7 +120,7 @@ class _Transport(TensorTransportManager):
             shape, dtype = cast("tuple[torch.Size, torch.dtype]", described.tensor_meta[at])
             mapped = _mapped(described, place, shape, dtype)
             if mapped is None:
-                asked[at] = tensors[at] = torch.empty(shape, dtype=dtype) if tensors[at] is None else tensors[at]
+                asked[at] = tensors[at] = _room(shape, dtype) if tensors[at] is None else tensors[at]
             elif tensors[at] is None:
                 tensors[at] = mapped
             else:
@@ -176,6 +179,18 @@ def _mapped(described: _Described, place: _Place | None, shape: Any, dtype: Any)
     return torch.empty(0, dtype=dtype).set_(storage, offset, shape, strides)
 
 
+def _room(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a tensor in new memory. Where that is large it is of large pages: to touch each small one costs more than the copy."""
+    size = shape.numel() * dtype.itemsize
+    if size < _LARGE:
+        return torch.empty(shape, dtype=dtype)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        # a kernel without them has small ones
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)
+
+
 class _Sender:
     """What this process has for others, and who asks for it."""
 
@@ -222,7 +237,7 @@ class _Peer:
             self._talk.prove(secret)
             self._group = _meet(self._talk, 1, secret)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
         """Says what a failure means."""
         try:

@@ -1,5 +1,7 @@
 //! Recurrent layers over sequences of one length, layer over layer, in one direction or both.
 
+use std::ops::Range;
+
 use tensorwire_nn::{Cell, Op, Output, Scope};
 
 use crate::call::Call;
@@ -154,14 +156,8 @@ fn one(
             if has_unit {
                 let stays = if gate == 1 { NEVER } else { 0.0 };
                 product = with_column(s, &of("unit"), product, stays)?;
-                let column = match is_new {
-                    true => s.slice(&of("reset/bias"), plain[3], 0, range)?,
-                    false => s.zeros(&of("reset/none"), &[hidden])?,
-                };
-                let column = s.reshape(&of("reset/column"), column, &[hidden, 1])?;
-                matrix = s.concat(&of("reset"), 1, &[matrix, column])?;
-                let row = s.zeros(&of("reset/row"), &[1, hidden + 1])?;
-                matrix = s.concat(&of("reset/all"), 0, &[matrix, row])?;
+                let resets = is_new.then_some((plain[3], range));
+                matrix = with_unit(s, &of("reset"), matrix, resets, hidden)?;
             }
             products.push(product);
             matrices.push(matrix);
@@ -183,6 +179,25 @@ fn one(
         let all = s.reshape(name, y, &[steps, batch, hidden])?;
         Ok((all, last))
     })
+}
+
+/// A recurrent matrix with one more unit, which changes nobody but by its column: a part of a bias, or zeros.
+fn with_unit(
+    s: &mut Scope<'_>,
+    name: &str,
+    matrix: Output,
+    bias: Option<(Output, Range<usize>)>,
+    hidden: usize,
+) -> tensorwire_nn::Result<Output> {
+    let of = |part: &str| format!("{name}/{part}");
+    let column = match bias {
+        Some((bias, range)) => s.slice(&of("bias"), bias, 0, range)?,
+        None => s.zeros(&of("none"), &[hidden])?,
+    };
+    let column = s.reshape(&of("column"), column, &[hidden, 1])?;
+    let wide = s.concat(&of("wide"), 1, &[matrix, column])?;
+    let row = s.zeros(&of("row"), &[1, hidden + 1])?;
+    s.concat(name, 0, &[wide, row])
 }
 
 /// x: `f[rows, c]` with one more column, of this value.
