@@ -33,17 +33,19 @@ enum Asked { EQUAL = 0, NOT_EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL };
 struct Binary {
     i64 by;
     i64 count;
+    // of numbers that are computed
+    i64 narrow;
     const void *a;
     const void *b;
     void *y;
     Sides sides;
 };
 
-template <class S> DEVICE void binary(const Binary &args) {
-    typedef T_OF(S) T;
+template <class T> DEVICE void binary(const Binary &args) {
+    From<T> left = {args.a, args.narrow, 0}, right = {args.b, args.narrow, 0};
     UNROLL_BY(1) for (i64 i = thread_in_grid(); i < args.count; i += threads_of_grid()) {
         Places at = places(args.sides, i);
-        T a = load(((const S *)args.a)[at.first]), b = load(((const S *)args.b)[at.second]), y;
+        T a = left[at.first], b = right[at.second], y;
         switch (args.by) {
         case ADD:
             y = a + b;
@@ -63,10 +65,10 @@ template <class S> DEVICE void binary(const Binary &args) {
         default:
             y = a <= b || is_nan(a) ? a : b;
         }
-        store((S *)args.y + i, y);
+        Into<T>{args.y, args.narrow, 0}.put(i, y);
     }
 }
-OF_FLOATS(KERNEL_OF, binary, Binary)
+OF_REALS(KERNEL_OF, binary, Binary)
 
 DEVICE i32 load(i32 x) { return x; }
 DEVICE i64 load(i64 x) { return x; }

@@ -163,7 +163,7 @@ pub(crate) const CASTS: [&str; 6] = [
     "cast_bf16_f64",
 ];
 
-pub(crate) const BINARY: Floats = floats!("binary");
+pub(crate) const BINARY: Reals = reals!("binary");
 pub(crate) const COMPARE: Floats = floats!("compare");
 pub(crate) const COMPARE_INTEGERS: [&str; 3] = ["compare_i32", "compare_i64", "compare_u8"];
 pub(crate) const EXPAND: Widths = widths!("expand");

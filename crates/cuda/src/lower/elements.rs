@@ -3,7 +3,7 @@
 use tensorwire_graph::{Binary, Comparison, Op};
 use tensorwire_tensor::{DType, RANK_MAX};
 
-use crate::builder::{Builder, arguments};
+use crate::builder::{Builder, arguments, is_narrow};
 use crate::command::KernelArgument;
 use crate::error::LowerError;
 use crate::kernels;
@@ -18,7 +18,7 @@ struct Side {
 pub(super) fn lower(builder: &mut Builder<'_>) -> Result<(), LowerError> {
     match *builder.op {
         Op::Binary { by } => {
-            let kernel = builder.of_floats(kernels::BINARY, builder.inputs[0].dtype)?;
+            let kernel = builder.of_reals(kernels::BINARY, builder.inputs[0].dtype)?;
             let code: i64 = match by {
                 Binary::Add => 0,
                 Binary::Sub => 1,
@@ -68,7 +68,8 @@ fn broadcast(builder: &mut Builder<'_>, kernel: &'static str, code: i64) {
     let (a, b, y) = (&builder.inputs[0], &builder.inputs[1], &builder.outputs[0]);
     let sides = sides(y.dims(), [a.dims(), b.dims()]);
     let (first, second, made) = (builder.input(0), builder.input(1), builder.output(0));
-    let fields = arguments![code, y.elements(), first, second, made];
+    let narrow = is_narrow(a.dtype);
+    let fields = arguments![code, y.elements(), narrow, first, second, made];
     builder.spread(kernel, y.elements(), [fields, sides].concat());
 }
 
