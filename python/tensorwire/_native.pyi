@@ -1,7 +1,7 @@
 """What crate `python` offers; `tensorwire`'s modules are what users call."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 __version__: str
 
@@ -10,6 +10,7 @@ __version__: str
 class StoreError(RuntimeError):
     """What a store could not do, and why. Where a process was lost, it is named."""
 
+@final
 class Tensor:
     """A tensor in memory that servers reach: what is pushed from it and pulled into it is not copied."""
 
@@ -35,6 +36,7 @@ class Tensor:
     ) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
+@final
 class Store:
     @property
     def rank(self) -> int: ...
@@ -94,6 +96,7 @@ def local_store() -> Store: ...
 class GroupError(RuntimeError):
     """What a group could not do, and why. Where a member was lost, it is named."""
 
+@final
 class Endpoint:
     """This process's end of a group, before it knows the others. ``secret`` is 40 bytes that all members know, and nobody else."""
 
@@ -114,6 +117,7 @@ class Endpoint:
 
         ``watch`` is called now and then while one has not come; what it raises ends the wait."""
 
+@final
 class Communicator:
     """A group of processes that move and reduce memory. Memory is named by its address; ``keep`` keeps it alive."""
 
@@ -170,6 +174,7 @@ class Communicator:
     def close(self, timeout: float) -> None:
         """Leaves in good order."""
 
+@final
 class Operation:
     """An operation under way."""
 
@@ -186,6 +191,7 @@ class Operation:
     def on_over(self, listener: Callable[[str | None], None]) -> None:
         """Calls ``listener`` once with the error or None: at once if it is over, else on another thread."""
 
+@final
 class Memory:
     """Memory of a group, as bytes that others take by DLPack."""
 
