@@ -191,18 +191,19 @@ def all_cases() -> Iterator[Case]:
 
 
 def cases() -> list[Case]:
-    """Returns all, or a fixed one of each moment and signal."""
+    """Returns all, or a fixed one of each moment."""
     every = list(all_cases())
     if LONG:
         return every
     drawn, kinds = random.Random(17), sorted({(case.moment, case.signal) for case in every})
     chosen = [drawn.choice([case for case in every if (case.moment, case.signal) == kind]) for kind in kinds]
-    # of each operation one signal is enough, and whoever is stopped is waited for
-    stopped = sorted(OPERATIONS)[::4]
+    # whoever is stopped is waited for: of few operations, which are not killed then, and of every second moment
+    operations = sorted(OPERATIONS)[::7]
+    stopped = [*operations, *MOMENTS_OF_INIT[::2], BEFORE_GOODBYE, GOODBYE]
     return [
         case
         for case in chosen
-        if case.moment not in OPERATIONS or (case.moment in stopped) == (case.signal == signal.SIGSTOP)
+        if (case.moment in stopped if case.signal == signal.SIGSTOP else case.moment not in operations)
     ]
 
 

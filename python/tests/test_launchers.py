@@ -15,7 +15,7 @@ import unittest
 LONG = bool(os.environ.get("TENSORWIRE_LONG"))
 #: Seconds that a job may take.
 LIMIT = 120.0
-RANKS = 3
+RANKS = 2
 
 
 def port() -> int:
@@ -74,7 +74,7 @@ class Launchers(unittest.TestCase):
         ended, took = self.launch(command, dies)
         said = ended.stdout + ended.stderr
         self.assertNotEqual(ended.returncode, 0, said)
-        # far below any timeout: three Pythons have started, and have imported PyTorch
+        # far below any timeout: Pythons have started, and have imported PyTorch
         self.assertLess(took, 60.0)
         if names is not None:
             raised = re.findall(r"raised: (.*)", said)
@@ -87,11 +87,11 @@ class Launchers(unittest.TestCase):
         wanted, how = self.finished(again, "1:0:3")
         self.assertEqual(how, "from step 3 in attempt 1")
         # whoever dies at import is known to the launcher alone, who ends the others
-        self.fails(torchrun(), "2:0:import", None)
+        self.fails(torchrun(), "1:0:import", None)
         if LONG:
             self.assertEqual(self.finished(torchrun()), (wanted, "from step 0 in attempt 0"))
             self.assertEqual(self.finished(again, "0:0:init"), (wanted, "from step 0 in attempt 1"))
-            self.assertEqual(self.finished(again, "2:0:import"), (wanted, "from step 0 in attempt 1"))
+            self.assertEqual(self.finished(again, "1:0:import"), (wanted, "from step 0 in attempt 1"))
 
     def test_mpirun(self) -> None:
         if shutil.which("mpirun") is None:
@@ -107,7 +107,7 @@ class Launchers(unittest.TestCase):
         self.fails(srun(), "1:0:2", f"rank 1 on {socket.gethostname()} is lost")
         if LONG:
             self.finished(srun())
-            self.fails(srun(), "2:0:init", f"rank 2 on {socket.gethostname()} is lost")
+            self.fails(srun(), "1:0:init", f"rank 1 on {socket.gethostname()} is lost")
             self.fails(srun("-K"), "0:0:2", None)
 
 
