@@ -14,6 +14,7 @@ use crate::program::itself;
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O2",
+    "-march=native",
     "-ffp-contract=off",
     "-fPIC",
     "-fvisibility=hidden",
@@ -22,23 +23,13 @@ const FLAGS: &[&str] = &[
     "-Werror",
 ];
 
-/// For the processor that compiles.
-const NATIVE: &[&str] = &["-march=native"];
-
 /// The library of the project's kernels, built if they were not built before. Tests that run at the same time build it once.
 ///
 /// # Errors
 /// Why there is none: no compiler is here.
 pub fn cuda_shim() -> Result<PathBuf, String> {
-    library(kernels(), NATIVE)
-}
-
-/// As [`cuda_shim`], for any processor of this kind: an emulated one has fewer instructions. The bits are the same.
-///
-/// # Errors
-/// As [`cuda_shim`].
-pub fn portable_cuda_shim() -> Result<PathBuf, String> {
-    library(kernels(), &[])
+    let kernels = files(&crate_folder().join("kernels")).unwrap();
+    library(kernels.into_iter().filter(|file| has(file, "cu")).collect())
 }
 
 /// As [`cuda_shim`], of one file of kernels.
@@ -46,26 +37,21 @@ pub fn portable_cuda_shim() -> Result<PathBuf, String> {
 /// # Errors
 /// As [`cuda_shim`].
 pub fn cuda_shim_of(kernels: &Path) -> Result<PathBuf, String> {
-    library(vec![kernels.to_owned()], NATIVE)
-}
-
-fn kernels() -> Vec<PathBuf> {
-    let files = files(&crate_folder().join("kernels")).unwrap();
-    files.into_iter().filter(|file| has(file, "cu")).collect()
+    library(vec![kernels.to_owned()])
 }
 
 fn crate_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda")
 }
 
-fn library(mut units: Vec<PathBuf>, processor: &[&str]) -> Result<PathBuf, String> {
+fn library(mut units: Vec<PathBuf>) -> Result<PathBuf, String> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let version = Command::new(&compiler).arg("--version").output();
     let version = version.map_err(|error| {
         format!("no C++ compiler, which kernels are built with for tests: {compiler}: {error}")
     })?;
     units.push(crate_folder().join("shim/shim.cpp"));
-    let hash = hash(&units, &version.stdout, processor).unwrap();
+    let hash = hash(&units, &version.stdout).unwrap();
     // target/debug/deps/test-0123456789abcdef
     let folder =
         itself().ancestors().nth(2).unwrap().join("cuda-shim").join(format!("{hash:016x}"));
@@ -74,20 +60,20 @@ fn library(mut units: Vec<PathBuf>, processor: &[&str]) -> Result<PathBuf, Strin
     let lock = File::create(folder.join("lock")).unwrap();
     lock.lock().unwrap();
     if !library.exists() {
-        build(&compiler, processor, &units, &folder, &library);
+        build(&compiler, &units, &folder, &library);
     }
     Ok(library)
 }
 
 /// Of all that is compiled: the units, the headers that they share, and how.
-fn hash(units: &[PathBuf], compiler: &[u8], processor: &[&str]) -> io::Result<u64> {
+fn hash(units: &[PathBuf], compiler: &[u8]) -> io::Result<u64> {
     let mut all = units.to_vec();
     for folder in ["kernels", "shim"] {
         let headers = files(&crate_folder().join(folder))?;
         all.extend(headers.into_iter().filter(|file| has(file, "cuh") || has(file, "hpp")));
     }
     let mut hasher = DefaultHasher::new();
-    (compiler, FLAGS, processor).hash(&mut hasher);
+    (compiler, FLAGS).hash(&mut hasher);
     for file in all {
         (&file, fs::read(&file)?).hash(&mut hasher);
     }
@@ -107,17 +93,13 @@ fn has(file: &Path, extension: &str) -> bool {
 }
 
 /// Compiles every unit on its own, as many at a time as there are processors, and links them.
-fn build(compiler: &str, processor: &[&str], units: &[PathBuf], folder: &Path, library: &Path) {
+fn build(compiler: &str, units: &[PathBuf], folder: &Path, library: &Path) {
     let object = |unit: &Path| {
         folder.join(format!("{}.o", unit.file_name().unwrap_or_default().to_string_lossy()))
     };
     let compile = |unit: &Path| {
         let mut command = Command::new(compiler);
-        command
-            .args(FLAGS)
-            .args(processor)
-            .arg("-include")
-            .arg(crate_folder().join("shim/cuda.hpp"));
+        command.args(FLAGS).arg("-include").arg(crate_folder().join("shim/cuda.hpp"));
         command.arg("-I").arg(crate_folder().join("kernels"));
         command.args(["-x", "c++", "-c"]).arg(unit).arg("-o").arg(object(unit));
         succeeded(command.output());

@@ -29,22 +29,15 @@ pub enum Program {
     Unit(&'static str),
     /// A program, and a test of its crate: for that cargo builds the program as `cargo test` does.
     Bin(&'static str, &'static str),
-    /// A library that programs load, and a test that depends on it.
-    Library(&'static str, &'static str),
-    /// What an example makes here, for the machines: it prints the path, or why there is none and ends with 3.
-    MadeBy(&'static str),
 }
 
 impl Program {
-    /// The name on the PATH: `test-fabric`, `unit-tensorwire_fabric`, `tensorwire`,
-    /// `libtensorwire_fakecuda.so`, `made-by-portable_cuda_shim`.
+    /// The name on the PATH: `test-fabric`, `unit-tensorwire_fabric`, `tensorwire`.
     pub fn name(self) -> String {
         match self {
             Program::Test(target) => format!("test-{target}"),
             Program::Unit(library) => format!("unit-{library}"),
             Program::Bin(target, _) => target.to_owned(),
-            Program::Library(target, _) => format!("lib{target}.so"),
-            Program::MadeBy(example) => format!("made-by-{example}"),
         }
     }
 }
@@ -102,18 +95,6 @@ pub const CASES: &[Case] = &[
         programs: TENSORWIRE,
         script: include_str!("cases/memlock.sh"),
         timeout_s: 120,
-        judge: None,
-    },
-    Case {
-        name: "one::device_regions",
-        machines: 1,
-        programs: &[
-            Program::Bin("tensorwire", "cli"),
-            Program::Library("tensorwire_fakecuda", "cli"),
-            Program::MadeBy("portable_cuda_shim"),
-        ],
-        script: include_str!("cases/device_regions.sh"),
-        timeout_s: 600,
         judge: None,
     },
     Case {

@@ -20,9 +20,6 @@ const BUILD_MAX: Duration = Duration::from_secs(3600);
 /// Between a case's own limit and giving up its machine: SIGTERM, SIGKILL, and taking faults away.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// How an example ends that cannot make what it is for, with what this machine has.
-const LACKS: &str = "exit status: 3";
-
 /// For all machines of a boot together; a small machine has twice that.
 const MEMORY_MIB: usize = 2048;
 
@@ -46,20 +43,10 @@ pub fn test(
     let started = Instant::now();
     let cases: Vec<&Case> = CASES.iter().filter(|case| case.name.contains(filter)).collect();
     say(out, &format!("\nrunning {} tests in machines with Soft-RoCE", cases.len()))?;
-    let (mut tally, chosen) = (Tally::default(), cases.len());
+    let mut tally = Tally::default();
     match prepare(cache, stop, out) {
         Ok(kernel) => {
-            let mut cases = cases;
-            let mut programs = build(&cases, features, stop)?;
-            for (example, made) in make(&mut programs, &cases, stop)? {
-                let lacks = |case: &&Case| !case.programs.contains(&Program::MadeBy(example));
-                let Err(reason) = made else { continue };
-                for case in cases.iter().filter(|case| !lacks(case)) {
-                    say(out, &format!("skipped: {}: {reason}", case.name))?;
-                    tally.ignored += 1;
-                }
-                cases.retain(lacks);
-            }
+            let programs = build(&cases, features, stop)?;
             let mut suite = Suite { kernel: &kernel, programs, stop, out: &mut *out, tally };
             for machines in [1, 2] {
                 let chosen = cases.iter().copied().filter(|case| case.machines == machines);
@@ -69,13 +56,13 @@ pub fn test(
         }
         Err(SoftRoceError::Missing { what, mend }) => {
             say(out, &format!("skipped: RDMA in machines: {what}; {mend}"))?;
-            tally.ignored = chosen;
+            tally.ignored = cases.len();
         }
         Err(error) => return Err(error),
     }
     let Tally { passed, failed, ignored } = tally;
     let word = if failed == 0 { "ok" } else { "FAILED" };
-    let rest = CASES.len() - chosen;
+    let rest = CASES.len() - cases.len();
     let seconds = started.elapsed().as_secs_f64();
     say(
         out,
@@ -259,8 +246,7 @@ fn build(
             Program::Test(target) => command.args(["--test", target]),
             // there is no way to name one library only
             Program::Unit(_) => command.arg("--lib"),
-            Program::Bin(_, test) | Program::Library(_, test) => command.args(["--test", test]),
-            Program::MadeBy(example) => command.args(["--example", example]),
+            Program::Bin(_, test) => command.args(["--test", test]),
         };
     }
     let said = tools::output(&mut command, &[], BUILD_MAX, stop)?;
@@ -283,50 +269,10 @@ fn file_of(program: Program, message: &Message) -> Option<PathBuf> {
         Program::Unit(library) => (library, TargetKind::Lib, true),
         // the same target is also built with its unit tests
         Program::Bin(target, _) => (target, TargetKind::Bin, false),
-        Program::Library(target, _) => (target, TargetKind::CDyLib, false),
-        Program::MadeBy(example) => (example, TargetKind::Example, false),
     };
     let same = artifact.target.name == target
         && artifact.target.kind.contains(&kind)
         && artifact.profile.test == in_test_mode;
-    let file = match program {
-        Program::Library(..) => {
-            artifact.filenames.iter().find(|file| file.extension() == Some("so"))
-        }
-        _ => artifact.executable.as_ref(),
-    };
-    file.filter(|_| same).map(|file| file.clone().into_std_path_buf())
-}
-
-/// What became of an example: it made what the machines need, or says what it lacks.
-type Made = (&'static str, Result<(), String>);
-
-/// Runs the examples that make what cases need, and puts what they made in their place.
-fn make(
-    programs: &mut [(String, PathBuf)],
-    cases: &[&Case],
-    stop: &Stop,
-) -> Result<Vec<Made>, SoftRoceError> {
-    let mut done: Vec<Made> = Vec::new();
-    for program in cases.iter().flat_map(|case| case.programs) {
-        let Program::MadeBy(example) = *program else { continue };
-        let name = program.name();
-        let built = programs.iter_mut().find(|(found, _)| *found == name);
-        let Some((_, file)) = built.filter(|_| done.iter().all(|(made, _)| *made != example))
-        else {
-            continue;
-        };
-        let mut command = tools::command(&file.to_string_lossy());
-        command.stderr(Stdio::piped());
-        let made = match tools::output(&mut command, &[], BUILD_MAX, stop) {
-            Ok(said) => {
-                *file = PathBuf::from(String::from_utf8_lossy(&said).trim_end());
-                Ok(())
-            }
-            Err(SoftRoceError::Command { what, output, .. }) if what.contains(LACKS) => Err(output),
-            Err(error) => return Err(error),
-        };
-        done.push((example, made));
-    }
-    Ok(done)
+    let file = artifact.executable.as_ref().filter(|_| same)?;
+    Some(file.clone().into_std_path_buf())
 }
