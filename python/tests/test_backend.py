@@ -340,6 +340,13 @@ class Rendezvous(unittest.TestCase):
         with unittest.mock.patch.dict(os.environ, TORCHELASTIC_RUN_ID="job"):
             with self.assertRaisesRegex(dist.DistStoreError, "rank 0 on here has not called this process"):
                 gathered(store, 1, 2, 0, 3.0)
+            # nor is what those before have said of it, on another host too
+            elsewhere = json.loads(store.get("offer/0")) | {"host": "another", "nonce": "of another host"}
+            for said in (store.get("offer/0").decode(), json.dumps(elsewhere)):
+                store.set("offer/0", said)
+                store.set(f"dead/{json.loads(said)['nonce']}", "rank 0 is lost")
+                with self.assertRaisesRegex(dist.DistStoreError, "rank 0 on here has not called this process"):
+                    gathered(store, 1, 2, 0, 1.0)
 
 
 class Training(unittest.TestCase):

@@ -115,7 +115,7 @@ class _Gathering:
         self.store, self.rank, self.size = store, rank, size
         self.timeout = timeout.total_seconds()
         self.end = time.monotonic() + self.timeout
-        #: What members have offered, by rank, and by its nonce when that was seen first, and whether its process lived then.
+        #: What members have offered, by rank; by its nonce, when that was seen first, and whether it stood for a process then.
         self.offers: dict[int, dict[str, Any]] = {}
         self._seen: dict[str, tuple[float, bool]] = {}
         self._host, self._namespace = _host(), _namespace()
@@ -193,8 +193,10 @@ class _Gathering:
 
     def _meet(self, offers: dict[int, dict[str, Any]]) -> None:
         for rank, offer in offers.items():
-            self.offers[rank] = offer
-            self._seen.setdefault(offer["nonce"], (time.monotonic(), not self._is_dead(offer)))
+            self.offers[rank], nonce = offer, offer["nonce"]
+            if nonce not in self._seen:
+                stands = not self._is_dead(offer) and not (rank == 0 and self._has([f"dead/{nonce}"]))
+                self._seen[nonce] = time.monotonic(), stands
 
     def _look(self, awaited: Sequence[int], what: str) -> None:
         """Raises if a member has died, and if the time is over."""
@@ -213,7 +215,7 @@ class _Gathering:
     def look_for_the_dead(self) -> None:
         """Raises if a member has died, on this host or seen by another."""
         lost = next((rank for rank, offer in self.offers.items() if self._is_lost(offer)), None)
-        is_told = 0 in self.offers and not self._is_store_gone
+        is_told = 0 in self.offers and not self._is_old(self.offers[0]) and not self._is_store_gone
         notice = f"dead/{self.offers[0]['nonce']}" if is_told else None
         if lost is None and (notice is None or not self._ask("check", [notice])):
             return
@@ -258,10 +260,13 @@ class _Gathering:
         )
 
     def _is_lost(self, offer: dict[str, Any]) -> bool:
-        """True if who offered this has died, and this is not what an earlier attempt has left."""
-        since, was_alive = self._seen[offer["nonce"]]
-        is_old = not was_alive and (self._restarts or time.monotonic() < since + RENEWED)
-        return not is_old and self._is_dead(offer)
+        """True if who offered this has died, and nobody takes its place."""
+        return not self._is_old(offer) and self._is_dead(offer)
+
+    def _is_old(self, offer: dict[str, Any]) -> bool:
+        """True for what an earlier attempt has left, perhaps: another one is to follow."""
+        since, stood = self._seen[offer["nonce"]]
+        return not stood and (self._restarts or time.monotonic() < since + RENEWED)
 
     def _is_dead(self, offer: dict[str, Any]) -> bool:
         """True if a process of this host has ended."""
