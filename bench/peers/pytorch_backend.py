@@ -3,7 +3,7 @@
     python bench/peers/pytorch_backend.py [--world 2] [--transport shm|tcp] [--sizes 4KiB,1MiB,...] [--rounds 3]
 
 Prints a line a size: medians of the slower rank over all rounds, what gloo takes of it, and the same in memory of the group
-(``tensorwire.torch.empty``), where nothing is copied. Calls follow each other, some 32 MiB of them between two barriers; what
+(``tensorwire.torch.empty``), where nothing is copied. Over shared memory stands what the memory allows, too. Calls follow each other, some 32 MiB of them between two barriers; what
 they make of the last is compared. Needs PyTorch and the package `tensorwire`.
 """
 
@@ -68,6 +68,33 @@ def rank(me: int, world: int, backend: str, own: bool, transport: str, sizes: li
     dist.destroy_process_group()
 
 
+def bare(me: int, mine: torch.Tensor, other: torch.Tensor, meet: Any, said: Any) -> None:
+    """What two ranks that see each other's vector must do at least: each adds up one half, and hands it to the other."""
+    torch.set_num_threads(1)
+    half = slice(0, len(mine) // 2) if me == 0 else slice(len(mine) // 2, None)
+    times = []
+    for _ in range(3 + TURNS):
+        meet.wait()
+        begun = time.perf_counter()
+        mine[half].add_(other[half])
+        other[half].copy_(mine[half])
+        times.append(time.perf_counter() - begun)
+    said.put(statistics.median(times[3:]))
+
+
+def limit(bytes: int) -> float:
+    """Returns the seconds of that, without a message between the two."""
+    context = multiprocessing.get_context("spawn")
+    vectors = [torch.ones(bytes // 4).share_memory_() for _ in range(2)]
+    meet, said = context.Barrier(2), context.SimpleQueue()
+    ranks = [context.Process(target=bare, args=(me, vectors[me], vectors[1 - me], meet, said)) for me in range(2)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    return max(said.get() for _ in ranks)
+
+
 def measure(world: int, backend: str, own: bool, transport: str, sizes: list[int]) -> list[float]:
     """Returns seconds by size."""
     context = multiprocessing.get_context("spawn")
@@ -102,6 +129,8 @@ def main() -> None:
     for _ in range(given.rounds):
         for way, (backend, own) in ways.items():
             times[way].append(measure(given.world, backend, own, given.transport, given.sizes))
+        if given.transport == "shm" and given.world == 2:
+            times.setdefault("memory alone", []).append([limit(bytes) for bytes in given.sizes])
     for at, bytes in enumerate(given.sizes):
         of = {way: statistics.median(found[at] for found in rounds) for way, rounds in times.items()}
         line = {"bytes": bytes, "world": given.world, "transport": given.transport}
