@@ -6,6 +6,7 @@ there is to say of it as JSON. With ``--again`` it leads a job that was begun be
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -52,7 +53,9 @@ def _parted(line: str) -> tuple[str, str]:
 
 
 def _say(kind: str, said: str) -> None:
-    print(kind, said, flush=True)
+    # nobody may listen any more
+    with contextlib.suppress(BrokenPipeError):
+        print(kind, said, flush=True)
 
 
 def main(folder: str, *options: str) -> int:

@@ -88,6 +88,8 @@ def train(
 
     Raises JobFailed where a process fails, and ValueError where what is asked for makes no sense.
     """
+    if isinstance(graph, torch.nn.Module):
+        raise TypeError(f"import the {type(graph).__name__} first: tensorwire.torch.import_(module, example, loss=...)")
     if (steps is None) == (epochs is None):
         raise ValueError("say how long: give either steps or epochs")
     config = {
@@ -100,6 +102,8 @@ def train(
     }
     if checkpoint is not None:
         given = dict(checkpoint) if isinstance(checkpoint, Mapping) else {"path": checkpoint}
+        if "path" not in given:
+            raise ValueError("checkpoint: give the folder as path")
         # the processes may have another working directory
         config["checkpoint"] = {"keep": _KEPT, **given, "path": os.path.abspath(given["path"])}
     if "resume" in config:
@@ -120,6 +124,8 @@ def train(
             batch = batch or getattr(data, "batch_size", None) or graph.batch
             graph = graph.of_batch(batch)
             shuffle = _shuffles(data) if shuffle is None else shuffle
+            if shuffle and isinstance(getattr(data, "dataset", data), IterableDataset):
+                raise ValueError("an IterableDataset has an order of its own; leave shuffle out")
             # what is drawn from all of the data needs all
             most = None if steps is None or shuffle else steps * workers * batch
             samples = _written(folder, graph, data, most)
@@ -173,7 +179,10 @@ def _followed(said: Said, on_step: Callable[[dict[str, Any]], None] | None) -> t
 
 
 def _shuffles(data: Any) -> bool:
-    return isinstance(data, DataLoader) and isinstance(data.sampler, RandomSampler)
+    if not isinstance(data, DataLoader) or not isinstance(data.sampler, RandomSampler):
+        return False
+    # one that draws some of the samples, or some of them often, is taken as it comes
+    return not data.sampler.replacement and data.sampler.num_samples == len(data.sampler.data_source)
 
 
 def _batches(data: Any) -> Iterable[Any]:
@@ -251,6 +260,10 @@ def _converted(given: dict[str, Any], tensor: Tensor) -> Tensor:
     to = _TYPES[given["dtype"]]
     if tensor.is_floating_point() != to.is_floating_point:
         raise ValueError(f"'{name}' of the data is of {tensor.dtype}, and the module takes {to}; convert it")
-    if not to.is_floating_point and tensor.numel() and to == torch.int32 and abs(int(tensor.abs().max())) >= 2**31:
-        raise ValueError(f"'{name}' of the data has integers beyond 32 bits; use smaller ones")
+    if not to.is_floating_point and tensor.dtype != torch.bool and tensor.numel():
+        limits, least, most = torch.iinfo(to), int(tensor.min()), int(tensor.max())
+        if least < limits.min or most > limits.max:
+            raise ValueError(
+                f"'{name}' of the data has integers from {least} to {most}, and the module takes {limits.min} to {limits.max}"
+            )
     return tensor.detach().cpu().to(to)

@@ -81,6 +81,13 @@ def operations(rank: int) -> None:
     sent = torch.full((sum(rows), 2), float(rank))
     dist.all_to_all_single(uneven, sent, [rank + 1] * world, rows)
     check(uneven[:, 0], torch.arange(world).float().repeat_interleave(rank + 1), "uneven all_to_all")
+    # some have sent messages before, and parts of some have one length
+    if rank < 2:
+        (dist.send if rank == 0 else dist.recv)(torch.ones(3), 1 - rank)
+    counts = [[5 if a == b == 1 else 2 for b in range(world)] for a in range(world)]
+    parts = [torch.empty(counts[r][rank]) for r in range(world)]
+    dist.all_to_all(parts, [torch.full((count,), float(rank)) for count in counts[rank]])
+    check(torch.cat(parts), torch.cat([torch.full((counts[r][rank],), float(r)) for r in range(world)]), "all_to_all of some")
     strided = torch.zeros(6, 4).t()[:, ::2]
     strided.copy_(torch.full((4, 3), float(rank)))
     dist.all_reduce(strided)

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 import tensorwire
 from tensorwire.torch import ModuleImportError, import_
+from tensorwire.training import _converted
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 #: Relative, of a loss.
@@ -108,6 +109,15 @@ class Lambda(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.f(self.layer(x))
+
+
+class Endless(IterableDataset):
+    def __init__(self, samples: Any) -> None:
+        self.samples = samples
+
+    def __iter__(self):
+        while True:
+            yield from self.samples
 
 
 class Case(unittest.TestCase):
@@ -372,17 +382,11 @@ class Data(Case):
         x, y = torch.randn(24, 3), torch.randn(24, 4)
         wanted, _ = eager(line(), (x, y), F.mse_loss, 2, 4, lr=0.1)
         pairs = TensorDataset(x, y)
-
-        class Endless(IterableDataset):
-            def __iter__(self):
-                while True:
-                    yield from pairs
-
         kinds = {
             "tensors": (x, y),
             "a data set": pairs,
             "a loader": DataLoader(pairs, batch_size=3),
-            "a stream": Endless(),
+            "a stream": Endless(pairs),
             "pairs in a list of batches": DataLoader(pairs, batch_sampler=[[*range(at, at + 4)] for at in range(0, 24, 4)]),
         }
         if importlib.util.find_spec("numpy"):
@@ -430,9 +434,25 @@ class Data(Case):
             ((x, y), {"steps": 1, "optimiser": "adam"}, "there is no option 'optimiser'"),
             ((x, y), {"steps": 1, "optimizer": "adamm"}, "there is no optimizer 'adamm'"),
             ((x, y), {"steps": 1, "batch": 5}, "batch larger than data set"),
+            ((x, y), {"steps": 1, "checkpoint": {"every": 2}}, "give the folder as path"),
+            (DataLoader(Endless([]), batch_size=4), {"steps": 1, "shuffle": True}, "has an order of its own"),
         ]:
             with self.subTest(said), self.assertRaisesRegex((ValueError, tensorwire.JobFailed), said):
                 self.train(data, **options)
+        with self.assertRaisesRegex(TypeError, "import the Linear first"):
+            tensorwire.train(nn.Linear(3, 4), (x, y), steps=1)
+
+    def test_integers_that_do_not_fit_are_refused(self):
+        given = {"name": "x", "dims": [1, 3], "dtype": "u8"}
+        with self.assertRaisesRegex(ValueError, "integers from 0 to 300, and the module takes 0 to 255"):
+            _converted(given, torch.tensor([[0, 1, 300]]))
+        self.assertEqual(_converted(given, torch.tensor([[0, 1, 255]])).tolist(), [[0, 1, 255]])
+        self.assertEqual(_converted(given | {"dtype": "i32"}, torch.tensor([[True, False, True]])).tolist(), [[1, 0, 1]])
+
+    def test_a_sampler_that_draws_some_is_taken_as_it_comes(self):
+        pairs = TensorDataset(torch.randn(24, 3), torch.randn(24, 4))
+        some = RandomSampler(pairs, num_samples=16)
+        self.assertEqual(len(self.train(DataLoader(pairs, batch_size=4, sampler=some), epochs=1)), 2)
 
     def test_a_loss_that_is_no_number_ends_the_job(self):
         x, y = torch.randn(8, 3), torch.randn(8, 4)

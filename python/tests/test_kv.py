@@ -269,6 +269,18 @@ def torch_tensors():
     kv.init("table", torch.zeros(5, 2))
     kv.push("table", torch.sparse_coo_tensor([[4, 1, 4]], [[1.0, 1.0]] * 3, (5, 2)))
     check.assertEqual(kv.pull("table").torch()[:, 0].tolist(), [0, 2, 0, 0, 4])
+    kv.init("dense", torch.zeros(3))
+    row = torch.sparse_coo_tensor([[1]], [[1.0, 1.0]], (5, 2))
+    kv.push(["table", "dense"], [[row, row], torch.ones(3)])
+    check.assertEqual(kv.pull("table").torch()[:, 0].tolist(), [0, 6, 0, 0, 4])
+    check.assertEqual(kv.pull("dense").torch().tolist(), [2] * 3)
+    for words, given in [(r"sparse in 2 dimensions", torch.ones(5, 2).to_sparse()), ("some are sparse", [row, torch.ones(5, 2)])]:
+        with check.assertRaisesRegex((TypeError, ValueError), words):
+            kv.push("table", given)
+    given = kv.zeros((2, 2))
+    given.torch()[0] = 1
+    kv.row_sparse_push("table", given, [3, 1])
+    check.assertEqual(kv.pull("table").torch()[:, 0].tolist(), [0, 6, 0, 2, 4])
     half = kv.zeros(300_000, torch.bfloat16)
     kv.init("half", half)
     half.torch()[:] = 0.5

@@ -142,13 +142,14 @@ class KVStore:
         Without an optimizer a value becomes the sum of what all workers push. A sparse tensor of PyTorch is pushed by its rows.
         """
         names, tensors = _pairs(key, value)
-        if any(getattr(tensor, "is_sparse", False) for devices in tensors for tensor in devices):
-            for name, devices in zip(names, tensors):
-                for tensor in devices:
-                    rows = tensor.coalesce()
-                    self.row_sparse_push(name, rows.values(), rows.indices()[0], priority)
-            return
-        self._store.push(names, tensors, priority, self.timeout)
+        is_sparse = [any(getattr(tensor, "is_sparse", False) for tensor in devices) for devices in tensors]
+        sparse = [(name, _rows(name, devices)) for name, devices, is_it in zip(names, tensors, is_sparse) if is_it]
+        if sparse:
+            names, tensors = ([each for each, is_it in zip(all, is_sparse) if not is_it] for all in (names, tensors))
+        if names:
+            self._store.push(names, tensors, priority, self.timeout)
+        for name, rows in sparse:
+            self.row_sparse_push(name, rows.values(), rows.indices()[0], priority)
 
     def pull(self, key: Keys, out: Any = None, priority: int = 0) -> Any:
         """Pulls values into ``out``, with all that this worker pushed before, and returns it; without it, new tensors."""
@@ -175,7 +176,7 @@ class KVStore:
         rows, tensor = _numbers(row_ids), _plain(value)
         order = sorted(range(len(rows)), key=rows.__getitem__)
         if order != list(range(len(rows))):
-            rows, tensor = [rows[at] for at in order], tensor[order]
+            rows, tensor = [rows[at] for at in order], (tensor.numpy() if isinstance(tensor, Tensor) else tensor)[order]
         self._store.push_rows(key, rows, tensor, priority, self.timeout)
 
     def row_sparse_pull(self, key: Key, out: Any = None, priority: int = 0, *, row_ids: Any) -> Any:
@@ -311,6 +312,21 @@ def _plain(tensor: Any) -> Any:
     return tensor.detach() if hasattr(tensor, "detach") else tensor
 
 
+def _rows(name: Key, devices: list[Any]) -> Any:
+    """The sum of sparse tensors of PyTorch, row by row."""
+    for tensor in devices:
+        if not getattr(tensor, "is_sparse", False):
+            raise TypeError(f"key {name!r}: of several tensors some are sparse; give all of one kind")
+        if tensor.sparse_dim() != 1:
+            raise ValueError(
+                f"key {name!r}: the tensor is sparse in {tensor.sparse_dim()} dimensions, and rows are pushed; make it by to_sparse(1)"
+            )
+    total = devices[0]
+    for tensor in devices[1:]:
+        total = total + tensor
+    return total.coalesce()
+
+
 def _numbers(rows: Any) -> list[int]:
     return rows.tolist() if hasattr(rows, "tolist") else [int(row) for row in rows]
 
@@ -346,9 +362,10 @@ def _rule_of_torch(optimizer: Any) -> tuple[str, dict[str, float]]:
         raise TypeError(f"an optimizer is a name or one of torch.optim, not {kind}")
     if len(groups) > 1:
         raise ValueError(f"this {kind} has {len(groups)} groups of parameters; give of_keys instead")
-    group = groups[0]
+    group, name = groups[0], kind.lower()
+    if name not in ("sgd", "adagrad", "rmsprop", "adam", "adamw"):
+        raise ValueError(f"servers have no {kind}; they have SGD, Adagrad, RMSprop, Adam and AdamW of torch.optim")
     given = {"learning_rate": float(group["lr"]), "weight_decay": float(group["weight_decay"])}
-    name = kind.lower()
     if name == "sgd" and group["momentum"]:
         name = "nesterov" if group["nesterov"] else "momentum"
         given["momentum"] = group["momentum"]
@@ -356,8 +373,6 @@ def _rule_of_torch(optimizer: Any) -> tuple[str, dict[str, float]]:
         given["beta1"], given["beta2"] = (float(beta) for beta in group["betas"])
     elif name == "rmsprop":
         given["alpha"] = group["alpha"]
-    elif name not in ("sgd", "adagrad"):
-        raise ValueError(f"servers have no {kind}; they have SGD, Adagrad, RMSprop, Adam and AdamW of torch.optim")
     if "eps" in group:
         given["epsilon"] = group["eps"]
     odd = ["dampening", "amsgrad", "maximize", "centered", "lr_decay", "initial_accumulator_value"]

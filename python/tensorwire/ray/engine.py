@@ -69,7 +69,8 @@ def train(
     """
     bundle = dict(resources or {"CPU": 1})
     placing = _Placing(bundle, placement_strategy, dict(environment or {}), timeout)
-    if callable(job):
+    # a module that is not imported can be called, too
+    if callable(job) and not hasattr(job, "state_dict"):
         if options:
             raise TypeError(f"{', '.join(options)}: these options are of a graph; give a function its arguments by position")
         return _in_each(placing, job, arguments, workers, restarts)

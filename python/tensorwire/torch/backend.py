@@ -288,6 +288,8 @@ class Backend(C10DBackend):
         self._settings = settings
         self._global_ranks = global_ranks
         self._sequence = 0
+        #: All-to-alls of parts that have lengths of their own, so far.
+        self._unevens = 0
         self._monitored = 0
         self._shrunk = 0
         self._window: list[_Work] | None = None
@@ -705,12 +707,8 @@ class Backend(C10DBackend):
         laid = _Laid()
         gets = [laid.written(tensor) for tensor in outputs]
         gives = [laid.read(tensor) for tensor in inputs]
-        if len({tensor.nbytes for tensor in [*gets, *gives]}) > 1:
-            return self._uneven(gets, gives, options, outputs, laid)
-        return self._start(
-            "all_to_all", options, _word(gives[0]), gives[0].nbytes, [t.data_ptr() for t in gives],
-            [t.data_ptr() for t in gets], [*gets, *gives], outputs, None, 0, laid.finish(),
-        )  # fmt: skip
+        # parts of one length here may have others elsewhere
+        return self._uneven(gets, gives, options, outputs, laid)
 
     def all_to_all_single(
         self,
@@ -747,18 +745,21 @@ class Backend(C10DBackend):
     ) -> _Work:
         """Parts of different lengths go as messages: nobody knows those between others."""
         communicator, me, seconds = self._living(), self.rank(), self._seconds(options)
-        self._sequence += 1
-        tag = _UNEVEN + self._sequence
+        # of these alone: all members call as many, and not all of them send as many messages
+        self._unevens += 1
+        tag = _UNEVEN + self._unevens
+        # by it those learn it that call something else
+        nowhere = [0] * self.size()
+        operations = self._start("all_to_all", options, _word(gives[me]), 0, nowhere, nowhere, None, [])._operations
         gets[me].copy_(gives[me].view_as(gets[me]))
-        operations = []
         for peer in range(self.size()):
             if peer != me and gets[peer].numel():
                 get = gets[peer]
-                operations.append(communicator.receive(peer, tag, _memory(get), get, seconds))
+                operations.append(self._mail(communicator.receive, peer, tag, _memory(get), get, seconds))
         for peer in range(self.size()):
             if peer != me and gives[peer].numel():
                 give = gives[peer]
-                operations.append(communicator.send(peer, tag, _memory(give), give, seconds))
+                operations.append(self._mail(communicator.send, peer, tag, _memory(give), give, seconds))
         work = _Work(operations, result, laid.finish())
         if self._window is not None:
             self._window.append(work)
@@ -830,8 +831,8 @@ class Backend(C10DBackend):
                 self._store.set(f"{name}/all", "failed")
                 raise dist.DistBackendError(f"Rank 0 timed out in monitoredBarrier after {within}")
             try:
-                within = max(left, 0.01)
-                ask(within, self._store.wait, [f"{name}/{rank}"], timedelta(seconds=within))
+                left = max(left, 0.01)
+                ask(left, self._store.wait, [f"{name}/{rank}"], timedelta(seconds=left))
             except RuntimeError:
                 missing.append(rank)
                 if not wait_all_ranks:
