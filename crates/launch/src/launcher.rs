@@ -36,6 +36,8 @@ use wind_down::WindDown;
 const TICK: Duration = Duration::from_millis(20);
 /// How long, after the first failure, the other members may say what they saw.
 const SETTLE: Duration = Duration::from_millis(700);
+/// How long those that were killed may take to end.
+const REAP_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a launcher that is told to end looks for the reason, where who started all processes may have told
 /// them so because one died.
 pub(crate) const REASON_PATIENCE: Duration = Duration::from_millis(300);
@@ -547,13 +549,25 @@ impl Launcher<'_> {
 
 impl Drop for Launcher<'_> {
     fn drop(&mut self) {
-        for member in self.members.iter_mut().filter(|member| member.exit.is_none()) {
+        let mut left: Vec<&mut MemberState> =
+            self.members.iter_mut().filter(|member| member.exit.is_none()).collect();
+        for member in &mut left {
             // a thread that listens holds the connection, too; those of other hosts end with it
             if let Some(control) = &member.control {
                 let _ = control.shutdown(Shutdown::Both);
             }
             // SIGKILL ends stopped processes too
-            member.process.kill_and_reap();
+            member.process.kill();
+        }
+        let deadline = Deadline::after(REAP_PATIENCE);
+        for member in left {
+            if !member.process.reap(deadline) {
+                tracing::warn!(
+                    "{} (pid {}) was killed and has not ended: it waits for a disk, or a debugger holds it; it is left behind",
+                    member.role,
+                    member.process.pid()
+                );
+            }
         }
     }
 }

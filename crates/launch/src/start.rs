@@ -34,7 +34,8 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
         // a child that died before it read its assignment is found by its exit status
         Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
             let _ = child.kill();
-            let _ = child.wait();
+            // no wait: the system may hold it, and a zombie goes with this process
+            let _ = child.try_wait();
             Err(error)
         }
         _ => Ok(child),

@@ -1,8 +1,13 @@
 //! Any process of a job killed or stopped at any moment: the others end in time, with exit status 1,
 //! and the last line says who failed first. Real processes, real signals; roles × moments.
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
+
+use tensorwire_testkit::skip::skip;
 
 use crate::support::{Ended, Job, send};
 use rustix::process::Signal;
@@ -86,6 +91,76 @@ fn a_step_that_waits_too_long_ends_the_job_and_names_the_option() {
     let last = ended.last_line();
     assert!(last.contains("nothing happened for 1 s"), "{}", ended.stderr);
     assert!(last.contains("raise the step deadline (--step-deadline)"), "{}", ended.stderr);
+}
+
+/// Holds one thread of a process, as a debugger does, until another process has ended.
+const HOLD: &str = r#"
+import ctypes, sys, time
+thread, until = int(sys.argv[1]), sys.argv[2]
+ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+SEIZE, INTERRUPT = 0x4206, 0x4207
+if any(ptrace(request, thread, None, None) for request in (SEIZE, INTERRUPT)):
+    sys.exit(f"ptrace: error {ctypes.get_errno()}")
+print("held", flush=True)
+ended = False
+while not ended:
+    time.sleep(0.02)
+    try:
+        ended = open(f"/proc/{until}/stat").read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        ended = True
+"#;
+
+/// Threads that stand still while that which says that the process is alive goes on, in a process that does not end when it is
+/// killed, for a debugger holds it.
+#[test]
+fn a_thread_that_stands_still_ends_the_job() {
+    for (transport, rank, name) in [
+        ("shm", 0, None),
+        ("shm", 2, None),
+        ("tcp", 1, Some("fabric-cq-0")),
+        ("shm", 1, Some("batches")),
+    ] {
+        let context = format!("{transport}, {name:?} of rank {rank}");
+        let mut job = Job::start(&format!(
+            "train --transport {transport} --steps 100000 --deadline 60 --step-deadline 2"
+        ));
+        let process = job.members(4)[rank];
+        std::thread::sleep(Duration::from_millis(1500));
+        let process = process.as_raw_nonzero().to_string();
+        let thread = match name {
+            None => process.clone(),
+            Some(name) => thread_of(&process, name),
+        };
+        let launcher = job.launcher().as_raw_nonzero().to_string();
+        let mut holder = Command::new("python3");
+        holder.args(["-c", HOLD, &thread, &launcher]).stdout(Stdio::piped());
+        let Ok(mut holder) = holder.spawn() else {
+            return skip(None, &"there is no python3 to hold a thread by");
+        };
+        let mut said = String::new();
+        let mut lines = BufReader::new(holder.stdout.take().unwrap());
+        lines.read_line(&mut said).unwrap();
+        if said.trim() != "held" {
+            holder.wait().unwrap();
+            return skip(None, &"a thread of another process cannot be held here (ptrace)");
+        }
+        let ended = job.end(LIMIT);
+        holder.wait().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{context}: {}", ended.stderr);
+        let last = ended.last_line();
+        assert!(last.contains("nothing happened for 2 s"), "{context}: {}", ended.stderr);
+        assert!(ended.stderr.contains("is left behind"), "{context}: {}", ended.stderr);
+    }
+}
+
+/// The thread of a process that has a name.
+fn thread_of(process: &str, name: &str) -> String {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let named = |path: &Path| std::fs::read_to_string(path.join("comm")).unwrap().trim() == name;
+    let found = threads.map(|thread| thread.unwrap().path()).find(|path| named(path)).unwrap();
+    found.file_name().unwrap().to_string_lossy().into_owned()
 }
 
 #[test]
