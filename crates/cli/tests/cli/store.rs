@@ -1,10 +1,11 @@
 //! Training over a key-value store with real processes: the bits of `ps` on every wire and partition, also after a
 //! server died, and jobs that lose workers and end well. Real signals, at moments of all kinds.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{Ended, Job, send};
 use rustix::process::{Pid, Signal};
+use tensorwire_train::SnapshotFiles;
 
 /// ZeroMQ, where it is built in.
 const ZMQ: &[&str] = if cfg!(feature = "baselines") { &["--exchange zmq"] } else { &[] };
@@ -229,6 +230,31 @@ fn a_snapshot_of_another_job_is_none() {
             assert!(ended.last_line().contains("before the first step"), "{}", ended.stderr);
         }
     }
+}
+
+/// A byte that was other when it was written: the bits would be wrong, and nothing would say so.
+#[test]
+fn a_damaged_snapshot_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s").display().to_string();
+    let mut job = Job::start(&format!(
+        "train --strategy dist-sgd --steps 100000 --batch 32 --snapshot {path} --snapshot-every 30"
+    ));
+    let server = job.members(4)[2];
+    let file = SnapshotFiles::path(0, &path);
+    let appears = Instant::now() + LIMIT;
+    // the first one has no values yet
+    while !file.metadata().is_ok_and(|file| file.len() > 1 << 20) {
+        assert!(Instant::now() < appears, "a snapshot is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    send(server, Signal::KILL);
+    let ended = job.end(LIMIT);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+    assert!(ended.stderr.contains("s.server0.safetensors is damaged"), "{}", ended.stderr);
 }
 
 #[test]

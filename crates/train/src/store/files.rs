@@ -1,5 +1,5 @@
 //! Snapshots of servers as safetensors files, one a server: `PATH.server0.safetensors`. Written whole or
-//! not at all, so that a death in the middle leaves the snapshot before.
+//! not at all, so that a death in the middle leaves the snapshot before; and hashed, so that a damaged one is never taken.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
+use sha2::{Digest, Sha256};
 use tensorwire_kvstore::{Keep, ShardKey, ShardSnapshot, Snapshot, StateTensor, ValueSpec};
 use tensorwire_tensor::DType;
 
@@ -15,6 +16,8 @@ use crate::whole_file;
 
 /// Where the protocol's state is in the file's metadata.
 const PROTOCOL: &str = "protocol";
+/// Where the hash of all that is in the file stands beside it.
+const SHA256: &str = "sha256";
 const WEIGHTS: &str = "weights";
 
 /// Snapshots in files.
@@ -57,7 +60,10 @@ impl Keep for SnapshotFiles {
             })
             .collect();
         let views = views.map_err(|error| failed(&error))?;
-        let metadata = HashMap::from([(PROTOCOL.to_string(), hex::encode(&snapshot.protocol))]);
+        let metadata = HashMap::from([
+            (PROTOCOL.to_string(), hex::encode(&snapshot.protocol)),
+            (SHA256.to_string(), sha256(&snapshot.protocol, &views)),
+        ]);
         let image =
             safetensors::serialize(views, Some(metadata)).map_err(|error| failed(&error))?;
         whole_file::write(&path, |file| file.write_all(&image)).map_err(|error| failed(&error))
@@ -77,6 +83,13 @@ impl Keep for SnapshotFiles {
         let protocol = protocol.and_then(|text| hex::decode(text).ok());
         let protocol = protocol.ok_or_else(|| foreign("it lacks the protocol's state"))?;
         let file = SafeTensors::deserialize(&image).map_err(|error| foreign(&error.to_string()))?;
+        let hash = header.metadata().as_ref().and_then(|metadata| metadata.get(SHA256));
+        if hash != Some(&sha256(&protocol, &file.tensors())) {
+            return Err(format!(
+                "{} is damaged: its contents are not those of its hash; remove it to begin anew, or bring back a copy",
+                path.display()
+            ));
+        }
         let mut shards: Vec<ShardSnapshot> = Vec::new();
         let mut states: HashMap<ShardKey, Vec<StateTensor>> = HashMap::new();
         for (tensor, view) in file.tensors() {
@@ -102,6 +115,20 @@ impl Keep for SnapshotFiles {
         shards.sort_by_key(|shard| shard.key);
         Ok(Some(Snapshot { protocol, shards }))
     }
+}
+
+/// The hash of all that a snapshot holds, in whatever order.
+fn sha256(protocol: &[u8], tensors: &[(String, TensorView<'_>)]) -> String {
+    let mut tensors: Vec<&(String, TensorView<'_>)> = tensors.iter().collect();
+    tensors.sort_by_key(|(name, _)| name);
+    let mut hash = Sha256::new_with_prefix((protocol.len() as u64).to_le_bytes());
+    hash.update(protocol);
+    for (name, view) in tensors {
+        // no two snapshots have the same text here
+        hash.update(format!("{name:?} {:?} {:?}\n", view.dtype(), view.shape()));
+        hash.update(view.data());
+    }
+    hex::encode(hash.finalize())
 }
 
 fn name(key: ShardKey, what: &str) -> String {
@@ -169,6 +196,18 @@ mod tests {
             std::fs::write(&path, torn).unwrap();
             let error = files.load(0, &to).unwrap_err();
             assert!(error.contains("job.server0.safetensors"), "{error}");
+        }
+        // any one byte of the values, of the protocol's state, of the names
+        let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        let text = String::from_utf8_lossy(&whole[..header]).into_owned();
+        let at = |what: &str| text.find(what).unwrap();
+        for place in (header..whole.len()).chain([at("0102ff"), at("velocity"), at("part/70") + 5])
+        {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 1;
+            std::fs::write(&path, damaged).unwrap();
+            let error = files.load(0, &to).unwrap_err();
+            assert!(error.contains("job.server0.safetensors is damaged"), "byte {place}: {error}");
         }
         let error = files.save(0, "/nowhere/at/all", snapshot()).unwrap_err();
         assert!(error.contains("/nowhere/at/all.server0.safetensors"), "{error}");
