@@ -3,8 +3,9 @@
     python bench/peers/pytorch_backend.py [--world 2] [--transport shm|tcp] [--sizes 4KiB,1MiB,...] [--rounds 3]
 
 Prints a line a size: medians of the slower rank over all rounds, what gloo takes of it, and the same in memory of the group
-(``tensorwire.torch.empty``), where nothing is copied. Over shared memory stands what the memory allows, too. Calls follow each other, some 32 MiB of them between two barriers; what
-they make of the last is compared. Needs PyTorch and the package `tensorwire`.
+(``tensorwire.torch.empty``), where nothing is copied; over shared memory also what the memory alone takes. Calls follow each
+other, some 32 MiB of them between two barriers; what they make of the last is compared. Needs PyTorch and the package
+`tensorwire`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ there is to say of it as JSON. With ``--again`` it leads a job that was begun be
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -53,9 +52,11 @@ def _parted(line: str) -> tuple[str, str]:
 
 
 def _say(kind: str, said: str) -> None:
-    # nobody may listen any more
-    with contextlib.suppress(BrokenPipeError):
+    try:
         print(kind, said, flush=True)
+    except BrokenPipeError:
+        # who listened wants to hear no more, and ends this process; what is left is not to be said when it ends, either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(folder: str, *options: str) -> int:

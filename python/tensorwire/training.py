@@ -68,7 +68,7 @@ def train(
 
     ``data`` are a ``Dataset``, a ``DataLoader``, or tensors or NumPy arrays in a tuple or a mapping, with samples along the
     first dimension. They are read once, batch by batch, into files in a temporary folder (set ``TMPDIR`` to choose where), so
-    they may be larger than memory; a transform that draws at random is drawn once a sample. Of an ``IterableDataset`` as much
+    they may be larger than memory; a transform that draws at random is drawn once a sample, and so is a sampler that takes a part. Of an ``IterableDataset`` as much
     is read as ``steps`` need.
 
     Each step takes ``batch`` samples for each worker, one after the other: the order is the DataLoader's, or the data's own;

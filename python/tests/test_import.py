@@ -442,6 +442,20 @@ class Data(Case):
         with self.assertRaisesRegex(TypeError, "import the Linear first"):
             tensorwire.train(nn.Linear(3, 4), (x, y), steps=1)
 
+    def test_what_on_step_raises_is_all_that_is_said(self):
+        """Also if the process that leads the job has something to say just then."""
+        program = """
+import tensorwire
+def stop(step):
+    raise ZeroDivisionError("enough")
+tensorwire.train("mlp", "digits", strategy="local", workers=1, steps=100_000, on_step=stop)
+"""
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        self.assertEqual(ended.returncode, 1)
+        self.assertTrue(ended.stderr.rstrip().endswith("ZeroDivisionError: enough"), ended.stderr)
+        for word in ("BrokenPipe", "JobFailed", "ignored"):
+            self.assertNotIn(word, ended.stderr)
+
     def test_integers_that_do_not_fit_are_refused(self):
         given = {"name": "x", "dims": [1, 3], "dtype": "u8"}
         with self.assertRaisesRegex(ValueError, "integers from 0 to 300, and the module takes 0 to 255"):

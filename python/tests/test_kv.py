@@ -79,6 +79,7 @@ class Alone(unittest.TestCase):
             (TypeError, "a key is a number from 0 on or a name, not 1.5", lambda: kv.pull(1.5)),
             (TypeError, "2 keys take a list of values", lambda: kv.push(["w", "w"], frozen)),
             (ValueError, "2 keys, but tensors for 1", lambda: kv.push(["w", "w"], [frozen])),
+            (ValueError, "1 keys, but tensors for 2", lambda: kv.pull(["w"], [frozen, frozen])),
             (ValueError, r"key 'w' is f32\[2×3\], not f32\[3×2\]", lambda: kv.init("w", frozen.reshape(3, 2))),
             (ValueError, "key 'w': row 2 of 2", lambda: kv.row_sparse_pull("w", row_ids=[2])),
             (ValueError, "no optimizer 'adams'; there are sgd,", lambda: kv.set_optimizer("adams", lr=1)),

@@ -23,7 +23,7 @@ use crate::control::{FromMember, ToMember, write_frame};
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
-use crate::start::start;
+use crate::start::{REAP_PATIENCE, start};
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
 use crate::verdict::{End, Seen, first_failure};
@@ -36,8 +36,6 @@ use wind_down::WindDown;
 const TICK: Duration = Duration::from_millis(20);
 /// How long, after the first failure, the other members may say what they saw.
 const SETTLE: Duration = Duration::from_millis(700);
-/// How long those that were killed may take to end.
-const REAP_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a launcher that is told to end looks for the reason, where who started all processes may have told
 /// them so because one died.
 pub(crate) const REASON_PATIENCE: Duration = Duration::from_millis(300);

@@ -4,8 +4,9 @@
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use tensorwire_base::Rank;
+use tensorwire_base::{Deadline, Rank};
 
 use crate::job::JobSpec;
 
@@ -13,6 +14,9 @@ use crate::job::JobSpec;
 pub const MEMBER: &str = "TENSORWIRE_MEMBER";
 /// Set for a process that is to become the command in its arguments, and to end when its parent does.
 pub const RUN_WITH_PARENT: &str = "TENSORWIRE_RUN_WITH_PARENT";
+
+/// How long those that were killed may take to end.
+pub(crate) const REAP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Starts the member `rank` and hands it `assignment`.
 pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Result<Child> {
@@ -34,11 +38,25 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
         // a child that died before it read its assignment is found by its exit status
         Some(Err(error)) if error.kind() != ErrorKind::BrokenPipe => {
             let _ = child.kill();
-            // no wait: the system may hold it, and a zombie goes with this process
-            let _ = child.try_wait();
+            let _ = reap(&mut child, Deadline::after(REAP_PATIENCE));
             Err(error)
         }
         _ => Ok(child),
+    }
+}
+
+/// Waits for a process that was killed, so that it leaves no zombie. False if it had not ended at the deadline: the system holds
+/// it, as it does one that waits for a disk or is looked at by a debugger.
+pub(crate) fn reap(child: &mut Child, deadline: Deadline) -> bool {
+    loop {
+        // an error: there is nothing to wait for
+        if !matches!(child.try_wait(), Ok(None)) {
+            return true;
+        }
+        if deadline.passed() {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

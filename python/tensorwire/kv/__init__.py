@@ -142,12 +142,14 @@ class KVStore:
         Without an optimizer a value becomes the sum of what all workers push. A sparse tensor of PyTorch is pushed by its rows.
         """
         names, tensors = _pairs(key, value)
-        is_sparse = [any(getattr(tensor, "is_sparse", False) for tensor in devices) for devices in tensors]
-        sparse = [(name, _rows(name, devices)) for name, devices, is_it in zip(names, tensors, is_sparse) if is_it]
-        if sparse:
-            names, tensors = ([each for each, is_it in zip(all, is_sparse) if not is_it] for all in (names, tensors))
-        if names:
-            self._store.push(names, tensors, priority, self.timeout)
+        dense, sparse = [], []
+        for name, devices in zip(names, tensors):
+            if any(getattr(tensor, "is_sparse", False) for tensor in devices):
+                sparse.append((name, _rows(name, devices)))
+            else:
+                dense.append((name, devices))
+        if dense:
+            self._store.push([name for name, _ in dense], [devices for _, devices in dense], priority, self.timeout)
         for name, rows in sparse:
             self.row_sparse_push(name, rows.values(), rows.indices()[0], priority)
 
@@ -176,7 +178,8 @@ class KVStore:
         rows, tensor = _numbers(row_ids), _plain(value)
         order = sorted(range(len(rows)), key=rows.__getitem__)
         if order != list(range(len(rows))):
-            rows, tensor = [rows[at] for at in order], (tensor.numpy() if isinstance(tensor, Tensor) else tensor)[order]
+            values = tensor.numpy() if isinstance(tensor, Tensor) else tensor
+            rows, tensor = [rows[at] for at in order], values[order]
         self._store.push_rows(key, rows, tensor, priority, self.timeout)
 
     def row_sparse_pull(self, key: Key, out: Any = None, priority: int = 0, *, row_ids: Any) -> Any:
@@ -295,6 +298,8 @@ def _pairs(key: Keys, value: Any) -> tuple[list[Key], list[list[Any]]]:
         if not isinstance(value, (list, tuple)):
             raise TypeError(f"{len(names)} keys take a list of values, not one")
         values = list(value)
+        if len(values) != len(names):
+            raise ValueError(f"{len(names)} keys, but tensors for {len(values)}")
     tensors = [list(each) if isinstance(each, (list, tuple)) else [each] for each in values]
     return names, [[_plain(tensor) for tensor in devices] for devices in tensors]
 

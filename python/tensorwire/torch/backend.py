@@ -755,11 +755,11 @@ class Backend(C10DBackend):
         for peer in range(self.size()):
             if peer != me and gets[peer].numel():
                 get = gets[peer]
-                operations.append(self._mail(communicator.receive, peer, tag, _memory(get), get, seconds))
+                operations.append(_told(communicator.receive, peer, tag, _memory(get), get, seconds))
         for peer in range(self.size()):
             if peer != me and gives[peer].numel():
                 give = gives[peer]
-                operations.append(self._mail(communicator.send, peer, tag, _memory(give), give, seconds))
+                operations.append(_told(communicator.send, peer, tag, _memory(give), give, seconds))
         work = _Work(operations, result, laid.finish())
         if self._window is not None:
             self._window.append(work)
@@ -786,10 +786,7 @@ class Backend(C10DBackend):
 
     def _mail(self, call: Callable[..., _native.Operation], *arguments: Any) -> _native.Operation:
         self._sequence += 1
-        try:
-            return call(*arguments)
-        except _native.GroupError as error:
-            raise dist.DistBackendError(str(error)) from None
+        return _told(call, *arguments)
 
     def _messaged(
         self,
@@ -848,6 +845,14 @@ class Backend(C10DBackend):
     def end_coalescing(self) -> _Work:
         window, self._window = self._window or [], None
         return self._together(window, [tensor for work in window for tensor in work._result])
+
+
+def _told(call: Callable[..., _native.Operation], *arguments: Any) -> _native.Operation:
+    """Starts a message; a failure is one of PyTorch's kind."""
+    try:
+        return call(*arguments)
+    except _native.GroupError as error:
+        raise dist.DistBackendError(str(error)) from None
 
 
 #: Seconds that others have to confirm a goodbye.

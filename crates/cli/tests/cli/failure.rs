@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tensorwire_testkit::skip::skip;
 
@@ -124,11 +124,15 @@ fn a_thread_that_stands_still_ends_the_job() {
     ] {
         let context = format!("{transport}, {name:?} of rank {rank}");
         let mut job = Job::start(&format!(
-            "train --transport {transport} --steps 100000 --deadline 60 --step-deadline 2"
+            "train --transport {transport} --steps 100000 --deadline 60 --step-deadline 5 --metrics m.jsonl"
         ));
-        let process = job.members(4)[rank];
-        std::thread::sleep(Duration::from_millis(1500));
-        let process = process.as_raw_nonzero().to_string();
+        let process = job.members(4)[rank].as_raw_nonzero().to_string();
+        let metrics = job.folder().join("m.jsonl");
+        let begins = Instant::now() + LONG;
+        while !std::fs::read_to_string(&metrics).is_ok_and(|lines| !lines.is_empty()) {
+            assert!(Instant::now() < begins, "{context}: steps begin");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let thread = match name {
             None => process.clone(),
             Some(name) => thread_of(&process, name),
@@ -146,11 +150,11 @@ fn a_thread_that_stands_still_ends_the_job() {
             holder.wait().unwrap();
             return skip(None, &"a thread of another process cannot be held here (ptrace)");
         }
-        let ended = job.end(LIMIT);
+        let ended = job.end(LONG);
         holder.wait().unwrap();
         assert_eq!(ended.status.code(), Some(1), "{context}: {}", ended.stderr);
         let last = ended.last_line();
-        assert!(last.contains("nothing happened for 2 s"), "{context}: {}", ended.stderr);
+        assert!(last.contains("nothing happened for 5 s"), "{context}: {}", ended.stderr);
         assert!(ended.stderr.contains("is left behind"), "{context}: {}", ended.stderr);
     }
 }

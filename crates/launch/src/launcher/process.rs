@@ -2,13 +2,13 @@
 //! host, or one that somebody else started and that has joined.
 
 use std::process::{Child, ExitStatus};
-use std::time::Duration;
 
 use tensorwire_base::Deadline;
 
 use super::JobSpec;
 use crate::exit::{Remote, describe, describe_remote};
 use crate::rendezvous::JoinedProcess;
+use crate::start::reap;
 
 /// The process of a member.
 pub(super) enum Process {
@@ -64,19 +64,11 @@ impl Process {
         }
     }
 
-    /// Waits for what was killed, so that it leaves no zombie. False if it had not ended at the deadline: the system holds it, as
-    /// it does a process that waits for a disk or is looked at by a debugger.
+    /// As [`reap`], of one that was killed.
     pub(super) fn reap(&mut self, deadline: Deadline) -> bool {
-        let Process::Child(child) = self else { return true };
-        loop {
-            // an error: there is nothing to wait for
-            if !matches!(child.try_wait(), Ok(None)) {
-                return true;
-            }
-            if deadline.passed() {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(2));
+        match self {
+            Process::Child(child) => reap(child, deadline),
+            Process::Joined(_) => true,
         }
     }
 
