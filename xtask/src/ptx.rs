@@ -1,11 +1,14 @@
 //! Writes `crates/cuda/ptx`: the kernels' one source in CUDA C, compiled by NVRTC, and says whether NVIDIA's assembler takes
-//! it. Both come as wheels into a folder that is thrown away; neither needs a GPU. Knows files and programs, and no kernel.
+//! it. Files are packed, for they are in the program. Both come as wheels into a folder that is thrown away; neither needs a GPU. Knows files and programs, and no kernel.
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use sha2::{Digest, Sha256};
 
 /// In the workspace.
@@ -75,11 +78,10 @@ pub fn write(root: &Path) -> Result<Vec<PtxFile>, PtxError> {
     }
     let mut written = Vec::with_capacity(names.len());
     for name in &names {
-        let made = Path::new(name).with_extension("ptx");
-        let text = get(&folder.path().join(&made))?;
+        let text = get(&folder.path().join(name).with_extension("ptx"))?;
         let text = format!("{PREFACE}\n{HASH}{hash}\n{}", compact(&text));
-        let file = Path::new(WRITTEN).join(made);
-        put(&root.join(&file), &text)?;
+        let file = packed(name);
+        pack(&root.join(&file), &text).map_err(|source| file_error(&file, source))?;
         written.push(PtxFile { file: file.display().to_string(), bytes: text.len() });
     }
     Ok(written)
@@ -95,15 +97,17 @@ pub fn check(root: &Path) -> Result<(Vec<PtxFile>, &'static [&'static str]), Ptx
     install(folder.path(), ASSEMBLER)?;
     let mut checked = Vec::with_capacity(names.len());
     for name in names {
-        let path = Path::new(WRITTEN).join(&name).with_extension("ptx");
+        let path = packed(&name);
         let file = path.display().to_string();
-        let text = get(&root.join(&path))?;
+        let text = unpack(&root.join(&path)).map_err(|source| file_error(&path, source))?;
+        let unpacked = folder.path().join("kernels.ptx");
+        put(&unpacked, &text)?;
         if !text.lines().any(|line| line.strip_prefix(HASH) == Some(&hash)) {
             return Err(PtxError::Stale { file });
         }
         for machine in MACHINES {
             let mut command = Command::new(folder.path().join(ASSEMBLER_PROGRAM));
-            command.arg(format!("-arch={machine}")).arg(root.join(&path));
+            command.arg(format!("-arch={machine}")).arg(&unpacked);
             command.arg("-o").arg(folder.path().join("assembled"));
             let done = run(&mut command)?;
             if !done.status.success() {
@@ -114,6 +118,23 @@ pub fn check(root: &Path) -> Result<(Vec<PtxFile>, &'static [&'static str]), Ptx
         checked.push(PtxFile { file, bytes: text.len() });
     }
     Ok((checked, &MACHINES))
+}
+
+/// The file of a source's PTX, from the workspace's folder.
+fn packed(source: &str) -> PathBuf {
+    Path::new(WRITTEN).join(source).with_extension("ptx.gz")
+}
+
+fn pack(file: &Path, text: &str) -> io::Result<()> {
+    let mut packed = GzEncoder::new(std::fs::File::create(file)?, Compression::best());
+    packed.write_all(text.as_bytes())?;
+    packed.finish().map(drop)
+}
+
+fn unpack(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    GzDecoder::new(std::fs::File::open(file)?).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The files that are compiled, in their order.

@@ -215,7 +215,7 @@ impl CudaKernels {
         let loaded = match self.loaded.get(module.name) {
             Some(loaded) => loaded.clone(),
             None => {
-                let loaded = Module::load(&self.device, module.ptx().to_bytes())?;
+                let loaded = Module::load(&self.device, module.ptx().as_bytes())?;
                 self.loaded.insert(module.name, loaded.clone());
                 loaded
             }

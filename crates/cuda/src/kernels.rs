@@ -1,7 +1,8 @@
 //! The kernels by name, and the PTX in which they are.
 
-use std::ffi::CStr;
+use std::io::Read;
 
+use flate2::read::GzDecoder;
 use tensorwire_tensor::DType;
 
 /// Kernels that a driver loads together: one file of `kernels/`.
@@ -9,15 +10,20 @@ use tensorwire_tensor::DType;
 pub struct PtxModule {
     /// Of its file.
     pub name: &'static str,
-    text: &'static str,
+    packed: &'static [u8],
     groups: &'static [&'static [&'static str]],
 }
 
 impl PtxModule {
-    /// For compute capability 8.0 and later, as a driver loads it.
-    pub fn ptx(&self) -> &'static CStr {
-        // it ends with a zero, which the macro below puts there
-        CStr::from_bytes_until_nul(self.text.as_bytes()).unwrap_or_default()
+    /// The text, for compute capability 8.0 and later. It is packed in the program, a fifth as large, and unpacked here.
+    ///
+    /// # Panics
+    /// Never: what is unpacked is in the program.
+    pub fn ptx(&self) -> String {
+        let mut text = String::new();
+        let unpacked = GzDecoder::new(self.packed).read_to_string(&mut text);
+        unpacked.expect("cargo xtask ptx has packed it");
+        text
     }
 
     /// The kernels in it, by name.
@@ -138,7 +144,7 @@ macro_rules! module {
     ($name:literal, $($group:expr),+ $(,)?) => {
         PtxModule {
             name: $name,
-            text: concat!(include_str!(concat!("../ptx/", $name, ".ptx")), "\0"),
+            packed: include_bytes!(concat!("../ptx/", $name, ".ptx.gz")),
             groups: &[$($group),+],
         }
     };
