@@ -53,7 +53,7 @@ def train(
     batch: int | None = None,
     steps: int | None = None,
     epochs: int | None = None,
-    optimizer: str = "sgd",
+    optimizer: str | Mapping[str, Any] = "sgd",
     learning_rate: float = 0.01,
     momentum: float | None = None,
     weight_decay: float | None = None,
@@ -78,6 +78,8 @@ def train(
     A model that is shipped, and the data that it learns from, are given by name, as ``tensorwire train`` has them:
     ``train("cifar", "digits", epochs=5)``. The weights have its names.
 
+    ``optimizer`` is a name, or a mapping with its parameters: ``{"name": "adam", "beta1": 0.8}``.
+
     ``strategy`` is one of ``tensorwire train --strategy``. ``checkpoint`` is a folder that gets a checkpoint of the whole job
     after each epoch, or a mapping: ``{"path": folder, "every": steps}``; with ``resume=folder`` a job goes on from there.
     ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
@@ -100,6 +102,11 @@ def train(
         "seed": seed,
         **options,
     }
+    parameters = dict(optimizer) if isinstance(optimizer, Mapping) else {"name": optimizer}
+    if "name" not in parameters:
+        raise ValueError("optimizer: give its name, such as {'name': 'adam', 'beta1': 0.8}")
+    rate = parameters.pop("learning_rate", learning_rate)
+    parameters |= {name: value for name, value in (("momentum", momentum), ("weight_decay", weight_decay)) if value is not None}
     if checkpoint is not None:
         given = dict(checkpoint) if isinstance(checkpoint, Mapping) else {"path": checkpoint}
         if "path" not in given:
@@ -109,10 +116,9 @@ def train(
     if "resume" in config:
         config["resume"] = os.path.abspath(config["resume"])
     job = {
-        "optimizer": optimizer,
-        "learning_rate": learning_rate,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
+        "optimizer": parameters.pop("name"),
+        "learning_rate": rate,
+        "parameters": parameters,
         "config": config,
     }
     with tempfile.TemporaryDirectory(prefix="tensorwire-") as name:

@@ -49,7 +49,7 @@ pub enum Gone {
 impl std::fmt::Display for Gone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Gone::Departed => f.write_str("it closed its fabric in good order"),
+            Gone::Departed => f.write_str("it left in good order, before the others"),
             Gone::Closed => f.write_str("this fabric is closed"),
             Gone::Lost(cause) => cause.fmt(f),
         }

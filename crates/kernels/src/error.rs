@@ -32,7 +32,7 @@ pub enum KernelError {
     #[error("{op}, {operand}: expected at least one element, found {found}")]
     NoElements { op: &'static str, operand: Operand, found: TensorSpec },
     #[error(
-        "{op}: the label of row {row} is {label}; expected {ignored} (padding) or 0..{classes}"
+        "{op}: the label of row {row} is {label}; there are {classes} classes, 0 to {last}, and {ignored} for padding", last = classes.saturating_sub(1)
     )]
     Label { op: &'static str, row: usize, label: i32, classes: usize, ignored: i32 },
     #[error("{op}, {operand}: index {place} is {index}; expected one of 0..{rows}, the rows")]

@@ -1,5 +1,6 @@
 //! A training job of an imported module, or of a model that is shipped: one folder has all that its processes read.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use pyo3::create_exception;
@@ -8,13 +9,13 @@ use pyo3::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
 use tensorwire::import::{ImportedModel, Module};
-use tensorwire::nn::Optimizer;
 use tensorwire::strategies::IntoStrategy;
 use tensorwire::train::{CheckpointConfig, CheckpointFolder, FinishedStep, TrainConfig, Weights};
 use tensorwire::zoo::data::{Arrays, Source};
 use tensorwire::{Training, zoo};
 
 use crate::import::parsed;
+use crate::optimizers::optimizer;
 
 create_exception!(
     _native,
@@ -36,8 +37,8 @@ struct Job {
     subject: Subject,
     optimizer: String,
     learning_rate: f64,
-    momentum: Option<f64>,
-    weight_decay: Option<f64>,
+    /// What else the optimizer has, by name; as usual where it is not given.
+    parameters: HashMap<String, f64>,
     /// What else differs from the usual, by the names of [`TrainConfig`].
     config: Value,
 }
@@ -114,7 +115,7 @@ fn read(folder: &Path) -> PyResult<Job> {
 
 fn training(folder: &Path, again: bool) -> PyResult<Training> {
     let job = read(folder)?;
-    let optimizer = optimizer(&job)?;
+    let optimizer = optimizer(&job.optimizer, Some(job.learning_rate), job.parameters)?;
     let mut config = TrainConfig {
         optimizer,
         save: Some(folder.join("trained.safetensors")),
@@ -145,9 +146,21 @@ fn training(folder: &Path, again: bool) -> PyResult<Training> {
 
 /// The usual configuration, with what differs.
 fn configured(differs: Value) -> PyResult<TrainConfig> {
-    let mut config = serde_json::to_value(TrainConfig::default()).map_err(failed)?;
-    merge(&mut config, differs).map_err(PyValueError::new_err)?;
-    serde_json::from_value(config).map_err(|error| PyValueError::new_err(error.to_string()))
+    let usual = serde_json::to_value(TrainConfig::default()).map_err(failed)?;
+    let with = |differs: Value| -> PyResult<_> {
+        let mut config = usual.clone();
+        merge(&mut config, differs).map_err(PyValueError::new_err)?;
+        Ok(serde_json::from_value::<TrainConfig>(config))
+    };
+    with(differs.clone())?.map_err(|error| {
+        // which option it is that is not understood
+        let alone = |(name, value): (&String, &Value)| {
+            let one = Value::Object([(name.clone(), value.clone())].into_iter().collect());
+            with(one).ok()?.err().map(|error| format!("{name}: {error}"))
+        };
+        let named = differs.as_object().and_then(|all| all.iter().find_map(alone));
+        PyValueError::new_err(named.unwrap_or_else(|| error.to_string()))
+    })
 }
 
 fn merge(config: &mut Value, differs: Value) -> Result<(), String> {
@@ -168,27 +181,6 @@ fn merge(config: &mut Value, differs: Value) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn optimizer(job: &Job) -> PyResult<Optimizer> {
-    use tensorwire::nn::Method::{Momentum, Nesterov};
-    // as PyTorch spells it
-    let has_momentum = job.momentum.is_some() && job.optimizer == "sgd";
-    let kind = if has_momentum { "momentum" } else { job.optimizer.as_str() };
-    let mut rule = Optimizer::named(kind, job.learning_rate).ok_or_else(|| {
-        let said = "there are sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw and lamb";
-        PyValueError::new_err(format!("there is no optimizer '{kind}'; {said}"))
-    })?;
-    match (&mut rule.method, job.momentum) {
-        (_, None) => {}
-        (Momentum { momentum } | Nesterov { momentum }, Some(given)) => *momentum = given,
-        _ => {
-            let said =
-                format!("optimizer '{kind}' has no momentum; leave it out, or take 'momentum'");
-            return Err(PyValueError::new_err(said));
-        }
-    }
-    Ok(rule.decaying(job.weight_decay.unwrap_or(rule.decay)))
 }
 
 fn failed(error: impl std::fmt::Display) -> PyErr {

@@ -6,6 +6,7 @@ mod group;
 mod import;
 mod job;
 mod kv;
+mod optimizers;
 
 use pyo3::prelude::*;
 

@@ -353,10 +353,6 @@ def _rule(optimizer: Any, parameters: Mapping[str, float]) -> tuple[str, dict[st
             raise TypeError("parameters go with the name of an optimizer; one of PyTorch has its own")
         return _rule_of_torch(optimizer)
     given = {_ALIASES.get(name, name): float(value) for name, value in parameters.items()}
-    if optimizer == "sgd" and "momentum" in given:
-        # MXNet's SGD has a momentum
-        optimizer = "momentum" if given["momentum"] else "sgd"
-        given = {name: value for name, value in given.items() if value or name != "momentum"}
     return optimizer, given
 
 

@@ -6,7 +6,9 @@ constants alone (positions, masks) is computed here, once.
 
 import functools
 import json
+import logging
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +47,8 @@ _VIEWS = re.compile(
 )
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in [^\n]*\n\s*([^\n]*)')
 _PYTORCH = torch.__file__.rsplit("/", 1)[0] + "/"
+#: What ``torch.export`` raises where a value decides what is computed.
+_BY_VALUE = ("DataDependent", "DynamicOutputShape")
 
 
 class ModuleImportError(ValueError):
@@ -55,6 +59,21 @@ class ModuleImportError(ValueError):
         self.operator = operator
         self.module = module
         self.line = line
+
+
+def _not_followed(error: Exception) -> ModuleImportError:
+    """Returns what is said of an error of ``torch.export``: the line of the module, and what to do."""
+    said = str(error).strip().split("\n")[0].rstrip(".")
+    frames = traceback.extract_tb(error.__traceback__)
+    # of those that are not PyTorch's, ours or generated, the last is the module's
+    other = ("<", _PYTORCH, __file__)
+    own = [frame for frame in frames if not frame.filename.startswith(other)]
+    line = f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    if any(name in type(error).__name__ for name in _BY_VALUE):
+        mend = "rewrite it so that no value decides what is computed"
+    else:
+        mend = "the module and its loss are to run on the example, which has the inputs first, then what the loss takes"
+    return ModuleImportError(f"torch.export cannot follow the module: {said}{line and f' ({line})'}; {mend}", line=line)
 
 
 @dataclass(frozen=True)
@@ -129,16 +148,19 @@ def import_(module: nn.Module, example: Any, loss: Loss | None = None) -> Import
     wrapped = _WithLoss(module, _loss_of(loss), isinstance(example, Mapping))
     # a tensor that is given twice is two inputs
     arguments = {name: tensor.clone() for name, tensor in leaves.items()}
+    # what it logs is the error once more
+    chatter = logging.getLogger("torch._subclasses.fake_tensor")
+    level = chatter.level
+    chatter.setLevel(logging.CRITICAL)
     try:
         if wrapped.is_mapping:
             program = torch.export.export(wrapped, (), arguments, strict=False)
         else:
             program = torch.export.export(wrapped, tuple(arguments.values()), strict=False)
     except Exception as error:
-        said = str(error).strip().split("\n")[0]
-        raise ModuleImportError(
-            f"torch.export cannot follow the module: {said}; rewrite what it names so that no value decides what is computed"
-        ) from error
+        raise _not_followed(error) from error
+    finally:
+        chatter.setLevel(level)
     walk = _Walk(module, program, list(leaves), batch)
     described = walk.described(type(module).__name__)
     imported = ImportedModule(

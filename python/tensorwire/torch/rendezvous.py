@@ -22,6 +22,7 @@ from tensorwire import _native
 SECRET_BYTES = 40
 #: Bytes of a number that nobody draws twice.
 NONCE_BYTES = 16
+TRANSPORTS = ("auto", "shm", "tcp", "verbs")
 #: Seconds between two looks at the store, at first and later.
 LOOK_UP, LOOK_UP_AT_LEAST = 0.001, 0.05
 #: Seconds between two looks at who is alive.
@@ -38,6 +39,10 @@ class Settings:
 
     transport: str = "auto"
     listen: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"there is no transport '{self.transport}'; there are {', '.join(TRANSPORTS)}")
 
     @staticmethod
     def from_environment() -> Settings:
