@@ -98,7 +98,7 @@ fn run_transfer(args: &TransferArgs) -> Result<(), Failure> {
 /// What to measure over. RDMA must be there before anything is measured.
 fn transports(given: &[TransportArg], wire: &WireArgs) -> Result<Vec<Transport>, Failure> {
     // both processes are on this machine
-    let settled = given.iter().filter_map(|&given| Transport::from(given).settled(false));
+    let settled = given.iter().filter_map(|&given| Transport::from(given).settled(false, false));
     let all: Vec<Transport> = settled.collect();
     let (verbs, arrival) = wire.clone().options();
     if all.contains(&Transport::Verbs) {

@@ -250,6 +250,7 @@ fn take_part(member: &Member) -> Result<(), DoctorError> {
         transport: task.transport,
         verbs: task.verbs,
         arrival: None,
+        encrypt: false,
         spin: SPIN,
         queue_pairs: QUEUE_PAIRS,
         peers: Peers::All,

@@ -64,13 +64,15 @@ pub struct FabricConfig {
     pub spin: Duration,
     /// The arrival mode of this process's signals (verbs, sim). None: `write-imm`. shm and tcp have no other.
     pub arrival: Option<ArrivalMode>,
+    /// Payload is encrypted on its way (tcp). What is said beside it always is. The same in all processes of a job.
+    pub encrypt: bool,
     /// For tests: take `flag-tail` although the device does not promise that writes land in order.
     pub trust_tail: bool,
 }
 
 impl FabricConfig {
     /// Returns the defaults: loopback, 4 completion queues, 4 queue pairs a peer, 256 memcpys deep, 16 Ki
-    /// arrival slots, 20 µs of spinning.
+    /// arrival slots, 20 µs of spinning, nothing encrypted but what is said beside the data.
     pub fn new(me: Identity, job: JobCredentials) -> FabricConfig {
         FabricConfig {
             me,
@@ -82,6 +84,7 @@ impl FabricConfig {
             arrival_slots: 16 << 10,
             spin: Duration::from_micros(20),
             arrival: None,
+            encrypt: false,
             trust_tail: false,
         }
     }

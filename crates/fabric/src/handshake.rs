@@ -1,7 +1,7 @@
 //! Who may talk to whom: a mutual challenge–response over any stream, before anything else is read
 //! from it. Both sides prove that they know the job's secret (HMAC-SHA256 over both hellos and both
-//! nonces), and each states which life of which rank it is. Authenticates; does not encrypt. Does not know
-//! regions; the launcher's rendezvous uses it as well.
+//! nonces), and each states which life of which rank it is. From the same they make the keys that seal what follows
+//! on this connection. Does not know regions; the launcher's rendezvous uses it as well.
 //!
 //! ```text
 //! dialer                                             acceptor
@@ -24,10 +24,12 @@ use sha2::Sha256;
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 
 use crate::config::{Identity, JobCredentials, Secret};
+use crate::seal::{Opener, Sealer, Session};
 
 const MAGIC: [u8; 8] = *b"twfabric";
 const VERSION: u16 = 1;
-const HELLO_BYTES: usize = 88;
+/// What a dialer says first.
+pub const HELLO_BYTES: usize = 88;
 const CHALLENGE_BYTES: usize = 56;
 const PROOF_BYTES: usize = 32;
 const VERDICT_BYTES: usize = 8 + PROOF_BYTES;
@@ -45,6 +47,8 @@ pub enum Purpose {
     Control,
     /// Data of that queue pair.
     QueuePair(u32),
+    /// The same, with its payload encrypted.
+    Encrypted(u32),
     /// The launcher's exchange of addresses, before there is a fabric.
     Rendezvous,
 }
@@ -77,7 +81,9 @@ pub enum HandshakeRefusal {
     StaleIncarnation,
     #[error("there is such a connection already")]
     Duplicate,
-    #[error("this kind of connection is not served here")]
+    #[error(
+        "this kind of connection is not served here; does one of both encrypt, and the other not?"
+    )]
     Purpose,
     #[error("it gave a reason that this version does not know")]
     Unknown,
@@ -100,7 +106,8 @@ pub enum HandshakeError {
     Refused(HandshakeRefusal),
 }
 
-/// Introduces `me` to whoever accepts. `target`: who must answer; None for anyone of the job.
+/// Introduces `me` to whoever accepts. `target`: who must answer; None for anyone of the job. Returns who did, and what
+/// seals the frames that follow.
 pub fn dial(
     stream: &mut impl TimedStream,
     job: &JobCredentials,
@@ -108,7 +115,7 @@ pub fn dial(
     target: Option<Identity>,
     purpose: Purpose,
     deadline: Deadline,
-) -> Result<Identity, HandshakeError> {
+) -> Result<(Identity, Session), HandshakeError> {
     let hello = Hello { job_id: job.job_id, me, target, purpose, nonce: random_nonce() }.encode();
     send(stream, &hello, "our hello", deadline)?;
     let challenge: [u8; CHALLENGE_BYTES] = receive(stream, "its challenge", deadline)?;
@@ -122,32 +129,46 @@ pub fn dial(
     let (code, proof) = verdict.split_at(8);
     HandshakeRefusal::from_code(le_u16(code, 0)).map_err(HandshakeError::Refused)?;
     verify(&job.secret, b"acceptor", &hello, &challenge, code, proof)?;
-    Ok(member)
+    let [dialer, acceptor] = session_keys(&job.secret, &hello, &challenge);
+    Ok((member, Session { sealer: Sealer::new(&dialer), opener: Opener::new(&acceptor) }))
 }
 
-/// Answers a dialer. `admit` has the last word on a caller that has proven itself.
+/// Is what was said so far the beginning of a hello?
+pub(crate) fn check_magic(said: &[u8]) -> Result<(), HandshakeRefusal> {
+    match said.iter().zip(&MAGIC).all(|(said, wanted)| said == wanted) {
+        true => Ok(()),
+        false => Err(HandshakeRefusal::NotOurProtocol),
+    }
+}
+
+/// Why nobody of this job says such a hello, or not to `me`, and what is answered.
+pub(crate) fn refusal(
+    hello: &[u8; HELLO_BYTES],
+    job_id: JobId,
+    me: Identity,
+) -> Option<(HandshakeRefusal, [u8; CHALLENGE_BYTES])> {
+    let checked = Hello::decode(hello).and_then(|found| found.check(job_id, me));
+    let refusal = checked.err()?;
+    Some((refusal, Challenge { verdict: refusal.code(), member: me }.encode(random_nonce())))
+}
+
+/// Answers a dialer that has said `hello`. `admit` has the last word on a caller that has proven itself. Returns who it is, and what seals the
+/// frames that follow.
 pub fn accept(
     stream: &mut impl TimedStream,
+    hello: &[u8; HELLO_BYTES],
     job: &JobCredentials,
     me: Identity,
     admit: impl FnOnce(&Caller) -> Result<(), HandshakeRefusal>,
     deadline: Deadline,
-) -> Result<Caller, HandshakeError> {
-    let mut hello = [0; HELLO_BYTES];
-    // the magic first: whoever speaks another protocol may never send a whole hello
-    let (magic, rest) = hello.split_at_mut(MAGIC.len());
-    receive_into(stream, magic, "its hello", deadline)?;
-    if magic != MAGIC {
-        return Err(HandshakeError::Rejected(HandshakeRefusal::NotOurProtocol));
-    }
-    receive_into(stream, rest, "its hello", deadline)?;
-    let checked = Hello::decode(&hello).and_then(|found| found.check(job, me));
+) -> Result<(Caller, Session), HandshakeError> {
+    let checked = Hello::decode(hello).and_then(|found| found.check(job.job_id, me));
     let verdict = checked.as_ref().err().map_or(0, |refusal| refusal.code());
     let challenge = Challenge { verdict, member: me }.encode(random_nonce());
     send(stream, &challenge, "our challenge", deadline)?;
     let caller = checked.map_err(HandshakeError::Rejected)?;
     let proof: [u8; PROOF_BYTES] = receive(stream, "its proof", deadline)?;
-    let verified = verify(&job.secret, b"dialer", &hello, &challenge, &[], &proof);
+    let verified = verify(&job.secret, b"dialer", hello, &challenge, &[], &proof);
     let admitted = match verified {
         Ok(()) => admit(&caller),
         Err(_) => Err(HandshakeRefusal::WrongSecret),
@@ -156,12 +177,13 @@ pub fn accept(
         [admitted.err().map_or(0, HandshakeRefusal::code), 0, 0, 0].map(u16::to_le_bytes).concat();
     // who did not prove itself gets no proof of ours to learn from
     let proof = match verified {
-        Ok(()) => prove(&job.secret, b"acceptor", &hello, &challenge, &code),
+        Ok(()) => prove(&job.secret, b"acceptor", hello, &challenge, &code),
         Err(_) => [0; PROOF_BYTES],
     };
     send(stream, &[code.as_slice(), &proof].concat(), "our verdict", deadline)?;
     admitted.map_err(HandshakeError::Rejected)?;
-    Ok(caller)
+    let [dialer, acceptor] = session_keys(&job.secret, hello, &challenge);
+    Ok((caller, Session { sealer: Sealer::new(&acceptor), opener: Opener::new(&dialer) }))
 }
 
 /// Random from the system: for keys, nonces and ids that nobody must guess.
@@ -206,6 +228,7 @@ impl Hello {
             Purpose::Control => (1u16, 0),
             Purpose::QueuePair(index) => (2, index),
             Purpose::Rendezvous => (3, 0),
+            Purpose::Encrypted(index) => (4, index),
         };
         let target = self.target.unwrap_or(Identity { rank: Rank(0), incarnation: Incarnation(0) });
         let mut wire = [0; HELLO_BYTES];
@@ -240,6 +263,7 @@ impl Hello {
             1 => Purpose::Control,
             2 => Purpose::QueuePair(le_u32(wire, 12)),
             3 => Purpose::Rendezvous,
+            4 => Purpose::Encrypted(le_u32(wire, 12)),
             _ => return Err(HandshakeRefusal::Purpose),
         };
         let member = |rank, incarnation| Identity {
@@ -255,8 +279,8 @@ impl Hello {
         })
     }
 
-    fn check(&self, job: &JobCredentials, me: Identity) -> Result<Caller, HandshakeRefusal> {
-        if self.job_id != job.job_id {
+    fn check(&self, job_id: JobId, me: Identity) -> Result<Caller, HandshakeRefusal> {
+        if self.job_id != job_id {
             return Err(HandshakeRefusal::OtherJob);
         }
         if self.target.is_some_and(|target| target != me) {
@@ -342,6 +366,13 @@ fn prove(
     mac(secret, [label, hello, challenge, code]).finalize().into_bytes().into()
 }
 
+/// The keys of what the dialer sends, and of what the acceptor sends. Both nonces are in them: no two connections have the
+/// same.
+fn session_keys(secret: &Secret, hello: &[u8], challenge: &[u8]) -> [[u8; 32]; 2] {
+    [&b"sealed by the dialer"[..], b"sealed by the acceptor"]
+        .map(|label| prove(secret, label, hello, challenge, &[]))
+}
+
 /// In constant time.
 fn verify(
     secret: &Secret,
@@ -361,26 +392,16 @@ fn receive<const N: usize>(
     step: &'static str,
     deadline: Deadline,
 ) -> Result<[u8; N], HandshakeError> {
-    let mut bytes = [0; N];
-    receive_into(stream, &mut bytes, step, deadline)?;
-    Ok(bytes)
-}
-
-fn receive_into(
-    stream: &mut impl TimedStream,
-    mut bytes: &mut [u8],
-    step: &'static str,
-    deadline: Deadline,
-) -> Result<(), HandshakeError> {
-    while !bytes.is_empty() {
+    let (mut bytes, mut have) = ([0; N], 0);
+    while have < N {
         bound(stream, step, deadline)?;
-        match stream.read(bytes) {
+        match stream.read(&mut bytes[have..]) {
             Ok(0) => return Err(HandshakeError::HungUp { step }),
-            Ok(count) => bytes = &mut bytes[count..],
+            Ok(count) => have += count,
             Err(error) => retry(error, step)?,
         }
     }
-    Ok(())
+    Ok(bytes)
 }
 
 fn send(

@@ -91,6 +91,8 @@
 //! | file | what |
 //! |---|---|
 //! | `handshake.rs` | who may talk to whom: mutual proof of the job's secret |
+//! | `seal.rs` | what only the other end of a connection can have sent |
+//! | `lobby.rs` | where callers wait who have not said who they are, and strangers are turned away |
 //! | `listener.rs`, `mesh.rs` | accepting, dialling, and waiting until all are there |
 //! | `control/` | the connection beside the data: messages, region requests, goodbyes, deaths |
 //! | `common.rs`, `board.rs`, `doorbell.rs` | what is told to a process: arrivals, completions, faults |
@@ -110,10 +112,12 @@ mod error;
 mod flags;
 pub mod handshake;
 mod listener;
+pub mod lobby;
 mod mapping;
 mod mesh;
 mod raw_io;
 mod region;
+pub mod seal;
 mod shm;
 mod sim;
 mod tcp;

@@ -1,4 +1,4 @@
-//! Accepting connections of strangers and peers alike: each gets a thread of its own, a deadline and
+//! Accepting connections of strangers and peers alike: who says the hello of this job gets a thread, a deadline and
 //! a handshake, so that one that says nothing delays nobody. Does not know who is expected.
 
 use std::io::{Read, Write};
@@ -6,19 +6,20 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
-use tensorwire_base::Deadline;
+use tensorwire_base::JobId;
 
+use crate::config::Identity;
 use crate::handshake::TimedStream;
+use crate::lobby::{Caller, Handshakes, Lobby, Stranger, StrangerError, Turn, Unproven};
 
 /// How long a stranger may take to introduce itself.
 pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
-/// Strangers that introduce themselves at the same time; the next ones wait in the kernel's backlog.
-const HANDSHAKES_MAX: usize = 64;
+/// Calls that are taken before those are heard who have called.
+const CALLS_MAX: usize = 64;
 /// How long to wait before accepting again when the process has no descriptor left.
 const BACK_OFF: Duration = Duration::from_millis(20);
 
@@ -40,6 +41,15 @@ pub(crate) enum Socket {
     Unix(UnixStream),
 }
 
+/// Somebody who calls.
+struct Called {
+    socket: Socket,
+    /// Its address, for the log.
+    from: String,
+    /// It is of this user, or the system's, as far as that can be seen.
+    is_ours: bool,
+}
+
 /// A thread that accepts until dropped.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
@@ -48,19 +58,27 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Starts accepting; `greet` runs on a thread of its own for each connection. The string is the
-    /// remote address, for the log.
+    /// Starts accepting callers of `me` and of this job; `greet` runs on a thread of its own for each that has said hello,
+    /// and `refused` hears of all others.
     pub(crate) fn start(
         listener: Arc<Listener>,
-        greet: impl Fn(Socket, String, Deadline) + Send + Sync + 'static,
+        (job_id, me): (JobId, Identity),
+        greet: impl Fn(Caller<Socket>, Unproven) + Send + Sync + 'static,
+        refused: impl Fn(Stranger) + Send + 'static,
     ) -> std::io::Result<Acceptor> {
         listener.set_nonblocking()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(rustix::event::eventfd(0, flags)?);
-        let stopped = stop.clone();
-        let thread = std::thread::Builder::new()
-            .name("fabric-accept".into())
-            .spawn(move || accept_loop(&listener, &stopped, Arc::new(greet)))?;
+        let accepting = Accepting {
+            listener,
+            stop: stop.clone(),
+            lobby: Lobby::new(job_id, me, HANDSHAKE_WITHIN),
+            handshakes: Handshakes::default(),
+            greet: Arc::new(greet),
+            refused,
+        };
+        let thread = std::thread::Builder::new().name("fabric-accept".into());
+        let thread = thread.spawn(move || accepting.run())?;
         Ok(Acceptor { stop, thread: Some(thread) })
     }
 }
@@ -75,51 +93,83 @@ impl Drop for Acceptor {
     }
 }
 
-fn accept_loop<G>(listener: &Listener, stop: &OwnedFd, greet: Arc<G>)
+/// What the thread that accepts has.
+struct Accepting<G, R> {
+    listener: Arc<Listener>,
+    stop: Arc<OwnedFd>,
+    lobby: Lobby<Socket>,
+    handshakes: Handshakes,
+    greet: Arc<G>,
+    refused: R,
+}
+
+impl<G, R> Accepting<G, R>
 where
-    G: Fn(Socket, String, Deadline) + Send + Sync + 'static,
+    G: Fn(Caller<Socket>, Unproven) + Send + Sync + 'static,
+    R: Fn(Stranger),
 {
-    let greeting = Arc::new(AtomicUsize::new(0));
-    loop {
-        let full = greeting.load(Ordering::Acquire) >= HANDSHAKES_MAX;
-        let mut polled = [
-            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-        ];
-        let watched = if full { &mut polled[..1] } else { &mut polled[..] };
-        let timeout = full.then(|| timespec(BACK_OFF));
-        let _ = rustix::event::poll(watched, timeout.as_ref());
-        if !polled[0].revents().is_empty() {
-            return;
-        }
-        if full || polled[1].revents().is_empty() {
-            continue;
-        }
-        match listener.accept() {
-            Ok((socket, from)) => spawn_greeting(socket, from, &greeting, &greet),
-            Err(error) if is_transient(&error) => {}
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection; are too many files open?");
-                let mut stop = [PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-                let _ = rustix::event::poll(&mut stop, Some(&timespec(BACK_OFF)));
+    fn run(mut self) {
+        let mut back_off = false;
+        loop {
+            let (stopped, calls) = self.sleep(std::mem::take(&mut back_off));
+            if stopped {
+                return;
+            }
+            if calls {
+                back_off = !self.accept_all();
+            }
+            let Turn { ready, strangers } = self.lobby.turn();
+            strangers.into_iter().for_each(&self.refused);
+            for caller in ready {
+                let (from, greet) = (caller.from.clone(), self.greet.clone());
+                let begun =
+                    self.handshakes.begin(caller, move |caller, unproven| greet(caller, unproven));
+                if let Err(error) = begun {
+                    (self.refused)(Stranger { from, why: error.into() });
+                }
             }
         }
     }
-}
 
-fn spawn_greeting<G>(socket: Socket, from: String, greeting: &Arc<AtomicUsize>, greet: &Arc<G>)
-where
-    G: Fn(Socket, String, Deadline) + Send + Sync + 'static,
-{
-    greeting.fetch_add(1, Ordering::AcqRel);
-    let (slots, greet) = (greeting.clone(), greet.clone());
-    let spawned = std::thread::Builder::new().name("fabric-greet".into()).spawn(move || {
-        greet(socket, from, Deadline::after(HANDSHAKE_WITHIN));
-        slots.fetch_sub(1, Ordering::AcqRel);
-    });
-    if let Err(error) = spawned {
-        greeting.fetch_sub(1, Ordering::AcqRel);
-        tracing::warn!(%error, "no thread for a new connection; it is dropped");
+    /// Sleeps until somebody calls or says something, or is to be given up; says whether to stop, and whether somebody
+    /// calls.
+    fn sleep(&self, back_off: bool) -> (bool, bool) {
+        let mut polled = vec![
+            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN),
+        ];
+        polled.extend(self.lobby.streams().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let until = |end: Instant| end.saturating_duration_since(Instant::now());
+        let end = match back_off {
+            true => Some(BACK_OFF),
+            false => self.lobby.next_end().map(until),
+        };
+        let watched = if back_off { &mut polled[..1] } else { &mut polled[..] };
+        // a signal is as good as anything to wake up for
+        let _ = rustix::event::poll(watched, end.map(timespec).as_ref());
+        (!polled[0].revents().is_empty(), !polled[1].revents().is_empty())
+    }
+
+    /// False if this process has no descriptor left.
+    fn accept_all(&mut self) -> bool {
+        for _ in 0..CALLS_MAX {
+            let called = match self.listener.accept() {
+                Ok(called) => called,
+                Err(error) if is_transient(&error) => return true,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection; are too many files open?");
+                    return false;
+                }
+            };
+            let Called { socket, from, is_ours } = called;
+            let why = match is_ours {
+                true => self.lobby.enter(socket, from.clone()).map_err(StrangerError::Io),
+                false => Err(StrangerError::OtherUser),
+            };
+            let refused = why.unwrap_or_else(|why| Some(Stranger { from, why }));
+            refused.into_iter().for_each(&self.refused);
+        }
+        true
     }
 }
 
@@ -136,19 +186,19 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 }
 
 impl Listener {
-    fn accept(&self) -> std::io::Result<(Socket, String)> {
+    fn accept(&self) -> std::io::Result<Called> {
         match self {
             Listener::Tcp(listener) => {
                 let (stream, from) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                Ok((Socket::Tcp(stream), from.to_string()))
+                Ok(Called { socket: Socket::Tcp(stream), from: from.to_string(), is_ours: true })
             }
             Listener::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(false)?;
-                let credentials = rustix::net::sockopt::socket_peercred(&stream);
-                let pid = credentials.map_or(0, |found| found.pid.as_raw_nonzero().get());
-                Ok((Socket::Unix(stream), format!("process {pid} of this host")))
+                let found = rustix::net::sockopt::socket_peercred(&stream)?;
+                let (pid, user) = (found.pid.as_raw_nonzero(), found.uid);
+                let from = format!("process {pid} of user {}", user.as_raw());
+                let is_ours = user == rustix::process::geteuid() || user.is_root();
+                Ok(Called { socket: Socket::Unix(stream), from, is_ours })
             }
         }
     }
@@ -195,6 +245,15 @@ fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_EVERY)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVES_MAX)?)
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Unix(stream) => stream.as_fd(),
+        }
+    }
 }
 
 impl Read for Socket {

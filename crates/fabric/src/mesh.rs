@@ -13,7 +13,9 @@ use crate::common::Core;
 use crate::config::{Endpoint, PeerAddress};
 use crate::error::ConnectError;
 use crate::handshake::{self, Caller, HandshakeError, HandshakeRefusal, Purpose};
-use crate::listener::{Acceptor, Listener, Socket};
+use crate::listener::{Acceptor, HANDSHAKE_WITHIN, Listener, Socket};
+use crate::lobby::{self, Stranger, StrangerLog, Unproven};
+use crate::seal::Session;
 
 /// How long to wait before dialling again a peer that does not listen yet.
 const DIAL_AGAIN: Duration = Duration::from_millis(5);
@@ -38,6 +40,7 @@ pub(crate) struct Mesh {
 /// Who is expected, and who has come.
 #[derive(Debug, Default)]
 struct Rendezvous {
+    encrypts: bool,
     state: Mutex<RendezvousState>,
     came: Condvar,
 }
@@ -45,7 +48,7 @@ struct Rendezvous {
 #[derive(Debug, Default)]
 struct RendezvousState {
     expected: HashMap<Rank, Expected>,
-    connections: HashMap<(Rank, Purpose), OwnedFd>,
+    connections: HashMap<(Rank, Purpose), Connection>,
 }
 
 #[derive(Debug)]
@@ -58,7 +61,14 @@ struct Expected {
 #[derive(Debug)]
 pub(crate) struct Connected {
     pub(crate) address: PeerAddress,
-    pub(crate) sockets: Vec<OwnedFd>,
+    pub(crate) connections: Vec<Connection>,
+}
+
+/// A socket whose other end has proven itself, and what seals the frames on it.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) socket: OwnedFd,
+    pub(crate) session: Session,
 }
 
 impl Mesh {
@@ -68,7 +78,9 @@ impl Mesh {
         backend: &'static str,
         dial: Dial,
     ) -> Mesh {
-        let (rendezvous, acceptor) = (Arc::default(), Mutex::default());
+        let encrypts = core.config().encrypt;
+        let rendezvous = Arc::new(Rendezvous { encrypts, ..Rendezvous::default() });
+        let acceptor = Mutex::default();
         let listener = Mutex::new(Some(Arc::new(listener)));
         Mesh { core, listener, backend, dial, rendezvous, acceptor }
     }
@@ -93,13 +105,13 @@ impl Mesh {
         }
         let mut connected = Vec::with_capacity(peers.len());
         for peer in peers.iter().filter(|peer| peer.rank < me) {
-            let sockets: Result<Vec<OwnedFd>, ConnectError> =
+            let connections: Result<Vec<Connection>, ConnectError> =
                 purposes.iter().map(|purpose| self.dial(peer, *purpose, deadline, go_on)).collect();
-            connected.push(Connected { address: peer.clone(), sockets: sockets? });
+            connected.push(Connected { address: peer.clone(), connections: connections? });
         }
         for peer in callers {
-            let sockets = self.rendezvous.await_caller(peer, purposes, deadline, go_on)?;
-            connected.push(Connected { address: peer.clone(), sockets });
+            let connections = self.rendezvous.await_caller(peer, purposes, deadline, go_on)?;
+            connected.push(Connected { address: peer.clone(), connections });
         }
         Ok(connected)
     }
@@ -112,30 +124,51 @@ impl Mesh {
 
     fn start_accepting(&self, listener: Arc<Listener>) -> std::io::Result<Acceptor> {
         let (core, rendezvous) = (self.core.clone(), self.rendezvous.clone());
-        Acceptor::start(listener, move |mut socket, from, deadline| {
-            let (me, job) = (core.me(), &core.config().job);
+        let (job_id, me) = (core.config().job.job_id, core.me());
+        let log = Arc::new(Mutex::new(StrangerLog::default()));
+        let refused = {
+            let (core, log) = (core.clone(), log.clone());
+            move |from: &str, why: &dyn std::fmt::Display| {
+                core.counters().add(|c| &c.connections_refused, 1);
+                let line = log.lock().line(|| why.to_string());
+                line.inspect(
+                    |why| tracing::warn!(me = %me.rank, %from, "connection refused: {why}"),
+                );
+            }
+        };
+        let turned_away = refused.clone();
+        let greet = move |caller: lobby::Caller<Socket>, unproven: Unproven| {
+            let lobby::Caller { stream: mut socket, from, hello } = caller;
+            let (job, deadline) = (&core.config().job, Deadline::after(HANDSHAKE_WITHIN));
             let mut admitted = None;
             let admit = |caller: &Caller| {
                 rendezvous.admit(caller)?;
                 admitted = Some(*caller);
                 Ok(())
             };
-            match handshake::accept(&mut socket, job, me, admit, deadline) {
-                Ok(caller) => rendezvous.enter(caller, socket),
+            let accepted = handshake::accept(&mut socket, &hello, job, me, admit, deadline);
+            let accepted = match accepted {
+                Ok(_) if !unproven.proven() => Err(HandshakeError::HungUp { step: "its place" }),
+                accepted => accepted,
+            };
+            match accepted {
+                Ok((caller, session)) => rendezvous.enter(caller, socket, session),
                 Err(error) => {
                     // it hung up between our yes and hearing it: it may come again
                     admitted.into_iter().for_each(|caller| rendezvous.give_back(&caller));
-                    core.counters().add(|c| &c.connections_refused, 1);
                     match error {
                         // one of the job, who calls before it is expected, and again
                         HandshakeError::Rejected(HandshakeRefusal::UnexpectedRank) => {
+                            core.counters().add(|c| &c.connections_refused, 1);
                             tracing::debug!(me = %me.rank, %from, %error, "connection refused");
                         }
-                        _ => tracing::warn!(me = %me.rank, %from, %error, "connection refused"),
+                        _ => refused(&from, &error),
                     }
                 }
             }
-        })
+        };
+        let stranger = move |stranger: Stranger| turned_away(&stranger.from, &stranger.why);
+        Acceptor::start(listener, (job_id, me), greet, stranger)
     }
 
     fn dial(
@@ -144,7 +177,7 @@ impl Mesh {
         purpose: Purpose,
         deadline: Deadline,
         go_on: &dyn Fn() -> bool,
-    ) -> Result<OwnedFd, ConnectError> {
+    ) -> Result<Connection, ConnectError> {
         let (rank, endpoint) = (peer.rank, peer.endpoint.to_string());
         let mut looked = Instant::now();
         let mut socket = loop {
@@ -168,10 +201,11 @@ impl Mesh {
         };
         let config = self.core.config();
         let target = Some(peer.member());
-        handshake::dial(&mut socket, &config.job, config.me, target, purpose, deadline)
-            .map_err(|source| ConnectError::Handshake { rank, endpoint, source })?;
+        let (_, session) =
+            handshake::dial(&mut socket, &config.job, config.me, target, purpose, deadline)
+                .map_err(|source| ConnectError::Handshake { rank, endpoint, source })?;
         let system = |source| ConnectError::System { doing: "set up a connection", source };
-        socket.into_nonblocking().map_err(system)
+        Ok(Connection { socket: socket.into_nonblocking().map_err(system)?, session })
     }
 }
 
@@ -193,11 +227,16 @@ impl Rendezvous {
         if expected.incarnation != caller.member.incarnation {
             return Err(HandshakeRefusal::StaleIncarnation);
         }
+        let is_served = match caller.purpose {
+            Purpose::QueuePair(_) => !self.encrypts,
+            Purpose::Encrypted(_) => self.encrypts,
+            Purpose::Control | Purpose::Rendezvous => true,
+        };
         // a place that was taken is not there any more
-        if expected.purposes.remove(&caller.purpose) {
-            Ok(())
-        } else {
-            Err(HandshakeRefusal::Duplicate)
+        match is_served && expected.purposes.remove(&caller.purpose) {
+            true => Ok(()),
+            false if is_served => Err(HandshakeRefusal::Duplicate),
+            false => Err(HandshakeRefusal::Purpose),
         }
     }
 
@@ -207,11 +246,11 @@ impl Rendezvous {
         }
     }
 
-    fn enter(&self, caller: Caller, socket: Socket) {
+    fn enter(&self, caller: Caller, socket: Socket, session: Session) {
         match socket.into_nonblocking() {
-            Ok(fd) => {
+            Ok(socket) => {
                 let place = (caller.member.rank, caller.purpose);
-                self.state.lock().connections.insert(place, fd);
+                self.state.lock().connections.insert(place, Connection { socket, session });
                 self.came.notify_all();
             }
             Err(error) => tracing::warn!(%error, "cannot set up a peer's connection"),
@@ -224,7 +263,7 @@ impl Rendezvous {
         purposes: &[Purpose],
         deadline: Deadline,
         go_on: &dyn Fn() -> bool,
-    ) -> Result<Vec<OwnedFd>, ConnectError> {
+    ) -> Result<Vec<Connection>, ConnectError> {
         let mut state = self.state.lock();
         let place = |purpose: &Purpose| (peer.rank, *purpose);
         while !purposes.iter().all(|purpose| state.connections.contains_key(&place(purpose))) {

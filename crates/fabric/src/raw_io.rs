@@ -24,6 +24,41 @@ impl<'a> Span<'a> {
         Span { mapping, offset, bytes }
     }
 
+    pub(crate) fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies its bytes.
+    pub(crate) fn read(self, into: &mut Vec<u8>) {
+        let (at, bytes) = (into.len(), self.bytes as usize); // fits: as below
+        into.resize(at + bytes, 0);
+        // SAFETY: the span was checked to lie in a mapping that is borrowed, and `into` has room for it, which is its own.
+        // Whoever posted lent the bytes until this is done; no reference to them exists.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.mapping.at(self.offset).cast_const().cast::<u8>(),
+                into[at..].as_mut_ptr(),
+                bytes,
+            );
+        }
+    }
+
+    /// Overwrites its bytes.
+    ///
+    /// # Panics
+    /// If `from` has another length.
+    pub(crate) fn write(self, from: &[u8]) {
+        assert_eq!(from.len() as u64, self.bytes, "all of a span is written");
+        // SAFETY: as in `read`, in the other direction; a mapping is writable.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                from.as_ptr(),
+                self.mapping.at(self.offset).cast::<u8>(),
+                from.len(),
+            );
+        }
+    }
+
     fn iovec(self) -> libc::iovec {
         // fits: a mapping's length fits the address space
         libc::iovec { iov_base: self.mapping.at(self.offset).cast(), iov_len: self.bytes as usize }

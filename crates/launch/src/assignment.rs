@@ -109,16 +109,6 @@ impl Assignment {
         self.world as usize
     }
 
-    /// The same for a way on which others may listen.
-    pub(crate) fn without_secret(self) -> Assignment {
-        Assignment { secret: String::new(), ..self }
-    }
-
-    /// The same where the receiver knows the secret.
-    pub(crate) fn with_secret(self, secret: &Secret) -> Assignment {
-        Assignment { secret: hex::encode(secret.0), ..self }
-    }
-
     /// The job's identity, none where the assignment is garbled.
     pub(crate) fn identity(&self) -> Option<JobIdentity> {
         let secret: [u8; 32] = hex::decode(&self.secret).ok()?.try_into().ok()?;

@@ -1,15 +1,23 @@
-//! The control connection between launcher and members: length-prefixed JSON, after the handshake.
+//! The control connection between launcher and members: sealed JSON behind its length, after the handshake.
 //! Off the data path; a tensor never travels here.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tensorwire_fabric::seal::{Opener, Sealer, Session, TAG_BYTES};
 
 use crate::negotiate::Offer;
 use crate::transport::Transport;
 
 /// Largest frame: a report with counters, never a tensor.
 const FRAME_BYTES_MAX: usize = 4 << 20;
+
+/// Of a frame, in clear and authenticated.
+const LENGTH_BYTES: usize = 4;
+
+/// Most bytes that wait for an end that does not read.
+const UNSENT_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
 /// Records go in frames of about so many bytes: a small part of the largest, so that one more record fits.
 const RECORD_BYTES_WANTED: usize = 1 << 20;
@@ -94,16 +102,123 @@ pub(crate) enum Behind {
     Interrupted,
 }
 
-pub(crate) fn write_frame(stream: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    let body = serde_json::to_vec(message).map_err(io::Error::other)?;
-    let length = u32::try_from(body.len()).ok().filter(|&n| n as usize <= FRAME_BYTES_MAX);
+/// What one end says. What the stream does not take at once is kept, whole, and goes before whatever is said next.
+#[derive(Debug)]
+pub(crate) struct Speaker {
+    stream: TcpStream,
+    sealer: Sealer,
+    unsent: Vec<u8>,
+}
+
+/// What one end hears.
+#[derive(Debug)]
+pub(crate) struct Hearer {
+    stream: TcpStream,
+    opener: Opener,
+}
+
+/// Both ends of this process's side of a connection that has passed the handshake.
+///
+/// # Errors
+/// When there is no descriptor left.
+pub(crate) fn ends(stream: TcpStream, session: Session) -> io::Result<(Speaker, Hearer)> {
+    let Session { sealer, opener } = session;
+    let hearer = Hearer { stream: stream.try_clone()?, opener };
+    Ok((Speaker { stream, sealer, unsent: Vec::new() }, hearer))
+}
+
+impl Speaker {
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Says something; the stream's time-outs tell how long that may take. What is left then is kept.
+    ///
+    /// # Errors
+    /// When the connection is broken, or the other end reads nothing of all that was said.
+    pub(crate) fn say(&mut self, message: &impl Serialize) -> io::Result<()> {
+        if self.unsent.len() > UNSENT_BYTES_MAX {
+            return Err(io::Error::new(ErrorKind::TimedOut, "it does not read what it is told"));
+        }
+        let frame = seal(message, &mut self.sealer)?;
+        self.unsent.extend_from_slice(&frame);
+        self.flush()
+    }
+
+    /// As [`Speaker::say`], for whom nothing may be left.
+    pub(crate) fn say_all(&mut self, message: &impl Serialize) -> io::Result<()> {
+        self.say(message)?;
+        match self.unsent.is_empty() {
+            true => Ok(()),
+            false => Err(ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Sends what was kept.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Hearer {
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// The next message.
+    ///
+    /// # Errors
+    /// When the connection ends or is silent for its time-out, or what comes is no message of the other end.
+    pub(crate) fn hear<T: DeserializeOwned>(&mut self) -> io::Result<T> {
+        open(&mut self.stream, &mut self.opener)
+    }
+}
+
+pub(crate) fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+fn seal(message: &impl Serialize, sealer: &mut Sealer) -> io::Result<Vec<u8>> {
+    let mut frame = vec![0; LENGTH_BYTES];
+    serde_json::to_writer(&mut frame, message)?;
+    let bytes = frame.len() - LENGTH_BYTES;
+    let length = u32::try_from(bytes).ok().filter(|&n| n as usize <= FRAME_BYTES_MAX);
     let length = length.ok_or_else(|| {
-        io::Error::other(format!("a control message of {} bytes is too long", body.len()))
+        io::Error::other(format!("a control message of {bytes} bytes is too long"))
     })?;
-    let mut frame = Vec::with_capacity(4 + body.len());
-    frame.extend_from_slice(&length.to_le_bytes());
-    frame.extend_from_slice(&body);
-    stream.write_all(&frame)
+    let (clear, body) = frame.split_at_mut(LENGTH_BYTES);
+    clear.copy_from_slice(&length.to_le_bytes());
+    let tag = sealer.seal(clear, body);
+    frame.extend_from_slice(&tag);
+    Ok(frame)
+}
+
+fn open<T: DeserializeOwned>(stream: &mut impl Read, opener: &mut Opener) -> io::Result<T> {
+    let mut clear = [0; LENGTH_BYTES];
+    stream.read_exact(&mut clear)?;
+    let length = u32::from_le_bytes(clear) as usize;
+    if length > FRAME_BYTES_MAX {
+        let what = format!("a control message of {length} bytes is over the limit");
+        return Err(io::Error::new(ErrorKind::InvalidData, what));
+    }
+    let (mut body, mut tag) = (vec![0; length], [0; TAG_BYTES]);
+    stream.read_exact(&mut body)?;
+    stream.read_exact(&mut tag)?;
+    let wrong =
+        |why: &dyn std::fmt::Display| io::Error::new(ErrorKind::InvalidData, why.to_string());
+    opener.open(&clear, &mut body, &tag).map_err(|error| wrong(&error))?;
+    serde_json::from_slice(&body).map_err(|error| wrong(&error))
 }
 
 /// Cuts records into parts, each of which fits a frame as long as no record alone is larger.
@@ -122,29 +237,55 @@ pub(crate) fn record_frames(values: Vec<serde_json::Value>) -> Vec<Vec<serde_jso
     frames
 }
 
-pub(crate) fn read_frame<T: DeserializeOwned>(stream: &mut impl Read) -> io::Result<T> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > FRAME_BYTES_MAX {
-        let what = format!("a control message of {length} bytes is over the limit");
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-    }
-    let mut body = vec![0; length];
-    stream.read_exact(&mut body)?;
-    serde_json::from_slice(&body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const KEY: [u8; 32] = [3; 32];
+
+    fn sealed(message: &impl Serialize) -> io::Result<Vec<u8>> {
+        seal(message, &mut Sealer::new(&KEY))
+    }
+
+    fn opened(mut wire: &[u8]) -> io::Result<FromMember> {
+        open(&mut wire, &mut Opener::new(&KEY))
+    }
+
     #[test]
     fn a_frame_round_trips() {
-        let mut wire = Vec::new();
-        write_frame(&mut wire, &FromMember::Heartbeat { step: 7 }).unwrap();
-        let got: FromMember = read_frame(&mut wire.as_slice()).unwrap();
-        assert!(matches!(got, FromMember::Heartbeat { step: 7 }));
+        let wire = sealed(&FromMember::Heartbeat { step: 7 }).unwrap();
+        assert!(matches!(opened(&wire).unwrap(), FromMember::Heartbeat { step: 7 }));
+    }
+
+    /// The other end reads nothing for a while: what was said meanwhile comes whole, and in order.
+    #[test]
+    fn what_the_stream_does_not_take_at_once_is_kept_whole() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let session = || Session { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
+        near.set_write_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
+        let (mut speaker, _) = ends(near, session()).unwrap();
+        let (_, mut hearer) = ends(far, session()).unwrap();
+        let record = |n: usize| vec![serde_json::Value::from(n.to_string() + &"x".repeat(500_000))];
+        let mut said = 0;
+        while speaker.unsent.is_empty() {
+            speaker.say(&FromMember::Records { values: record(said) }).unwrap();
+            said += 1;
+        }
+        speaker.say(&FromMember::Heartbeat { step: 9 }).unwrap();
+        let reading = std::thread::spawn(move || {
+            let all: Vec<FromMember> = (0..=said).map(|_| hearer.hear().unwrap()).collect();
+            all
+        });
+        while !speaker.unsent.is_empty() {
+            speaker.flush().unwrap();
+        }
+        let heard = reading.join().unwrap();
+        for (n, message) in heard[..said].iter().enumerate() {
+            assert!(matches!(message, FromMember::Records { values } if *values == record(n)));
+        }
+        assert!(matches!(heard[said], FromMember::Heartbeat { step: 9 }));
     }
 
     #[test]
@@ -155,7 +296,7 @@ mod tests {
         assert!(frames.len() > 1);
         let mut back = Vec::new();
         for values in frames {
-            write_frame(&mut Vec::new(), &FromMember::Records { values: values.clone() }).unwrap();
+            sealed(&FromMember::Records { values: values.clone() }).unwrap();
             back.extend(values);
         }
         assert_eq!(back, all);
@@ -164,16 +305,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_and_never_a_large_allocation() {
-        let huge = u32::MAX.to_le_bytes();
-        let error = read_frame::<FromMember>(&mut huge.as_slice()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        let torn = [9, 0, 0, 0, b'{'];
-        let error = read_frame::<FromMember>(&mut torn.as_slice()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
-        let foreign = [2, 0, 0, 0, b'h', b'i'];
-        let error = read_frame::<FromMember>(&mut foreign.as_slice()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        let kind = |wire: &[u8]| opened(wire).unwrap_err().kind();
+        assert_eq!(kind(&u32::MAX.to_le_bytes()), ErrorKind::InvalidData);
+        assert_eq!(kind(&[9, 0, 0, 0, b'{']), ErrorKind::UnexpectedEof);
+        let unsealed = [&[2, 0, 0, 0], &b"hi"[..], &[0; TAG_BYTES]].concat();
+        assert_eq!(kind(&unsealed), ErrorKind::InvalidData);
+        assert_eq!(kind(&sealed(&"hi").unwrap()), ErrorKind::InvalidData);
+        let mut changed = sealed(&FromMember::Heartbeat { step: 7 }).unwrap();
+        changed[6] ^= 1;
+        assert_eq!(kind(&changed), ErrorKind::InvalidData);
         let long = FromMember::Finished { report: "x".repeat(FRAME_BYTES_MAX).into() };
-        assert!(write_frame(&mut Vec::new(), &long).is_err());
+        assert!(sealed(&long).is_err());
     }
 }

@@ -8,18 +8,17 @@ mod process;
 mod wind_down;
 
 use std::collections::VecDeque;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::{Identity, verbs_usable};
+use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
-use crate::control::{FromMember, ToMember, write_frame};
+use crate::control::{FromMember, Speaker, ToMember};
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
@@ -27,6 +26,7 @@ use crate::start::{REAP_PATIENCE, start};
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
 use crate::verdict::{End, Seen, first_failure};
+pub(crate) use acceptor::callers;
 use acceptor::{Acceptor, Event};
 use membership::Membership;
 use process::{Ended, Exit, Process};
@@ -63,19 +63,9 @@ pub(crate) fn run(
     if spec.hosts.any_remote() && spec.gathering.is_none() {
         on_update(JobUpdate::Listening { at })?;
     }
-    let mut identity = JobIdentity::random(world);
-    if let Some(gathering) = &spec.gathering {
-        identity.credentials.secret = gathering.job_secret();
-    }
+    let identity = JobIdentity::random(world);
     let (events, inbox) = channel();
-    let mut acceptor = Acceptor {
-        listener,
-        job: identity.credentials.clone(),
-        expected: (0..world as u32).map(|rank| identity.member(Rank(rank))).collect(),
-        me: Identity { rank: Rank(u32::MAX), incarnation: identity.launcher },
-        events,
-        busy: Arc::new(AtomicUsize::new(0)),
-    };
+    let mut acceptor = Acceptor::new(listener, &identity, events);
     let mut launcher = Launcher {
         spec,
         at,
@@ -156,7 +146,7 @@ struct MemberState {
     /// Its host, where that is not the launcher's.
     host: Option<String>,
     exit: Option<Exit>,
-    control: Option<TcpStream>,
+    control: Option<Speaker>,
     hung_up: bool,
     last_heard: Instant,
     step: u64,
@@ -243,6 +233,10 @@ impl Launcher<'_> {
             acceptor.answer();
             self.hear(inbox, on_update)?;
             self.forgive_suspension(&mut last_look);
+            for control in self.members.iter_mut().filter_map(|member| member.control.as_mut()) {
+                // as when it is told something
+                let _ = control.flush();
+            }
             if last_beat.elapsed() >= self.spec.liveness / 10 {
                 last_beat = Instant::now();
                 self.tell_all(&ToMember::Heartbeat);
@@ -301,12 +295,12 @@ impl Launcher<'_> {
             match event {
                 // it had called before it was lost
                 Event::Joined { rank, .. } if self.members[rank.index()].survived => {}
-                Event::Joined { rank, stream } => {
+                Event::Joined { rank, speaker } => {
                     // a member that does not read must not hold up the others
-                    let _ = stream.set_write_timeout(Some(TICK));
+                    let _ = speaker.stream().set_write_timeout(Some(TICK));
                     let member = &mut self.members[rank.index()];
                     member.last_heard = Instant::now();
-                    member.control = Some(stream);
+                    member.control = Some(speaker);
                 }
                 Event::HungUp { rank } => self.members[rank.index()].hung_up = true,
                 Event::Said { rank, message } => self.said(rank, message, on_update)?,
@@ -489,7 +483,7 @@ impl Launcher<'_> {
         for rank in ranks {
             if let Some(control) = &mut self.members[rank.index()].control {
                 // as for all
-                let _ = write_frame(control, message);
+                let _ = control.say(message);
             }
         }
     }
@@ -498,7 +492,7 @@ impl Launcher<'_> {
         for member in &mut self.members {
             if let Some(control) = &mut member.control {
                 // a member that cannot be told is noticed by its silence or its end
-                let _ = write_frame(control, message);
+                let _ = control.say(message);
             }
         }
     }
@@ -552,7 +546,7 @@ impl Drop for Launcher<'_> {
         for member in &mut left {
             // a thread that listens holds the connection, too; those of other hosts end with it
             if let Some(control) = &member.control {
-                let _ = control.shutdown(Shutdown::Both);
+                let _ = control.stream().shutdown(Shutdown::Both);
             }
             // SIGKILL ends stopped processes too
             member.process.kill();

@@ -6,7 +6,7 @@ mod gate;
 mod scheduling;
 mod wire;
 
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use tensorwire_fabric::handshake::HandshakeError;
 use tensorwire_fabric::{ConnectError, Identity, JobCredentials, VerbsUnusable};
 
 use crate::assignment::{Assignment, JobIdentity};
-use crate::control::{Behind, FromMember, record_frames};
+use crate::control::{Behind, FromMember, Speaker, record_frames};
 use crate::launcher::START_PATIENCE;
 use crate::store_job::{BarrierError, ControlEvents, StorePlace};
 use crate::transport::Transport;
@@ -34,7 +34,7 @@ pub use wire::{Peers, QUEUE_PAIRS, WireOptions};
 pub struct Member {
     assignment: Assignment,
     identity: JobIdentity,
-    control: Arc<Mutex<TcpStream>>,
+    control: Arc<Mutex<Speaker>>,
     /// The address at which this host reaches the launcher's, and others reach this one.
     reached_at: SocketAddr,
     told: Receiver<Introduction>,
@@ -130,15 +130,15 @@ impl Member {
         let identity = assignment.identity().ok_or(JoinError::Garbled)?;
         let at = assignment.coordinator;
         let liveness = Duration::from_millis(assignment.liveness_ms);
-        let stream = dial(&identity, assignment.rank(), at, Deadline::after(liveness))?;
+        let (speaker, hearer) = dial(&identity, assignment.rank(), at, Deadline::after(liveness))?;
+        let stream = speaker.stream();
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(liveness))?;
         let step = Arc::new(AtomicU64::new(0));
         let (tell, told) = channel();
         let reached_at = SocketAddr::new(stream.local_addr()?.ip(), 0);
-        let reader = stream.try_clone()?;
-        reader.set_read_timeout(Some(liveness / 2))?;
-        let control = Arc::new(Mutex::new(stream));
+        stream.set_read_timeout(Some(liveness / 2))?;
+        let control = Arc::new(Mutex::new(speaker));
         spawn_heartbeat(control.clone(), step.clone(), liveness)?;
         let (control_events, gate) = (Arc::<ControlEvents>::default(), Arc::new(Gate::open()));
         let hears = ControlReader {
@@ -147,7 +147,7 @@ impl Member {
             gate: gate.clone(),
             control: control.clone(),
         };
-        spawn_watch(reader, hears, on_ending)?;
+        spawn_watch(hearer, hears, on_ending)?;
         Ok(Member { assignment, identity, control, reached_at, told, control_events, step, gate })
     }
 
@@ -358,7 +358,7 @@ impl Member {
     pub fn leave(self, report: impl Serialize) -> std::io::Result<()> {
         self.finish(report)?;
         let control = self.control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
-        control.shutdown(Shutdown::Write)
+        control.stream().shutdown(Shutdown::Write)
     }
 
     /// Says why this member gives up. Best effort: if the launcher is gone nobody wants to know.
@@ -381,7 +381,7 @@ impl Member {
 /// Sends the launcher what a member recorded.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    control: Arc<Mutex<TcpStream>>,
+    control: Arc<Mutex<Speaker>>,
 }
 
 impl Recorder {
@@ -399,7 +399,7 @@ impl Recorder {
 /// A member's last word.
 #[derive(Clone, Debug)]
 pub struct Farewell {
-    control: Arc<Mutex<TcpStream>>,
+    control: Arc<Mutex<Speaker>>,
 }
 
 impl Farewell {

@@ -25,7 +25,8 @@ pub use counts::{Composition, CountError, share_out};
 pub use detect::{DetectError, Detected, LaunchedAs, Outer, Rendezvous, detect};
 pub(crate) use gathering::JoinedProcess;
 pub use gathering::{Gathering, RendezvousError};
-pub use join::{Joined, join};
+pub use join::{Joined, SignOfLife, join};
+pub use key::{KeyError, KeySource};
 
 /// What a process says of itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,10 +43,11 @@ struct JoinRequest {
 enum Answer {
     /// The others are still coming, or the job is being prepared.
     Wait,
-    /// The assignment, which holds no secret, and what that is made with.
-    Assigned { assignment: Box<Assignment>, salt: [u8; 32] },
+    Assigned(Box<Assignment>),
     /// It is one too many, or belongs elsewhere.
-    Refused { reason: String },
+    Refused {
+        reason: String,
+    },
     /// There will be no job; the launcher shows why.
     NoJob,
 }

@@ -26,9 +26,10 @@ impl Transport {
     }
 
     /// What is taken, as far as that is known before the members have been asked. `spread`: they are
-    /// on several hosts.
-    pub fn settled(self, spread: bool) -> Option<Transport> {
+    /// on several hosts. `encrypt`: what leaves a host is encrypted, which RDMA cannot do.
+    pub fn settled(self, spread: bool, encrypt: bool) -> Option<Transport> {
         match self {
+            Transport::Auto if spread && encrypt => Some(Transport::Tcp),
             Transport::Auto if spread => None,
             Transport::Auto => Some(Transport::Shm),
             given => Some(given),

@@ -71,6 +71,7 @@ fn take_part(member: &Member) -> Result<(), String> {
         transport: script.transport,
         verbs: Default::default(),
         arrival: None,
+        encrypt: false,
         spin: Duration::ZERO,
         queue_pairs: 1,
         peers: Peers::Across { workers: store.workers },

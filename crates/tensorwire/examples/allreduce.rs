@@ -43,6 +43,7 @@ fn reduce(member: &Member) -> Outcome<()> {
         transport: Transport::Auto,
         verbs: VerbsOptions::default(),
         arrival: None,
+        encrypt: false,
         spin: Duration::ZERO,
         queue_pairs: 1,
         peers: Peers::All,

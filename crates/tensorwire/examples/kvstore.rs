@@ -87,6 +87,7 @@ fn part(member: &Member) -> Outcome {
         transport: Transport::Shm,
         verbs: Default::default(),
         arrival: None,
+        encrypt: false,
         spin: Duration::ZERO,
         queue_pairs: 1,
         peers: Peers::Across { workers: JOB.workers },

@@ -34,7 +34,7 @@ use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::{BIG_ELEMENTS, KvHandle, KvServer, KvWorker, StoreError};
 use tensorwire_launch::rendezvous::{
-    Detected, Gathering, Joined, LaunchedAs, RendezvousError, join,
+    Detected, Gathering, Joined, LaunchedAs, RendezvousError, SignOfLife, join,
 };
 use tensorwire_launch::{
     Assignment, Ending, JobError, JobSpec, Member, Peers, Reports, StoreJob, Transport,
@@ -203,7 +203,7 @@ impl OpenStore {
     /// Leads the job, on a thread of its own.
     fn lead(&self, found: &Detected) -> Result<Lead, StoreFailure> {
         let beside = Detected { launched_as: LaunchedAs::Scheduler, ..found.clone() };
-        let gathering = Arc::new(Gathering::open(&beside, program::secret().as_deref(), None)?);
+        let gathering = Arc::new(Gathering::open(&beside, &program::key_source(), None)?);
         let (workers, servers) = found.counts.unwrap_or((found.world, self.servers));
         let job = StoreJob { workers, servers, elastic: self.elastic, replace_servers: false };
         let (program, arguments) = match &self.server {
@@ -236,7 +236,7 @@ impl OpenStore {
     }
 
     fn join(&self, found: &Detected, lead: Option<Lead>) -> Result<OpenedStore, StoreFailure> {
-        let Joined { assignment, sign_of_life } = match join(found, program::secret().as_deref()) {
+        let Joined { assignment, sign_of_life } = match join(found, &program::key_source()) {
             Ok(joined) => joined,
             Err(error) => {
                 // whoever leads knows why
@@ -314,6 +314,7 @@ fn end(member: &Member, options: &OpenStore) -> Result<StoreEnd, StoreFailure> {
         transport,
         verbs: Default::default(),
         arrival: None,
+        encrypt: false,
         spin: Duration::ZERO,
         queue_pairs: 1,
         peers: Peers::Across { workers },
@@ -390,7 +391,7 @@ struct Job {
     over: Over,
     lead: Option<Lead>,
     /// Dropped when this process has left: by it the launcher sees that.
-    sign_of_life: std::net::TcpStream,
+    sign_of_life: SignOfLife,
 }
 
 /// The launcher, in this process.

@@ -18,9 +18,16 @@ pub type MakeBackend = fn() -> Backend;
 pub struct Setup {
     pub backend: MakeBackend,
     pub arrival: Option<ArrivalMode>,
+    /// Payload is encrypted.
+    pub encrypt: bool,
 }
 
 impl Setup {
+    /// As a job has it where nothing is said.
+    pub const fn new(backend: MakeBackend) -> Setup {
+        Setup { backend, arrival: None, encrypt: false }
+    }
+
     /// False, and the reason is printed, where the backend needs a device that is not there. Where one is
     /// expected its absence is a failure.
     pub fn can_run(&self) -> bool {
@@ -35,7 +42,8 @@ impl Setup {
 
     /// The configuration of a rank.
     pub fn config(&self, rank: u32) -> FabricConfig {
-        FabricConfig { arrival: self.arrival, ..FabricConfig::new(member(rank), job()) }
+        let Setup { arrival, encrypt, .. } = *self;
+        FabricConfig { arrival, encrypt, ..FabricConfig::new(member(rank), job()) }
     }
 
     /// [`mesh`]
@@ -46,14 +54,16 @@ impl Setup {
     /// [`mesh_with`]
     pub fn mesh_with(&self, n: u32, change: impl Fn(&mut FabricConfig)) -> Vec<Fabric> {
         mesh_with(self.backend, n, |config| {
-            config.arrival = self.arrival;
+            (config.arrival, config.encrypt) = (self.arrival, self.encrypt);
             change(config);
         })
     }
 
     /// [`open`]
     pub fn open(&self, n: u32) -> Vec<Fabric> {
-        open(&(self.backend)(), n, |config| config.arrival = self.arrival)
+        open(&(self.backend)(), n, |config| {
+            (config.arrival, config.encrypt) = (self.arrival, self.encrypt);
+        })
     }
 }
 

@@ -111,6 +111,9 @@ pub struct TrainConfig {
     pub verbs: VerbsOptions,
     /// How a tensor's arrival is signalled over verbs; none: as suits every device.
     pub arrival: Option<ArrivalMode>,
+    /// What leaves a host is encrypted ([`Transport::Tcp`]).
+    #[serde(default)]
+    pub encrypt: bool,
     pub hosts: Hosts,
     pub exchange: Exchange,
     /// Samples per worker and step.
@@ -411,9 +414,13 @@ impl TrainConfig {
             ("--gid", self.verbs.gid.is_some()),
             ("--arrival", self.arrival.is_some()),
         ];
-        match options.into_iter().find(|(_, given)| *given && !verbs) {
-            Some((option, _)) => Err(ConfigError::VerbsOption { option }),
-            None => Ok(()),
+        if let Some((option, _)) = options.into_iter().find(|(_, given)| *given && !verbs) {
+            return Err(ConfigError::VerbsOption { option });
+        }
+        match self.encrypt {
+            true if verbs => Err(ConfigError::EncryptedRdma),
+            true if self.exchange.is_over_tcp() => Err(ConfigError::EncryptedMessages),
+            _ => Ok(()),
         }
     }
 
@@ -445,7 +452,7 @@ impl TrainConfig {
     pub fn settled_transport(&self) -> Option<Transport> {
         match self.exchange.is_over_tcp() {
             true => Some(Transport::Tcp),
-            false => self.transport.settled(self.spread()),
+            false => self.transport.settled(self.spread(), self.encrypt),
         }
     }
 

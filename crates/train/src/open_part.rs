@@ -29,6 +29,8 @@ pub struct PartOptions {
     /// Which NIC, if it comes to verbs.
     pub verbs: VerbsOptions,
     pub arrival: Option<ArrivalMode>,
+    /// What leaves this host is encrypted.
+    pub encrypt: bool,
     /// How long a wait spins before it blocks: none where processes share cores.
     pub spin: Duration,
     pub kernels: KernelChoice,
@@ -212,9 +214,9 @@ impl End {
 
 impl PartOptions {
     pub(crate) fn wire(&self) -> WireOptions {
-        let PartOptions { transport, arrival, spin, .. } = *self;
-        let verbs = self.verbs.clone();
-        WireOptions { transport, verbs, arrival, spin, queue_pairs: QUEUE_PAIRS, peers: Peers::All }
+        let PartOptions { transport, arrival, encrypt, spin, .. } = *self;
+        let (verbs, queue_pairs) = (self.verbs.clone(), QUEUE_PAIRS);
+        WireOptions { transport, verbs, arrival, encrypt, spin, queue_pairs, peers: Peers::All }
     }
 }
 

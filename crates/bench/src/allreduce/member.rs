@@ -142,6 +142,7 @@ impl Subject {
                 transport: spec.transport,
                 verbs: spec.verbs.clone(),
                 arrival: spec.arrival,
+                encrypt: false,
                 spin: SPIN,
                 queue_pairs: QUEUE_PAIRS,
                 peers: Peers::All,

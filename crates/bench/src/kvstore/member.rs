@@ -98,6 +98,7 @@ fn take_part(member: &Member) -> Result<(), KvstoreError> {
         transport: spec.transport,
         verbs: spec.verbs.clone(),
         arrival: spec.arrival,
+        encrypt: false,
         spin: if is_crowded { Duration::ZERO } else { SPIN },
         queue_pairs: 1,
         peers: Peers::Across { workers: spec.workers },

@@ -124,6 +124,7 @@ fn take_part(member: &Member) -> Result<(), TransferError> {
         exchange: spec.exchange,
         verbs: spec.verbs.clone(),
         arrival: spec.arrival,
+        encrypt: false,
         spin,
         kernels: tensorwire_train::KernelChoice::Auto,
         // the sender waits while the receiver computes

@@ -146,6 +146,7 @@ fn take_part(member: &Member) -> Result<(), WriteError> {
         transport: spec.transport,
         verbs: spec.verbs.clone(),
         arrival: spec.arrival,
+        encrypt: false,
         spin,
         // one, as ib_write_bw has it
         queue_pairs: 1,

@@ -68,8 +68,8 @@ impl Reducer for Plainly {
     }
 }
 
-pub(crate) const SHM: Setup = Setup { backend: || Backend::Shm, arrival: None };
-pub(crate) const TCP: Setup = Setup { backend: || Backend::Tcp, arrival: None };
+pub(crate) const SHM: Setup = Setup::new(|| Backend::Shm);
+pub(crate) const TCP: Setup = Setup::new(|| Backend::Tcp);
 
 /// Fabrics over which bytes and writes land in any order.
 pub(crate) fn any_order(seed: u64, size: u32) -> Vec<Fabric> {

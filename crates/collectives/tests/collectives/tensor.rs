@@ -14,8 +14,8 @@ use tensorwire_fabric::{Backend, Fabric, SimKnobs, SimNetwork};
 use tensorwire_memory::{Buffer, CopyPurpose};
 use tensorwire_testkit::mesh::{Setup, connect, open, soon};
 
-const SHM: Setup = Setup { backend: || Backend::Shm, arrival: None };
-const TCP: Setup = Setup { backend: || Backend::Tcp, arrival: None };
+const SHM: Setup = Setup::new(|| Backend::Shm);
+const TCP: Setup = Setup::new(|| Backend::Tcp);
 
 /// Threads that do what they are given and then say nothing.
 #[derive(Debug)]

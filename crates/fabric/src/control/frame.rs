@@ -1,13 +1,18 @@
-//! Control frames: a fixed little-endian header, then at most one message's worth of bytes. A frame
-//! may carry one file descriptor (shm). Knows no socket; any bytes decode or fail, none panic.
+//! Control frames: a fixed little-endian header, then at most one message's worth of bytes, sealed behind their length. A
+//! frame may carry one file descriptor (shm). Knows no socket; any bytes decode or fail, none panic.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use crate::api::MESSAGE_BYTES_MAX;
 use crate::region::RegionDescriptor;
+use crate::seal::{Forged, Opener, Sealer, TAG_BYTES};
 
-pub(crate) const HEADER_BYTES: usize = 24;
+/// Of what is sealed, in clear and authenticated.
+const LENGTH_BYTES: usize = 4;
+const HEADER_BYTES: usize = 12;
+/// What is sealed of the largest frame.
+const FRAME_BYTES_MAX: usize = HEADER_BYTES + MESSAGE_BYTES_MAX;
 /// Descriptors that may have arrived before the frames they belong to.
 const FDS_MAX: usize = 64;
 
@@ -77,8 +82,10 @@ pub(crate) enum Reply {
 pub(crate) enum FrameError {
     #[error("a control frame of unknown kind {0}")]
     Kind(u16),
-    #[error("a control frame of {0} bytes, over the limit")]
-    TooLong(u32),
+    #[error("a control frame of {0} bytes, which none has")]
+    Length(u32),
+    #[error(transparent)]
+    Forged(#[from] Forged),
     #[error("a control frame of kind {kind} with a body of {bytes} bytes")]
     WrongLength { kind: u16, bytes: usize },
     #[error(
@@ -88,8 +95,9 @@ pub(crate) enum FrameError {
 }
 
 /// Bytes and descriptors in, frames out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Decoder {
+    opener: Opener,
     bytes: Vec<u8>,
     /// What is decoded of `bytes`.
     done: usize,
@@ -97,28 +105,40 @@ pub(crate) struct Decoder {
 }
 
 impl Frame {
-    /// The frame as bytes, and the descriptor to send with the first of them.
-    pub(crate) fn encode(self) -> (Vec<u8>, Option<OwnedFd>) {
+    /// The frame as bytes, sealed, and the descriptor to send with the first of them.
+    pub(crate) fn encode(self, sealer: &mut Sealer) -> (Vec<u8>, Option<OwnedFd>) {
+        let (mut bytes, fd) = self.wire();
+        let (length, frame) = bytes.split_at_mut(LENGTH_BYTES);
+        let tag = sealer.seal(length, frame);
+        bytes.extend_from_slice(&tag);
+        (bytes, fd)
+    }
+
+    fn wire(self) -> (Vec<u8>, Option<OwnedFd>) {
         match self {
             Frame::Attach(Attached { slots, board, introduction }) => {
-                wire(1, slots, 0, &introduction, board)
+                wire(1, slots, &introduction, board)
             }
-            Frame::Ready => wire(2, 0, 0, &[], None),
-            Frame::Message { body } => wire(3, 0, 0, &body, None),
+            Frame::Ready => wire(2, 0, &[], None),
+            Frame::Message { body } => wire(3, 0, &body, None),
             Frame::OpenRegion { request, descriptor } => {
-                wire(4, request, 0, &descriptor.to_bytes(), None)
+                wire(4, request, &descriptor.to_bytes(), None)
             }
-            Frame::RegionOpened { request, grant } => wire(5, request, 0, &grant.key, grant.fd),
-            Frame::RegionRefused { request, reason } => wire(6, request, 0, clip(&reason), None),
-            Frame::Goodbye => wire(7, 0, 0, &[], None),
-            Frame::GoodbyeAck => wire(8, 0, 0, &[], None),
-            Frame::HandshakeRefusal { reason } => wire(9, 0, 0, clip(&reason), None),
-            Frame::QueuePair { body } => wire(10, 0, 0, &body, None),
+            Frame::RegionOpened { request, grant } => wire(5, request, &grant.key, grant.fd),
+            Frame::RegionRefused { request, reason } => wire(6, request, clip(&reason), None),
+            Frame::Goodbye => wire(7, 0, &[], None),
+            Frame::GoodbyeAck => wire(8, 0, &[], None),
+            Frame::HandshakeRefusal { reason } => wire(9, 0, clip(&reason), None),
+            Frame::QueuePair { body } => wire(10, 0, &body, None),
         }
     }
 }
 
 impl Decoder {
+    pub(crate) fn new(opener: Opener) -> Decoder {
+        Decoder { opener, bytes: Vec::new(), done: 0, fds: VecDeque::new() }
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8], fds: impl Iterator<Item = OwnedFd>) {
         self.bytes.drain(..std::mem::take(&mut self.done));
         self.bytes.extend_from_slice(bytes);
@@ -130,28 +150,32 @@ impl Decoder {
         if self.fds.len() > FDS_MAX {
             return Err(FrameError::Descriptor);
         }
-        let rest = &self.bytes[self.done..];
-        let Some((header, rest)) = rest.split_first_chunk::<HEADER_BYTES>() else {
+        let rest = &mut self.bytes[self.done..];
+        let Some((clear, rest)) = rest.split_first_chunk_mut::<LENGTH_BYTES>() else {
             return Ok(None);
         };
-        let kind = u16::from_le_bytes([header[0], header[1]]);
-        let has_fd = header[2] != 0;
-        let length = u32::from_le_bytes(std::array::from_fn(|i| header[4 + i]));
-        let word = u64::from_le_bytes(std::array::from_fn(|i| header[8 + i]));
+        let length = u32::from_le_bytes(*clear);
         // fits: u32 into usize on 64 bits
-        if length as usize > MESSAGE_BYTES_MAX {
-            return Err(FrameError::TooLong(length));
+        let bytes = length as usize;
+        if !(HEADER_BYTES..=FRAME_BYTES_MAX).contains(&bytes) {
+            return Err(FrameError::Length(length));
         }
-        let Some(body) = rest.get(..length as usize) else {
+        let Some((frame, rest)) = rest.split_at_mut_checked(bytes) else {
             return Ok(None);
         };
-        let fd = match has_fd {
+        let Some(tag) = rest.first_chunk::<TAG_BYTES>() else {
+            return Ok(None);
+        };
+        self.opener.open(clear, frame, tag)?;
+        self.done += LENGTH_BYTES + bytes + TAG_BYTES;
+        let (header, body) = frame.split_at(HEADER_BYTES);
+        let kind = u16::from_le_bytes([header[0], header[1]]);
+        let word = u64::from_le_bytes(std::array::from_fn(|i| header[4 + i]));
+        let fd = match header[2] != 0 {
             true => Some(self.fds.pop_front().ok_or(FrameError::Descriptor)?),
             false => None,
         };
-        let frame = parse(kind, word, body, fd)?;
-        self.done += HEADER_BYTES + body.len();
-        Ok(Some(frame))
+        parse(kind, word, body, fd).map(Some)
     }
 }
 
@@ -185,21 +209,15 @@ fn parse(kind: u16, word: u64, body: &[u8], fd: Option<OwnedFd>) -> Result<Frame
     }
 }
 
-/// kind u16, has a descriptor u8, 0 u8, body length u32, word u64, spare u64, body.
-fn wire(
-    kind: u16,
-    word: u64,
-    spare: u64,
-    body: &[u8],
-    fd: Option<OwnedFd>,
-) -> (Vec<u8>, Option<OwnedFd>) {
-    let length = u32::try_from(body.len()).expect("callers keep bodies under MESSAGE_BYTES_MAX");
-    let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+/// Length u32, kind u16, has a descriptor u8, 0 u8, word u64, body.
+fn wire(kind: u16, word: u64, body: &[u8], fd: Option<OwnedFd>) -> (Vec<u8>, Option<OwnedFd>) {
+    let length = u32::try_from(HEADER_BYTES + body.len());
+    let length = length.expect("callers keep bodies under MESSAGE_BYTES_MAX");
+    let mut bytes = Vec::with_capacity(LENGTH_BYTES + HEADER_BYTES + body.len() + TAG_BYTES);
+    bytes.extend_from_slice(&length.to_le_bytes());
     bytes.extend_from_slice(&kind.to_le_bytes());
     bytes.extend_from_slice(&[u8::from(fd.is_some()), 0]);
-    bytes.extend_from_slice(&length.to_le_bytes());
     bytes.extend_from_slice(&word.to_le_bytes());
-    bytes.extend_from_slice(&spare.to_le_bytes());
     bytes.extend_from_slice(body);
     (bytes, fd)
 }

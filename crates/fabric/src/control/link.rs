@@ -18,7 +18,9 @@ use super::frame::{Attached, Frame, Granted, Reply};
 use crate::common::{Core, Peer};
 use crate::doorbell::Wake;
 use crate::error::{OpenRegionError, SendMessageError};
+use crate::mesh::Connection;
 use crate::region::RegionDescriptor;
+use crate::seal::{Opener, Sealer, Session};
 
 /// Most bytes of messages that wait for the socket: room for a few of the largest.
 const OUTGOING_BYTES_MAX: usize = 8 << 20;
@@ -32,6 +34,8 @@ pub(crate) struct Link {
     core: Arc<Core>,
     epoll: Arc<OwnedFd>,
     outgoing: Mutex<Outgoing>,
+    /// Of what the peer sends, until the service takes it.
+    pub(super) opener: Mutex<Option<Opener>>,
     requests: AtomicU64,
     replies: Mutex<HashMap<u64, Option<Reply>>>,
     /// The peer's Attach, until the backend takes it.
@@ -42,8 +46,9 @@ pub(crate) struct Link {
     pub(crate) paused: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outgoing {
+    sealer: Sealer,
     frames: VecDeque<Pending>,
     bytes: usize,
     /// The service waits for room in the socket.
@@ -61,15 +66,18 @@ impl Link {
     pub(super) fn new(
         core: Arc<Core>,
         peer: Arc<Peer>,
-        socket: OwnedFd,
+        connection: Connection,
         epoll: Arc<OwnedFd>,
     ) -> Link {
+        let Connection { socket, session: Session { sealer, opener } } = connection;
+        let outgoing = Outgoing { sealer, frames: VecDeque::new(), bytes: 0, armed: false };
         Link {
             peer,
             socket: Arc::new(socket),
             core,
             epoll,
-            outgoing: Mutex::default(),
+            outgoing: Mutex::new(outgoing),
+            opener: Mutex::new(Some(opener)),
             requests: AtomicU64::new(0),
             replies: Mutex::default(),
             attach: Mutex::default(),
@@ -225,7 +233,7 @@ impl Link {
 
 impl Outgoing {
     fn push(&mut self, frame: Frame) {
-        let (bytes, fd) = frame.encode();
+        let (bytes, fd) = frame.encode(&mut self.sealer);
         self.bytes += bytes.len();
         self.frames.push_back(Pending { bytes, sent: 0, fd });
     }

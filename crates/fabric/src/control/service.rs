@@ -23,6 +23,7 @@ use crate::common::{Core, Gone, Peer};
 use crate::doorbell::Wake;
 use crate::error::{CloseError, ConnectError, FaultCause, PeerFault};
 use crate::listener::timespec;
+use crate::mesh::Connection;
 use crate::region::RegionDescriptor;
 
 /// The eventfd that wakes the thread; no rank is that high.
@@ -110,9 +111,13 @@ impl Control {
     }
 
     /// Serves one more connection.
-    pub(crate) fn add(&self, peer: Arc<Peer>, socket: OwnedFd) -> std::io::Result<Arc<Link>> {
+    pub(crate) fn add(
+        &self,
+        peer: Arc<Peer>,
+        connection: Connection,
+    ) -> std::io::Result<Arc<Link>> {
         let rank = peer.member.rank;
-        let link = Link::new(self.core.clone(), peer, socket, self.shared.epoll.clone());
+        let link = Link::new(self.core.clone(), peer, connection, self.shared.epoll.clone());
         let link = Arc::new(link);
         self.shared.links.write().insert(rank, link.clone());
         let data = epoll::EventData::new_u64(rank.0.into());
@@ -289,9 +294,14 @@ impl<R: Requests> Server<R> {
                     RecvAncillaryMessage::ScmRights(fds) => Some(fds),
                     _ => None,
                 });
-                let decoder = self.decoders.entry(link.rank()).or_default();
-                decoder.push(&buffer[..received.bytes], fds.flatten());
-                self.decode(link);
+                if let Some(opener) = link.opener.lock().take() {
+                    // a rank is connected once in its life, and a new life of it begins anew
+                    self.decoders.insert(link.rank(), Decoder::new(opener));
+                }
+                if let Some(decoder) = self.decoders.get_mut(&link.rank()) {
+                    decoder.push(&buffer[..received.bytes], fds.flatten());
+                    self.decode(link);
+                }
             }
             Ok(_) => self.hung_up(link, "its connection closed"),
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -300,8 +310,7 @@ impl<R: Requests> Server<R> {
     }
 
     fn decode(&mut self, link: &Link) {
-        loop {
-            let decoder = self.decoders.entry(link.rank()).or_default();
+        while let Some(decoder) = self.decoders.get_mut(&link.rank()) {
             match decoder.next() {
                 Ok(Some(frame)) => self.handle(link, frame),
                 Ok(None) => break,

@@ -145,10 +145,10 @@ impl Device for ShmDevice {
         let mut links = Vec::with_capacity(connected.len());
         for mut peer in connected {
             let entry = Peer::new(&peer.address);
-            let socket = peer.sockets.remove(0);
+            let control = peer.connections.remove(0);
             let link = self
                 .control
-                .add(entry, socket)
+                .add(entry, control)
                 .map_err(|source| ConnectError::System { doing: "serve a connection", source })?;
             links.push(link);
         }

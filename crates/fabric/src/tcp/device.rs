@@ -25,7 +25,7 @@ use crate::error::{
 use crate::handshake::Purpose;
 use crate::listener::{Listener, Socket};
 use crate::mapping::Mapping;
-use crate::mesh::{Connected, Mesh};
+use crate::mesh::{Connected, Connection, Mesh};
 use crate::region::{Access, Region, RegionDescriptor, RemoteRegion};
 
 #[derive(Debug)]
@@ -82,8 +82,8 @@ impl TcpDevice {
         let system = |source| ConnectError::System { doing: "serve a connection", source };
         let mut links = Vec::with_capacity(connected.len());
         for peer in &mut connected {
-            let socket = peer.sockets.remove(0);
-            let link = self.control.add(Peer::new(&peer.address), socket).map_err(system)?;
+            let control = peer.connections.remove(0);
+            let link = self.control.add(Peer::new(&peer.address), control).map_err(system)?;
             // fits: usize is 64 bits wide
             let slots = self.core.board().slots() as u64;
             link.send(Frame::Attach(Attached { slots, ..Attached::default() }));
@@ -93,9 +93,9 @@ impl TcpDevice {
         for (peer, link) in connected.into_iter().zip(&links) {
             let slots = link.attach.lock().take().map_or(0, |attached| attached.slots);
             let queue_pairs: std::io::Result<Vec<Arc<QueuePair>>> = peer
-                .sockets
+                .connections
                 .into_iter()
-                .map(|socket| self.add_queue_pair(link, socket, slots))
+                .map(|connection| self.add_queue_pair(link, connection, slots))
                 .collect();
             self.peers.write().insert(link.rank(), queue_pairs.map_err(system)?);
             self.core.enter_peer(&link.peer);
@@ -106,12 +106,13 @@ impl TcpDevice {
     fn add_queue_pair(
         &self,
         link: &Arc<Link>,
-        socket: OwnedFd,
+        connection: Connection,
         slots: u64,
     ) -> std::io::Result<Arc<QueuePair>> {
         let suspicion = self.control.suspicion();
         self.pollers.add(|epoll, id| {
-            QueuePair::new(self.core.clone(), link.clone(), socket, (epoll, id), slots, suspicion)
+            let (core, link) = (self.core.clone(), link.clone());
+            QueuePair::new(core, link, connection, (epoll, id), slots, suspicion)
         })
     }
 
@@ -144,8 +145,12 @@ impl Device for TcpDevice {
     ) -> Result<(), ConnectError> {
         // fits: at most 1024 queue pairs, by `check_config`
         let count = self.core.config().queue_pairs_per_peer as u32;
+        let of_queue_pair = match self.core.config().encrypt {
+            true => Purpose::Encrypted,
+            false => Purpose::QueuePair,
+        };
         let purposes: Vec<Purpose> =
-            std::iter::once(Purpose::Control).chain((0..count).map(Purpose::QueuePair)).collect();
+            std::iter::once(Purpose::Control).chain((0..count).map(of_queue_pair)).collect();
         let connected = self.mesh.connect(peers, &purposes, deadline, go_on)?;
         let links = self.attach(connected, deadline)?;
         self.control.ready(&links, deadline)

@@ -1,8 +1,12 @@
-//! The fixed little-endian header of a data frame. Any 64 bytes decode or fail; none panic.
+//! The fixed little-endian header of a data frame, sealed. Any 64 bytes decode or fail; none panic.
 
 use crate::api::{ArrivalSlot, Signal};
+use crate::seal::{Forged, Opener, Sealer, TAG_BYTES};
 
-pub(super) const HEADER_BYTES: usize = 64;
+/// What is sealed.
+pub(super) const CLEAR_BYTES: usize = 64;
+/// On the wire.
+pub(super) const HEADER_BYTES: usize = CLEAR_BYTES + TAG_BYTES;
 
 /// What the 64 bytes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +34,20 @@ pub(super) enum Kind {
 
 /// A header that breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a data frame of unknown kind {kind}")]
-pub(super) struct HeaderError {
-    kind: u32,
+pub(super) enum HeaderError {
+    #[error("a data frame of unknown kind {kind}")]
+    Kind { kind: u32 },
+    #[error(transparent)]
+    Forged(#[from] Forged),
+}
+
+/// What is sealed of a header, on the wire.
+pub(super) fn seal(clear: &[u8; CLEAR_BYTES], sealer: &mut Sealer) -> [u8; HEADER_BYTES] {
+    let mut wire = [0; HEADER_BYTES];
+    let (header, tag) = wire.split_at_mut(CLEAR_BYTES);
+    header.copy_from_slice(clear);
+    tag.copy_from_slice(&sealer.seal(&[], header));
+    wire
 }
 
 impl Header {
@@ -41,7 +56,24 @@ impl Header {
         Header { kind, key: 0, offset: 0, bytes: 0, request: 0, signal: None }
     }
 
-    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+    /// The next header of a connection.
+    pub(super) fn seal(&self, sealer: &mut Sealer) -> [u8; HEADER_BYTES] {
+        seal(&self.encode(), sealer)
+    }
+
+    /// Opens the next header of a connection, in place.
+    pub(super) fn open(
+        wire: &mut [u8; HEADER_BYTES],
+        opener: &mut Opener,
+    ) -> Result<Header, HeaderError> {
+        let (header, tag) = wire.split_at_mut(CLEAR_BYTES);
+        let header: &mut [u8; CLEAR_BYTES] = header.try_into().expect("it is split there");
+        let tag: &[u8; TAG_BYTES] = (&*tag).try_into().expect("the rest is the tag");
+        opener.open(&[], header, tag)?;
+        Header::decode(header)
+    }
+
+    pub(super) fn encode(&self) -> [u8; CLEAR_BYTES] {
         let kind: u32 = match self.kind {
             Kind::Write => 1,
             Kind::ReadRequest => 2,
@@ -50,7 +82,7 @@ impl Header {
             Kind::GoodbyeAck => 5,
         };
         let (slot, epoch) = self.signal.map_or((0, 0), |signal| (signal.slot.0, signal.epoch));
-        let mut wire = [0; HEADER_BYTES];
+        let mut wire = [0; CLEAR_BYTES];
         wire[0..4].copy_from_slice(&kind.to_le_bytes());
         wire[4..8].copy_from_slice(&u32::from(self.signal.is_some()).to_le_bytes());
         wire[8..16].copy_from_slice(&self.key.to_le_bytes());
@@ -62,7 +94,7 @@ impl Header {
         wire
     }
 
-    pub(super) fn decode(wire: &[u8; HEADER_BYTES]) -> Result<Header, HeaderError> {
+    pub(super) fn decode(wire: &[u8; CLEAR_BYTES]) -> Result<Header, HeaderError> {
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| wire[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| wire[at + i]));
         let kind = match u32_at(0) {
@@ -71,7 +103,7 @@ impl Header {
             3 => Kind::ReadResponse,
             4 => Kind::Goodbye,
             5 => Kind::GoodbyeAck,
-            kind => return Err(HeaderError { kind }),
+            kind => return Err(HeaderError::Kind { kind }),
         };
         let signal = Signal { slot: ArrivalSlot(u32_at(48)), epoch: u64_at(40) };
         Ok(Header {

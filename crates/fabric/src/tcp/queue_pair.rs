@@ -1,5 +1,6 @@
 //! One socket, both directions: an outgoing queue that posters and the poller drain, and the frame
-//! that the poller is reading. Memory in flight is held by the queue.
+//! that the poller is reading. Memory in flight is held by the queue. Headers are sealed, in the order in which they go;
+//! payload goes as it lies, or in records that are sealed too, and is then copied once at each end.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -16,13 +17,17 @@ use crate::common::{Core, Credits};
 use crate::control::{Link, Suspicion};
 use crate::device::Work;
 use crate::error::{CompletionError, PostError};
+use crate::mesh::Connection;
 use crate::raw_io::{self, Span};
 use crate::region::RegionMemory;
+use crate::seal::{Opener, Sealer, Session, TAG_BYTES};
 
 /// Bytes moved for one socket before the next one has its turn.
 const TURN_BYTES: usize = 4 << 20;
 /// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
 const WAKE_BYTES: u64 = 256 << 10;
+/// Payload of a sealed record, but for the last of a frame: it stays in the caches between one pass and the next.
+const RECORD_BYTES: usize = 64 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
 const RESPONSES_MAX: usize = 1 << 20;
 
@@ -44,8 +49,11 @@ pub(super) struct QueuePair {
     pub(super) goodbye_acked: AtomicBool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sending {
+    sealer: Sealer,
+    /// Where payload is sealed: a record that is being sent, and how much of it was.
+    record: Option<(Vec<u8>, usize)>,
     frames: VecDeque<Outgoing>,
     /// Reads that were requested and not answered yet.
     reads: HashMap<u64, PendingRead>,
@@ -58,8 +66,11 @@ struct Sending {
 
 #[derive(Debug)]
 struct Outgoing {
-    header: [u8; HEADER_BYTES],
+    header: Header,
+    /// The header as it goes, once it is this one's turn.
+    sealed: Option<[u8; HEADER_BYTES]>,
     payload: Option<Bytes>,
+    /// Of the payload, and of the header before it where nothing is encrypted.
     sent: u64,
     then: Sent,
 }
@@ -91,6 +102,9 @@ struct PendingRead {
 
 #[derive(Debug)]
 struct Receiving {
+    opener: Opener,
+    /// Where payload is opened: a sealed record, and how much of it has come.
+    record: Option<(Vec<u8>, usize)>,
     header: [u8; HEADER_BYTES],
     have: usize,
     payload: Option<(Bytes, Received)>,
@@ -118,14 +132,31 @@ impl QueuePair {
     pub(super) fn new(
         core: Arc<Core>,
         link: Arc<Link>,
-        socket: OwnedFd,
+        connection: Connection,
         poller: (Arc<OwnedFd>, u64),
         peer_slots: u64,
         suspicion: Suspicion,
     ) -> QueuePair {
         let credits = Credits::new(core.config().queue_depth);
-        let receiving =
-            Receiving { header: [0; HEADER_BYTES], have: 0, payload: None, wakes_at: 1 };
+        let Connection { socket, session: Session { sealer, opener } } = connection;
+        let record = core.config().encrypt.then(|| (Vec::new(), 0));
+        let sending = Sending {
+            sealer,
+            record: record.clone(),
+            frames: VecDeque::new(),
+            reads: HashMap::new(),
+            requests: 0,
+            armed: false,
+            closed: false,
+        };
+        let receiving = Receiving {
+            opener,
+            record,
+            header: [0; HEADER_BYTES],
+            have: 0,
+            payload: None,
+            wakes_at: 1,
+        };
         QueuePair {
             core,
             link,
@@ -135,7 +166,7 @@ impl QueuePair {
             peer_slots,
             suspicion,
             credits,
-            sending: Mutex::default(),
+            sending: Mutex::new(sending),
             receiving: Mutex::new(receiving),
             said_goodbye: AtomicBool::new(false),
             goodbye_acked: AtomicBool::new(false),
@@ -160,6 +191,20 @@ impl QueuePair {
     /// Queues a goodbye behind everything that was posted. False if the connection is over.
     pub(super) fn send_goodbye(&self) -> bool {
         self.queue_bare(Kind::Goodbye)
+    }
+
+    /// Says whatever it likes, as a peer may that knows the job's secret.
+    #[cfg(test)]
+    pub(super) fn lie(&self, clear: &[u8; super::frame::CLEAR_BYTES]) -> [u8; HEADER_BYTES] {
+        let header = super::frame::seal(clear, &mut self.sending.lock().sealer);
+        self.send_raw(&header);
+        header
+    }
+
+    /// Sends what is no frame.
+    #[cfg(test)]
+    pub(super) fn send_raw(&self, bytes: &[u8]) {
+        assert_eq!(raw_io::send(&self.socket, bytes, None), Ok(bytes.len()));
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -187,18 +232,18 @@ impl QueuePair {
     fn receive_some(&self, receiving: &mut Receiving) -> Result<(), Broken> {
         let mut turn = 0;
         while turn < TURN_BYTES {
-            let payload = receiving.payload.as_ref().map(|(bytes, _)| bytes.span(0));
-            let tail = &mut receiving.header[receiving.have..];
-            let wanted = receiving.payload.as_ref().map_or(0, |(bytes, _)| bytes.bytes) as usize
-                + tail.len();
-            let count = match raw_io::receive(&self.socket, payload, tail) {
+            let (received, wanted) = receiving.receive(&self.socket);
+            let count = match received {
                 Ok(0) => return Err(Broken::HungUp),
                 Ok(count) => count,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
             };
-            self.received(receiving, count)?;
+            match receiving.takes_record() {
+                true => self.received_record(receiving, count)?,
+                false => self.received(receiving, count)?,
+            }
             turn += count;
             if count < wanted {
                 // the socket is empty; epoll says when it is not
@@ -254,11 +299,31 @@ impl QueuePair {
         self.finish_payload(receiving);
         if receiving.have == HEADER_BYTES {
             receiving.have = 0;
-            let header = Header::decode(&receiving.header)
+            let header = Header::open(&mut receiving.header, &mut receiving.opener)
                 .map_err(|error| Broken::Refused(error.to_string()))?;
             receiving.payload = self.begin(header)?;
             self.finish_payload(receiving);
         }
+        Ok(())
+    }
+
+    /// Takes account of bytes that were read into the record of a payload.
+    fn received_record(&self, receiving: &mut Receiving, count: usize) -> Result<(), Broken> {
+        let Receiving { opener, record: Some((record, have)), payload: Some((bytes, _)), .. } =
+            receiving
+        else {
+            return Ok(());
+        };
+        *have += count;
+        if *have == record.len() {
+            *have = 0;
+            let (sealed, tag) =
+                record.split_last_chunk_mut().expect("a record is longer than its tag");
+            opener.open(&[], sealed, tag).map_err(|error| Broken::Refused(error.to_string()))?;
+            bytes.part(0, RECORD_BYTES).write(sealed);
+            bytes.advance(sealed.len() as u64); // fits: usize is 64 bits wide
+        }
+        self.finish_payload(receiving);
         Ok(())
     }
 
@@ -316,9 +381,8 @@ impl QueuePair {
             return Err(Broken::Refused("it reads and does not take the answers".into()));
         }
         let bytes = source.bytes;
-        let header = Header { request, bytes, ..Header::bare(Kind::ReadResponse) }.encode();
-        let then = Sent::Raise(signal);
-        self.queue(&mut sending, Outgoing { header, payload: Some(source), sent: 0, then });
+        let header = Header { request, bytes, ..Header::bare(Kind::ReadResponse) };
+        self.queue(&mut sending, Outgoing::new(header, Some(source), Sent::Raise(signal)));
         Ok(())
     }
 
@@ -334,11 +398,10 @@ impl QueuePair {
     }
 
     fn queue_bare(&self, kind: Kind) -> bool {
-        let header = Header::bare(kind).encode();
         let mut sending = self.sending.lock();
         let open = !sending.closed;
         if open {
-            let bare = Outgoing { header, payload: None, sent: 0, then: Sent::Nothing };
+            let bare = Outgoing::new(Header::bare(kind), None, Sent::Nothing);
             self.queue(&mut sending, bare);
         }
         open
@@ -355,16 +418,21 @@ impl QueuePair {
 
     fn flush(&self, sending: &mut Sending) -> Result<(), Broken> {
         let mut turn = 0;
-        while let Some(first) = sending.frames.front_mut()
-            && turn < TURN_BYTES
+        while turn < TURN_BYTES
+            && let Sending { frames, sealer, record, .. } = sending
+            && let Some(first) = frames.front_mut()
         {
-            match first.send(&self.socket) {
+            let sent = match record {
+                Some((record, done)) => first.send_encrypted(&self.socket, sealer, record, done),
+                None => first.send(&self.socket, sealer),
+            };
+            match sent {
                 Ok(count) => turn += count,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(Broken::Io(error)),
             }
-            if first.is_sent()
+            if first.is_sent(record.as_ref())
                 && let Some(frame) = sending.frames.pop_front()
             {
                 self.sent(frame.then);
@@ -402,6 +470,33 @@ impl QueuePair {
     }
 }
 
+impl Receiving {
+    /// Is what comes next a sealed record of payload?
+    fn takes_record(&self) -> bool {
+        self.record.is_some() && self.payload.is_some()
+    }
+
+    /// Receives what comes next, as much as there is: how much came, and how much could have.
+    fn receive(&mut self, socket: &OwnedFd) -> (Result<usize, Errno>, usize) {
+        let head = &mut self.header[self.have..];
+        match (&mut self.record, &self.payload) {
+            (Some((record, have)), Some((bytes, _))) => {
+                // fits: at most RECORD_BYTES
+                let part = bytes.part(0, RECORD_BYTES).bytes() as usize;
+                record.resize(part + TAG_BYTES, 0);
+                let rest = &mut record[*have..];
+                (raw_io::receive(socket, None, rest), rest.len())
+            }
+            (_, payload) => {
+                let payload = payload.as_ref().map(|(bytes, _)| bytes.span(0));
+                // fits: the bytes of a mapping
+                let wanted = payload.map_or(0, Span::bytes) as usize + head.len();
+                (raw_io::receive(socket, payload, head), wanted)
+            }
+        }
+    }
+}
+
 impl Sending {
     /// The frame that carries a memcpy.
     fn frame(&mut self, work: Work) -> Outgoing {
@@ -411,35 +506,74 @@ impl Sending {
         let (key, offset) = (remote.key(), remote_offset);
         match direction {
             Direction::Write => {
-                let header =
-                    Header { kind: Kind::Write, key, offset, bytes, request: 0, signal }.encode();
-                Outgoing { header, payload: Some(local), sent: 0, then: Sent::Complete { token } }
+                let header = Header { kind: Kind::Write, key, offset, bytes, request: 0, signal };
+                Outgoing::new(header, Some(local), Sent::Complete { token })
             }
             Direction::Read => {
                 let request = self.requests;
                 self.requests += 1;
                 self.reads.insert(request, PendingRead { target: local, token });
                 let kind = Kind::ReadRequest;
-                let header = Header { kind, key, offset, bytes, request, signal }.encode();
-                Outgoing { header, payload: None, sent: 0, then: Sent::Nothing }
+                let header = Header { kind, key, offset, bytes, request, signal };
+                Outgoing::new(header, None, Sent::Nothing)
             }
         }
     }
 }
 
 impl Outgoing {
-    fn send(&mut self, socket: &OwnedFd) -> Result<usize, Errno> {
+    fn new(header: Header, payload: Option<Bytes>, then: Sent) -> Outgoing {
+        Outgoing { header, sealed: None, payload, sent: 0, then }
+    }
+
+    fn send(&mut self, socket: &OwnedFd, sealer: &mut Sealer) -> Result<usize, Errno> {
         const HEAD: u64 = HEADER_BYTES as u64;
-        let head = self.header.get(self.sent.min(HEAD) as usize..).unwrap_or_default();
+        let sealed = self.sealed.get_or_insert_with(|| self.header.seal(sealer));
+        let head = sealed.get(self.sent.min(HEAD) as usize..).unwrap_or_default();
         let payload = self.payload.as_ref().map(|bytes| bytes.span(self.sent.saturating_sub(HEAD)));
         let count = raw_io::send(socket, head, payload)?;
         self.sent += count as u64; // fits: usize is 64 bits wide
         Ok(count)
     }
 
-    fn is_sent(&self) -> bool {
+    /// Sends what is left of `record`, of which `done` is sent; before that, puts the next part of this frame there.
+    fn send_encrypted(
+        &mut self,
+        socket: &OwnedFd,
+        sealer: &mut Sealer,
+        record: &mut Vec<u8>,
+        done: &mut usize,
+    ) -> Result<usize, Errno> {
+        if *done == record.len() {
+            record.clear();
+            *done = 0;
+            if self.sealed.is_none() {
+                let sealed = self.sealed.insert(self.header.seal(sealer));
+                record.extend_from_slice(sealed);
+            }
+            let head = record.len();
+            if let Some(bytes) = &self.payload {
+                let part = bytes.part(self.sent, RECORD_BYTES);
+                self.sent += part.bytes();
+                if part.bytes() > 0 {
+                    part.read(record);
+                    let tag = sealer.seal(&[], &mut record[head..]);
+                    record.extend_from_slice(&tag);
+                }
+            }
+        }
+        let count = raw_io::send(socket, &record[*done..], None)?;
+        *done += count;
+        Ok(count)
+    }
+
+    /// `record`: where payload is encrypted, the record that was last sent of, and how much of it.
+    fn is_sent(&self, record: Option<&(Vec<u8>, usize)>) -> bool {
         let payload = self.payload.as_ref().map_or(0, |bytes| bytes.bytes);
-        self.sent == HEADER_BYTES as u64 + payload
+        match record {
+            None => self.sent == HEADER_BYTES as u64 + payload,
+            Some((record, done)) => self.sent == payload && *done == record.len(),
+        }
     }
 }
 
@@ -447,6 +581,12 @@ impl Bytes {
     /// What is left after the first `done` bytes.
     fn span(&self, done: u64) -> Span<'_> {
         Span::new(self.region.mapping(), self.offset + done, self.bytes - done)
+    }
+
+    /// At most `most` bytes after the first `done`.
+    fn part(&self, done: u64, most: usize) -> Span<'_> {
+        let bytes = (self.bytes - done).min(most as u64); // fits: usize is 64 bits wide
+        Span::new(self.region.mapping(), self.offset + done, bytes)
     }
 
     /// Drops at most `count` bytes from the front; returns how many.

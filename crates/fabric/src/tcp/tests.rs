@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 
 use super::device::TcpDevice;
-use super::frame::{HEADER_BYTES, Header, Kind};
+use super::frame::{CLEAR_BYTES, HEADER_BYTES, Header, Kind};
+use super::queue_pair::QueuePair;
 use crate::api::{ArrivalSlot, Signal};
 use crate::device::Device;
 use crate::region::Access;
@@ -130,11 +131,10 @@ fn devices() -> [TcpDevice; 2] {
     devices
 }
 
-/// What a device says of a peer that sends raw bytes on a queue pair.
-fn garbage(bytes: &[u8]) -> PeerFault {
+/// What a device says of a peer that does so on a queue pair.
+fn wrong_doing(does: impl FnOnce(&QueuePair)) -> PeerFault {
     let [right, wrong] = devices();
-    let queue_pair = wrong.peers.read()[&Rank(0)][2].clone();
-    rustix::net::send(&queue_pair.socket, bytes, rustix::net::SendFlags::NOSIGNAL).unwrap();
+    does(&wrong.peers.read()[&Rank(0)][2]);
     let deadline = soon();
     loop {
         let ticket = right.core.board().ticket();
@@ -148,8 +148,8 @@ fn garbage(bytes: &[u8]) -> PeerFault {
 #[test]
 fn garbage_on_a_queue_pair_is_refused() {
     let beyond = Some(Signal { slot: ArrivalSlot(u32::MAX), epoch: 1 });
-    let cases: [(&str, [u8; HEADER_BYTES]); 4] = [
-        ("unknown kind", [0xee; HEADER_BYTES]),
+    let cases: [(&str, [u8; CLEAR_BYTES]); 4] = [
+        ("unknown kind", [0xee; CLEAR_BYTES]),
         ("signals slot", Header { signal: beyond, ..Header::bare(Kind::Write) }.encode()),
         ("nobody asked for", Header::bare(Kind::ReadResponse).encode()),
         (
@@ -157,10 +157,27 @@ fn garbage_on_a_queue_pair_is_refused() {
             Header { offset: u64::MAX, bytes: u64::MAX, ..Header::bare(Kind::Write) }.encode(),
         ),
     ];
-    for (words, bytes) in cases {
-        let found = garbage(&bytes);
+    for (words, header) in cases {
+        let found = wrong_doing(|queue_pair| {
+            queue_pair.lie(&header);
+        });
         assert!(matches!(found.cause, FaultCause::Protocol { .. }), "{found}");
         assert!(found.to_string().contains(words), "{found}");
+    }
+}
+
+/// Whoever sits on the way knows no key, and what it records is of another place in the stream.
+#[test]
+fn what_the_peer_did_not_seal_now_is_refused() {
+    let noise = wrong_doing(|queue_pair| queue_pair.send_raw(&[0xee; HEADER_BYTES]));
+    let harmless = Header::bare(Kind::GoodbyeAck).encode();
+    let replayed = wrong_doing(|queue_pair| {
+        let recorded = queue_pair.lie(&harmless);
+        queue_pair.send_raw(&recorded);
+    });
+    for found in [noise, replayed] {
+        assert!(matches!(found.cause, FaultCause::Protocol { .. }), "{found}");
+        assert!(found.to_string().contains("changed on its way"), "{found}");
     }
 }
 
@@ -174,7 +191,7 @@ proptest! {
     #[test]
     fn any_header_decodes_or_fails(mut bytes: [u8; 32], kind in 0u32..8) {
         bytes[..4].copy_from_slice(&kind.to_le_bytes());
-        let wire: [u8; HEADER_BYTES] = std::array::from_fn(|i| bytes[i % 32]);
+        let wire: [u8; CLEAR_BYTES] = std::array::from_fn(|i| bytes[i % 32]);
         if let Ok(header) = Header::decode(&wire) {
             // what decodes means the same after another trip
             prop_assert_eq!(Header::decode(&header.encode()), Ok(header));

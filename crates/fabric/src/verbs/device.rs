@@ -307,9 +307,9 @@ impl VerbsDevice {
         for mut peer in connected {
             let rank = peer.address.rank;
             let system = |source| ConnectError::System { doing: "serve a connection", source };
-            let socket = peer.sockets.remove(0);
-            notice_silence(&socket).map_err(system)?;
-            let link = self.control.add(Peer::new(&peer.address), socket).map_err(system)?;
+            let control = peer.connections.remove(0);
+            notice_silence(&control.socket).map_err(system)?;
+            let link = self.control.add(Peer::new(&peer.address), control).map_err(system)?;
             let failed = |error: std::io::Error| ConnectError::QueuePairs {
                 rank,
                 reason: self.explain(&error),

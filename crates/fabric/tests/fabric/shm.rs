@@ -3,9 +3,9 @@
 
 use tensorwire_fabric::Backend;
 use tensorwire_memory::{Arena, ArenaError, Place};
-use tensorwire_testkit::mesh::{await_arrival, completions, fill, mesh, mismatch_in, route};
+use tensorwire_testkit::mesh::{Setup, await_arrival, completions, fill, mesh, mismatch_in, route};
 
-tensorwire_testkit::fabric_suite!(|| Backend::Shm);
+tensorwire_testkit::fabric_suite!(Setup::new(|| Backend::Shm));
 
 #[test]
 fn a_peers_memory_is_read_in_place() {

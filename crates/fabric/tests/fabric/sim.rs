@@ -7,31 +7,33 @@ use tensorwire_fabric::{
     LocalSlice, Memcpy, PostError, RemoteSlice, SimKnobs, SimNetwork, Within,
 };
 use tensorwire_testkit::mesh::{
-    completions, connect, fill, job, member, mismatch, route, wait_until,
+    Setup, completions, connect, fill, job, member, mismatch, route, wait_until,
 };
 
-tensorwire_testkit::fabric_suite!(|| Backend::Sim(SimNetwork::new(7, SimKnobs::default())));
+tensorwire_testkit::fabric_suite!(Setup::new(|| {
+    Backend::Sim(SimNetwork::new(7, SimKnobs::default()))
+}));
 
 mod flag_separate {
-    use super::{ArrivalMode, Backend, SimKnobs, SimNetwork};
+    use super::{ArrivalMode, Backend, Setup, SimKnobs, SimNetwork};
 
-    tensorwire_testkit::fabric_suite!(
-        || Backend::Sim(SimNetwork::new(8, SimKnobs::default())),
-        Some(ArrivalMode::FlagSeparate)
-    );
+    tensorwire_testkit::fabric_suite!(Setup {
+        arrival: Some(ArrivalMode::FlagSeparate),
+        ..Setup::new(|| Backend::Sim(SimNetwork::new(8, SimKnobs::default())))
+    });
 }
 
 mod flag_tail {
-    use super::{ArrivalMode, Backend, SimKnobs, SimNetwork, Within};
+    use super::{ArrivalMode, Backend, Setup, SimKnobs, SimNetwork, Within};
 
     // the one order in which the device may be trusted with it
-    tensorwire_testkit::fabric_suite!(
-        || {
+    tensorwire_testkit::fabric_suite!(Setup {
+        arrival: Some(ArrivalMode::FlagTail),
+        ..Setup::new(|| {
             let knobs = SimKnobs { within: Within::Ascending, ..SimKnobs::default() };
             Backend::Sim(SimNetwork::new(9, knobs))
-        },
-        Some(ArrivalMode::FlagTail)
-    );
+        })
+    });
 }
 
 /// Everything at once that a network may do without breaking a promise.
@@ -48,10 +50,10 @@ fn adversarial() -> SimKnobs {
 }
 
 mod reordered {
-    use super::{Backend, SimNetwork, adversarial};
+    use super::{Backend, Setup, SimNetwork, adversarial};
 
     // all but the order of overlapping writes, which such a network does not keep
-    tensorwire_testkit::fabric_cases!(|| Backend::Sim(SimNetwork::new(11, adversarial())), fabric:
+    tensorwire_testkit::fabric_cases!(Setup::new(|| Backend::Sim(SimNetwork::new(11, adversarial()))), fabric:
         a_write_lands, zero_bytes_still_signal, a_write_without_a_signal_lands,
         an_arrival_never_precedes_its_payload, a_read_brings_the_bytes_here,
         a_read_signals_the_owner, zero_byte_reads_still_signal,
@@ -59,7 +61,7 @@ mod reordered {
         a_region_outlives_its_handle_in_flight,
         a_full_queue_says_so_and_recovers, every_queue_pair_works, writes_cross_both_ways,
     );
-    tensorwire_testkit::fabric_cases!(|| Backend::Sim(SimNetwork::new(12, adversarial())), fabric_events:
+    tensorwire_testkit::fabric_cases!(Setup::new(|| Backend::Sim(SimNetwork::new(12, adversarial()))), fabric_events:
         nothing_is_lost_between_ticket_and_wait, three_make_a_mesh,
     );
 }

@@ -52,10 +52,11 @@ impl Stranger {
 
     fn dial(&mut self, me: Identity, target: Identity) -> Result<Identity, HandshakeError> {
         let (job, purpose) = (job(), Purpose::Control);
-        match self {
+        let dialled = match self {
             Stranger::Tcp(s) => handshake::dial(s, &job, me, Some(target), purpose, soon()),
             Stranger::Unix(s) => handshake::dial(s, &job, me, Some(target), purpose, soon()),
-        }
+        };
+        dialled.map(|(found, _)| found)
     }
 }
 

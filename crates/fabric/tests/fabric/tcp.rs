@@ -1,9 +1,17 @@
 //! The suite over TCP.
 
 use tensorwire_fabric::Backend;
-use tensorwire_testkit::mesh::{mesh, route};
+use tensorwire_testkit::mesh::{Setup, mesh, route};
 
-tensorwire_testkit::fabric_suite!(|| Backend::Tcp);
+const TCP: Setup = Setup::new(|| Backend::Tcp);
+
+tensorwire_testkit::fabric_suite!(TCP);
+
+mod encrypted {
+    use tensorwire_testkit::mesh::Setup;
+
+    tensorwire_testkit::fabric_suite!(Setup { encrypt: true, ..super::TCP });
+}
 
 #[test]
 fn a_peers_memory_is_not_mapped_here() {

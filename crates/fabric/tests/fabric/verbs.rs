@@ -2,26 +2,28 @@
 //! that it is skipped; where one is expected (TENSORWIRE_VERBS is set) its absence is a failure.
 
 use tensorwire_fabric::{Backend, VerbsOptions};
+use tensorwire_testkit::mesh::Setup;
 
-fn verbs() -> Backend {
-    Backend::Verbs(VerbsOptions::default())
-}
+const VERBS: Setup = Setup::new(|| Backend::Verbs(VerbsOptions::default()));
 
 mod write_imm {
-    tensorwire_testkit::fabric_suite!(super::verbs, None);
+    tensorwire_testkit::fabric_suite!(super::VERBS);
 }
 
 /// What depends on how a signal travels.
 mod flag_separate {
     use tensorwire_fabric::ArrivalMode;
+    use tensorwire_testkit::mesh::Setup;
 
-    tensorwire_testkit::fabric_cases!(super::verbs, Some(ArrivalMode::FlagSeparate), fabric:
+    const SEPARATE: Setup = Setup { arrival: Some(ArrivalMode::FlagSeparate), ..super::VERBS };
+
+    tensorwire_testkit::fabric_cases!(SEPARATE, fabric:
         a_write_lands, zero_bytes_still_signal, the_order_of_a_queue_pair_is_kept,
         an_arrival_never_precedes_its_payload, a_read_signals_the_owner,
         a_read_never_signals_before_its_source_was_taken, an_epoch_never_falls,
         every_queue_pair_works, payloads_with_room_for_an_epoch_arrive,
     );
-    tensorwire_testkit::fabric_cases!(super::verbs, Some(ArrivalMode::FlagSeparate), fabric_events:
+    tensorwire_testkit::fabric_cases!(SEPARATE, fabric_events:
         a_wait_wakes_on_arrival, nothing_is_lost_between_ticket_and_wait, three_make_a_mesh,
     );
 }

@@ -4,104 +4,153 @@
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
+use tensorwire_fabric::lobby::{
+    Caller, Handshakes, Lobby, Stranger, StrangerError, StrangerLog, Turn, Unproven,
+};
 use tensorwire_fabric::{Identity, JobCredentials};
 
-use crate::control::{FromMember, read_frame};
+use crate::assignment::JobIdentity;
 
-/// Callers that are asked who they are at the same time; more wait.
-const HANDSHAKES_MAX: usize = 64;
+use crate::control::{FromMember, Hearer, Speaker, ends};
+
+/// Calls that are taken before those are heard who have called.
+const CALLS_MAX: usize = 256;
 /// How long a caller may take to say who it is; a member says it at once.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the launcher's threads report to it.
 pub(super) enum Event {
-    Joined { rank: Rank, stream: TcpStream },
+    Joined { rank: Rank, speaker: Speaker },
     Said { rank: Rank, message: FromMember },
     HungUp { rank: Rank },
 }
 
 /// Where members knock.
 pub(super) struct Acceptor {
-    pub(super) listener: TcpListener,
-    pub(super) job: JobCredentials,
+    listener: TcpListener,
+    job: JobCredentials,
     /// By rank.
     pub(super) expected: Vec<Identity>,
-    pub(super) me: Identity,
-    pub(super) events: Sender<Event>,
-    pub(super) busy: Arc<AtomicUsize>,
+    me: Identity,
+    events: Sender<Event>,
+    lobby: Lobby<TcpStream>,
+    handshakes: Handshakes,
+    log: Arc<Mutex<StrangerLog>>,
 }
 
 impl Acceptor {
-    /// Answers everyone who has knocked since the last time, each on a thread of its own.
-    pub(super) fn answer(&self) {
-        // when all places are taken the others wait in the backlog
-        while self.busy.load(Ordering::Relaxed) < HANDSHAKES_MAX {
-            let (stream, from) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    return;
+    pub(super) fn new(
+        listener: TcpListener,
+        identity: &JobIdentity,
+        events: Sender<Event>,
+    ) -> Acceptor {
+        let me = Identity { rank: Rank(u32::MAX), incarnation: identity.launcher };
+        let job = identity.credentials.clone();
+        // fits: a job has far fewer than 2^32 members
+        let ranks = (0..identity.world as u32).map(Rank);
+        Acceptor {
+            listener,
+            expected: ranks.map(|rank| identity.member(rank)).collect(),
+            lobby: Lobby::new(job.job_id, me, HANDSHAKE_PATIENCE),
+            job,
+            me,
+            events,
+            handshakes: Handshakes::default(),
+            log: Arc::default(),
+        }
+    }
+
+    /// Hears everyone who has knocked since the last time, and has whoever says the hello of this job prove itself on a
+    /// thread of its own.
+    pub(super) fn answer(&mut self) {
+        let Turn { ready, strangers } = callers(&self.listener, &mut self.lobby);
+        for Stranger { from, why } in strangers {
+            warn(&self.log, &from, &why);
+        }
+        for caller in ready {
+            let (job, me, expected) = (self.job.clone(), self.me, self.expected.clone());
+            let (events, log, from) = (self.events.clone(), self.log.clone(), caller.from.clone());
+            let greet = move |caller: Caller<TcpStream>, unproven: Unproven| {
+                let from = caller.from.clone();
+                match introduce(caller, &job, me, &expected) {
+                    Ok((rank, speaker, hearer)) if unproven.proven() => {
+                        listen_to(rank, speaker, hearer, &events);
+                    }
+                    Ok(_) => warn(&log, &from, &StrangerError::Crowded),
+                    Err(reason) => warn(&log, &from, &reason),
                 }
             };
-            self.busy.fetch_add(1, Ordering::Relaxed);
-            let (job, me, expected) = (self.job.clone(), self.me, self.expected.clone());
-            let (events, busy) = (self.events.clone(), self.busy.clone());
-            let deadline = Deadline::after(HANDSHAKE_PATIENCE);
-            let spawned = std::thread::Builder::new().name("handshake".into()).spawn(move || {
-                let admitted = introduce(stream, &job, me, &expected, deadline);
-                busy.fetch_sub(1, Ordering::Relaxed);
-                match admitted {
-                    Ok((rank, stream)) => listen_to(rank, stream, &events),
-                    Err(reason) => tracing::warn!("turned away {from}: {reason}"),
-                }
-            });
-            if let Err(error) = spawned {
-                self.busy.fetch_sub(1, Ordering::Relaxed);
-                tracing::warn!("turned away {from}: no thread for it: {error}");
+            if let Err(error) = self.handshakes.begin(caller, greet) {
+                warn(&self.log, &from, &error);
             }
         }
     }
 }
 
+/// Takes in everyone who has called since the last time. Returns who has said hello, and who went.
+pub(crate) fn callers(listener: &TcpListener, lobby: &mut Lobby<TcpStream>) -> Turn<TcpStream> {
+    let mut crowded = Vec::new();
+    for _ in 0..CALLS_MAX {
+        match listener.accept() {
+            Ok((stream, from)) => {
+                let from = from.to_string();
+                let entered = lobby.enter(stream, from.clone());
+                let failed = |error: std::io::Error| Some(Stranger { from, why: error.into() });
+                crowded.extend(entered.unwrap_or_else(failed));
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+            Err(error) => {
+                tracing::warn!("cannot accept a connection: {error}");
+                break;
+            }
+        }
+    }
+    let mut turn = lobby.turn();
+    turn.strangers.extend(crowded);
+    turn
+}
+
+fn warn(log: &Mutex<StrangerLog>, from: &str, why: &dyn std::fmt::Display) {
+    let line = log.lock().line(|| format!("turned away {from}: {why}"));
+    line.inspect(|line| tracing::warn!("{line}"));
+}
+
 fn introduce(
-    mut stream: TcpStream,
+    caller: Caller<TcpStream>,
     job: &JobCredentials,
     me: Identity,
     expected: &[Identity],
-    deadline: Deadline,
-) -> Result<(Rank, TcpStream), String> {
+) -> Result<(Rank, Speaker, Hearer), String> {
     let failed = |error: std::io::Error| error.to_string();
-    stream.set_nonblocking(false).map_err(failed)?;
+    let Caller { mut stream, hello, .. } = caller;
     let admit = |caller: &handshake::Caller| match expected.get(caller.member.rank.index()) {
         _ if caller.purpose != Purpose::Rendezvous => Err(HandshakeRefusal::Purpose),
         None => Err(HandshakeRefusal::UnexpectedRank),
         Some(member) if *member != caller.member => Err(HandshakeRefusal::StaleIncarnation),
         Some(_) => Ok(()),
     };
-    let caller = handshake::accept(&mut stream, job, me, admit, deadline);
-    let caller = caller.map_err(|error| error.to_string())?;
+    let deadline = Deadline::after(HANDSHAKE_PATIENCE);
+    let caller = handshake::accept(&mut stream, &hello, job, me, admit, deadline);
+    let (caller, session) = caller.map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(None).map_err(failed)?;
-    Ok((caller.member.rank, stream))
+    let (speaker, hearer) = ends(stream, session).map_err(failed)?;
+    Ok((caller.member.rank, speaker, hearer))
 }
 
 /// Passes on what a member says until it hangs up.
-fn listen_to(rank: Rank, stream: TcpStream, events: &Sender<Event>) {
-    let Ok(mut reader) = stream.try_clone() else {
-        return;
-    };
+fn listen_to(rank: Rank, speaker: Speaker, mut hearer: Hearer, events: &Sender<Event>) {
     // a launcher that has ended listens to no events: then there is nobody to tell
-    if events.send(Event::Joined { rank, stream }).is_err() {
+    if events.send(Event::Joined { rank, speaker }).is_err() {
         return;
     }
-    while let Ok(message) = read_frame(&mut reader) {
+    while let Ok(message) = hearer.hear() {
         if events.send(Event::Said { rank, message }).is_err() {
             return;
         }

@@ -213,7 +213,7 @@ impl Launcher<'_> {
         member.survived = true;
         // one of another host ends with its connection
         if let Some(control) = member.control.take() {
-            let _ = control.shutdown(Shutdown::Both);
+            let _ = control.stream().shutdown(Shutdown::Both);
         }
         if member.exit.is_none() {
             member.process.kill();

@@ -14,7 +14,7 @@ use tensorwire_fabric::{Endpoint, Identity, PeerAddress};
 use super::gate::Gate;
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
-use crate::control::{FromMember, ToMember, read_frame, write_frame};
+use crate::control::{FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
 use crate::store_job::{ControlEvents, StoreEvent};
 
 /// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
@@ -24,7 +24,7 @@ pub(super) fn dial(
     rank: Rank,
     at: std::net::SocketAddr,
     deadline: Deadline,
-) -> Result<TcpStream, JoinError> {
+) -> Result<(Speaker, Hearer), JoinError> {
     let me = identity.member(rank);
     let launcher = Identity { rank: Rank(u32::MAX), incarnation: identity.launcher };
     let job = &identity.credentials;
@@ -35,7 +35,7 @@ pub(super) fn dial(
             Ok(mut stream) => {
                 let purpose = Purpose::Rendezvous;
                 match handshake::dial(&mut stream, job, me, Some(launcher), purpose, deadline) {
-                    Ok(_) => return Ok(stream),
+                    Ok((_, session)) => return Ok(ends(stream, session)?),
                     Err(source) => JoinError::Handshake { at, source },
                 }
             }
@@ -59,7 +59,7 @@ pub(super) fn dial(
 
 /// Ten heartbeats in the time that the launcher waits for one.
 pub(super) fn spawn_heartbeat(
-    control: Arc<Mutex<TcpStream>>,
+    control: Arc<Mutex<Speaker>>,
     step: Arc<AtomicU64>,
     liveness: Duration,
 ) -> std::io::Result<()> {
@@ -67,11 +67,8 @@ pub(super) fn spawn_heartbeat(
         loop {
             std::thread::sleep(liveness / 10);
             let message = FromMember::Heartbeat { step: step.load(Ordering::Relaxed) };
-            let Ok(mut stream) = control.lock() else {
-                return;
-            };
             // a lost launcher is noticed by the watching thread
-            if write_frame(&mut *stream, &message).is_err() {
+            if tell(&control, &message).is_err() {
                 return;
             }
         }
@@ -85,7 +82,7 @@ pub(super) struct ControlReader {
     pub(super) control_events: Arc<ControlEvents>,
     pub(super) gate: Arc<Gate>,
     /// Where it is answered.
-    pub(super) control: Arc<Mutex<TcpStream>>,
+    pub(super) control: Arc<Mutex<Speaker>>,
 }
 
 impl ControlReader {
@@ -123,7 +120,7 @@ impl ControlReader {
 /// Reads what the launcher says; its silence or end is the end of this member. Silence is two time-outs
 /// in a row: after the whole job was suspended and continued, the first one means nothing.
 pub(super) fn spawn_watch(
-    mut reader: TcpStream,
+    mut hearer: Hearer,
     reader_state: ControlReader,
     on_ending: impl FnOnce(Ending) + Send + 'static,
 ) -> std::io::Result<()> {
@@ -131,7 +128,7 @@ pub(super) fn spawn_watch(
         let mut silences = 0;
         let ending = loop {
             let gone = |reason: String| Ending::Orphaned { reason };
-            match reader.peek(&mut [0]) {
+            match hearer.stream().peek(&mut [0]) {
                 Ok(0) => break gone("the launcher hung up".to_string()),
                 Ok(_) => silences = 0,
                 // a read with a time-out is not restarted after the process was stopped
@@ -145,7 +142,7 @@ pub(super) fn spawn_watch(
                 }
                 Err(error) => break gone(format!("the launcher is gone ({error})")),
             }
-            match read_frame::<ToMember>(&mut reader) {
+            match hearer.hear::<ToMember>() {
                 Ok(message) => {
                     if let Some(ending) = reader_state.hear(message) {
                         break ending;
@@ -159,13 +156,9 @@ pub(super) fn spawn_watch(
     std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
 }
 
-fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
-}
-
-pub(super) fn tell(control: &Mutex<TcpStream>, message: &FromMember) -> std::io::Result<()> {
-    let mut stream = control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
-    write_frame(&mut *stream, message)
+pub(super) fn tell(control: &Mutex<Speaker>, message: &FromMember) -> std::io::Result<()> {
+    let mut speaker = control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
+    speaker.say_all(message)
 }
 
 #[cfg(test)]

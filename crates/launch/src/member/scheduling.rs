@@ -1,18 +1,17 @@
 //! What a member of a store asks of the launcher, which is the store's scheduler: barriers, and who lives.
 
-use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
 use tensorwire_kvstore::proto::Role;
 
 use super::connection::tell;
-use crate::control::FromMember;
+use crate::control::{FromMember, Speaker};
 use crate::store_job::{BarrierError, ControlEvents, StoreEvent, StorePlace};
 
 /// The launcher as a store's scheduler.
 #[derive(Clone, Debug)]
 pub struct Scheduling {
-    pub(super) control: Arc<Mutex<TcpStream>>,
+    pub(super) control: Arc<Mutex<Speaker>>,
     pub(super) control_events: Arc<ControlEvents>,
     pub(super) store: Option<StorePlace>,
 }

@@ -30,6 +30,8 @@ pub struct WireOptions {
     /// Which NIC, if it comes to verbs.
     pub verbs: VerbsOptions,
     pub arrival: Option<ArrivalMode>,
+    /// What leaves this host is encrypted: over TCP, and where that is open, over nothing else.
+    pub encrypt: bool,
     /// How long a wait spins before it blocks: none where processes share cores.
     pub spin: Duration,
     /// To each peer.
@@ -114,6 +116,7 @@ impl Member {
         let me = self.identity.member(self.rank());
         let mut config = FabricConfig::new(me, self.identity.credentials.clone());
         config.spin = options.spin;
+        config.encrypt = options.encrypt;
         config.queue_pairs_per_peer = options.queue_pairs;
         // fits: a job has far fewer than 2^32 members
         let ranks = (0..self.world() as u32).map(Rank);
@@ -154,7 +157,7 @@ impl Member {
     /// The transport, as it was given or is agreed on.
     fn transport(&self, options: &WireOptions) -> Result<Transport, MemberError> {
         let spread = self.members_here() < self.world();
-        match options.transport.settled(spread) {
+        match options.transport.settled(spread, options.encrypt) {
             Some(transport) => Ok(transport),
             None => self.negotiate(&options.verbs),
         }

@@ -6,21 +6,25 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
-use tensorwire_fabric::{Identity, JobCredentials, Secret};
+use tensorwire_fabric::lobby::{
+    Caller, Handshakes, Lobby, Stranger, StrangerError, Turn, Unproven,
+};
+use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
-use super::{Answer, JoinRequest, Machine, key};
+use super::key::KeyFile;
+use super::{Answer, JoinRequest, KeyError, KeySource, Machine, key};
 use crate::assignment::Assignment;
-use crate::control::{ToMember, read_frame, write_frame};
+use crate::control::{Speaker, ToMember, ends};
 use crate::hosts::Hosts;
-use crate::launcher::REASON_PATIENCE;
+use crate::launcher::{REASON_PATIENCE, callers};
 
 /// How often the gathering looks around.
 const TICK: Duration = Duration::from_millis(20);
@@ -36,8 +40,6 @@ const CALLER_PATIENCE: Duration = Duration::from_secs(1);
 const ENLISTING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a gathering without a job stays to tell those who call late.
 const DISMISS_PATIENCE: Duration = Duration::from_secs(3);
-/// Callers that are asked who they are at the same time; more wait.
-const CALLERS_MAX: usize = 64;
 
 /// Why the processes of a job could not be gathered.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,7 @@ pub enum RendezvousError {
     )]
     Listen { at: String, source: std::io::Error },
     #[error(
-        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same TENSORWIRE_SECRET"
+        "{missing} of {world} processes did not call {at} within {waited_s} s: {which}; {by} started them, and each must reach that address (MASTER_ADDR, firewall) with the same key: one TENSORWIRE_SECRET for all, or one HOME"
     )]
     Missing {
         missing: usize,
@@ -75,6 +77,8 @@ pub enum RendezvousError {
     Refused { reason: String },
     #[error("there is no job; the output of the launcher says why")]
     NoJob,
+    #[error(transparent)]
+    Key(#[from] KeyError),
     #[error("the system has no thread to spare: {0}")]
     Thread(std::io::Error),
 }
@@ -83,7 +87,7 @@ pub enum RendezvousError {
 #[derive(Debug)]
 pub(crate) struct JoinedProcess {
     /// Open until it ends, and the sign that it has.
-    pub(crate) stream: TcpStream,
+    pub(crate) speaker: Speaker,
     pub(crate) pid: u32,
     machine: Machine,
 }
@@ -94,21 +98,19 @@ pub struct Gathering {
     detected: Detected,
     at: SocketAddr,
     machine: Machine,
-    secret: Secret,
-    salt: [u8; 32],
     shared: Arc<Shared>,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    /// As long as others may still come.
+    key_file: Mutex<Option<KeyFile>>,
     listener: TcpListener,
     /// Members of a job that has failed.
-    to_stop: Mutex<Vec<TcpStream>>,
+    to_stop: Mutex<Vec<Speaker>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     closed: AtomicBool,
-    /// Callers that are being asked.
-    asked: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -130,7 +132,7 @@ impl Gathering {
     /// When there is no port to listen at.
     pub fn open(
         detected: &Detected,
-        secret: Option<&str>,
+        key: &KeySource,
         listen: Option<SocketAddr>,
     ) -> Result<Gathering, RendezvousError> {
         let listener = bind(&detected.rendezvous, listen)?;
@@ -138,23 +140,14 @@ impl Gathering {
             |source| RendezvousError::Listen { at: detected.rendezvous.to_string(), source };
         listener.set_nonblocking(true).map_err(failed)?;
         let at = listener.local_addr().map_err(failed)?;
-        if secret.is_none() && !at.ip().is_loopback() {
-            tracing::warn!(
-                "whoever reaches {at} and knows the launcher's name of this job can take part in it; set TENSORWIRE_SECRET to the same random text for all processes"
-            );
-        }
-        let job = key::credentials(&detected.key, secret);
+        let (job, key_file) = key::made(&detected.key, key)?;
         let places = (0..detected.world).map(|_| None).collect();
         let state = State { places, lost: None, left: 0, dismissed: false };
-        let shared = Arc::new(Shared {
-            state: Mutex::new(state),
-            closed: AtomicBool::new(false),
-            asked: AtomicUsize::new(0),
-        });
+        let shared = Arc::new(Shared { state: Mutex::new(state), closed: AtomicBool::new(false) });
         let incarnation = Incarnation(u64::from_le_bytes(handshake::random_bytes()));
         let keeper = Keeper {
             listener: listener.try_clone().map_err(failed)?,
-            job: job.clone(),
+            job,
             me: Identity { rank: Rank(u32::MAX), incarnation },
             detected: detected.clone(),
             shared: shared.clone(),
@@ -165,9 +158,8 @@ impl Gathering {
             detected: detected.clone(),
             at,
             machine: Machine::here(),
-            secret: job.secret,
-            salt: handshake::random_bytes(),
             shared,
+            key_file: Mutex::new(key_file),
             keeper: Mutex::new(Some(thread)),
             listener,
             to_stop: Mutex::default(),
@@ -243,7 +235,8 @@ impl Gathering {
             let other = state.places.iter().flatten().map(|joined| &joined.machine);
             let alike =
                 alike || other.clone().any(|o| o.name == machine.name && o.id != machine.id);
-            let address = place.as_ref().and_then(|joined| joined.stream.peer_addr().ok());
+            let address =
+                place.as_ref().and_then(|joined| joined.speaker.stream().peer_addr().ok());
             let name = match address.filter(|_| alike && !here) {
                 Some(address) => format!("{} ({})", machine.name, address.ip()),
                 None => machine.name.clone(),
@@ -259,7 +252,7 @@ impl Gathering {
     pub fn dismiss(&self, why: &str) {
         for mut member in self.to_stop.lock().drain(..) {
             // one that is gone needs not be told
-            let _ = write_frame(&mut member, &ToMember::Stop { reason: why.to_string() });
+            let _ = member.say(&ToMember::Stop { reason: why.to_string() });
         }
         self.shared.state.lock().dismissed = true;
         let deadline = Deadline::after(DISMISS_PATIENCE);
@@ -295,6 +288,7 @@ impl Gathering {
     /// No more callers: the port is the launcher's.
     fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
+        drop(self.key_file.lock().take());
         if let Some(keeper) = self.keeper.lock().take() {
             // a thread that panicked has said so
             let _ = keeper.join();
@@ -324,24 +318,19 @@ impl Gathering {
     pub(crate) fn reached_at(&self, places: &VecDeque<Option<JoinedProcess>>) -> SocketAddr {
         let remote = places.iter().flatten().find(|joined| !self.is_here(joined));
         let called = remote.or(places.iter().flatten().next());
-        let called = called.and_then(|joined| joined.stream.local_addr().ok());
+        let called = called.and_then(|joined| joined.speaker.stream().local_addr().ok());
         let mut at = self.at;
         at.set_ip(called.map_or(Ipv4Addr::LOCALHOST.into(), |called| called.ip()));
         at
     }
 
     /// Takes the control connection of a member that is to end when all is said.
-    pub(crate) fn stop_later(&self, member: TcpStream) {
+    pub(crate) fn stop_later(&self, member: Speaker) {
         self.to_stop.lock().push(member);
     }
 
     fn is_here(&self, joined: &JoinedProcess) -> bool {
         joined.machine.id == self.machine.id
-    }
-
-    /// The secret of the job, of which the members are told only the salt.
-    pub(crate) fn job_secret(&self) -> Secret {
-        key::job_secret(&self.secret, &self.salt)
     }
 
     /// Tells a process what it is.
@@ -352,13 +341,12 @@ impl Gathering {
     ) -> std::io::Result<()> {
         if !self.is_here(joined) {
             // where it has called already, whatever way others take
-            assignment.coordinator.set_ip(joined.stream.local_addr()?.ip());
+            assignment.coordinator.set_ip(joined.speaker.stream().local_addr()?.ip());
         }
-        let (assignment, salt) = (Box::new(assignment.without_secret()), self.salt);
-        joined.stream.set_nonblocking(false)?;
-        joined.stream.set_write_timeout(Some(CALLER_PATIENCE))?;
-        write_frame(&mut joined.stream, &Answer::Assigned { assignment, salt })?;
-        joined.stream.set_nonblocking(true)
+        joined.speaker.stream().set_nonblocking(false)?;
+        joined.speaker.stream().set_write_timeout(Some(CALLER_PATIENCE))?;
+        joined.speaker.say_all(&Answer::Assigned(Box::new(assignment)))?;
+        joined.speaker.stream().set_nonblocking(true)
     }
 }
 
@@ -371,7 +359,7 @@ impl Drop for Gathering {
 impl JoinedProcess {
     /// Has its process ended? It says nothing more, so whatever comes is its end.
     pub(crate) fn is_gone(&self) -> bool {
-        match self.stream.peek(&mut [0]) {
+        match self.speaker.stream().peek(&mut [0]) {
             Ok(count) => count == 0,
             Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
@@ -389,9 +377,10 @@ struct Keeper {
 
 impl Keeper {
     fn keep(&self) {
-        let mut told = Instant::now();
+        let mut lobby = Lobby::new(self.job.job_id, self.me, CALLER_PATIENCE);
+        let (handshakes, mut told) = (Handshakes::default(), Instant::now());
         while !self.shared.closed.load(Ordering::Relaxed) {
-            self.answer();
+            self.answer(&mut lobby, &handshakes);
             let mut state = self.shared.state.lock();
             if state.dismissed {
                 dismiss_all(&mut state);
@@ -407,7 +396,7 @@ impl Keeper {
                 told = Instant::now();
                 for joined in state.places.iter_mut().flatten() {
                     // who does not take it is not there any more, or does not read: a job would notice
-                    let _ = write_frame(&mut joined.stream, &Answer::Wait);
+                    let _ = joined.speaker.say(&Answer::Wait);
                 }
             }
             drop(state);
@@ -415,29 +404,23 @@ impl Keeper {
         }
     }
 
-    /// Answers everyone who has called since the last time, each on a thread of its own.
-    fn answer(&self) {
-        while self.shared.asked.load(Ordering::Relaxed) < CALLERS_MAX {
-            let (stream, from) = match self.listener.accept() {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    tracing::warn!("cannot accept a connection: {error}");
-                    return;
-                }
-            };
-            self.shared.asked.fetch_add(1, Ordering::Relaxed);
+    /// Hears everyone who has called since the last time; who says the hello of this job is asked on a thread of its own.
+    fn answer(&self, lobby: &mut Lobby<TcpStream>, handshakes: &Handshakes) {
+        let Turn { ready, strangers } = callers(&self.listener, lobby);
+        // another job's processes look here, too, if its port was taken
+        for Stranger { from, why } in strangers {
+            tracing::info!("turned away {from}: {why}");
+        }
+        for caller in ready {
             let (job, me, shared) = (self.job.clone(), self.me, self.shared.clone());
-            let detected = self.detected.clone();
-            let spawned = std::thread::Builder::new().name("rendezvous".into()).spawn(move || {
-                if let Err(reason) = ask(stream, &job, me, &detected, &shared) {
-                    // another job's processes look here, too, if its port was taken
+            let (detected, from) = (self.detected.clone(), caller.from.clone());
+            let begun = handshakes.begin(caller, move |caller, unproven| {
+                let from = caller.from.clone();
+                if let Err(reason) = ask(caller, unproven, &job, me, &detected, &shared) {
                     tracing::info!("turned away {from}: {reason}");
                 }
-                shared.asked.fetch_sub(1, Ordering::Relaxed);
             });
-            if let Err(error) = spawned {
-                self.shared.asked.fetch_sub(1, Ordering::Relaxed);
+            if let Err(error) = begun {
                 tracing::warn!("turned away {from}: no thread for it: {error}");
             }
         }
@@ -446,37 +429,43 @@ impl Keeper {
 
 /// Asks a caller who it is and gives it its seat.
 fn ask(
-    mut stream: TcpStream,
+    caller: Caller<TcpStream>,
+    unproven: Unproven,
     job: &JobCredentials,
     me: Identity,
     detected: &Detected,
     shared: &Shared,
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
-    stream.set_nonblocking(false).map_err(failed)?;
+    let Caller { mut stream, hello, .. } = caller;
     let admit = |caller: &handshake::Caller| match caller.purpose {
         Purpose::Rendezvous => Ok(()),
         _ => Err(HandshakeRefusal::Purpose),
     };
     let deadline = Deadline::after(CALLER_PATIENCE);
-    handshake::accept(&mut stream, job, me, admit, deadline).map_err(|error| error.to_string())?;
+    let accepted = handshake::accept(&mut stream, &hello, job, me, admit, deadline);
+    let (_, session) = accepted.map_err(|error| error.to_string())?;
+    if !unproven.proven() {
+        return Err(StrangerError::Crowded.to_string());
+    }
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(Some(ENLISTING_PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(CALLER_PATIENCE)).map_err(failed)?;
-    let said: JoinRequest = read_frame(&mut stream).map_err(failed)?;
+    let (mut speaker, mut hearer) = ends(stream, session).map_err(failed)?;
+    let said: JoinRequest = hearer.hear().map_err(failed)?;
     let mut state = shared.state.lock();
     match free_place(&state, &said, detected) {
         Ok(rank) => {
-            stream.set_nonblocking(true).map_err(failed)?;
+            speaker.stream().set_nonblocking(true).map_err(failed)?;
             let JoinRequest { machine, pid, .. } = said;
-            state.places[rank] = Some(JoinedProcess { stream, pid, machine });
+            state.places[rank] = Some(JoinedProcess { speaker, pid, machine });
             Ok(())
         }
         Err(reason) => {
             let answer = Answer::Refused { reason: reason.clone() };
             // whoever does not read holds up nobody
             drop(state);
-            write_frame(&mut stream, &answer).map_err(failed)?;
+            speaker.say_all(&answer).map_err(failed)?;
             Err(reason)
         }
     }
@@ -515,7 +504,7 @@ fn free_place(state: &State, said: &JoinRequest, detected: &Detected) -> Result<
 fn dismiss_all(state: &mut State) {
     for mut joined in state.places.iter_mut().filter_map(Option::take) {
         // who is gone needs not be told
-        let _ = write_frame(&mut joined.stream, &Answer::NoJob);
+        let _ = joined.speaker.say_all(&Answer::NoJob);
         state.left += 1;
     }
 }

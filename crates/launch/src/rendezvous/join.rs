@@ -11,9 +11,9 @@ use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, Rendezvous};
 use super::gathering::{GATHER_PATIENCE, RendezvousError};
-use super::{Answer, JoinRequest, Machine, key};
+use super::{Answer, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
-use crate::control::{read_frame, write_frame};
+use crate::control::{Hearer, Speaker, ends};
 
 /// How long one call may take.
 const ONE_CALL: Duration = Duration::from_secs(2);
@@ -26,42 +26,44 @@ const SILENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Joined {
     pub assignment: Assignment,
-    /// To be kept until the process ends: by it the launcher sees that.
-    pub sign_of_life: TcpStream,
+    pub sign_of_life: SignOfLife,
 }
+
+/// To be kept until the process ends: by it the launcher sees that.
+#[derive(Debug)]
+pub struct SignOfLife(#[expect(dead_code, reason = "it is open as long as this lives")] Speaker);
 
 /// Calls the launcher of the job that `detected` tells of, and waits until it says what this process is to be.
 ///
 /// # Errors
 /// When nobody answers in time, or the launcher has no job for this process.
-pub fn join(detected: &Detected, secret: Option<&str>) -> Result<Joined, RendezvousError> {
-    join_within(detected, secret, GATHER_PATIENCE)
+pub fn join(detected: &Detected, key: &KeySource) -> Result<Joined, RendezvousError> {
+    join_within(detected, key, GATHER_PATIENCE)
 }
 
 fn join_within(
     detected: &Detected,
-    secret: Option<&str>,
+    key: &KeySource,
     patience: Duration,
 ) -> Result<Joined, RendezvousError> {
-    let job = key::credentials(&detected.key, secret);
-    let (at, mut stream) = call(&detected.rendezvous, &job, Deadline::after(patience))?;
+    let (at, (mut speaker, mut hearer)) = call(detected, key, Deadline::after(patience))?;
     let lost = |error: std::io::Error| match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
             RendezvousError::Silent { at, silent_s: SILENCE.as_secs() }
         }
         _ => RendezvousError::HungUp { at },
     };
-    stream.set_nodelay(true).map_err(lost)?;
-    stream.set_read_timeout(Some(SILENCE)).map_err(lost)?;
+    speaker.stream().set_nodelay(true).map_err(lost)?;
+    speaker.stream().set_read_timeout(Some(SILENCE)).map_err(lost)?;
     let (launched_as, world) = (detected.launched_as, detected.world);
     let (machine, pid) = (Machine::here(), std::process::id());
-    write_frame(&mut stream, &JoinRequest { launched_as, world, machine, pid }).map_err(lost)?;
+    speaker.say_all(&JoinRequest { launched_as, world, machine, pid }).map_err(lost)?;
     loop {
-        match read_frame(&mut stream).map_err(lost)? {
+        match hearer.hear().map_err(lost)? {
             Answer::Wait => {}
-            Answer::Assigned { assignment, salt } => {
-                let assignment = assignment.with_secret(&key::job_secret(&job.secret, &salt));
-                return Ok(Joined { assignment, sign_of_life: stream });
+            Answer::Assigned(assignment) => {
+                let sign_of_life = SignOfLife(speaker);
+                return Ok(Joined { assignment: *assignment, sign_of_life });
             }
             Answer::Refused { reason } => return Err(RendezvousError::Refused { reason }),
             Answer::NoJob => return Err(RendezvousError::NoJob),
@@ -71,27 +73,53 @@ fn join_within(
 
 /// Calls every place where the launcher may be, again and again, until one proves to be it.
 fn call(
-    rendezvous: &Rendezvous,
-    job: &JobCredentials,
+    detected: &Detected,
+    key: &KeySource,
     deadline: Deadline,
-) -> Result<(SocketAddr, TcpStream), RendezvousError> {
-    let begun = deadline.remaining();
+) -> Result<(SocketAddr, (Speaker, Hearer)), RendezvousError> {
+    let (begun, rendezvous) = (deadline.remaining(), &detected.rendezvous);
     let mut last = "nothing listens there".to_string();
+    let mut known = None;
     loop {
+        // a text is stretched once; a file may be left of an earlier job until the launcher writes it anew
+        if known.is_none() || matches!(key, KeySource::Folder(_)) {
+            known = key::found(&detected.key, key)?;
+        }
+        let Some(job) = &known else {
+            last = key::lacking(&detected.key, key);
+            wait(rendezvous, begun, &last, deadline)?;
+            continue;
+        };
         for at in places(rendezvous, &mut last) {
-            match knock(at, job, deadline) {
-                Ok(stream) => return Ok((at, stream)),
-                Err(Knock::WrongSecret) => return Err(RendezvousError::Secret { at }),
-                Err(Knock::Nobody) => {}
-                Err(Knock::Other(why)) => last = format!("{at}: {why}"),
+            match (knock(at, job, deadline), key) {
+                (Ok(ends), _) => return Ok((at, ends)),
+                (Err(Knock::WrongSecret), KeySource::Text(_)) => {
+                    return Err(RendezvousError::Secret { at });
+                }
+                (Err(Knock::WrongSecret), KeySource::Folder(_)) => {
+                    last = format!("{at} has another key: {}", key::lacking(&detected.key, key));
+                }
+                (Err(Knock::Nobody), _) => {}
+                (Err(Knock::Other(why)), _) => last = format!("{at}: {why}"),
             }
         }
-        if deadline.passed() {
-            let (at, waited_s) = (rendezvous.clone(), begun.as_secs());
-            return Err(RendezvousError::NobodyThere { at, waited_s, last });
-        }
-        std::thread::sleep(TRY_AGAIN.min(deadline.remaining()));
+        wait(rendezvous, begun, &last, deadline)?;
     }
+}
+
+/// Lets a moment pass before the next round of calls, if there is to be one.
+fn wait(
+    rendezvous: &Rendezvous,
+    begun: Duration,
+    last: &str,
+    deadline: Deadline,
+) -> Result<(), RendezvousError> {
+    if deadline.passed() {
+        let (at, waited_s, last) = (rendezvous.clone(), begun.as_secs(), last.to_string());
+        return Err(RendezvousError::NobodyThere { at, waited_s, last });
+    }
+    std::thread::sleep(TRY_AGAIN.min(deadline.remaining()));
+    Ok(())
 }
 
 /// Where to call; a host that has no address yet may get one.
@@ -120,7 +148,11 @@ enum Knock {
     Other(String),
 }
 
-fn knock(at: SocketAddr, job: &JobCredentials, deadline: Deadline) -> Result<TcpStream, Knock> {
+fn knock(
+    at: SocketAddr,
+    job: &JobCredentials,
+    deadline: Deadline,
+) -> Result<(Speaker, Hearer), Knock> {
     let deadline = deadline.min(Deadline::after(ONE_CALL));
     let patience = deadline.remaining().max(Duration::from_millis(1));
     let mut stream =
@@ -132,7 +164,7 @@ fn knock(at: SocketAddr, job: &JobCredentials, deadline: Deadline) -> Result<Tcp
     // the rank comes with the assignment
     let me = Identity { rank: Rank(u32::MAX), incarnation };
     match handshake::dial(&mut stream, job, me, None, Purpose::Rendezvous, deadline) {
-        Ok(_) => Ok(stream),
+        Ok((_, session)) => ends(stream, session).map_err(|error| Knock::Other(error.to_string())),
         Err(HandshakeError::Refused(HandshakeRefusal::WrongSecret)) => Err(Knock::WrongSecret),
         Err(error) => Err(Knock::Other(error.to_string())),
     }

@@ -1,32 +1,176 @@
-//! What makes the processes of one job meet, and no others: made from what their launcher calls the job, and
-//! from `TENSORWIRE_SECRET` where that is set. Without it whoever knows the job's name may join: that
-//! keeps jobs apart, not intruders out.
+//! What makes the processes of one job meet, and no others: a name that their launcher gives the job, and a key that
+//! nobody can derive. The key is a random one in a file that only the user reads, or it is made from a text that all
+//! processes were given.
 
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use argon2::Argon2;
 use sha2::{Digest, Sha256};
 use tensorwire_base::JobId;
+use tensorwire_fabric::handshake::random_bytes;
 use tensorwire_fabric::{JobCredentials, Secret};
 
 /// Below the ports that systems give to whoever asks for any, above those of well-known services.
 const PORTS: std::ops::Range<u16> = 20_000..30_000;
+/// A key that is older was left by a launcher that was killed before its job began.
+const LEFT_BEHIND_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// With what processes prove to each other that they belong to one job, before it has a secret of its own.
-pub(super) fn credentials(key: &str, secret: Option<&str>) -> JobCredentials {
-    let id = digest(&[b"tensorwire job", key.as_bytes()]);
-    let secret =
-        digest(&[b"tensorwire enlist", key.as_bytes(), secret.unwrap_or_default().as_bytes()]);
-    let job_id = JobId(u64::from_le_bytes(std::array::from_fn(|i| id[i])));
-    JobCredentials { job_id, secret: Secret(secret) }
+/// Where the key is that the processes of a job share before the job has a secret of its own.
+#[derive(Clone, PartialEq, Eq)]
+pub enum KeySource {
+    /// All were given this text. It is stretched by Argon2id (RFC 9106), so that trying out words takes long.
+    Text(String),
+    /// The launcher writes a random key into a file of this folder, which only the user's processes can read. All hosts
+    /// of the job see the folder.
+    Folder(PathBuf),
 }
 
-/// The job's own secret. It never travels: both sides make it.
-pub(super) fn job_secret(joining: &Secret, salt: &[u8; 32]) -> Secret {
-    Secret(digest(&[b"tensorwire members", &joining.0, salt]))
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error(
+        "the job's key at {}: {source}; set TENSORWIRE_SECRET to the same random text for all processes, or HOME to a folder of yours",
+        .path.display()
+    )]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{} is not this user's alone (owner {owner}, mode {mode:o}), so others could know the job's key; remove it, or set TENSORWIRE_SECRET to the same random text for all processes",
+        .path.display()
+    )]
+    NotOurs { path: PathBuf, owner: u32, mode: u32 },
+    #[error("the text of TENSORWIRE_SECRET makes no key: {0}")]
+    Text(argon2::Error),
+}
+
+/// A key that lies in a file as long as this lives.
+#[derive(Debug)]
+pub(super) struct KeyFile(PathBuf);
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        // one that is gone needs no removing
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The number of the job that its launcher calls so.
+pub(super) fn job_id(name: &str) -> JobId {
+    let id = digest(&[b"tensorwire job", name.as_bytes()]);
+    JobId(u64::from_le_bytes(std::array::from_fn(|i| id[i])))
+}
+
+/// What the launcher of the job `name` proves and asks for, and what keeps the key where the others find it.
+pub(super) fn made(
+    name: &str,
+    source: &KeySource,
+) -> Result<(JobCredentials, Option<KeyFile>), KeyError> {
+    let job_id = job_id(name);
+    let (secret, file) = match source {
+        KeySource::Text(text) => (stretched(text, job_id)?, None),
+        KeySource::Folder(folder) => {
+            let (secret, file) = written(folder, job_id)?;
+            (secret, Some(file))
+        }
+    };
+    Ok((JobCredentials { job_id, secret }, file))
+}
+
+/// What another process of that job proves; none while there is no key.
+pub(super) fn found(name: &str, source: &KeySource) -> Result<Option<JobCredentials>, KeyError> {
+    let job_id = job_id(name);
+    let secret = match source {
+        KeySource::Text(text) => Some(stretched(text, job_id)?),
+        KeySource::Folder(folder) => read(&path(folder, job_id))?,
+    };
+    Ok(secret.map(|secret| JobCredentials { job_id, secret }))
+}
+
+/// What to do where there is no key, or another one.
+pub(super) fn lacking(name: &str, source: &KeySource) -> String {
+    let mend = "set TENSORWIRE_SECRET to the same random text for all processes";
+    match source {
+        KeySource::Text(_) => mend.to_string(),
+        KeySource::Folder(folder) => {
+            let path = path(folder, job_id(name));
+            format!(
+                "no key of this job at {}; {mend}, if they do not share that folder",
+                path.display()
+            )
+        }
+    }
 }
 
 /// Where the processes of a job meet, if nothing else says.
-pub(super) fn port(key: &str) -> u16 {
-    let bytes = digest(&[b"tensorwire port", key.as_bytes()]);
+pub(super) fn port(name: &str) -> u16 {
+    let bytes = digest(&[b"tensorwire port", name.as_bytes()]);
     PORTS.start + u16::from_le_bytes([bytes[0], bytes[1]]) % (PORTS.end - PORTS.start)
+}
+
+pub(super) fn path(folder: &Path, job_id: JobId) -> PathBuf {
+    folder.join(format!("{:016x}", job_id.0))
+}
+
+fn stretched(text: &str, job_id: JobId) -> Result<Secret, KeyError> {
+    let mut secret = [0; 32];
+    let salt = [b"tensorwire", &job_id.0.to_le_bytes()[..]].concat();
+    let made = Argon2::default().hash_password_into(text.as_bytes(), &salt, &mut secret);
+    made.map_err(KeyError::Text)?;
+    Ok(Secret(secret))
+}
+
+/// Puts a new key into the place of whatever is left of an earlier job of that name.
+fn written(folder: &Path, job_id: JobId) -> Result<(Secret, KeyFile), KeyError> {
+    let path = path(folder, job_id);
+    let failed = |source| KeyError::Io { path: path.clone(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+    check_ours(folder, std::fs::symlink_metadata(folder).map_err(failed)?)?;
+    remove_left_behind(folder);
+    let secret: [u8; 32] = random_bytes();
+    // under its name it is whole
+    let new = path.with_extension(hex::encode(random_bytes::<8>()));
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(&new);
+    file.and_then(|mut file| file.write_all(&secret)).map_err(failed)?;
+    std::fs::rename(&new, &path).map_err(failed)?;
+    Ok((Secret(secret), KeyFile(path)))
+}
+
+fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
+    let failed = |source| KeyError::Io { path: path.to_path_buf(), source };
+    let mut file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    check_ours(path, file.metadata().map_err(failed)?)?;
+    let mut secret = [0; 32];
+    file.read_exact(&mut secret).map_err(failed)?;
+    Ok(Some(Secret(secret)))
+}
+
+/// Whoever else could write there could choose the key; whoever could read there would know it.
+fn check_ours(path: &Path, found: std::fs::Metadata) -> Result<(), KeyError> {
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let others = if found.is_dir() { 0o022 } else { 0o077 };
+    if owner == rustix::process::geteuid().as_raw() && mode & others == 0 {
+        return Ok(());
+    }
+    Err(KeyError::NotOurs { path: path.to_path_buf(), owner, mode })
+}
+
+fn remove_left_behind(folder: &Path) {
+    let is_old = |entry: &std::fs::DirEntry| {
+        let modified = entry.metadata().and_then(|found| found.modified());
+        let age = modified.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
+        age.is_ok_and(|age| age >= LEFT_BEHIND_AFTER)
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten().filter(is_old) {
+        // what cannot be removed stays
+        let _ = std::fs::remove_file(entry.path());
+    }
 }
 
 fn digest(parts: &[&[u8]]) -> [u8; 32] {
@@ -39,21 +183,80 @@ fn digest(parts: &[&[u8]]) -> [u8; 32] {
     hash.finalize().into()
 }
 
+impl std::fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeySource::Text(_) => f.write_str("Text(..)"),
+            KeySource::Folder(folder) => write!(f, "Folder({})", folder.display()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("tensorwire-key-test-{}-{name}", std::process::id());
+        std::env::temp_dir().join(name).join("keys")
+    }
+
     #[test]
-    fn two_jobs_and_two_secrets_differ() {
-        let one = credentials("srun 7.0", None);
-        assert_eq!(one, credentials("srun 7.0", None));
-        assert_ne!(one.job_id, credentials("srun 7.1", None).job_id);
-        let secret = credentials("srun 7.0", Some("s"));
-        assert_eq!(one.job_id, secret.job_id, "a wrong secret is told from another job");
-        assert_ne!(one.secret, secret.secret);
-        let made = job_secret(&one.secret, &[1; 32]);
-        assert_ne!(made, one.secret);
-        assert_ne!(made, job_secret(&one.secret, &[2; 32]));
+    fn a_text_makes_a_key_of_each_job() {
+        let key = |name: &str, text: &str| {
+            found(name, &KeySource::Text(text.to_string())).unwrap().unwrap()
+        };
+        let one = key("srun 7.0", "s");
+        assert_eq!(one, key("srun 7.0", "s"));
+        assert_eq!(made("srun 7.0", &KeySource::Text("s".to_string())).unwrap().0, one);
+        let other = key("srun 7.1", "s");
+        assert_ne!((one.job_id, &one.secret), (other.job_id, &other.secret));
+        let wrong = key("srun 7.0", "t");
+        assert_eq!(one.job_id, wrong.job_id, "a wrong secret is told from another job");
+        assert_ne!(one.secret, wrong.secret);
         assert!(PORTS.contains(&port("srun 7.0")));
+    }
+
+    #[test]
+    fn a_file_has_a_new_key_for_each_job_and_goes_with_its_launcher() {
+        let source = KeySource::Folder(folder("new"));
+        assert_eq!(found("job", &source).unwrap(), None);
+        let (first, file) = made("job", &source).unwrap();
+        assert_eq!(found("job", &source).unwrap().as_ref(), Some(&first));
+        assert_eq!(found("another", &source).unwrap(), None);
+        // as a launcher leaves it that was killed
+        std::mem::forget(file);
+        let (second, file) = made("job", &source).unwrap();
+        assert_ne!(first.secret, second.secret);
+        assert_eq!(found("job", &source).unwrap(), Some(second));
+        drop(file);
+        assert_eq!(found("job", &source).unwrap(), None);
+        assert_eq!(std::fs::read_dir(folder("new")).unwrap().count(), 0);
+        std::fs::remove_dir_all(folder("new").parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_others_could_read_or_write_is_no_key() {
+        let keys = folder("open");
+        let source = KeySource::Folder(keys.clone());
+        let (_, _kept) = made("job", &source).unwrap();
+        let file = path(&keys, job_id("job"));
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        let allow = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        allow(&file, 0o640);
+        assert!(matches!(found("job", &source), Err(KeyError::NotOurs { mode: 0o640, .. })));
+        allow(&keys, 0o777);
+        assert!(matches!(made("job", &source), Err(KeyError::NotOurs { mode: 0o777, .. })));
+        allow(&keys, 0o700);
+        std::fs::remove_dir_all(keys.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_text_is_never_printed() {
+        assert!(!format!("{:?}", KeySource::Text("word".to_string())).contains("word"));
     }
 }

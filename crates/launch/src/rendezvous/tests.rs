@@ -26,15 +26,25 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
+fn text(text: &str) -> KeySource {
+    KeySource::Text(text.to_string())
+}
+
+/// The same in all of a test's threads, and no other test's.
+fn folder() -> KeySource {
+    let name = format!("tensorwire-rendezvous-test-{}", std::process::id());
+    KeySource::Folder(std::env::temp_dir().join(name))
+}
+
 const SOON: Duration = Duration::from_secs(5);
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
 #[test]
 fn who_joins_is_gathered_and_told_when_there_is_no_job() {
     let port = free_port();
-    let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
+    let gathering = Gathering::open(&of_two(0, port, "job"), &text("s"), None).unwrap();
     assert!(gathering.at().port() > port, "torchrun's own store listens at its port");
-    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), Some("s"), SOON));
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &text("s"), SOON));
     gathering.gather(&GO_ON).unwrap();
     assert!(!gathering.hosts().any_remote() && !gathering.hosts().spread(2));
     gathering.dismiss("the job has ended");
@@ -45,8 +55,9 @@ fn who_joins_is_gathered_and_told_when_there_is_no_job() {
 fn a_launcher_beside_its_members_gathers_rank_0_too() {
     let port = free_port();
     let beside = Detected { launched_as: LaunchedAs::Scheduler, ..of_two(0, port, "job") };
-    let gathering = Gathering::open(&beside, None, None).unwrap();
-    let join = |rank| thread::spawn(move || join_within(&of_two(rank, port, "job"), None, SOON));
+    let gathering = Gathering::open(&beside, &folder(), None).unwrap();
+    let join =
+        |rank| thread::spawn(move || join_within(&of_two(rank, port, "job"), &folder(), SOON));
     let members = [0, 1].map(join);
     gathering.gather(&GO_ON).unwrap();
     gathering.dismiss("the job has ended");
@@ -58,13 +69,19 @@ fn a_launcher_beside_its_members_gathers_rank_0_too() {
 #[test]
 fn who_does_not_know_the_secret_is_told_so_at_once() {
     let port = free_port();
-    let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
-    for secret in [Some("another"), None] {
-        let error = join_within(&of_two(1, port, "job"), secret, SOON).unwrap_err();
-        assert!(error.to_string().contains("TENSORWIRE_SECRET"), "{error}");
-    }
+    let gathering = Gathering::open(&of_two(0, port, "job"), &text("s"), None).unwrap();
+    let error = join_within(&of_two(1, port, "job"), &text("another"), SOON).unwrap_err();
+    assert!(matches!(error, RendezvousError::Secret { .. }), "{error}");
+    assert!(error.to_string().contains("TENSORWIRE_SECRET"), "{error}");
+    // the launcher may write its key yet
+    let moment = Duration::from_millis(200);
+    let error = join_within(&of_two(1, port, "job"), &folder(), moment).unwrap_err().to_string();
+    assert!(
+        error.contains("no key of this job at ") && error.contains("TENSORWIRE_SECRET"),
+        "{error}"
+    );
     // a third one too many, and one that was counted otherwise
-    let refused = |detected| join_within(&detected, Some("s"), SOON).unwrap_err().to_string();
+    let refused = |detected| join_within(&detected, &text("s"), SOON).unwrap_err().to_string();
     let twice = refused(of_two(0, port, "job"));
     assert!(twice.contains("a process of rank 0 already"), "{twice}");
     let counted = refused(Detected { world: 3, ..of_two(1, port, "job") });
@@ -72,14 +89,29 @@ fn who_does_not_know_the_secret_is_told_so_at_once() {
     drop(gathering);
 }
 
+/// The key of a launcher that was killed is there until the next one writes its own.
+#[test]
+fn whoever_comes_first_waits_for_the_launchers_key() {
+    let port = free_port();
+    let (_, left) = key::made(&of_two(0, port, "job").key, &folder()).unwrap();
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &folder(), SOON));
+    thread::sleep(Duration::from_millis(100));
+    let gathering = Gathering::open(&of_two(0, port, "job"), &folder(), None).unwrap();
+    gathering.gather(&GO_ON).unwrap();
+    gathering.dismiss("the job has ended");
+    assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
+    drop(left);
+}
+
 #[test]
 fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
     let port = free_port();
-    let first = Gathering::open(&of_two(0, port, "first"), None, None).unwrap();
-    let second = Gathering::open(&of_two(0, port, "second"), None, None).unwrap();
+    let first = Gathering::open(&of_two(0, port, "first"), &folder(), None).unwrap();
+    let second = Gathering::open(&of_two(0, port, "second"), &folder(), None).unwrap();
     assert_ne!(first.at().port(), second.at().port());
-    let call =
-        |run: &'static str| thread::spawn(move || join_within(&of_two(1, port, run), None, SOON));
+    let call = |run: &'static str| {
+        thread::spawn(move || join_within(&of_two(1, port, run), &folder(), SOON))
+    };
     let callers = [call("second"), call("first")];
     first.gather(&GO_ON).unwrap();
     second.gather(&GO_ON).unwrap();
@@ -93,10 +125,11 @@ fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
 #[test]
 fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
     let port = free_port();
-    let error = join_within(&of_two(1, port, "job"), None, Duration::from_millis(200)).unwrap_err();
+    let error =
+        join_within(&of_two(1, port, "job"), &text("s"), Duration::from_millis(200)).unwrap_err();
     assert!(error.to_string().contains("nobody answers at 127.0.0.1, port"), "{error}");
-    let gathering = Gathering::open(&of_two(0, port, "job"), None, None).unwrap();
-    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), None, SOON));
+    let gathering = Gathering::open(&of_two(0, port, "job"), &folder(), None).unwrap();
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &folder(), SOON));
     gathering.gather(&GO_ON).unwrap();
     drop(gathering);
     let error = other.join().unwrap().unwrap_err();
@@ -107,40 +140,37 @@ fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
 fn one_that_ends_before_all_are_there_is_named() {
     let port = free_port();
     let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
-    let gathering = Gathering::open(&of_three(0), None, None).unwrap();
-    let job = key::credentials(&of_three(1).key, None);
-    let (_, mut stream) = call(&of_three(1).rendezvous, &job, Deadline::after(SOON)).unwrap();
+    let gathering = Gathering::open(&of_three(0), &folder(), None).unwrap();
+    let called = call(&of_three(1), &folder(), Deadline::after(SOON)).unwrap();
+    let (_, (mut speaker, hearer)) = called;
     let (machine, pid) = (Machine::here(), 4711);
     let said = JoinRequest { launched_as: of_three(1).launched_as, world: 3, machine, pid };
-    write_frame(&mut stream, &said).unwrap();
+    speaker.say_all(&said).unwrap();
     let dying = thread::spawn(move || {
         thread::sleep(Duration::from_millis(200));
-        drop(stream);
+        drop((speaker, hearer));
     });
     let error = gathering.gather(&GO_ON).unwrap_err().to_string();
     assert!(error.starts_with("first to fail: rank 1 (pid 4711 on "), "{error}");
     dying.join().unwrap();
     let told = AtomicBool::new(true);
-    let gathering = Gathering::open(&of_three(0), None, None).unwrap();
+    let gathering = Gathering::open(&of_three(0), &folder(), None).unwrap();
     let error = gathering.gather(&told).unwrap_err().to_string();
     assert!(error.contains("missing: rank 1, rank 2"), "{error}");
 }
 
 #[test]
-fn an_assignment_goes_without_its_secret_and_arrives_with_it() {
+fn an_assignment_arrives_with_its_secret() {
     use crate::assignment::JobIdentity;
     use crate::job::JobSpec;
     let port = free_port();
-    let gathering = Gathering::open(&of_two(0, port, "job"), Some("s"), None).unwrap();
-    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), Some("s"), SOON));
+    let gathering = Gathering::open(&of_two(0, port, "job"), &text("s"), None).unwrap();
+    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &text("s"), SOON));
     gathering.gather(&GO_ON).unwrap();
-    let mut identity = JobIdentity::random(2);
-    identity.credentials.secret = gathering.job_secret();
+    let identity = JobIdentity::random(2);
     let (_, mut waiting) = gathering.take_over().unwrap();
     let at = gathering.reached_at(&waiting);
     let assignment = identity.assignment(Rank(1), Rank(1), at, &JobSpec::new("", "", Vec::new()));
-    let bare = serde_json::to_string(&assignment.clone().without_secret()).unwrap();
-    assert!(!bare.contains(&hex::encode(gathering.job_secret().0)));
     gathering.assign(waiting[1].as_mut().unwrap(), assignment).unwrap();
     let got = other.join().unwrap().unwrap();
     assert_eq!(got.assignment.identity().unwrap().credentials, identity.credentials);

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
-pub(crate) use rendezvous::secret;
+pub(crate) use rendezvous::key_source;
 pub use rendezvous::{Lead, LeadError, detected, follow};
 pub use signals::{end_at_once_while, interrupt, told_to_end};
 

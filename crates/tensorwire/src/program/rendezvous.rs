@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tensorwire_launch::Member;
 use tensorwire_launch::rendezvous::{
-    Composition, CountError, DetectError, Detected, Gathering, Joined, RendezvousError, detect,
-    join, share_out,
+    Composition, CountError, DetectError, Detected, Gathering, Joined, KeySource, RendezvousError,
+    detect, join, share_out,
 };
 
 use super::{ProgramError, Stay, take_part, told_to_end};
@@ -29,9 +30,20 @@ pub fn detected() -> Result<Option<Detected>, DetectError> {
     detect(&variables, parent)
 }
 
-/// Returns the secret of the job, if it has one.
-pub(crate) fn secret() -> Option<String> {
-    std::env::var(SECRET).ok().filter(|secret| !secret.is_empty())
+/// Returns where the key of the job is: the text that all processes were given, else a file of the user's.
+pub(crate) fn key_source() -> KeySource {
+    let folder = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
+    let text = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
+    text.map(KeySource::Text).unwrap_or_else(|| {
+        let home = || folder("HOME").map(|home| Path::new(&home).join(".cache"));
+        let cache = folder("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+        let cache = cache.map(|cache| cache.join("tensorwire"));
+        let here = || {
+            let user = rustix::process::geteuid().as_raw();
+            std::env::temp_dir().join(format!("tensorwire-{user}"))
+        };
+        KeySource::Folder(cache.unwrap_or_else(here).join("keys"))
+    })
 }
 
 /// Why the processes of a job did not come together.
@@ -60,7 +72,7 @@ impl Lead {
     /// When its address is taken.
     pub fn open(found: &Detected, listen: Option<SocketAddr>) -> Result<Lead, LeadError> {
         let interrupt = told_to_end()?;
-        let gathering = Arc::new(Gathering::open(found, secret().as_deref(), listen)?);
+        let gathering = Arc::new(Gathering::open(found, &key_source(), listen)?);
         Ok(Lead { gathering, interrupt })
     }
 
@@ -90,7 +102,7 @@ pub fn follow<E>(
     run: impl FnOnce(&Member) -> Result<(), E>,
 ) -> Result<(), LeadError> {
     let stay = Stay::begin()?;
-    match join(found, secret().as_deref()) {
+    match join(found, &key_source()) {
         // the launcher says why
         Err(RendezvousError::NoJob) => std::process::exit(1),
         Err(error) => Err(error.into()),

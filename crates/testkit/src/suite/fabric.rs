@@ -14,11 +14,8 @@ use crate::mesh::{
 /// travel as `fabric_suite!(|| Backend::Sim(..), Some(ArrivalMode::FlagTail));` says.
 #[macro_export]
 macro_rules! fabric_suite {
-    ($make:expr) => {
-        $crate::fabric_suite!($make, None);
-    };
-    ($make:expr, $arrival:expr) => {
-        $crate::fabric_cases!($make, $arrival, fabric:
+    ($setup:expr) => {
+        $crate::fabric_cases!($setup, fabric:
             a_write_lands, what_is_over_at_once_has_no_completion, zero_bytes_still_signal, a_write_without_a_signal_lands,
             offsets_are_respected, the_order_of_a_queue_pair_is_kept,
             an_arrival_never_precedes_its_payload, a_read_brings_the_bytes_here,
@@ -30,14 +27,14 @@ macro_rules! fabric_suite {
             every_queue_pair_works, writes_cross_both_ways,
             payloads_with_room_for_an_epoch_arrive, there_must_be_room_for_an_epoch,
         );
-        $crate::fabric_cases!($make, $arrival, fabric_events:
+        $crate::fabric_cases!($setup, fabric_events:
             messages_go_both_ways_in_order, oversized_messages_are_refused,
             a_flood_of_messages_arrives, a_wait_wakes_on_arrival, a_wait_times_out,
             an_idle_wait_burns_no_processor, nothing_is_lost_between_ticket_and_wait,
             three_make_a_mesh, statistics_count, channels_are_checked,
             arrival_slots_run_out, impossible_regions_are_errors,
         );
-        $crate::fabric_cases!($make, $arrival, fabric_faults:
+        $crate::fabric_cases!($setup, fabric_faults:
             an_orderly_exit_is_no_fault_in_any_order, writes_before_a_close_have_landed,
             posts_after_a_close_are_refused, a_drop_without_goodbye_is_a_fault,
             it_is_known_of_each_peer_how_it_went,
@@ -52,12 +49,9 @@ macro_rules! fabric_suite {
 /// One `#[test]` per case of a module of suites.
 #[macro_export]
 macro_rules! fabric_cases {
-    ($make:expr, $module:ident: $($case:ident),* $(,)?) => {
-        $crate::fabric_cases!($make, None, $module: $($case),*);
-    };
-    ($make:expr, $arrival:expr, $module:ident: $($case:ident),* $(,)?) => {
+    ($setup:expr, $module:ident: $($case:ident),* $(,)?) => {
         $(#[test] fn $case() {
-            let setup = $crate::mesh::Setup { backend: $make, arrival: $arrival };
+            let setup: $crate::mesh::Setup = $setup;
             if setup.can_run() {
                 $crate::suite::$module::$case(setup);
             }

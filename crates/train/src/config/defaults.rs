@@ -45,6 +45,7 @@ impl Default for TrainConfig {
             transport: Transport::Auto,
             verbs: VerbsOptions::default(),
             arrival: None,
+            encrypt: false,
             hosts: Hosts::default(),
             exchange: Exchange::ZeroCopy,
             batch: 64,

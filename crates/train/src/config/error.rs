@@ -135,6 +135,14 @@ pub enum ConfigError {
     )]
     VerbsOption { option: &'static str },
     #[error(
+        "a NIC writes memory as it lies, so RDMA cannot encrypt; give --transport tcp, or leave --encrypt out"
+    )]
+    EncryptedRdma,
+    #[error(
+        "--encrypt is for tensors that tensorwire sends; leave it out with the baselines' --exchange"
+    )]
+    EncryptedMessages,
+    #[error(
         "--save writes on the host of worker 0, which is {host}; put this machine first in --hosts"
     )]
     SaveElsewhere { host: String },

@@ -89,7 +89,7 @@ impl Exchange {
 
     /// What it means for the plan. `spread`: the members are on several hosts.
     pub fn plan_options(self, transport: Transport, spread: bool) -> PlanOptions {
-        let shared_memory = match (self, transport.settled(spread)) {
+        let shared_memory = match (self, transport.settled(spread, false)) {
             // what members of several hosts will agree on is neither here nor there
             (_, None | Some(Transport::Tcp | Transport::Verbs)) => SharedMemory::None,
             (Exchange::ZeroCopy, _) => SharedMemory::Used,

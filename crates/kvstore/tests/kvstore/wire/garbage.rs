@@ -69,7 +69,7 @@ fn to_bytes(introduction: &Introduction) -> Vec<u8> {
 }
 
 fn three() -> Vec<Fabric> {
-    Setup { backend: || Backend::Shm, arrival: None }.mesh(3)
+    Setup::new(|| Backend::Shm).mesh(3)
 }
 
 /// Opens rank 0 and an honest rank 2, and lets rank 1 lie to rank 0; returns what rank 0 says of it.

@@ -36,7 +36,7 @@ fn registered_bytes_are_linear_in_the_number_of_processes() {
 
 #[test]
 fn values_are_counted_too() {
-    let setup = Setup { backend: || Backend::Shm, arrival: None };
+    let setup = Setup::new(|| Backend::Shm);
     let (mut wires, _fabrics) = wires(setup, 2, SMALL);
     let before = wires[0].stats().registered_bytes;
     wires[0].alloc(1000).unwrap();
@@ -45,7 +45,7 @@ fn values_are_counted_too() {
 
 /// Reads a value of the peer where it lies, if it can be, after the peer has told of it.
 fn view(backend: mesh::MakeBackend) -> Option<Vec<u8>> {
-    let setup = Setup { backend, arrival: None };
+    let setup = Setup::new(backend);
     let (mut wires, _fabrics) = wires(setup, 2, SMALL);
     let (source, descriptor) = buffers(&mut wires[1], 2, 128);
     let place = remote_place(descriptor, &source[1]);

@@ -37,7 +37,7 @@ macro_rules! cases {
     ($make:expr; $($case:ident,)*) => {$(
         #[test]
         fn $case() {
-            let setup = Setup { backend: || $make, arrival: None };
+            let setup = Setup::new(|| $make);
             if setup.can_run() {
                 super::$case(setup);
             }

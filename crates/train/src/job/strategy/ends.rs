@@ -126,6 +126,7 @@ pub(super) fn wires(
         transport: config.transport,
         verbs: config.verbs.clone(),
         arrival: config.arrival,
+        encrypt: config.encrypt,
         spin: if crowded { Duration::ZERO } else { SPIN },
         queue_pairs,
         peers: Peers::These(peers.into_iter().filter(|rank| *rank != member.rank()).collect()),

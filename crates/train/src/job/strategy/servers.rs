@@ -41,6 +41,7 @@ impl Strategy for Servers {
             exchange: config.exchange,
             verbs: config.verbs.clone(),
             arrival: config.arrival,
+            encrypt: config.encrypt,
             spin: if crowded { Duration::ZERO } else { SPIN },
             kernels: kernel_choice(config, &part.program),
             threads: config.threads.unwrap_or_else(|| default_threads(config, rank)),
