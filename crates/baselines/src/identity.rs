@@ -40,11 +40,25 @@ impl PeerToken {
         let (rank, rest) = rest.split_first_chunk()?;
         let (life, rest) = rest.split_first_chunk()?;
         let token: &[u8; 32] = rest.try_into().ok()?;
-        // all of it, so that the time does not tell how much was right
-        let differs = token.iter().zip(&self.0).fold(0, |all, (one, other)| all | (one ^ other));
         let who = (Rank(u32::from_le_bytes(*rank)), Incarnation(u64::from_le_bytes(*life)));
-        (differs == 0).then_some(who)
+        is_same(token, &self.0).then_some(who)
     }
+
+    /// As a password: ZeroMQ takes text.
+    pub(crate) fn to_text(self) -> String {
+        self.0.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    }
+
+    /// True if `said` is this token as text.
+    pub(crate) fn is_text(&self, said: &[u8]) -> bool {
+        is_same(said, self.to_text().as_bytes())
+    }
+}
+
+/// Looks at all bytes, so that the time does not tell how many were right.
+fn is_same(said: &[u8], right: &[u8]) -> bool {
+    let differs = said.iter().zip(right).fold(0, |all, (one, other)| all | (one ^ other));
+    said.len() == right.len() && differs == 0
 }
 
 impl fmt::Debug for PeerToken {
@@ -82,6 +96,16 @@ mod tests {
             assert_eq!(token.verify(&right[..length]), None, "{length} bytes");
         }
         assert_eq!(token.verify(&[&right[..], &[0]].concat()), None);
+    }
+
+    #[test]
+    fn a_token_is_a_password_too() {
+        let token = identity(0xa9).token;
+        assert_eq!(token.to_text(), "a9".repeat(32));
+        assert!(token.is_text(token.to_text().as_bytes()));
+        for wrong in ["", "a9", &"a8".repeat(32), &"a9".repeat(33), &"A9".repeat(32)] {
+            assert!(!token.is_text(wrong.as_bytes()), "{wrong}");
+        }
     }
 
     #[test]

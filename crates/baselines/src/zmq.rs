@@ -8,11 +8,14 @@
 //!   caller to limit.
 //! * A block is copied once on sending: ZeroMQ sends from memory that it owns, and safe Rust cannot lend it
 //!   another's until its thread is done with it. The copy is counted. What arrives is lent where it lies.
+//! * A connection says the job's token before anything of it is kept (ZMTP's PLAIN mechanism); a stranger's
+//!   is closed.
 //! * Who sent a message is what its DEALER said when it connected (ZMTP's routing id): a rank, a life of
 //!   it, and the job's token. A message of anybody else is dropped and counted.
 //! * ZeroMQ says nothing of a peer that is gone: it connects again and again. Somebody else watches.
 
 mod error;
+mod gate;
 mod message;
 mod store_wire;
 mod transport;
@@ -28,11 +31,15 @@ pub use store_wire::ZmqWire;
 pub use transport::ZmqTransport;
 
 use crate::PeerIdentity;
+use gate::Gate;
 
 /// Of ZeroMQ, for all sockets of a process.
 const IO_THREADS: i32 = 1;
 /// No limit.
 const HIGH_WATER_MARK: i32 = 0;
+/// Longest frame: more than any tensor that a process has. What says to be longer is refused before memory is
+/// asked for.
+const FRAME_BYTES_MAX: usize = 1 << 40;
 
 /// One process among those that send each other messages.
 pub struct ZmqNode {
@@ -41,6 +48,8 @@ pub struct ZmqNode {
     receiver: Socket,
     peers: HashMap<Rank, Peer>,
     stats: ZmqStats,
+    /// Dropped once nobody can connect any more.
+    gate: Gate,
     /// Dropped last: it ends when its sockets have.
     context: Context,
 }
@@ -60,8 +69,10 @@ pub struct ZmqStats {
     pub frames: u64,
     /// Into frames to send.
     pub bytes_copied: u64,
-    /// Messages that came from a stranger, or from a life of a peer that is not the connected one.
+    /// Messages that came from a member that is no peer, or from a life of a peer that is not the connected one.
     pub refused: u64,
+    /// Connections of strangers, who said a wrong token.
+    pub turned_away: u64,
 }
 
 impl ZmqNode {
@@ -73,7 +84,11 @@ impl ZmqNode {
         let setup = |source| ZmqError::Setup { source };
         let context = Context::new();
         context.set_io_threads(IO_THREADS).map_err(setup)?;
+        let gate = Gate::open(&context, identity.token)?;
         let receiver = context.socket(SocketType::ROUTER).map_err(setup)?;
+        gate.guard(&receiver).map_err(setup)?;
+        // fits: the limit is a constant
+        receiver.set_maxmsgsize(FRAME_BYTES_MAX as i64).map_err(setup)?;
         receiver.set_rcvhwm(HIGH_WATER_MARK).map_err(setup)?;
         receiver.set_linger(0).map_err(setup)?;
         // a peer that connects again is known before its old connection is seen to be gone
@@ -84,7 +99,7 @@ impl ZmqNode {
         let endpoint = receiver.get_last_endpoint().map_err(listen)?;
         let endpoint = endpoint.map_err(|_| listen(::zmq::Error::EINVAL))?;
         let (peers, stats) = (HashMap::new(), ZmqStats::default());
-        Ok(ZmqNode { identity, endpoint, receiver, peers, stats, context })
+        Ok(ZmqNode { identity, endpoint, receiver, peers, stats, gate, context })
     }
 
     /// Where peers connect to.
@@ -105,6 +120,7 @@ impl ZmqNode {
     ) -> Result<(), ZmqError> {
         let setup = |source| ZmqError::Setup { source };
         let sender = self.context.socket(SocketType::DEALER).map_err(setup)?;
+        self.gate.admit(&sender).map_err(setup)?;
         sender.set_identity(&self.identity.to_bytes()).map_err(setup)?;
         sender.set_sndhwm(HIGH_WATER_MARK).map_err(setup)?;
         sender.set_linger(0).map_err(setup)?;
@@ -187,7 +203,7 @@ impl ZmqNode {
     }
 
     pub fn stats(&self) -> ZmqStats {
-        self.stats
+        ZmqStats { turned_away: self.gate.turned_away(), ..self.stats }
     }
 
     /// Hands to the operating system what was sent, as far as it can by the deadline. A node that is

@@ -9,6 +9,8 @@ pub enum ZmqError {
         "cannot set up a ZeroMQ socket: {source}; see ulimit -n, and that peers are fewer than 1000"
     )]
     Setup { source: ::zmq::Error },
+    #[error("the thread that lets peers in cannot be started: {source}; see ulimit -u")]
+    Thread { source: std::io::Error },
     #[error(
         "cannot listen at {at}: {source}; use tcp://ADDRESS:* with an address of this host, or ipc://FILE in a folder that can be written"
     )]

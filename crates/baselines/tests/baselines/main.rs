@@ -3,4 +3,5 @@
 
 mod carriers;
 mod grpc;
+mod strangers;
 mod zmq;
