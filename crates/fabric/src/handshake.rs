@@ -24,7 +24,7 @@ use sha2::Sha256;
 use tensorwire_base::{Deadline, Incarnation, JobId, Rank};
 
 use crate::config::{Identity, JobCredentials, Secret};
-use crate::seal::{Opener, Sealer, Session};
+use crate::seal::{Opener, Sealer, Seals};
 
 const MAGIC: [u8; 8] = *b"twfabric";
 const VERSION: u16 = 1;
@@ -115,7 +115,7 @@ pub fn dial(
     target: Option<Identity>,
     purpose: Purpose,
     deadline: Deadline,
-) -> Result<(Identity, Session), HandshakeError> {
+) -> Result<(Identity, Seals), HandshakeError> {
     let hello = Hello { job_id: job.job_id, me, target, purpose, nonce: random_nonce() }.encode();
     send(stream, &hello, "our hello", deadline)?;
     let challenge: [u8; CHALLENGE_BYTES] = receive(stream, "its challenge", deadline)?;
@@ -130,7 +130,7 @@ pub fn dial(
     HandshakeRefusal::from_code(le_u16(code, 0)).map_err(HandshakeError::Refused)?;
     verify(&job.secret, b"acceptor", &hello, &challenge, code, proof)?;
     let [dialer, acceptor] = session_keys(&job.secret, &hello, &challenge);
-    Ok((member, Session { sealer: Sealer::new(&dialer), opener: Opener::new(&acceptor) }))
+    Ok((member, Seals { sealer: Sealer::new(&dialer), opener: Opener::new(&acceptor) }))
 }
 
 /// Is what was said so far the beginning of a hello?
@@ -161,7 +161,7 @@ pub fn accept(
     me: Identity,
     admit: impl FnOnce(&Caller) -> Result<(), HandshakeRefusal>,
     deadline: Deadline,
-) -> Result<(Caller, Session), HandshakeError> {
+) -> Result<(Caller, Seals), HandshakeError> {
     let checked = Hello::decode(hello).and_then(|found| found.check(job.job_id, me));
     let verdict = checked.as_ref().err().map_or(0, |refusal| refusal.code());
     let challenge = Challenge { verdict, member: me }.encode(random_nonce());
@@ -183,7 +183,7 @@ pub fn accept(
     send(stream, &[code.as_slice(), &proof].concat(), "our verdict", deadline)?;
     admitted.map_err(HandshakeError::Rejected)?;
     let [dialer, acceptor] = session_keys(&job.secret, hello, &challenge);
-    Ok((caller, Session { sealer: Sealer::new(&acceptor), opener: Opener::new(&dialer) }))
+    Ok((caller, Seals { sealer: Sealer::new(&acceptor), opener: Opener::new(&dialer) }))
 }
 
 /// Random from the system: for keys, nonces and ids that nobody must guess.

@@ -28,16 +28,19 @@ fn accept(
     me: Identity,
     admit: impl FnOnce(&Caller) -> Result<(), HandshakeRefusal>,
     deadline: Deadline,
-) -> Result<(Caller, Session), HandshakeError> {
+) -> Result<(Caller, Seals), HandshakeError> {
     let hello = receive(stream, "its hello", deadline)?;
     super::accept(stream, &hello, job, me, admit, deadline)
 }
+
+/// What a handshake came to at one end.
+type Shaken<Who> = Result<(Who, Seals), HandshakeError>;
 
 /// Rank 1 dials rank 0; each with its own view of the job and of the other.
 fn shake(
     dialer: (JobCredentials, Option<Identity>),
     acceptor: (JobCredentials, Result<(), HandshakeRefusal>),
-) -> (Result<(Identity, Session), HandshakeError>, Result<(Caller, Session), HandshakeError>) {
+) -> (Shaken<Identity>, Shaken<Caller>) {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         let accepted =
@@ -90,7 +93,7 @@ fn every_mismatch_has_its_reason_on_both_sides() {
 /// Plays the acceptor's side by hand.
 fn impostor(
     answer: impl FnOnce(&mut UnixStream) + Send,
-) -> Result<(Identity, Session), HandshakeError> {
+) -> Result<(Identity, Seals), HandshakeError> {
     let (mut near, mut far) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {

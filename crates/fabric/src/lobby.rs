@@ -60,8 +60,8 @@ pub enum StrangerError {
     Refused(#[from] HandshakeRefusal),
     #[error("it hung up before it had said who it is")]
     HungUp,
-    #[error("it did not say who it is within {0:.1} s")]
-    Silent(f64),
+    #[error("it did not say who it is within {0:?}")]
+    Silent(Duration),
     #[error("it said nothing while many others called")]
     Crowded,
     #[error("it belongs to another user of this host")]
@@ -143,10 +143,9 @@ impl<S: TimedStream + AsFd> Lobby<S> {
         }
         handshake::check_magic(&caller.hello[..*have])?;
         if *have < HELLO_BYTES {
-            let silent = since.elapsed();
-            return match silent < self.patience {
+            return match since.elapsed() < self.patience {
                 true => Ok(Heard::Part),
-                false => Err(StrangerError::Silent(silent.as_secs_f64())),
+                false => Err(StrangerError::Silent(self.patience)),
             };
         }
         if let Some((why, answer)) = handshake::refusal(&caller.hello, self.job_id, self.me) {

@@ -15,7 +15,7 @@ use crate::error::ConnectError;
 use crate::handshake::{self, Caller, HandshakeError, HandshakeRefusal, Purpose};
 use crate::listener::{Acceptor, HANDSHAKE_WITHIN, Listener, Socket};
 use crate::lobby::{self, Stranger, StrangerLog, Unproven};
-use crate::seal::Session;
+use crate::seal::Seals;
 
 /// How long to wait before dialling again a peer that does not listen yet.
 const DIAL_AGAIN: Duration = Duration::from_millis(5);
@@ -68,7 +68,7 @@ pub(crate) struct Connected {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
-    pub(crate) session: Session,
+    pub(crate) seals: Seals,
 }
 
 impl Mesh {
@@ -152,7 +152,7 @@ impl Mesh {
                 accepted => accepted,
             };
             match accepted {
-                Ok((caller, session)) => rendezvous.enter(caller, socket, session),
+                Ok((caller, seals)) => rendezvous.enter(caller, socket, seals),
                 Err(error) => {
                     // it hung up between our yes and hearing it: it may come again
                     admitted.into_iter().for_each(|caller| rendezvous.give_back(&caller));
@@ -201,11 +201,11 @@ impl Mesh {
         };
         let config = self.core.config();
         let target = Some(peer.member());
-        let (_, session) =
+        let (_, seals) =
             handshake::dial(&mut socket, &config.job, config.me, target, purpose, deadline)
                 .map_err(|source| ConnectError::Handshake { rank, endpoint, source })?;
         let system = |source| ConnectError::System { doing: "set up a connection", source };
-        Ok(Connection { socket: socket.into_nonblocking().map_err(system)?, session })
+        Ok(Connection { socket: socket.into_nonblocking().map_err(system)?, seals })
     }
 }
 
@@ -246,11 +246,11 @@ impl Rendezvous {
         }
     }
 
-    fn enter(&self, caller: Caller, socket: Socket, session: Session) {
+    fn enter(&self, caller: Caller, socket: Socket, seals: Seals) {
         match socket.into_nonblocking() {
             Ok(socket) => {
                 let place = (caller.member.rank, caller.purpose);
-                self.state.lock().connections.insert(place, Connection { socket, session });
+                self.state.lock().connections.insert(place, Connection { socket, seals });
                 self.came.notify_all();
             }
             Err(error) => tracing::warn!(%error, "cannot set up a peer's connection"),

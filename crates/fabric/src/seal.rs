@@ -15,7 +15,7 @@ pub struct Forged;
 
 /// Both directions of one connection.
 #[derive(Debug)]
-pub struct Session {
+pub struct Seals {
     pub sealer: Sealer,
     pub opener: Opener,
 }
@@ -113,7 +113,9 @@ mod tests {
         (Sealer::new(&[7; 32]), Opener::new(&[7; 32]))
     }
 
-    fn sealed(sealer: &mut Sealer, text: &[u8]) -> (Vec<u8>, [u8; TAG_BYTES]) {
+    type Sealed = (Vec<u8>, [u8; TAG_BYTES]);
+
+    fn sealed(sealer: &mut Sealer, text: &[u8]) -> Sealed {
         let mut frame = text.to_vec();
         let tag = sealer.seal(b"clear", &mut frame);
         (frame, tag)
@@ -133,7 +135,7 @@ mod tests {
 
     #[test]
     fn what_is_changed_repeated_left_out_or_turned_round_does_not_open() {
-        let refused = |spoil: &dyn Fn(&mut Vec<(Vec<u8>, [u8; TAG_BYTES])>)| {
+        let refused = |spoil: &dyn Fn(&mut Vec<Sealed>)| {
             let (mut sealer, mut opener) = pair();
             let mut all: Vec<_> = (0..3).map(|n| sealed(&mut sealer, &[n; 40])).collect();
             spoil(&mut all);

@@ -1,6 +1,6 @@
 //! Any hosts: software one-sided. A queue pair is a socket; a frame says where its payload goes, the
 //! receiver's poller checks key and bounds against its own regions and then reads from the socket
-//! straight into the region. No staging buffer on either side.
+//! straight into the region. No staging buffer on either side, but for payload that is encrypted.
 //!
 //! Arrival rule: the poller raises the slot after the last payload byte was read, on the same thread;
 //! frames of one socket are handled in order. A write's completion says that the kernel has all its
@@ -11,6 +11,7 @@
 
 mod device;
 mod frame;
+mod outgoing;
 mod progress;
 mod queue_pair;
 mod region;

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use tensorwire_fabric::seal::{Opener, Sealer, Session, TAG_BYTES};
+use tensorwire_fabric::seal::{Opener, Sealer, Seals, TAG_BYTES};
 
 use crate::negotiate::Offer;
 use crate::transport::Transport;
@@ -121,8 +121,8 @@ pub(crate) struct Hearer {
 ///
 /// # Errors
 /// When there is no descriptor left.
-pub(crate) fn ends(stream: TcpStream, session: Session) -> io::Result<(Speaker, Hearer)> {
-    let Session { sealer, opener } = session;
+pub(crate) fn ends(stream: TcpStream, seals: Seals) -> io::Result<(Speaker, Hearer)> {
+    let Seals { sealer, opener } = seals;
     let hearer = Hearer { stream: stream.try_clone()?, opener };
     Ok((Speaker { stream, sealer, unsent: Vec::new() }, hearer))
 }
@@ -263,10 +263,10 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
-        let session = || Session { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
+        let seals = || Seals { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
         near.set_write_timeout(Some(std::time::Duration::from_millis(1))).unwrap();
-        let (mut speaker, _) = ends(near, session()).unwrap();
-        let (_, mut hearer) = ends(far, session()).unwrap();
+        let (mut speaker, _) = ends(near, seals()).unwrap();
+        let (_, mut hearer) = ends(far, seals()).unwrap();
         let record = |n: usize| vec![serde_json::Value::from(n.to_string() + &"x".repeat(500_000))];
         let mut said = 0;
         while speaker.unsent.is_empty() {

@@ -26,7 +26,7 @@ pub use detect::{DetectError, Detected, LaunchedAs, Outer, Rendezvous, detect};
 pub(crate) use gathering::JoinedProcess;
 pub use gathering::{Gathering, RendezvousError};
 pub use join::{Joined, SignOfLife, join};
-pub use key::{KeyError, KeySource};
+pub use key::{JobKeyError, KeySource};
 
 /// What a process says of itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

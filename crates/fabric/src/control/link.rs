@@ -20,7 +20,7 @@ use crate::doorbell::Wake;
 use crate::error::{OpenRegionError, SendMessageError};
 use crate::mesh::Connection;
 use crate::region::RegionDescriptor;
-use crate::seal::{Opener, Sealer, Session};
+use crate::seal::{Opener, Sealer, Seals};
 
 /// Most bytes of messages that wait for the socket: room for a few of the largest.
 const OUTGOING_BYTES_MAX: usize = 8 << 20;
@@ -69,7 +69,7 @@ impl Link {
         connection: Connection,
         epoll: Arc<OwnedFd>,
     ) -> Link {
-        let Connection { socket, session: Session { sealer, opener } } = connection;
+        let Connection { socket, seals: Seals { sealer, opener } } = connection;
         let outgoing = Outgoing { sealer, frames: VecDeque::new(), bytes: 0, armed: false };
         Link {
             peer,

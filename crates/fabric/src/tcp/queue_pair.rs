@@ -12,6 +12,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::frame::{HEADER_BYTES, Header, Kind};
+use super::outgoing::{Bytes, Outgoing, RECORD_BYTES, Sent};
 use crate::api::{Completion, Direction, Signal};
 use crate::common::{Core, Credits};
 use crate::control::{Link, Suspicion};
@@ -19,15 +20,12 @@ use crate::device::Work;
 use crate::error::{CompletionError, PostError};
 use crate::mesh::Connection;
 use crate::raw_io::{self, Span};
-use crate::region::RegionMemory;
-use crate::seal::{Opener, Sealer, Session, TAG_BYTES};
+use crate::seal::{Opener, Sealer, Seals, TAG_BYTES};
 
 /// Bytes moved for one socket before the next one has its turn.
 const TURN_BYTES: usize = 4 << 20;
 /// Of a payload, at most so many bytes gather before the poller is woken: more would leave the caches.
 const WAKE_BYTES: u64 = 256 << 10;
-/// Payload of a sealed record, but for the last of a frame: it stays in the caches between one pass and the next.
-const RECORD_BYTES: usize = 64 << 10;
 /// Reads of the peer that wait for the socket; its own queue depth keeps it far below.
 const RESPONSES_MAX: usize = 1 << 20;
 
@@ -62,36 +60,6 @@ struct Sending {
     armed: bool,
     /// The connection is over; nothing may be queued any more.
     closed: bool,
-}
-
-#[derive(Debug)]
-struct Outgoing {
-    header: Header,
-    /// The header as it goes, once it is this one's turn.
-    sealed: Option<[u8; HEADER_BYTES]>,
-    payload: Option<Bytes>,
-    /// Of the payload, and of the header before it where nothing is encrypted.
-    sent: u64,
-    then: Sent,
-}
-
-/// What the last byte handed to the kernel means.
-#[derive(Debug)]
-enum Sent {
-    Nothing,
-    Complete {
-        token: u64,
-    },
-    /// A read was served: tell our own slot that the source was taken.
-    Raise(Option<Signal>),
-}
-
-/// Bytes of a region, which live as long as this does.
-#[derive(Debug)]
-struct Bytes {
-    region: Arc<RegionMemory>,
-    offset: u64,
-    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -138,7 +106,7 @@ impl QueuePair {
         suspicion: Suspicion,
     ) -> QueuePair {
         let credits = Credits::new(core.config().queue_depth);
-        let Connection { socket, session: Session { sealer, opener } } = connection;
+        let Connection { socket, seals: Seals { sealer, opener } } = connection;
         let record = core.config().encrypt.then(|| (Vec::new(), 0));
         let sending = Sending {
             sealer,
@@ -256,6 +224,9 @@ impl QueuePair {
     /// What is left of a payload comes for certain: waking for each of its packets would take longer than copying it.
     fn await_enough(&self, receiving: &mut Receiving) {
         let left = receiving.payload.as_ref().map_or(0, |(bytes, _)| bytes.bytes);
+        // a part of a record may be here; fits: usize is 64 bits wide
+        let left =
+            left.saturating_sub(receiving.record.as_ref().map_or(0, |(_, have)| *have as u64));
         // fits: at most WAKE_BYTES
         let wakes_at = left.clamp(1, WAKE_BYTES) as usize;
         if wakes_at != receiving.wakes_at {
@@ -518,82 +489,5 @@ impl Sending {
                 Outgoing::new(header, None, Sent::Nothing)
             }
         }
-    }
-}
-
-impl Outgoing {
-    fn new(header: Header, payload: Option<Bytes>, then: Sent) -> Outgoing {
-        Outgoing { header, sealed: None, payload, sent: 0, then }
-    }
-
-    fn send(&mut self, socket: &OwnedFd, sealer: &mut Sealer) -> Result<usize, Errno> {
-        const HEAD: u64 = HEADER_BYTES as u64;
-        let sealed = self.sealed.get_or_insert_with(|| self.header.seal(sealer));
-        let head = sealed.get(self.sent.min(HEAD) as usize..).unwrap_or_default();
-        let payload = self.payload.as_ref().map(|bytes| bytes.span(self.sent.saturating_sub(HEAD)));
-        let count = raw_io::send(socket, head, payload)?;
-        self.sent += count as u64; // fits: usize is 64 bits wide
-        Ok(count)
-    }
-
-    /// Sends what is left of `record`, of which `done` is sent; before that, puts the next part of this frame there.
-    fn send_encrypted(
-        &mut self,
-        socket: &OwnedFd,
-        sealer: &mut Sealer,
-        record: &mut Vec<u8>,
-        done: &mut usize,
-    ) -> Result<usize, Errno> {
-        if *done == record.len() {
-            record.clear();
-            *done = 0;
-            if self.sealed.is_none() {
-                let sealed = self.sealed.insert(self.header.seal(sealer));
-                record.extend_from_slice(sealed);
-            }
-            let head = record.len();
-            if let Some(bytes) = &self.payload {
-                let part = bytes.part(self.sent, RECORD_BYTES);
-                self.sent += part.bytes();
-                if part.bytes() > 0 {
-                    part.read(record);
-                    let tag = sealer.seal(&[], &mut record[head..]);
-                    record.extend_from_slice(&tag);
-                }
-            }
-        }
-        let count = raw_io::send(socket, &record[*done..], None)?;
-        *done += count;
-        Ok(count)
-    }
-
-    /// `record`: where payload is encrypted, the record that was last sent of, and how much of it.
-    fn is_sent(&self, record: Option<&(Vec<u8>, usize)>) -> bool {
-        let payload = self.payload.as_ref().map_or(0, |bytes| bytes.bytes);
-        match record {
-            None => self.sent == HEADER_BYTES as u64 + payload,
-            Some((record, done)) => self.sent == payload && *done == record.len(),
-        }
-    }
-}
-
-impl Bytes {
-    /// What is left after the first `done` bytes.
-    fn span(&self, done: u64) -> Span<'_> {
-        Span::new(self.region.mapping(), self.offset + done, self.bytes - done)
-    }
-
-    /// At most `most` bytes after the first `done`.
-    fn part(&self, done: u64, most: usize) -> Span<'_> {
-        let bytes = (self.bytes - done).min(most as u64); // fits: usize is 64 bits wide
-        Span::new(self.region.mapping(), self.offset + done, bytes)
-    }
-
-    /// Drops at most `count` bytes from the front; returns how many.
-    fn advance(&mut self, count: u64) -> u64 {
-        let taken = count.min(self.bytes);
-        self.offset += taken;
-        self.bytes -= taken;
-        taken
     }
 }

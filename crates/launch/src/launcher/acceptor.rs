@@ -137,10 +137,10 @@ fn introduce(
     };
     let deadline = Deadline::after(HANDSHAKE_PATIENCE);
     let caller = handshake::accept(&mut stream, &hello, job, me, admit, deadline);
-    let (caller, session) = caller.map_err(|error| error.to_string())?;
+    let (caller, seals) = caller.map_err(|error| error.to_string())?;
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(None).map_err(failed)?;
-    let (speaker, hearer) = ends(stream, session).map_err(failed)?;
+    let (speaker, hearer) = ends(stream, seals).map_err(failed)?;
     Ok((caller.member.rank, speaker, hearer))
 }
 

@@ -35,7 +35,7 @@ pub(super) fn dial(
             Ok(mut stream) => {
                 let purpose = Purpose::Rendezvous;
                 match handshake::dial(&mut stream, job, me, Some(launcher), purpose, deadline) {
-                    Ok((_, session)) => return Ok(ends(stream, session)?),
+                    Ok((_, seals)) => return Ok(ends(stream, seals)?),
                     Err(source) => JoinError::Handshake { at, source },
                 }
             }

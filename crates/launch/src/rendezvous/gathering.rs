@@ -20,7 +20,7 @@ use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
 use super::key::KeyFile;
-use super::{Answer, JoinRequest, KeyError, KeySource, Machine, key};
+use super::{Answer, JobKeyError, JoinRequest, KeySource, Machine, key};
 use crate::assignment::Assignment;
 use crate::control::{Speaker, ToMember, ends};
 use crate::hosts::Hosts;
@@ -78,7 +78,7 @@ pub enum RendezvousError {
     #[error("there is no job; the output of the launcher says why")]
     NoJob,
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Key(#[from] JobKeyError),
     #[error("the system has no thread to spare: {0}")]
     Thread(std::io::Error),
 }
@@ -444,14 +444,14 @@ fn ask(
     };
     let deadline = Deadline::after(CALLER_PATIENCE);
     let accepted = handshake::accept(&mut stream, &hello, job, me, admit, deadline);
-    let (_, session) = accepted.map_err(|error| error.to_string())?;
+    let (_, seals) = accepted.map_err(|error| error.to_string())?;
     if !unproven.proven() {
         return Err(StrangerError::Crowded.to_string());
     }
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(Some(ENLISTING_PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(CALLER_PATIENCE)).map_err(failed)?;
-    let (mut speaker, mut hearer) = ends(stream, session).map_err(failed)?;
+    let (mut speaker, mut hearer) = ends(stream, seals).map_err(failed)?;
     let said: JoinRequest = hearer.hear().map_err(failed)?;
     let mut state = shared.state.lock();
     match free_place(&state, &said, detected) {

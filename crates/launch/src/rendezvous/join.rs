@@ -164,7 +164,7 @@ fn knock(
     // the rank comes with the assignment
     let me = Identity { rank: Rank(u32::MAX), incarnation };
     match handshake::dial(&mut stream, job, me, None, Purpose::Rendezvous, deadline) {
-        Ok((_, session)) => ends(stream, session).map_err(|error| Knock::Other(error.to_string())),
+        Ok((_, seals)) => ends(stream, seals).map_err(|error| Knock::Other(error.to_string())),
         Err(HandshakeError::Refused(HandshakeRefusal::WrongSecret)) => Err(Knock::WrongSecret),
         Err(error) => Err(Knock::Other(error.to_string())),
     }

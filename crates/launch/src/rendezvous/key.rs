@@ -30,7 +30,7 @@ pub enum KeySource {
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum JobKeyError {
     #[error(
         "the job's key at {}: {source}; set TENSORWIRE_SECRET to the same random text for all processes, or HOME to a folder of yours",
         .path.display()
@@ -66,7 +66,7 @@ pub(super) fn job_id(name: &str) -> JobId {
 pub(super) fn made(
     name: &str,
     source: &KeySource,
-) -> Result<(JobCredentials, Option<KeyFile>), KeyError> {
+) -> Result<(JobCredentials, Option<KeyFile>), JobKeyError> {
     let job_id = job_id(name);
     let (secret, file) = match source {
         KeySource::Text(text) => (stretched(text, job_id)?, None),
@@ -79,7 +79,7 @@ pub(super) fn made(
 }
 
 /// What another process of that job proves; none while there is no key.
-pub(super) fn found(name: &str, source: &KeySource) -> Result<Option<JobCredentials>, KeyError> {
+pub(super) fn found(name: &str, source: &KeySource) -> Result<Option<JobCredentials>, JobKeyError> {
     let job_id = job_id(name);
     let secret = match source {
         KeySource::Text(text) => Some(stretched(text, job_id)?),
@@ -113,18 +113,18 @@ pub(super) fn path(folder: &Path, job_id: JobId) -> PathBuf {
     folder.join(format!("{:016x}", job_id.0))
 }
 
-fn stretched(text: &str, job_id: JobId) -> Result<Secret, KeyError> {
+fn stretched(text: &str, job_id: JobId) -> Result<Secret, JobKeyError> {
     let mut secret = [0; 32];
     let salt = [b"tensorwire", &job_id.0.to_le_bytes()[..]].concat();
     let made = Argon2::default().hash_password_into(text.as_bytes(), &salt, &mut secret);
-    made.map_err(KeyError::Text)?;
+    made.map_err(JobKeyError::Text)?;
     Ok(Secret(secret))
 }
 
 /// Puts a new key into the place of whatever is left of an earlier job of that name.
-fn written(folder: &Path, job_id: JobId) -> Result<(Secret, KeyFile), KeyError> {
+fn written(folder: &Path, job_id: JobId) -> Result<(Secret, KeyFile), JobKeyError> {
     let path = path(folder, job_id);
-    let failed = |source| KeyError::Io { path: path.clone(), source };
+    let failed = |source| JobKeyError::Io { path: path.clone(), source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
     check_ours(folder, std::fs::symlink_metadata(folder).map_err(failed)?)?;
     remove_left_behind(folder);
@@ -138,8 +138,8 @@ fn written(folder: &Path, job_id: JobId) -> Result<(Secret, KeyFile), KeyError> 
     Ok((Secret(secret), KeyFile(path)))
 }
 
-fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
-    let failed = |source| KeyError::Io { path: path.to_path_buf(), source };
+fn read(path: &Path) -> Result<Option<Secret>, JobKeyError> {
+    let failed = |source| JobKeyError::Io { path: path.to_path_buf(), source };
     let mut file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -152,13 +152,13 @@ fn read(path: &Path) -> Result<Option<Secret>, KeyError> {
 }
 
 /// Whoever else could write there could choose the key; whoever could read there would know it.
-fn check_ours(path: &Path, found: std::fs::Metadata) -> Result<(), KeyError> {
+fn check_ours(path: &Path, found: std::fs::Metadata) -> Result<(), JobKeyError> {
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     let others = if found.is_dir() { 0o022 } else { 0o077 };
     if owner == rustix::process::geteuid().as_raw() && mode & others == 0 {
         return Ok(());
     }
-    Err(KeyError::NotOurs { path: path.to_path_buf(), owner, mode })
+    Err(JobKeyError::NotOurs { path: path.to_path_buf(), owner, mode })
 }
 
 fn remove_left_behind(folder: &Path) {
@@ -198,9 +198,10 @@ mod tests {
 
     use super::*;
 
-    fn folder(name: &str) -> PathBuf {
-        let name = format!("tensorwire-key-test-{}-{name}", std::process::id());
-        std::env::temp_dir().join(name).join("keys")
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let made = tempfile::tempdir().unwrap();
+        let keys = made.path().join("tensorwire").join("keys");
+        (made, keys)
     }
 
     #[test]
@@ -221,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_file_has_a_new_key_for_each_job_and_goes_with_its_launcher() {
-        let source = KeySource::Folder(folder("new"));
+        let (_made, keys) = folder();
+        let source = KeySource::Folder(keys.clone());
         assert_eq!(found("job", &source).unwrap(), None);
         let (first, file) = made("job", &source).unwrap();
         assert_eq!(found("job", &source).unwrap().as_ref(), Some(&first));
@@ -233,13 +235,12 @@ mod tests {
         assert_eq!(found("job", &source).unwrap(), Some(second));
         drop(file);
         assert_eq!(found("job", &source).unwrap(), None);
-        assert_eq!(std::fs::read_dir(folder("new")).unwrap().count(), 0);
-        std::fs::remove_dir_all(folder("new").parent().unwrap()).unwrap();
+        assert_eq!(std::fs::read_dir(keys).unwrap().count(), 0);
     }
 
     #[test]
     fn what_others_could_read_or_write_is_no_key() {
-        let keys = folder("open");
+        let (_made, keys) = folder();
         let source = KeySource::Folder(keys.clone());
         let (_, _kept) = made("job", &source).unwrap();
         let file = path(&keys, job_id("job"));
@@ -248,11 +249,10 @@ mod tests {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         };
         allow(&file, 0o640);
-        assert!(matches!(found("job", &source), Err(KeyError::NotOurs { mode: 0o640, .. })));
+        assert!(matches!(found("job", &source), Err(JobKeyError::NotOurs { mode: 0o640, .. })));
         allow(&keys, 0o777);
-        assert!(matches!(made("job", &source), Err(KeyError::NotOurs { mode: 0o777, .. })));
+        assert!(matches!(made("job", &source), Err(JobKeyError::NotOurs { mode: 0o777, .. })));
         allow(&keys, 0o700);
-        std::fs::remove_dir_all(keys.parent().unwrap()).unwrap();
     }
 
     #[test]

@@ -30,10 +30,25 @@ fn text(text: &str) -> KeySource {
     KeySource::Text(text.to_string())
 }
 
-/// The same in all of a test's threads, and no other test's.
-fn folder() -> KeySource {
-    let name = format!("tensorwire-rendezvous-test-{}", std::process::id());
-    KeySource::Folder(std::env::temp_dir().join(name))
+/// Where the key of a test's job lies.
+struct Keys(tempfile::TempDir);
+
+impl Keys {
+    fn new() -> Keys {
+        Keys(tempfile::tempdir().unwrap())
+    }
+
+    fn source(&self) -> KeySource {
+        KeySource::Folder(self.0.path().join("keys"))
+    }
+}
+
+/// Another process, which joins.
+fn spawn_join(
+    detected: Detected,
+    key: KeySource,
+) -> thread::JoinHandle<Result<Joined, RendezvousError>> {
+    thread::spawn(move || join_within(&detected, &key, SOON))
 }
 
 const SOON: Duration = Duration::from_secs(5);
@@ -53,11 +68,11 @@ fn who_joins_is_gathered_and_told_when_there_is_no_job() {
 
 #[test]
 fn a_launcher_beside_its_members_gathers_rank_0_too() {
+    let keys = Keys::new();
     let port = free_port();
     let beside = Detected { launched_as: LaunchedAs::Scheduler, ..of_two(0, port, "job") };
-    let gathering = Gathering::open(&beside, &folder(), None).unwrap();
-    let join =
-        |rank| thread::spawn(move || join_within(&of_two(rank, port, "job"), &folder(), SOON));
+    let gathering = Gathering::open(&beside, &keys.source(), None).unwrap();
+    let join = |rank| spawn_join(of_two(rank, port, "job"), keys.source());
     let members = [0, 1].map(join);
     gathering.gather(&GO_ON).unwrap();
     gathering.dismiss("the job has ended");
@@ -68,6 +83,7 @@ fn a_launcher_beside_its_members_gathers_rank_0_too() {
 
 #[test]
 fn who_does_not_know_the_secret_is_told_so_at_once() {
+    let keys = Keys::new();
     let port = free_port();
     let gathering = Gathering::open(&of_two(0, port, "job"), &text("s"), None).unwrap();
     let error = join_within(&of_two(1, port, "job"), &text("another"), SOON).unwrap_err();
@@ -75,7 +91,8 @@ fn who_does_not_know_the_secret_is_told_so_at_once() {
     assert!(error.to_string().contains("TENSORWIRE_SECRET"), "{error}");
     // the launcher may write its key yet
     let moment = Duration::from_millis(200);
-    let error = join_within(&of_two(1, port, "job"), &folder(), moment).unwrap_err().to_string();
+    let error =
+        join_within(&of_two(1, port, "job"), &keys.source(), moment).unwrap_err().to_string();
     assert!(
         error.contains("no key of this job at ") && error.contains("TENSORWIRE_SECRET"),
         "{error}"
@@ -92,11 +109,12 @@ fn who_does_not_know_the_secret_is_told_so_at_once() {
 /// The key of a launcher that was killed is there until the next one writes its own.
 #[test]
 fn whoever_comes_first_waits_for_the_launchers_key() {
+    let keys = Keys::new();
     let port = free_port();
-    let (_, left) = key::made(&of_two(0, port, "job").key, &folder()).unwrap();
-    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &folder(), SOON));
+    let (_, left) = key::made(&of_two(0, port, "job").key, &keys.source()).unwrap();
+    let other = spawn_join(of_two(1, port, "job"), keys.source());
     thread::sleep(Duration::from_millis(100));
-    let gathering = Gathering::open(&of_two(0, port, "job"), &folder(), None).unwrap();
+    let gathering = Gathering::open(&of_two(0, port, "job"), &keys.source(), None).unwrap();
     gathering.gather(&GO_ON).unwrap();
     gathering.dismiss("the job has ended");
     assert!(matches!(other.join().unwrap(), Err(RendezvousError::NoJob)));
@@ -105,13 +123,12 @@ fn whoever_comes_first_waits_for_the_launchers_key() {
 
 #[test]
 fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
+    let keys = Keys::new();
     let port = free_port();
-    let first = Gathering::open(&of_two(0, port, "first"), &folder(), None).unwrap();
-    let second = Gathering::open(&of_two(0, port, "second"), &folder(), None).unwrap();
+    let first = Gathering::open(&of_two(0, port, "first"), &keys.source(), None).unwrap();
+    let second = Gathering::open(&of_two(0, port, "second"), &keys.source(), None).unwrap();
     assert_ne!(first.at().port(), second.at().port());
-    let call = |run: &'static str| {
-        thread::spawn(move || join_within(&of_two(1, port, run), &folder(), SOON))
-    };
+    let call = |run| spawn_join(of_two(1, port, run), keys.source());
     let callers = [call("second"), call("first")];
     first.gather(&GO_ON).unwrap();
     second.gather(&GO_ON).unwrap();
@@ -124,12 +141,13 @@ fn the_next_port_is_taken_where_one_is_and_other_jobs_are_passed_by() {
 
 #[test]
 fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
+    let keys = Keys::new();
     let port = free_port();
     let error =
         join_within(&of_two(1, port, "job"), &text("s"), Duration::from_millis(200)).unwrap_err();
     assert!(error.to_string().contains("nobody answers at 127.0.0.1, port"), "{error}");
-    let gathering = Gathering::open(&of_two(0, port, "job"), &folder(), None).unwrap();
-    let other = thread::spawn(move || join_within(&of_two(1, port, "job"), &folder(), SOON));
+    let gathering = Gathering::open(&of_two(0, port, "job"), &keys.source(), None).unwrap();
+    let other = spawn_join(of_two(1, port, "job"), keys.source());
     gathering.gather(&GO_ON).unwrap();
     drop(gathering);
     let error = other.join().unwrap().unwrap_err();
@@ -138,10 +156,11 @@ fn nobody_there_is_said_in_time_and_a_lobby_that_closes_is_noticed() {
 
 #[test]
 fn one_that_ends_before_all_are_there_is_named() {
+    let keys = Keys::new();
     let port = free_port();
     let of_three = |rank| Detected { world: 3, ..of_two(rank, port, "job") };
-    let gathering = Gathering::open(&of_three(0), &folder(), None).unwrap();
-    let called = call(&of_three(1), &folder(), Deadline::after(SOON)).unwrap();
+    let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
+    let called = call(&of_three(1), &keys.source(), Deadline::after(SOON)).unwrap();
     let (_, (mut speaker, hearer)) = called;
     let (machine, pid) = (Machine::here(), 4711);
     let said = JoinRequest { launched_as: of_three(1).launched_as, world: 3, machine, pid };
@@ -154,7 +173,7 @@ fn one_that_ends_before_all_are_there_is_named() {
     assert!(error.starts_with("first to fail: rank 1 (pid 4711 on "), "{error}");
     dying.join().unwrap();
     let told = AtomicBool::new(true);
-    let gathering = Gathering::open(&of_three(0), &folder(), None).unwrap();
+    let gathering = Gathering::open(&of_three(0), &keys.source(), None).unwrap();
     let error = gathering.gather(&told).unwrap_err().to_string();
     assert!(error.contains("missing: rank 1, rank 2"), "{error}");
 }
