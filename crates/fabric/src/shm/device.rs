@@ -107,9 +107,9 @@ impl ShmDevice {
         self.control.await_connected(links, deadline, |link| link.attach.lock().is_some())?;
         for link in links {
             let attached = link.attach.lock().take();
-            let fd = attached.and_then(|attached| attached.board);
-            let board = fd.ok_or("it shared no arrival table".to_string());
-            let board = board.and_then(|fd| region::map_board(fd.as_fd()));
+            let shared = attached.and_then(|attached| Some((attached.board?, attached.slots)));
+            let board = shared.ok_or("it shared no arrival table".to_string());
+            let board = board.and_then(|(fd, slots)| region::map_board(fd.as_fd(), slots));
             let board = board.map_err(|detail| {
                 ConnectError::Lost(crate::error::PeerFault {
                     rank: link.rank(),
