@@ -4,13 +4,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use tensorwire_base::Rank;
-use tensorwire_memory::CutMark;
 
 use crate::board::Board;
 use crate::common::{ARRIVAL_SLOTS_MAX, Core};
 use crate::error::{OpenRegionError, RegionError};
 use crate::mapping::{Mapping, SharedMapping, available_bytes};
-use crate::region::{Access, Exposure, Region, RegionDescriptor, RemoteRegion};
+use crate::region::{Access, Exposure, Marks, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
     let available = available_bytes();
@@ -45,12 +44,13 @@ pub(super) fn open(
     peer: Rank,
     descriptor: RegionDescriptor,
     fd: Option<OwnedFd>,
+    marks: &Marks,
 ) -> Result<RemoteRegion, OpenRegionError> {
     let map = |reason| OpenRegionError::Map { peer, reason };
     let fd = fd.ok_or_else(|| map("the peer sent no descriptor".into()))?;
     let mapping =
         Mapping::of_peer(fd.as_fd(), descriptor.bytes).map_err(|error| map(error.to_string()))?;
-    Ok(RemoteRegion::new(peer, descriptor, Access::Mapped(mapping, CutMark::default())))
+    Ok(RemoteRegion::new(peer, descriptor, Access::Mapped(mapping, marks.of(peer, descriptor.key))))
 }
 
 /// Maps a peer's arrival table and doorbell, of as many slots as it said.
