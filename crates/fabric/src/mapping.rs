@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use tensorwire_memory::{Keepalive, Slab};
 
+pub(crate) use crate::limits::available_bytes;
+
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
 
@@ -211,14 +213,6 @@ fn check_peer_memory(
         return Err(PeerMemoryError::NotHeld { held, bytes });
     }
     Ok(())
-}
-
-/// Memory that the host could still give, in bytes.
-pub fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
 }
 
 fn whole_pages(bytes: u64) -> Result<usize, Errno> {

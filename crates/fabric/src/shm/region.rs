@@ -8,14 +8,10 @@ use tensorwire_base::Rank;
 use crate::board::Board;
 use crate::common::{ARRIVAL_SLOTS_MAX, Core};
 use crate::error::{OpenRegionError, RegionError};
-use crate::mapping::{Mapping, SharedMapping, available_bytes};
+use crate::mapping::{Mapping, SharedMapping};
 use crate::region::{Access, Exposure, Marks, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
-    let available = available_bytes();
-    if bytes > available {
-        return Err(RegionError::NoMemory { bytes, available });
-    }
     let system = |source| RegionError::System { doing: "allocate", bytes, source };
     let shared =
         SharedMapping::create("tensorwire-region", bytes).map_err(|error| system(error.into()))?;
