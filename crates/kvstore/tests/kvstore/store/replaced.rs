@@ -47,15 +47,16 @@ fn pull(store: &mut KvWorker) -> [f32; 4] {
 
 /// Waits until a push has left: from then on its tensors may be written again.
 fn await_sent(store: &mut KvWorker, handle: KvHandle) {
-    let mut news = Vec::new();
+    let (deadline, mut news) = (soon(), Vec::new());
     loop {
+        assert!(!deadline.passed(), "a push has not left");
         store.observe();
         store.news(&mut news);
         if news.contains(&KvProgress::Sent(handle)) {
             return;
         }
         if !store.progress().unwrap() {
-            store.wait_for_news(soon());
+            store.wait_for_news(deadline);
         }
     }
 }
