@@ -116,7 +116,9 @@ impl Region {
         }
         // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
         // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the
-        // mark. This crate makes no reference into mapped bytes: it copies through raw pointers only.
+        // mark. This crate makes no reference into mapped bytes: it copies through raw pointers only. Peers
+        // that know the descriptor have proven the job's secret, and write where and when the plan, the store or
+        // the schedule says, as this process does with the copies that it posts into the region.
         unsafe { Slab::from_raw(mapping.start(), bytes, keepalive, mark) }
     }
 
