@@ -33,7 +33,7 @@ use crate::error::{
     OpenRegionError, PeerFault, PostError, ReceiveError, RegionError, SendMessageError, Side,
 };
 use crate::region::{Region, RegionDescriptor, RemoteRegion, in_bounds};
-use crate::{shm, sim, tcp, verbs};
+use crate::{limits, shm, sim, tcp, verbs};
 
 /// Most bytes of one message. Messages hand out addresses; bulk data goes by memcpy.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -207,8 +207,9 @@ impl Fabric {
     /// Allocates zeroed memory that peers may read and write once they know its descriptor.
     ///
     /// # Errors
-    /// If the host has less memory than that, or the NIC cannot register it.
+    /// If the host has less memory than that, or a control group allows less, or the NIC cannot register it.
     pub fn alloc_region(&self, bytes: u64) -> Result<Region, RegionError> {
+        limits::check_room(bytes)?;
         self.device.alloc_region(bytes)
     }
 

@@ -59,6 +59,11 @@ impl Board {
         Ok(board)
     }
 
+    #[cfg(test)]
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
     pub(crate) fn slots(&self) -> usize {
         self.slots
     }

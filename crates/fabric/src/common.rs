@@ -15,6 +15,9 @@ use crate::doorbell::{Ticket, Wake};
 use crate::error::{FaultCause, OpenFabricError, PeerFault, PostError};
 use crate::region::RegionTable;
 
+/// Most arrival slots of a process: 2 GiB of them.
+pub(crate) const ARRIVAL_SLOTS_MAX: usize = 1 << 28;
+
 /// The part of a fabric that its threads share.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -229,7 +232,7 @@ pub(crate) fn check_config(config: &FabricConfig) -> Result<(), OpenFabricError>
     check("completion_queues", config.completion_queues, 256, "1..=256")?;
     check("queue_pairs_per_peer", config.queue_pairs_per_peer, 1024, "1..=1024")?;
     check("queue_depth", config.queue_depth, 1 << 20, "1..=1048576")?;
-    check("arrival_slots", config.arrival_slots, 1 << 28, "1..=268435456")
+    check("arrival_slots", config.arrival_slots, ARRIVAL_SLOTS_MAX, "1..=268435456")
 }
 
 /// Refuses an arrival mode where the backend has one rule.

@@ -1,9 +1,10 @@
 //! One typed error per verb: what happened, where, and how to mend it.
 
-use tensorwire_base::Rank;
+use tensorwire_base::{Rank, human_bytes};
 
 use crate::arrival::ArrivalMode;
 use crate::handshake::HandshakeError;
+use crate::limits::MemoryLimit;
 
 /// Why [`crate::Fabric::open`] failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +71,10 @@ pub enum RegionError {
         "a region of {bytes} bytes does not fit the {available} bytes of memory available on this host; lower the batch size or use more hosts"
     )]
     NoMemory { bytes: u64, available: u64 },
+    #[error(
+        "a region of {} does not fit: {limit}; raise the limit, lower the batch size or use more hosts", human_bytes(*bytes)
+    )]
+    Limited { bytes: u64, limit: MemoryLimit },
     #[error(
         "cannot {doing} a region of {bytes} bytes: {source}; free memory or raise the limits (ulimit -a)"
     )]

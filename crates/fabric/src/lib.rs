@@ -111,6 +111,7 @@ mod doorbell;
 mod error;
 mod flags;
 pub mod handshake;
+mod limits;
 mod listener;
 pub mod lobby;
 mod mapping;
@@ -138,7 +139,7 @@ pub use error::{
     FaultCause, OpenFabricError, OpenRegionError, PeerFault, PostError, ReceiveError, RegionError,
     SendMessageError, Side,
 };
-pub use mapping::available_bytes;
+pub use limits::{MemoryLimit, MemoryRoom, available_bytes, memory_room};
 pub use region::{Region, RegionDescriptor, RemoteRegion};
 pub use sim::{Between, FlagOrder, SimKnobs, SimNetwork, Within};
 pub use verbs::{

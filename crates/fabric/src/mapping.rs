@@ -6,13 +6,33 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use tensorwire_memory::{Keepalive, Slab};
 
+pub(crate) use crate::limits::available_bytes;
+
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
+
+/// The unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
+/// Why memory that a peer shared is not mapped.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerMemoryError {
+    #[error("its file may still shrink; share a memfd that is sealed against that")]
+    MayShrink,
+    #[error("its file has {size} bytes where the peer said {bytes}")]
+    TooSmall { size: u64, bytes: u64 },
+    #[error(
+        "its file holds pages for {held} bytes where the peer said {bytes}; allocate them before it is shared"
+    )]
+    NotHeld { held: u64, bytes: u64 },
+    #[error(transparent)]
+    System(#[from] Errno),
+}
 
 /// Mapped, readable, writable, zeroed or shared memory; unmapped on drop.
 #[derive(Debug)]
@@ -55,17 +75,12 @@ impl Mapping {
         Ok(Mapping { start: not_null(start)?, bytes, mapped, of_device: None })
     }
 
-    /// Maps what a peer shared. The size and the seal are checked, so that no access can fault later. A file that a peer has
-    /// adopted may have no seals; then it has no name, so that nobody shortens it but who was given it.
-    pub(crate) fn of_peer(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, Errno> {
-        let stat = rustix::fs::fstat(fd)?;
-        let size = u64::try_from(stat.st_size).unwrap_or(0);
-        let seals = rustix::fs::fcntl_get_seals(fd)?;
-        let is_adopted = seals == SealFlags::SEAL && stat.st_nlink == 0;
-        if !(seals.contains(SealFlags::SHRINK) || is_adopted) || size < bytes {
-            return Err(Errno::INVAL);
-        }
-        Mapping::map(fd, bytes)
+    /// Maps what a peer shared. Its seals, its size and its pages are checked, so that no access can fault later and
+    /// mapping takes no memory that the peer did not take before. A file that a peer has adopted may have no seals; then
+    /// it has no name, so that nobody shortens it but who was given it.
+    pub(crate) fn of_peer(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, PeerMemoryError> {
+        check_peer_memory(|| rustix::fs::fcntl_get_seals(fd), || rustix::fs::fstat(fd), bytes)?;
+        Ok(Mapping::map(fd, bytes)?)
     }
 
     /// Maps a file of this process's own, which it does not shorten while the mapping lives.
@@ -176,12 +191,28 @@ impl Drop for Mapping {
     }
 }
 
-/// Memory that the host could still give, in bytes.
-pub fn available_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
+/// Holds what a peer shared against what it said of it. The seals are asked for first: a size that is read before them
+/// may be gone by the time that they forbid it to change.
+fn check_peer_memory(
+    seals: impl FnOnce() -> Result<SealFlags, Errno>,
+    stat: impl FnOnce() -> Result<Stat, Errno>,
+    bytes: u64,
+) -> Result<(), PeerMemoryError> {
+    let seals = seals()?;
+    let stat = stat()?;
+    let is_adopted = seals == SealFlags::SEAL && stat.st_nlink == 0;
+    if !(seals.contains(SealFlags::SHRINK) || is_adopted) {
+        return Err(PeerMemoryError::MayShrink);
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if size < bytes {
+        return Err(PeerMemoryError::TooSmall { size, bytes });
+    }
+    let held = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(BLOCK_BYTES);
+    if held < bytes {
+        return Err(PeerMemoryError::NotHeld { held, bytes });
+    }
+    Ok(())
 }
 
 fn whole_pages(bytes: u64) -> Result<usize, Errno> {
@@ -212,11 +243,42 @@ mod tests {
     #[test]
     fn a_descriptor_that_is_too_small_or_may_shrink_is_refused() {
         let shared = SharedMapping::create("test", 4096).unwrap();
-        assert!(Mapping::of_peer(shared.fd.as_fd(), 4097).is_err());
+        let refused = Mapping::of_peer(shared.fd.as_fd(), 4097).unwrap_err();
+        assert!(matches!(refused, PeerMemoryError::TooSmall { size: 4096, bytes: 4097 }));
         let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
-        assert!(Mapping::of_peer(unsealed.as_fd(), 4096).is_err());
+        let refused = Mapping::of_peer(unsealed.as_fd(), 4096).unwrap_err();
+        assert!(matches!(refused, PeerMemoryError::MayShrink));
         assert!(Mapping::of_peer(std::io::stdin().as_fd(), 1).is_err());
+    }
+
+    #[test]
+    fn a_peer_that_shrinks_its_file_while_it_is_looked_at_is_refused() {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 8192).unwrap();
+        let is_first = std::cell::Cell::new(true);
+        // as soon as the first of the two questions is answered
+        let meanwhile = || {
+            if is_first.replace(false) {
+                rustix::fs::ftruncate(&fd, 0).unwrap();
+                rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+            }
+        };
+        let seals = || rustix::fs::fcntl_get_seals(&fd).inspect(|_| meanwhile());
+        let stat = || rustix::fs::fstat(&fd).inspect(|_| meanwhile());
+        assert!(check_peer_memory(seals, stat, 8192).is_err());
+        assert!(!is_first.get());
+    }
+
+    #[test]
+    fn a_file_of_holes_is_refused_before_it_takes_memory() {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, 16 << 20).unwrap();
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 4096).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
+        let refused = Mapping::of_peer(fd.as_fd(), 16 << 20).unwrap_err();
+        assert!(matches!(refused, PeerMemoryError::NotHeld { held: 4096, .. }), "{refused}");
+        assert!(Mapping::of_peer(fd.as_fd(), 4096).is_ok());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tensorwire_base::Rank;
 use tensorwire_memory::{CutMark, Slab};
 
@@ -81,13 +81,19 @@ struct RemoteMemory {
     access: Access,
 }
 
+/// The marks of peers' regions that are mapped here, by peer and key. Weak: an opening keeps its mark.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    marks: Mutex<HashMap<(Rank, u64), Weak<CutMark>>>,
+}
+
 /// How this process gets at a peer's region.
 #[derive(Debug)]
 pub(crate) enum Access {
     /// By asking the peer (tcp, sim).
     Asked,
-    /// The peer's memory itself (shm), and the mark of this process's loans of it.
-    Mapped(Mapping, CutMark),
+    /// The peer's memory itself (shm), and the mark of this process's loans of it, which all openings of the region share.
+    Mapped(Mapping, Arc<CutMark>),
     /// Where the peer's NIC finds it (verbs).
     Registered(Remote),
 }
@@ -110,7 +116,9 @@ impl Region {
         }
         // SAFETY: the mapping is readable and writable for `bytes` bytes and starts at a page, which
         // is a multiple of the alignment; `self.memory`, which owns it, is the keepalive and has the
-        // mark. This crate makes no reference into mapped bytes: it copies through raw pointers only.
+        // mark. This crate makes no reference into mapped bytes: it copies through raw pointers only. Peers
+        // that know the descriptor have proven the job's secret, and write where and when the plan, the store or
+        // the schedule says, as this process does with the copies that it posts into the region.
         unsafe { Slab::from_raw(mapping.start(), bytes, keepalive, mark) }
     }
 
@@ -187,8 +195,8 @@ impl RemoteRegion {
     /// into this process (tcp, sim, verbs). The slab keeps it mapped, whatever becomes of this handle and of
     /// the peer.
     ///
-    /// Its loans are this process's own: they exclude neither the peer's loans nor those of a second opening
-    /// of the region. As with a receive buffer, whoever reads must know that the peer does not write
+    /// Its loans are this process's own: all openings of the region by one fabric share them, and they do not exclude
+    /// the peer's loans. As with a receive buffer, whoever reads must know that the peer does not write
     /// meanwhile, and whoever writes, that it does not read.
     pub fn slab(&self) -> Option<Slab> {
         let Access::Mapped(mapping, mark) = &self.memory.access else { return None };
@@ -198,13 +206,15 @@ impl RemoteRegion {
         // mark, and into which nobody else makes references. `Mapping::of_peer` checked that the
         // peer's memory is as large and sealed against shrinking, so it stays readable and writable
         // until `self.memory`, the keepalive, unmaps it; it starts at a page, and the mark lies beside
-        // it. In this process only the slab makes references into this mapping. The peer has its own
+        // it: the one of all openings of the region, as `Marks` keeps it. In this process only slabs of that
+        // mark make references into the peer's memory. The peer has its own
         // mapping of the same pages and writes there: that it does not while a loan is out here is the
         // duty of the plan, which keeps it as for receive buffers: its reuse proof orders the peer's
         // next write behind our last read, and the arrival that we await orders the read behind the
         // write.
-        let slab =
-            unsafe { Slab::from_raw(mapping.start(), bytes, self.memory.clone(), mark.clone()) };
+        let slab = unsafe {
+            Slab::from_raw(mapping.start(), bytes, self.memory.clone(), (**mark).clone())
+        };
         Some(slab)
     }
 
@@ -225,6 +235,20 @@ impl RemoteRegion {
             Access::Registered(remote) => Some(remote),
             Access::Asked | Access::Mapped(..) => None,
         }
+    }
+}
+
+impl Marks {
+    /// The mark of a region, which is that of its other openings as long as one of them lives.
+    pub(crate) fn of(&self, peer: Rank, key: u64) -> Arc<CutMark> {
+        let mut marks = self.marks.lock();
+        if let Some(mark) = marks.get(&(peer, key)).and_then(Weak::upgrade) {
+            return mark;
+        }
+        marks.retain(|_, mark| mark.strong_count() > 0);
+        let mark = Arc::new(CutMark::default());
+        marks.insert((peer, key), Arc::downgrade(&mark));
+        mark
     }
 }
 

@@ -19,7 +19,7 @@ use crate::message::{Answer, RequestId, RequestRefusal};
 use crate::partition::Partition;
 use crate::pool::Pool;
 use crate::ports::{Keep, Membership, MembershipEvent, ShardSnapshot, Snapshot, Updater};
-use crate::proto::{Control, Mode, Server, ServerConfig, ServerState};
+use crate::proto::{Control, Mode, Server, ServerConfig, ServerState, ShardState};
 use crate::wire::{Wire, WireError, WireStats};
 
 use self::answers::Outbox;
@@ -75,6 +75,10 @@ pub struct ServerPorts {
 pub struct ServerCounters {
     pub updates: u64,
     pub snapshots: u64,
+    /// Snapshots that could not be kept.
+    pub snapshots_failed: u64,
+    /// Pushes of each worker that the last whole snapshot holds of every shard: steps, where a step pushes once.
+    pub step_kept: u64,
 }
 
 /// A server's end.
@@ -146,6 +150,7 @@ impl KvServer {
         }
         let proto = Server::restored(options.config(), state);
         let mut server = KvServer::over(ports, options, proto);
+        server.core.counters.step_kept = step_of(&server.core.proto.state());
         server.core.restore(server.wire.as_mut(), snapshot, true)?;
         Ok(server)
     }
@@ -188,7 +193,9 @@ impl KvServer {
     /// Does what can be done now; true if something was.
     ///
     /// # Errors
-    /// When a worker is lost for good, or this server's memory, update rule or snapshots fail.
+    /// When a worker is lost for good, this server's memory or update rule fail, or a snapshot of what workers cannot push
+    /// again: first values, an optimizer, what was loaded. Any other snapshot that fails is a warning, and the last whole
+    /// one stays.
     pub fn progress(&mut self) -> Result<bool, StoreError> {
         let mut moved = false;
         for event in self.membership.events().map_err(StoreError::Membership)? {
@@ -200,7 +207,8 @@ impl KvServer {
         Ok(self.core.progress(self.wire.as_mut())? || moved)
     }
 
-    /// Serves until every live worker has left.
+    /// Serves until every live worker has left. If a snapshot could not be kept, it warns at the end of which step the last
+    /// is that could.
     ///
     /// # Errors
     /// As [`KvServer::progress`].
@@ -210,6 +218,13 @@ impl KvServer {
             if !self.progress()? {
                 self.wire.wait(Deadline::after(NEWS));
             }
+        }
+        let ServerCounters { snapshots_failed, step_kept, .. } = self.core.counters;
+        if snapshots_failed > 0 {
+            let server = self.core.options.server;
+            tracing::warn!(
+                "server {server} could not keep {snapshots_failed} of its snapshots; the last is of step {step_kept}"
+            );
         }
         Ok(())
     }
@@ -365,13 +380,29 @@ impl Core {
             return Ok(());
         }
         let (snapshot, state) = self.snapshot()?;
-        self.keep
-            .save(self.options.server, &checkpoint.path, snapshot)
-            .map_err(StoreError::Snapshot)?;
-        self.proto.on_snapshot(&state);
-        (self.updates_since_snapshot, self.snapshot_due) = (0, false);
-        self.counters.snapshots += 1;
-        Ok(())
+        let kept = self.keep.save(self.options.server, &checkpoint.path, snapshot);
+        let is_needed = std::mem::take(&mut self.snapshot_due);
+        // one that failed is due again as late as the next
+        self.updates_since_snapshot = 0;
+        match kept {
+            Ok(()) => {
+                self.proto.on_snapshot(&state);
+                self.counters.snapshots += 1;
+                self.counters.step_kept = step_of(&state);
+                Ok(())
+            }
+            Err(what) if is_needed => Err(StoreError::Snapshot(what)),
+            Err(what) => {
+                self.counters.snapshots_failed += 1;
+                let (server, step) = (self.options.server, step_of(&state));
+                let kept = self.counters.step_kept;
+                tracing::warn!(
+                    "no snapshot of server {server} at step {step}: {what}; training goes on, and the last one, of step \
+                     {kept}, stays"
+                );
+                Ok(())
+            }
+        }
     }
 
     fn snapshot(&mut self) -> Result<(Snapshot, ServerState), StoreError> {
@@ -481,6 +512,12 @@ impl Core {
             Err(what) => failed(what),
         }
     }
+}
+
+/// The step that every shard has come to, by the pushes of the worker that is furthest.
+fn step_of(state: &ServerState) -> u64 {
+    let furthest = |shard: &ShardState| shard.rounds.iter().copied().max().unwrap_or(0);
+    state.shards.iter().map(furthest).min().unwrap_or(0)
 }
 
 impl std::fmt::Debug for ServerPorts {

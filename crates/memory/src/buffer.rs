@@ -335,6 +335,49 @@ impl Buffer {
     }
 }
 
+/// A place of a loan that is a range of its buffer.
+fn part(buffer: &Buffer, range: &Range<usize>) -> (*mut u8, usize) {
+    let bytes = buffer.place.bytes;
+    assert!(range.start <= range.end && range.end <= bytes, "bytes {range:?} of {bytes}");
+    // SAFETY: just checked to lie inside of the buffer's place.
+    (unsafe { buffer.first().add(range.start) }, range.len())
+}
+
+impl ReadGuard<'_> {
+    /// The bytes of a range, where what is beside it may be written by others meanwhile: no slice covers that.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    pub fn part(&self, range: Range<usize>) -> &[u8] {
+        let (start, bytes) = part(self.buffer, &range);
+        // SAFETY: as in `deref`, of these bytes alone.
+        unsafe { std::slice::from_raw_parts(start, bytes) }
+    }
+}
+
+impl WriteGuard<'_> {
+    /// The bytes of a range, where what is beside it may be written or read by others meanwhile: no slice covers that.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    pub fn part_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        let (start, bytes) = part(self.buffer, &range);
+        // SAFETY: as in `deref_mut`, of these bytes alone.
+        unsafe { std::slice::from_raw_parts_mut(start, bytes) }
+    }
+
+    /// Copies a range to byte `at`, with no slice of either.
+    ///
+    /// # Panics
+    /// If one of both is not inside.
+    pub fn copy_part(&mut self, range: Range<usize>, at: usize) {
+        let (from, bytes) = part(self.buffer, &range);
+        let (to, _) = part(self.buffer, &(at..at.saturating_add(bytes)));
+        // SAFETY: both ranges lie inside of the buffer's place, which the exclusive loan has alone; a memmove may overlap.
+        unsafe { std::ptr::copy(from, to, bytes) }
+    }
+}
+
 impl Deref for ReadGuard<'_> {
     type Target = [u8];
 
@@ -455,6 +498,24 @@ mod tests {
         let lent = all.lend().unwrap();
         assert_eq!(all.copy_from(0, &behind, 0..1).unwrap_err(), LoanError::Lent);
         drop(lent);
+    }
+
+    #[test]
+    fn parts_of_a_loan_are_those_bytes_and_no_more() {
+        let slab = Slab::anonymous(64).unwrap();
+        // SAFETY: as above.
+        let buffer = unsafe { Buffer::within(&slab, Place { offset: 8, bytes: 16 }) };
+        let mut writing = buffer.write().unwrap();
+        writing.part_mut(4..6).fill(7);
+        writing.copy_part(4..8, 12);
+        writing.copy_part(0..0, 16);
+        assert!(writing.part_mut(16..16).is_empty());
+        drop(writing);
+        let reading = buffer.read().unwrap();
+        assert_eq!(reading.part(3..7), [0, 7, 7, 0]);
+        assert_eq!(reading.part(11..16), [0, 7, 7, 0, 0]);
+        let beyond = std::panic::AssertUnwindSafe(|| reading.part(10..17).len());
+        assert!(std::panic::catch_unwind(beyond).is_err());
     }
 
     #[test]

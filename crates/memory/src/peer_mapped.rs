@@ -1,5 +1,6 @@
 //! Memory of another process that this one reads where it lies and never writes. What cannot be seen from here
-//! is its owner's writes: the owner promises that what is lent here stays as it is until that is over.
+//! is its owner's writes: whoever made the slab promised ([`Slab::from_raw`]) that what is lent here stays as it is until
+//! that is over.
 
 use std::sync::Arc;
 

@@ -76,6 +76,10 @@ impl Slab {
     /// `start..start + bytes` must be readable and writable memory for as long as `keepalive` lives,
     /// `start` aligned to [`ALIGNMENT`], and no Rust reference into it may exist outside the slab. All
     /// slabs over the same memory must have clones of one `mark`.
+    ///
+    /// Whoever else reaches the memory (another process, a NIC, a copy that this process posted) must keep an agreement
+    /// with those who use the slab: it writes no byte that is lent or read here meanwhile, and reads none that is lent
+    /// for writing. Loans, windows and readers of the slab rest on that, and promise nothing of their own.
     pub unsafe fn from_raw(
         start: NonNull<u8>,
         bytes: usize,

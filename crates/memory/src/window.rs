@@ -2,8 +2,8 @@
 //! by a peer or read by a NIC while another is in use here, and memory of another process. No slice is
 //! larger than what was asked for, so that none covers bytes that others touch meanwhile.
 //!
-//! What a window cannot see is who touches its bytes from *outside*. Its owner promises that no peer writes
-//! what is lent here, and that none reads what is written here, until that is over.
+//! What a window cannot see is who touches its bytes from *outside*. Whoever made the slab promised for those
+//! ([`Slab::from_raw`]): no peer writes what is lent here, and none reads what is written here, until that is over.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ impl Window {
         let range = self.range(place)?;
         // SAFETY: `range` lies inside the slab, which lives here and is valid memory. `&self` keeps this
         // process's writers out, as `write` needs `&mut self` and the cut makes this the only window,
-        // arena or heap over the slab. Remote writers are kept out by its owner (see //!).
+        // arena or heap over the slab. Remote writers are kept out by whoever made the slab (see //!).
         Some(unsafe { std::slice::from_raw_parts(self.start(&range), range.len()) })
     }
 
@@ -46,7 +46,7 @@ impl Window {
     pub fn write(&mut self, place: Place) -> Option<&mut [u8]> {
         let range = self.range(place)?;
         // SAFETY: as in `read`; and `&mut self` makes this the only slice of this process over the slab.
-        // Remote readers and writers of the range are kept out by its owner (see //!).
+        // Remote readers and writers of the range are kept out by whoever made the slab (see //!).
         Some(unsafe { std::slice::from_raw_parts_mut(self.start(&range), range.len()) })
     }
 

@@ -7,6 +7,7 @@ mod vectors;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::os::raw::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -55,8 +56,9 @@ pub(crate) struct Blocks {
     pub(crate) into: Vec<u8>,
 }
 
-/// A new communicator; where it is written must not move.
-pub(crate) struct Duplicate(Box<ffi::MPI_Comm>);
+/// A new communicator, of which MPI has the address until it is made. Owned by a pointer: a box that is moved claims what is
+/// in it for itself alone.
+pub(crate) struct Duplicate(NonNull<ffi::MPI_Comm>);
 
 // SAFETY: as for a communicator.
 unsafe impl Send for Duplicate {}
@@ -194,11 +196,11 @@ impl Communicator {
     /// The same processes, whose operations meet none of this one.
     pub(crate) fn duplicate(&self) -> Result<Operation<Duplicate>, MpiError> {
         // SAFETY: a constant of the library.
-        let held = Duplicate(Box::new(unsafe { ffi::RSMPI_COMM_NULL }));
-        // SAFETY: MPI writes to a box of `held`.
+        let held = Duplicate::new(unsafe { ffi::RSMPI_COMM_NULL });
+        // SAFETY: MPI writes where `held` points, wherever that is moved.
         unsafe {
             Operation::begin("MPI_Comm_idup", held, |held, request| {
-                ffi::MPI_Comm_idup(self.0, &mut *held.0, request)
+                ffi::MPI_Comm_idup(self.0, held.0.as_ptr(), request)
             })
         }
     }
@@ -250,8 +252,20 @@ impl Communicator {
 }
 
 impl Duplicate {
+    fn new(none: ffi::MPI_Comm) -> Duplicate {
+        Duplicate(NonNull::from(Box::leak(Box::new(none))))
+    }
+
     pub(crate) fn communicator(self) -> Communicator {
-        Communicator(*self.0)
+        // SAFETY: it came from a box, which `drop` alone takes back; MPI gave it up when its operation was over.
+        Communicator(unsafe { self.0.read() })
+    }
+}
+
+impl Drop for Duplicate {
+    fn drop(&mut self) {
+        // SAFETY: as it was leaked by `new`, once; an operation that is not over keeps what it holds for good.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 

@@ -16,7 +16,7 @@ use tensorwire_fabric::{
     RemoteSlice, Signal, Ticket,
 };
 use tensorwire_graph::EdgeId;
-use tensorwire_memory::{Buffer, DeviceLoan, Loan, Slab};
+use tensorwire_memory::{Buffer, DeviceLoan, Loan, Slab, WriteLoan};
 use tensorwire_tensor::{Fact, TensorSpec};
 
 use crate::error::ExchangeError;
@@ -95,8 +95,16 @@ struct Flight {
 /// A tensor that the fabric has, on either side.
 #[derive(Debug)]
 enum Lent {
-    OnHost { _loan: Loan },
-    OnDevice { _loan: DeviceLoan },
+    OnHost {
+        _loan: Loan,
+    },
+    /// What a read fills: nobody else sees it before it is over.
+    Filled {
+        _loan: WriteLoan,
+    },
+    OnDevice {
+        _loan: DeviceLoan,
+    },
 }
 
 impl OneSided {
@@ -301,7 +309,7 @@ impl TensorExchange for OneSided {
         let metadata = metadata.expect("announced before it is fetched");
         let remote = self.open(edge, &metadata, deadline)?;
         let Inbound { name, channel, ack, .. } = &self.inbound[&edge];
-        let loan = into.lend();
+        let loan = into.lend_for_writing();
         let loan = loan.map_err(|source| ExchangeError::Lent { edge: name.clone(), source })?;
         let posted = channel.memcpy(Memcpy {
             // fits: offset and size of memory of this process
@@ -314,7 +322,7 @@ impl TensorExchange for OneSided {
         });
         match posted {
             Ok(()) => {
-                self.loans.insert(edge, Some(Lent::OnHost { _loan: loan }));
+                self.loans.insert(edge, Some(Lent::Filled { _loan: loan }));
                 Ok(Sending::Started)
             }
             Err(source) => self.refused(name, channel.peer(), source),

@@ -54,10 +54,10 @@ pub fn write_batches(
         if step == 0 {
             // once as tensors, and once more as a file; fits: sizes in memory
             let needed = (of_step.bytes() as u64).saturating_mul(spec.steps).saturating_mul(2);
-            let available = tensorwire_fabric::available_bytes();
-            if needed > available {
-                let (needed, available) = (human_bytes(needed), human_bytes(available));
-                return Err(ConfigError::TooManyBatches { needed, available });
+            let room = tensorwire_fabric::memory_room();
+            if needed > room.bytes {
+                let needed = human_bytes(needed);
+                return Err(ConfigError::TooManyBatches { needed, room });
             }
         }
         fed.push((step, of_step));

@@ -325,12 +325,11 @@ fn check_memory(
         sum.saturating_add(memory.registered_bytes as u64)
             .saturating_add(memory.private_bytes as u64)
     });
-    let available = tensorwire_fabric::available_bytes();
-    if needed <= available {
+    let room = tensorwire_fabric::memory_room();
+    if needed <= room.bytes {
         return Ok(());
     }
-    let (needed, available) = (human_bytes(needed), human_bytes(available));
-    Err(ConfigError::TooLarge { needed, available })
+    Err(ConfigError::TooLarge { needed: human_bytes(needed), room })
 }
 
 fn batches(data: &Data, config: &TrainConfig) -> tensorwire_nn::Result<Batches> {

@@ -11,6 +11,8 @@ mod group;
 mod job;
 #[cfg_attr(not(feature = "baselines"), path = "messages_absent.rs")]
 mod messages;
+#[cfg(test)]
+mod mounted;
 mod open_part;
 mod rates;
 mod report;

@@ -1,13 +1,19 @@
-//! Files that appear whole under their name or not at all. Knows nothing of what is in them.
+//! Files that appear whole under their name or not at all, and stay. Knows nothing of what is in them.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// Can a file be made in the folder of `path`?
+/// What files on their way to their name are called, where they are called anything.
+const STAGING_PREFIX: &str = ".tensorwire-";
+/// Longest that a file is there before its writer has its lock.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
+
+/// Tries all that [`write`] does, with a file of no bytes and another name beside `path`.
 ///
 /// # Errors
-/// If not: why.
+/// The first that was refused. Then a `write` of `path` would fail, too.
 pub fn check_writable(path: &Path) -> io::Result<()> {
     let wrong = |kind, what: &str| Err(io::Error::new(kind, what));
     if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
@@ -17,22 +23,54 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         return wrong(io::ErrorKind::InvalidInput, "it is there and is no regular file");
     }
-    match Staged::make(path)? {
-        Staged::Nameless(_) => Ok(()),
-        Staged::Named(_, staged) => std::fs::remove_file(staged),
-    }
+    let probe = staging_path(path);
+    write(&probe, |_| Ok(()))?;
+    std::fs::remove_file(probe)
 }
 
-/// Has `content` write to the file that will be `path`. Nothing is left behind if this process is killed
-/// on the way: until the file is complete it has no name.
+/// Has `content` write to the file that will be `path`, and returns once the system keeps it under that name. What a
+/// process leaves behind that is killed on the way, the next write into the folder removes.
 ///
 /// # Errors
-/// The first of making it, `content` and naming it; an older file of the name then stays.
+/// The first of making it, `content` and naming it; an older file of the name then stays. Last, of having the folder kept:
+/// the new file is there then, and a crash of the host may bring back the older.
 pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    remove_abandoned(folder(path));
     let mut staged = Staged::make(path)?;
     let (Staged::Nameless(file) | Staged::Named(file, _)) = &mut staged;
     let written = content(file).and_then(|()| file.sync_all());
-    written.and_then(|()| staged.publish(path)).inspect_err(|_| staged.discard())
+    written.and_then(|()| staged.publish(path)).inspect_err(|_| staged.discard())?;
+    sync_folder(folder(path))
+}
+
+/// Has the system keep the names in a folder, where its file system can.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Removes files on their way to a name whose writers are gone: whoever writes one holds its lock.
+fn remove_abandoned(folder: &Path) {
+    let is_abandoned = |path: &Path| -> io::Result<bool> {
+        let file = File::open(path)?;
+        let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+        // one that is younger may not have its lock yet
+        Ok(age > ABANDONED_AFTER && lock(&file).is_ok())
+    };
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_staged = entry.file_name().as_encoded_bytes().starts_with(STAGING_PREFIX.as_bytes());
+        if is_staged && is_abandoned(&entry.path()).unwrap_or(false) {
+            // what it holds is of no use; that it stays is worth no error
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Takes the lock of a file that is being written; it ends with the descriptor.
+fn lock(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?)
 }
 
 /// A file on its way to its name.
@@ -49,7 +87,7 @@ impl Staged {
         use rustix::io::Errno;
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         match openat(CWD, folder(path), flags, Mode::from_raw_mode(0o644)) {
-            Ok(file) => Ok(Staged::Nameless(File::from(file))),
+            Ok(file) => Ok(Staged::Nameless(locked(File::from(file)))),
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Staged::named(path),
             Err(error) => Err(error.into()),
         }
@@ -58,7 +96,7 @@ impl Staged {
     fn named(path: &Path) -> io::Result<Staged> {
         let staged = staging_path(path);
         let file = File::options().write(true).create_new(true).open(&staged)?;
-        Ok(Staged::Named(file, staged))
+        Ok(Staged::Named(locked(file), staged))
     }
 
     /// Gives the file its name, in the place of an older file of that name.
@@ -90,9 +128,15 @@ impl Staged {
     }
 }
 
+/// The same file, with its lock where the file system has locks; where it has none, its age alone keeps it.
+fn locked(file: File) -> File {
+    let _ = lock(&file);
+    file
+}
+
 fn staging_path(path: &Path) -> PathBuf {
     let random = hex::encode(tensorwire_fabric::handshake::random_bytes::<8>());
-    folder(path).join(format!(".tensorwire-{random}"))
+    folder(path).join(format!("{STAGING_PREFIX}{random}"))
 }
 
 fn folder(path: &Path) -> &Path {
@@ -103,47 +147,5 @@ fn folder(path: &Path) -> &Path {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    #[test]
-    fn a_file_system_without_nameless_files_is_served_too() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("w");
-        for content in [b"first", b"other"] {
-            let mut staged = Staged::named(&path).unwrap();
-            let (Staged::Nameless(file) | Staged::Named(file, _)) = &mut staged;
-            file.write_all(content).unwrap();
-            staged.publish(&path).unwrap();
-            assert_eq!(std::fs::read(&path).unwrap(), content);
-        }
-        Staged::named(&path).unwrap().discard();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_folder_that_is_not_there_is_known_before_a_job() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(check_writable(&folder.path().join("w.safetensors")).is_ok());
-        assert!(check_writable(&folder.path().join("none/w.safetensors")).is_err());
-        assert!(check_writable(folder.path()).is_err());
-        assert!(check_writable(&folder.path().join("w.safetensors/")).is_err());
-        assert!(check_writable(Path::new("/dev/null")).is_err());
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "asking leaves nothing");
-    }
-
-    #[test]
-    fn a_file_that_failed_half_way_leaves_the_earlier_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("f");
-        write(&path, |file| file.write_all(b"whole")).unwrap();
-        let torn = write(&path, |file| {
-            file.write_all(b"to")?;
-            Err(io::Error::other("no space"))
-        });
-        assert!(torn.is_err());
-        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-}
+#[path = "whole_file_tests.rs"]
+mod tests;

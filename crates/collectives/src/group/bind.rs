@@ -340,7 +340,7 @@ impl Group {
             OpenRegionError::PeerLost { cause, .. } => self.lost(member, cause),
             error => failed(&error),
         })?;
-        // a mapping of its own: nobody else has cut it
+        // the loans of all openings of a region are one: nobody else in this process has cut it
         let window = region.slab().and_then(|slab| Window::new(&slab).ok());
         let at = self.opened.len();
         self.opened_at.insert((member, key), at);

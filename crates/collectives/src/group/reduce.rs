@@ -1,5 +1,6 @@
 //! What a member does with bytes: its own, what landed, and those of members whose memory it shares. What it writes into
-//! the memory of others, or reads from there into its own, is the transfer; what it copies here is counted.
+//! the memory of others, or reads from there into its own, is the transfer; what it copies here is counted. Slices are made of
+//! the bytes alone that are worked on: others write what is beside them meanwhile.
 
 use std::ops::Range;
 
@@ -42,12 +43,12 @@ impl Group {
             for block in blocks(running, &bytes) {
                 let skipped = block.start - bytes.start;
                 let part = |addend: &Addend| match addend {
-                    Addend::Own => Some(&own[block.clone()]),
+                    Addend::Own => Some(own.part(block.clone())),
                     Addend::Landed(at) => landed(*at, skipped, block.len()),
                 };
                 let parts: Option<Vec<&[u8]>> = addends.iter().map(part).collect();
                 let at = block.start - running.out_from;
-                let into = &mut into[at..at + block.len()];
+                let into = into.part_mut(at..at + block.len());
                 reducer.reduce(&parts.ok_or_else(nowhere)?, into, whole);
             }
             return Ok(());
@@ -67,7 +68,7 @@ impl Group {
                 let (before, after) = before.zip(after).ok_or_else(nowhere)?;
                 let here = Place { offset: 0, bytes: block.len() };
                 let room = scratch.write(here).ok_or_else(too_large)?;
-                fold_around(reducer, &before, &mut own[block], &after, room, whole);
+                fold_around(reducer, &before, own.part_mut(block), &after, room, whole);
             }
             return Ok(());
         }
@@ -77,14 +78,14 @@ impl Group {
             {
                 let own = known.buffer.read().map_err(lent)?;
                 let part = |addend: &Addend| match addend {
-                    Addend::Own => Some(&own[block.clone()]),
+                    Addend::Own => Some(own.part(block.clone())),
                     Addend::Landed(at) => landed(*at, block.start - bytes.start, block.len()),
                 };
                 let parts: Option<Vec<&[u8]>> = addends.iter().map(part).collect();
                 reducer.reduce(&parts.ok_or_else(nowhere)?, sum, whole);
             }
             let mut own = known.buffer.write().map_err(lent)?;
-            copies.copy(CopyPurpose::Reduction, sum, &mut own[block]);
+            copies.copy(CopyPurpose::Reduction, sum, own.part_mut(block));
         }
         Ok(())
     }
@@ -105,7 +106,7 @@ impl Group {
             let mut into = out.write().map_err(lent)?;
             for block in blocks(running, &bytes) {
                 let part = |member: usize| match &known.remotes[member] {
-                    None => Some(&own[block.clone()]),
+                    None => Some(own.part(block.clone())),
                     Some(remote) => {
                         let window = opened[remote.vector].window.as_ref()?;
                         window.read(place(remote.offset, &block)?)
@@ -113,7 +114,7 @@ impl Group {
                 };
                 let parts: Option<Vec<&[u8]>> = (0..size).map(part).collect();
                 let at = block.start - running.out_from;
-                let into = &mut into[at..at + block.len()];
+                let into = into.part_mut(at..at + block.len());
                 reducer.reduce(&parts.ok_or_else(unshared)?, into, Some(size));
             }
             return Ok(());
@@ -121,7 +122,7 @@ impl Group {
         if to == Owners::All && goes_around(reducer, size) {
             for block in blocks(running, &bytes) {
                 let mut own = known.buffer.write().map_err(lent)?;
-                let own = &mut own[block.clone()];
+                let own = own.part_mut(block.clone());
                 let part = |remote: &Option<Remote>| {
                     let remote = remote.as_ref()?;
                     let window = opened[remote.vector].window.as_ref()?;
@@ -148,7 +149,7 @@ impl Group {
             {
                 let own = known.buffer.read().map_err(lent)?;
                 let part = |member: usize| match &known.remotes[member] {
-                    None => Some(&own[block.clone()]),
+                    None => Some(own.part(block.clone())),
                     Some(remote) => {
                         let window = opened[remote.vector].window.as_ref()?;
                         window.read(place(remote.offset, &block)?)
@@ -160,7 +161,7 @@ impl Group {
             for member in (0..size).filter(|at| to == Owners::All || to == Owners::One(*at)) {
                 if member == *me {
                     let mut own = known.buffer.write().map_err(lent)?;
-                    copies.copy(CopyPurpose::Reduction, sum, &mut own[block.clone()]);
+                    copies.copy(CopyPurpose::Reduction, sum, own.part_mut(block.clone()));
                 } else if let Some(remote) = &known.remotes[member] {
                     let window = opened[remote.vector].window.as_mut().ok_or_else(unshared)?;
                     let place = place(remote.offset, &block).ok_or_else(unshared)?;
@@ -187,7 +188,7 @@ impl Group {
             window.read(place(remote.offset, &bytes)?)
         };
         let theirs = theirs().ok_or_else(unshared)?;
-        known.buffer.write().map_err(lent)?[into].copy_from_slice(theirs);
+        known.buffer.write().map_err(lent)?.part_mut(into).copy_from_slice(theirs);
         Ok(())
     }
 
@@ -201,7 +202,7 @@ impl Group {
         // fits: a size in memory
         self.copies.add(CopyPurpose::Staging, bytes.len() as u64);
         let known = &self.vectors[running.vector];
-        known.buffer.write().map_err(lent)?.copy_within(bytes, at);
+        known.buffer.write().map_err(lent)?.copy_part(bytes, at);
         Ok(())
     }
 
@@ -215,11 +216,11 @@ impl Group {
     ) -> Result<(), GroupError> {
         let Some(reducer) = reducer else { return Ok(()) };
         let known = &self.vectors[vector];
-        let own = known.buffer.read().map_err(lent)?[..bytes].to_vec();
+        let own = known.buffer.read().map_err(lent)?.part(0..bytes).to_vec();
         // fits: a size in memory
         self.copies.add(CopyPurpose::Reduction, own.len() as u64);
         let into = out.unwrap_or(&known.buffer);
-        reducer.reduce(&[&own], &mut into.write().map_err(lent)?[..bytes], Some(1));
+        reducer.reduce(&[&own], into.write().map_err(lent)?.part_mut(0..bytes), Some(1));
         Ok(())
     }
 }

@@ -128,14 +128,14 @@ impl Group {
             let mut vector;
             let sum = if left {
                 vector = known.buffer.write().map_err(lent)?;
-                &mut vector[block.clone()]
+                vector.part_mut(block.clone())
             } else {
                 let here = Place { offset: 0, bytes: block.len() };
                 scratch.write(here).ok_or_else(too_large)?
             };
             {
                 let given = given.read().map_err(lent_outside)?;
-                let own = &given[given_at + skipped..given_at + skipped + block.len()];
+                let own = given.part(given_at + skipped..given_at + skipped + block.len());
                 let part = |member: usize| match &known.remotes[member] {
                     None => Some(own),
                     Some(remote) => {
@@ -148,7 +148,7 @@ impl Group {
             }
             if let Some((got, at)) = to {
                 let mut got = got.write().map_err(lent_outside)?;
-                let got = &mut got[at + skipped..at + skipped + block.len()];
+                let got = got.part_mut(at + skipped..at + skipped + block.len());
                 copies.copy(CopyPurpose::Staging, sum, got);
             }
         }

@@ -29,7 +29,7 @@ use crate::handshake::{self, Purpose};
 use crate::listener::{Listener, Socket};
 use crate::mapping::SharedMapping;
 use crate::mesh::Mesh;
-use crate::region::{Region, RegionDescriptor, RemoteRegion};
+use crate::region::{Marks, Region, RegionDescriptor, RemoteRegion};
 
 #[derive(Debug)]
 struct ShmDevice {
@@ -40,6 +40,7 @@ struct ShmDevice {
     mesh: Mesh,
     control: Control,
     peers: RwLock<HashMap<Rank, Arc<QueuePairs>>>,
+    marks: Marks,
     // last: dropping it waits for the copies of all queue pairs
     copiers: Arc<Copiers>,
 }
@@ -70,6 +71,7 @@ pub(crate) fn open(config: FabricConfig) -> Result<(Arc<Core>, Arc<dyn Device>),
         mesh,
         control,
         peers,
+        marks: Marks::default(),
         copiers: Arc::new(copiers),
     };
     Ok((core, Arc::new(device)))
@@ -107,9 +109,9 @@ impl ShmDevice {
         self.control.await_connected(links, deadline, |link| link.attach.lock().is_some())?;
         for link in links {
             let attached = link.attach.lock().take();
-            let fd = attached.and_then(|attached| attached.board);
-            let board = fd.ok_or("it shared no arrival table".to_string());
-            let board = board.and_then(|fd| region::map_board(fd.as_fd()));
+            let shared = attached.and_then(|attached| Some((attached.board?, attached.slots)));
+            let board = shared.ok_or("it shared no arrival table".to_string());
+            let board = board.and_then(|(fd, slots)| region::map_board(fd.as_fd(), slots));
             let board = board.map_err(|detail| {
                 ConnectError::Lost(crate::error::PeerFault {
                     rank: link.rank(),
@@ -187,7 +189,7 @@ impl Device for ShmDevice {
     ) -> Result<RemoteRegion, OpenRegionError> {
         let link = self.control.connected(peer);
         let grant = link.request_region(descriptor, deadline)?;
-        region::open(peer, descriptor, grant.fd)
+        region::open(peer, descriptor, grant.fd, &self.marks)
     }
 
     fn post(&self, peer: Rank, queue_pair: usize, work: Work) -> Result<(), PostError> {

@@ -4,19 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use tensorwire_base::Rank;
-use tensorwire_memory::CutMark;
 
 use crate::board::Board;
-use crate::common::Core;
+use crate::common::{ARRIVAL_SLOTS_MAX, Core};
 use crate::error::{OpenRegionError, RegionError};
-use crate::mapping::{Mapping, SharedMapping, available_bytes};
-use crate::region::{Access, Exposure, Region, RegionDescriptor, RemoteRegion};
+use crate::mapping::{Mapping, SharedMapping};
+use crate::region::{Access, Exposure, Marks, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
-    let available = available_bytes();
-    if bytes > available {
-        return Err(RegionError::NoMemory { bytes, available });
-    }
     let system = |source| RegionError::System { doing: "allocate", bytes, source };
     let shared =
         SharedMapping::create("tensorwire-region", bytes).map_err(|error| system(error.into()))?;
@@ -45,18 +40,38 @@ pub(super) fn open(
     peer: Rank,
     descriptor: RegionDescriptor,
     fd: Option<OwnedFd>,
+    marks: &Marks,
 ) -> Result<RemoteRegion, OpenRegionError> {
     let map = |reason| OpenRegionError::Map { peer, reason };
     let fd = fd.ok_or_else(|| map("the peer sent no descriptor".into()))?;
     let mapping =
         Mapping::of_peer(fd.as_fd(), descriptor.bytes).map_err(|error| map(error.to_string()))?;
-    Ok(RemoteRegion::new(peer, descriptor, Access::Mapped(mapping, CutMark::default())))
+    Ok(RemoteRegion::new(peer, descriptor, Access::Mapped(mapping, marks.of(peer, descriptor.key))))
 }
 
-/// Maps a peer's arrival table and doorbell.
-pub(super) fn map_board(fd: BorrowedFd<'_>) -> Result<Board, String> {
-    let size = rustix::fs::fstat(fd).map_err(|error| error.to_string())?.st_size;
-    let bytes = u64::try_from(size).map_err(|_| "a table of negative size".to_string())?;
-    let mapping = Mapping::of_peer(fd, bytes).map_err(|error| error.to_string())?;
+/// Maps a peer's arrival table and doorbell, of as many slots as it said.
+pub(super) fn map_board(fd: BorrowedFd<'_>, slots: u64) -> Result<Board, String> {
+    let slots = usize::try_from(slots).ok().filter(|slots| *slots <= ARRIVAL_SLOTS_MAX);
+    let slots = slots.ok_or_else(|| {
+        format!("it has more arrival slots than the {ARRIVAL_SLOTS_MAX} that there can be")
+    })?;
+    let mapping = Mapping::of_peer(fd, Board::bytes(slots)).map_err(|error| error.to_string())?;
     Board::of_peer(Arc::new(mapping)).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_an_arrival_table_no_more_is_mapped_than_its_slots_take() {
+        let bytes = Board::bytes(4) + (1 << 20);
+        let shared = SharedMapping::create("test", bytes).unwrap();
+        Board::create(Arc::new(shared.mapping), 4);
+        let fd = shared.fd.as_fd();
+        assert_eq!(map_board(fd, 4).unwrap().mapped_bytes(), Board::bytes(4));
+        assert!(map_board(fd, 3).is_err(), "its own memory says 4");
+        assert!(map_board(fd, 1 << 20).unwrap_err().contains("where the peer said"));
+        assert!(map_board(fd, u64::MAX).unwrap_err().contains("more arrival slots"));
+    }
 }

@@ -10,7 +10,8 @@ use super::ibv::{MemoryRegion, Remote};
 use super::wire;
 use crate::control::Granted;
 use crate::error::{OpenRegionError, RegionError};
-use crate::mapping::{Mapping, available_bytes};
+use crate::limits::check_room;
+use crate::mapping::Mapping;
 use crate::region::{Access, Exposure, Region, RegionDescriptor, RegionMemory, RemoteRegion};
 
 /// Registered with relaxed ordering, without which some NICs reach half of their speed: an arrival is
@@ -26,10 +27,7 @@ pub(super) fn alloc_strict(device: &VerbsDevice, bytes: u64) -> Result<Region, R
 }
 
 fn alloc_ordered(device: &VerbsDevice, bytes: u64, relaxed: bool) -> Result<Region, RegionError> {
-    let available = available_bytes();
-    if bytes > available {
-        return Err(RegionError::NoMemory { bytes, available });
-    }
+    check_room(bytes)?;
     let bytes_max = device.nic().memory_region_bytes_max;
     if bytes > bytes_max {
         return Err(RegionError::TooLargeForNic { bytes, bytes_max });

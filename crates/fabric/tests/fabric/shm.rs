@@ -1,9 +1,11 @@
 //! The suite over shared memory, and what only memory that both processes map can do: reading a peer's
 //! tensor where the peer put it.
 
-use tensorwire_fabric::Backend;
+use tensorwire_fabric::{Backend, RegionDescriptor};
 use tensorwire_memory::{Arena, ArenaError, Place};
-use tensorwire_testkit::mesh::{Setup, await_arrival, completions, fill, mesh, mismatch_in, route};
+use tensorwire_testkit::mesh::{
+    Setup, await_arrival, completions, fill, mesh, mismatch_in, route, soon,
+};
 
 tensorwire_testkit::fabric_suite!(Setup::new(|| Backend::Shm));
 
@@ -40,14 +42,25 @@ fn a_peers_memory_stays_mapped_while_its_slab_lives() {
 }
 
 #[test]
-fn all_slabs_of_one_opening_share_their_loans() {
+fn all_openings_of_a_region_share_their_loans() {
     let fabrics = mesh(|| Backend::Shm, 2);
     let way = route(&fabrics[0], &fabrics[1], 1, 0, 64);
     let place = [Place { offset: 0, bytes: 64 }];
     let here = Arena::new(&way.remote.slab().unwrap(), &place).unwrap();
     let again = Arena::new(&way.remote.clone().slab().unwrap(), &place);
     assert_eq!(again.unwrap_err(), ArenaError::AlreadyCut);
+    let opened = way.channel.open_region(&way.target.descriptor(), soon()).unwrap();
+    let twice = Arena::new(&opened.slab().unwrap(), &place);
+    assert_eq!(twice.unwrap_err(), ArenaError::AlreadyCut, "opened a second time");
+    let part = RegionDescriptor { bytes: 32, ..way.target.descriptor() };
+    let part = way.channel.open_region(&part, soon()).unwrap();
+    assert_eq!(Arena::new(&part.slab().unwrap(), &[]).unwrap_err(), ArenaError::AlreadyCut);
     assert!(Arena::new(&way.target.slab(), &place).is_ok(), "the owner's loans are its own");
     drop(here);
+    let there = Arena::new(&opened.slab().unwrap(), &place).unwrap();
+    drop(opened);
+    let again = Arena::new(&way.remote.slab().unwrap(), &place);
+    assert_eq!(again.unwrap_err(), ArenaError::AlreadyCut, "its slab keeps the second opening");
+    drop(there);
     assert!(Arena::new(&way.remote.slab().unwrap(), &place).is_ok());
 }

@@ -199,7 +199,8 @@ impl<T: Real> Tile<'_, T> {
     fn first_column(&self, target: &Target<T>) -> usize {
         // a group of the target has as many channels as the weight has columns
         let first = self.group * self.weight.steps[0] + self.columns.start;
-        debug_assert!(first + self.columns.len() <= target.channels);
+        // what is written to rests on it
+        assert!(first + self.columns.len() <= target.channels, "a tile wider than its target");
         first
     }
 

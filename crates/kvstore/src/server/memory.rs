@@ -93,9 +93,14 @@ impl Shards {
         let slots = has_slot.iter().filter(|has_slot| **has_slot).count();
         let bytes = spec.bytes().saturating_add(spec.slot_bytes().saturating_mul(slots));
         // a wire that is asked for more than there is may have taken all before it says so
-        if bytes >= LOOKED_AT_BYTES && bytes as u64 > tensorwire_fabric::available_bytes() {
-            let what = "this server's host has less; start more servers, or use a smaller model";
-            return Err(StoreError::Memory { bytes, what: what.to_string() });
+        if bytes >= LOOKED_AT_BYTES {
+            let room = tensorwire_fabric::memory_room();
+            if bytes as u64 > room.bytes {
+                let what = format!(
+                    "this server's host has less: {room}; start more servers, or use a smaller model"
+                );
+                return Err(StoreError::Memory { bytes, what });
+            }
         }
         let weights = pool.alloc(wire, spec.bytes())?;
         let mut slots = Vec::with_capacity(has_slot.len());

@@ -337,10 +337,14 @@ impl Wire for Rings {
         region: RegionDescriptor,
         deadline: Deadline,
     ) -> Result<(), WireError> {
+        let known = self.opened.get(&(peer, region.key));
+        if known.is_some_and(|known| known.region.bytes() >= region.bytes) {
+            return Ok(());
+        }
         let channel = self.fabric.channel(peer, 0).map_err(|_| WireError::NoPeer { rank: peer })?;
         let opened = channel.open_region(&region, deadline);
         let opened = opened.map_err(unopened)?;
-        // a mapping of its own: nobody else has cut it
+        // the loans of all openings of a region are one: nobody else in this process has cut it
         let mapped = opened.slab().and_then(|slab| PeerMapped::new(&slab).ok());
         self.opened.insert((peer, region.key), Opened { region: opened, mapped });
         Ok(())

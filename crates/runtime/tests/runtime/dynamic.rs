@@ -8,10 +8,10 @@ use tensorwire_fabric::{
     Direction, Fabric, LocalSlice, Memcpy, RegionDescriptor, RemoteSlice, Signal,
 };
 use tensorwire_graph::{Hint, Lane, Op, Output, Plan, PlanOptions, ReuseRule, RunId, Transfer};
-use tensorwire_memory::{Arena, Place};
+use tensorwire_memory::{Arena, LoanError, Place};
 use tensorwire_runtime::{
-    Advance, AllocError, ConnectEdgesError, ExchangeError, LaneUse, OneSidedOptions, Opening,
-    RunError, Session, SessionError,
+    Advance, AllocError, ConnectEdgesError, ExchangeError, LaneUse, OneSided, OneSidedOptions,
+    Opening, RunError, Sending, Session, SessionError, Storage, TensorExchange,
 };
 use tensorwire_tensor::{DType, Dim, RANK_MAX};
 use tensorwire_testkit::mesh;
@@ -307,6 +307,12 @@ struct Forger<'a> {
 impl Forger<'_> {
     /// Speaks for part 0 of a plan with one dynamic edge, and opens part 1.
     fn meet<'a>(fabrics: &'a [Fabric], plan: &Plan) -> (Forger<'a>, Session) {
+        let (forger, exchange) = Forger::connect(fabrics, plan);
+        (forger, support::try_session(plan, 1, Some(exchange), patient()).unwrap())
+    }
+
+    /// The same, and the exchange of part 1 alone.
+    fn connect<'a>(fabrics: &'a [Fabric], plan: &Plan) -> (Forger<'a>, (OneSided, Storage)) {
         let told = OneSidedOptions::new(plan, 4, 1 << 16);
         let opening = Opening::new(&fabrics[1], plan, 1, told, mesh::soon()).unwrap();
         let fabric = &fabrics[0];
@@ -327,7 +333,7 @@ impl Forger<'_> {
             arrival: (word(48) >> 32) as u32,
             offset: word(56),
         };
-        (forger, support::try_session(plan, 1, Some(exchange), patient()).unwrap())
+        (forger, exchange)
     }
 
     /// Writes a slot of these words and two bytes, and says that the first tensor is there.
@@ -417,6 +423,35 @@ fn a_region_that_the_announcer_does_not_have_is_not_read() {
             assert_eq!((&edge[..], *peer), ("x", Rank(0)), "{backend}");
         }
         assert_eq!(announced(|real| real).unwrap(), [0.0; 16], "{backend}: what is there is read");
+    }
+}
+
+#[test]
+fn nobody_sees_what_a_read_fills_before_it_is_over() {
+    let plan = one_edge(DType::F32, &[open(0), open(1)]);
+    let edge = plan.edges[0].id;
+    for (backend, make) in BACKENDS {
+        let fabrics = mesh::mesh(make, 3);
+        let (forger, (mut exchange, _storage)) = Forger::connect(&fabrics, &plan);
+        let region = forger.fabric.alloc_region(64).unwrap();
+        let RegionDescriptor { key, bytes } = region.descriptor();
+        forger.announce(&slot(([1, key, bytes, 0], [1, 2], [4, 4])));
+        let (deadline, mut finished) = (mesh::soon(), Vec::new());
+        while !exchange.arrived(edge, 1).unwrap() {
+            exchange.finished(&mut finished).unwrap();
+            assert!(!deadline.passed(), "{backend}: no announcement came");
+        }
+        exchange.announced(edge, 1).unwrap();
+        let slab = exchange.alloc(64).unwrap();
+        let place = Place { offset: 0, bytes: 64 };
+        let into = Arena::new(&slab, &[place]).unwrap().into_buffers().remove(0);
+        assert_eq!(exchange.fetch(edge, 1, &into, deadline).unwrap(), Sending::Started);
+        assert_eq!(into.read().unwrap_err(), LoanError::BeingWritten, "{backend}");
+        while finished.is_empty() {
+            exchange.finished(&mut finished).unwrap();
+            assert!(!deadline.passed(), "{backend}: the read does not end");
+        }
+        assert_eq!(*into.read().unwrap(), [0; 64], "{backend}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use tensorwire_fabric::MemoryRoom;
 use tensorwire_graph::{GraphError, Task};
 use tensorwire_launch::HostsError;
 use tensorwire_nn::ScheduleError;
@@ -170,14 +171,10 @@ pub enum ConfigError {
         "cannot write a trace to {path}: {source}; choose a file, new or of an earlier trace, in a folder that exists and may be written"
     )]
     Trace { path: PathBuf, source: std::io::Error },
-    #[error(
-        "this job needs {needed} of memory on this host, {available} are available; lower --workers or --batch"
-    )]
-    TooLarge { needed: String, available: String },
-    #[error(
-        "so many batches take {needed} of memory, {available} are available; lower --steps or --batch"
-    )]
-    TooManyBatches { needed: String, available: String },
+    #[error("this job needs {needed} of memory on this host, {room}; lower --workers or --batch")]
+    TooLarge { needed: String, room: MemoryRoom },
+    #[error("so many batches take {needed} of memory, {room}; lower --steps or --batch")]
+    TooManyBatches { needed: String, room: MemoryRoom },
     #[error("the data have no end, and so no epochs; say for how many steps to train (--steps)")]
     EndlessEpochs,
     #[error("the data changed while the job started; start it again")]

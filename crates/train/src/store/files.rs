@@ -148,6 +148,7 @@ fn dtype(dtype: safetensors::Dtype) -> Option<DType> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mounted::Mounted;
 
     fn snapshot() -> Snapshot {
         let spec = ValueSpec { dtype: DType::F32, rows: 2, columns: 1 };
@@ -182,6 +183,26 @@ mod tests {
         assert_eq!(files.load(0, &to).unwrap(), Some(snapshot()));
         assert_eq!(files.load(1, &to).unwrap(), Some(Snapshot::default()));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else is left");
+    }
+
+    #[test]
+    fn a_disk_that_is_full_keeps_the_snapshot_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(disk) = Mounted::small(folder.path(), 256 << 10) else { return };
+        let to = disk.path().join("job").to_string_lossy().to_string();
+        let mut files = SnapshotFiles;
+        files.save(0, &to, snapshot()).unwrap();
+        let mut larger = snapshot();
+        larger.shards[0].spec.rows = 100_000;
+        larger.shards[0].weights = vec![1; 400_000];
+        let error = files.save(0, &to, larger).unwrap_err();
+        assert!(error.contains("No space left on device"), "{error}");
+        assert_eq!(files.load(0, &to).unwrap(), Some(snapshot()));
+        assert_eq!(
+            std::fs::read_dir(disk.path()).unwrap().count(),
+            1,
+            "nothing half written stays"
+        );
     }
 
     #[test]

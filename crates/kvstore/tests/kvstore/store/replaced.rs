@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tensorwire_kvstore::proto::Mode;
-use tensorwire_kvstore::{Key, KvHandle, KvProgress, KvServer, KvWorker, ValueSpec};
+use tensorwire_kvstore::{
+    Key, KvHandle, KvProgress, KvServer, KvWorker, ServerCounters, ValueSpec,
+};
 use tensorwire_memory::Buffer;
 use tensorwire_tensor::DType;
 
-use super::rule::{f32s, fill, tensor};
+use super::rule::{Shelf, f32s, fill, tensor};
 use super::support::{ECHO, End, Job, Scheduler, soon};
 
 const SIZES: [usize; 4] = [7, 11, 20_000, 120_000];
@@ -45,15 +47,16 @@ fn pull(store: &mut KvWorker) -> [f32; 4] {
 
 /// Waits until a push has left: from then on its tensors may be written again.
 fn await_sent(store: &mut KvWorker, handle: KvHandle) {
-    let mut news = Vec::new();
+    let (deadline, mut news) = (soon(), Vec::new());
     loop {
+        assert!(!deadline.passed(), "a push has not left");
         store.observe();
         store.news(&mut news);
         if news.contains(&KvProgress::Sent(handle)) {
             return;
         }
         if !store.progress().unwrap() {
-            store.wait_for_news(soon());
+            store.wait_for_news(deadline);
         }
     }
 }
@@ -124,6 +127,39 @@ fn a_server_that_dies_early_is_replaced() {
     let job = Job { checkpoint: Some(2), ..Job::shm(2, 2, Mode::Sync) };
     nothing_is_lost_or_doubled(&job, &[0]);
     nothing_is_lost_or_doubled(&job_again(&job), &[1]);
+}
+
+/// Each server keeps an optimizer and first values, and one of them what was pushed, once; then there is no room.
+#[test]
+fn a_snapshot_that_finds_no_room_stops_nobody_and_the_last_whole_one_serves() {
+    let shelf = Shelf::with_room(5);
+    let job = Job { checkpoint: Some(2), shelf: shelf.clone(), ..Job::shm(2, 2, Mode::Sync) };
+    nothing_is_lost_or_doubled(&job, &[23, 9]);
+    assert!(shelf.kept(1, "last").is_some());
+}
+
+#[test]
+fn a_server_says_of_which_step_its_last_snapshot_is() {
+    let job = Job { checkpoint: Some(2), shelf: Shelf::with_room(3), ..Job::shm(1, 1, Mode::Sync) };
+    let (workers, servers) = job.ends();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let mut server = servers.into_iter().next().unwrap().server();
+            server.serve().unwrap();
+            server.close(soon()).unwrap();
+            server.counters()
+        });
+        let mut store = workers.into_iter().next().unwrap().worker();
+        begin(&mut store, 0);
+        for _ in 0..6 {
+            push_all(&mut store, 0, 1);
+        }
+        store.close(soon()).unwrap();
+        let counters = serving.join().unwrap();
+        // of the optimizer, of first values, of step 2; and then of 4 and 6
+        let ServerCounters { snapshots, snapshots_failed, step_kept, .. } = counters;
+        assert_eq!((snapshots, step_kept, snapshots_failed), (3, 2, 2));
+    });
 }
 
 /// The same with nothing kept yet.

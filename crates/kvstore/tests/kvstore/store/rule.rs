@@ -1,6 +1,7 @@
 //! What the servers of tests do with pushes, with a journal of it; snapshots on a shelf; tensors of small numbers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tensorwire_kvstore::{
@@ -170,17 +171,30 @@ impl Updater for Sum {
 
 /// Snapshots in memory, by server and path.
 #[derive(Clone, Default)]
-pub(crate) struct Shelf(Arc<Mutex<HashMap<(usize, String), Snapshot>>>);
+pub(crate) struct Shelf {
+    kept: Arc<Mutex<HashMap<(usize, String), Snapshot>>>,
+    /// How many more it keeps before it is full; any number if there is none.
+    room: Option<Arc<AtomicUsize>>,
+}
 
 impl Shelf {
+    pub(crate) fn with_room(snapshots: usize) -> Shelf {
+        Shelf { room: Some(Arc::new(AtomicUsize::new(snapshots))), ..Shelf::default() }
+    }
+
     pub(crate) fn kept(&self, server: usize, path: &str) -> Option<Snapshot> {
-        self.0.lock().unwrap().get(&(server, path.to_string())).cloned()
+        self.kept.lock().unwrap().get(&(server, path.to_string())).cloned()
     }
 }
 
 impl Keep for Shelf {
     fn save(&mut self, server: usize, to: &str, snapshot: Snapshot) -> Result<(), String> {
-        self.0.lock().unwrap().insert((server, to.to_string()), snapshot);
+        let take = |room: usize| room.checked_sub(1);
+        let taken = self.room.as_ref().map(|room| room.fetch_update(SeqCst, SeqCst, take));
+        if let Some(Err(_)) = taken {
+            return Err("No space left on device".to_string());
+        }
+        self.kept.lock().unwrap().insert((server, to.to_string()), snapshot);
         Ok(())
     }
 
