@@ -135,13 +135,15 @@ impl<S: TimedStream + AsFd> Lobby<S> {
         while *have < HELLO_BYTES {
             match caller.stream.read(&mut caller.hello[*have..]) {
                 Ok(0) => return Err(StrangerError::HungUp),
-                Ok(count) => *have += count,
+                Ok(count) => {
+                    *have += count;
+                    handshake::check_magic(&caller.hello[..*have])?;
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }
         }
-        handshake::check_magic(&caller.hello[..*have])?;
         if *have < HELLO_BYTES {
             return match since.elapsed() < self.patience {
                 true => Ok(Heard::Part),

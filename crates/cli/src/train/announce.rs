@@ -56,6 +56,7 @@ pub(super) fn announce(prepared: &Prepared) {
     let transport = match (config.transport, config.settled_transport()) {
         _ if config.exchange == Exchange::Zmq => "tcp (ZeroMQ)",
         _ if config.exchange.is_over_tcp() => "tcp (gRPC)",
+        (_, Some(Transport::Tcp)) if config.encrypt => "tcp, encrypted",
         (Transport::Auto, Some(_)) if hosts.any_remote() => {
             "shm (auto: all processes are on one host)"
         }

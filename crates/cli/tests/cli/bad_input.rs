@@ -114,6 +114,7 @@ fn options_that_would_change_nothing() {
         "--nic mlx5_0",
         "--gid 3",
         "--arrival write-imm",
+        "--encrypt",
         "--listen 127.0.0.1:0",
         "--rsh ssh",
     ] {
@@ -222,6 +223,7 @@ fn hosts_that_make_no_sense_or_cannot_do_what_is_asked() {
         ("--transport tcp --gid 1", "leave --gid out"),
         ("--transport shm --arrival flag-tail", "leave --arrival out"),
         ("--transport verbs --nic nonesuch", "RDMA cannot be used here"),
+        ("--transport verbs --encrypt", "RDMA cannot encrypt; give --transport tcp"),
     ] {
         let found = message(&format!("train {arguments}"));
         assert!(found.contains(says), "{arguments}: {found}");

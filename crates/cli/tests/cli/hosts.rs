@@ -60,6 +60,23 @@ fn child_of(parent: Pid) -> Pid {
     }
 }
 
+/// Whatever the strategy sends, and on several hosts over TCP, also where RDMA could be had.
+#[test]
+fn encrypted_tensors_give_the_bits_of_plain_ones() {
+    for (strategy, way) in
+        [("ps", ""), ("dist-sgd", "--transport tcp"), ("allreduce", "--transport tcp")]
+    {
+        let job = format!("train --json --steps 6 --batch 16 --strategy {strategy}");
+        let plain = Job::start(&job).end(LONG_LIMIT).json();
+        let rsh = Rsh::new(IN_PLACE);
+        let encrypted = rsh.start(&format!("{job} {way} --encrypt")).end(LONG_LIMIT);
+        assert!(warnings(&encrypted).is_empty(), "{}", encrypted.stderr);
+        let encrypted = encrypted.json();
+        assert_eq!(encrypted["weights_sha256"], plain["weights_sha256"], "{strategy}");
+        assert_eq!(encrypted["transport"], "tcp", "{strategy}");
+    }
+}
+
 #[test]
 fn two_hosts_train_over_tcp_to_the_bits_of_shared_memory_on_one() {
     let one = Job::start("train --steps 5 --transport shm --json").end(LONG_LIMIT).json();
