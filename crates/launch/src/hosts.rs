@@ -61,6 +61,10 @@ pub enum HostsError {
         "cannot tell at which of this machine's addresses {host} reaches it, for that name has no address here; give --listen ADDRESS:0"
     )]
     NoRoute { host: String },
+    #[error(
+        "--listen: {ip} is the address of a group or of a whole network; give an address of this machine, or 0.0.0.0 for all of them"
+    )]
+    NoAddress { ip: IpAddr },
 }
 
 impl Default for Hosts {
@@ -181,7 +185,14 @@ impl Hosts {
         // fits: a job has far fewer than 2^32 members
         let others = (0..world as u32).map(Rank).filter(|rank| !self.is_here(*rank));
         let others: Vec<&str> = others.map(|rank| self.name(rank)).collect();
+        let is_of_many = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) => ip.is_multicast() || ip.is_broadcast(),
+            IpAddr::V6(ip) => ip.is_multicast(),
+        };
         match (given, others.first()) {
+            (Some(listen), _) if is_of_many(listen.ip()) => {
+                Err(HostsError::NoAddress { ip: listen.ip() })
+            }
             (Some(listen), Some(_)) if listen.ip().is_unspecified() => {
                 Ok(Front { listen, reached_at: Some(route(&others)?) })
             }
@@ -453,6 +464,10 @@ mod tests {
         assert_eq!(front, Front { listen: given, reached_at: None });
         let error = other.front(None, 2).unwrap_err();
         assert!(error.to_string().contains("--listen"), "{error}");
+        for of_many in ["255.255.255.255:0", "224.0.0.1:9", "[ff02::1]:9"] {
+            let error = here.front(Some(of_many.parse().unwrap()), 4).unwrap_err();
+            assert!(error.to_string().contains("an address of this machine"), "{error}");
+        }
         assert!(other.front(None, 1).is_ok(), "nobody is on the other host");
         // loopback is a route that every machine has, and a user makes it another host
         let login: Hosts = "localhost,me@127.0.0.1".parse().unwrap();

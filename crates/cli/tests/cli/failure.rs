@@ -257,7 +257,7 @@ fn a_job_that_was_suspended_as_a_whole_goes_on() {
 #[test]
 fn ctrl_c_ends_everything_within_two_seconds() {
     for arguments in ["train --steps 100000", "train --steps 100000 --strategy local"] {
-        for signal in [Signal::INT, Signal::TERM] {
+        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
             for moment in [150, 800] {
                 let job = Job::start(arguments);
                 std::thread::sleep(Duration::from_millis(moment));

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tensorwire_launch::{Assignment, Ending, Farewell, Member};
 
@@ -48,10 +48,12 @@ pub fn take_part<E>(
         (None, true) => Some(Stay::begin()?),
         (stay, _) => stay,
     };
-    // Ctrl-C reaches the whole terminal; the launcher decides what it means
-    let ignored = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGINT, ignored)
-        .map_err(|source| failed("to handle a signal", source))?;
+    // Ctrl-C and a hang-up reach the whole terminal; the launcher decides what they mean
+    for signal in [SIGINT, SIGHUP] {
+        let ignored = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(signal, ignored)
+            .map_err(|source| failed("to handle a signal", source))?;
+    }
     let rank = assignment.rank();
     let end = move |ending: Ending| {
         if let Ending::Orphaned { reason } = ending {

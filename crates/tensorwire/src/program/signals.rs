@@ -3,9 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::ProgramError;
+
+/// What tells a program to end: Ctrl-C, whoever started it, and a terminal that hangs up, unless nohup has that ignored.
+fn ending() -> impl Iterator<Item = i32> {
+    let ignored = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let hears_hang_up = ignored >> (SIGHUP - 1) & 1 == 0;
+    [SIGINT, SIGTERM].into_iter().chain(hears_hang_up.then_some(SIGHUP))
+}
 
 fn refused(source: std::io::Error) -> ProgramError {
     ProgramError::System { what: "to handle a signal", source }
@@ -19,7 +28,7 @@ fn refused(source: std::io::Error) -> ProgramError {
 pub fn interrupt() -> Result<Arc<AtomicBool>, ProgramError> {
     let interrupt = Arc::new(AtomicBool::new(false));
     end_at_once_while(&interrupt)?;
-    for signal in [SIGINT, SIGTERM] {
+    for signal in ending() {
         signal_hook::flag::register(signal, interrupt.clone()).map_err(refused)?;
     }
     Ok(interrupt)
@@ -32,7 +41,7 @@ pub fn interrupt() -> Result<Arc<AtomicBool>, ProgramError> {
 /// When the system refuses.
 pub fn told_to_end() -> Result<Arc<AtomicBool>, ProgramError> {
     let told = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in ending() {
         signal_hook::flag::register(signal, told.clone()).map_err(refused)?;
     }
     Ok(told)
@@ -44,7 +53,7 @@ pub fn told_to_end() -> Result<Arc<AtomicBool>, ProgramError> {
 /// # Errors
 /// When the system refuses.
 pub fn end_at_once_while(condition: &Arc<AtomicBool>) -> Result<(), ProgramError> {
-    for signal in [SIGINT, SIGTERM] {
+    for signal in ending() {
         signal_hook::flag::register_conditional_shutdown(signal, 1, condition.clone())
             .map_err(refused)?;
     }
