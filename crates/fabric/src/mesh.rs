@@ -142,15 +142,13 @@ impl Mesh {
             let (job, deadline) = (&core.config().job, Deadline::after(HANDSHAKE_WITHIN));
             let mut admitted = None;
             let admit = |caller: &Caller| {
+                // one that was hung up on does not hear our yes, and comes again
+                unproven.proven();
                 rendezvous.admit(caller)?;
                 admitted = Some(*caller);
                 Ok(())
             };
             let accepted = handshake::accept(&mut socket, &hello, job, me, admit, deadline);
-            let accepted = match accepted {
-                Ok(_) if !unproven.proven() => Err(HandshakeError::HungUp { step: "its place" }),
-                accepted => accepted,
-            };
             match accepted {
                 Ok((caller, seals)) => rendezvous.enter(caller, socket, seals),
                 Err(error) => {

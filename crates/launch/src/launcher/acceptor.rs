@@ -10,9 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
-use tensorwire_fabric::lobby::{
-    Caller, Handshakes, Lobby, Stranger, StrangerError, StrangerLog, Turn, Unproven,
-};
+use tensorwire_fabric::lobby::{Caller, Handshakes, Lobby, Stranger, StrangerLog, Turn, Unproven};
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use crate::assignment::JobIdentity;
@@ -78,11 +76,8 @@ impl Acceptor {
             let (events, log, from) = (self.events.clone(), self.log.clone(), caller.from.clone());
             let greet = move |caller: Caller<TcpStream>, unproven: Unproven| {
                 let from = caller.from.clone();
-                match introduce(caller, &job, me, &expected) {
-                    Ok((rank, speaker, hearer)) if unproven.proven() => {
-                        listen_to(rank, speaker, hearer, &events);
-                    }
-                    Ok(_) => warn(&log, &from, &StrangerError::Crowded),
+                match introduce(caller, unproven, &job, me, &expected) {
+                    Ok((rank, speaker, hearer)) => listen_to(rank, speaker, hearer, &events),
                     Err(reason) => warn(&log, &from, &reason),
                 }
             };
@@ -123,17 +118,21 @@ fn warn(log: &Mutex<StrangerLog>, from: &str, why: &dyn std::fmt::Display) {
 
 fn introduce(
     caller: Caller<TcpStream>,
+    unproven: Unproven,
     job: &JobCredentials,
     me: Identity,
     expected: &[Identity],
 ) -> Result<(Rank, Speaker, Hearer), String> {
     let failed = |error: std::io::Error| error.to_string();
     let Caller { mut stream, hello, .. } = caller;
-    let admit = |caller: &handshake::Caller| match expected.get(caller.member.rank.index()) {
-        _ if caller.purpose != Purpose::Rendezvous => Err(HandshakeRefusal::Purpose),
-        None => Err(HandshakeRefusal::UnexpectedRank),
-        Some(member) if *member != caller.member => Err(HandshakeRefusal::StaleIncarnation),
-        Some(_) => Ok(()),
+    let admit = |caller: &handshake::Caller| {
+        unproven.proven();
+        match expected.get(caller.member.rank.index()) {
+            _ if caller.purpose != Purpose::Rendezvous => Err(HandshakeRefusal::Purpose),
+            None => Err(HandshakeRefusal::UnexpectedRank),
+            Some(member) if *member != caller.member => Err(HandshakeRefusal::StaleIncarnation),
+            Some(_) => Ok(()),
+        }
     };
     let deadline = Deadline::after(HANDSHAKE_PATIENCE);
     let caller = handshake::accept(&mut stream, &hello, job, me, admit, deadline);

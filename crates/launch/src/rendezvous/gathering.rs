@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeRefusal, Purpose};
-use tensorwire_fabric::lobby::{
-    Caller, Handshakes, Lobby, Stranger, StrangerError, Turn, Unproven,
-};
+use tensorwire_fabric::lobby::{Caller, Handshakes, Lobby, Stranger, Turn, Unproven};
 use tensorwire_fabric::{Identity, JobCredentials};
 
 use super::detect::{Detected, LaunchedAs, Rendezvous};
@@ -438,16 +436,16 @@ fn ask(
 ) -> Result<(), String> {
     let failed = |error: std::io::Error| error.to_string();
     let Caller { mut stream, hello, .. } = caller;
-    let admit = |caller: &handshake::Caller| match caller.purpose {
-        Purpose::Rendezvous => Ok(()),
-        _ => Err(HandshakeRefusal::Purpose),
+    let admit = |caller: &handshake::Caller| {
+        unproven.proven();
+        match caller.purpose {
+            Purpose::Rendezvous => Ok(()),
+            _ => Err(HandshakeRefusal::Purpose),
+        }
     };
     let deadline = Deadline::after(CALLER_PATIENCE);
     let accepted = handshake::accept(&mut stream, &hello, job, me, admit, deadline);
     let (_, seals) = accepted.map_err(|error| error.to_string())?;
-    if !unproven.proven() {
-        return Err(StrangerError::Crowded.to_string());
-    }
     stream.set_nodelay(true).map_err(failed)?;
     stream.set_read_timeout(Some(ENLISTING_PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(CALLER_PATIENCE)).map_err(failed)?;

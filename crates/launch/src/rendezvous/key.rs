@@ -47,12 +47,17 @@ pub enum JobKeyError {
 
 /// A key that lies in a file as long as this lives.
 #[derive(Debug)]
-pub(super) struct KeyFile(PathBuf);
+pub(super) struct KeyFile {
+    path: PathBuf,
+    secret: Secret,
+}
 
 impl Drop for KeyFile {
     fn drop(&mut self) {
-        // one that is gone needs no removing
-        let _ = std::fs::remove_file(&self.0);
+        // the next job of this name may have put its own there; one that is gone needs no removing
+        if matches!(read(&self.path), Ok(Some(found)) if found == self.secret) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -135,7 +140,8 @@ fn written(folder: &Path, job_id: JobId) -> Result<(Secret, KeyFile), JobKeyErro
     let file = options.write(true).create_new(true).mode(0o600).open(&new);
     file.and_then(|mut file| file.write_all(&secret)).map_err(failed)?;
     std::fs::rename(&new, &path).map_err(failed)?;
-    Ok((Secret(secret), KeyFile(path)))
+    let secret = Secret(secret);
+    Ok((secret.clone(), KeyFile { path, secret }))
 }
 
 fn read(path: &Path) -> Result<Option<Secret>, JobKeyError> {
@@ -228,11 +234,12 @@ mod tests {
         let (first, file) = made("job", &source).unwrap();
         assert_eq!(found("job", &source).unwrap().as_ref(), Some(&first));
         assert_eq!(found("another", &source).unwrap(), None);
-        // as a launcher leaves it that was killed
-        std::mem::forget(file);
-        let (second, file) = made("job", &source).unwrap();
+        // the next job of this name begins while the launcher of this one is about to end
+        let (second, next) = made("job", &source).unwrap();
         assert_ne!(first.secret, second.secret);
+        drop(file);
         assert_eq!(found("job", &source).unwrap(), Some(second));
+        let file = next;
         drop(file);
         assert_eq!(found("job", &source).unwrap(), None);
         assert_eq!(std::fs::read_dir(keys).unwrap().count(), 0);
