@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Every frame has a fixed size, every read a deadline. A stranger learns nothing before its proof
-//! but a rank and a nonce.
+//! but which life of which rank this is, whether it named the right job, and a nonce.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -27,7 +27,7 @@ use crate::config::{Identity, JobCredentials, Secret};
 use crate::seal::{Opener, Sealer, Seals};
 
 const MAGIC: [u8; 8] = *b"twfabric";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// What a dialer says first.
 pub const HELLO_BYTES: usize = 88;
 const CHALLENGE_BYTES: usize = 56;

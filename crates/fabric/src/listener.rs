@@ -118,7 +118,7 @@ where
             if calls {
                 back_off = !self.accept_all();
             }
-            let Turn { ready, strangers } = self.lobby.turn();
+            let Turn { ready, strangers } = self.lobby.turn(self.handshakes.room());
             strangers.into_iter().for_each(&self.refused);
             for caller in ready {
                 let (from, greet) = (caller.from.clone(), self.greet.clone());
@@ -142,7 +142,7 @@ where
         let until = |end: Instant| end.saturating_duration_since(Instant::now());
         let end = match back_off {
             true => Some(BACK_OFF),
-            false => self.lobby.next_end().map(until),
+            false => self.lobby.next_look().map(until),
         };
         let watched = if back_off { &mut polled[..1] } else { &mut polled[..] };
         // a signal is as good as anything to wake up for

@@ -17,6 +17,10 @@ use crate::handshake::{self, HELLO_BYTES, HandshakeRefusal, TimedStream};
 const PLACES: usize = 256;
 /// Callers that prove themselves at the same time.
 const HANDSHAKES_MAX: usize = 64;
+/// How long one may take before another one gets its slot, where all are taken.
+const GRACE: Duration = Duration::from_secs(1);
+/// How soon to look whether a slot is free.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Lines about strangers in a window.
 const LINES_MAX: u32 = 5;
 const WINDOW: Duration = Duration::from_secs(10);
@@ -100,19 +104,33 @@ impl<S: TimedStream + AsFd> Lobby<S> {
             let (from, why) = (oldest.caller.from, StrangerError::Crowded);
             Stranger { from, why }
         };
+        let is_full = self.waiting.len() >= PLACES;
+        // who has said hello is more likely a member
+        let silent = self.waiting.iter().position(|waiting| waiting.have < HELLO_BYTES);
         let oldest =
-            (self.waiting.len() >= PLACES).then(|| self.waiting.pop_front().map(crowded)).flatten();
+            is_full.then(|| self.waiting.remove(silent.unwrap_or(0)).map(crowded)).flatten();
         let caller = Caller { stream, from, hello: [0; HELLO_BYTES] };
         self.waiting.push_back(Waiting { caller, have: 0, since: Instant::now() });
         Ok(oldest)
     }
 
-    /// Hears what those who wait have said. Does not wait.
-    pub fn turn(&mut self) -> Turn<S> {
+    /// Hears what those who wait have said. Does not wait. `most`: how many may be ready; others stay.
+    pub fn turn(&mut self, most: usize) -> Turn<S> {
         let mut turn = Turn { ready: Vec::new(), strangers: Vec::new() };
         for mut waiting in std::mem::take(&mut self.waiting) {
+            if turn.ready.len() == most && waiting.have == HELLO_BYTES {
+                self.waiting.push_back(waiting);
+                continue;
+            }
             match self.hear(&mut waiting) {
-                Ok(Heard::All) => turn.ready.push(waiting.caller),
+                Ok(Heard::All) if turn.ready.len() == most => self.waiting.push_back(waiting),
+                Ok(Heard::All) => match rustix::io::ioctl_fionbio(&waiting.caller.stream, false) {
+                    Ok(()) => turn.ready.push(waiting.caller),
+                    Err(error) => {
+                        let why = std::io::Error::from(error).into();
+                        turn.strangers.push(Stranger { from: waiting.caller.from, why });
+                    }
+                },
                 Ok(Heard::Part) => self.waiting.push_back(waiting),
                 Err(why) => turn.strangers.push(Stranger { from: waiting.caller.from, why }),
             }
@@ -120,14 +138,17 @@ impl<S: TimedStream + AsFd> Lobby<S> {
         turn
     }
 
-    /// Those who wait, for whoever sleeps until one of them says something.
+    /// Those who have not said all of their hello, for whoever sleeps until one of them says something.
     pub fn streams(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.waiting.iter().map(|waiting| waiting.caller.stream.as_fd())
+        let silent = self.waiting.iter().filter(|waiting| waiting.have < HELLO_BYTES);
+        silent.map(|waiting| waiting.caller.stream.as_fd())
     }
 
-    /// When the patience with the first of those who wait ends; none where nobody waits.
-    pub fn next_end(&self) -> Option<Instant> {
-        self.waiting.front().map(|waiting| waiting.since + self.patience)
+    /// When to look again at those who wait, though nobody says anything; none where nobody waits.
+    pub fn next_look(&self) -> Option<Instant> {
+        let is_held_up = self.waiting.iter().any(|waiting| waiting.have == HELLO_BYTES);
+        let end = self.waiting.front().map(|waiting| waiting.since + self.patience);
+        if is_held_up { Some(Instant::now() + LOOK_AGAIN) } else { end }
     }
 
     fn hear(&self, waiting: &mut Waiting<S>) -> Result<Heard, StrangerError> {
@@ -155,20 +176,19 @@ impl<S: TimedStream + AsFd> Lobby<S> {
             let _ = caller.stream.write(&answer);
             return Err(why.into());
         }
-        rustix::io::ioctl_fionbio(&caller.stream, false).map_err(std::io::Error::from)?;
         Ok(Heard::All)
     }
 }
 
-/// Callers that prove themselves, each on a thread of its own. Where there are too many, the oldest is hung up on.
+/// Callers that prove themselves, each on a thread of its own. Where there are too many, one that takes long is hung up on.
 #[derive(Clone, Debug, Default)]
 pub struct Handshakes(Arc<Mutex<Slots>>);
 
 #[derive(Debug, Default)]
 struct Slots {
     begun: u64,
-    /// By the number of the handshake.
-    going_on: VecDeque<(u64, OwnedFd)>,
+    /// By the number of the handshake, in their order.
+    going_on: VecDeque<(u64, Instant, OwnedFd)>,
 }
 
 /// The slot of a caller that has not proven itself.
@@ -179,6 +199,13 @@ pub struct Unproven {
 }
 
 impl Handshakes {
+    /// How many more may begin.
+    pub fn room(&self) -> usize {
+        let slots = self.0.lock();
+        let slow = slots.going_on.iter().take_while(|(_, begun, _)| begun.elapsed() >= GRACE);
+        HANDSHAKES_MAX - slots.going_on.len() + slow.count()
+    }
+
     /// Has a caller prove itself in `run`, on a thread of its own.
     ///
     /// # Errors
@@ -191,14 +218,14 @@ impl Handshakes {
         let handle = caller.stream.as_fd().try_clone_to_owned()?;
         let mut slots = self.0.lock();
         if slots.going_on.len() >= HANDSHAKES_MAX
-            && let Some((_, oldest)) = slots.going_on.pop_front()
+            && let Some((_, _, oldest)) = slots.going_on.pop_front()
         {
             // its thread sees that and ends
             let _ = rustix::net::shutdown(&oldest, rustix::net::Shutdown::Both);
         }
         let number = slots.begun;
         slots.begun += 1;
-        slots.going_on.push_back((number, handle));
+        slots.going_on.push_back((number, Instant::now(), handle));
         drop(slots);
         let unproven = Unproven { slots: self.0.clone(), number };
         let thread = std::thread::Builder::new().name("handshake".into());
@@ -214,7 +241,7 @@ impl Unproven {
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        self.slots.lock().going_on.retain(|(number, _)| *number != self.number);
+        self.slots.lock().going_on.retain(|(number, ..)| *number != self.number);
     }
 }
 

@@ -40,7 +40,7 @@ fn dial(near: UnixStream, job: u64) -> std::thread::JoinHandle<Result<(), Handsh
 fn turn(lobby: &mut Lobby<UnixStream>) -> Turn<UnixStream> {
     let deadline = Deadline::after(SOON);
     loop {
-        let turn = lobby.turn();
+        let turn = lobby.turn(usize::MAX);
         if !turn.ready.is_empty() || !turn.strangers.is_empty() {
             return turn;
         }
@@ -107,7 +107,7 @@ fn who_says_nothing_goes_when_the_time_is_over_or_others_need_the_place() {
         turn(&mut brief).strangers[..],
         [Stranger { why: StrangerError::Silent(_), .. }]
     ));
-    assert!(brief.next_end().is_none());
+    assert!(brief.next_look().is_none());
     let mut lobby = lobby(SOON);
     let silent: Vec<UnixStream> = (0..PLACES).map(|from| enter(&mut lobby, from)).collect();
     let (_near, far) = UnixStream::pair().unwrap();
@@ -142,14 +142,35 @@ fn of_too_many_unproven_ones_the_oldest_is_hung_up_on() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+    assert_eq!(handshakes.room(), 0, "nobody has taken long");
     // the one that has proven itself made room for the last
     assert!(told.recv_timeout(Duration::from_millis(50)).is_err());
+    handshakes.0.lock().going_on[0].1 -= GRACE;
+    assert_eq!(handshakes.room(), 1);
     let (near, stream) = UnixStream::pair().unwrap();
     let caller = Caller { stream, from: "one more".into(), hello: [0; HELLO_BYTES] };
     handshakes.begin(caller, |mut caller, _| drop(caller.stream.read(&mut [0]))).unwrap();
     assert_eq!(told.recv_timeout(SOON), Ok(0));
     assert!((&ends[0]).read(&mut [0]).is_ok_and(|count| count == 0));
     drop((ends, near));
+}
+
+/// More members than can prove themselves at once wait for their turn, and none of them is hung up on.
+#[test]
+fn who_has_said_hello_waits_for_a_slot() {
+    let mut lobby = lobby(SOON);
+    let dialled: Vec<_> = (0..3).map(|from| dial(enter(&mut lobby, from), 1)).collect();
+    let mut ready = Vec::new();
+    while ready.len() < 3 {
+        let turn = lobby.turn(1);
+        assert!(turn.ready.len() <= 1 && turn.strangers.is_empty());
+        ready.extend(turn.ready);
+    }
+    let mut from: Vec<String> = ready.iter().map(|caller| caller.from.clone()).collect();
+    from.sort();
+    assert_eq!(from, ["0", "1", "2"]);
+    drop(ready);
+    dialled.into_iter().for_each(|dialled| drop(dialled.join().unwrap()));
 }
 
 #[test]

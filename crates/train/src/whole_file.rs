@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
 use std::time::Duration;
 
 /// What files on their way to their name are called, where they are called anything.
@@ -54,10 +56,13 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 /// Removes files on their way to a name whose writers are gone: whoever writes one holds its lock.
 fn remove_abandoned(folder: &Path) {
     let is_abandoned = |path: &Path| -> io::Result<bool> {
-        let file = File::open(path)?;
-        let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+        // whoever else may write in this folder may have put anything there
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let found = file.metadata()?;
+        let age = found.modified()?.elapsed().unwrap_or_default();
         // one that is younger may not have its lock yet
-        Ok(age > ABANDONED_AFTER && lock(&file).is_ok())
+        Ok(found.is_file() && age > ABANDONED_AFTER && lock(&file).is_ok())
     };
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_staged = entry.file_name().as_encoded_bytes().starts_with(STAGING_PREFIX.as_bytes());
@@ -83,7 +88,7 @@ enum Staged {
 
 impl Staged {
     fn make(path: &Path) -> io::Result<Staged> {
-        use rustix::fs::{CWD, Mode, OFlags, openat};
+        use rustix::fs::{CWD, openat};
         use rustix::io::Errno;
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
         match openat(CWD, folder(path), flags, Mode::from_raw_mode(0o644)) {
@@ -128,7 +133,7 @@ impl Staged {
     }
 }
 
-/// The same file, with its lock where the file system has locks; where it has none, its age alone keeps it.
+/// The same file, with its lock where the file system has locks; where it has none, nobody removes what is left behind.
 fn locked(file: File) -> File {
     let _ = lock(&file);
     file

@@ -71,6 +71,9 @@ pub(crate) struct JobArgs {
     transport: Option<TransportArg>,
     #[command(flatten)]
     wire: WireArgs,
+    /// Encrypt what leaves a host, tensors too (AES-256-GCM); over TCP, not over RDMA
+    #[arg(long)]
+    encrypt: bool,
     /// Where the processes run: `node0,node1:2` (:2 = two in a turn), or `@FILE` with a host in each line
     /// [default: this machine]
     #[arg(long, value_name = "LIST")]
@@ -169,7 +172,7 @@ impl JobArgs {
             ("--nic", verbs.nic.is_some(), !is_alone, SEVERAL),
             ("--gid", verbs.gid.is_some(), !is_alone, SEVERAL),
             ("--arrival", arrival.is_some(), !is_alone, SEVERAL),
-            ("--encrypt", self.wire.encrypt, !is_alone, SEVERAL),
+            ("--encrypt", self.encrypt, !is_alone, SEVERAL),
             ("--listen", self.listen.is_some(), !is_alone, SEVERAL),
             ("--rsh", self.rsh.is_some(), !is_alone, SEVERAL),
             ("--cuda-driver", self.cuda_driver.is_some(), self.device != DeviceChoice::Cpu, CUDA),
@@ -189,7 +192,6 @@ impl JobArgs {
             (Some(placed), _) => Some(placed),
             (None, given) => given.map(|given| given.parse()).transpose()?,
         };
-        let encrypt = self.wire.encrypt;
         let (verbs, arrival) = self.wire.options();
         let data = self.data.unwrap_or_else(|| default_data(&self.model).to_string());
         let hosts = hosts.unwrap_or_default();
@@ -208,7 +210,7 @@ impl JobArgs {
             transport: self.transport.map_or(DEFAULTS.transport, Transport::from),
             verbs,
             arrival,
-            encrypt,
+            encrypt: self.encrypt,
             hosts: match &self.rsh {
                 Some(rsh) => hosts.started_by(rsh)?,
                 None => hosts,

@@ -28,9 +28,6 @@ pub(crate) struct WireArgs {
     /// How a tensor's arrival is signalled over RDMA [default: write-imm]
     #[arg(long, value_enum)]
     arrival: Option<ArrivalArg>,
-    /// Encrypt what leaves a host, tensors too (AES-256-GCM); over TCP, not over RDMA
-    #[arg(long)]
-    pub(crate) encrypt: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

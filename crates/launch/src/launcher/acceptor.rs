@@ -67,7 +67,7 @@ impl Acceptor {
     /// Hears everyone who has knocked since the last time, and has whoever says the hello of this job prove itself on a
     /// thread of its own.
     pub(super) fn answer(&mut self) {
-        let Turn { ready, strangers } = callers(&self.listener, &mut self.lobby);
+        let Turn { ready, strangers } = callers(&self.listener, &mut self.lobby, &self.handshakes);
         for Stranger { from, why } in strangers {
             warn(&self.log, &from, &why);
         }
@@ -89,7 +89,11 @@ impl Acceptor {
 }
 
 /// Takes in everyone who has called since the last time. Returns who has said hello, and who went.
-pub(crate) fn callers(listener: &TcpListener, lobby: &mut Lobby<TcpStream>) -> Turn<TcpStream> {
+pub(crate) fn callers(
+    listener: &TcpListener,
+    lobby: &mut Lobby<TcpStream>,
+    handshakes: &Handshakes,
+) -> Turn<TcpStream> {
     let mut crowded = Vec::new();
     for _ in 0..CALLS_MAX {
         match listener.accept() {
@@ -106,7 +110,7 @@ pub(crate) fn callers(listener: &TcpListener, lobby: &mut Lobby<TcpStream>) -> T
             }
         }
     }
-    let mut turn = lobby.turn();
+    let mut turn = lobby.turn(handshakes.room());
     turn.strangers.extend(crowded);
     turn
 }
@@ -149,10 +153,18 @@ fn listen_to(rank: Rank, speaker: Speaker, mut hearer: Hearer, events: &Sender<E
     if events.send(Event::Joined { rank, speaker }).is_err() {
         return;
     }
-    while let Ok(message) = hearer.hear() {
-        if events.send(Event::Said { rank, message }).is_err() {
-            return;
+    let end = loop {
+        match hearer.hear() {
+            Err(error) => break error,
+            Ok(message) => {
+                if events.send(Event::Said { rank, message }).is_err() {
+                    return;
+                }
+            }
         }
+    };
+    if end.kind() == ErrorKind::InvalidData {
+        tracing::warn!("the control connection of rank {rank}: {end}");
     }
     let _ = events.send(Event::HungUp { rank });
 }

@@ -404,7 +404,7 @@ impl Keeper {
 
     /// Hears everyone who has called since the last time; who says the hello of this job is asked on a thread of its own.
     fn answer(&self, lobby: &mut Lobby<TcpStream>, handshakes: &Handshakes) {
-        let Turn { ready, strangers } = callers(&self.listener, lobby);
+        let Turn { ready, strangers } = callers(&self.listener, lobby, handshakes);
         // another job's processes look here, too, if its port was taken
         for Stranger { from, why } in strangers {
             tracing::info!("turned away {from}: {why}");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use argon2::Argon2;
+use rustix::fs::{Mode, OFlags};
 use sha2::{Digest, Sha256};
 use tensorwire_base::JobId;
 use tensorwire_fabric::handshake::random_bytes;
@@ -88,7 +89,17 @@ pub(super) fn found(name: &str, source: &KeySource) -> Result<Option<JobCredenti
     let job_id = job_id(name);
     let secret = match source {
         KeySource::Text(text) => Some(stretched(text, job_id)?),
-        KeySource::Folder(folder) => read(&path(folder, job_id))?,
+        KeySource::Folder(folder) => {
+            let path = path(folder, job_id);
+            match std::fs::symlink_metadata(folder) {
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                Err(source) => return Err(JobKeyError::Io { path, source }),
+                Ok(_) => {
+                    check_folder(folder)?;
+                    read(&path)?
+                }
+            }
+        }
     };
     Ok(secret.map(|secret| JobCredentials { job_id, secret }))
 }
@@ -131,36 +142,54 @@ fn written(folder: &Path, job_id: JobId) -> Result<(Secret, KeyFile), JobKeyErro
     let path = path(folder, job_id);
     let failed = |source| JobKeyError::Io { path: path.clone(), source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
-    check_ours(folder, std::fs::symlink_metadata(folder).map_err(failed)?)?;
+    check_folder(folder)?;
     remove_left_behind(folder);
     let secret: [u8; 32] = random_bytes();
     // under its name it is whole
     let new = path.with_extension(hex::encode(random_bytes::<8>()));
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(&new);
-    file.and_then(|mut file| file.write_all(&secret)).map_err(failed)?;
-    std::fs::rename(&new, &path).map_err(failed)?;
+    let written = file.and_then(|mut file| file.write_all(&secret));
+    let named = written.and_then(|()| std::fs::rename(&new, &path));
+    named.inspect_err(|_| drop(std::fs::remove_file(&new))).map_err(failed)?;
     let secret = Secret(secret);
     Ok((secret.clone(), KeyFile { path, secret }))
 }
 
 fn read(path: &Path) -> Result<Option<Secret>, JobKeyError> {
     let failed = |source| JobKeyError::Io { path: path.to_path_buf(), source };
-    let mut file = match std::fs::File::open(path) {
-        Ok(file) => file,
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty()).map_err(std::io::Error::from);
+    let mut file = match opened {
+        Ok(file) => std::fs::File::from(file),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    check_ours(path, file.metadata().map_err(failed)?)?;
+    let found = file.metadata().map_err(failed)?;
     let mut secret = [0; 32];
+    if !found.is_file() || found.len() != secret.len() as u64 {
+        return Err(failed(std::io::Error::other("it is no file of a key")));
+    }
+    check_ours(path, &found, 0o077)?;
     file.read_exact(&mut secret).map_err(failed)?;
     Ok(Some(Secret(secret)))
 }
 
-/// Whoever else could write there could choose the key; whoever could read there would know it.
-fn check_ours(path: &Path, found: std::fs::Metadata) -> Result<(), JobKeyError> {
+/// Whoever else could write in the folder of the keys, or put another one in its place, could choose the key.
+fn check_folder(folder: &Path) -> Result<(), JobKeyError> {
+    let failed = |source| JobKeyError::Io { path: folder.to_path_buf(), source };
+    let found = std::fs::symlink_metadata(folder).map_err(failed)?;
+    if !found.is_dir() {
+        return Err(failed(ErrorKind::NotADirectory.into()));
+    }
+    check_ours(folder, &found, 0o022)?;
+    let Some(parent) = folder.parent() else { return Ok(()) };
+    check_ours(parent, &std::fs::metadata(parent).map_err(failed)?, 0o022)
+}
+
+/// Refuses what is not this user's, or allows others what they may not do.
+fn check_ours(path: &Path, found: &std::fs::Metadata, others: u32) -> Result<(), JobKeyError> {
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
-    let others = if found.is_dir() { 0o022 } else { 0o077 };
     if owner == rustix::process::geteuid().as_raw() && mode & others == 0 {
         return Ok(());
     }
@@ -257,6 +286,24 @@ mod tests {
         };
         allow(&file, 0o640);
         assert!(matches!(found("job", &source), Err(JobKeyError::NotOurs { mode: 0o640, .. })));
+        allow(&file, 0o600);
+        let private = keys.parent().unwrap().join("private");
+        std::fs::write(&private, [7; 32]).unwrap();
+        allow(&private, 0o600);
+        std::fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(&private, &file).unwrap();
+        assert!(matches!(found("job", &source), Err(JobKeyError::Io { .. })), "a link");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, [7; 33]).unwrap();
+        allow(&file, 0o600);
+        assert!(matches!(found("job", &source), Err(JobKeyError::Io { .. })), "a longer file");
+        std::fs::remove_file(&file).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        assert!(matches!(found("job", &source), Err(JobKeyError::Io { .. })), "a pipe");
+        allow(keys.parent().unwrap(), 0o777);
+        assert!(matches!(found("job", &source), Err(JobKeyError::NotOurs { mode: 0o777, .. })));
+        allow(keys.parent().unwrap(), 0o700);
         allow(&keys, 0o777);
         assert!(matches!(made("job", &source), Err(JobKeyError::NotOurs { mode: 0o777, .. })));
         allow(&keys, 0o700);

@@ -32,11 +32,13 @@ pub fn detected() -> Result<Option<Detected>, DetectError> {
 
 /// Returns where the key of the job is: the text that all processes were given, else a file of the user's.
 pub(crate) fn key_source() -> KeySource {
-    let folder = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
-    let text = std::env::var(SECRET).ok().filter(|text| !text.is_empty());
+    let given = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
+    // bytes that are no text are the same for all as they are escaped
+    let escaped = |bytes: std::ffi::OsString| format!("{bytes:?}");
+    let text = given(SECRET).map(|text| text.into_string().unwrap_or_else(escaped));
     text.map(KeySource::Text).unwrap_or_else(|| {
-        let home = || folder("HOME").map(|home| Path::new(&home).join(".cache"));
-        let cache = folder("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+        let home = || given("HOME").map(|home| Path::new(&home).join(".cache"));
+        let cache = given("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
         let cache = cache.map(|cache| cache.join("tensorwire"));
         let here = || {
             let user = rustix::process::geteuid().as_raw();
