@@ -12,7 +12,7 @@ const STAGING_PREFIX: &str = ".tensorwire-";
 /// Longest that a file is there before its writer has its lock.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// Tries all that [`write`] does, with a file of no bytes and another name beside `path`.
+/// Tries all that [`write()`] does, with a file of no bytes and another name beside `path`.
 ///
 /// # Errors
 /// The first that was refused. Then a `write` of `path` would fail, too.
