@@ -133,7 +133,7 @@ pub fn dial(
     Ok((member, Seals { sealer: Sealer::new(&dialer), opener: Opener::new(&acceptor) }))
 }
 
-/// Is what was said so far the beginning of a hello?
+/// Refuses what was said so far, if no hello begins so.
 pub(crate) fn check_magic(said: &[u8]) -> Result<(), HandshakeRefusal> {
     match said.iter().zip(&MAGIC).all(|(said, wanted)| said == wanted) {
         true => Ok(()),

@@ -14,7 +14,9 @@ use tensorwire_base::JobId;
 
 use crate::config::Identity;
 use crate::handshake::TimedStream;
-use crate::lobby::{Caller, Handshakes, Lobby, Stranger, StrangerError, Turn, Unproven};
+use crate::lobby::{
+    Caller, Handshakes, Lobby, Stranger, StrangerError, StrangerLog, Turn, Unproven,
+};
 
 /// How long a stranger may take to introduce itself.
 pub(crate) const HANDSHAKE_WITHIN: Duration = Duration::from_secs(5);
@@ -73,6 +75,7 @@ impl Acceptor {
             listener,
             stop: stop.clone(),
             lobby: Lobby::new(job_id, me, HANDSHAKE_WITHIN),
+            log: StrangerLog::default(),
             handshakes: Handshakes::default(),
             greet: Arc::new(greet),
             refused,
@@ -98,6 +101,7 @@ struct Accepting<G, R> {
     listener: Arc<Listener>,
     stop: Arc<OwnedFd>,
     lobby: Lobby<Socket>,
+    log: StrangerLog,
     handshakes: Handshakes,
     greet: Arc<G>,
     refused: R,
@@ -157,7 +161,12 @@ where
                 Ok(called) => called,
                 Err(error) if is_transient(&error) => return true,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection; are too many files open?");
+                    let line = self.log.line(|| error.to_string());
+                    line.inspect(|error| {
+                        tracing::warn!(
+                            "cannot accept a connection: {error}; are too many files open?"
+                        );
+                    });
                     return false;
                 }
             };

@@ -11,8 +11,6 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use tensorwire_memory::{Keepalive, Slab};
 
-pub(crate) use crate::limits::available_bytes;
-
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
 

@@ -442,7 +442,7 @@ impl QueuePair {
 }
 
 impl Receiving {
-    /// Is what comes next a sealed record of payload?
+    /// True if what comes next is a sealed record of payload.
     fn takes_record(&self) -> bool {
         self.record.is_some() && self.payload.is_some()
     }
