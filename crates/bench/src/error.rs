@@ -21,6 +21,9 @@ pub enum BenchError {
     Workload(#[from] tensorwire_nn::Error),
     #[error(transparent)]
     Job(#[from] JobError),
+    /// Of a job that may be started again.
+    #[error(transparent)]
+    Restarts(Box<JobFailure>),
     #[error(transparent)]
     Train(Box<TrainError>),
     #[error(transparent)]
@@ -89,6 +92,7 @@ impl From<JobFailure> for BenchError {
         match failure {
             JobFailure::Job(error) => BenchError::Job(error),
             JobFailure::Trace(error) => TrainError::from(error).into(),
+            failure => BenchError::Restarts(Box::new(failure)),
         }
     }
 }

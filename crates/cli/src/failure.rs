@@ -63,20 +63,14 @@ impl From<TrainError> for Failure {
 
 impl From<JobError> for Failure {
     fn from(error: JobError) -> Failure {
-        let user_error = error.is_user_error();
-        let remarks = match &error {
-            JobError::Failed(failure) => failure.remarks.iter().map(Remark::to_string).collect(),
-            _ => Vec::new(),
-        };
-        Failure { message: error.to_string(), remarks, user_error }
+        JobFailure::from(error).into()
     }
 }
 
 impl From<JobFailure> for Failure {
     fn from(failure: JobFailure) -> Failure {
-        match failure {
-            JobFailure::Job(error) => error.into(),
-            JobFailure::Trace(error) => TrainError::from(error).into(),
-        }
+        let (message, user_error) = (failure.to_string(), failure.is_user_error());
+        let remarks = failure.first().map(|first| first.remarks.as_slice()).unwrap_or_default();
+        Failure { message, remarks: remarks.iter().map(Remark::to_string).collect(), user_error }
     }
 }

@@ -166,6 +166,15 @@ pub enum JobUpdate<P, T> {
         server: u32,
         by: Rank,
     },
+    /// The job failed, and whoever launched it does so again: it goes on behind `step`. What was said of later steps is
+    /// said once more.
+    Restarting {
+        why: String,
+        step: u64,
+        /// From 1.
+        restart: u64,
+        most: u64,
+    },
 }
 
 /// A job that was done.
@@ -269,6 +278,9 @@ fn decode<M: Messages>(
             JobUpdate::Replacing { server, rank, why, by }
         }
         JobUpdate::Replaced { server, by } => JobUpdate::Replaced { server, by },
+        JobUpdate::Restarting { why, step, restart, most } => {
+            JobUpdate::Restarting { why, step, restart, most }
+        }
     })
 }
 

@@ -65,6 +65,8 @@ pub struct FirstFailure {
     /// The step it was in; none: before the first.
     pub step: Option<u64>,
     pub cause: String,
+    /// It said so itself: it was not killed, lost or silent.
+    pub is_own_word: bool,
     /// The user can mend it by another command line.
     pub user_error: bool,
     /// What the others said.
@@ -100,6 +102,7 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         }
         end => (guilty, end.cause()?),
     };
+    let is_own_word = matches!(guilty.end, End::Failed { lost_peer: None, .. });
     let user_error = guilty.end.is_user_error();
     // a witness knows the step in which the peer was lost better than a heartbeat
     let witnessed = seen.iter().filter_map(|member| match member.end {
@@ -118,6 +121,7 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         host: guilty.host.clone(),
         step: (step > 0).then_some(step),
         cause,
+        is_own_word,
         user_error,
         remarks: remarks.collect(),
     })

@@ -1,7 +1,9 @@
 //! A training job as a program writes it: a model, data, how to train, and `run`.
 
+mod events;
+
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,14 +12,15 @@ use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
-    Budget, CheckpointConfig, EventFile, EventFileError, FinishedStep, FloatType, Kernels,
-    Prepared, StepAggregator, Strategy, Summary, TRAIN, TrainConfig, TrainOutcome, Weights,
-    Workload, launch_train, train_local, train_member,
+    Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
+    Summary, TRAIN, TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local,
+    train_member,
 };
 
 use crate::error::{Error, Result};
 use crate::program::{self, Lead};
 use crate::strategies::IntoStrategy;
+use events::Events;
 
 /// Jobs that this process has run, or has left to the process that started it.
 static RUNS: AtomicUsize = AtomicUsize::new(0);
@@ -274,9 +277,15 @@ impl Training {
     }
 
     /// Goes on from the newest whole checkpoint in this folder; where workers train in step, to the bits of a job that nobody
-    /// stopped. Steps and epochs count from the very first step.
+    /// stopped. Steps and epochs count from the very first step. `auto` stands for the job's own folder, once there are any in it.
     pub fn resume(self, path: impl Into<PathBuf>) -> Training {
         self.with(|config| config.resume = Some(path.into()))
+    }
+
+    /// Starts all processes again when the job fails, at most so many times, from its newest checkpoint; without
+    /// [`Training::checkpoint`] from where it began.
+    pub fn restarts(self, most: u64) -> Training {
+        self.with(|config| config.restarts = most)
     }
 
     /// Changes anything else of the configuration.
@@ -426,30 +435,6 @@ fn is_shown(finished: &FinishedStep, every: u64, epoch: u64, all: u64) -> bool {
     let step = finished.step;
     let ends = step.is_multiple_of(epoch) || step == all;
     ends || finished.evaluation.is_some() || every > 0 && step.is_multiple_of(every)
-}
-
-/// The event file of a job, if there is to be one. What it cannot take does not end the job.
-struct Events {
-    file: Option<EventFile>,
-    failure: Option<EventFileError>,
-}
-
-impl Events {
-    fn create(folder: Option<&Path>) -> Result<Events, EventFileError> {
-        Ok(Events { file: folder.map(EventFile::create).transpose()?, failure: None })
-    }
-
-    fn step(&mut self, step: &FinishedStep) {
-        let Some(file) = &mut self.file else { return };
-        if let Err(failure) = file.step(step) {
-            self.failure.get_or_insert(failure);
-        }
-    }
-
-    fn end(&mut self, summary: &Summary) -> Result<(), EventFileError> {
-        let written = self.file.as_mut().map_or(Ok(()), |file| file.summary(summary));
-        self.failure.take().map_or(written, Err)
-    }
 }
 
 #[cfg(test)]

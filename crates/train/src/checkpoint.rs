@@ -26,7 +26,7 @@ pub(crate) use keeper::{Evaluated, Keeper};
 pub(crate) use kept::{Kept, OwnVariable, kept, own_variables, plain_name};
 pub(crate) use recipe::recipe;
 pub use resume::Resumed;
-pub(crate) use resume::{choose, is_fresh};
+pub(crate) use resume::{Behind, choose, is_fresh};
 pub(crate) use saver::{Captured, Held, Saver};
 pub(crate) use shard::{ShardIndex, ShardPiece, write_shard};
 
@@ -47,6 +47,8 @@ pub struct CheckpointConfig {
 impl CheckpointConfig {
     /// Checkpoints that stay where nothing else is said.
     pub const KEEP: u64 = 3;
+    /// In the place of a folder to go on from: the one that checkpoints go to, if it has any.
+    pub const AUTO: &str = "auto";
 
     /// One at the end of each epoch, of which the last 3 stay.
     pub fn new(path: impl Into<PathBuf>) -> CheckpointConfig {

@@ -168,9 +168,13 @@ pub struct TrainConfig {
     /// Checkpoints of the whole job.
     #[serde(default)]
     pub checkpoint: Option<CheckpointConfig>,
-    /// A folder of checkpoints, from the newest of which training goes on.
+    /// A folder of checkpoints, from the newest of which training goes on; [`CheckpointConfig::AUTO`]: of its own, if there
+    /// is one.
     #[serde(default)]
     pub resume: Option<PathBuf>,
+    /// How often the job is started again when it fails, from its newest checkpoint.
+    #[serde(default)]
+    pub restarts: u64,
     pub trace: Option<TraceConfig>,
     /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
     /// where the other hosts reach it.

@@ -5,6 +5,7 @@ mod computing;
 mod keeping;
 mod listener;
 mod loader;
+mod resuming;
 mod strategy;
 mod trainer;
 mod worker;
@@ -26,7 +27,7 @@ use tensorwire_nn::{
 use tensorwire_runtime::{RunError, SessionError, SessionOptions};
 use tensorwire_tensor::DType;
 
-use crate::checkpoint::{self, CheckpointError, Resumed};
+use crate::checkpoint::{CheckpointError, Resumed};
 use crate::config::{self, Budget, ConfigError, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
@@ -43,6 +44,7 @@ use computing::described;
 
 use keeping::shard;
 use listener::Caller;
+use resuming::resumed;
 use strategy::{Connected, strategy};
 
 pub use workload::{Supply, Workload};
@@ -53,7 +55,7 @@ pub use strategy::values::StoreValue;
 const SPIN: Duration = Duration::from_micros(50);
 
 /// A job that is ready to run: its data loaded, its graph planned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Prepared {
     pub config: TrainConfig,
     pub topology: Topology,
@@ -270,35 +272,6 @@ impl Prepared {
         };
         serde_json::to_value(payload).unwrap_or_default()
     }
-}
-
-/// The checkpoint that a job goes on from, if it is to.
-fn resumed(
-    config: &TrainConfig,
-    program: &Program,
-    shape: &JobShape,
-) -> Result<Option<Resumed>, CheckpointError> {
-    if let Some(checkpoint) = &config.checkpoint {
-        let path = &checkpoint.path;
-        let is_same = |other: &std::path::PathBuf| {
-            path == other || std::fs::canonicalize(path).ok() == std::fs::canonicalize(other).ok()
-        };
-        if path.exists() && !path.is_dir() {
-            return Err(CheckpointError::NoFolder { path: path.clone() });
-        }
-        // the newest stay, and would be those of the earlier job
-        if !checkpoint::is_fresh(path) && !config.resume.as_ref().is_some_and(is_same) {
-            return Err(CheckpointError::Taken { path: path.clone() });
-        }
-    }
-    let Some(folder) = &config.resume else { return Ok(None) };
-    let kept = checkpoint::kept(program, &config.topology());
-    let resumed = checkpoint::choose(folder, &kept, config, shape.steps_per_epoch)?;
-    let (step, steps) = (resumed.state.step, shape.steps);
-    if step >= steps {
-        return Err(CheckpointError::Done { path: resumed.path, step, steps });
-    }
-    Ok(Some(resumed))
 }
 
 /// The tensors of all processes on this host must fit it together. What other hosts have is seen there.

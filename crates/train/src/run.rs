@@ -2,13 +2,16 @@
 //! and what they report is there at the end.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use tensorwire_base::Rank;
-use tensorwire_launch::{JobError, JobSpec, JobUpdate, Messages, Recorder, Transport, launch};
+use tensorwire_launch::{
+    FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, Transport, launch,
+};
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{CheckpointFolder, Saver, ShardReport};
+use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::job::Prepared;
 use crate::report::{Progress, TrainReport};
 use crate::trace::{TraceError, TraceEvent};
@@ -63,13 +66,15 @@ pub struct TrainOutcome {
     pub transport: Transport,
     /// Servers that were lost, and whose place another process took.
     pub servers_replaced: u64,
+    /// How often the job failed and was started again.
+    pub restarts: u64,
 }
 
 impl TrainOutcome {
     /// Of a process that trained alone ([`crate::train_local`]).
     pub fn alone(report: TrainReport) -> TrainOutcome {
         let reports = BTreeMap::from([(Rank(0), report)]);
-        TrainOutcome { reports, transport: Transport::Auto, servers_replaced: 0 }
+        TrainOutcome { reports, transport: Transport::Auto, servers_replaced: 0, restarts: 0 }
     }
 
     /// The hash of the weights that were evaluated; none if nobody did.
@@ -90,12 +95,56 @@ pub enum JobFailure {
     Job(#[from] JobError),
     #[error(transparent)]
     Trace(#[from] TraceError),
+    #[error(
+        "--restarts is of jobs whose processes tensorwire starts itself; let who started these start them again (torchrun \
+         --max-restarts N, sbatch --requeue, a pod's restartPolicy), with --checkpoint DIR --resume auto"
+    )]
+    RestartByOthers,
+    #[error("{failure}; started again {restarts} times, as --restarts allows")]
+    Restarted { failure: Box<JobFailure>, restarts: u64 },
+    #[error("{failure}; it did so twice, and is not started again")]
+    Repeated { failure: Box<JobFailure> },
+    #[error("{failure}; it cannot be started again: {why}")]
+    NotRestarted { failure: Box<JobFailure>, why: CheckpointError },
 }
 
 impl JobFailure {
     /// True if the user's command made this, so that another command fixes it.
     pub fn is_user_error(&self) -> bool {
-        matches!(self, JobFailure::Job(error) if error.is_user_error())
+        match self {
+            JobFailure::Job(error) => error.is_user_error(),
+            JobFailure::RestartByOthers => true,
+            _ => false,
+        }
+    }
+
+    /// Why the job failed, if a member of it was the cause.
+    pub fn first(&self) -> Option<&FirstFailure> {
+        match self {
+            JobFailure::Job(JobError::Failed(first)) => Some(first),
+            JobFailure::Restarted { failure, .. }
+            | JobFailure::Repeated { failure }
+            | JobFailure::NotRestarted { failure, .. } => failure.first(),
+            _ => None,
+        }
+    }
+
+    /// True if the same job may do better another time.
+    fn may_pass(&self) -> bool {
+        match self {
+            JobFailure::Job(JobError::Failed(first)) => !first.user_error,
+            JobFailure::Job(JobError::Suspended { .. }) => true,
+            _ => false,
+        }
+    }
+
+    /// True if a member, whichever, said the same of itself in the same step: one would a third time.
+    fn repeats(&self, earlier: &JobFailure) -> bool {
+        let said = |failure: &JobFailure| {
+            let first = failure.first().filter(|first| first.is_own_word)?;
+            Some((first.step, first.cause.clone()))
+        };
+        said(self).is_some_and(|this| said(earlier) == Some(this))
     }
 }
 
@@ -132,9 +181,52 @@ fn with_fields(mut payload: serde_json::Value, more: &serde_json::Value) -> serd
 /// ([`JobSpec::program`], its arguments, [`JobSpec::run_with_parent`]), who waits for it ([`JobSpec::gathering`]) and what
 /// ends the job ([`JobSpec::interrupt`]); the fields of its payload are told beside the job's own. Its other fields are filled in.
 ///
+/// A job that fails is started again from its newest checkpoint, as often as it may be ([`crate::TrainConfig::restarts`]), unless
+/// the user can mend it, or it fails in the same step by the same error twice.
+///
 /// # Errors
 /// As [`launch`], or when the trace cannot be written.
 pub fn launch_train(
+    prepared: &Prepared,
+    how: &JobSpec,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<TrainOutcome, JobFailure> {
+    let most = prepared.config.restarts;
+    if most > 0 && how.gathering.is_some() {
+        return Err(JobFailure::RestartByOthers);
+    }
+    let mut again: Option<Prepared> = None;
+    let mut earlier: Option<JobFailure> = None;
+    let mut restarts = 0;
+    loop {
+        let failure = match launch_once(again.as_ref().unwrap_or(prepared), how, on_update) {
+            Ok(done) => return Ok(TrainOutcome { restarts, ..done }),
+            Err(failure) => failure,
+        };
+        let is_to_end = how.interrupt.load(Ordering::Relaxed);
+        if most == 0 || is_to_end || !failure.may_pass() {
+            return Err(failure);
+        }
+        let repeats = earlier.as_ref().is_some_and(|earlier| failure.repeats(earlier));
+        let failure = Box::new(failure);
+        if repeats {
+            return Err(JobFailure::Repeated { failure });
+        }
+        if restarts == most {
+            return Err(JobFailure::Restarted { failure, restarts });
+        }
+        let next = match prepared.again() {
+            Ok(next) => next,
+            Err(why) => return Err(JobFailure::NotRestarted { failure, why }),
+        };
+        restarts += 1;
+        let (why, step, restart) = (failure.to_string(), next.steps_done(), restarts);
+        on_update(JobUpdate::Restarting { why, step, restart, most });
+        (again, earlier) = (Some(next), Some(*failure));
+    }
+}
+
+fn launch_once(
     prepared: &Prepared,
     how: &JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
@@ -193,7 +285,7 @@ pub fn launch_train(
     }
     let settled = done.negotiated.or(prepared.config.settled_transport());
     let transport = settled.unwrap_or(prepared.config.transport);
-    Ok(TrainOutcome { reports: done.reports, transport, servers_replaced })
+    Ok(TrainOutcome { reports: done.reports, transport, servers_replaced, restarts: 0 })
 }
 
 /// Why a job failed matters more than why its trace was not written.

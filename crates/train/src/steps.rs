@@ -116,6 +116,8 @@ pub struct StepAggregator {
     /// What was said of the steps that some worker has not finished, by step from `first` on, by worker.
     open: VecDeque<Vec<Option<Progress>>>,
     first: u64,
+    /// The last step that was told: a job that is started again makes some once more.
+    told: u64,
     /// By worker: it is not waited for any more.
     lost: Vec<bool>,
 }
@@ -152,6 +154,7 @@ impl StepAggregator {
             begun: Instant::now(),
             open: VecDeque::new(),
             first: 1,
+            told: 0,
             lost: vec![false; count],
         }
     }
@@ -174,6 +177,11 @@ impl StepAggregator {
                 let lost = self.workers.get(rank).and_then(|worker| self.lost.get_mut(*worker));
                 lost.into_iter().for_each(|lost| *lost = true);
             }
+            JobUpdate::Restarting { step, .. } => {
+                (self.first, self.samples) = (step + 1, 0);
+                self.open.clear();
+                self.lost.fill(false);
+            }
             _ => {}
         }
     }
@@ -192,8 +200,18 @@ impl StepAggregator {
         }
     }
 
-    /// The next step that all have done who are not lost.
+    /// The next step that all have done who are not lost; each once, also of a job that was started again.
     pub fn take(&mut self) -> Option<FinishedStep> {
+        loop {
+            let step = self.next()?;
+            if step.step > self.told {
+                self.told = step.step;
+                return Some(step);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<FinishedStep> {
         let said = self.open.front()?;
         let waits = said.iter().zip(&self.lost).any(|(said, lost)| said.is_none() && !lost);
         let all: Vec<Progress> = said.iter().flatten().cloned().collect();
@@ -234,7 +252,7 @@ impl StepAggregator {
         }
     }
 
-    /// Samples that all workers together have taken.
+    /// Samples that all workers together have taken since the job began, or began again.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -314,6 +332,29 @@ mod tests {
         steps.update(&loses(1));
         assert_eq!(steps.take().map(|step| (step.step, step.loss)), Some((2, 5.0)));
         assert_eq!(steps.take(), None);
+    }
+
+    #[test]
+    fn a_job_that_is_started_again_tells_each_step_once_and_counts_anew() {
+        let mut steps = aggregator(2);
+        let both = |steps: &mut StepAggregator, step| {
+            [0, 1].into_iter().for_each(|worker| steps.update(&says(worker, step, 1.0)));
+        };
+        (1..=3).for_each(|step| both(&mut steps, step));
+        steps.update(&loses(1));
+        steps.update(&says(0, 4, 1.0));
+        let taken = |steps: &mut StepAggregator| -> Vec<u64> {
+            std::iter::from_fn(|| steps.take()).map(|step| step.step).collect()
+        };
+        assert_eq!(taken(&mut steps), [1, 2, 3, 4]);
+        let why = "killed".to_string();
+        steps.update(&JobUpdate::Restarting { why, step: 2, restart: 1, most: 3 });
+        steps.update(&says(0, 3, 1.0));
+        (4..=6).for_each(|step| both(&mut steps, step));
+        assert_eq!(taken(&mut steps), [0; 0], "worker 1 is there again");
+        steps.update(&says(1, 3, 1.0));
+        assert_eq!(taken(&mut steps), [5, 6]);
+        assert_eq!(steps.samples(), 4 * 2 * 8);
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub struct Summary {
     /// Those that were not lost.
     pub workers_finished: usize,
     pub servers_replaced: u64,
+    /// How often the job was started again. Times, bytes and counts are those of the last time.
+    #[serde(default)]
+    pub restarts: u64,
     pub servers: u32,
     pub clients: u32,
     /// Samples per worker and step.
@@ -110,6 +113,7 @@ impl Summary {
             // fits: workers are few
             workers_finished: if is_alone { config.workers as usize } else { losses.len() },
             servers_replaced: outcome.servers_replaced,
+            restarts: outcome.restarts,
             servers: topology.servers,
             clients: topology.groups,
             batch: config.batch,
@@ -152,7 +156,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 44] = [
+    const KEYS: [&str; 45] = [
         "async",
         "batch",
         "bytes_copied",
@@ -180,6 +184,7 @@ mod tests {
         "poll_us",
         "polls",
         "registered_bytes",
+        "restarts",
         "samples_per_second",
         "seconds",
         "seed",
@@ -244,7 +249,7 @@ mod tests {
             (Rank(3), server),
         ];
         let reports = BTreeMap::from(reports);
-        TrainOutcome { reports, transport: Transport::Tcp, servers_replaced: 1 }
+        TrainOutcome { reports, transport: Transport::Tcp, servers_replaced: 1, restarts: 2 }
     }
 
     fn steps(prepared: &Prepared) -> StepAggregator {

@@ -24,6 +24,8 @@ Examples:
   tensorwire train --checkpoint runs/digits    a checkpoint each epoch, of which the last 3 stay
   tensorwire train --checkpoint runs/digits --resume runs/digits
                                                goes on from the newest, to the same bits
+  tensorwire train --checkpoint runs/digits --checkpoint-every 20 --restarts 5
+                                               if a process dies, all start again from the newest
   tensorwire train --val-every 50 --early-stop 5 --checkpoint runs/best --keep-best
                                                ends when it learns no more; runs/best/best is the best
   tensorwire train --val-every 50 --tensorboard runs
@@ -123,9 +125,14 @@ pub(crate) struct KeepArgs {
     keep_best: bool,
     /// Go on from the newest whole checkpoint in DIR; where workers train in step, to the bits of a job that nobody stopped.
     /// --steps and --epochs count from the very first step. The number of workers and servers, and the strategy, may be
-    /// others than before
-    #[arg(long, value_name = "DIR", conflicts_with = "load")]
+    /// others than before. auto: from the job's own checkpoints once there are any, and else from the beginning, so that
+    /// one command begins and goes on
+    #[arg(long, value_name = "DIR")]
     resume: Option<PathBuf>,
+    /// Start all processes again when the job fails, at most N times, from its newest checkpoint; without --checkpoint from
+    /// where it began. A mistake of the user's is not tried again, nor what fails twice by the same error in the same step
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    restarts: u64,
 }
 
 /// What only a key-value store can do.
@@ -167,13 +174,14 @@ impl TrainArgs {
         let StoreArgs { max_delay, elastic, snapshot, snapshot_every } = self.store;
         let snapshot = snapshot.map(from_root);
         let store = StoreConfig { max_delay, elastic, snapshot, snapshot_every };
-        let KeepArgs { checkpoint, checkpoint_every: every, keep, keep_best: best, resume } =
-            self.checkpoint;
+        let KeepArgs { checkpoint, resume, restarts, .. } = self.checkpoint;
+        let KeepArgs { checkpoint_every: every, keep, keep_best: best, .. } = self.checkpoint;
         let checkpoint =
             checkpoint.map(|path| CheckpointConfig { path: from_root(path), every, keep, best });
-        let resume = resume.map(from_root);
+        let is_own = |path: &PathBuf| path.as_os_str() == CheckpointConfig::AUTO;
+        let resume = resume.map(|path| if is_own(&path) { path } else { from_root(path) });
         let (save, asynchronous) = (self.save, self.asynchronous);
-        let config = TrainConfig { checkpoint, resume, ..config };
+        let config = TrainConfig { checkpoint, resume, restarts, ..config };
         let (evaluate_every, early_stop) = (self.val_every, self.early_stop);
         let config = TrainConfig { evaluate_every, early_stop, ..config };
         Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })

@@ -73,6 +73,10 @@ impl Watcher {
             }
             JobUpdate::Transport(choice) => self.bar.say(choice),
             JobUpdate::Introduced => self.bar.begin(),
+            JobUpdate::Restarting { why, step, restart, most } => {
+                self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));
+                self.bar.goes_on(step);
+            }
             JobUpdate::Ending { step } => self.bar.say(format_args!(
                 "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
             )),

@@ -12,7 +12,7 @@ use crate::support::{Ended, Job};
 use crate::train::weights;
 
 const LIMIT: Duration = Duration::from_secs(120);
-const JOB: &str = "--batch 8 --threads 1";
+pub(crate) const JOB: &str = "--batch 8 --threads 1";
 
 pub(crate) fn train(arguments: &str) -> Ended {
     Job::start(&format!("train --json {JOB} {arguments}")).end(LIMIT)

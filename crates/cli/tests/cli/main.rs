@@ -18,6 +18,7 @@ mod learn;
 mod models;
 mod pytorch;
 mod report;
+mod restarts;
 mod show;
 mod simulate;
 mod store;

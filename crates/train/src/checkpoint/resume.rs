@@ -36,6 +36,14 @@ pub(crate) fn is_fresh(path: &Path) -> bool {
     CheckpointFolder::new(path).found().map_or(true, |found| found.is_empty())
 }
 
+/// Behind which steps a job may go on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Behind {
+    Any,
+    /// One before this one, where there is any.
+    Before(u64),
+}
+
 /// Takes the newest checkpoint of a folder whose files are as they were written. `kept` is what the job has in its own.
 ///
 /// # Errors
@@ -45,10 +53,16 @@ pub(crate) fn choose(
     kept: &Kept,
     config: &TrainConfig,
     steps_per_epoch: u64,
+    behind: Behind,
 ) -> Result<Resumed, CheckpointError> {
     let path = folder.to_path_buf();
     let mut damaged = Vec::new();
-    for found in CheckpointFolder::new(folder).found()? {
+    let mut all = CheckpointFolder::new(folder).found()?;
+    if let Behind::Before(end) = behind {
+        // the others stay newest first
+        all.sort_by_key(|found| found.step >= end);
+    }
+    for found in all {
         let opened = found.verified().and_then(|state| Ok((found.index(&state)?, state)));
         let (index, state) = match opened {
             Ok(opened) => opened,
@@ -165,10 +179,13 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let config = TrainConfig { batch: 8, workers: 3, accumulate: 2, ..TrainConfig::default() };
         let kept = Kept { shared: vec![variable("w", &[2])], ..Kept::default() };
-        let chosen = || choose(place.path(), &kept, &config, 11);
+        let chosen_behind = |behind| choose(place.path(), &kept, &config, 11, behind);
+        let chosen = || chosen_behind(Behind::Any);
         assert!(is_fresh(place.path()) && is_fresh(Path::new("/none")));
         assert!(matches!(chosen(), Err(CheckpointError::Empty { .. })));
         let all: Vec<PathBuf> = [10, 20, 30].map(|step| publish(place.path(), step)).into();
+        let step_before = |end| chosen_behind(Behind::Before(end)).unwrap().state.step;
+        assert_eq!([31, 30, 10].map(step_before), [30, 20, 30], "the end is better than nothing");
         std::fs::write(all[2].join("shard"), "torn").unwrap();
         let resumed = chosen().unwrap();
         assert_eq!((resumed.path, resumed.state.step), (all[1].clone(), 20));
@@ -185,7 +202,7 @@ mod tests {
         let shared = vec![variable("w", &[2])];
         let chosen = |of_clients: Vec<Variable>| {
             let kept = Kept { shared: shared.clone(), of_clients, ..Kept::default() };
-            choose(place.path(), &kept, &TrainConfig::default(), 11).unwrap()
+            choose(place.path(), &kept, &TrainConfig::default(), 11, Behind::Any).unwrap()
         };
         assert!(!chosen(Vec::new()).centre_alone, "there is none");
         let resumed = chosen(vec![variable("client0/w", &[2])]);
@@ -210,7 +227,8 @@ mod tests {
         publish(place.path(), 10);
         let shared = vec![variable("w", &[1, 2]), variable("v", &[3])];
         let kept = Kept { shared, ..Kept::default() };
-        let error = choose(place.path(), &kept, &TrainConfig::default(), 11).unwrap_err();
+        let error =
+            choose(place.path(), &kept, &TrainConfig::default(), 11, Behind::Any).unwrap_err();
         let text = error.to_string();
         for part in ["'w' is F32[2], not f32[1×2]", "'v' is missing", "checkpoint convert"] {
             assert!(text.contains(part), "{text}");

@@ -2,6 +2,7 @@
 
 use super::{ConfigError, TrainConfig};
 use crate::checkpoint::CheckpointConfig;
+use crate::strategy::Strategy;
 
 impl TrainConfig {
     /// Checks whether there can be checkpoints, where some are asked for.
@@ -17,8 +18,15 @@ impl TrainConfig {
             let (option, with) = ("--keep-best", "--val-every");
             return Err(ConfigError::Lacks { option, with });
         }
-        if self.load.is_some() && self.resume.is_some() {
+        if self.resumes_own() && self.checkpoint.is_none() {
+            return Err(ConfigError::AutoWithoutCheckpoint);
+        }
+        // the first time it begins with the weights of a file
+        if self.load.is_some() && self.resume.is_some() && !self.resumes_own() {
             return Err(ConfigError::LoadAndResume);
+        }
+        if self.restarts > 0 && self.strategy == Strategy::Local {
+            return Err(ConfigError::RestartOfOneProcess);
         }
         let options =
             [("--checkpoint", self.checkpoint.is_some()), ("--resume", self.resume.is_some())];
@@ -36,7 +44,6 @@ impl TrainConfig {
 mod tests {
     use super::super::{StoreConfig, tests::config};
     use super::*;
-    use crate::strategy::Strategy;
 
     #[test]
     fn every_strategy_has_checkpoints_and_a_snapshot_has_none() {
@@ -53,6 +60,13 @@ mod tests {
         assert!(found.starts_with("--resume goes without --snapshot: "), "{found}");
         let both = TrainConfig { load: resume.clone(), resume, ..config() };
         assert!(matches!(both.check(), Err(ConfigError::LoadAndResume)));
+        let resume = Some(std::path::PathBuf::from(CheckpointConfig::AUTO));
+        let auto = TrainConfig { resume, ..config() };
+        assert!(matches!(auto.check(), Err(ConfigError::AutoWithoutCheckpoint)));
+        let checkpoint = Some(CheckpointConfig::new("c"));
+        TrainConfig { checkpoint, load: Some("w".into()), ..auto }.check().unwrap();
+        let alone = TrainConfig { strategy: Strategy::Local, restarts: 1, ..config() };
+        assert!(matches!(alone.check(), Err(ConfigError::RestartOfOneProcess)));
         let none = CheckpointConfig { keep: 0, ..CheckpointConfig::new("c") };
         let none = TrainConfig { checkpoint: Some(none), ..config() };
         assert_eq!(none.check().unwrap_err().to_string(), "--keep must be at least 1");

@@ -71,6 +71,7 @@ impl Default for TrainConfig {
             save: None,
             checkpoint: None,
             resume: None,
+            restarts: 0,
             trace: None,
             listen: None,
             deadline_ms: 10_000,

@@ -35,6 +35,15 @@ pub enum ConfigError {
          characters"
     )]
     NoSuchParameter { pattern: String, model: String },
+    #[error(
+        "--resume auto goes on from the checkpoints that this job writes, once there are any; give --checkpoint DIR, too"
+    )]
+    AutoWithoutCheckpoint,
+    #[error(
+        "--restarts is of a launcher that outlives its processes, and local has one process; give --checkpoint DIR --resume \
+         auto, and whatever starts the program starts it again"
+    )]
+    RestartOfOneProcess,
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
     #[error("{option} must be {range}, not {found}")]

@@ -1,0 +1,73 @@
+//! Where a job begins: at its first values, behind a checkpoint that it is given, or behind its own when it is started again.
+
+use std::path::Path;
+
+use tensorwire_nn::Program;
+
+use super::{JobShape, Prepared};
+use crate::checkpoint::{self, Behind, CheckpointConfig, CheckpointError, Resumed};
+use crate::config::TrainConfig;
+
+/// The checkpoint that a job goes on from, if it is to.
+pub(super) fn resumed(
+    config: &TrainConfig,
+    program: &Program,
+    shape: &JobShape,
+) -> Result<Option<Resumed>, CheckpointError> {
+    let own = config.checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path());
+    let is_auto = config.resumes_own();
+    if let Some(path) = own {
+        let is_same = |other: &Path| {
+            path == other || std::fs::canonicalize(path).ok() == std::fs::canonicalize(other).ok()
+        };
+        if path.exists() && !path.is_dir() {
+            return Err(CheckpointError::NoFolder { path: path.to_path_buf() });
+        }
+        let is_given = is_auto || config.resume.as_deref().is_some_and(is_same);
+        // the newest stay, and would be those of the earlier job
+        if !is_given && !checkpoint::is_fresh(path) {
+            return Err(CheckpointError::Taken { path: path.to_path_buf() });
+        }
+    }
+    let folder = match is_auto {
+        true => own.filter(|path| !checkpoint::is_fresh(path)),
+        false => config.resume.as_deref(),
+    };
+    let Some(folder) = folder else { return Ok(None) };
+    let kept = checkpoint::kept(program, &config.topology());
+    let per_epoch = shape.steps_per_epoch;
+    let resumed = checkpoint::choose(folder, &kept, config, per_epoch, Behind::Any)?;
+    let (step, steps) = (resumed.state.step, shape.steps);
+    if step >= steps {
+        return Err(CheckpointError::Done { path: resumed.path, step, steps });
+    }
+    Ok(Some(resumed))
+}
+
+impl TrainConfig {
+    /// True if the job goes on from what it has written itself, if that is anything.
+    pub(crate) fn resumes_own(&self) -> bool {
+        self.resume.as_deref().is_some_and(|path| path == Path::new(CheckpointConfig::AUTO))
+    }
+}
+
+impl Prepared {
+    /// The same job once more: from the newest checkpoint that it has written and has steps left, or from where it began.
+    ///
+    /// # Errors
+    /// When none of those that are there is whole.
+    pub(crate) fn again(&self) -> Result<Prepared, CheckpointError> {
+        let Prepared { config, topology, program, shape, .. } = self;
+        // it is of the first steps
+        let mut again =
+            Prepared { config: TrainConfig { trace: None, ..config.clone() }, ..self.clone() };
+        let own = config.checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path());
+        let Some(folder) = own.filter(|path| !checkpoint::is_fresh(path)) else { return Ok(again) };
+        let kept = checkpoint::kept(program, topology);
+        let behind = Behind::Before(shape.steps);
+        let resumed = checkpoint::choose(folder, &kept, config, shape.steps_per_epoch, behind)?;
+        again.shape.done = resumed.state.step;
+        again.resumed = Some(resumed);
+        Ok(again)
+    }
+}
