@@ -39,7 +39,7 @@ const SETTLE: Duration = Duration::from_millis(700);
 /// How long a launcher that is told to end looks for the reason, where who started all processes may have told
 /// them so because one died.
 pub(crate) const REASON_PATIENCE: Duration = Duration::from_millis(300);
-/// A gap between two looks that means that the launcher itself did not run.
+/// A gap between two looks that means that the launcher itself did not run; less where members give it up before.
 const SUSPENDED: Duration = Duration::from_secs(2);
 /// What the launcher takes in between two looks.
 const EVENTS_MAX: usize = 10_000;
@@ -76,7 +76,7 @@ pub(crate) fn run(
         fatal: false,
         negotiated: None,
         introduced: false,
-        suspended: None,
+        stood_still: None,
         interrupted: None,
         wind_down: WindDown::default(),
         store: spec.store.map(|store| Membership::new(store, spec)),
@@ -131,8 +131,8 @@ struct Launcher<'a> {
     fatal: bool,
     negotiated: Option<Transport>,
     introduced: bool,
-    /// How long this process did not run, if the members ended in that time.
-    suspended: Option<Duration>,
+    /// When it was noticed that this process had not run for so long that members give it up.
+    stood_still: Option<(Instant, Duration)>,
     /// When it was told to end.
     interrupted: Option<Instant>,
     wind_down: WindDown,
@@ -257,7 +257,7 @@ impl Launcher<'_> {
                 if all_over || since.elapsed() >= settle {
                     let failure = first_failure(&self.seen());
                     self.stop("another member failed");
-                    return Err(match (failure, self.suspended) {
+                    return Err(match (failure, self.suspension()) {
                         (_, Some(gap)) => JobError::Suspended { for_s: gap.as_secs_f64() },
                         (Some(failure), None) => JobError::Failed(Box::new(failure)),
                         (None, None) => JobError::Interrupted,
@@ -410,8 +410,11 @@ impl Launcher<'_> {
                 Some(_) => self.spec.liveness.max(START_PATIENCE),
                 None => self.spec.liveness,
             };
+            // what was said before the end may be lost on the way, and the connection stays open then
+            let is_heard_out = member.hung_up || member.control.is_none();
+            let is_over = member.done() || member.exit.is_some() && is_heard_out;
             // whoever has joined a store is its scheduler's to give up
-            if silent < patience || member.exit.is_some() || member.joined {
+            if silent < patience || is_over || member.joined {
                 continue;
             }
             let for_s = silent.as_secs_f64();
@@ -430,20 +433,29 @@ impl Launcher<'_> {
     fn forgive_suspension(&mut self, last_look: &mut Instant) {
         let gap = last_look.elapsed();
         *last_look = Instant::now();
-        if gap >= SUSPENDED {
+        // a member gives its launcher up after half the liveness at the earliest, with status 1
+        let given_up_after = self.spec.liveness / 2;
+        if gap >= SUSPENDED.min(given_up_after) {
             tracing::warn!("the launcher did not run for {:.1} s", gap.as_secs_f64());
             for member in &mut self.members {
                 member.last_heard = Instant::now();
                 member.exit = member.process.try_wait();
             }
-            // a member gives its launcher up after half the liveness at the earliest, with status 1
-            let gave_up = |m: &MemberState| m.exit.is_some_and(Exit::gave_up);
-            let own_fault = gap >= self.spec.liveness / 2 && self.members.iter().any(gave_up);
-            self.suspended = own_fault.then_some(gap);
+            let noticed = (Instant::now(), gap);
+            self.stood_still = (gap >= given_up_after).then_some(noticed);
             for rank in (0..self.members.len() as u32).map(Rank) {
                 self.heard(rank);
             }
         }
+    }
+
+    /// For how long this process itself did not run, if that is why members ended: they give up a launcher that says nothing,
+    /// and their ends may be noticed a moment after it runs again.
+    fn suspension(&self) -> Option<Duration> {
+        let is_recent = |noticed: &Instant| noticed.elapsed() <= SETTLE * 2;
+        let (_, gap) = self.stood_still.filter(|(noticed, _)| is_recent(noticed))?;
+        let gave_up = |member: &MemberState| member.exit.is_some_and(Exit::gave_up);
+        self.members.iter().any(gave_up).then_some(gap)
     }
 
     /// Once every member has said what it can, chooses for all.

@@ -1,0 +1,102 @@
+//! Runs the failure matrix, or a part of it, over a program: `cargo run -p tensorwire-testkit --example faults -- --help`.
+//! `tensorwire report` shows the lines that it writes.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that people run")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use clap::Parser;
+use tensorwire_testkit::faults::{Cell, Outcome, run};
+use tensorwire_testkit::random::Random;
+
+/// Hurts jobs in every way, and holds what becomes of them against what is promised.
+///
+/// Exit status: 0 all is as promised, 1 something is not.
+#[derive(Parser)]
+struct Arguments {
+    /// Only cells whose names hold this: STRATEGY/TRANSPORT/EXCHANGE/HEALS/ROLE/PHASE/FAULT
+    #[arg(default_value = "")]
+    filter: String,
+    /// The program under test, with the feature `baselines`
+    #[arg(long, default_value = "target/release/tensorwire")]
+    program: PathBuf,
+    /// So many of them, drawn by the seed [default: all]
+    #[arg(long, value_name = "N")]
+    sample: Option<usize>,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many run at the same time: most of them wait most of the time
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    parallel: usize,
+    /// Append a line of JSON a cell to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Print the names of the cells, and run none
+    #[arg(long)]
+    list: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let program = match arguments.program.canonicalize() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!(
+                "{}: {error}; build it: cargo build --release --features tensorwire-cli/baselines",
+                arguments.program.display()
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut cells: Vec<Cell> = Cell::all();
+    cells.retain(|cell| cell.name().contains(&arguments.filter));
+    // those that take long are not next to each other, and a part is of all kinds
+    let mut random = Random::new(arguments.seed);
+    for at in (1..cells.len()).rev() {
+        cells.swap(at, random.below(at + 1));
+    }
+    cells.truncate(arguments.sample.unwrap_or(usize::MAX));
+    if arguments.list {
+        cells.iter().for_each(|cell| println!("{}", cell.name()));
+        return ExitCode::SUCCESS;
+    }
+    let file =
+        arguments.json.map(|path| File::options().create(true).append(true).open(path).unwrap());
+    let file = Mutex::new(file);
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::<Outcome>::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.parallel.max(1) {
+            scope.spawn(|| {
+                while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = run(&program, cell, arguments.seed);
+                    if let Some(file) = &mut *file.lock().unwrap() {
+                        writeln!(file, "{}", serde_json::to_string(&outcome).unwrap()).unwrap();
+                    }
+                    let mut done = done.lock().unwrap();
+                    if let Some(complaint) = &outcome.complaint {
+                        println!("{}: {complaint}\n", cell.name());
+                    }
+                    done.push(outcome);
+                    if done.len().is_multiple_of(100) {
+                        println!("{} of {}", done.len(), cells.len());
+                    }
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for outcome in &done {
+        *counts.entry(outcome.outcome).or_default() += 1;
+    }
+    let counts: Vec<String> =
+        counts.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+    let wrong = done.iter().filter(|outcome| outcome.complaint.is_some()).count();
+    println!("{} cells: {}; {wrong} not as promised", done.len(), counts.join(", "));
+    if wrong == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,87 @@
+//! The failure matrix: every kind of job × who is hurt × when × how, as data ([`Cell::all`]), and one runner for all of it
+//! ([`run`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
+//! that is cut. What a cell promises is said beside it ([`Cell::promise`]); what the runner saw is an [`Outcome`].
+
+mod cell;
+mod job;
+mod link;
+mod moment;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+pub use cell::{Cell, Fault, Heal, Phase, Promise, Role};
+use job::{Running, undisturbed};
+pub use link::Link;
+use moment::Moment;
+
+/// How long a job may take that nothing ends.
+const LIMIT: Duration = Duration::from_secs(60);
+/// What a cell is tried again for: the job was done before the fault came.
+const TRIES: u32 = 3;
+
+/// What became of a cell. Serialized, it is a line that `tensorwire report` shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    bench: &'static str,
+    #[serde(flatten)]
+    pub cell: Cell,
+    /// In one word: survived, ended, spared (it was done before it was hurt), skipped.
+    pub outcome: &'static str,
+    /// From the fault to the end of the last process.
+    pub seconds: f64,
+    /// What the job said last.
+    pub cause: String,
+    /// What was promised and is not so.
+    pub complaint: Option<String>,
+}
+
+impl Outcome {
+    fn of(cell: &Cell, outcome: &'static str, seconds: f64, cause: &str) -> Outcome {
+        let (cell, cause) = (cell.clone(), cause.to_string());
+        Outcome { bench: "faults", cell, outcome, seconds, cause, complaint: None }
+    }
+}
+
+/// Runs a cell: starts its job, hurts it, and holds what it leaves against what is promised. `seed` decides the moment within
+/// the phase.
+pub fn run(program: &Path, cell: &Cell, seed: u64) -> Outcome {
+    let undisturbed = match cell.promise() {
+        Promise::SameBits => Some(undisturbed(program, cell)),
+        _ => None,
+    };
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let outcome = run_once(program, cell, seed + u64::from(tries), undisturbed.as_deref());
+        // at the end some are done in time, and that is a part of the cell
+        if outcome.outcome != "spared" || tries == TRIES || cell.phase == Phase::End {
+            return outcome;
+        }
+    }
+}
+
+fn run_once(program: &Path, cell: &Cell, seed: u64, undisturbed: Option<&str>) -> Outcome {
+    let link = match cell.fault.is_of_link().then(Link::make).transpose() {
+        Ok(link) => link,
+        Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
+    };
+    let mut job = match Running::start(program, cell, link.as_ref()) {
+        Ok(job) => job,
+        Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
+    };
+    let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref());
+    let since = Instant::now();
+    let ended = job.end(cell, since, LIMIT);
+    let seconds = since.elapsed().as_secs_f64();
+    let last = ended.last_line().to_string();
+    let outcome = match (ended.is_done(), hurt.is_some()) {
+        (true, false) => "spared",
+        (true, true) => "survived",
+        (false, _) => "ended",
+    };
+    let complaint = ended.complaint(cell, hurt.as_ref(), seconds, undisturbed);
+    Outcome { complaint, ..Outcome::of(cell, outcome, seconds, &last) }
+}

@@ -1,0 +1,344 @@
+//! What there is to try, and what is promised of each.
+
+use serde::Serialize;
+
+/// Who is hurt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    Launcher,
+    FirstWorker,
+    LastWorker,
+    FirstServer,
+    LastServer,
+    /// The second of two hosts, with all that runs there.
+    Host,
+    /// What the job writes to.
+    Disk,
+}
+
+/// When.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The process is there.
+    Start,
+    /// The processes look for each other.
+    Meeting,
+    FirstStep,
+    Training,
+    /// A checkpoint, or a snapshot, is being written.
+    Checkpoint,
+    /// All steps are made: who evaluates does so, and all leave.
+    End,
+}
+
+/// How.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    Kill,
+    Stop,
+    Term,
+    /// The process gets no more memory.
+    OutOfMemory,
+    FullDisk,
+    /// Nothing passes between two hosts.
+    CutLink,
+    /// Nothing passes from the second host to the first.
+    HalfOpenLink,
+}
+
+impl Fault {
+    pub fn is_of_link(self) -> bool {
+        matches!(self, Fault::CutLink | Fault::HalfOpenLink)
+    }
+}
+
+/// What the job has against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Heal {
+    Nothing,
+    Restarts,
+    Elastic,
+    Snapshot,
+}
+
+/// One job that is hurt once.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    pub strategy: &'static str,
+    pub transport: &'static str,
+    pub exchange: &'static str,
+    pub heals: Heal,
+    pub role: Role,
+    pub phase: Phase,
+    pub fault: Fault,
+}
+
+/// What is promised of a job that is hurt. Nothing is left of any, no file is damaged, and no wait is for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// It is done, with the weights of a job that nobody hurt.
+    SameBits,
+    /// It is done.
+    Done,
+    /// It ends within the deadline, with exit status 1, and names who was hurt; or it was done before.
+    Named,
+    /// It ends so, and names itself: it was interrupted, or stood still.
+    Itself,
+    /// It is gone, and so are all of its processes.
+    Gone,
+    /// It is done or ends and names who was hurt, as the machine has it.
+    DoneOrNamed,
+}
+
+/// How a strategy is asked for, and what it is: its workers make their steps together; it has a store whose workers may leave
+/// and whose servers may be replaced.
+struct Kind {
+    strategy: &'static str,
+    options: &'static str,
+    workers: usize,
+    /// Workers whose ranks come before those of servers; the others' come behind.
+    masters: usize,
+    servers: usize,
+    is_in_step: bool,
+    has_store: bool,
+    /// Ways of exchanging tensors beside the usual one, by transport.
+    others: &'static [(&'static str, &'static str)],
+}
+
+const KINDS: [Kind; 9] = [
+    Kind {
+        others: &[
+            ("shm", "write"),
+            ("shm", "copy"),
+            ("tcp", "write"),
+            ("tcp", "copy"),
+            ("tcp", "grpc-tcp"),
+            ("tcp", "grpc-tcp-tuned"),
+            ("shm", "grpc-rdma"),
+            ("tcp", "zmq"),
+        ],
+        ..kind("ps", "--strategy ps", true)
+    },
+    Kind {
+        others: &[("shm", "write"), ("tcp", "grpc-tcp"), ("tcp", "zmq")],
+        ..kind("ps-async", "--strategy ps --async", false)
+    },
+    Kind {
+        has_store: true,
+        others: &[("tcp", "zmq")],
+        ..kind("dist-sgd", "--strategy dist-sgd", true)
+    },
+    Kind {
+        has_store: true,
+        others: &[("tcp", "zmq")],
+        ..kind("dist-asgd", "--strategy dist-asgd", false)
+    },
+    Kind {
+        others: &[("tcp", "zmq")],
+        ..kind("dist-esgd", "--strategy dist-esgd --interval 4", false)
+    },
+    Kind {
+        workers: 3,
+        masters: 3,
+        servers: 0,
+        ..kind("allreduce", "--strategy allreduce --workers 3", true)
+    },
+    Kind { workers: 4, ..kind("mpi-sgd", "--strategy mpi-sgd --workers 4 --clients 2", true) },
+    Kind { workers: 4, ..kind("mpi-asgd", "--strategy mpi-asgd --workers 4 --clients 2", false) },
+    Kind {
+        workers: 4,
+        ..kind("mpi-esgd", "--strategy mpi-esgd --workers 4 --clients 2 --interval 4", false)
+    },
+];
+
+const fn kind(strategy: &'static str, options: &'static str, is_in_step: bool) -> Kind {
+    let (workers, masters, servers, has_store, others) = (2, 2, 2, false, &[]);
+    Kind { strategy, options, workers, masters, servers, is_in_step, has_store, others }
+}
+
+const PHASES: [Phase; 6] = [
+    Phase::Start,
+    Phase::Meeting,
+    Phase::FirstStep,
+    Phase::Training,
+    Phase::Checkpoint,
+    Phase::End,
+];
+const SIGNALS: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Term];
+
+impl Cell {
+    /// All of them, in an order that stays.
+    pub fn all() -> Vec<Cell> {
+        KINDS.iter().flat_map(Kind::cells).collect()
+    }
+
+    /// In words that a filter may have.
+    pub fn name(&self) -> String {
+        let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_string();
+        let of = |value: &dyn Fn() -> serde_json::Value| word(value());
+        let Cell { strategy, transport, exchange, .. } = self;
+        let heals = of(&|| serde_json::json!(self.heals));
+        let role = of(&|| serde_json::json!(self.role));
+        let phase = of(&|| serde_json::json!(self.phase));
+        let fault = of(&|| serde_json::json!(self.fault));
+        format!("{strategy}/{transport}/{exchange}/{heals}/{role}/{phase}/{fault}")
+    }
+
+    fn kind(&self) -> &'static Kind {
+        KINDS.iter().find(|kind| kind.strategy == self.strategy).unwrap()
+    }
+
+    /// How its strategy is asked for.
+    pub(super) fn strategy_options(&self) -> &'static str {
+        self.kind().options
+    }
+
+    /// How many processes its launcher starts.
+    pub(super) fn members(&self) -> usize {
+        self.kind().workers + self.kind().servers
+    }
+
+    /// The rank of who is hurt, and what it is called; none for what is no member.
+    pub(super) fn member(&self) -> Option<(usize, String)> {
+        let Kind { workers, masters, servers, .. } = *self.kind();
+        let worker = |number: usize| {
+            let rank = if number < masters { number } else { servers + number };
+            (rank, format!("worker {number}"))
+        };
+        let server = |number: usize| (masters + number, format!("server {number}"));
+        match self.role {
+            Role::FirstWorker => Some(worker(0)),
+            Role::LastWorker => Some(worker(workers - 1)),
+            Role::FirstServer => Some(server(0)),
+            Role::LastServer => Some(server(servers - 1)),
+            Role::Launcher | Role::Host | Role::Disk => None,
+        }
+    }
+
+    pub(super) fn is_worker(&self) -> bool {
+        matches!(self.role, Role::FirstWorker | Role::LastWorker)
+    }
+
+    pub fn promise(&self) -> Promise {
+        let is_in_step = self.kind().is_in_step;
+        let healed = if is_in_step { Promise::SameBits } else { Promise::Done };
+        match (self.fault, self.role, self.heals) {
+            (Fault::FullDisk, ..) => healed,
+            (Fault::Kill, Role::Launcher, _) => Promise::Gone,
+            // it is told to end, and does
+            (Fault::Term, Role::Launcher, _) => Promise::Itself,
+            (_, Role::Launcher, _) => Promise::Itself,
+            (.., Heal::Restarts) => healed,
+            // before all have met there is nobody to go on
+            (.., Heal::Elastic | Heal::Snapshot) if self.is_early() => Promise::DoneOrNamed,
+            (.., Heal::Elastic) if self.is_worker() => Promise::Done,
+            (.., Heal::Snapshot) if !self.is_worker() => healed,
+            (Fault::OutOfMemory, ..) => Promise::DoneOrNamed,
+            _ => Promise::Named,
+        }
+    }
+
+    fn is_early(&self) -> bool {
+        matches!(self.phase, Phase::Start | Phase::Meeting)
+    }
+}
+
+impl Kind {
+    fn cells(&self) -> Vec<Cell> {
+        let usual = [("shm", "zero-copy"), ("tcp", "zero-copy")];
+        let mut cells = Vec::new();
+        for (transport, exchange) in usual.iter().chain(self.others) {
+            let cell = Cell {
+                strategy: self.strategy,
+                transport,
+                exchange,
+                heals: Heal::Nothing,
+                role: Role::Launcher,
+                phase: Phase::Start,
+                fault: Fault::Kill,
+            };
+            self.hurt_processes(&cell, &mut cells);
+            if *transport == "tcp" {
+                self.hurt_links(&cell, &mut cells);
+            }
+            for phase in [Phase::FirstStep, Phase::Checkpoint] {
+                let (role, fault) = (Role::Disk, Fault::FullDisk);
+                cells.push(Cell { role, phase, fault, ..cell.clone() });
+            }
+            let others = [(Heal::Elastic, self.has_store), (Heal::Snapshot, self.has_store)];
+            // the baseline's servers are not replaced
+            let can = |heals| heals != Heal::Snapshot || *exchange != "zmq";
+            for (heals, _) in others.into_iter().filter(|(heals, has)| *has && can(*heals)) {
+                self.heal(&Cell { heals, ..cell.clone() }, &mut cells);
+            }
+            self.heal(&Cell { heals: Heal::Restarts, ..cell }, &mut cells);
+        }
+        cells
+    }
+
+    fn roles(&self) -> Vec<Role> {
+        let servers: &[Role] = match self.servers {
+            0 => &[],
+            _ => &[Role::FirstServer, Role::LastServer],
+        };
+        [Role::FirstWorker, Role::LastWorker].iter().chain(servers).copied().collect()
+    }
+
+    fn hurt_processes(&self, cell: &Cell, cells: &mut Vec<Cell>) {
+        for phase in PHASES {
+            for fault in SIGNALS {
+                cells.push(Cell { phase, fault, ..cell.clone() });
+                for role in self.roles() {
+                    cells.push(Cell { role, phase, fault, ..cell.clone() });
+                }
+            }
+            let grows = matches!(phase, Phase::Meeting | Phase::FirstStep | Phase::Checkpoint);
+            for role in self.roles().into_iter().filter(|_| grows) {
+                cells.push(Cell { role, phase, fault: Fault::OutOfMemory, ..cell.clone() });
+            }
+        }
+    }
+
+    fn hurt_links(&self, cell: &Cell, cells: &mut Vec<Cell>) {
+        for phase in [Phase::FirstStep, Phase::Training, Phase::Checkpoint, Phase::End] {
+            for fault in [Fault::CutLink, Fault::HalfOpenLink] {
+                cells.push(Cell { role: Role::Host, phase, fault, ..cell.clone() });
+            }
+        }
+    }
+
+    fn heal(&self, cell: &Cell, cells: &mut Vec<Cell>) {
+        for phase in PHASES {
+            for role in self.roles() {
+                for fault in SIGNALS {
+                    cells.push(Cell { role, phase, fault, ..cell.clone() });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn there_are_thousands_and_no_two_are_the_same() {
+        let all = Cell::all();
+        let names: BTreeSet<String> = all.iter().map(Cell::name).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(all.len() >= 4000, "{}", all.len());
+        let first = "ps/shm/zero-copy/nothing/launcher/start/kill";
+        assert_eq!(all[0].name(), first);
+        let of = |role| all.iter().find(|cell| cell.role == role && cell.strategy == "mpi-sgd");
+        let member = |role| of(role).unwrap().member().unwrap();
+        assert_eq!(member(Role::LastServer), (3, "server 1".to_string()));
+        assert_eq!(member(Role::LastWorker), (5, "worker 3".to_string()));
+    }
+}

@@ -1,0 +1,321 @@
+//! A job under test: how it is started, what it leaves, and whether that is what was promised.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::moment::Hurt;
+use super::{Cell, Fault, Heal, Link, Phase, Promise, Role};
+use crate::machine::{on_path, processes, send};
+
+/// Within this long a job ends whose process dies or stops.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// What a busy machine may add.
+const SLACK: Duration = Duration::from_secs(4);
+pub(super) const STEPS: usize = 150;
+/// Steps between two checkpoints, or snapshots.
+const EVERY: usize = 10;
+pub(super) const METRICS: &str = "metrics.jsonl";
+pub(super) const CHECKPOINTS: &str = "ck";
+const SHELL: &str = "rsh.sh";
+const OUTPUT: [&str; 2] = ["out", "err"];
+
+/// A job that runs.
+pub(super) struct Running {
+    program: PathBuf,
+    child: Child,
+    folder: tempfile::TempDir,
+    members: usize,
+}
+
+/// What is left of one.
+pub(super) struct Ended {
+    /// None: it did not end by itself.
+    status: Option<ExitStatus>,
+    stdout: String,
+    stderr: String,
+    left: Vec<u32>,
+    damage: Option<String>,
+    litter: Vec<String>,
+}
+
+/// The hash of the weights of a job that nobody hurts: that of its strategy, whatever its bytes travel over.
+pub(super) fn undisturbed(program: &Path, cell: &Cell) -> String {
+    static KNOWN: Mutex<Option<HashMap<&'static str, String>>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap();
+    let known = known.get_or_insert_default();
+    let hash = || {
+        let usual = Cell { transport: "shm", exchange: "zero-copy", ..cell.clone() };
+        let usual =
+            Cell { heals: Heal::Nothing, fault: Fault::Kill, role: Role::Launcher, ..usual };
+        let job = Running::start(program, &usual, None).unwrap();
+        let ended = job.end(&usual, Instant::now(), super::LIMIT);
+        ended.hash().unwrap_or_else(|| panic!("{}: {}", cell.strategy, ended.stderr))
+    };
+    known.entry(cell.strategy).or_insert_with(hash).clone()
+}
+
+impl Running {
+    /// Starts the job of a cell in a folder of its own.
+    pub(super) fn start(
+        program: &Path,
+        cell: &Cell,
+        link: Option<&Link>,
+    ) -> Result<Running, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut words: Vec<String> = arguments(cell).split(' ').map(str::to_string).collect();
+        if let Some(link) = link {
+            let script = folder.path().join(SHELL);
+            std::fs::write(&script, link.shell()).unwrap();
+            words.extend(link.arguments(&script));
+        }
+        let mut command = match cell.fault {
+            Fault::FullDisk => on_a_small_disk(program, cell)?,
+            _ => Command::new(program),
+        };
+        let [out, err] = OUTPUT.map(|name| File::create(folder.path().join(name)).unwrap());
+        let child = command
+            .args(words)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err)
+            .process_group(0)
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let (program, members) = (program.to_path_buf(), cell.members());
+        Ok(Running { program, child, folder, members })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(super) fn launcher(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// The process of a rank, once all are there.
+    pub(super) fn member(&self, rank: usize) -> Option<Pid> {
+        let launcher = self.child.id();
+        let mut members: Vec<(u64, u32)> = processes()
+            .into_iter()
+            .filter(|process| process.parent == launcher && process.state != 'Z')
+            .map(|process| (started(process.pid), process.pid))
+            .collect();
+        // numbers of processes begin anew now and then
+        members.sort_unstable();
+        let all = members.len() == self.members;
+        members.get(rank).filter(|_| all).and_then(|(_, pid)| Pid::from_raw(*pid as i32))
+    }
+
+    /// Processes of the job beside its launcher.
+    fn others(&self) -> Vec<u32> {
+        let launcher = self.child.id();
+        let is_other = |process: &crate::machine::Process| {
+            process.group == launcher && process.pid != launcher && process.state != 'Z'
+        };
+        processes().into_iter().filter(is_other).map(|process| process.pid).collect()
+    }
+
+    /// Waits for the end of the job, at most `limit` from `since` on, and takes it away.
+    pub(super) fn end(mut self, cell: &Cell, since: Instant, limit: Duration) -> Ended {
+        if (cell.role, cell.fault) == (Role::Launcher, Fault::Stop) {
+            // its processes give it up; then it learns of it
+            while !self.others().is_empty() && since.elapsed() < DEADLINE + SLACK {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            send(self.launcher(), Signal::CONT);
+        }
+        while !self.has_ended() && since.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        // those of a launcher that is killed end by themselves
+        let follow = match self.has_ended() {
+            true => Instant::now() + DEADLINE + SLACK,
+            false => Instant::now(),
+        };
+        while !self.others().is_empty() && Instant::now() < follow {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        let left = self.others();
+        let status = self.child.try_wait().unwrap();
+        let _ = kill_process_group(self.launcher(), Signal::KILL);
+        let _ = self.child.wait();
+        let read = |name| std::fs::read(self.folder().join(name)).unwrap_or_default();
+        let [stdout, stderr] = OUTPUT.map(|name| String::from_utf8_lossy(&read(name)).into_owned());
+        let litter = litter(self.folder(), cell);
+        let damage = damage(&self.program, self.folder());
+        Ended { status, stdout, stderr, left, damage, litter }
+    }
+}
+
+impl Ended {
+    pub(super) fn is_done(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+
+    pub(super) fn last_line(&self) -> &str {
+        self.stderr.lines().last().unwrap_or_default()
+    }
+
+    /// Of the weights of a job that is done.
+    fn hash(&self) -> Option<String> {
+        let summary: serde_json::Value = serde_json::from_str(self.stdout.lines().last()?).ok()?;
+        Some(summary["weights_sha256"].as_str()?.to_string()).filter(|_| self.is_done())
+    }
+
+    /// What was promised and is not so. `hurt`: who was, if it came to that; `seconds` after that all was over.
+    pub(super) fn complaint(
+        &self,
+        cell: &Cell,
+        hurt: Option<&Hurt>,
+        seconds: f64,
+        undisturbed: Option<&str>,
+    ) -> Option<String> {
+        let Some(status) = self.status else { return Some(format!("it hangs: {}", self.stderr)) };
+        if !self.left.is_empty() {
+            return Some(format!("processes are left: {:?}: {}", self.left, self.stderr));
+        }
+        // ZeroMQ's bindings panic where there is no memory for a message
+        let is_of_zmq = (cell.fault, cell.exchange) == (Fault::OutOfMemory, "zmq");
+        if self.stderr.contains("panicked") && !is_of_zmq {
+            return Some(self.stderr.clone());
+        }
+        if let Some(damage) = &self.damage {
+            return Some(format!("a checkpoint is damaged: {damage}"));
+        }
+        if !self.litter.is_empty() {
+            return Some(format!("files are left: {:?}", self.litter));
+        }
+        let wrong = |what: &str| Some(format!("{what} ({status}): {}", self.stderr));
+        let Some(hurt) = hurt else {
+            return if self.is_done() { None } else { wrong("it fails, and nobody was hurt") };
+        };
+        let last = self.last_line();
+        let failed = status.code() == Some(1);
+        let in_time = seconds <= (DEADLINE + SLACK).as_secs_f64();
+        // at the end it may be over for the job already
+        let may_be_done = cell.phase == Phase::End;
+        match cell.promise() {
+            Promise::Done if !self.is_done() => wrong("it is not done"),
+            Promise::SameBits if self.hash().as_deref() != undisturbed => {
+                wrong("it does not end with the same weights")
+            }
+            Promise::Done | Promise::SameBits => None,
+            Promise::Named if self.is_done() && !may_be_done => wrong("it is done"),
+            Promise::Named | Promise::DoneOrNamed if self.is_done() => None,
+            Promise::Named | Promise::DoneOrNamed => {
+                let name = hurt.name.as_deref().unwrap_or_default();
+                match last.contains(name) {
+                    _ if !failed => wrong("it does not end with exit status 1"),
+                    false => wrong(&format!("it does not name '{name}'")),
+                    true if in_time => None,
+                    true => wrong("it takes too long"),
+                }
+            }
+            Promise::Itself if self.is_done() => None,
+            Promise::Itself => {
+                let signal = status.signal() == Some(Signal::TERM.as_raw());
+                let early = signal && cell.phase == Phase::Start;
+                let says = ["interrupted", "the launcher itself was stopped"];
+                match early || failed && says.iter().any(|says| last.contains(says)) {
+                    true => None,
+                    false => wrong("it does not say why it ends"),
+                }
+            }
+            Promise::Gone if in_time || self.is_done() => None,
+            Promise::Gone => wrong("its processes take too long"),
+        }
+    }
+}
+
+fn arguments(cell: &Cell) -> String {
+    let Cell { transport, exchange, .. } = cell;
+    let exchange = match *exchange {
+        "zero-copy" => String::new(),
+        other => format!(" --exchange {other}"),
+    };
+    let kept = match cell.heals {
+        Heal::Snapshot => format!("--snapshot {CHECKPOINTS} --snapshot-every {EVERY}"),
+        _ => format!("--checkpoint {CHECKPOINTS} --checkpoint-every {EVERY} --keep 100"),
+    };
+    let heals = match cell.heals {
+        Heal::Restarts => " --restarts 3",
+        Heal::Elastic => " --elastic",
+        Heal::Nothing | Heal::Snapshot => "",
+    };
+    format!(
+        "train --no-detect --json --model sentence-embedding --batch 4 --threads 1 --steps {STEPS} --metrics {METRICS} \
+         --deadline {} --transport {transport}{exchange} {} {kept}{heals}",
+        DEADLINE.as_secs(),
+        cell.strategy_options(),
+    )
+}
+
+/// A command that runs the program where the folder of checkpoints has too little room: for none, or for two.
+fn on_a_small_disk(program: &Path, cell: &Cell) -> Result<Command, String> {
+    let size = if cell.phase == Phase::FirstStep { "400k" } else { "5m" };
+    let script = format!(
+        "mkdir {CHECKPOINTS} && mount -t tmpfs -o size={size} tmpfs {CHECKPOINTS} && exec \"$0\" \"$@\""
+    );
+    let unshare = on_path("unshare").ok_or("there is no unshare here")?;
+    let mut command = Command::new(unshare);
+    command.args(["-m", "sh", "-c", &script]).arg(program);
+    Ok(command)
+}
+
+/// When a process was started, in ticks.
+fn started(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map(|(_, fields)| fields).unwrap_or_default();
+    fields.split(' ').nth(19).and_then(|field| field.parse().ok()).unwrap_or_default()
+}
+
+/// What nobody wanted of the files that are left.
+fn litter(folder: &Path, cell: &Cell) -> Vec<String> {
+    let names = |path: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let is_known = |name: &String| {
+        let snapshot = name.starts_with("ck.server") && name.ends_with(".safetensors");
+        [METRICS, CHECKPOINTS, SHELL].contains(&name.as_str())
+            || OUTPUT.contains(&name.as_str())
+            || snapshot
+    };
+    let mut litter: Vec<String> =
+        names(folder).into_iter().filter(|name| !is_known(name)).collect();
+    let kept = folder.join(CHECKPOINTS);
+    litter.extend(names(&kept).into_iter().filter(|name| !is_whole_name(name)));
+    // the next job, or server, takes away what one that was killed could not
+    let is_left_to_it = cell.role == Role::Launcher || cell.heals == Heal::Snapshot;
+    litter.retain(|_| !is_left_to_it || !matches!(cell.fault, Fault::Kill | Fault::Stop));
+    litter
+}
+
+/// True for the name of a checkpoint that is there; others are being written.
+fn is_whole_name(name: &str) -> bool {
+    let step = name.strip_prefix("step-").unwrap_or_default();
+    step.len() == 8 && step.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What is wrong with the checkpoints that are left: each is whole.
+fn damage(program: &Path, folder: &Path) -> Option<String> {
+    let kept = folder.join(CHECKPOINTS);
+    let mut names = std::fs::read_dir(&kept).ok()?.flatten().map(|entry| entry.file_name());
+    let has_any = names.any(|name| is_whole_name(&name.to_string_lossy()));
+    let shown = Command::new(program).args(["checkpoint", "show"]).arg(&kept).output();
+    let shown = shown.ok().filter(|shown| has_any && !shown.status.success())?;
+    Some(String::from_utf8_lossy(&shown.stderr).trim().to_string())
+}

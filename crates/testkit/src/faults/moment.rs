@@ -1,0 +1,124 @@
+//! The moment of a cell: waits until a job is in its phase, and hurts who is to be hurt.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
+
+use super::job::{CHECKPOINTS, METRICS, Running, STEPS};
+use super::{Cell, Fault, Link, Phase, Role};
+use crate::machine::send;
+use crate::random::Random;
+
+/// Steps after which a job is in the middle of training.
+const IN_THE_MIDDLE: usize = 10;
+/// How far into a phase, at most.
+const WITHIN_MS: usize = 60;
+/// Longer than that no phase is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What a process that gets no more memory may still have.
+const ROOM: u64 = 64 << 10;
+
+pub(super) struct Moment<'a> {
+    pub(super) cell: &'a Cell,
+    pub(super) seed: u64,
+}
+
+/// Who was hurt.
+pub(super) struct Hurt {
+    /// What is said of them in the last line, where they have a name.
+    pub(super) name: Option<String>,
+}
+
+impl Moment<'_> {
+    /// Waits for the moment, and hurts; none if the job had ended by then.
+    pub(super) fn hurt(&self, job: &mut Running, link: Option<&Link>) -> Option<Hurt> {
+        let victim = self.wait_for(job, |job| self.victim(job))?;
+        // a disk is too small from the beginning, and nobody else sees into it
+        if self.cell.role != Role::Disk {
+            self.wait_for(job, |job| self.is_reached(job).then_some(()))?;
+        }
+        if !matches!(self.cell.phase, Phase::Start | Phase::Checkpoint | Phase::End) {
+            let within = Random::new(self.seed).below(WITHIN_MS);
+            std::thread::sleep(Duration::from_millis(within as u64));
+        }
+        if job.has_ended() {
+            return None;
+        }
+        let hurt = self.who(victim, link);
+        match self.cell.fault {
+            Fault::Kill => send(victim, Signal::KILL),
+            Fault::Stop => send(victim, Signal::STOP),
+            Fault::Term => send(victim, Signal::TERM),
+            Fault::OutOfMemory => give_no_more_memory(victim),
+            Fault::FullDisk => {}
+            Fault::CutLink => link?.cut(),
+            Fault::HalfOpenLink => link?.cut_one_way(),
+        }
+        Some(hurt)
+    }
+
+    /// Who is signalled; the launcher stands for what is no process.
+    fn victim(&self, job: &Running) -> Option<Pid> {
+        match self.cell.member() {
+            Some((rank, _)) => job.member(rank),
+            None => Some(job.launcher()),
+        }
+    }
+
+    fn who(&self, victim: Pid, link: Option<&Link>) -> Hurt {
+        let Some((rank, role)) = self.cell.member() else {
+            let there = link.map(|link| format!(", on {})", link.there()));
+            return Hurt { name: there };
+        };
+        let pid = victim.as_raw_nonzero();
+        Hurt { name: Some(format!("error: first to fail: {role} (rank {rank}, pid {pid})")) }
+    }
+
+    fn is_reached(&self, job: &Running) -> bool {
+        let folder = job.folder();
+        let lines = || {
+            let text = std::fs::read_to_string(folder.join(METRICS)).unwrap_or_default();
+            text.lines().count()
+        };
+        match self.cell.phase {
+            Phase::Start => true,
+            Phase::Meeting => job.member(0).is_some(),
+            Phase::FirstStep => lines() > 0,
+            Phase::Training => lines() >= IN_THE_MIDDLE,
+            Phase::Checkpoint => {
+                let is_one = |entry: std::io::Result<std::fs::DirEntry>| {
+                    entry.is_ok_and(|entry| {
+                        entry.file_name().to_string_lossy().starts_with(&format!("{CHECKPOINTS}."))
+                    })
+                };
+                let in_folder = std::fs::read_dir(folder.join(CHECKPOINTS));
+                let has_any = in_folder.is_ok_and(|mut entries| entries.next().is_some());
+                has_any || std::fs::read_dir(folder).is_ok_and(|mut all| all.any(is_one))
+            }
+            Phase::End => lines() >= STEPS,
+        }
+    }
+
+    fn wait_for<T>(&self, job: &mut Running, found: impl Fn(&Running) -> Option<T>) -> Option<T> {
+        let start = Instant::now();
+        loop {
+            if let Some(found) = found(job) {
+                return Some(found);
+            }
+            if job.has_ended() || start.elapsed() > PATIENCE {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn give_no_more_memory(victim: Pid) {
+    let statm = format!("/proc/{}/statm", victim.as_raw_nonzero());
+    let pages = std::fs::read_to_string(statm).unwrap_or_default();
+    let pages: Option<u64> = pages.split(' ').next().and_then(|pages| pages.parse().ok());
+    let bytes = pages.unwrap_or_default() * 4096 + ROOM;
+    let limit = Rlimit { current: Some(bytes), maximum: None };
+    // one that is gone needs none
+    let _ = prlimit(Some(victim), Resource::As, limit);
+}
