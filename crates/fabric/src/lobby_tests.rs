@@ -80,7 +80,7 @@ fn strangers_go_at_once_each_with_its_reason() {
         let mut heard = Vec::new();
         // it may be reset, with what it said unread
         let _ = near.read_to_end(&mut heard);
-        assert_eq!(heard, []);
+        assert!(heard.is_empty(), "{heard:?}");
         why
     };
     let protocol = |why| matches!(why, StrangerError::Refused(HandshakeRefusal::NotOurProtocol));

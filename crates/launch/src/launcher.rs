@@ -524,10 +524,11 @@ impl Launcher<'_> {
             host: member.host.clone(),
             step: if is_server(rank) { furthest } else { member.step },
             end: member.end.clone(),
+            survived: member.survived,
             order: member.order,
         };
         let members = (0u32..).map(Rank).zip(&self.members);
-        members.filter(|(_, member)| !member.survived).map(seen).collect()
+        members.map(seen).collect()
     }
 
     /// Ends all members: first by word, then, after a moment, by force. Those that somebody else started

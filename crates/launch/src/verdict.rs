@@ -50,6 +50,8 @@ pub(crate) struct Seen {
     /// The last step that it said it was in; 0: none yet.
     pub(crate) step: u64,
     pub(crate) end: End,
+    /// The job went on without it: it is the cause only if somebody could not.
+    pub(crate) survived: bool,
     /// The order in which ends were noticed.
     pub(crate) order: u32,
 }
@@ -88,6 +90,7 @@ pub struct Remark {
 pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     let weight = |member: &Seen| match &member.end {
         End::None => None,
+        _ if member.survived => None,
         End::Died { .. } | End::Unreached { .. } => Some(0),
         End::Failed { lost_peer: None, .. } => Some(1),
         End::Silent { .. } => Some(2),
@@ -98,7 +101,9 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     let (guilty, cause) = match &guilty.end {
         End::Failed { error, lost_peer: Some(peer), .. } => {
             let lost = seen.iter().find(|member| member.rank == *peer).unwrap_or(guilty);
-            (lost, format!("lost, says {} (rank {}): {error}", guilty.role, guilty.rank))
+            let says = || format!("lost, says {} (rank {}): {error}", guilty.role, guilty.rank);
+            let known = lost.end.cause().filter(|_| lost.survived);
+            (lost, known.unwrap_or_else(says))
         }
         end => (guilty, end.cause()?),
     };
@@ -113,7 +118,8 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         End::Failed { step, .. } => step,
         _ => guilty.step.max(witnessed.min().unwrap_or(0)),
     };
-    let remarks = seen.iter().filter(|member| member.rank != guilty.rank).filter_map(remark);
+    let others = seen.iter().filter(|member| member.rank != guilty.rank && !member.survived);
+    let remarks = others.filter_map(remark);
     Some(FirstFailure {
         rank: guilty.rank,
         role: guilty.role.clone(),
@@ -170,7 +176,8 @@ mod tests {
 
     fn seen(rank: u32, step: u64, order: u32, end: End) -> Seen {
         let role = format!("worker {rank}");
-        Seen { rank: Rank(rank), role, pid: 100 + rank, host: None, step, end, order }
+        let (pid, host, survived) = (100 + rank, None, false);
+        Seen { rank: Rank(rank), role, pid, host, step, end, survived, order }
     }
 
     fn witness(step: u64, of: u32) -> End {
@@ -238,6 +245,17 @@ mod tests {
         let first = first_failure(&all).unwrap();
         assert_eq!(first.rank, Rank(1));
         assert!(first.cause.contains("says worker 0 (rank 0)"), "{}", first.cause);
+    }
+
+    #[test]
+    fn one_that_the_job_survived_is_the_cause_if_another_could_not() {
+        let killed = End::Died { how: "killed".into() };
+        let lost = Seen { survived: true, ..seen(1, 0, 0, killed) };
+        let first = first_failure(&[lost.clone(), seen(3, 0, 1, witness(0, 1))]).unwrap();
+        assert_eq!((first.rank, first.cause.as_str(), first.remarks.len()), (Rank(1), "killed", 1));
+        let first = first_failure(&[lost.clone(), seen(3, 4, 1, own_error(4))]).unwrap();
+        assert_eq!((first.rank, first.remarks.len()), (Rank(3), 0));
+        assert_eq!(first_failure(&[lost]), None);
     }
 
     #[test]

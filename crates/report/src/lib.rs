@@ -3,6 +3,7 @@
 //! no files, no clock and no machine; what a figure is and what its paper claims is data (`figures/`, `runs.rs`).
 #![forbid(unsafe_code)]
 
+mod faults;
 mod figure;
 mod figures;
 mod line;

@@ -31,6 +31,7 @@ pub(crate) fn page(evaluation: &Evaluation) -> Markup {
                         (shortfalls(evaluation))
                         @for section in &evaluation.sections { (figure(section)) }
                         (goals(evaluation))
+                        (evaluation.faults.section())
                     }
                     @for section in &evaluation.curves { (figure(section)) }
                     @if !evaluation.is_of_runs() { (missing(evaluation)) }

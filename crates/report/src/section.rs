@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::faults::{FAULTS, Matrix};
 use crate::figure::{Claim, Figure, Point};
 use crate::figures::{FIGURES, GOALS};
 use crate::line::Line;
@@ -17,6 +18,8 @@ pub(crate) struct Evaluation {
     /// Figures without.
     pub(crate) missing: Vec<&'static Figure>,
     pub(crate) goals: Vec<Goal>,
+    /// What became of jobs that were hurt.
+    pub(crate) faults: Matrix,
     /// What is known of training runs.
     pub(crate) curves: Vec<Section>,
     pub(crate) left_out: Vec<LeftOut>,
@@ -63,11 +66,12 @@ impl Evaluation {
     pub(crate) fn of(lines: &[Line]) -> Evaluation {
         let mut found: Vec<Vec<Point>> = FIGURES.iter().map(|_| Vec::new()).collect();
         let mut of_runs: Vec<Vec<Point>> = runs::FIGURES.iter().map(|_| Vec::new()).collect();
-        let mut goals = Vec::new();
+        let (mut goals, mut faults) = (Vec::new(), Matrix::default());
         let mut left_out: BTreeMap<(String, String), (usize, String)> = BTreeMap::new();
         for line in lines {
             let used = match goal(line) {
                 Some(goal) => goal.map(|goal| goals.push(goal)),
+                None if line.kind() == Some(FAULTS) => faults.add(line),
                 None if line.kind() == Some(RUN) => add_points(line, runs::FIGURES, &mut of_runs),
                 None => add_points(line, FIGURES, &mut found),
             };
@@ -95,6 +99,7 @@ impl Evaluation {
             sections,
             missing,
             goals,
+            faults,
             curves: curves.collect(),
             left_out: left_out.collect(),
             machines: lines.iter().filter_map(machine).collect(),
@@ -105,12 +110,14 @@ impl Evaluation {
 
     /// True if a line could be used.
     pub(crate) fn shows_any(&self) -> bool {
-        !(self.sections.is_empty() && self.goals.is_empty() && self.curves.is_empty())
+        let has_none = self.sections.is_empty() && self.goals.is_empty();
+        !(has_none && self.curves.is_empty() && self.faults.is_empty())
     }
 
     /// True if there is nothing but training runs.
     pub(crate) fn is_of_runs(&self) -> bool {
-        self.sections.is_empty() && self.goals.is_empty() && !self.curves.is_empty()
+        let has_none = self.sections.is_empty() && self.goals.is_empty();
+        has_none && self.faults.is_empty() && !self.curves.is_empty()
     }
 
     /// Returns the number of training runs.

@@ -338,3 +338,34 @@ fn no_lines_are_an_error_that_says_what_to_run() {
     let error = report(&[]).unwrap_err().to_string();
     assert!(error.contains("tensorwire bench transfer --quick --json"), "{error}");
 }
+
+#[test]
+fn jobs_that_were_hurt_are_counted_and_what_is_not_as_promised_is_said() {
+    let line = |strategy: &str, outcome: &str, complaint: &str| {
+        format!(
+            "{{\"bench\":\"faults\",\"strategy\":\"{strategy}\",\"transport\":\"shm\",\"exchange\":\"zero-copy\",\"heals\":\"nothing\",\
+             \"role\":\"host\",\"phase\":\"end\",\"fault\":\"cut-link\",\"outcome\":\"{outcome}\",\"seconds\":2.5,\
+             \"cause\":\"\",\"complaint\":{complaint}}}"
+        )
+    };
+    let text = [
+        line("ps", "ended", "null"),
+        line("ps", "survived", "null"),
+        line("<i>", "ended", "\"it hangs\""),
+        line("ps", "ended", "null").replace("\"seconds\":2.5,", ""),
+    ];
+    let report = of(&text.join("\n"));
+    let page = parsed(&report);
+    let says = texts(&page, "#faults .says").concat();
+    assert!(
+        says.starts_with("3 jobs were hurt, each once: 1 were done all the same, 2 ended"),
+        "{says}"
+    );
+    assert!(says.contains("1 not as promised."), "{says}");
+    let cells = texts(&page, "#faults td");
+    assert!(cells.contains(&"1 / 1 2.5 s".to_string()), "{cells:?}");
+    assert!(cells.contains(&"0 / 1, 1 wrong 2.5 s".to_string()), "{cells:?}");
+    let wrong = texts(&page, "#faults dt").concat();
+    assert_eq!(wrong, "<i>, shm (zero-copy), against it nothing: cut-link of host at end");
+    assert_eq!(report.left_out, 1, "it lacks its seconds");
+}

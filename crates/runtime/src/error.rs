@@ -40,6 +40,8 @@ impl ExchangeError {
             ExchangeError::Other { peer, .. } => *peer,
             ExchangeError::Post { source: PostError::PeerLost { peer, .. }, .. }
             | ExchangeError::Open { source: OpenRegionError::PeerLost { peer, .. }, .. }
+            // it told of the region a moment ago: it ends
+            | ExchangeError::Open { source: OpenRegionError::Refused { peer, .. }, .. }
             | ExchangeError::Send { source: CompletionError::PeerLost { peer, .. }, .. } => {
                 Some(*peer)
             }

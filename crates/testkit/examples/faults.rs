@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use clap::Parser;
-use tensorwire_testkit::faults::{Cell, Outcome, run};
-use tensorwire_testkit::random::Random;
+use tensorwire_testkit::faults::{Cell, Outcome, Runner};
 
 /// Hurts jobs in every way, and holds what becomes of them against what is promised.
 ///
@@ -28,8 +28,14 @@ struct Arguments {
     /// So many of them, drawn by the seed [default: all]
     #[arg(long, value_name = "N")]
     sample: Option<usize>,
+    /// Leave out the first so many that the seed draws: they ran before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: usize,
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Seconds within which a job is to end; as many again are granted to a busy machine
+    #[arg(long, value_name = "SECONDS", default_value_t = 3)]
+    deadline: u64,
     /// How many run at the same time: most of them wait most of the time
     #[arg(long, value_name = "N", default_value_t = 3)]
     parallel: usize,
@@ -53,13 +59,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut cells: Vec<Cell> = Cell::all();
+    let mut cells = Cell::drawn(arguments.seed);
     cells.retain(|cell| cell.name().contains(&arguments.filter));
-    // those that take long are not next to each other, and a part is of all kinds
-    let mut random = Random::new(arguments.seed);
-    for at in (1..cells.len()).rev() {
-        cells.swap(at, random.below(at + 1));
-    }
+    cells.drain(..arguments.skip.min(cells.len()));
     cells.truncate(arguments.sample.unwrap_or(usize::MAX));
     if arguments.list {
         cells.iter().for_each(|cell| println!("{}", cell.name()));
@@ -67,13 +69,15 @@ fn main() -> ExitCode {
     }
     let file =
         arguments.json.map(|path| File::options().create(true).append(true).open(path).unwrap());
+    let deadline = Duration::from_secs(arguments.deadline);
+    let runner = Runner { program, deadline, seed: arguments.seed };
     let file = Mutex::new(file);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::<Outcome>::new()));
     std::thread::scope(|scope| {
         for _ in 0..arguments.parallel.max(1) {
             scope.spawn(|| {
                 while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = run(&program, cell, arguments.seed);
+                    let outcome = runner.run(cell);
                     if let Some(file) = &mut *file.lock().unwrap() {
                         writeln!(file, "{}", serde_json::to_string(&outcome).unwrap()).unwrap();
                     }

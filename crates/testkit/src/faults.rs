@@ -1,5 +1,5 @@
 //! The failure matrix: every kind of job × who is hurt × when × how, as data ([`Cell::all`]), and one runner for all of it
-//! ([`run`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
+//! ([`Runner`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
 //! that is cut. What a cell promises is said beside it ([`Cell::promise`]); what the runner saw is an [`Outcome`].
 
 mod cell;
@@ -7,7 +7,7 @@ mod job;
 mod link;
 mod moment;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -18,9 +18,9 @@ pub use link::Link;
 use moment::Moment;
 
 /// How long a job may take that nothing ends.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// What a cell is tried again for: the job was done before the fault came.
-const TRIES: u32 = 3;
+const TRIES: u64 = 3;
 
 /// What became of a cell. Serialized, it is a line that `tensorwire report` shows.
 #[derive(Clone, Debug, Serialize)]
@@ -45,43 +45,55 @@ impl Outcome {
     }
 }
 
-/// Runs a cell: starts its job, hurts it, and holds what it leaves against what is promised. `seed` decides the moment within
-/// the phase.
-pub fn run(program: &Path, cell: &Cell, seed: u64) -> Outcome {
-    let undisturbed = match cell.promise() {
-        Promise::SameBits => Some(undisturbed(program, cell)),
-        _ => None,
-    };
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let outcome = run_once(program, cell, seed + u64::from(tries), undisturbed.as_deref());
-        // at the end some are done in time, and that is a part of the cell
-        if outcome.outcome != "spared" || tries == TRIES || cell.phase == Phase::End {
-            return outcome;
-        }
-    }
+/// What runs cells.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// The program under test.
+    pub program: PathBuf,
+    /// Within which a job is to end whose process dies or stops (`--deadline`); as much again is granted to a busy machine.
+    pub deadline: Duration,
+    /// Decides the moments within the phases.
+    pub seed: u64,
 }
 
-fn run_once(program: &Path, cell: &Cell, seed: u64, undisturbed: Option<&str>) -> Outcome {
-    let link = match cell.fault.is_of_link().then(Link::make).transpose() {
-        Ok(link) => link,
-        Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
-    };
-    let mut job = match Running::start(program, cell, link.as_ref()) {
-        Ok(job) => job,
-        Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
-    };
-    let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref());
-    let since = Instant::now();
-    let ended = job.end(cell, since, LIMIT);
-    let seconds = since.elapsed().as_secs_f64();
-    let last = ended.last_line().to_string();
-    let outcome = match (ended.is_done(), hurt.is_some()) {
-        (true, false) => "spared",
-        (true, true) => "survived",
-        (false, _) => "ended",
-    };
-    let complaint = ended.complaint(cell, hurt.as_ref(), seconds, undisturbed);
-    Outcome { complaint, ..Outcome::of(cell, outcome, seconds, &last) }
+impl Runner {
+    /// Runs a cell: starts its job, hurts it, and holds what it leaves against what is promised.
+    pub fn run(&self, cell: &Cell) -> Outcome {
+        let undisturbed = match cell.promise() {
+            Promise::SameBits => Some(undisturbed(self, cell)),
+            _ => None,
+        };
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let outcome = self.run_once(cell, self.seed + tries, undisturbed.as_deref());
+            // at the end some are done in time, and that is a part of the cell
+            if outcome.outcome != "spared" || tries == TRIES || cell.phase == Phase::End {
+                return outcome;
+            }
+        }
+    }
+
+    fn run_once(&self, cell: &Cell, seed: u64, undisturbed: Option<&str>) -> Outcome {
+        let link = match cell.fault.is_of_link().then(Link::make).transpose() {
+            Ok(link) => link,
+            Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
+        };
+        let mut job = match Running::start(self, cell, link.as_ref()) {
+            Ok(job) => job,
+            Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
+        };
+        let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref());
+        let since = Instant::now();
+        let ended = job.end(cell, since, LIMIT);
+        let seconds = since.elapsed().as_secs_f64();
+        let last = ended.last_line().to_string();
+        let outcome = match (ended.is_done(), hurt.is_some()) {
+            (true, false) => "spared",
+            (true, true) => "survived",
+            (false, _) => "ended",
+        };
+        let complaint = ended.complaint(cell, hurt.as_ref(), seconds, undisturbed);
+        Outcome { complaint, ..Outcome::of(cell, outcome, seconds, &last) }
+    }
 }

@@ -12,6 +12,7 @@ mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;
 mod failure;
+mod faults;
 mod hosts;
 mod launchers;
 mod learn;

@@ -338,6 +338,8 @@ impl Group {
         let opened = self.channels[member][0].open_region(&descriptor, deadline);
         let region = opened.map_err(|error| match error {
             OpenRegionError::PeerLost { cause, .. } => self.lost(member, cause),
+            // it told of the region a moment ago: it ends
+            OpenRegionError::Refused { .. } => self.lost(member, error.to_string()),
             error => failed(&error),
         })?;
         // the loans of all openings of a region are one: nobody else in this process has cut it

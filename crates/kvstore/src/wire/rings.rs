@@ -421,6 +421,10 @@ fn untold(rank: Rank, error: &SendMessageError) -> WireError {
 fn unopened(error: OpenRegionError) -> WireError {
     match error {
         OpenRegionError::PeerLost { peer, cause } => WireError::Lost { rank: peer, reason: cause },
+        // it told of the region a moment ago: it ends
+        OpenRegionError::Refused { peer, .. } => {
+            WireError::Lost { rank: peer, reason: error.to_string() }
+        }
         error => WireError::Failed(error.to_string()),
     }
 }

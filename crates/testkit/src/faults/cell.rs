@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::random::Random;
+
 /// Who is hurt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -176,6 +178,15 @@ impl Cell {
         KINDS.iter().flat_map(Kind::cells).collect()
     }
 
+    /// All of them in an order that a seed decides: the first are of all kinds, and those that take long are not together.
+    pub fn drawn(seed: u64) -> Vec<Cell> {
+        let (mut cells, mut random) = (Cell::all(), Random::new(seed));
+        for at in (1..cells.len()).rev() {
+            cells.swap(at, random.below(at + 1));
+        }
+        cells
+    }
+
     /// In words that a filter may have.
     pub fn name(&self) -> String {
         let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_string();
@@ -200,6 +211,11 @@ impl Cell {
     /// How many processes its launcher starts.
     pub(super) fn members(&self) -> usize {
         self.kind().workers + self.kind().servers
+    }
+
+    /// True if its tensors cross by what is measured against.
+    pub fn is_of_baselines(&self) -> bool {
+        !matches!(self.exchange, "zero-copy" | "write" | "copy")
     }
 
     /// The rank of who is hurt, and what it is called; none for what is no member.

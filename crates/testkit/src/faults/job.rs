@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -11,13 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::moment::Hurt;
-use super::{Cell, Fault, Heal, Link, Phase, Promise, Role};
+use super::{Cell, Fault, Heal, Link, Phase, Promise, Role, Runner};
 use crate::machine::{on_path, processes, send};
 
-/// Within this long a job ends whose process dies or stops.
-const DEADLINE: Duration = Duration::from_secs(3);
-/// What a busy machine may add.
-const SLACK: Duration = Duration::from_secs(4);
 pub(super) const STEPS: usize = 150;
 /// Steps between two checkpoints, or snapshots.
 const EVERY: usize = 10;
@@ -28,7 +24,7 @@ const OUTPUT: [&str; 2] = ["out", "err"];
 
 /// A job that runs.
 pub(super) struct Running {
-    program: PathBuf,
+    runner: Runner,
     child: Child,
     folder: tempfile::TempDir,
     members: usize,
@@ -43,10 +39,12 @@ pub(super) struct Ended {
     left: Vec<u32>,
     damage: Option<String>,
     litter: Vec<String>,
+    /// After a fault all is to be over within this long.
+    limit: Duration,
 }
 
 /// The hash of the weights of a job that nobody hurts: that of its strategy, whatever its bytes travel over.
-pub(super) fn undisturbed(program: &Path, cell: &Cell) -> String {
+pub(super) fn undisturbed(runner: &Runner, cell: &Cell) -> String {
     static KNOWN: Mutex<Option<HashMap<&'static str, String>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap();
     let known = known.get_or_insert_default();
@@ -54,7 +52,7 @@ pub(super) fn undisturbed(program: &Path, cell: &Cell) -> String {
         let usual = Cell { transport: "shm", exchange: "zero-copy", ..cell.clone() };
         let usual =
             Cell { heals: Heal::Nothing, fault: Fault::Kill, role: Role::Launcher, ..usual };
-        let job = Running::start(program, &usual, None).unwrap();
+        let job = Running::start(runner, &usual, None).unwrap();
         let ended = job.end(&usual, Instant::now(), super::LIMIT);
         ended.hash().unwrap_or_else(|| panic!("{}: {}", cell.strategy, ended.stderr))
     };
@@ -64,20 +62,21 @@ pub(super) fn undisturbed(program: &Path, cell: &Cell) -> String {
 impl Running {
     /// Starts the job of a cell in a folder of its own.
     pub(super) fn start(
-        program: &Path,
+        runner: &Runner,
         cell: &Cell,
         link: Option<&Link>,
     ) -> Result<Running, String> {
         let folder = tempfile::tempdir().unwrap();
-        let mut words: Vec<String> = arguments(cell).split(' ').map(str::to_string).collect();
+        let mut words: Vec<String> =
+            arguments(cell, runner.deadline).split(' ').map(str::to_string).collect();
         if let Some(link) = link {
             let script = folder.path().join(SHELL);
             std::fs::write(&script, link.shell()).unwrap();
             words.extend(link.arguments(&script));
         }
         let mut command = match cell.fault {
-            Fault::FullDisk => on_a_small_disk(program, cell)?,
-            _ => Command::new(program),
+            Fault::FullDisk => on_a_small_disk(&runner.program, cell)?,
+            _ => Command::new(&runner.program),
         };
         let [out, err] = OUTPUT.map(|name| File::create(folder.path().join(name)).unwrap());
         let child = command
@@ -89,8 +88,8 @@ impl Running {
             .process_group(0)
             .spawn()
             .map_err(|error| error.to_string())?;
-        let (program, members) = (program.to_path_buf(), cell.members());
-        Ok(Running { program, child, folder, members })
+        let (runner, members) = (runner.clone(), cell.members());
+        Ok(Running { runner, child, folder, members })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -111,6 +110,8 @@ impl Running {
         let mut members: Vec<(u64, u32)> = processes()
             .into_iter()
             .filter(|process| process.parent == launcher && process.state != 'Z')
+            // one that is stopped before it has become a member holds up whoever starts it
+            .filter(|process| is_member(process.pid))
             .map(|process| (started(process.pid), process.pid))
             .collect();
         // numbers of processes begin anew now and then
@@ -132,7 +133,7 @@ impl Running {
     pub(super) fn end(mut self, cell: &Cell, since: Instant, limit: Duration) -> Ended {
         if (cell.role, cell.fault) == (Role::Launcher, Fault::Stop) {
             // its processes give it up; then it learns of it
-            while !self.others().is_empty() && since.elapsed() < DEADLINE + SLACK {
+            while !self.others().is_empty() && since.elapsed() < self.runner.deadline * 2 {
                 std::thread::sleep(Duration::from_millis(10));
             }
             send(self.launcher(), Signal::CONT);
@@ -142,7 +143,7 @@ impl Running {
         }
         // those of a launcher that is killed end by themselves
         let follow = match self.has_ended() {
-            true => Instant::now() + DEADLINE + SLACK,
+            true => Instant::now() + self.runner.deadline * 2,
             false => Instant::now(),
         };
         while !self.others().is_empty() && Instant::now() < follow {
@@ -155,8 +156,9 @@ impl Running {
         let read = |name| std::fs::read(self.folder().join(name)).unwrap_or_default();
         let [stdout, stderr] = OUTPUT.map(|name| String::from_utf8_lossy(&read(name)).into_owned());
         let litter = litter(self.folder(), cell);
-        let damage = damage(&self.program, self.folder());
-        Ended { status, stdout, stderr, left, damage, litter }
+        let damage = damage(&self.runner.program, self.folder());
+        let limit = self.runner.deadline * 2;
+        Ended { status, stdout, stderr, left, damage, litter, limit }
     }
 }
 
@@ -204,7 +206,7 @@ impl Ended {
         };
         let last = self.last_line();
         let failed = status.code() == Some(1);
-        let in_time = seconds <= (DEADLINE + SLACK).as_secs_f64();
+        let in_time = seconds <= self.limit.as_secs_f64();
         // at the end it may be over for the job already
         let may_be_done = cell.phase == Phase::End;
         match cell.promise() {
@@ -240,7 +242,7 @@ impl Ended {
     }
 }
 
-fn arguments(cell: &Cell) -> String {
+fn arguments(cell: &Cell, deadline: Duration) -> String {
     let Cell { transport, exchange, .. } = cell;
     let exchange = match *exchange {
         "zero-copy" => String::new(),
@@ -258,7 +260,7 @@ fn arguments(cell: &Cell) -> String {
     format!(
         "train --no-detect --json --model sentence-embedding --batch 4 --threads 1 --steps {STEPS} --metrics {METRICS} \
          --deadline {} --transport {transport}{exchange} {} {kept}{heals}",
-        DEADLINE.as_secs(),
+        deadline.as_secs(),
         cell.strategy_options(),
     )
 }
@@ -273,6 +275,13 @@ fn on_a_small_disk(program: &Path, cell: &Cell) -> Result<Command, String> {
     let mut command = Command::new(unshare);
     command.args(["-m", "sh", "-c", &script]).arg(program);
     Ok(command)
+}
+
+/// True if a process runs the program as a member, here or in the place of what starts it on another host.
+fn is_member(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let has = |word: &str| line.windows(word.len()).any(|part| part == word.as_bytes());
+    has("member")
 }
 
 /// When a process was started, in ticks.

@@ -1,0 +1,47 @@
+//! A sample of the failure matrix: jobs of every strategy, hurt in every way, and what becomes of them against what is promised.
+//! `cargo run -p tensorwire-testkit --example faults` runs all of it.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tensorwire_testkit::faults::{Cell, Outcome, Runner};
+use tensorwire_testkit::skip::skip_part;
+
+/// Most of them wait most of the time.
+const PARALLEL: usize = 4;
+const SAMPLE: usize = 60;
+/// Longer than this machine's tests keep a process from running.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+#[test]
+fn a_sample_of_the_failure_matrix_is_as_promised() {
+    let mut cells = Cell::drawn(19);
+    cells.retain(|cell| cfg!(feature = "baselines") || !cell.is_of_baselines());
+    cells.truncate(tensorwire_testkit::long::of(SAMPLE, 10 * SAMPLE));
+    let program = env!("CARGO_BIN_EXE_tensorwire").into();
+    let runner = Runner { program, deadline: DEADLINE, seed: 19 };
+    let (cells, done) = (Mutex::new(cells.iter()), Mutex::new(Vec::<Outcome>::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..PARALLEL {
+            scope.spawn(|| {
+                loop {
+                    let next = cells.lock().unwrap().next();
+                    let Some(cell) = next else { break };
+                    let outcome = runner.run(cell);
+                    done.lock().unwrap().push(outcome);
+                }
+            });
+        }
+    });
+    let done = done.into_inner().unwrap();
+    let wrong: Vec<String> = done
+        .iter()
+        .filter_map(|o| Some(format!("{}: {}", o.cell.name(), o.complaint.as_ref()?)))
+        .collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), done.len(), wrong.join("\n"));
+    let of = |outcome: &str| done.iter().filter(|one| one.outcome == outcome).count();
+    assert!(of("ended") > done.len() / 4 && of("survived") > done.len() / 10, "{done:?}");
+    if let Some(skipped) = done.iter().find(|one| one.outcome == "skipped") {
+        skip_part(&format!("{} of {} cells: {}", of("skipped"), done.len(), skipped.cause));
+    }
+}
