@@ -282,12 +282,17 @@ impl PartError {
 
     /// The peer whose loss made this, if that was the cause.
     pub fn lost_peer(&self) -> Option<Rank> {
-        use tensorwire_fabric::ReceiveError;
+        use tensorwire_fabric::{OpenRegionError, ReceiveError};
         match self {
             PartError::Member(error) => error.lost_peer(),
             PartError::Edges(ConnectEdgesError::Told(ReceiveError::Fault(fault))) => {
                 Some(fault.rank)
             }
+            // there is no room for the peer's region here
+            PartError::Edges(ConnectEdgesError::Open {
+                source: OpenRegionError::Map { .. },
+                ..
+            }) => None,
             PartError::Edges(
                 ConnectEdgesError::Tell { peer, .. } | ConnectEdgesError::Open { peer, .. },
             ) => Some(*peer),

@@ -206,7 +206,9 @@ impl Ended {
         };
         let last = self.last_line();
         let failed = status.code() == Some(1);
-        let in_time = seconds <= self.limit.as_secs_f64();
+        // who gets no more memory may do without for a while
+        let may_go_on = cell.fault == Fault::OutOfMemory;
+        let in_time = may_go_on || seconds <= self.limit.as_secs_f64();
         // at the end it may be over for the job already
         let may_be_done = cell.phase == Phase::End;
         match cell.promise() {
