@@ -81,7 +81,8 @@ def train(
     ``optimizer`` is a name, or a mapping with its parameters: ``{"name": "adam", "beta1": 0.8}``.
 
     ``strategy`` is one of ``tensorwire train --strategy``. ``checkpoint`` is a folder that gets a checkpoint of the whole job
-    after each epoch, or a mapping: ``{"path": folder, "every": steps}``; with ``resume=folder`` a job goes on from there.
+    after each epoch, or a mapping: ``{"path": folder, "every": steps}``; with ``resume=folder`` a job goes on from there, with
+    ``resume="auto"`` from its own once there are any, and with ``restarts=5`` all processes are started again when one dies.
     ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
     ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 
@@ -113,7 +114,7 @@ def train(
             raise ValueError("checkpoint: give the folder as path")
         # the processes may have another working directory
         config["checkpoint"] = {"keep": _KEPT, **given, "path": os.path.abspath(given["path"])}
-    if "resume" in config:
+    if config.get("resume", "auto") != "auto":
         config["resume"] = os.path.abspath(config["resume"])
     job = {
         "optimizer": parameters.pop("name"),

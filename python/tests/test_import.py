@@ -520,6 +520,10 @@ class Jobs(Case):
             torch.testing.assert_close(rest.state_dict, whole.state_dict, rtol=0, atol=0)
             with self.assertRaisesRegex(ValueError, "holds? checkpoints|--resume"):
                 tensorwire.train(graph, data, steps=6, checkpoint=folder, **given)
+        # the same call begins, with the module's first values, and goes on
+        with tempfile.TemporaryDirectory() as folder:
+            parts = [tensorwire.train(graph, data, steps=steps, checkpoint=folder, resume="auto", **given) for steps in (3, 6)]
+            self.assertEqual(parts[0].losses + parts[1].losses, whole.losses)
 
 
 def line() -> nn.Module:

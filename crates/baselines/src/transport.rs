@@ -75,7 +75,12 @@ pub struct MessageError {
 
 impl MessageError {
     pub(crate) fn with(peer: Rank, what: impl std::fmt::Display) -> MessageError {
-        MessageError { peer: Some(peer), what: format!("messages with rank {peer}: {what}") }
+        MessageError { peer: Some(peer), ..MessageError::here(peer, what) }
+    }
+
+    /// Of something that this process lacks for its messages with `peer`.
+    pub(crate) fn here(peer: Rank, what: impl std::fmt::Display) -> MessageError {
+        MessageError { peer: None, what: format!("messages with rank {peer}: {what}") }
     }
 }
 

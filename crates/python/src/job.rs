@@ -140,7 +140,9 @@ fn training(folder: &Path, again: bool) -> PyResult<Training> {
         }
     };
     // a checkpoint has what the first values became
-    config.load = config.load.or(first.filter(|_| config.resume.is_none()));
+    let begins =
+        config.resume.as_deref().is_none_or(|path| path == Path::new(CheckpointConfig::AUTO));
+    config.load = config.load.or(first.filter(|_| begins));
     Ok(training.strategy(Whole(config)))
 }
 

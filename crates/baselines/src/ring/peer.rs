@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use bytes::{Buf, Bytes};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{
-    ArrivalSlot, Channel, Direction, Fabric, Gone, LocalSlice, Memcpy, PostError, Posted, Region,
-    RegionDescriptor, RemoteRegion, RemoteSlice, Signal,
+    ArrivalSlot, Channel, Direction, Fabric, Gone, LocalSlice, Memcpy, OpenRegionError, PostError,
+    Posted, Region, RegionDescriptor, RemoteRegion, RemoteSlice, Signal,
 };
 use tensorwire_memory::{Place, Window};
 
@@ -103,13 +103,14 @@ impl Opening {
         rank: Rank,
         deadline: Deadline,
     ) -> Result<Opening, MessageError> {
-        let failed = |error: &dyn std::fmt::Display| MessageError::with(rank, error);
+        let failed = |error: &dyn std::fmt::Display| MessageError::here(rank, error);
         let region = || fabric.alloc_region((SLOTS * SLOT_BYTES) as u64).map_err(|e| failed(&e));
         let slot = || fabric.alloc_arrival().map_err(|error| failed(&error));
         let (ring, mirror) = (region()?, region()?);
         let mine = Introduction { ring: ring.descriptor(), arrival: slot()?, credit: slot()? };
-        let channel = fabric.channel(rank, 0).map_err(|error| failed(&error))?;
-        channel.send_message(&mine.encode(), deadline).map_err(|error| failed(&error))?;
+        let channel = fabric.channel(rank, 0).map_err(|e| MessageError::with(rank, e))?;
+        let told = channel.send_message(&mine.encode(), deadline);
+        told.map_err(|error| MessageError::with(rank, error))?;
         Ok(Opening { channel, ring, mirror, mine })
     }
 
@@ -122,9 +123,12 @@ impl Opening {
         let Opening { channel, ring, mirror, mine } = self;
         let rank = channel.peer();
         let remote = channel.open_region(&theirs.ring, deadline);
-        let remote = remote.map_err(|error| MessageError::with(rank, error))?;
+        let remote = remote.map_err(|error| match error {
+            OpenRegionError::Map { .. } => MessageError::here(rank, error),
+            error => MessageError::with(rank, error),
+        })?;
         let window =
-            |region: &Region| Window::new(&region.slab()).map_err(|e| MessageError::with(rank, e));
+            |region: &Region| Window::new(&region.slab()).map_err(|e| MessageError::here(rank, e));
         Ok(Peer {
             channel,
             theirs,
