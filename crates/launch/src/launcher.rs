@@ -452,7 +452,9 @@ impl Launcher<'_> {
     /// For how long this process itself did not run, if that is why members ended: they give up a launcher that says nothing,
     /// and their ends may be noticed a moment after it runs again.
     fn suspension(&self) -> Option<Duration> {
-        let is_recent = |noticed: &Instant| noticed.elapsed() <= SETTLE * 2;
+        // on a busy machine as long as a member may be silent
+        let recently = SETTLE * 2 + self.spec.liveness;
+        let is_recent = |noticed: &Instant| noticed.elapsed() <= recently;
         let (_, gap) = self.stood_still.filter(|(noticed, _)| is_recent(noticed))?;
         let gave_up = |member: &MemberState| member.exit.is_some_and(Exit::gave_up);
         self.members.iter().any(gave_up).then_some(gap)
