@@ -27,7 +27,8 @@ pub(crate) fn schedules(bytes: &[u8]) {
     let Ok(schedule) = text.parse::<Schedule>() else { return };
     assert_eq!(schedule.to_string().parse().ok(), Some(schedule));
     for (step, steps) in [(1, 1), (1, u64::MAX), (u64::MAX, u64::MAX), (3, 7)] {
-        assert!(schedule.factor(step, steps).is_finite(), "{schedule} at step {step} of {steps}");
+        // a rate may grow beyond all numbers, which training says then
+        assert!(schedule.factor(step, steps) >= 0.0, "{schedule} at step {step} of {steps}");
     }
 }
 

@@ -59,7 +59,10 @@ pub fn configs(bytes: &[u8]) {
 
 /// What members report.
 pub fn reports(bytes: &[u8]) {
-    told_again::<Progress>(bytes);
+    // a loss that is not finite ends training
+    if serde_json::from_slice::<Progress>(bytes).is_ok_and(|said| said.loss.is_finite()) {
+        told_again::<Progress>(bytes);
+    }
     told_again::<ShardReport>(bytes);
     told_again::<TrainReport>(bytes);
 }

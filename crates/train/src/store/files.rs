@@ -164,9 +164,11 @@ fn name(key: ShardKey, what: &str) -> String {
     format!("part/{}/{what}", key.0)
 }
 
-fn parse(name: &str) -> Option<(ShardKey, &str)> {
-    let (key, what) = name.strip_prefix("part/")?.split_once('/')?;
-    Some((ShardKey(key.parse().ok()?), what))
+/// What [`name`] named; no shard has two names.
+fn parse(tensor: &str) -> Option<(ShardKey, &str)> {
+    let (key, what) = tensor.strip_prefix("part/")?.split_once('/')?;
+    let key = ShardKey(key.parse().ok()?);
+    (name(key, what) == tensor).then_some((key, what))
 }
 
 fn dtype(dtype: safetensors::Dtype) -> Option<DType> {

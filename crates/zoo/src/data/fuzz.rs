@@ -87,9 +87,10 @@ pub fn tokens(bytes: &[u8]) {
     let Some((wide, bytes)) = bytes.split_first() else { return };
     let tokens = super::windows::numbers(bytes, if wide & 1 == 0 { 2 } else { 4 });
     let largest = tokens.iter().copied().max();
-    match token_files::smallest_vocabulary(&TokenStore::Stored(tokens)) {
-        Ok(words) => assert_eq!(words, largest.map_or(1, |largest| largest as usize + 1)),
-        Err(error) => said(&error),
+    let found = token_files::smallest_vocabulary(&TokenStore::Stored(tokens));
+    // larger ones are refused where they are in a file
+    if largest.is_none_or(|largest| largest < i32::MAX as u32) {
+        assert_eq!(found.ok(), Some(largest.map_or(1, |largest| largest as usize + 1)));
     }
 }
 
