@@ -286,6 +286,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri takes a size for its own memory")]
     fn sizes_beyond_the_address_space_are_errors() {
         assert!(Mapping::private(u64::MAX).is_err());
         assert!(Mapping::private(1 << 62).is_err());
