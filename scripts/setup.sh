@@ -15,6 +15,9 @@
 # machines. What cannot be had of these, it says why, those tests skip, and all else is as before. No service is left
 # running.
 #
+# With --long it also sees to what looks for faults with nightly Rust: that toolchain with Miri (by rustup, where that is
+# there), cargo-fuzz and cargo-deny.
+#
 # Exit status: 0 all is there, 1 an installation failed, 2 something that you have to do first.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,6 +26,7 @@ say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
 tests=false
+long=false
 pytorch=true
 onednn=false
 baselines=false
@@ -32,7 +36,8 @@ for option in "$@"; do
     --baselines) baselines=true ;;
     --without-pytorch) pytorch=false ;;
     --tests) tests=true onednn=true baselines=true ;;
-    *) fail "no option '$option'; there are --onednn, --baselines, --tests and --without-pytorch" ;;
+    --long) long=true ;;
+    *) fail "no option '$option'; there are --onednn, --baselines, --tests, --long and --without-pytorch" ;;
   esac
 done
 
@@ -191,6 +196,21 @@ if $onednn && ! has_onednn; then
     say "oneDNN could not be installed, so its tests will be skipped; the reason is above" >&2
     $tests || exit 1
   fi
+fi
+
+# A program of cargo that is installed for those who ask for it, and what without it is skipped.
+for_long() {
+  local there=$1 what=$2
+  shift 2
+  $there >/dev/null 2>&1 && return
+  say "$what; running: $*"
+  "$@" || say "that will be skipped: the installation failed; its messages are above"
+}
+if $long; then
+  for_long "cargo +nightly miri --version" "Miri interprets tests" \
+    rustup toolchain install nightly --profile minimal --component miri,rust-src
+  for_long "cargo fuzz --version" "decoders are fuzzed" cargo install --locked cargo-fuzz
+  for_long "cargo deny --version" "dependencies are held against deny.toml" cargo install --locked cargo-deny
 fi
 
 $tests || exit 0

@@ -6,16 +6,18 @@
 #
 #   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
 #   --long   suites that draw seeds try all of them and what learns for minutes learns, where otherwise they
-#            try a fixed part
+#            try a fixed part; and Miri, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
+#            TENSORWIRE_FUZZ_SECONDS is how long each decoder is fuzzed, 60 if it is not set
 #   --help   print this
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 setup=(--tests)
+pytorch=true
 for option; do
   case "$option" in
-    --long) export TENSORWIRE_LONG=1 ;;
-    --without-pytorch) setup+=(--without-pytorch) ;;
+    --long) export TENSORWIRE_LONG=1; setup+=(--long) ;;
+    --without-pytorch) pytorch=false; setup+=(--without-pytorch) ;;
     --help) sed -n '1d; s/^# \{0,1\}//p; /^set /q' "$0"; exit ;;
     *) printf "no option '%s'; there are --long, --without-pytorch and --help\n" "$option" >&2; exit 2 ;;
   esac
@@ -32,9 +34,9 @@ if PATH="$PATH:/usr/sbin:/sbin" ldconfig -p | grep 'libdnnl\.so\.3 ' >/dev/null;
 fi
 
 # So with PyTorch.
-pytorch=${XDG_CACHE_HOME:-$HOME/.cache}/tensorwire/pytorch
-if [ "${#setup[@]}" -eq 1 ] && [ -e "$pytorch/requirements.txt" ]; then
-  export TENSORWIRE_PYTORCH=$pytorch/bin/python
+pytorch_folder=${XDG_CACHE_HOME:-$HOME/.cache}/tensorwire/pytorch
+if $pytorch && [ -e "$pytorch_folder/requirements.txt" ]; then
+  export TENSORWIRE_PYTORCH=$pytorch_folder/bin/python
 fi
 
 # So with the launchers that jobs are tested under. Slurm's daemon must be root.
@@ -113,6 +115,37 @@ rdma() {
 if part cargo test --workspace "${features[@]}" --no-run; then
   part tests
   part rdma
+fi
+
+# Interprets tests: memory that is used against Rust's rules is an error there. It is slow, so that few inputs are drawn.
+miri() {
+  MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" PROPTEST_CASES=4 \
+    cargo +nightly miri test --no-fail-fast "$@" 2>&1 | logged
+}
+# Tries a decoder for some time, beginning with the corpus in the tree, to which nothing is added.
+fuzz() {
+  mkdir -p "$folder/corpus/$1"
+  cargo +nightly fuzz run "$1" "$folder/corpus/$1" "fuzz/corpus/$1" -- -max_total_time="${TENSORWIRE_FUZZ_SECONDS:-60}" \
+    -max_len=4096 -timeout=20 -verbosity=0 -print_final_stats=1
+}
+if [ -n "${TENSORWIRE_LONG:-}" ]; then
+  if cargo +nightly miri --version >/dev/null 2>&1; then
+    part miri --lib -p tensorwire-base -p tensorwire-tensor -p tensorwire-memory -p tensorwire-fabric
+  else
+    skip 'cargo miri is not installed (rustup toolchain install nightly --component miri,rust-src)'
+  fi
+  if cargo +nightly fuzz --version >/dev/null 2>&1; then
+    for target in fuzz/fuzz_targets/*.rs; do
+      part fuzz "$(basename "$target" .rs)"
+    done
+  else
+    skip 'cargo fuzz is not installed for nightly Rust (cargo install --locked cargo-fuzz)'
+  fi
+  if cargo deny --version >/dev/null 2>&1; then
+    part cargo deny check
+  else
+    skip 'cargo deny is not installed (cargo install --locked cargo-deny)'
+  fi
 fi
 
 printf '\n== time, in seconds\n'

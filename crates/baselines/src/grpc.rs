@@ -20,6 +20,7 @@ mod server;
 mod transport;
 
 pub use client::{GrpcCalls, GrpcClient};
+pub(crate) use message::fuzz_tensors;
 pub use server::GrpcServer;
 pub use transport::{GrpcStyle, GrpcTransport};
 

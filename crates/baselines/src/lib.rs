@@ -5,6 +5,8 @@
 
 mod baseline;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod grpc;
 mod identity;
 pub mod messages;

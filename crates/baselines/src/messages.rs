@@ -23,6 +23,7 @@ use crate::baseline::Baseline;
 use crate::{Bytes, MessageError, MessageSink, MessageTransport};
 use inbox::{Inbox, Unplaced};
 
+pub(crate) use head::fuzz_heads;
 pub use open::{MessageEnd, MessageOptions, OpenMessagesError, open, open_zmq};
 
 /// What all sessions of a process send by.

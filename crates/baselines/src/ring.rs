@@ -30,6 +30,8 @@ use tensorwire_fabric::{Completion, Fabric, Ticket};
 use crate::transport::{MessageError, MessageSink, MessageTransport};
 use peer::{Introduction, Opening, Peer};
 
+pub(crate) use fragment::fuzz_fragments;
+
 /// Slots of a ring. More did not make a message faster, and fewer let its ends wait for each other.
 const SLOTS: usize = 16;
 /// Of a fragment with its header: a share of a core's second cache, and large enough that headers, writes

@@ -23,6 +23,7 @@ use crate::ports::{CollectiveCall, Collectives, GroupStats, Handle, VectorId};
 use crate::schedule::Algorithm;
 use crate::table::Table;
 use bind::Purpose;
+pub(crate) use bind::fuzz_binds;
 use board::Board;
 pub use board::{NOTICE_BYTES, NOTICES};
 use cache::ScheduleCache;

@@ -51,6 +51,8 @@
 
 pub mod communicator;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod link;
 pub mod mail;

@@ -6,6 +6,7 @@ mod frame;
 mod link;
 mod service;
 
+pub use frame::fuzz_frames;
 pub(crate) use frame::{Attached, Frame, Granted};
 pub(crate) use link::Link;
 pub(crate) use service::{Control, Requests, Suspicion, rank_list};

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn two_threads_hand_a_turn_back_and_forth() {
-        const TURNS: u32 = 20_000;
+        const TURNS: u32 = if cfg!(miri) { 100 } else { 20_000 };
         let shared = Arc::new((Doorbell::default(), AtomicU32::new(0)));
         let play = |parity: u32, shared: Arc<(Doorbell, AtomicU32)>| {
             let (bell, turn) = &*shared;

@@ -473,6 +473,12 @@ impl TimedStream for UnixStream {
     }
 }
 
+#[path = "handshake_fuzz.rs"]
+mod fuzz;
+
+#[doc(hidden)]
+pub use fuzz::fuzz_handshake;
+
 #[cfg(test)]
 #[path = "handshake_tests.rs"]
 mod tests;

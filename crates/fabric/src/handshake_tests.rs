@@ -53,6 +53,7 @@ fn shake(
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
 fn members_of_a_job_find_each_other() {
     for target in [Some(member(0)), None] {
         let (dialled, accepted) = shake((job(), target), (job(), Ok(())));
@@ -71,6 +72,7 @@ fn members_of_a_job_find_each_other() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
 fn every_mismatch_has_its_reason_on_both_sides() {
     let other_job = JobCredentials { job_id: JobId(2), ..job() };
     let other_secret = JobCredentials { secret: Secret([8; 32]), ..job() };
@@ -106,6 +108,7 @@ fn impostor(
 
 /// What was sealed on one connection opens on no other one, nor on its own way back.
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
 fn each_connection_and_each_direction_has_its_own_key() {
     let [one, other] = [0, 1].map(|_| {
         let (dialled, accepted) = shake((job(), None), (job(), Ok(())));
@@ -120,6 +123,7 @@ fn each_connection_and_each_direction_has_its_own_key() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
 fn an_acceptor_must_prove_itself_too() {
     let unproven = impostor(|far| {
         far.write_all(&Challenge { verdict: 0, member: member(0) }.encode([0; 32])).unwrap();
@@ -145,6 +149,7 @@ fn an_acceptor_must_prove_itself_too() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
 fn a_recorded_dialer_proves_nothing_twice() {
     // what a right dialer sent once, sent again to a new acceptor with a new nonce
     let (mut near, mut far) = UnixStream::pair().unwrap();
@@ -170,6 +175,7 @@ fn a_recorded_dialer_proves_nothing_twice() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
 fn who_says_nothing_or_drips_is_left_at_the_deadline() {
     let (_near, mut far) = UnixStream::pair().unwrap();
     let started = Instant::now();
@@ -210,6 +216,7 @@ fn refusals_survive_the_wire() {
 
 proptest! {
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no time-outs of sockets")]
     fn any_bytes_are_answered_without_a_panic(
         mut bytes in prop::collection::vec(any::<u8>(), 0..200),
         right_start in 0usize..90,

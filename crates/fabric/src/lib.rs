@@ -110,6 +110,8 @@ mod device;
 mod doorbell;
 mod error;
 mod flags;
+#[doc(hidden)]
+pub mod fuzz;
 pub mod handshake;
 mod limits;
 mod listener;

@@ -135,6 +135,7 @@ impl Drop for Group {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri starts no process")]
 #[ignore = "started by the test below, in a group of 64 MiB"]
 fn allocates_more_than_its_group_may() {
     let me = Identity { rank: Rank(0), incarnation: Incarnation(1) };
@@ -147,6 +148,7 @@ fn allocates_more_than_its_group_may() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri starts no process")]
 fn a_group_of_the_kernel_refuses_with_an_error_and_kills_nobody() {
     let group = match Group::new(64 << 20) {
         Ok(group) => group,

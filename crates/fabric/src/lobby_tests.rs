@@ -50,6 +50,7 @@ fn turn(lobby: &mut Lobby<UnixStream>) -> Turn<UnixStream> {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll")]
 fn a_member_is_heard_among_those_who_say_nothing() {
     let mut lobby = lobby(SOON);
     let silent: Vec<UnixStream> = (0..20).map(|from| enter(&mut lobby, from)).collect();
@@ -67,6 +68,7 @@ fn a_member_is_heard_among_those_who_say_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll")]
 fn strangers_go_at_once_each_with_its_reason() {
     let why = |say: &[u8]| {
         let mut lobby = lobby(SOON);
@@ -100,6 +102,7 @@ fn strangers_go_at_once_each_with_its_reason() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll")]
 fn who_says_nothing_goes_when_the_time_is_over_or_others_need_the_place() {
     let mut brief = lobby(Duration::from_millis(20));
     let _near = enter(&mut brief, 0);
@@ -120,6 +123,7 @@ fn who_says_nothing_goes_when_the_time_is_over_or_others_need_the_place() {
 
 /// Whoever knows the job's number and no secret can fill the slots of those who prove themselves, but not keep them.
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll")]
 fn of_too_many_unproven_ones_the_oldest_is_hung_up_on() {
     let (handshakes, mut ends) = (Handshakes::default(), Vec::new());
     let (tell, told) = std::sync::mpsc::channel();
@@ -157,6 +161,7 @@ fn of_too_many_unproven_ones_the_oldest_is_hung_up_on() {
 
 /// More members than can prove themselves at once wait for their turn, and none of them is hung up on.
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll")]
 fn who_has_said_hello_waits_for_a_slot() {
     let mut lobby = lobby(SOON);
     let dialled: Vec<_> = (0..3).map(|from| dial(enter(&mut lobby, from), 1)).collect();
@@ -174,6 +179,7 @@ fn who_has_said_hello_waits_for_a_slot() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no epoll")]
 fn of_a_crowd_a_few_lines_are_said_and_then_a_number() {
     let mut log = StrangerLog::default();
     let said = (0..1000).filter_map(|n| log.line(|| n.to_string())).count();

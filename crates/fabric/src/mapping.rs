@@ -61,13 +61,15 @@ impl Mapping {
     /// Private zeroed memory, its pages already there.
     pub(crate) fn private(bytes: u64) -> Result<Mapping, Errno> {
         let mapped = whole_pages(bytes)?;
+        // Miri knows no pages
+        let populate = if cfg!(miri) { MapFlags::empty() } else { MapFlags::POPULATE };
         // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
                 mapped,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::POPULATE,
+                MapFlags::PRIVATE | populate,
             )
         }?;
         Ok(Mapping { start: not_null(start)?, bytes, mapped, of_device: None })
@@ -227,6 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn a_shared_mapping_is_one_memory() {
         let shared = SharedMapping::create("test", 5000).unwrap();
         let peer = Mapping::of_peer(shared.fd.as_fd(), 5000).unwrap();
@@ -239,6 +242,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn a_descriptor_that_is_too_small_or_may_shrink_is_refused() {
         let shared = SharedMapping::create("test", 4096).unwrap();
         let refused = Mapping::of_peer(shared.fd.as_fd(), 4097).unwrap_err();
@@ -251,6 +255,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn a_peer_that_shrinks_its_file_while_it_is_looked_at_is_refused() {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 8192).unwrap();
@@ -269,6 +274,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn a_file_of_holes_is_refused_before_it_takes_memory() {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, 16 << 20).unwrap();
@@ -280,6 +286,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri takes a size for its own memory")]
     fn sizes_beyond_the_address_space_are_errors() {
         assert!(Mapping::private(u64::MAX).is_err());
         assert!(Mapping::private(1 << 62).is_err());

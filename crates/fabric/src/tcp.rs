@@ -17,6 +17,7 @@ mod queue_pair;
 mod region;
 
 pub(crate) use device::open;
+pub use frame::fuzz_headers;
 pub(crate) use region::{adopt as adopt_private, alloc as alloc_private};
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ use std::net::IpAddr;
 pub(crate) use device::open;
 pub(crate) use ibv::{MemoryRegion, Remote};
 pub use survey::{Gid, GidKind, LinkLayer, Nic, NicChoice, Port, PortState, choose, survey};
+pub use wire::fuzz_wire;
 
 #[cfg(test)]
 mod tests;

@@ -51,6 +51,10 @@ impl Bytes {
 }
 
 impl Batch {
+    pub(crate) fn meta(&self) -> &[u8] {
+        &self.meta
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.meta.is_empty()
     }

@@ -53,6 +53,8 @@
 
 mod batch;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod key;
 pub mod message;
 mod partition;

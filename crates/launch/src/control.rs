@@ -237,6 +237,19 @@ pub(crate) fn record_frames(values: Vec<serde_json::Value>) -> Vec<Vec<serde_jso
     frames
 }
 
+/// Any bytes on a control connection, of a stranger and of who has the key: [`crate::fuzz`].
+pub(crate) fn fuzz_stream(bytes: &[u8]) {
+    const KEY: [u8; 32] = [3; 32];
+    let opened = |mut wire: &[u8]| open::<FromMember>(&mut wire, &mut Opener::new(&KEY));
+    assert!(opened(bytes).is_err(), "a stranger seals nothing");
+    let (length, mut body) = ((bytes.len() as u32).to_le_bytes(), bytes.to_vec());
+    let tag = Sealer::new(&KEY).seal(&length, &mut body);
+    let Ok(message) = opened(&[&length[..], &body, &tag].concat()) else { return };
+    let wire = seal(&message, &mut Sealer::new(&KEY)).expect("it was no longer");
+    let again = opened(&wire).expect("what we say is what we read");
+    assert_eq!(format!("{again:?}"), format!("{message:?}"));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,8 @@
 mod assignment;
 mod control;
 mod exit;
+#[doc(hidden)]
+pub mod fuzz;
 mod hosts;
 mod job;
 mod launcher;

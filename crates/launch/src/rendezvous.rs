@@ -30,7 +30,7 @@ pub use key::{JobKeyError, KeySource};
 
 /// What a process says of itself when it joins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct JoinRequest {
+pub(crate) struct JoinRequest {
     launched_as: LaunchedAs,
     /// How many processes it was told that there are.
     world: u32,
@@ -40,7 +40,7 @@ struct JoinRequest {
 
 /// What it is told.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+pub(crate) enum Answer {
     /// The others are still coming, or the job is being prepared.
     Wait,
     Assigned(Box<Assignment>),
@@ -54,7 +54,7 @@ enum Answer {
 
 /// Where a process runs. Two that run on the same machine share memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Machine {
+pub(crate) struct Machine {
     name: String,
     /// Differs wherever memory cannot be shared: between kernels, and between networks of containers, as
     /// descriptors of memory are handed over by sockets.

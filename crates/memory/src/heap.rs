@@ -251,7 +251,7 @@ mod tests {
         let (sender, receiver) = std::sync::mpsc::sync_channel::<Buffer>(8);
         let taker = heap.clone();
         let taking = std::thread::spawn(move || {
-            for round in 0..2000 {
+            for round in 0..if cfg!(miri) { 100 } else { 2000 } {
                 let bytes = 1 + round % 300;
                 let Some(piece) = taker.alloc(bytes) else { continue };
                 piece.write().unwrap().fill((round % 251) as u8);

@@ -6,6 +6,8 @@ mod dynamic;
 mod error;
 mod executor;
 mod frontier;
+#[doc(hidden)]
+pub mod fuzz;
 mod mirrors;
 mod one_sided;
 mod ports;

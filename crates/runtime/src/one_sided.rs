@@ -24,6 +24,9 @@ use crate::ports::{DeviceWay, Events, Ports, Sending, TensorExchange};
 use completions::Completions;
 use introduction::Ear;
 use metadata::Metadata;
+
+pub(crate) use introduction::fuzz_introductions;
+pub(crate) use metadata::fuzz_metadata;
 pub use opening::{OneSidedOptions, Opening};
 
 /// Most regions of one peer that are kept open. Its arena has fewer chunks at a time: each is as large as

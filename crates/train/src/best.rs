@@ -16,13 +16,13 @@ pub struct BestEvaluation {
 }
 
 impl BestEvaluation {
-    /// The best of those that `best` is the best of, and one more. A loss that is no number is never the best.
+    /// The best of those that `best` is the best of, and one more. A loss that is no finite number is never the best.
     pub(crate) fn with(
         best: Option<BestEvaluation>,
         step: u64,
         evaluation: &Evaluation,
     ) -> Option<BestEvaluation> {
-        let loss = evaluation.loss().filter(|loss| !loss.is_nan());
+        let loss = evaluation.loss().filter(|loss| loss.is_finite());
         match (best, loss) {
             (Some(best), Some(test_loss)) if test_loss < best.test_loss => {
                 Some(BestEvaluation { step, test_loss, since: 0 })
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn training_ends_when_so_many_evaluations_were_no_better() {
         let mut patience = Patience { most: 2, best: None };
-        let losses = [3.0, 2.0, f64::NAN, 1.0, 1.0, 1.5];
+        let losses = [3.0, 2.0, f64::NAN, 1.0, f64::INFINITY, 1.5];
         let ends: Vec<bool> = (1..)
             .zip(losses)
             .map(|(step, loss)| patience.is_over(10 * step, &evaluation(loss)))

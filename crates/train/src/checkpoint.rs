@@ -28,6 +28,7 @@ pub(crate) use recipe::recipe;
 pub use resume::Resumed;
 pub(crate) use resume::{Behind, choose, is_fresh};
 pub(crate) use saver::{Captured, Held, Saver};
+pub(crate) use shard::fuzz_shards;
 pub(crate) use shard::{ShardIndex, ShardPiece, write_shard};
 
 /// Where checkpoints go, and when (`--checkpoint`).

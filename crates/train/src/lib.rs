@@ -7,6 +7,8 @@ mod best;
 mod carried;
 mod checkpoint;
 mod config;
+#[doc(hidden)]
+pub mod fuzz;
 mod group;
 mod job;
 #[cfg_attr(not(feature = "baselines"), path = "messages_absent.rs")]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::{Add, Sub};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tensorwire_memory::{Copies, CopyPurpose};
 use tensorwire_runtime::Counters;
 
@@ -46,6 +46,7 @@ pub struct Traffic {
 /// What weights do with the test's samples: what the model measures, by name.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
+    #[serde(deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
 }
 
@@ -114,7 +115,7 @@ pub struct TrainReport {
     pub test_accuracy: Option<f64>,
     pub test_loss: Option<f64>,
     /// What else the model measures.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "numbers")]
     pub metrics: BTreeMap<String, f64>,
     /// The most memory that the process had at once, in bytes.
     pub peak_bytes: u64,
@@ -239,9 +240,29 @@ impl std::iter::Sum for Polling {
     }
 }
 
+/// What is measured may be no finite number. JSON writes null for that, which is read as one that is none.
+fn numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    let read = BTreeMap::<String, Option<f64>>::deserialize(from)?;
+    Ok(read.into_iter().map(|(name, number)| (name, number.unwrap_or(f64::NAN))).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_evaluation_without_a_finite_loss_is_told_as_one() {
+        for loss in [f64::NAN, f64::INFINITY] {
+            let evaluation = Evaluation::from_iter([(LOSS.to_string(), loss)]);
+            let report = TrainReport { metrics: evaluation.metrics.clone(), ..Default::default() };
+            let told = serde_json::to_value(&evaluation).unwrap();
+            let heard: Evaluation = serde_json::from_value(told).unwrap();
+            assert!(heard.loss().is_some_and(f64::is_nan), "{heard:?}");
+            let told = serde_json::to_value(&report).unwrap();
+            let heard: TrainReport = serde_json::from_value(told).unwrap();
+            assert!(heard.metrics[LOSS].is_nan(), "{heard:?}");
+        }
+    }
 
     #[test]
     fn what_was_copied_is_a_key_for_each_purpose_and_comes_back() {

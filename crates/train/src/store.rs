@@ -11,6 +11,7 @@ mod rules;
 pub(crate) use checkpoints::{CheckpointShards, StoredShard};
 pub(crate) use exchange::{StoreEvents, StoreExchange, StoreKeys};
 pub use files::SnapshotFiles;
+pub(crate) use files::fuzz_snapshots;
 pub(crate) use open::open_store_on;
 pub use open::{OpenStoreError, StoreEnd, StoreOptions, StoreWire, open_store};
 pub use rules::{Arithmetic, StoreRule, StoreRules};

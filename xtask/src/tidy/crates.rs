@@ -6,7 +6,7 @@ const MAP: &str = "ARCHITECTURE.md";
 /// May be used by every crate.
 const FOUNDATION: &str = "base";
 /// May be used by tests only.
-const DEV_ONLY: [&str; 3] = ["fakecuda", "testkit", "xtask"];
+const DEV_ONLY: [&str; 4] = ["decoders", "fakecuda", "testkit", "xtask"];
 
 /// The table of crates: a Markdown table whose first two columns are `crate` and `may use`.
 #[derive(Debug, Default)]

@@ -17,6 +17,15 @@ pub(super) struct Tensor {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub(super) struct Done {}
 
+/// Any bytes as a call: [`crate::fuzz`].
+pub(crate) fn fuzz_tensors(bytes: &[u8]) {
+    use prost::Message;
+    if let Ok(tensor) = Tensor::decode(bytes) {
+        assert!(tensor.content.len() + tensor.head.len() <= bytes.len());
+        assert_eq!(Tensor::decode(tensor.encode_to_vec().as_slice()), Ok(tensor));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -62,6 +62,13 @@ pub(super) fn check(spec: &TensorSpec, fact: &Fact) -> Result<(), String> {
     }
 }
 
+/// Any bytes as a head: [`crate::fuzz`].
+pub(crate) fn fuzz_heads(bytes: &[u8]) {
+    if let Ok(Head { session, edge, epoch, spec }) = decode(bytes) {
+        assert_eq!(encode(session, edge, epoch, spec.as_ref()), bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

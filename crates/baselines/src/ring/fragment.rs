@@ -63,6 +63,15 @@ impl Fragment {
     }
 }
 
+/// Any bytes as a header: [`crate::fuzz`].
+pub(crate) fn fuzz_fragments(bytes: &[u8]) {
+    let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else { return };
+    if let Ok(fragment) = Fragment::decode(header) {
+        assert!(fragment.slot_bytes() <= SLOT_BYTES && fragment.bytes <= fragment.left);
+        assert_eq!(fragment.encode(), *header);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

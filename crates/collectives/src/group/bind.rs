@@ -416,3 +416,11 @@ impl Group {
         }
     }
 }
+
+/// Any bytes as what a member tells at a bind: [`crate::fuzz`].
+pub(crate) fn fuzz_binds(bytes: &[u8]) {
+    let Ok(told) = postcard::from_bytes::<Told>(bytes) else { return };
+    let wire = postcard::to_stdvec(&told).expect("what was read is written");
+    let again: Told = postcard::from_bytes(&wire).expect("what was written is read");
+    assert_eq!(format!("{again:?}"), format!("{told:?}"));
+}

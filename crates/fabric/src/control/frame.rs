@@ -231,6 +231,33 @@ fn clip_bytes(text: &[u8]) -> &[u8] {
     &text[..text.len().min(1000)]
 }
 
+/// Any bytes of a stranger, and any frames of who has the key: [`crate::fuzz`]. A frame's length is one byte here.
+pub fn fuzz_frames(bytes: &[u8]) {
+    const KEY: [u8; 32] = [7; 32];
+    let decoder = || Decoder::new(Opener::new(&KEY));
+    let mut stranger = decoder();
+    stranger.push(bytes, std::iter::empty());
+    while let Ok(Some(_)) = stranger.next() {}
+
+    let sealed = |frame: &[u8], sealer: &mut Sealer| {
+        let (length, mut frame) = ((frame.len() as u32).to_le_bytes(), frame.to_vec());
+        let tag = sealer.seal(&length, &mut frame);
+        [&length[..], &frame, &tag].concat()
+    };
+    let (mut member, mut sealer, mut rest) = (decoder(), Sealer::new(&KEY), bytes);
+    while let Some((length, behind)) = rest.split_first() {
+        let (frame, behind) = behind.split_at(usize::from(*length).min(behind.len()));
+        rest = behind;
+        member.push(&sealed(frame, &mut sealer), std::iter::empty());
+        let Ok(Some(frame)) = member.next() else { return };
+        let (wire, _) = frame.wire();
+        let mut again = decoder();
+        again.push(&sealed(&wire[LENGTH_BYTES..], &mut Sealer::new(&KEY)), std::iter::empty());
+        let frame = again.next().expect("what we say is what we read");
+        assert_eq!(frame.expect("it is whole").wire().0, wire);
+    }
+}
+
 #[cfg(test)]
 #[path = "frame_tests.rs"]
 mod tests;

@@ -99,6 +99,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn jobs_of_a_lane_keep_their_order_and_a_drop_finishes_them() {
         let copiers = Copiers::start(3).unwrap();
         let next: Arc<Vec<AtomicUsize>> = Arc::new((0..7).map(|_| AtomicUsize::new(0)).collect());

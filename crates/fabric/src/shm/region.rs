@@ -64,6 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
     fn of_an_arrival_table_no_more_is_mapped_than_its_slots_take() {
         let bytes = Board::bytes(4) + (1 << 20);
         let shared = SharedMapping::create("test", bytes).unwrap();

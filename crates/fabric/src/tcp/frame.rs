@@ -116,3 +116,17 @@ impl Header {
         })
     }
 }
+
+/// Any bytes as a header, of a stranger and of who has the key: [`crate::fuzz`].
+pub fn fuzz_headers(bytes: &[u8]) {
+    const KEY: [u8; 32] = [7; 32];
+    if let Some(wire) = bytes.first_chunk::<HEADER_BYTES>() {
+        assert!(Header::open(&mut wire.clone(), &mut Opener::new(&KEY)).is_err());
+    }
+    let Some(clear) = bytes.first_chunk::<CLEAR_BYTES>() else { return };
+    let mut wire = seal(clear, &mut Sealer::new(&KEY));
+    if let Ok(header) = Header::open(&mut wire, &mut Opener::new(&KEY)) {
+        let mut again = header.seal(&mut Sealer::new(&KEY));
+        assert_eq!(Header::open(&mut again, &mut Opener::new(&KEY)), Ok(header));
+    }
+}

@@ -103,6 +103,7 @@ fn each_forgery(backend: impl Fn() -> Backend) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
 fn forged_requests_are_refused_by_the_receiver() {
     each_forgery(|| Backend::Tcp);
 }
@@ -146,6 +147,7 @@ fn wrong_doing(does: impl FnOnce(&QueuePair)) -> PeerFault {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
 fn garbage_on_a_queue_pair_is_refused() {
     let beyond = Some(Signal { slot: ArrivalSlot(u32::MAX), epoch: 1 });
     let cases: [(&str, [u8; CLEAR_BYTES]); 4] = [
@@ -168,6 +170,7 @@ fn garbage_on_a_queue_pair_is_refused() {
 
 /// Whoever sits on the way knows no key, and what it records is of another place in the stream.
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
 fn what_the_peer_did_not_seal_now_is_refused() {
     let noise = wrong_doing(|queue_pair| queue_pair.send_raw(&[0xee; HEADER_BYTES]));
     let harmless = Header::bare(Kind::GoodbyeAck).encode();
@@ -182,6 +185,7 @@ fn what_the_peer_did_not_seal_now_is_refused() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri has no poll")]
 fn queue_pairs_are_spread_over_the_completion_queues() {
     let [zero, _one] = devices();
     assert_eq!(zero.pollers.loads(), [1, 1, 1, 1]);

@@ -96,6 +96,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri loads no library")]
     fn any_status_has_words() {
         for status in (0..30).chain([u32::MAX]) {
             let text = failure(Some(status)).to_string();

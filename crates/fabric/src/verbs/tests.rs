@@ -123,6 +123,7 @@ fn await_epoch(device: &VerbsDevice, slot: crate::ArrivalSlot, epoch: u64) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn a_queue_pair_that_dies_under_way_is_built_anew_and_loses_nothing() {
     if !there_is_a_device() {
         return;
@@ -165,6 +166,7 @@ fn a_queue_pair_that_dies_under_way_is_built_anew_and_loses_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn a_bad_key_fails_one_memcpy_with_its_cause_and_the_queue_pair_goes_on() {
     if !there_is_a_device() {
         return;
@@ -201,6 +203,7 @@ fn a_bad_key_fails_one_memcpy_with_its_cause_and_the_queue_pair_goes_on() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn two_failures_with_a_quiet_time_between_are_two_outages() {
     if !there_is_a_device() {
         return;
@@ -225,6 +228,7 @@ fn two_failures_with_a_quiet_time_between_are_two_outages() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn a_freed_region_can_be_accessed_no_more() {
     if !there_is_a_device() {
         return;
@@ -249,6 +253,7 @@ fn a_freed_region_can_be_accessed_no_more() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn a_peer_that_takes_no_messages_for_a_while_holds_up_nobody() {
     if !there_is_a_device() {
         return;
@@ -269,6 +274,7 @@ fn a_peer_that_takes_no_messages_for_a_while_holds_up_nobody() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn a_peer_that_cannot_be_reached_is_lost_in_time() {
     if !there_is_a_device() {
         return;
@@ -288,6 +294,7 @@ fn a_peer_that_cannot_be_reached_is_lost_in_time() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "Miri loads no library")]
 fn a_flag_behind_the_payload_is_refused_where_the_device_does_not_promise_order() {
     if !there_is_a_device() {
         return;

@@ -268,6 +268,32 @@ fn epoch_bits(slots: u64) -> u32 {
     32u32.saturating_sub(u64::BITS - slots.max(2).saturating_sub(1).leading_zeros())
 }
 
+/// Any bytes as what ends of queue pairs say: [`crate::fuzz`].
+pub fn fuzz_wire(bytes: &[u8]) {
+    if let Ok(found) = Introduction::decode(bytes) {
+        assert_eq!(Introduction::decode(&found.encode()), Ok(found));
+    }
+    if let Ok(found) = News::decode(bytes) {
+        assert_eq!(News::decode(&found.encode()), Ok(found));
+    }
+    if let Ok(found) = Note::decode(bytes) {
+        assert_eq!(Note::decode(&found.encode()), Ok(found));
+    }
+    if let Ok(found) = decode_remote(bytes) {
+        assert_eq!(encode_remote(found), bytes);
+    }
+    if let Some((immediate, slots)) = bytes.split_first_chunk() {
+        let immediate = u32::from_le_bytes(*immediate);
+        // no table has more: `check_config`
+        let slots = slots.first_chunk().map_or(0, |slots| u32::from_le_bytes(*slots) % (1 << 28));
+        let slots = u64::from(slots);
+        if let Some(signal) = from_immediate(immediate, slots) {
+            assert!(u64::from(signal.slot.index()) < slots);
+            assert_eq!(to_immediate(signal, slots), Some(immediate));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -14,6 +14,7 @@ use crate::transfer::TransferThresholds;
 
 pub use loopback::Loopback;
 pub use rings::{RingOptions, Rings, SHOWN_FROM};
+pub(crate) use rings::{fuzz_frames, fuzz_introductions};
 
 /// Bytes in registered memory of a peer; plain data that its owner tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

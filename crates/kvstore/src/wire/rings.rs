@@ -35,6 +35,9 @@ use introduction::Introduction;
 use peer::{Parcel, Peer, Remote};
 use shares::Shares;
 
+pub(crate) use format::fuzz_frames;
+pub(crate) use introduction::fuzz_introductions;
+
 /// With something left to post that the fabric had no room for, a wait is no longer than this: the room may
 /// come without an event of ours.
 const POST_AGAIN: Duration = Duration::from_millis(1);

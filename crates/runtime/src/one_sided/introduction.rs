@@ -70,6 +70,13 @@ impl Introduction {
     }
 }
 
+/// Any bytes as an introduction: [`crate::fuzz`].
+pub(crate) fn fuzz_introductions(bytes: &[u8]) {
+    if let Ok(found) = Introduction::decode(bytes) {
+        assert_eq!(found.encode(), bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -96,6 +96,25 @@ impl Metadata {
     }
 }
 
+/// Any slot, of an edge of which little is known: [`crate::fuzz`].
+pub(crate) fn fuzz_metadata(bytes: &[u8]) {
+    const BYTES_MAX: usize = 1 << 20;
+    let Some(slot) = bytes.first_chunk::<SLOT_BYTES>() else { return };
+    let (epoch, dtype) = (u64::from_le_bytes(std::array::from_fn(|i| slot[i])), slot[DTYPE]);
+    let Some(dtype) = DType::from_code(dtype) else { return };
+    let dims = (0..slot[RANK]).map(|dim| match dim {
+        0 => Dim::Known(3),
+        _ => Dim::Dynamic(tensorwire_tensor::Symbol(0)),
+    });
+    let fact = Fact { dtype, dims: dims.take(RANK_MAX).collect() };
+    let Ok(found) = Metadata::decode(slot, epoch, &fact, BYTES_MAX) else { return };
+    assert!(found.spec.bytes() <= BYTES_MAX);
+    assert!(found.offset + found.spec.bytes() as u64 <= found.region.bytes);
+    let mut again = [0xff; SLOT_BYTES];
+    found.encode(&mut again);
+    assert_eq!(Metadata::decode(&again, epoch, &fact, BYTES_MAX), Ok(found));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -40,81 +40,110 @@ impl Keep for SnapshotFiles {
                 path.display()
             )
         };
-        let mut views = Vec::new();
-        for shard in &snapshot.shards {
-            let ValueSpec { dtype, rows, columns } = shard.spec;
-            views.push((name(shard.key, WEIGHTS), dtype, vec![rows, columns], &shard.weights));
-            for slot in &shard.state {
-                views.push((
-                    name(shard.key, &slot.name),
-                    slot.dtype,
-                    slot.dims.clone(),
-                    &slot.bytes,
-                ));
-            }
-        }
-        let views: Result<Vec<(String, TensorView<'_>)>, _> = views
-            .into_iter()
-            .map(|(name, dtype, dims, bytes)| {
-                TensorView::new(weights::dtype(dtype), dims, bytes).map(|view| (name, view))
-            })
-            .collect();
-        let views = views.map_err(|error| failed(&error))?;
-        let metadata = HashMap::from([
-            (PROTOCOL.to_string(), hex::encode(&snapshot.protocol)),
-            (SHA256.to_string(), sha256(&snapshot.protocol, &views)),
-        ]);
-        let image =
-            safetensors::serialize(views, Some(metadata)).map_err(|error| failed(&error))?;
+        let image = encode(&snapshot).map_err(|error| failed(&error))?;
         whole_file::write(&path, |file| file.write_all(&image)).map_err(|error| failed(&error))
     }
 
     fn load(&mut self, server: usize, from: &str) -> Result<Option<Snapshot>, String> {
         let path = SnapshotFiles::path(server, from);
-        let foreign = |what: &str| format!("{} is no snapshot of a server: {what}", path.display());
         let image = match std::fs::read(&path) {
             Ok(image) => image,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
         };
-        let (_, header) =
-            SafeTensors::read_metadata(&image).map_err(|error| foreign(&error.to_string()))?;
-        let protocol = header.metadata().as_ref().and_then(|metadata| metadata.get(PROTOCOL));
-        let protocol = protocol.and_then(|text| hex::decode(text).ok());
-        let protocol = protocol.ok_or_else(|| foreign("it lacks the protocol's state"))?;
-        let file = SafeTensors::deserialize(&image).map_err(|error| foreign(&error.to_string()))?;
-        let hash = header.metadata().as_ref().and_then(|metadata| metadata.get(SHA256));
-        if hash != Some(&sha256(&protocol, &file.tensors())) {
-            return Err(format!(
+        match decode(&image, true) {
+            Ok(snapshot) => Ok(Some(snapshot)),
+            Err(Unusable::Foreign(what)) => {
+                Err(format!("{} is no snapshot of a server: {what}", path.display()))
+            }
+            Err(Unusable::Damaged) => Err(format!(
                 "{} is damaged: its contents are not those of its hash; remove it to begin anew, or bring back a copy",
                 path.display()
-            ));
+            )),
         }
-        let mut shards: Vec<ShardSnapshot> = Vec::new();
-        let mut states: HashMap<ShardKey, Vec<StateTensor>> = HashMap::new();
-        for (tensor, view) in file.tensors() {
-            let Some((key, what)) = parse(&tensor) else {
-                return Err(foreign(&format!("'{tensor}' is none of its tensors")));
-            };
-            let dtype = dtype(view.dtype()).ok_or_else(|| foreign("an element type"))?;
-            let (dims, bytes) = (view.shape().to_vec(), view.data().to_vec());
-            match (what, dims.as_slice()) {
-                (WEIGHTS, &[rows, columns]) => {
-                    let spec = ValueSpec { dtype, rows, columns };
-                    shards.push(ShardSnapshot { key, spec, weights: bytes, state: Vec::new() });
-                }
-                _ => {
-                    let name = what.to_string();
-                    states.entry(key).or_default().push(StateTensor { name, dtype, dims, bytes });
-                }
+    }
+}
+
+/// Why a file is no snapshot.
+#[derive(Debug)]
+enum Unusable {
+    Foreign(String),
+    Damaged,
+}
+
+/// A snapshot as the bytes of a file.
+fn encode(snapshot: &Snapshot) -> Result<Vec<u8>, safetensors::SafeTensorError> {
+    let mut views = Vec::new();
+    for shard in &snapshot.shards {
+        let ValueSpec { dtype, rows, columns } = shard.spec;
+        views.push((name(shard.key, WEIGHTS), dtype, vec![rows, columns], &shard.weights));
+        for slot in &shard.state {
+            views.push((name(shard.key, &slot.name), slot.dtype, slot.dims.clone(), &slot.bytes));
+        }
+    }
+    let views: Vec<(String, TensorView<'_>)> = views
+        .into_iter()
+        .map(|(name, dtype, dims, bytes)| {
+            TensorView::new(weights::dtype(dtype), dims, bytes).map(|view| (name, view))
+        })
+        .collect::<Result<_, _>>()?;
+    let metadata = HashMap::from([
+        (PROTOCOL.to_string(), hex::encode(&snapshot.protocol)),
+        (SHA256.to_string(), sha256(&snapshot.protocol, &views)),
+    ]);
+    safetensors::serialize(views, Some(metadata))
+}
+
+/// The snapshot in the bytes of a file, `hashed` or not.
+fn decode(image: &[u8], hashed: bool) -> Result<Snapshot, Unusable> {
+    let foreign = |what: &str| Unusable::Foreign(what.to_string());
+    let (_, header) =
+        SafeTensors::read_metadata(image).map_err(|error| foreign(&error.to_string()))?;
+    let protocol = header.metadata().as_ref().and_then(|metadata| metadata.get(PROTOCOL));
+    let protocol = protocol.and_then(|text| hex::decode(text).ok());
+    let protocol = protocol.ok_or_else(|| foreign("it lacks the protocol's state"))?;
+    let file = SafeTensors::deserialize(image).map_err(|error| foreign(&error.to_string()))?;
+    let hash = header.metadata().as_ref().and_then(|metadata| metadata.get(SHA256));
+    if hashed && hash != Some(&sha256(&protocol, &file.tensors())) {
+        return Err(Unusable::Damaged);
+    }
+    let mut shards: Vec<ShardSnapshot> = Vec::new();
+    let mut states: HashMap<ShardKey, Vec<StateTensor>> = HashMap::new();
+    for (tensor, view) in file.tensors() {
+        let Some((key, what)) = parse(&tensor) else {
+            return Err(foreign(&format!("'{tensor}' is none of its tensors")));
+        };
+        let dtype = dtype(view.dtype()).ok_or_else(|| foreign("an element type"))?;
+        let (dims, bytes) = (view.shape().to_vec(), view.data().to_vec());
+        match (what, dims.as_slice()) {
+            (WEIGHTS, &[rows, columns]) => {
+                let spec = ValueSpec { dtype, rows, columns };
+                shards.push(ShardSnapshot { key, spec, weights: bytes, state: Vec::new() });
+            }
+            _ => {
+                let name = what.to_string();
+                states.entry(key).or_default().push(StateTensor { name, dtype, dims, bytes });
             }
         }
-        for shard in &mut shards {
-            shard.state = states.remove(&shard.key).unwrap_or_default();
-        }
-        shards.sort_by_key(|shard| shard.key);
-        Ok(Some(Snapshot { protocol, shards }))
     }
+    for shard in &mut shards {
+        shard.state = states.remove(&shard.key).unwrap_or_default();
+    }
+    shards.sort_by_key(|shard| shard.key);
+    Ok(Snapshot { protocol, shards })
+}
+
+/// Any bytes as a snapshot, as if they had the right hash: [`crate::fuzz`].
+pub(crate) fn fuzz_snapshots(bytes: &[u8]) {
+    let _ = decode(bytes, true);
+    let Ok(snapshot) = decode(bytes, false) else { return };
+    let image = encode(&snapshot).expect("what was read is written");
+    let mut again = decode(&image, true).expect("what was written is read");
+    let mut snapshot = snapshot;
+    for shard in snapshot.shards.iter_mut().chain(&mut again.shards) {
+        shard.state.sort_by(|one, other| one.name.cmp(&other.name));
+    }
+    assert_eq!(again, snapshot);
 }
 
 /// The hash of all that a snapshot holds, in whatever order.
@@ -135,9 +164,11 @@ fn name(key: ShardKey, what: &str) -> String {
     format!("part/{}/{what}", key.0)
 }
 
-fn parse(name: &str) -> Option<(ShardKey, &str)> {
-    let (key, what) = name.strip_prefix("part/")?.split_once('/')?;
-    Some((ShardKey(key.parse().ok()?), what))
+/// What [`name`] named; no shard has two names.
+fn parse(tensor: &str) -> Option<(ShardKey, &str)> {
+    let (key, what) = tensor.strip_prefix("part/")?.split_once('/')?;
+    let key = ShardKey(key.parse().ok()?);
+    (name(key, what) == tensor).then_some((key, what))
 }
 
 fn dtype(dtype: safetensors::Dtype) -> Option<DType> {

@@ -83,7 +83,7 @@ fn missing_file_mend(folder: &Path, name: &str) -> String {
 
 /// Adds a file of exactly `count` records: its pixels as rows of red, green and blue, and its labels.
 /// `file` is how errors name it.
-fn records(
+pub(super) fn records(
     file: &str,
     bytes: &[u8],
     count: usize,

@@ -10,6 +10,8 @@ mod crop;
 mod decode;
 mod error;
 mod folder;
+#[doc(hidden)]
+pub mod fuzz;
 mod grammar;
 mod idx;
 mod images;

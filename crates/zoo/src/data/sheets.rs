@@ -28,7 +28,7 @@ fn read(path: &Path) -> Result<Table, DataError> {
 }
 
 /// The table in the text of a file. `file` is how errors name it.
-fn parse(file: &str, text: &str) -> Result<Table, DataError> {
+pub(super) fn parse(file: &str, text: &str) -> Result<Table, DataError> {
     let bad =
         |line: u64, reason: String| DataError::BadLine { file: file.to_owned(), line, reason };
     let mut reader =

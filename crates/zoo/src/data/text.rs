@@ -42,6 +42,11 @@ impl Pairs {
     }
 }
 
+/// As [`Pairs::text`], of the bytes of both files.
+pub(super) fn read(files: [&[u8]; 2], words: [usize; 2]) -> Result<Pairs, DataError> {
+    pairs(&parse("source", files[0])?, &parse("target", files[1])?, words)
+}
+
 fn read_file(path: &Path) -> Result<File, DataError> {
     let file = path.display().to_string();
     match std::fs::read(path) {

@@ -66,7 +66,7 @@ fn file(path: &Path, words: Option<usize>) -> Result<TokenStore, DataError> {
 }
 
 /// One more than the largest token.
-fn smallest_vocabulary(tokens: &TokenStore) -> Result<usize, DataError> {
+pub(super) fn smallest_vocabulary(tokens: &TokenStore) -> Result<usize, DataError> {
     let mut largest = 0;
     for first in (0..tokens.count()).step_by(PIECE_BYTES / 4) {
         let piece = first..(first + PIECE_BYTES / 4).min(tokens.count());

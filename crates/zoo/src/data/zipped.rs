@@ -1,8 +1,7 @@
 //! Arrays of numpy's `savez`: `x_train`, `y_train`, `x_test`, `y_test`, or `x` and `y`. Trusts nothing that it reads.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
-use std::path::Path;
+use std::io::{BufReader, Read, Seek};
 
 use zip::ZipArchive;
 
@@ -13,13 +12,23 @@ use super::sources::{Given, Opened};
 use super::table::{self, Table};
 
 /// A file's arrays.
-struct Arrays {
+struct Arrays<F> {
     file: String,
-    zip: ZipArchive<BufReader<File>>,
+    zip: ZipArchive<F>,
 }
 
 pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
-    let mut arrays = Arrays::open(&given.files[0])?;
+    let path = &given.files[0];
+    let file = path.display().to_string();
+    match File::open(path) {
+        Ok(opened) => read(&file, BufReader::new(opened), seed),
+        Err(source) => Err(DataError::Unreadable { file, source }),
+    }
+}
+
+/// Data of a zip. `file` is how errors name it.
+pub(super) fn read(file: &str, zip: impl Read + Seek, seed: u64) -> Opened {
+    let mut arrays = Arrays::of(file, zip)?;
     if arrays.named("x_train").is_none() {
         let table = arrays.table("x", "y")?;
         return table::data("npz", table, None, seed);
@@ -29,16 +38,16 @@ pub(super) fn open(given: &Given, _: SampleKind, seed: u64) -> Opened {
     table::data("npz", train, test, seed)
 }
 
-impl Arrays {
-    fn open(path: &Path) -> Result<Arrays, DataError> {
-        let file = path.display().to_string();
-        let opened = File::open(path)
-            .map_err(|source| DataError::Unreadable { file: file.clone(), source })?;
-        let zip = ZipArchive::new(BufReader::new(opened)).map_err(|error| {
-            let reason = format!("{error}; write the file by numpy's savez, or copy it again");
-            DataError::BadArray { file: file.clone(), array: "x".to_owned(), reason }
-        })?;
-        Ok(Arrays { file, zip })
+impl<F: Read + Seek> Arrays<F> {
+    fn of(file: &str, zip: F) -> Result<Arrays<F>, DataError> {
+        let file = file.to_owned();
+        match ZipArchive::new(zip) {
+            Ok(zip) => Ok(Arrays { file, zip }),
+            Err(error) => {
+                let reason = format!("{error}; write the file by numpy's savez, or copy it again");
+                Err(DataError::BadArray { file, array: "x".to_owned(), reason })
+            }
+        }
     }
 
     fn bad(&self, array: &str, reason: String) -> DataError {

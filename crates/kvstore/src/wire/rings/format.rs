@@ -130,6 +130,19 @@ fn size(word: &[u8]) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(*word)).ok()
 }
 
+/// Any bytes of a ring: [`crate::fuzz`].
+pub(crate) fn fuzz_frames(bytes: &[u8]) {
+    let mut blocks = Vec::new();
+    let Ok(Frame::Message { meta, bytes: taken }) = read(bytes, &mut blocks) else { return };
+    assert_eq!(frame_bytes(meta, &blocks), Some(taken));
+    let mut again = vec![0; taken];
+    write(&mut again, meta, &blocks, &mut Copies::default());
+    let mut blocks_again = Vec::new();
+    let frame = read(&again, &mut blocks_again).expect("what we write is what we read");
+    assert_eq!(frame, Frame::Message { meta, bytes: taken });
+    assert_eq!(blocks_again, blocks);
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -56,6 +56,13 @@ impl Introduction {
     }
 }
 
+/// Any bytes as an introduction: [`crate::fuzz`].
+pub(crate) fn fuzz_introductions(bytes: &[u8]) {
+    let Ok(told) = Introduction::decode(bytes) else { return };
+    assert!(told.offset + told.bytes <= told.region().bytes);
+    assert_eq!(Introduction::decode(&told.encode()), Ok(told));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

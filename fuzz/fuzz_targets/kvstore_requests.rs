@@ -1,0 +1,4 @@
+//! [`tensorwire_decoders`]: `kvstore_requests`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tensorwire_decoders::call("kvstore_requests", bytes));
