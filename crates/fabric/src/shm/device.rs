@@ -13,7 +13,7 @@ use tensorwire_base::{Deadline, Rank};
 use super::copier::Copiers;
 use super::progress::Owner;
 use super::queue_pair::QueuePairs;
-use super::region;
+use super::region::{self, MapBoardError};
 use crate::api::Posted;
 use crate::board::Board;
 use crate::common::{self, Core, Peer};
@@ -110,13 +110,15 @@ impl ShmDevice {
         for link in links {
             let attached = link.attach.lock().take();
             let shared = attached.and_then(|attached| Some((attached.board?, attached.slots)));
-            let board = shared.ok_or("it shared no arrival table".to_string());
+            let none = MapBoardError::Peer("it shared no arrival table".to_string());
+            let board = shared.ok_or(none);
             let board = board.and_then(|(fd, slots)| region::map_board(fd.as_fd(), slots));
-            let board = board.map_err(|detail| {
-                ConnectError::Lost(crate::error::PeerFault {
+            let board = board.map_err(|error| match error {
+                MapBoardError::Peer(detail) => ConnectError::Lost(crate::error::PeerFault {
                     rank: link.rank(),
                     cause: FaultCause::Protocol { detail },
-                })
+                }),
+                MapBoardError::Here(source) => system("map a peer's arrival table")(source),
             })?;
             let (core, copiers) = (self.core.clone(), self.copiers.clone());
             let pairs = QueuePairs::new(core, link.peer.clone(), board, copiers);

@@ -3,12 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use tensorwire_base::Rank;
 
 use crate::board::Board;
 use crate::common::{ARRIVAL_SLOTS_MAX, Core};
 use crate::error::{OpenRegionError, RegionError};
-use crate::mapping::{Mapping, SharedMapping};
+use crate::mapping::{Mapping, PeerMemoryError, SharedMapping};
 use crate::region::{Access, Exposure, Marks, Region, RegionDescriptor, RemoteRegion};
 
 pub(super) fn alloc(core: &Core, bytes: u64) -> Result<Region, RegionError> {
@@ -50,13 +51,30 @@ pub(super) fn open(
 }
 
 /// Maps a peer's arrival table and doorbell, of as many slots as it said.
-pub(super) fn map_board(fd: BorrowedFd<'_>, slots: u64) -> Result<Board, String> {
+///
+/// # Errors
+/// What is wrong with it, or that there is no room for it here.
+pub(super) fn map_board(fd: BorrowedFd<'_>, slots: u64) -> Result<Board, MapBoardError> {
     let slots = usize::try_from(slots).ok().filter(|slots| *slots <= ARRIVAL_SLOTS_MAX);
     let slots = slots.ok_or_else(|| {
-        format!("it has more arrival slots than the {ARRIVAL_SLOTS_MAX} that there can be")
+        let most = ARRIVAL_SLOTS_MAX;
+        MapBoardError::Peer(format!("it has more arrival slots than the {most} that there can be"))
     })?;
-    let mapping = Mapping::of_peer(fd, Board::bytes(slots)).map_err(|error| error.to_string())?;
-    Board::of_peer(Arc::new(mapping)).map_err(|error| error.to_string())
+    let mapping = Mapping::of_peer(fd, Board::bytes(slots)).map_err(|error| match error {
+        // the system refuses what is no memory in other words
+        PeerMemoryError::System(Errno::NOMEM) => MapBoardError::Here(Errno::NOMEM.into()),
+        error => MapBoardError::Peer(error.to_string()),
+    })?;
+    Board::of_peer(Arc::new(mapping)).map_err(|error| MapBoardError::Peer(error.to_string()))
+}
+
+/// Why a peer's arrival table cannot be mapped.
+#[derive(Debug)]
+pub(super) enum MapBoardError {
+    /// It shared what is none.
+    Peer(String),
+    /// This process has no room for it.
+    Here(std::io::Error),
 }
 
 #[cfg(test)]
@@ -72,7 +90,11 @@ mod tests {
         let fd = shared.fd.as_fd();
         assert_eq!(map_board(fd, 4).unwrap().mapped_bytes(), Board::bytes(4));
         assert!(map_board(fd, 3).is_err(), "its own memory says 4");
-        assert!(map_board(fd, 1 << 20).unwrap_err().contains("where the peer said"));
-        assert!(map_board(fd, u64::MAX).unwrap_err().contains("more arrival slots"));
+        let why = |slots| match map_board(fd, slots) {
+            Err(MapBoardError::Peer(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(why(1 << 20).contains("where the peer said"));
+        assert!(why(u64::MAX).contains("more arrival slots"));
     }
 }
