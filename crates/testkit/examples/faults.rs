@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
-use tensorwire_testkit::faults::{Cell, Outcome, Runner};
+use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner};
 
 /// Hurts jobs in every way, and holds what becomes of them against what is promised.
 ///
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut cells = Cell::drawn(arguments.seed);
+    let mut cells = FaultCell::drawn(arguments.seed);
     cells.retain(|cell| cell.name().contains(&arguments.filter));
     cells.drain(..arguments.skip.min(cells.len()));
     cells.truncate(arguments.sample.unwrap_or(usize::MAX));
@@ -70,9 +70,9 @@ fn main() -> ExitCode {
     let file =
         arguments.json.map(|path| File::options().create(true).append(true).open(path).unwrap());
     let deadline = Duration::from_secs(arguments.deadline);
-    let runner = Runner { program, deadline, seed: arguments.seed };
+    let runner = FaultRunner { program, deadline, seed: arguments.seed };
     let file = Mutex::new(file);
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::<Outcome>::new()));
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::<FaultOutcome>::new()));
     std::thread::scope(|scope| {
         for _ in 0..arguments.parallel.max(1) {
             scope.spawn(|| {

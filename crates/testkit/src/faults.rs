@@ -1,6 +1,6 @@
-//! The failure matrix: every kind of job × who is hurt × when × how, as data ([`Cell::all`]), and one runner for all of it
-//! ([`Runner`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
-//! that is cut. What a cell promises is said beside it ([`Cell::promise`]); what the runner saw is an [`Outcome`].
+//! The failure matrix: every kind of job × who is hurt × when × how, as data ([`FaultCell::all`]), and one runner for all of it
+//! ([`FaultRunner`]). Real processes of the program under test, real signals, real limits, and a link between two network namespaces
+//! that is cut. What a cell promises is said beside it ([`FaultCell::promise`]); what the runner saw is an [`FaultOutcome`].
 
 mod cell;
 mod job;
@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-pub use cell::{Cell, Fault, Heal, Phase, Promise, Role};
+pub use cell::{Fault, FaultCell, Heal, Phase, Promise, Victim};
 use job::{Running, undisturbed};
-pub use link::Link;
+pub use link::HostLink;
 use moment::Moment;
 
 /// How long a job may take that nothing ends.
@@ -24,10 +24,10 @@ const TRIES: u64 = 3;
 
 /// What became of a cell. Serialized, it is a line that `tensorwire report` shows.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct FaultOutcome {
     bench: &'static str,
     #[serde(flatten)]
-    pub cell: Cell,
+    pub cell: FaultCell,
     /// In one word: survived, ended, spared (it was done before it was hurt), skipped.
     pub outcome: &'static str,
     /// From the fault to the end of the last process.
@@ -38,16 +38,16 @@ pub struct Outcome {
     pub complaint: Option<String>,
 }
 
-impl Outcome {
-    fn of(cell: &Cell, outcome: &'static str, seconds: f64, cause: &str) -> Outcome {
+impl FaultOutcome {
+    fn of(cell: &FaultCell, outcome: &'static str, seconds: f64, cause: &str) -> FaultOutcome {
         let (cell, cause) = (cell.clone(), cause.to_string());
-        Outcome { bench: "faults", cell, outcome, seconds, cause, complaint: None }
+        FaultOutcome { bench: "faults", cell, outcome, seconds, cause, complaint: None }
     }
 }
 
 /// What runs cells.
 #[derive(Clone, Debug)]
-pub struct Runner {
+pub struct FaultRunner {
     /// The program under test.
     pub program: PathBuf,
     /// Within which a job is to end whose process dies or stops (`--deadline`); as much again is granted to a busy machine.
@@ -56,9 +56,9 @@ pub struct Runner {
     pub seed: u64,
 }
 
-impl Runner {
+impl FaultRunner {
     /// Runs a cell: starts its job, hurts it, and holds what it leaves against what is promised.
-    pub fn run(&self, cell: &Cell) -> Outcome {
+    pub fn run(&self, cell: &FaultCell) -> FaultOutcome {
         let undisturbed = match cell.promise() {
             Promise::SameBits => Some(undisturbed(self, cell)),
             _ => None,
@@ -74,14 +74,14 @@ impl Runner {
         }
     }
 
-    fn run_once(&self, cell: &Cell, seed: u64, undisturbed: Option<&str>) -> Outcome {
-        let link = match cell.fault.is_of_link().then(Link::make).transpose() {
+    fn run_once(&self, cell: &FaultCell, seed: u64, undisturbed: Option<&str>) -> FaultOutcome {
+        let link = match cell.fault.is_of_link().then(HostLink::make).transpose() {
             Ok(link) => link,
-            Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
+            Err(why) => return FaultOutcome::of(cell, "skipped", 0.0, &why),
         };
         let mut job = match Running::start(self, cell, link.as_ref()) {
             Ok(job) => job,
-            Err(why) => return Outcome::of(cell, "skipped", 0.0, &why),
+            Err(why) => return FaultOutcome::of(cell, "skipped", 0.0, &why),
         };
         let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref());
         let since = Instant::now();
@@ -94,6 +94,6 @@ impl Runner {
             (false, _) => "ended",
         };
         let complaint = ended.complaint(cell, hurt.as_ref(), seconds, undisturbed);
-        Outcome { complaint, ..Outcome::of(cell, outcome, seconds, &last) }
+        FaultOutcome { complaint, ..FaultOutcome::of(cell, outcome, seconds, &last) }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tensorwire_testkit::faults::{Cell, Outcome, Runner};
+use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner};
 use tensorwire_testkit::skip::skip_part;
 
 /// Most of them wait most of the time.
@@ -15,12 +15,12 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_sample_of_the_failure_matrix_is_as_promised() {
-    let mut cells = Cell::drawn(19);
+    let mut cells = FaultCell::drawn(19);
     cells.retain(|cell| cfg!(feature = "baselines") || !cell.is_of_baselines());
     cells.truncate(tensorwire_testkit::long::of(SAMPLE, 10 * SAMPLE));
     let program = env!("CARGO_BIN_EXE_tensorwire").into();
-    let runner = Runner { program, deadline: DEADLINE, seed: 19 };
-    let (cells, done) = (Mutex::new(cells.iter()), Mutex::new(Vec::<Outcome>::new()));
+    let runner = FaultRunner { program, deadline: DEADLINE, seed: 19 };
+    let (cells, done) = (Mutex::new(cells.iter()), Mutex::new(Vec::<FaultOutcome>::new()));
     std::thread::scope(|scope| {
         for _ in 0..PARALLEL {
             scope.spawn(|| {

@@ -7,7 +7,7 @@ use crate::random::Random;
 /// Who is hurt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Role {
+pub enum Victim {
     Launcher,
     FirstWorker,
     LastWorker,
@@ -69,12 +69,12 @@ pub enum Heal {
 
 /// One job that is hurt once.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub struct FaultCell {
     pub strategy: &'static str,
     pub transport: &'static str,
     pub exchange: &'static str,
     pub heals: Heal,
-    pub role: Role,
+    pub role: Victim,
     pub phase: Phase,
     pub fault: Fault,
 }
@@ -172,15 +172,15 @@ const PHASES: [Phase; 6] = [
 ];
 const SIGNALS: [Fault; 3] = [Fault::Kill, Fault::Stop, Fault::Term];
 
-impl Cell {
+impl FaultCell {
     /// All of them, in an order that stays.
-    pub fn all() -> Vec<Cell> {
+    pub fn all() -> Vec<FaultCell> {
         KINDS.iter().flat_map(Kind::cells).collect()
     }
 
     /// All of them in an order that a seed decides: the first are of all kinds, and those that take long are not together.
-    pub fn drawn(seed: u64) -> Vec<Cell> {
-        let (mut cells, mut random) = (Cell::all(), Random::new(seed));
+    pub fn drawn(seed: u64) -> Vec<FaultCell> {
+        let (mut cells, mut random) = (FaultCell::all(), Random::new(seed));
         for at in (1..cells.len()).rev() {
             cells.swap(at, random.below(at + 1));
         }
@@ -191,7 +191,7 @@ impl Cell {
     pub fn name(&self) -> String {
         let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_string();
         let of = |value: &dyn Fn() -> serde_json::Value| word(value());
-        let Cell { strategy, transport, exchange, .. } = self;
+        let FaultCell { strategy, transport, exchange, .. } = self;
         let heals = of(&|| serde_json::json!(self.heals));
         let role = of(&|| serde_json::json!(self.role));
         let phase = of(&|| serde_json::json!(self.phase));
@@ -227,16 +227,16 @@ impl Cell {
         };
         let server = |number: usize| (masters + number, format!("server {number}"));
         match self.role {
-            Role::FirstWorker => Some(worker(0)),
-            Role::LastWorker => Some(worker(workers - 1)),
-            Role::FirstServer => Some(server(0)),
-            Role::LastServer => Some(server(servers - 1)),
-            Role::Launcher | Role::Host | Role::Disk => None,
+            Victim::FirstWorker => Some(worker(0)),
+            Victim::LastWorker => Some(worker(workers - 1)),
+            Victim::FirstServer => Some(server(0)),
+            Victim::LastServer => Some(server(servers - 1)),
+            Victim::Launcher | Victim::Host | Victim::Disk => None,
         }
     }
 
     pub(super) fn is_worker(&self) -> bool {
-        matches!(self.role, Role::FirstWorker | Role::LastWorker)
+        matches!(self.role, Victim::FirstWorker | Victim::LastWorker)
     }
 
     pub fn promise(&self) -> Promise {
@@ -244,10 +244,10 @@ impl Cell {
         let healed = if is_in_step { Promise::SameBits } else { Promise::Done };
         match (self.fault, self.role, self.heals) {
             (Fault::FullDisk, ..) => healed,
-            (Fault::Kill, Role::Launcher, _) => Promise::Gone,
+            (Fault::Kill, Victim::Launcher, _) => Promise::Gone,
             // it is told to end, and does
-            (Fault::Term, Role::Launcher, _) => Promise::Itself,
-            (_, Role::Launcher, _) => Promise::Itself,
+            (Fault::Term, Victim::Launcher, _) => Promise::Itself,
+            (_, Victim::Launcher, _) => Promise::Itself,
             (.., Heal::Restarts) => healed,
             // before all have met there is nobody to go on
             (.., Heal::Elastic | Heal::Snapshot) if self.is_early() => Promise::DoneOrNamed,
@@ -264,16 +264,16 @@ impl Cell {
 }
 
 impl Kind {
-    fn cells(&self) -> Vec<Cell> {
+    fn cells(&self) -> Vec<FaultCell> {
         let usual = [("shm", "zero-copy"), ("tcp", "zero-copy")];
         let mut cells = Vec::new();
         for (transport, exchange) in usual.iter().chain(self.others) {
-            let cell = Cell {
+            let cell = FaultCell {
                 strategy: self.strategy,
                 transport,
                 exchange,
                 heals: Heal::Nothing,
-                role: Role::Launcher,
+                role: Victim::Launcher,
                 phase: Phase::Start,
                 fault: Fault::Kill,
             };
@@ -282,56 +282,56 @@ impl Kind {
                 self.hurt_links(&cell, &mut cells);
             }
             for phase in [Phase::FirstStep, Phase::Checkpoint] {
-                let (role, fault) = (Role::Disk, Fault::FullDisk);
-                cells.push(Cell { role, phase, fault, ..cell.clone() });
+                let (role, fault) = (Victim::Disk, Fault::FullDisk);
+                cells.push(FaultCell { role, phase, fault, ..cell.clone() });
             }
             let others = [(Heal::Elastic, self.has_store), (Heal::Snapshot, self.has_store)];
             // the baseline's servers are not replaced
             let can = |heals| heals != Heal::Snapshot || *exchange != "zmq";
             for (heals, _) in others.into_iter().filter(|(heals, has)| *has && can(*heals)) {
-                self.heal(&Cell { heals, ..cell.clone() }, &mut cells);
+                self.heal(&FaultCell { heals, ..cell.clone() }, &mut cells);
             }
-            self.heal(&Cell { heals: Heal::Restarts, ..cell }, &mut cells);
+            self.heal(&FaultCell { heals: Heal::Restarts, ..cell }, &mut cells);
         }
         cells
     }
 
-    fn roles(&self) -> Vec<Role> {
-        let servers: &[Role] = match self.servers {
+    fn roles(&self) -> Vec<Victim> {
+        let servers: &[Victim] = match self.servers {
             0 => &[],
-            _ => &[Role::FirstServer, Role::LastServer],
+            _ => &[Victim::FirstServer, Victim::LastServer],
         };
-        [Role::FirstWorker, Role::LastWorker].iter().chain(servers).copied().collect()
+        [Victim::FirstWorker, Victim::LastWorker].iter().chain(servers).copied().collect()
     }
 
-    fn hurt_processes(&self, cell: &Cell, cells: &mut Vec<Cell>) {
+    fn hurt_processes(&self, cell: &FaultCell, cells: &mut Vec<FaultCell>) {
         for phase in PHASES {
             for fault in SIGNALS {
-                cells.push(Cell { phase, fault, ..cell.clone() });
+                cells.push(FaultCell { phase, fault, ..cell.clone() });
                 for role in self.roles() {
-                    cells.push(Cell { role, phase, fault, ..cell.clone() });
+                    cells.push(FaultCell { role, phase, fault, ..cell.clone() });
                 }
             }
             let grows = matches!(phase, Phase::Meeting | Phase::FirstStep | Phase::Checkpoint);
             for role in self.roles().into_iter().filter(|_| grows) {
-                cells.push(Cell { role, phase, fault: Fault::OutOfMemory, ..cell.clone() });
+                cells.push(FaultCell { role, phase, fault: Fault::OutOfMemory, ..cell.clone() });
             }
         }
     }
 
-    fn hurt_links(&self, cell: &Cell, cells: &mut Vec<Cell>) {
+    fn hurt_links(&self, cell: &FaultCell, cells: &mut Vec<FaultCell>) {
         for phase in [Phase::FirstStep, Phase::Training, Phase::Checkpoint, Phase::End] {
             for fault in [Fault::CutLink, Fault::HalfOpenLink] {
-                cells.push(Cell { role: Role::Host, phase, fault, ..cell.clone() });
+                cells.push(FaultCell { role: Victim::Host, phase, fault, ..cell.clone() });
             }
         }
     }
 
-    fn heal(&self, cell: &Cell, cells: &mut Vec<Cell>) {
+    fn heal(&self, cell: &FaultCell, cells: &mut Vec<FaultCell>) {
         for phase in PHASES {
             for role in self.roles() {
                 for fault in SIGNALS {
-                    cells.push(Cell { role, phase, fault, ..cell.clone() });
+                    cells.push(FaultCell { role, phase, fault, ..cell.clone() });
                 }
             }
         }
@@ -346,15 +346,15 @@ mod tests {
 
     #[test]
     fn there_are_thousands_and_no_two_are_the_same() {
-        let all = Cell::all();
-        let names: BTreeSet<String> = all.iter().map(Cell::name).collect();
+        let all = FaultCell::all();
+        let names: BTreeSet<String> = all.iter().map(FaultCell::name).collect();
         assert_eq!(names.len(), all.len());
         assert!(all.len() >= 4000, "{}", all.len());
         let first = "ps/shm/zero-copy/nothing/launcher/start/kill";
         assert_eq!(all[0].name(), first);
         let of = |role| all.iter().find(|cell| cell.role == role && cell.strategy == "mpi-sgd");
         let member = |role| of(role).unwrap().member().unwrap();
-        assert_eq!(member(Role::LastServer), (3, "server 1".to_string()));
-        assert_eq!(member(Role::LastWorker), (5, "worker 3".to_string()));
+        assert_eq!(member(Victim::LastServer), (3, "server 1".to_string()));
+        assert_eq!(member(Victim::LastWorker), (5, "worker 3".to_string()));
     }
 }

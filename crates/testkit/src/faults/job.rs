@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::moment::Hurt;
-use super::{Cell, Fault, Heal, Link, Phase, Promise, Role, Runner};
+use super::{Fault, FaultCell, FaultRunner, Heal, HostLink, Phase, Promise, Victim};
 use crate::machine::{on_path, processes, send};
 
 pub(super) const STEPS: usize = 150;
@@ -24,7 +24,7 @@ const OUTPUT: [&str; 2] = ["out", "err"];
 
 /// A job that runs.
 pub(super) struct Running {
-    runner: Runner,
+    runner: FaultRunner,
     child: Child,
     folder: tempfile::TempDir,
     members: usize,
@@ -44,14 +44,14 @@ pub(super) struct Ended {
 }
 
 /// The hash of the weights of a job that nobody hurts: that of its strategy, whatever its bytes travel over.
-pub(super) fn undisturbed(runner: &Runner, cell: &Cell) -> String {
+pub(super) fn undisturbed(runner: &FaultRunner, cell: &FaultCell) -> String {
     static KNOWN: Mutex<Option<HashMap<&'static str, String>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap();
     let known = known.get_or_insert_default();
     let hash = || {
-        let usual = Cell { transport: "shm", exchange: "zero-copy", ..cell.clone() };
+        let usual = FaultCell { transport: "shm", exchange: "zero-copy", ..cell.clone() };
         let usual =
-            Cell { heals: Heal::Nothing, fault: Fault::Kill, role: Role::Launcher, ..usual };
+            FaultCell { heals: Heal::Nothing, fault: Fault::Kill, role: Victim::Launcher, ..usual };
         let job = Running::start(runner, &usual, None).unwrap();
         let ended = job.end(&usual, Instant::now(), super::LIMIT);
         ended.hash().unwrap_or_else(|| panic!("{}: {}", cell.strategy, ended.stderr))
@@ -62,9 +62,9 @@ pub(super) fn undisturbed(runner: &Runner, cell: &Cell) -> String {
 impl Running {
     /// Starts the job of a cell in a folder of its own.
     pub(super) fn start(
-        runner: &Runner,
-        cell: &Cell,
-        link: Option<&Link>,
+        runner: &FaultRunner,
+        cell: &FaultCell,
+        link: Option<&HostLink>,
     ) -> Result<Running, String> {
         let folder = tempfile::tempdir().unwrap();
         let mut words: Vec<String> =
@@ -130,8 +130,8 @@ impl Running {
     }
 
     /// Waits for the end of the job, at most `limit` from `since` on, and takes it away.
-    pub(super) fn end(mut self, cell: &Cell, since: Instant, limit: Duration) -> Ended {
-        if (cell.role, cell.fault) == (Role::Launcher, Fault::Stop) {
+    pub(super) fn end(mut self, cell: &FaultCell, since: Instant, limit: Duration) -> Ended {
+        if (cell.role, cell.fault) == (Victim::Launcher, Fault::Stop) {
             // its processes give it up; then it learns of it
             while !self.others().is_empty() && since.elapsed() < self.runner.deadline * 2 {
                 std::thread::sleep(Duration::from_millis(10));
@@ -180,7 +180,7 @@ impl Ended {
     /// What was promised and is not so. `hurt`: who was, if it came to that; `seconds` after that all was over.
     pub(super) fn complaint(
         &self,
-        cell: &Cell,
+        cell: &FaultCell,
         hurt: Option<&Hurt>,
         seconds: f64,
         undisturbed: Option<&str>,
@@ -244,8 +244,8 @@ impl Ended {
     }
 }
 
-fn arguments(cell: &Cell, deadline: Duration) -> String {
-    let Cell { transport, exchange, .. } = cell;
+fn arguments(cell: &FaultCell, deadline: Duration) -> String {
+    let FaultCell { transport, exchange, .. } = cell;
     let exchange = match *exchange {
         "zero-copy" => String::new(),
         other => format!(" --exchange {other}"),
@@ -268,7 +268,7 @@ fn arguments(cell: &Cell, deadline: Duration) -> String {
 }
 
 /// A command that runs the program where the folder of checkpoints has too little room: for none, or for two.
-fn on_a_small_disk(program: &Path, cell: &Cell) -> Result<Command, String> {
+fn on_a_small_disk(program: &Path, cell: &FaultCell) -> Result<Command, String> {
     let size = if cell.phase == Phase::FirstStep { "400k" } else { "5m" };
     let script = format!(
         "mkdir {CHECKPOINTS} && mount -t tmpfs -o size={size} tmpfs {CHECKPOINTS} && exec \"$0\" \"$@\""
@@ -294,7 +294,7 @@ fn started(pid: u32) -> u64 {
 }
 
 /// What nobody wanted of the files that are left.
-fn litter(folder: &Path, cell: &Cell) -> Vec<String> {
+fn litter(folder: &Path, cell: &FaultCell) -> Vec<String> {
     let names = |path: &Path| -> Vec<String> {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
@@ -310,7 +310,7 @@ fn litter(folder: &Path, cell: &Cell) -> Vec<String> {
     let kept = folder.join(CHECKPOINTS);
     litter.extend(names(&kept).into_iter().filter(|name| !is_whole_name(name)));
     // the next job, or server, takes away what one that was killed could not
-    let is_left_to_it = cell.role == Role::Launcher || cell.heals == Heal::Snapshot;
+    let is_left_to_it = cell.role == Victim::Launcher || cell.heals == Heal::Snapshot;
     litter.retain(|_| !is_left_to_it || !matches!(cell.fault, Fault::Kill | Fault::Stop));
     litter
 }

@@ -11,19 +11,19 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// The link to the second host; the host goes with it.
 #[derive(Debug)]
-pub struct Link {
+pub struct HostLink {
     namespace: String,
     /// The end of the link on this host.
     here: String,
     network: String,
 }
 
-impl Link {
+impl HostLink {
     /// Makes the second host.
     ///
     /// # Errors
     /// Why there can be none here, in words.
-    pub fn make() -> Result<Link, String> {
+    pub fn make() -> Result<HostLink, String> {
         if on_path("ip").is_none() || on_path("tc").is_none() {
             return Err("there is no ip or tc here".to_string());
         }
@@ -33,8 +33,8 @@ impl Link {
         let namespace = format!("faults{process}n{number}");
         let here = format!("f{process}n{number}");
         let network = format!("10.{}.{number}", 64 + process % 128);
-        let link = Link { namespace, here, network };
-        let Link { namespace, here, network } = &link;
+        let link = HostLink { namespace, here, network };
+        let HostLink { namespace, here, network } = &link;
         run(&format!("ip netns add {namespace}"))?;
         for command in [
             format!("ip link add {here} type veth peer name there netns {namespace}"),
@@ -83,7 +83,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for HostLink {
     fn drop(&mut self) {
         // the link goes with the namespace
         let _ = run(&format!("ip netns del {}", self.namespace));

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 use super::job::{CHECKPOINTS, METRICS, Running, STEPS};
-use super::{Cell, Fault, Link, Phase, Role};
+use super::{Fault, FaultCell, HostLink, Phase, Victim};
 use crate::machine::send;
 use crate::random::Random;
 
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ROOM: u64 = 64 << 10;
 
 pub(super) struct Moment<'a> {
-    pub(super) cell: &'a Cell,
+    pub(super) cell: &'a FaultCell,
     pub(super) seed: u64,
 }
 
@@ -31,10 +31,10 @@ pub(super) struct Hurt {
 
 impl Moment<'_> {
     /// Waits for the moment, and hurts; none if the job had ended by then.
-    pub(super) fn hurt(&self, job: &mut Running, link: Option<&Link>) -> Option<Hurt> {
+    pub(super) fn hurt(&self, job: &mut Running, link: Option<&HostLink>) -> Option<Hurt> {
         let victim = self.wait_for(job, |job| self.victim(job))?;
         // a disk is too small from the beginning, and nobody else sees into it
-        if self.cell.role != Role::Disk {
+        if self.cell.role != Victim::Disk {
             self.wait_for(job, |job| self.is_reached(job).then_some(()))?;
         }
         if !matches!(self.cell.phase, Phase::Start | Phase::Checkpoint | Phase::End) {
@@ -65,7 +65,7 @@ impl Moment<'_> {
         }
     }
 
-    fn who(&self, victim: Pid, link: Option<&Link>) -> Hurt {
+    fn who(&self, victim: Pid, link: Option<&HostLink>) -> Hurt {
         let Some((rank, role)) = self.cell.member() else {
             let there = link.map(|link| format!(", on {})", link.there()));
             return Hurt { name: there };
