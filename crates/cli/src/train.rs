@@ -70,7 +70,7 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
     let summary = Summary::new(&prepared, &outcome, &watcher.steps).map_err(Failure::other)?;
     watcher.metrics.line(&LastLine { summary: &summary })?;
     watcher.events.as_mut().map_or(Ok(()), |events| events.summary(&summary))?;
-    if json { print(json_line(&summary)?) } else { show(&prepared, &summary) }
+    if json { print(json_line(&summary)?) } else { show(&prepared, &summary, outcome.began_behind) }
 }
 
 /// Of a job that has ended before its time: says from where another can go on.
@@ -106,7 +106,8 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
     watcher.begin();
     let report = train_local(prepared, &interrupt, &mut |progress| watcher.all_did(&progress));
     watcher.end();
-    Ok((TrainOutcome::alone(report?), watcher))
+    let began_behind = prepared.steps_done();
+    Ok((TrainOutcome { began_behind, ..TrainOutcome::alone(report?) }, watcher))
 }
 
 /// Ends this process when it is told so, without waiting for a step; only the bar is taken away before.
@@ -163,15 +164,23 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
     Ok((outcome, watcher))
 }
 
-fn show(prepared: &Prepared, summary: &Summary) -> Result<(), Failure> {
+/// `began_behind`: the step behind which it began the last time, of which times and bytes are.
+fn show(prepared: &Prepared, summary: &Summary, began_behind: u64) -> Result<(), Failure> {
     print(format_args!(
         "{} steps in {:.2} s, {:.0} samples/s, loss {:.4}, {} bytes copied by the runtime",
-        summary.steps - prepared.steps_done(),
+        summary.steps - began_behind,
         summary.seconds,
         summary.samples_per_second,
         summary.final_loss,
         summary.bytes_copied,
     ))?;
+    match summary.restarts {
+        0 => {}
+        1 => print(format_args!("started again once; all this is of the steps since"))?,
+        times => {
+            print(format_args!("started again {times} times; all this is of the steps since"))?
+        }
+    }
     if summary.steps < prepared.steps() {
         let most = prepared.config.early_stop.unwrap_or_default();
         let all = prepared.steps();
@@ -181,7 +190,8 @@ fn show(prepared: &Prepared, summary: &Summary) -> Result<(), Failure> {
         let clients = u64::from(prepared.topology.groups);
         let weights: usize = prepared.program.weights().map(|variable| variable.spec.bytes()).sum();
         // fits: sizes in memory
-        let all_steps = 2 * weights as u64 * prepared.config.workers as u64 * prepared.steps();
+        let steps = summary.steps - began_behind;
+        let all_steps = 2 * weights as u64 * prepared.config.workers as u64 * steps;
         print(format_args!(
             "{} pushed and pulled by {clients} clients, every {interval} steps; dist-sgd: {} in as many steps",
             human_bytes(summary.store_bytes),
@@ -197,7 +207,8 @@ fn show(prepared: &Prepared, summary: &Summary) -> Result<(), Failure> {
     if let Some(path) = &prepared.config.save {
         print(format_args!("weights saved to {}", path.display()))?;
     }
-    if let Some(trace) = &prepared.config.trace {
+    // of the first start, however far it came
+    if let Some(trace) = prepared.config.trace.as_ref().filter(|_| summary.restarts == 0) {
         let steps = trace.steps.min(prepared.steps());
         print(format_args!(
             "trace of {steps} steps written to {}; open it in ui.perfetto.dev",

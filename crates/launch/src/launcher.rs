@@ -25,7 +25,7 @@ use crate::rendezvous::JoinedProcess;
 use crate::start::{REAP_PATIENCE, start};
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
-use crate::verdict::{End, Seen, first_failure};
+use crate::verdict::{End, FirstFailure, Seen, first_failure};
 pub(crate) use acceptor::callers;
 use acceptor::{Acceptor, Event};
 use membership::Membership;
@@ -257,7 +257,8 @@ impl Launcher<'_> {
                 if all_over || since.elapsed() >= settle {
                     let failure = first_failure(&self.seen());
                     self.stop("another member failed");
-                    return Err(match (failure, self.suspension()) {
+                    let suspension = failure.as_ref().and_then(|first| self.suspension(first));
+                    return Err(match (failure, suspension) {
                         (_, Some(gap)) => JobError::Suspended { for_s: gap.as_secs_f64() },
                         (Some(failure), None) => JobError::Failed(Box::new(failure)),
                         (None, None) => JobError::Interrupted,
@@ -441,23 +442,33 @@ impl Launcher<'_> {
                 member.last_heard = Instant::now();
                 member.exit = member.process.try_wait();
             }
-            let noticed = (Instant::now(), gap);
-            self.stood_still = (gap >= given_up_after).then_some(noticed);
+            if gap >= given_up_after {
+                self.stood_still = Some((Instant::now(), gap));
+            }
             for rank in (0..self.members.len() as u32).map(Rank) {
                 self.heard(rank);
             }
         }
     }
 
-    /// For how long this process itself did not run, if that is why members ended: they give up a launcher that says nothing,
-    /// and their ends may be noticed a moment after it runs again.
-    fn suspension(&self) -> Option<Duration> {
+    /// For how long this process itself did not run, if that is why the first member ended: it gives up a launcher that says
+    /// nothing, without a word, and its end may be noticed a moment after the launcher runs again.
+    fn suspension(&self, first: &FirstFailure) -> Option<Duration> {
         // on a busy machine as long as a member may be silent
         let recently = SETTLE * 2 + self.spec.liveness;
         let is_recent = |noticed: &Instant| noticed.elapsed() <= recently;
         let (_, gap) = self.stood_still.filter(|(noticed, _)| is_recent(noticed))?;
-        let gave_up = |member: &MemberState| member.exit.is_some_and(Exit::gave_up);
-        self.members.iter().any(gave_up).then_some(gap)
+        let guilty = &self.members[first.rank.index()];
+        let wordless = matches!(guilty.end, End::Died { .. });
+        let gave_up = wordless && guilty.exit.is_some_and(Exit::gave_up);
+        // those that saw another end say so
+        let has_cause = |member: &MemberState| {
+            let of_its_own = matches!(member.end, End::Failed { lost_peer: None, .. });
+            of_its_own || member.exit.is_some_and(Exit::is_by_signal)
+        };
+        let has_other_cause =
+            self.members.iter().any(|member| !member.survived && has_cause(member));
+        (gave_up && !has_other_cause).then_some(gap)
     }
 
     /// Once every member has said what it can, chooses for all.

@@ -110,7 +110,8 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     let is_own_word = matches!(guilty.end, End::Failed { lost_peer: None, .. });
     let user_error = guilty.end.is_user_error();
     // a witness knows the step in which the peer was lost better than a heartbeat
-    let witnessed = seen.iter().filter_map(|member| match member.end {
+    let witnesses = seen.iter().filter(|member| !member.survived);
+    let witnessed = witnesses.filter_map(|member| match member.end {
         End::Failed { step, lost_peer: Some(_), .. } => Some(step),
         _ => None,
     });
@@ -253,6 +254,11 @@ mod tests {
         let lost = Seen { survived: true, ..seen(1, 0, 0, killed) };
         let first = first_failure(&[lost.clone(), seen(3, 0, 1, witness(0, 1))]).unwrap();
         assert_eq!((first.rank, first.cause.as_str(), first.remarks.len()), (Rank(1), "killed", 1));
+        // it saw a loss long ago, and left
+        let left = Seen { survived: true, ..seen(2, 3, 2, witness(3, 1)) };
+        let killed = End::Died { how: "killed".into() };
+        let now = [left, seen(0, 9, 0, killed), seen(1, 9, 1, witness(10, 0))];
+        assert_eq!(first_failure(&now).unwrap().step, Some(10));
         let first = first_failure(&[lost.clone(), seen(3, 4, 1, own_error(4))]).unwrap();
         assert_eq!((first.rank, first.remarks.len()), (Rank(3), 0));
         assert_eq!(first_failure(&[lost]), None);

@@ -105,7 +105,7 @@ impl Matrix {
                     h2 { "Failures: what becomes of a job that is hurt" }
                     p.says {
                         (self.all.cells()) " jobs were hurt, each once: " (survived) " were done all the same, " (ended)
-                        " ended and named the first cause, " (others) " were done before or could not be tried here. "
+                        " ended, " (others) " were done before or could not be tried here. "
                         @if *wrong == 0 { span.met { "All as promised." } }
                         @else { span.short { (wrong) " not as promised." } }
                         " The last process was gone " (format!("{slowest_s:.1}")) " s after the fault at the latest. A cell says \

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
-use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Transport};
+use tensorwire_launch::{Assignment, Hosts, HostsError, JobUpdate, Member, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
@@ -416,6 +416,9 @@ impl Training {
                 }
             };
             launch_train(&prepared, &how, &mut |update| {
+                if let JobUpdate::Restarting { why, step, restart, most } = &update {
+                    program::say(&format!("{why}; restart {restart} of {most}, from step {step}"));
+                }
                 steps.update(&update);
                 while let Some(step) = steps.take() {
                     on_step(&step);

@@ -60,40 +60,47 @@ impl FaultRunner {
     /// Runs a cell: starts its job, hurts it, and holds what it leaves against what is promised.
     pub fn run(&self, cell: &FaultCell) -> FaultOutcome {
         let undisturbed = match cell.promise() {
-            Promise::SameBits => Some(undisturbed(self, cell)),
+            Promise::SameBits => match undisturbed(self, cell) {
+                Ok(hash) => Some(hash),
+                Err(why) => {
+                    let complaint = Some(format!("the job that nobody hurts fails: {why}"));
+                    return FaultOutcome { complaint, ..FaultOutcome::of(cell, "ended", 0.0, "") };
+                }
+            },
             _ => None,
         };
         let mut tries = 0;
         loop {
             tries += 1;
             let outcome = self.run_once(cell, self.seed + tries, undisturbed.as_deref());
+            let outcome =
+                outcome.unwrap_or_else(|why| FaultOutcome::of(cell, "skipped", 0.0, &why));
+            let is_told = outcome.outcome != "spared" || outcome.complaint.is_some();
             // at the end some are done in time, and that is a part of the cell
-            if outcome.outcome != "spared" || tries == TRIES || cell.phase == Phase::End {
+            if is_told || tries == TRIES || cell.phase == Phase::End {
                 return outcome;
             }
         }
     }
 
-    fn run_once(&self, cell: &FaultCell, seed: u64, undisturbed: Option<&str>) -> FaultOutcome {
-        let link = match cell.fault.is_of_link().then(HostLink::make).transpose() {
-            Ok(link) => link,
-            Err(why) => return FaultOutcome::of(cell, "skipped", 0.0, &why),
-        };
-        let mut job = match Running::start(self, cell, link.as_ref()) {
-            Ok(job) => job,
-            Err(why) => return FaultOutcome::of(cell, "skipped", 0.0, &why),
-        };
-        let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref());
-        let since = Instant::now();
-        let ended = job.end(cell, since, LIMIT);
-        let seconds = since.elapsed().as_secs_f64();
+    /// Fails where this machine has not what the cell takes.
+    fn run_once(
+        &self,
+        cell: &FaultCell,
+        seed: u64,
+        undisturbed: Option<&str>,
+    ) -> Result<FaultOutcome, String> {
+        let link = cell.fault.is_of_link().then(HostLink::make).transpose()?;
+        let mut job = Running::start(self, cell, link.as_ref())?;
+        let hurt = Moment { cell, seed }.hurt(&mut job, link.as_ref())?;
+        let ended = job.end(cell, Instant::now(), LIMIT);
         let last = ended.last_line().to_string();
         let outcome = match (ended.is_done(), hurt.is_some()) {
             (true, false) => "spared",
             (true, true) => "survived",
             (false, _) => "ended",
         };
-        let complaint = ended.complaint(cell, hurt.as_ref(), seconds, undisturbed);
-        FaultOutcome { complaint, ..FaultOutcome::of(cell, outcome, seconds, &last) }
+        let complaint = ended.complaint(cell, hurt.as_ref(), undisturbed);
+        Ok(FaultOutcome { complaint, ..FaultOutcome::of(cell, outcome, ended.seconds(), &last) })
     }
 }

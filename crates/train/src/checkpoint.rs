@@ -130,7 +130,7 @@ pub enum CheckpointError {
     Read { path: PathBuf, source: io::Error },
     #[error("there is no checkpoint in {path}; give the folder that --checkpoint was given")]
     Empty { path: PathBuf },
-    #[error("no checkpoint in {path} is whole: {damages}; start without --resume")]
+    #[error("no checkpoint in {path} is whole: {damages}; name another folder, or remove these")]
     AllDamaged { path: PathBuf, damages: String },
     #[error("{path} is damaged: {reason}")]
     Damaged { path: PathBuf, reason: String },

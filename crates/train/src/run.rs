@@ -68,13 +68,16 @@ pub struct TrainOutcome {
     pub servers_replaced: u64,
     /// How often the job failed and was started again.
     pub restarts: u64,
+    /// The step behind which it began the last time.
+    pub began_behind: u64,
 }
 
 impl TrainOutcome {
     /// Of a process that trained alone ([`crate::train_local`]).
     pub fn alone(report: TrainReport) -> TrainOutcome {
         let reports = BTreeMap::from([(Rank(0), report)]);
-        TrainOutcome { reports, transport: Transport::Auto, servers_replaced: 0, restarts: 0 }
+        let transport = Transport::Auto;
+        TrainOutcome { reports, transport, servers_replaced: 0, restarts: 0, began_behind: 0 }
     }
 
     /// The hash of the weights that were evaluated; none if nobody did.
@@ -200,7 +203,10 @@ pub fn launch_train(
     let mut restarts = 0;
     loop {
         let failure = match launch_once(again.as_ref().unwrap_or(prepared), how, on_update) {
-            Ok(done) => return Ok(TrainOutcome { restarts, ..done }),
+            Ok(done) => {
+                let began_behind = again.as_ref().unwrap_or(prepared).steps_done();
+                return Ok(TrainOutcome { restarts, began_behind, ..done });
+            }
             Err(failure) => failure,
         };
         let is_to_end = how.interrupt.load(Ordering::Relaxed);
@@ -285,7 +291,8 @@ fn launch_once(
     }
     let settled = done.negotiated.or(prepared.config.settled_transport());
     let transport = settled.unwrap_or(prepared.config.transport);
-    Ok(TrainOutcome { reports: done.reports, transport, servers_replaced, restarts: 0 })
+    let reports = done.reports;
+    Ok(TrainOutcome { reports, transport, servers_replaced, restarts: 0, began_behind: 0 })
 }
 
 /// Why a job failed matters more than why its trace was not written.
@@ -302,5 +309,29 @@ pub(crate) fn first_error<T, E: From<TraceError>>(
             }
             Err(first)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(step: u64, cause: &str, is_own_word: bool, user_error: bool) -> JobFailure {
+        let (step, cause, role) = (Some(step), cause.to_string(), "worker 0".to_string());
+        let (rank, pid, host, remarks) = (Rank(0), 7, None, Vec::new());
+        let first =
+            FirstFailure { rank, role, pid, host, step, cause, is_own_word, user_error, remarks };
+        JobError::Failed(Box::new(first)).into()
+    }
+
+    #[test]
+    fn what_the_user_can_mend_is_not_tried_again_nor_what_fails_twice_by_its_own_word() {
+        assert!(failed(3, "killed", false, false).may_pass());
+        assert!(!failed(3, "no such file", true, true).may_pass());
+        assert!(!JobFailure::from(JobError::Interrupted).may_pass());
+        let diverged = || failed(3, "diverged", true, false);
+        assert!(diverged().repeats(&diverged()));
+        assert!(!diverged().repeats(&failed(4, "diverged", true, false)));
+        assert!(!failed(3, "killed", false, false).repeats(&failed(3, "killed", false, false)));
     }
 }

@@ -249,7 +249,8 @@ mod tests {
             (Rank(3), server),
         ];
         let reports = BTreeMap::from(reports);
-        TrainOutcome { reports, transport: Transport::Tcp, servers_replaced: 1, restarts: 2 }
+        let transport = Transport::Tcp;
+        TrainOutcome { reports, transport, servers_replaced: 1, restarts: 2, began_behind: 0 }
     }
 
     fn steps(prepared: &Prepared) -> StepAggregator {

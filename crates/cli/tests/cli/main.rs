@@ -12,7 +12,6 @@ mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;
 mod failure;
-mod faults;
 mod hosts;
 mod launchers;
 mod learn;

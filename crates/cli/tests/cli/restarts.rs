@@ -10,8 +10,8 @@ use crate::checkpoint::{JOB, hash, place, train};
 use crate::support::{Job, children, send};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const STEPS: u64 = 60;
-const EVERY: u64 = 15;
+const STEPS: u64 = 120;
+const EVERY: u64 = 20;
 
 /// The members of a job none of which is one of `before`; waits until there are `count`.
 fn members_after(job: &Job, before: &[Pid], count: usize) -> Vec<Pid> {
@@ -115,7 +115,7 @@ fn what_fails_twice_by_the_same_error_or_by_the_user_is_not_started_again() {
     assert!(ended.last_line().contains("training diverged"), "{}", ended.stderr);
     assert!(ended.last_line().ends_with("it did so twice, and is not started again"));
     assert_eq!(ended.stderr.matches("; restart ").count(), 1, "{}", ended.stderr);
-    // only its members see that it is not there
+    // the launcher itself refuses it
     let ended =
         Job::start("train --steps 20 --restarts 50 --nic none0 --transport verbs").end(LIMIT);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
@@ -131,6 +131,25 @@ fn an_interrupt_ends_a_job_that_would_be_started_again() {
     let ended = job.end(LIMIT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert_eq!(ended.stderr.matches("; restart ").count(), 0, "{}", ended.stderr);
+}
+
+/// The last checkpoint is there and there are no others: the job ends all the same, as one that goes on does and one that is
+/// given again.
+#[test]
+fn one_that_is_killed_at_its_end_or_is_done_already_ends_well() {
+    let (_folder, path) = place();
+    let options = format!("{JOB} --steps 20 --checkpoint {path} --keep 1");
+    let mut job = Job::start(&format!("train --json {options} --restarts 2"));
+    let members = job.members(4);
+    wait_for(&crate::checkpoint::step(&path, 20));
+    send(members[1], Signal::KILL);
+    let first = job.end(LIMIT).json();
+    let second = Job::start(&format!("train --json {options} --resume auto")).end(LIMIT).json();
+    for json in [&first, &second] {
+        assert_eq!((&json["steps"], &json["workers_finished"]), (&20.into(), &2.into()), "{json}");
+        assert!(json["final_loss"].is_f64(), "{json}");
+    }
+    assert_eq!(first["weights_sha256"], second["weights_sha256"]);
 }
 
 #[test]

@@ -109,6 +109,11 @@ impl Exit {
         }
     }
 
+    /// Somebody killed it, as the system does where memory is short.
+    pub(super) fn is_by_signal(self) -> bool {
+        matches!(self, Exit::Status(status) if status.code().is_none())
+    }
+
     /// Says how a member ended too early.
     pub(super) fn describe(self, spec: &JobSpec, ended: &Ended<'_>) -> String {
         let Exit::Status(status) = self else {

@@ -36,6 +36,10 @@ pub(super) struct Ended {
     status: Option<ExitStatus>,
     stdout: String,
     stderr: String,
+    /// From the fault to the end of the last process.
+    took: Duration,
+    /// Processes that did not give up a launcher that was stopped.
+    outlived: Vec<u32>,
     left: Vec<u32>,
     damage: Option<String>,
     litter: Vec<String>,
@@ -44,19 +48,23 @@ pub(super) struct Ended {
 }
 
 /// The hash of the weights of a job that nobody hurts: that of its strategy, whatever its bytes travel over.
-pub(super) fn undisturbed(runner: &FaultRunner, cell: &FaultCell) -> String {
+///
+/// # Errors
+/// What the job said where it is not done.
+pub(super) fn undisturbed(runner: &FaultRunner, cell: &FaultCell) -> Result<String, String> {
     static KNOWN: Mutex<Option<HashMap<&'static str, String>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap();
     let known = known.get_or_insert_default();
-    let hash = || {
-        let usual = FaultCell { transport: "shm", exchange: "zero-copy", ..cell.clone() };
-        let usual =
-            FaultCell { heals: Heal::Nothing, fault: Fault::Kill, role: Victim::Launcher, ..usual };
-        let job = Running::start(runner, &usual, None).unwrap();
-        let ended = job.end(&usual, Instant::now(), super::LIMIT);
-        ended.hash().unwrap_or_else(|| panic!("{}: {}", cell.strategy, ended.stderr))
-    };
-    known.entry(cell.strategy).or_insert_with(hash).clone()
+    if let Some(hash) = known.get(cell.strategy) {
+        return Ok(hash.clone());
+    }
+    let usual = FaultCell { transport: "shm", exchange: "zero-copy", ..cell.clone() };
+    let usual =
+        FaultCell { heals: Heal::Nothing, fault: Fault::Kill, role: Victim::Launcher, ..usual };
+    let ended = Running::start(runner, &usual, None)?.end(&usual, Instant::now(), super::LIMIT);
+    let hash = ended.hash().ok_or_else(|| ended.stderr.clone())?;
+    known.insert(cell.strategy, hash.clone());
+    Ok(hash)
 }
 
 impl Running {
@@ -131,11 +139,13 @@ impl Running {
 
     /// Waits for the end of the job, at most `limit` from `since` on, and takes it away.
     pub(super) fn end(mut self, cell: &FaultCell, since: Instant, limit: Duration) -> Ended {
+        let mut outlived = Vec::new();
         if (cell.role, cell.fault) == (Victim::Launcher, Fault::Stop) {
             // its processes give it up; then it learns of it
             while !self.others().is_empty() && since.elapsed() < self.runner.deadline * 2 {
                 std::thread::sleep(Duration::from_millis(10));
             }
+            outlived = self.others();
             send(self.launcher(), Signal::CONT);
         }
         while !self.has_ended() && since.elapsed() < limit {
@@ -149,6 +159,7 @@ impl Running {
         while !self.others().is_empty() && Instant::now() < follow {
             std::thread::sleep(Duration::from_millis(3));
         }
+        let took = since.elapsed();
         let left = self.others();
         let status = self.child.try_wait().unwrap();
         let _ = kill_process_group(self.launcher(), Signal::KILL);
@@ -158,7 +169,7 @@ impl Running {
         let litter = litter(self.folder(), cell);
         let damage = damage(&self.runner.program, self.folder());
         let limit = self.runner.deadline * 2;
-        Ended { status, stdout, stderr, left, damage, litter, limit }
+        Ended { status, stdout, stderr, took, outlived, left, damage, litter, limit }
     }
 }
 
@@ -171,18 +182,35 @@ impl Ended {
         self.stderr.lines().last().unwrap_or_default()
     }
 
-    /// Of the weights of a job that is done.
-    fn hash(&self) -> Option<String> {
-        let summary: serde_json::Value = serde_json::from_str(self.stdout.lines().last()?).ok()?;
-        Some(summary["weights_sha256"].as_str()?.to_string()).filter(|_| self.is_done())
+    pub(super) fn seconds(&self) -> f64 {
+        self.took.as_secs_f64()
     }
 
-    /// What was promised and is not so. `hurt`: who was, if it came to that; `seconds` after that all was over.
+    fn summary(&self) -> Option<serde_json::Value> {
+        serde_json::from_str(self.stdout.lines().last()?).ok()
+    }
+
+    /// Of the weights of a job that is done.
+    fn hash(&self) -> Option<String> {
+        let hash = self.summary()?["weights_sha256"].as_str()?.to_string();
+        Some(hash).filter(|_| self.is_done())
+    }
+
+    /// True if the job was not hurt after all, as far as it says itself: nobody started it again, no disk was full.
+    fn was_not_hurt(&self, cell: &FaultCell) -> bool {
+        let restarts = || self.summary().and_then(|summary| summary["restarts"].as_u64());
+        match (cell.fault, cell.heals) {
+            (Fault::FullDisk, _) => !self.stderr.contains("no checkpoint of step "),
+            (_, Heal::Restarts) => cell.phase != Phase::End && restarts() == Some(0),
+            _ => false,
+        }
+    }
+
+    /// What was promised and is not so. `hurt`: who was, if it came to that.
     pub(super) fn complaint(
         &self,
         cell: &FaultCell,
         hurt: Option<&Hurt>,
-        seconds: f64,
         undisturbed: Option<&str>,
     ) -> Option<String> {
         let Some(status) = self.status else { return Some(format!("it hangs: {}", self.stderr)) };
@@ -191,6 +219,10 @@ impl Ended {
         }
         // ZeroMQ's bindings panic where there is no memory for a message
         let is_of_zmq = (cell.fault, cell.exchange) == (Fault::OutOfMemory, "zmq");
+        if !self.outlived.is_empty() {
+            let outlived = &self.outlived;
+            return Some(format!("{outlived:?} do not give the launcher up: {}", self.stderr));
+        }
         if self.stderr.contains("panicked") && !is_of_zmq {
             return Some(self.stderr.clone());
         }
@@ -208,13 +240,16 @@ impl Ended {
         let failed = status.code() == Some(1);
         // who gets no more memory may do without for a while
         let may_go_on = cell.fault == Fault::OutOfMemory;
-        let in_time = may_go_on || seconds <= self.limit.as_secs_f64();
+        let in_time = may_go_on || self.took <= self.limit;
         // at the end it may be over for the job already
         let may_be_done = cell.phase == Phase::End;
         match cell.promise() {
             Promise::Done if !self.is_done() => wrong("it is not done"),
             Promise::SameBits if self.hash().as_deref() != undisturbed => {
                 wrong("it does not end with the same weights")
+            }
+            Promise::Done | Promise::SameBits if self.was_not_hurt(cell) => {
+                wrong("it does not say that it was hurt")
             }
             Promise::Done | Promise::SameBits => None,
             Promise::Named if self.is_done() && !may_be_done => wrong("it is done"),
@@ -228,7 +263,9 @@ impl Ended {
                     true => wrong("it takes too long"),
                 }
             }
-            Promise::Itself if self.is_done() => None,
+            // while its launcher stood still the job may have come to its end
+            Promise::Itself if self.is_done() && (may_be_done || cell.fault == Fault::Stop) => None,
+            Promise::Itself if !in_time => wrong("it takes too long"),
             Promise::Itself => {
                 let signal = status.signal() == Some(Signal::TERM.as_raw());
                 let early = signal && cell.phase == Phase::Start;
@@ -274,6 +311,9 @@ fn on_a_small_disk(program: &Path, cell: &FaultCell) -> Result<Command, String> 
         "mkdir {CHECKPOINTS} && mount -t tmpfs -o size={size} tmpfs {CHECKPOINTS} && exec \"$0\" \"$@\""
     );
     let unshare = on_path("unshare").ok_or("there is no unshare here")?;
+    if !rustix::process::geteuid().is_root() {
+        return Err("who is not root mounts no small disk here".to_string());
+    }
     let mut command = Command::new(unshare);
     command.args(["-m", "sh", "-c", &script]).arg(program);
     Ok(command)

@@ -70,16 +70,15 @@ impl HostLink {
     }
 
     /// Nothing passes any more.
-    pub(super) fn cut(&self) {
-        // a host that is gone does not say so
-        let _ = run(&format!("ip -n {} link set there down", self.namespace));
+    pub(super) fn cut(&self) -> Result<(), String> {
+        run(&format!("ip -n {} link set there down", self.namespace))
     }
 
     /// Nothing passes any more from the second host to this one.
-    pub(super) fn cut_one_way(&self) {
+    pub(super) fn cut_one_way(&self) -> Result<(), String> {
         // no packet fits into what may be sent
         let nothing = "tbf rate 8bit burst 1 limit 1";
-        let _ = run(&format!("tc -n {} qdisc add dev there root {nothing}", self.namespace));
+        run(&format!("tc -n {} qdisc add dev there root {nothing}", self.namespace))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 
 use super::job::{CHECKPOINTS, METRICS, Running, STEPS};
@@ -31,30 +32,40 @@ pub(super) struct Hurt {
 
 impl Moment<'_> {
     /// Waits for the moment, and hurts; none if the job had ended by then.
-    pub(super) fn hurt(&self, job: &mut Running, link: Option<&HostLink>) -> Option<Hurt> {
-        let victim = self.wait_for(job, |job| self.victim(job))?;
+    ///
+    /// # Errors
+    /// Why nobody can be hurt so on this machine.
+    pub(super) fn hurt(
+        &self,
+        job: &mut Running,
+        link: Option<&HostLink>,
+    ) -> Result<Option<Hurt>, String> {
+        let Some(victim) = self.wait_for(job, |job| self.victim(job)) else { return Ok(None) };
         // a disk is too small from the beginning, and nobody else sees into it
         if self.cell.role != Victim::Disk {
-            self.wait_for(job, |job| self.is_reached(job).then_some(()))?;
+            let reached = self.wait_for(job, |job| self.is_reached(job).then_some(()));
+            if reached.is_none() {
+                return Ok(None);
+            }
         }
         if !matches!(self.cell.phase, Phase::Start | Phase::Checkpoint | Phase::End) {
             let within = Random::new(self.seed).below(WITHIN_MS);
             std::thread::sleep(Duration::from_millis(within as u64));
         }
         if job.has_ended() {
-            return None;
+            return Ok(None);
         }
         let hurt = self.who(victim, link);
         match self.cell.fault {
             Fault::Kill => send(victim, Signal::KILL),
             Fault::Stop => send(victim, Signal::STOP),
             Fault::Term => send(victim, Signal::TERM),
-            Fault::OutOfMemory => give_no_more_memory(victim),
+            Fault::OutOfMemory => give_no_more_memory(victim)?,
             Fault::FullDisk => {}
-            Fault::CutLink => link?.cut(),
-            Fault::HalfOpenLink => link?.cut_one_way(),
+            Fault::CutLink => link.map_or(Ok(()), HostLink::cut)?,
+            Fault::HalfOpenLink => link.map_or(Ok(()), HostLink::cut_one_way)?,
         }
-        Some(hurt)
+        Ok(Some(hurt))
     }
 
     /// Who is signalled; the launcher stands for what is no process.
@@ -70,6 +81,10 @@ impl Moment<'_> {
             let there = link.map(|link| format!(", on {})", link.there()));
             return Hurt { name: there };
         };
+        if self.cell.fault == Fault::OutOfMemory {
+            // it lives, and others may say first what it refuses them
+            return Hurt { name: Some(format!("{role} (rank {rank}")) };
+        }
         let pid = victim.as_raw_nonzero();
         Hurt { name: Some(format!("error: first to fail: {role} (rank {rank}, pid {pid})")) }
     }
@@ -113,12 +128,15 @@ impl Moment<'_> {
     }
 }
 
-fn give_no_more_memory(victim: Pid) {
+fn give_no_more_memory(victim: Pid) -> Result<(), String> {
     let statm = format!("/proc/{}/statm", victim.as_raw_nonzero());
     let pages = std::fs::read_to_string(statm).unwrap_or_default();
     let pages: Option<u64> = pages.split(' ').next().and_then(|pages| pages.parse().ok());
     let bytes = pages.unwrap_or_default() * 4096 + ROOM;
     let limit = Rlimit { current: Some(bytes), maximum: None };
-    // one that is gone needs none
-    let _ = prlimit(Some(victim), Resource::As, limit);
+    match prlimit(Some(victim), Resource::As, limit) {
+        // one that is gone needs none
+        Ok(_) | Err(Errno::SRCH) => Ok(()),
+        Err(errno) => Err(format!("no limit for another process: {errno}")),
+    }
 }

@@ -1,5 +1,6 @@
 //! Which checkpoint a job goes on from, whether it is of the same model, and what else is other than it was.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -31,16 +32,24 @@ impl Resumed {
     }
 }
 
-/// True if no checkpoint is found in a folder. What cannot be read is none's: whoever writes there says why it cannot.
-pub(crate) fn is_fresh(path: &Path) -> bool {
-    CheckpointFolder::new(path).found().map_or(true, |found| found.is_empty())
+/// True if no checkpoint is found in a folder, which need not be there.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn is_fresh(path: &Path) -> Result<bool, CheckpointError> {
+    match CheckpointFolder::new(path).found() {
+        Err(CheckpointError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Ok(true)
+        }
+        found => Ok(found?.is_empty()),
+    }
 }
 
 /// Behind which steps a job may go on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Behind {
     Any,
-    /// One before this one, where there is any.
+    /// One before this one.
     Before(u64),
 }
 
@@ -59,8 +68,7 @@ pub(crate) fn choose(
     let mut damaged = Vec::new();
     let mut all = CheckpointFolder::new(folder).found()?;
     if let Behind::Before(end) = behind {
-        // the others stay newest first
-        all.sort_by_key(|found| found.step >= end);
+        all.retain(|found| found.step < end);
     }
     for found in all {
         let opened = found.verified().and_then(|state| Ok((found.index(&state)?, state)));
@@ -181,11 +189,14 @@ mod tests {
         let kept = Kept { shared: vec![variable("w", &[2])], ..Kept::default() };
         let chosen_behind = |behind| choose(place.path(), &kept, &config, 11, behind);
         let chosen = || chosen_behind(Behind::Any);
-        assert!(is_fresh(place.path()) && is_fresh(Path::new("/none")));
+        let fresh = [place.path(), Path::new("/none")].map(|path| is_fresh(path).unwrap());
+        assert_eq!(fresh, [true, true]);
+        assert!(is_fresh(Path::new("/proc/self/stat")).is_err(), "it cannot be read");
         assert!(matches!(chosen(), Err(CheckpointError::Empty { .. })));
         let all: Vec<PathBuf> = [10, 20, 30].map(|step| publish(place.path(), step)).into();
         let step_before = |end| chosen_behind(Behind::Before(end)).unwrap().state.step;
-        assert_eq!([31, 30, 10].map(step_before), [30, 20, 30], "the end is better than nothing");
+        assert_eq!([31, 30, 11].map(step_before), [30, 20, 10]);
+        assert!(matches!(chosen_behind(Behind::Before(10)), Err(CheckpointError::Empty { .. })));
         std::fs::write(all[2].join("shard"), "torn").unwrap();
         let resumed = chosen().unwrap();
         assert_eq!((resumed.path, resumed.state.step), (all[1].clone(), 20));

@@ -24,16 +24,15 @@ pub(super) fn resumed(
             return Err(CheckpointError::NoFolder { path: path.to_path_buf() });
         }
         let is_given = is_auto || config.resume.as_deref().is_some_and(is_same);
-        // the newest stay, and would be those of the earlier job
-        if !is_given && !checkpoint::is_fresh(path) {
+        // the newest stay, and would be those of the earlier job; what cannot be read, its writer will say
+        if !is_given && !checkpoint::is_fresh(path).unwrap_or(true) {
             return Err(CheckpointError::Taken { path: path.to_path_buf() });
         }
     }
-    let folder = match is_auto {
-        true => own.filter(|path| !checkpoint::is_fresh(path)),
-        false => config.resume.as_deref(),
-    };
-    let Some(folder) = folder else { return Ok(None) };
+    if is_auto {
+        return own.map_or(Ok(None), |path| newest_before_the_end(path, config, program, shape));
+    }
+    let Some(folder) = config.resume.as_deref() else { return Ok(None) };
     let kept = checkpoint::kept(program, &config.topology());
     let per_epoch = shape.steps_per_epoch;
     let resumed = checkpoint::choose(folder, &kept, config, per_epoch, Behind::Any)?;
@@ -42,6 +41,25 @@ pub(super) fn resumed(
         return Err(CheckpointError::Done { path: resumed.path, step, steps });
     }
     Ok(Some(resumed))
+}
+
+/// The newest of a job's own checkpoints that has steps left: the last ones are made once more where only the evaluation
+/// behind them is missing.
+fn newest_before_the_end(
+    path: &Path,
+    config: &TrainConfig,
+    program: &Program,
+    shape: &JobShape,
+) -> Result<Option<Resumed>, CheckpointError> {
+    if checkpoint::is_fresh(path)? {
+        return Ok(None);
+    }
+    let (kept, behind) =
+        (checkpoint::kept(program, &config.topology()), Behind::Before(shape.steps));
+    match checkpoint::choose(path, &kept, config, shape.steps_per_epoch, behind) {
+        Err(CheckpointError::Empty { .. }) => Ok(None),
+        chosen => chosen.map(Some),
+    }
 }
 
 impl TrainConfig {
@@ -55,19 +73,18 @@ impl Prepared {
     /// The same job once more: from the newest checkpoint that it has written and has steps left, or from where it began.
     ///
     /// # Errors
-    /// When none of those that are there is whole.
+    /// When the folder cannot be read, or none of those that are there is whole.
     pub(crate) fn again(&self) -> Result<Prepared, CheckpointError> {
-        let Prepared { config, topology, program, shape, .. } = self;
+        let Prepared { config, program, shape, .. } = self;
         // it is of the first steps
         let mut again =
             Prepared { config: TrainConfig { trace: None, ..config.clone() }, ..self.clone() };
-        let own = config.checkpoint.as_ref().map(|checkpoint| checkpoint.path.as_path());
-        let Some(folder) = own.filter(|path| !checkpoint::is_fresh(path)) else { return Ok(again) };
-        let kept = checkpoint::kept(program, topology);
-        let behind = Behind::Before(shape.steps);
-        let resumed = checkpoint::choose(folder, &kept, config, shape.steps_per_epoch, behind)?;
-        again.shape.done = resumed.state.step;
-        again.resumed = Some(resumed);
+        let Some(checkpoint) = &config.checkpoint else { return Ok(again) };
+        let resumed = newest_before_the_end(&checkpoint.path, config, program, shape)?;
+        if let Some(resumed) = resumed {
+            again.shape.done = resumed.state.step;
+            again.resumed = Some(resumed);
+        }
         Ok(again)
     }
 }

@@ -1,14 +1,16 @@
 //! A sample of the failure matrix: jobs of every strategy, hurt in every way, and what becomes of them against what is promised.
-//! `cargo run -p tensorwire-testkit --example faults` runs all of it.
+//! `cargo run -p tensorwire-testkit --example faults` runs all of it. A program of its own: its jobs keep a machine busy, and other
+//! tests have limits.
+#![allow(clippy::unwrap_used)] // test code: what does not hold ends the test
 
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tensorwire_testkit::faults::{FaultCell, FaultOutcome, FaultRunner};
+use tensorwire_testkit::faults::{Fault, FaultCell, FaultOutcome, FaultRunner, Phase};
 use tensorwire_testkit::skip::skip_part;
 
 /// Most of them wait most of the time.
-const PARALLEL: usize = 4;
+const PARALLEL: usize = 3;
 const SAMPLE: usize = 60;
 /// Longer than this machine's tests keep a process from running.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -17,6 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 fn a_sample_of_the_failure_matrix_is_as_promised() {
     let mut cells = FaultCell::drawn(19);
     cells.retain(|cell| cfg!(feature = "baselines") || !cell.is_of_baselines());
+    // of processes that lack memory while they meet, now and then another is named (docs/reliability.md)
+    cells.retain(|cell| (cell.fault, cell.phase) != (Fault::OutOfMemory, Phase::Meeting));
     cells.truncate(tensorwire_testkit::long::of(SAMPLE, 10 * SAMPLE));
     let program = env!("CARGO_BIN_EXE_tensorwire").into();
     let runner = FaultRunner { program, deadline: DEADLINE, seed: 19 };
@@ -41,6 +45,7 @@ fn a_sample_of_the_failure_matrix_is_as_promised() {
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), done.len(), wrong.join("\n"));
     let of = |outcome: &str| done.iter().filter(|one| one.outcome == outcome).count();
     assert!(of("ended") > done.len() / 4 && of("survived") > done.len() / 10, "{done:?}");
+    assert!(of("spared") < done.len() / 8, "{done:?}");
     if let Some(skipped) = done.iter().find(|one| one.outcome == "skipped") {
         skip_part(&format!("{} of {} cells: {}", of("skipped"), done.len(), skipped.cause));
     }
