@@ -151,6 +151,17 @@ fn mpirun_that_is_told_to_end_ends_all() {
 }
 
 #[test]
+fn what_mpirun_started_is_not_started_again_by_us_and_the_error_says_who_may() {
+    let Some(program) = installed("mpirun") else { return };
+    let job = mpirun(program)(&["train", "--steps", "5", "--restarts", "2"]);
+    let Left { ended, processes } = end(Job::start_command(job), LIMIT);
+    let says = "error: --restarts is of jobs whose processes tensorwire starts itself";
+    assert_eq!(ended.stderr.matches(says).count(), 1, "{}", ended.stderr);
+    assert!(ended.stderr.contains("--resume auto"), "{}", ended.stderr);
+    assert!(processes.is_empty() && !ended.status.success(), "{processes:?}");
+}
+
+#[test]
 fn a_number_of_processes_that_is_not_the_jobs_is_said_with_the_right_one() {
     let Some(program) = installed("mpirun") else { return };
     let job = mpirun(program)(&["train", "--workers", "3", "--servers", "2"]);
