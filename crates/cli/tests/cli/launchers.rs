@@ -211,18 +211,47 @@ fn srun_trains_to_the_same_bits_and_ends_when_a_process_is_killed() {
     assert!(processes.is_empty(), "{processes:?}");
 }
 
+/// torchrun, as PyTorch's environment or the PATH has it.
+fn torchrun() -> Option<impl Fn(&[&str]) -> Command> {
+    let python = std::env::var_os("TENSORWIRE_PYTORCH").map(PathBuf::from);
+    let beside = python.map(|python| python.with_file_name("torchrun"));
+    let Some(program) = beside.filter(|program| program.exists()).or_else(|| on_path("torchrun"))
+    else {
+        skip(None, &"no torchrun, which PyTorch brings; its variables are tried");
+        return None;
+    };
+    Some(move |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["--no-python", "--nproc-per-node", "4", "--max-restarts", "2", BINARY]);
+        command.args(arguments);
+        command
+    })
+}
+
 #[test]
 fn torchrun_trains_to_the_same_bits() {
-    let Some(program) = on_path("torchrun") else {
-        skip(None, &"no torchrun on the PATH, which PyTorch brings; its variables are tried");
-        return;
-    };
-    let launch = |arguments: &[&str]| {
-        let mut command = Command::new(&program);
-        command.args(["--no-python", "--nproc-per-node", "4", BINARY]).args(arguments);
-        command
-    };
+    let Some(launch) = torchrun() else { return };
     trains_to_the_same_bits("torchrun", launch);
+}
+
+#[test]
+fn torchrun_starts_all_again_and_they_go_on_from_the_newest_checkpoint() {
+    let Some(launch) = torchrun() else { return };
+    let options = ["train", "--json", "--threads", "1", "--batch", "8", "--steps", "300"];
+    let kept = ["--checkpoint", "ck", "--checkpoint-every", "25", "--resume", "auto"];
+    let plain = Job::start_with(options.into_iter().chain(["--no-detect"])).end(LONG_LIMIT).json();
+    let job = Job::start_command(launch(&[&options[..], &kept[..]].concat()));
+    let first = job.folder().join("ck/step-00000025");
+    let deadline = Instant::now() + LONG_LIMIT;
+    while !first.exists() {
+        assert!(Instant::now() < deadline, "no checkpoint");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    send(process_with(job.folder(), "train", "RANK=2"), Signal::KILL);
+    let Left { ended, processes } = end(job, LONG_LIMIT);
+    assert_eq!(ended.json()["weights_sha256"], plain["weights_sha256"], "{}", ended.stderr);
+    assert!(ended.stderr.contains("goes on from ck/step-"), "{}", ended.stderr);
+    assert!(processes.is_empty(), "{processes:?}");
 }
 
 /// Two networks of one machine, joined by a cable: what is in one shares no memory with the other.
