@@ -189,14 +189,9 @@ impl FaultCell {
 
     /// In words that a filter may have.
     pub fn name(&self) -> String {
-        let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_string();
-        let of = |value: &dyn Fn() -> serde_json::Value| word(value());
-        let FaultCell { strategy, transport, exchange, .. } = self;
-        let heals = of(&|| serde_json::json!(self.heals));
-        let role = of(&|| serde_json::json!(self.role));
-        let phase = of(&|| serde_json::json!(self.phase));
-        let fault = of(&|| serde_json::json!(self.fault));
-        format!("{strategy}/{transport}/{exchange}/{heals}/{role}/{phase}/{fault}")
+        let fields = serde_json::to_value(self).unwrap();
+        let names = ["strategy", "transport", "exchange", "heals", "role", "phase", "fault"];
+        names.map(|name| fields[name].as_str().unwrap_or_default()).join("/")
     }
 
     fn kind(&self) -> &'static Kind {
@@ -245,8 +240,6 @@ impl FaultCell {
         match (self.fault, self.role, self.heals) {
             (Fault::FullDisk, ..) => healed,
             (Fault::Kill, Victim::Launcher, _) => Promise::Gone,
-            // it is told to end, and does
-            (Fault::Term, Victim::Launcher, _) => Promise::Itself,
             (_, Victim::Launcher, _) => Promise::Itself,
             (.., Heal::Restarts) => healed,
             // before all have met there is nobody to go on
@@ -285,10 +278,13 @@ impl Kind {
                 let (role, fault) = (Victim::Disk, Fault::FullDisk);
                 cells.push(FaultCell { role, phase, fault, ..cell.clone() });
             }
-            let others = [(Heal::Elastic, self.has_store), (Heal::Snapshot, self.has_store)];
             // the baseline's servers are not replaced
-            let can = |heals| heals != Heal::Snapshot || *exchange != "zmq";
-            for (heals, _) in others.into_iter().filter(|(heals, has)| *has && can(*heals)) {
+            let of_store: &[Heal] = match (self.has_store, *exchange) {
+                (false, _) => &[],
+                (true, "zmq") => &[Heal::Elastic],
+                (true, _) => &[Heal::Elastic, Heal::Snapshot],
+            };
+            for &heals in of_store {
                 self.heal(&FaultCell { heals, ..cell.clone() }, &mut cells);
             }
             self.heal(&FaultCell { heals: Heal::Restarts, ..cell }, &mut cells);
