@@ -301,7 +301,7 @@ pub(crate) fn run_alone(
     alone: &AtomicBool,
 ) -> Result<TrainReport, BenchError> {
     alone.store(true, Ordering::SeqCst);
-    let done = train_local(prepared, &AtomicBool::new(false), &mut |_| {});
+    let done = train_local(prepared, &AtomicBool::new(false), &mut |_| {}, &|_| {});
     alone.store(false, Ordering::SeqCst);
     Ok(done?)
 }

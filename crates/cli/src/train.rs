@@ -13,7 +13,7 @@ use serde::Serialize;
 use tensorwire::program::Lead;
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
-use tensorwire_launch::JobSpec;
+use tensorwire_launch::{Found, JobSpec};
 use tensorwire_train::{
     Averaging, CheckpointConfig, CheckpointFolder, EventFile, FoundCheckpoint, Prepared, Strategy,
     Summary, TrainConfig, TrainOutcome, launch_train, train_local,
@@ -104,7 +104,18 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
         Arc::default()
     };
     watcher.begin();
-    let report = train_local(prepared, &interrupt, &mut |progress| watcher.all_did(&progress));
+    let bar = watcher.bar.clone();
+    let on_still = move |found| match found {
+        Found::Moves => {}
+        Found::StandsStill(still) => bar.say(format_args!("nothing moves: training {still}")),
+        Found::Stopped(why) => {
+            bar.clear_in_time();
+            last_words(format!("error: training stands still for good: {why}"));
+            std::process::exit(1);
+        }
+    };
+    let mut on_progress = |progress| watcher.all_did(&progress);
+    let report = train_local(prepared, &interrupt, &mut on_progress, &on_still);
     watcher.end();
     let began_behind = prepared.steps_done();
     Ok((TrainOutcome { began_behind, ..TrainOutcome::alone(report?) }, watcher))

@@ -14,8 +14,8 @@ use super::look;
 use super::trial::{self, PATIENCE, Trial};
 use tensorwire_launch::Transport;
 use tensorwire_launch::{
-    Hosts, HostsError, JobError, JobSpec, JobUpdate, JoinError, Member, MemberError, Messages,
-    Peers, QUEUE_PAIRS, WireOptions, launch,
+    Blame, Hosts, HostsError, JobError, JobSpec, JobUpdate, JoinError, Member, MemberError,
+    Messages, Peers, QUEUE_PAIRS, WireOptions, launch,
 };
 
 /// The kind of job that [`doctor_member`] takes part in.
@@ -236,7 +236,7 @@ fn differences(here: &Facts, there: &Facts) -> Vec<Difference> {
 pub fn doctor_member(member: &Member) -> Result<(), DoctorError> {
     let done = take_part(member);
     if let Err(error) = &done {
-        member.fail(&error.to_string(), false, None);
+        member.fail(&error.to_string(), Blame::Own);
     }
     done
 }

@@ -118,6 +118,7 @@ mod listener;
 pub mod lobby;
 mod mapping;
 mod mesh;
+pub mod pulse;
 mod raw_io;
 mod region;
 pub mod seal;

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
-use tensorwire_fabric::Identity;
+use tensorwire_fabric::{Identity, pulse};
 use tensorwire_memory::{Copies, CopyPurpose};
 
 use crate::error::StoreError;
@@ -213,7 +213,9 @@ impl KvServer {
     /// # Errors
     /// As [`KvServer::progress`].
     pub fn serve(&mut self) -> Result<(), StoreError> {
+        let _awake = pulse::awake();
         while !self.is_over() {
+            pulse::beat();
             self.wire.observe();
             if !self.progress()? {
                 self.wire.wait(Deadline::after(NEWS));
@@ -379,6 +381,8 @@ impl Core {
         if !is_due {
             return Ok(());
         }
+        // a disk may take any time
+        let _resting = pulse::resting();
         let (snapshot, state) = self.snapshot()?;
         let kept = self.keep.save(self.options.server, &checkpoint.path, snapshot);
         let is_needed = std::mem::take(&mut self.snapshot_due);
@@ -472,6 +476,8 @@ impl Core {
 
     /// Does what a worker asks of the whole server.
     fn control(&mut self, wire: &mut dyn Wire, worker: usize, what: Control) -> Answer {
+        // a user's function may do anything, and a disk take any time
+        let _resting = pulse::resting();
         let failed = |what: String| Answer::Refused { why: RequestRefusal::Failed(what) };
         let server = self.options.server;
         let done = match what {

@@ -5,9 +5,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tensorwire_base::Rank;
 use tensorwire_fabric::seal::{Opener, Sealer, Seals, TAG_BYTES};
 
 use crate::negotiate::Offer;
+use crate::standing::Still;
 use crate::transport::Transport;
 
 /// Largest frame: a report with counters, never a tensor.
@@ -33,14 +35,14 @@ pub(crate) enum FromMember {
     Connected,
     /// It waits at its barrier of this number, from 1.
     EnterBarrier { number: u64 },
-    /// It is alive; `step` is the one it is in, from 1 (0: before the first).
-    Heartbeat { step: u64 },
+    /// It is alive; `step` is the one it is in, from 1 (0: before the first). Where it has not moved for some time, where.
+    Heartbeat { step: u64, still: Option<Still> },
     /// Something worth showing, of the job's own form.
     Progress { step: u64, value: serde_json::Value },
     /// What it recorded, in the job's own form: all of it, or the next part.
     Records { values: Vec<serde_json::Value> },
-    /// It gave up. `lost_peer`: the rank whose loss made it, if that was the cause.
-    Failed { step: u64, error: String, user_error: bool, lost_peer: Option<u32> },
+    /// It gave up.
+    Failed { step: u64, error: String, blame: Blame },
     /// A signal told it to end, and it will.
     ToldToEnd,
     /// It is held: it begins no step behind this one.
@@ -49,6 +51,30 @@ pub(crate) enum FromMember {
     Allow { until: u64, behind: Behind },
     /// It has done its part.
     Finished { report: serde_json::Value },
+}
+
+/// Whose fault it is that a member gives up, as far as it knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Blame {
+    /// The user can mend it by another command.
+    User,
+    /// Its own.
+    Own,
+    /// That of this rank, whose loss made it.
+    Peer(u32),
+    /// It has waited for others for too long, which live.
+    Others,
+}
+
+impl Blame {
+    /// That of a peer, if its loss was the cause; else the user's or its own.
+    pub fn of(user_error: bool, lost_peer: Option<Rank>) -> Blame {
+        match lost_peer {
+            Some(peer) => Blame::Peer(peer.0),
+            None if user_error => Blame::User,
+            None => Blame::Own,
+        }
+    }
 }
 
 /// What the launcher tells a member.
@@ -266,8 +292,8 @@ mod tests {
 
     #[test]
     fn a_frame_round_trips() {
-        let wire = sealed(&FromMember::Heartbeat { step: 7 }).unwrap();
-        assert!(matches!(opened(&wire).unwrap(), FromMember::Heartbeat { step: 7 }));
+        let wire = sealed(&FromMember::Heartbeat { step: 7, still: None }).unwrap();
+        assert!(matches!(opened(&wire).unwrap(), FromMember::Heartbeat { step: 7, .. }));
     }
 
     /// The other end reads nothing for a while: what was said meanwhile comes whole, and in order.
@@ -286,7 +312,7 @@ mod tests {
             speaker.say(&FromMember::Records { values: record(said) }).unwrap();
             said += 1;
         }
-        speaker.say(&FromMember::Heartbeat { step: 9 }).unwrap();
+        speaker.say(&FromMember::Heartbeat { step: 9, still: None }).unwrap();
         let reading = std::thread::spawn(move || {
             let all: Vec<FromMember> = (0..=said).map(|_| hearer.hear().unwrap()).collect();
             all
@@ -298,7 +324,7 @@ mod tests {
         for (n, message) in heard[..said].iter().enumerate() {
             assert!(matches!(message, FromMember::Records { values } if *values == record(n)));
         }
-        assert!(matches!(heard[said], FromMember::Heartbeat { step: 9 }));
+        assert!(matches!(heard[said], FromMember::Heartbeat { step: 9, .. }));
     }
 
     #[test]
@@ -324,7 +350,7 @@ mod tests {
         let unsealed = [&[2, 0, 0, 0], &b"hi"[..], &[0; TAG_BYTES]].concat();
         assert_eq!(kind(&unsealed), ErrorKind::InvalidData);
         assert_eq!(kind(&sealed(&"hi").unwrap()), ErrorKind::InvalidData);
-        let mut changed = sealed(&FromMember::Heartbeat { step: 7 }).unwrap();
+        let mut changed = sealed(&FromMember::Heartbeat { step: 7, still: None }).unwrap();
         changed[6] ^= 1;
         assert_eq!(kind(&changed), ErrorKind::InvalidData);
         let long = FromMember::Finished { report: "x".repeat(FRAME_BYTES_MAX).into() };

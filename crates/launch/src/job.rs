@@ -19,6 +19,7 @@ use crate::hosts::{Hosts, HostsError};
 use crate::launcher;
 use crate::negotiate::TransportChoice;
 use crate::rendezvous::{Gathering, RendezvousError};
+use crate::standing::StillMember;
 use crate::store_job::StoreJob;
 use crate::transport::Transport;
 use crate::verdict::FirstFailure;
@@ -134,6 +135,10 @@ pub enum JobUpdate<P, T> {
     },
     /// All members have been introduced to each other.
     Introduced,
+    /// Nothing has moved for some time, and these members, which live, hold it up.
+    StandsStill {
+        members: Vec<StillMember>,
+    },
     /// The job was interrupted, and ends behind this step.
     Ending {
         step: u64,
@@ -272,6 +277,7 @@ fn decode<M: Messages>(
         JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
         JobUpdate::Introduced => JobUpdate::Introduced,
+        JobUpdate::StandsStill { members } => JobUpdate::StandsStill { members },
         JobUpdate::Ending { step } => JobUpdate::Ending { step },
         JobUpdate::Shrunk { rank, why, left } => JobUpdate::Shrunk { rank, why, left },
         JobUpdate::Replacing { server, rank, why, by } => {

@@ -5,6 +5,7 @@
 mod acceptor;
 mod membership;
 mod process;
+mod standstill;
 mod wind_down;
 
 use std::collections::VecDeque;
@@ -18,10 +19,11 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
-use crate::control::{FromMember, Speaker, ToMember};
+use crate::control::{Blame, FromMember, Speaker, ToMember};
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
+use crate::standing::Still;
 use crate::start::{REAP_PATIENCE, start};
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
@@ -30,6 +32,7 @@ pub(crate) use acceptor::callers;
 use acceptor::{Acceptor, Event};
 use membership::Membership;
 use process::{Ended, Exit, Process};
+use standstill::Standstill;
 use wind_down::WindDown;
 
 /// How often the launcher looks around.
@@ -79,6 +82,7 @@ pub(crate) fn run(
         stood_still: None,
         interrupted: None,
         wind_down: WindDown::default(),
+        standstill: Standstill::default(),
         store: spec.store.map(|store| Membership::new(store, spec)),
     };
     for rank in (0..world as u32).map(Rank) {
@@ -136,6 +140,7 @@ struct Launcher<'a> {
     /// When it was told to end.
     interrupted: Option<Instant>,
     wind_down: WindDown,
+    standstill: Standstill,
     /// Who of a store lives, and what follows from that.
     store: Option<Membership>,
 }
@@ -163,6 +168,8 @@ struct MemberState {
     told_to_end: bool,
     /// The last step that it has begun, and it begins no other.
     held: Option<u64>,
+    /// Where it stands, if it has not moved for some time.
+    still: Option<Still>,
 }
 
 impl Launcher<'_> {
@@ -213,6 +220,7 @@ impl Launcher<'_> {
             survived: false,
             told_to_end: false,
             held: None,
+            still: None,
         });
         on_update(JobUpdate::Started { rank, pid })
     }
@@ -243,6 +251,7 @@ impl Launcher<'_> {
             }
             self.reap();
             self.notice_silence();
+            self.standstill.notice(&self.members, on_update)?;
             self.negotiate(on_update)?;
             self.introduce(on_update)?;
             self.manage_store(acceptor, on_update)?;
@@ -255,6 +264,7 @@ impl Launcher<'_> {
                 // who was told to end is killed soon
                 let settle = if self.interrupted.is_some() { SETTLE / 3 } else { SETTLE };
                 if all_over || since.elapsed() >= settle {
+                    self.find_still();
                     let failure = first_failure(&self.seen());
                     self.stop("another member failed");
                     let suspension = failure.as_ref().and_then(|first| self.suspension(first));
@@ -344,7 +354,10 @@ impl Launcher<'_> {
             FromMember::Allow { .. } => {}
             FromMember::Connected => self.is_connected(rank),
             FromMember::EnterBarrier { number } => self.enter_barrier(rank, number),
-            FromMember::Heartbeat { step } => member.step = member.step.max(step),
+            FromMember::Heartbeat { step, still } => {
+                member.step = member.step.max(step);
+                member.still = still;
+            }
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
                 on_update(JobUpdate::Progress { rank, step, value })?;
@@ -352,9 +365,8 @@ impl Launcher<'_> {
             FromMember::Records { values } => {
                 on_update(JobUpdate::Recorded { rank, values })?;
             }
-            FromMember::Failed { step, error, user_error, lost_peer } => {
-                let lost_peer = lost_peer.map(Rank);
-                self.end(rank, End::Failed { step, error, user_error, lost_peer });
+            FromMember::Failed { step, error, blame } => {
+                self.end(rank, End::Failed { step, error, blame });
             }
             FromMember::Finished { report } => member.report = Some(report),
         }
@@ -463,7 +475,8 @@ impl Launcher<'_> {
         let gave_up = wordless && guilty.exit.is_some_and(Exit::gave_up);
         // those that saw another end say so
         let has_cause = |member: &MemberState| {
-            let of_its_own = matches!(member.end, End::Failed { lost_peer: None, .. });
+            let of_its_own =
+                matches!(member.end, End::Failed { blame: Blame::Own | Blame::User, .. });
             of_its_own || member.exit.is_some_and(Exit::is_by_signal)
         };
         let has_other_cause =
@@ -537,6 +550,7 @@ impl Launcher<'_> {
             host: member.host.clone(),
             step: if is_server(rank) { furthest } else { member.step },
             end: member.end.clone(),
+            still: member.still.clone(),
             survived: member.survived,
             order: member.order,
         };

@@ -14,12 +14,14 @@ mod launcher;
 mod member;
 mod negotiate;
 pub mod rendezvous;
+mod standing;
 mod start;
 mod store_job;
 mod transport;
 mod verdict;
 
 pub use assignment::{Assignment, JobIdentity};
+pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
 pub use job::{JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
 pub use member::{
@@ -27,6 +29,7 @@ pub use member::{
     StepWord, WireOptions,
 };
 pub use negotiate::{Obstacle, TransportChoice};
+pub use standing::{Found, Reminder, Stand, Still, StillMember, WORTH_A_LINE, Watch, Whereabouts};
 pub use start::{MEMBER, RUN_WITH_PARENT};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};

@@ -9,7 +9,7 @@ mod wire;
 use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -19,11 +19,12 @@ use tensorwire_fabric::handshake::HandshakeError;
 use tensorwire_fabric::{ConnectError, Identity, JobCredentials, VerbsUnusable};
 
 use crate::assignment::{Assignment, JobIdentity};
-use crate::control::{Behind, FromMember, Speaker, record_frames};
+use crate::control::{Behind, Blame, FromMember, Speaker, record_frames};
 use crate::launcher::START_PATIENCE;
+use crate::standing::Whereabouts;
 use crate::store_job::{BarrierError, ControlEvents, StorePlace};
 use crate::transport::Transport;
-use connection::{ControlReader, dial, spawn_heartbeat, spawn_watch, tell};
+use connection::{ControlReader, Heart, LastWords, dial, spawn_watch, tell};
 use gate::Gate;
 
 pub use scheduling::Scheduling;
@@ -40,6 +41,7 @@ pub struct Member {
     told: Receiver<Introduction>,
     control_events: Arc<ControlEvents>,
     step: Arc<AtomicU64>,
+    whereabouts: Arc<OnceLock<Arc<dyn Whereabouts>>>,
     gate: Arc<Gate>,
 }
 
@@ -57,6 +59,8 @@ pub enum Ending {
     Told { reason: String },
     /// The launcher is gone: nobody else will say why.
     Orphaned { reason: String },
+    /// The process stands still, which the launcher has been told.
+    StandsStill { reason: String },
 }
 
 /// Whether a step begins.
@@ -139,7 +143,15 @@ impl Member {
         let reached_at = SocketAddr::new(stream.local_addr()?.ip(), 0);
         stream.set_read_timeout(Some(liveness / 2))?;
         let control = Arc::new(Mutex::new(speaker));
-        spawn_heartbeat(control.clone(), step.clone(), liveness)?;
+        let last_words = LastWords::new(on_ending);
+        let whereabouts = Arc::<OnceLock<_>>::default();
+        let heart = Heart {
+            control: control.clone(),
+            step: step.clone(),
+            whereabouts: whereabouts.clone(),
+            last_words: last_words.clone(),
+        };
+        heart.spawn(liveness)?;
         let (control_events, gate) = (Arc::<ControlEvents>::default(), Arc::new(Gate::open()));
         let hears = ControlReader {
             tell,
@@ -147,8 +159,25 @@ impl Member {
             gate: gate.clone(),
             control: control.clone(),
         };
-        spawn_watch(hearer, hears, on_ending)?;
-        Ok(Member { assignment, identity, control, reached_at, told, control_events, step, gate })
+        spawn_watch(hearer, hears, last_words)?;
+        Ok(Member {
+            assignment,
+            identity,
+            control,
+            reached_at,
+            told,
+            control_events,
+            step,
+            whereabouts,
+            gate,
+        })
+    }
+
+    /// From now on this process is watched: the launcher hears where it stands, and it ends, with `on_ending` called, when it
+    /// stands still for good. Once in its life.
+    pub fn is_watched(&self, whereabouts: Arc<dyn Whereabouts>) {
+        // whoever asks twice is the same process
+        let _ = self.whereabouts.set(whereabouts);
     }
 
     /// Which job it is, for whoever starts members of several kinds.
@@ -296,7 +325,7 @@ impl Member {
     /// When the launcher is gone.
     pub fn begin_step(&self, step: u64) -> std::io::Result<()> {
         self.step.store(step, Ordering::Relaxed);
-        self.tell(&FromMember::Heartbeat { step })
+        self.tell(&FromMember::Heartbeat { step, still: None })
     }
 
     /// Has this member wait behind `step` until one says for all what comes there. All are to do so, before their first step.
@@ -362,10 +391,10 @@ impl Member {
     }
 
     /// Says why this member gives up. Best effort: if the launcher is gone nobody wants to know.
-    pub fn fail(&self, error: &str, user_error: bool, lost_peer: Option<Rank>) {
+    pub fn fail(&self, error: &str, blame: Blame) {
         let step = self.step.load(Ordering::Relaxed);
-        let (error, lost_peer) = (error.to_string(), lost_peer.map(|rank| rank.0));
-        let _ = self.tell(&FromMember::Failed { step, error, user_error, lost_peer });
+        let error = error.to_string();
+        let _ = self.tell(&FromMember::Failed { step, error, blame });
     }
 
     /// What another thread may tell the launcher when this process is about to end.

@@ -5,6 +5,9 @@ use std::fmt;
 
 use tensorwire_base::Rank;
 
+use crate::control::Blame;
+use crate::standing::Still;
+
 /// How a member ended, as far as the launcher saw.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum End {
@@ -13,7 +16,9 @@ pub(crate) enum End {
     /// Its process ended without a word.
     Died { how: String },
     /// It said why.
-    Failed { step: u64, error: String, user_error: bool, lost_peer: Option<Rank> },
+    Failed { step: u64, error: String, blame: Blame },
+    /// It lives, and others that wait for it have given up.
+    StandsStill(Still),
     /// Nothing was heard of it for too long.
     Silent { for_s: f64 },
     /// It was to be started on another host, and nothing was ever heard of it.
@@ -30,12 +35,13 @@ impl End {
                 Some(format!("nothing was heard of it for {for_s:.1} s (stopped or hung)"))
             }
             End::Failed { error, .. } => Some(error.clone()),
+            End::StandsStill(still) => Some(format!("it {still}, and the others wait for it")),
         }
     }
 
     /// The user can mend it, and nobody else.
     pub(crate) fn is_user_error(&self) -> bool {
-        matches!(self, End::Failed { user_error: true, lost_peer: None, .. })
+        matches!(self, End::Failed { blame: Blame::User, .. })
     }
 }
 
@@ -50,6 +56,8 @@ pub(crate) struct Seen {
     /// The last step that it said it was in; 0: none yet.
     pub(crate) step: u64,
     pub(crate) end: End,
+    /// Where it stands, if it has not moved for some time.
+    pub(crate) still: Option<Still>,
     /// The job went on without it: it is the cause only if somebody could not.
     pub(crate) survived: bool,
     /// The order in which ends were noticed.
@@ -92,27 +100,27 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         End::None => None,
         _ if member.survived => None,
         End::Died { .. } | End::Unreached { .. } => Some(0),
-        End::Failed { lost_peer: None, .. } => Some(1),
-        End::Silent { .. } => Some(2),
-        End::Failed { lost_peer: Some(_), .. } => Some(3),
+        End::Failed { blame: Blame::Own | Blame::User, .. } => Some(1),
+        End::Silent { .. } | End::StandsStill(_) => Some(2),
+        End::Failed { blame: Blame::Peer(_) | Blame::Others, .. } => Some(3),
     };
     let guilty = seen.iter().filter(|member| weight(member).is_some());
     let guilty = guilty.min_by_key(|member| (weight(member), member.order))?;
     let (guilty, cause) = match &guilty.end {
-        End::Failed { error, lost_peer: Some(peer), .. } => {
-            let lost = seen.iter().find(|member| member.rank == *peer).unwrap_or(guilty);
+        End::Failed { error, blame: Blame::Peer(peer), .. } => {
+            let lost = seen.iter().find(|member| member.rank.0 == *peer).unwrap_or(guilty);
             let says = || format!("lost, says {} (rank {}): {error}", guilty.role, guilty.rank);
             let known = lost.end.cause().filter(|_| lost.survived);
             (lost, known.unwrap_or_else(says))
         }
         end => (guilty, end.cause()?),
     };
-    let is_own_word = matches!(guilty.end, End::Failed { lost_peer: None, .. });
+    let is_own_word = matches!(guilty.end, End::Failed { blame: Blame::Own | Blame::User, .. });
     let user_error = guilty.end.is_user_error();
     // a witness knows the step in which the peer was lost better than a heartbeat
     let witnesses = seen.iter().filter(|member| !member.survived);
     let witnessed = witnesses.filter_map(|member| match member.end {
-        End::Failed { step, lost_peer: Some(_), .. } => Some(step),
+        End::Failed { step, blame: Blame::Peer(_), .. } => Some(step),
         _ => None,
     });
     let step = match guilty.end {
@@ -120,7 +128,9 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
         _ => guilty.step.max(witnessed.min().unwrap_or(0)),
     };
     let others = seen.iter().filter(|member| member.rank != guilty.rank && !member.survived);
-    let remarks = others.filter_map(remark);
+    let stalls = |member: &Seen| matches!(member.end, End::Failed { blame: Blame::Others, .. });
+    let is_stalled = seen.iter().any(stalls);
+    let remarks = others.filter_map(|member| remark(member, is_stalled));
     Some(FirstFailure {
         rank: guilty.rank,
         role: guilty.role.clone(),
@@ -134,9 +144,11 @@ pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
     })
 }
 
-fn remark(member: &Seen) -> Option<Remark> {
+/// What a member said; of one that lives, where it stands, if the job ends since nothing moves.
+fn remark(member: &Seen, is_stalled: bool) -> Option<Remark> {
     let error = match &member.end {
-        End::None => return None,
+        End::None => member.still.as_ref().filter(|_| is_stalled)?.to_string(),
+        End::StandsStill(still) => still.to_string(),
         End::Died { how } | End::Unreached { why: how } => how.clone(),
         End::Failed { error, .. } => error.clone(),
         End::Silent { for_s } => format!("nothing was heard of it for {for_s:.1} s"),
@@ -178,17 +190,15 @@ mod tests {
     fn seen(rank: u32, step: u64, order: u32, end: End) -> Seen {
         let role = format!("worker {rank}");
         let (pid, host, survived) = (100 + rank, None, false);
-        Seen { rank: Rank(rank), role, pid, host, step, end, survived, order }
+        Seen { rank: Rank(rank), role, pid, host, step, end, still: None, survived, order }
     }
 
     fn witness(step: u64, of: u32) -> End {
-        let lost_peer = Some(Rank(of));
-        let error = format!("lost rank {of}");
-        End::Failed { step, error, user_error: false, lost_peer }
+        End::Failed { step, error: format!("lost rank {of}"), blame: Blame::Peer(of) }
     }
 
     fn own_error(step: u64) -> End {
-        End::Failed { step, error: "bad label".into(), user_error: false, lost_peer: None }
+        End::Failed { step, error: "bad label".into(), blame: Blame::Own }
     }
 
     #[test]
@@ -219,7 +229,7 @@ mod tests {
     #[test]
     fn the_step_is_said_once() {
         let error = "step 5: node 'loss': bad label".to_string();
-        let own = End::Failed { step: 5, error, user_error: false, lost_peer: None };
+        let own = End::Failed { step: 5, error, blame: Blame::Own };
         let text = first_failure(&[seen(1, 5, 0, own)]).unwrap().to_string();
         assert!(text.ends_with("(rank 1, pid 101) at step 5: node 'loss': bad label"), "{text}");
     }
@@ -262,6 +272,26 @@ mod tests {
         let first = first_failure(&[lost.clone(), seen(3, 4, 1, own_error(4))]).unwrap();
         assert_eq!((first.rank, first.remarks.len()), (Rank(3), 0));
         assert_eq!(first_failure(&[lost]), None);
+    }
+
+    #[test]
+    fn who_waits_for_too_long_is_no_cause_if_another_stands_still() {
+        let stalled = |step| {
+            let error = "nothing happened for 600 s while waiting for 'g' from worker 2".into();
+            End::Failed { step, error, blame: Blame::Others }
+        };
+        let still = |waits| Still { what: "computes 'conv'".into(), waits, for_ms: 590_000 };
+        let waits = Seen { still: Some(still(true)), ..seen(0, 7, 0, End::None) };
+        let all = [waits, seen(1, 7, 0, stalled(7)), seen(2, 7, 1, End::StandsStill(still(false)))];
+        let first = first_failure(&all).unwrap();
+        assert_eq!((first.rank, first.step, first.is_own_word), (Rank(2), Some(7), false));
+        assert!(first.cause.starts_with("it computes 'conv' for 590.0 s"), "{}", first.cause);
+        let said: Vec<String> = first.remarks.iter().map(Remark::to_string).collect();
+        assert_eq!(said[0], "worker 0 (rank 0): computes 'conv' for 590.0 s");
+        assert!(said[1].contains("nothing happened for 600 s"), "{said:?}");
+        // nobody stands out
+        let first = first_failure(&all[..2]).unwrap();
+        assert_eq!((first.rank, first.is_own_word), (Rank(1), false));
     }
 
     #[test]

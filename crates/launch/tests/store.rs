@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::{Fabric, PeerAddress};
 use tensorwire_launch::{
-    Assignment, BarrierError, FirstFailure, JobError, JobOutcome, JobSpec, JobUpdate, Member,
-    Messages, Peers, Role, StoreEvent, StoreJob, Transport, WireOptions, launch,
+    Assignment, BarrierError, Blame, FirstFailure, JobError, JobOutcome, JobSpec, JobUpdate,
+    Member, Messages, Peers, Role, StoreEvent, StoreJob, Transport, WireOptions, launch,
 };
 
 /// What the members of a job do.
@@ -59,7 +59,7 @@ fn member_process() {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let member = Member::join(assignment, |_| std::process::exit(1)).unwrap();
     if let Err(error) = take_part(&member) {
-        member.fail(&error, false, None);
+        member.fail(&error, Blame::Own);
         std::process::exit(1);
     }
 }

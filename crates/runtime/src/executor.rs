@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Clock, Deadline, Space};
+use tensorwire_fabric::pulse;
 use tensorwire_graph::{EdgeId, NodeId, Op, Output, Part, Plan};
 use tensorwire_kernels::Kernels;
 use tensorwire_tensor::TensorSpec;
@@ -19,6 +20,7 @@ use crate::error::{AllocError, RunError};
 use crate::frontier::Frontier;
 use crate::ports::{DeviceWay, Events, GroupOps, Ports, Sending, TensorExchange};
 use crate::session::{Computing, SessionOptions};
+use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::{Event, EventKind, Timeline};
 use crate::workspace::Workspace;
@@ -26,6 +28,8 @@ use device::{ASK_AGAIN, Copying, Gates};
 
 /// How long to wait before a send that found the queue full is tried again, if nothing happens.
 const RETRY_FULL: Duration = Duration::from_millis(1);
+/// How long a run waits before it tells whoever looks what it waits for.
+const TELLS_AFTER: Duration = Duration::from_secs(1);
 
 /// What an executor did, summed over its runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +105,9 @@ pub(crate) struct Executor {
     prepared: HashMap<EdgeId, Tensor>,
     /// When the wait began that nothing has ended yet.
     deadline: Option<Deadline>,
+    pub(crate) standing: Arc<Standing>,
+    /// It is told what the run waits for.
+    is_told: bool,
     pub(crate) counters: Counters,
     pub(crate) timeline: Option<Timeline>,
 }
@@ -150,6 +157,8 @@ impl Executor {
             finished_nodes: Vec::new(),
             prepared: HashMap::new(),
             deadline: None,
+            standing: Standing::of(&plan.parts[part]),
+            is_told: false,
             counters: Counters::default(),
             timeline: options.timeline.then(Timeline::default),
         }
@@ -162,7 +171,16 @@ impl Executor {
         self.workspace.begin(frontier.transients());
         self.ready.clear();
         self.ready.extend(frontier.start());
+        self.moves();
+    }
+
+    /// Something was done: whatever is waited for now is something else.
+    fn moves(&mut self) {
         self.deadline = None;
+        self.standing.moves();
+        if std::mem::take(&mut self.is_told) {
+            self.standing.goes_on();
+        }
     }
 
     /// Gives nodes their turns until one of them did something, or all were asked in vain.
@@ -175,6 +193,7 @@ impl Executor {
         let mut misses = 0;
         while !frontier.finished() {
             if misses == 0 {
+                pulse::beat();
                 self.observe();
             }
             let mut progress = false;
@@ -189,7 +208,7 @@ impl Executor {
                 }
             }
             if self.complete_finished(part, frontier)? || progress {
-                self.deadline = None;
+                self.moves();
                 return Ok(Advance::Progress);
             }
             misses += 1;
@@ -233,7 +252,14 @@ impl Executor {
             Op::Recv { edge, .. } => self.poll(node, *edge),
             Op::RecvDynamic { edge, .. } => self.receive(node, *edge),
             Op::AllReduce { .. } | Op::Broadcast { .. } => self.collective(part, node),
-            _ => self.kernel(part, node),
+            op => {
+                // a user's kernel may do anything
+                let _resting = matches!(op, Op::Custom(_)).then(pulse::resting);
+                self.standing.computes(node);
+                let turn = self.kernel(part, node);
+                self.standing.has_computed();
+                turn
+            }
         }
     }
 
@@ -464,6 +490,10 @@ impl Executor {
             let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
             return Err(RunError::Stalled { step, waited_s, missing: self.missing(part) });
         }
+        if !self.is_told && deadline.remaining() + TELLS_AFTER <= patience {
+            self.is_told = true;
+            self.standing.waits(self.missing(part));
+        }
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
         let is_full = !self.prepared.is_empty() || self.ready.iter().any(is_send);
@@ -482,13 +512,14 @@ impl Executor {
     /// Blocks until something may have changed since the last turn that did something, or `until`.
     pub(crate) fn wait_until(&mut self, until: Deadline) -> Result<(), RunError> {
         let step = self.counters.steps;
+        pulse::beat();
         let Some(events) = &mut self.events else {
             std::thread::sleep(until.remaining().min(ASK_AGAIN));
             return Ok(());
         };
         self.counters.waits += 1;
         let start_ns = Clock::now_ns();
-        let waited = events.wait(until);
+        let waited = events.wait(until.min(Deadline::after(pulse::BEAT)));
         let end_ns = Clock::now_ns();
         self.counters.wait_ns += end_ns - start_ns;
         self.record(EventKind::Wait, start_ns, end_ns);

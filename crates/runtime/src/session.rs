@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Space};
+use tensorwire_fabric::pulse;
 use tensorwire_graph::{Lane, NodeId, Op, Output, Part, Plan, RunId};
 use tensorwire_kernels::{Kernels, SharedDevice};
 use tensorwire_memory::Copies;
@@ -15,6 +16,7 @@ use crate::executor::{Advance, Counters, Executor};
 use crate::frontier::Frontier;
 use crate::mirrors::{MirrorError, Mirrors, Reading, Writing};
 use crate::ports::Ports;
+use crate::standing::Standing;
 use crate::storage::{Storage, Tensor};
 use crate::timeline::Timeline;
 
@@ -102,6 +104,7 @@ impl Session {
     /// # Errors
     /// When a kernel refuses, a peer is lost, or nothing happens for too long.
     pub fn run(&mut self, run: RunId) -> Result<(), RunError> {
+        let _awake = pulse::awake();
         self.start(run);
         loop {
             match self.advance()? {
@@ -257,6 +260,11 @@ impl Session {
             fed.map_err(|source| SessionError::Memory { name: name(), source })?;
         }
         self.write(output)
+    }
+
+    /// Returns where it stands, to be looked at by another thread.
+    pub fn standing(&self) -> Arc<Standing> {
+        self.executor.standing.clone()
     }
 
     /// What the executor did so far.

@@ -3,6 +3,7 @@
 //! change.
 
 use tensorwire_base::Deadline;
+use tensorwire_fabric::pulse;
 use tensorwire_graph::{NodeId, Op, Part, RunId};
 
 use crate::error::RunError;
@@ -48,6 +49,7 @@ pub fn run_sessions(
     sessions: &mut [Session],
     next: &mut dyn FnMut(usize, &mut Session) -> Option<RunId>,
 ) -> Result<(), RunError> {
+    let _awake = pulse::awake();
     let mut is_running = vec![false; sessions.len()];
     loop {
         let mut progress = false;

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tensorwire::base::{Deadline, Rank};
 use tensorwire::collectives::{Algorithm, CollectiveCall, Collectives, Group, GroupOptions};
 use tensorwire::kernels::FoldKind;
-use tensorwire::launch::{Member, Peers, Reports, Transport, VerbsOptions, WireOptions, launch};
+use tensorwire::launch::{
+    Blame, Member, Peers, Reports, Transport, VerbsOptions, WireOptions, launch,
+};
 use tensorwire::memory::{Arena, Place};
 use tensorwire::program;
 use tensorwire::tensor::DType;
@@ -24,7 +26,7 @@ fn main() -> Outcome<()> {
     program::init()?;
     if let Some(assignment) = program::assigned() {
         program::take_part(assignment, None, |member| {
-            reduce(member).inspect_err(|error| member.fail(&error.to_string(), false, None))
+            reduce(member).inspect_err(|error| member.fail(&error.to_string(), Blame::Own))
         })?;
         return Ok(());
     }

@@ -13,8 +13,8 @@ use tensorwire::kernels::{KernelChoice, Kernels};
 use tensorwire::kvstore::proto::Mode;
 use tensorwire::kvstore::{Key, KvServer, KvWorker, ServerLoad, ValueSpec};
 use tensorwire::launch::{
-    Assignment, JobSpec, JobUpdate, Member, Messages, Peers, StoreJob, Transport, WireOptions,
-    launch,
+    Assignment, Blame, JobSpec, JobUpdate, Member, Messages, Peers, StoreJob, Transport,
+    WireOptions, launch,
 };
 use tensorwire::memory::Buffer;
 use tensorwire::nn::Optimizer;
@@ -77,7 +77,7 @@ fn member() -> Outcome {
     let member = Member::join(assignment, |_| std::process::exit(1))?;
     let done = part(&member);
     if let Err(error) = &done {
-        member.fail(&error.to_string(), false, None);
+        member.fail(&error.to_string(), Blame::Own);
     }
     done
 }

@@ -37,7 +37,7 @@ use tensorwire_launch::rendezvous::{
     Detected, Gathering, Joined, LaunchedAs, RendezvousError, SignOfLife, join,
 };
 use tensorwire_launch::{
-    Assignment, Ending, JobError, JobSpec, Member, Peers, Reports, StoreJob, Transport,
+    Assignment, Blame, Ending, JobError, JobSpec, Member, Peers, Reports, StoreJob, Transport,
     WireOptions, launch,
 };
 use tensorwire_train::{
@@ -256,7 +256,7 @@ impl OpenStore {
         let told = over.clone();
         let member = Member::join(assignment, move |ending| *told.lock() = Some(ending))?;
         let end = end(&member, &options).inspect_err(|error| {
-            member.fail(&error.to_string(), false, error.lost_peer());
+            member.fail(&error.to_string(), Blame::of(false, error.lost_peer()));
         });
         let end = end.map_err(|error| verdict(&over, error))?;
         let job = Job { member, over, lead, sign_of_life };
@@ -267,7 +267,7 @@ impl OpenStore {
             StoreEnd::Server(server) => {
                 let served = run_server(*server);
                 let served = served.inspect_err(|error| {
-                    job.member.fail(&error.to_string(), false, error.lost_peer());
+                    job.member.fail(&error.to_string(), Blame::of(false, error.lost_peer()));
                 });
                 served.map_err(|error| verdict(&job.over, error.into()))?;
                 job.member.leave(())?;
@@ -295,7 +295,7 @@ fn serve(assignment: Assignment) -> Result<OpenedStore, StoreFailure> {
         StoreEnd::Worker(_) => Ok(()),
     });
     if let Err(error) = &done {
-        member.fail(&error.to_string(), false, error.lost_peer());
+        member.fail(&error.to_string(), Blame::of(false, error.lost_peer()));
     }
     done?;
     member.finish(())?;
@@ -368,7 +368,7 @@ fn verdict(over: &Over, error: StoreFailure) -> StoreFailure {
 fn reason(ending: &Ending) -> String {
     match ending {
         Ending::Told { reason } => reason.clone(),
-        Ending::Orphaned { reason } => {
+        Ending::Orphaned { reason } | Ending::StandsStill { reason } => {
             format!("the process that leads the store (rank 0, or the scheduler) is gone: {reason}")
         }
     }
@@ -499,7 +499,7 @@ impl StoreMember {
     /// Tells the others that this worker gives up, and why.
     pub fn fail(self, why: &str) {
         let Some(Job { member, lead, .. }) = self.job else { return };
-        member.fail(why, false, None);
+        member.fail(why, Blame::Own);
         if let Some(lead) = lead {
             // the others are told by it; what it says is what was just told
             drop(lead.wait());

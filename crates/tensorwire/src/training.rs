@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
-use tensorwire_launch::{Assignment, Hosts, HostsError, JobUpdate, Member, Transport};
+use tensorwire_launch::{
+    Assignment, Found, Hosts, HostsError, JobUpdate, Member, StillMember, Transport,
+};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
@@ -398,7 +400,16 @@ impl Training {
             let interrupt = program::interrupt()?;
             steps.begin();
             let told = &mut |progress| on_step(&steps.all_did(&progress));
-            TrainOutcome::alone(train_local(&prepared, &interrupt, told)?)
+            let on_still = |found| match found {
+                Found::Moves => {}
+                Found::StandsStill(still) => {
+                    program::say(&format!("nothing moves: training {still}"))
+                }
+                Found::Stopped(why) => {
+                    program::say(&format!("training stands still for good: {why}"))
+                }
+            };
+            TrainOutcome::alone(train_local(&prepared, &interrupt, told, &on_still)?)
         } else {
             let mut how = program::job_spec(TRAIN, Vec::new())?;
             if let Some(Lead { gathering, interrupt }) = lead {
@@ -416,8 +427,16 @@ impl Training {
                 }
             };
             launch_train(&prepared, &how, &mut |update| {
-                if let JobUpdate::Restarting { why, step, restart, most } = &update {
-                    program::say(&format!("{why}; restart {restart} of {most}, from step {step}"));
+                match &update {
+                    JobUpdate::Restarting { why, step, restart, most } => program::say(&format!(
+                        "{why}; restart {restart} of {most}, from step {step}"
+                    )),
+                    JobUpdate::StandsStill { members } => {
+                        let members: Vec<String> =
+                            members.iter().map(StillMember::to_string).collect();
+                        program::say(&format!("nothing moves: {}", members.join("; ")));
+                    }
+                    _ => {}
                 }
                 steps.update(&update);
                 while let Some(step) = steps.take() {

@@ -8,18 +8,24 @@ mod loader;
 mod resuming;
 mod strategy;
 mod trainer;
+mod whereabouts;
 mod worker;
 mod workload;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, human_bytes};
+use tensorwire_fabric::pulse;
 use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{JoinError, Member, Role, StoreJob};
+use tensorwire_launch::{
+    Blame, Found, JoinError, Member, Reminder, Role, StoreJob, WORTH_A_LINE, Watch,
+};
 use tensorwire_memory::TensorError;
 use tensorwire_nn::{
     Batches, Data, Description, Model, Program, ProgramSpec, TestBatches, is_named,
@@ -44,8 +50,10 @@ use computing::described;
 
 use keeping::shard;
 use listener::Caller;
+use loader::NoBatch;
 use resuming::resumed;
 use strategy::{Connected, strategy};
+use whereabouts::{Phase, Place};
 
 pub use workload::{Supply, Workload};
 
@@ -132,8 +140,10 @@ pub enum TrainError {
     Batch { step: u64, source: tensorwire_nn::Error },
     #[error("evaluating: {0}")]
     TestBatch(tensorwire_nn::Error),
-    #[error("step {step}: the thread that makes batches is gone")]
-    LoaderGone { step: u64 },
+    #[error("step {step}: {source}")]
+    NoBatch { step: u64, source: NoBatch },
+    #[error("evaluating: {0}")]
+    NoTestBatch(NoBatch),
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
@@ -146,6 +156,16 @@ impl TrainError {
             TrainError::Part(error) => error.is_user_error(),
             _ => false,
         }
+    }
+
+    /// Returns whose fault this is, as far as this process knows.
+    fn blame(&self) -> Blame {
+        let waited = match self {
+            TrainError::Run(error) => matches!(error, RunError::Stalled { .. }),
+            TrainError::Store(error) => matches!(error, StoreError::TimedOut { .. }),
+            _ => false,
+        };
+        if waited { Blame::Others } else { Blame::of(self.is_user_error(), self.lost_peer()) }
     }
 
     /// The peer whose loss made this, if that was the cause.
@@ -401,8 +421,8 @@ impl Prepared {
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
-        let rates = self.rates.clone();
-        Part { config, topology, program, plan, shape, data, resumed, shard, rates }
+        let (rates, place) = (self.rates.clone(), Place::new(self.config.step_deadline()));
+        Part { config, topology, program, plan, shape, data, resumed, shard, rates, place }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {
@@ -421,8 +441,12 @@ impl Prepared {
     }
 }
 
+/// How often a process that trains alone is looked at.
+const LOOKS: Duration = Duration::from_millis(500);
+
 /// Trains in this process alone. Ends after the present step once `interrupt` is set. However it ends,
-/// the trace is written, if there is to be one.
+/// the trace is written, if there is to be one. `on_still` is told, by another thread, when the process stands still: from
+/// 10 s on, seldom, and once if that is for good.
 ///
 /// # Errors
 /// When the machine's memory does not suffice, training diverges or is interrupted, or the trace
@@ -431,6 +455,7 @@ pub fn train_local(
     prepared: &Prepared,
     interrupt: &AtomicBool,
     on_progress: &mut dyn FnMut(Progress),
+    on_still: &(dyn Fn(Found) + Sync),
 ) -> Result<TrainReport, TrainError> {
     let mut trace = prepared.collector();
     if let Some(trace) = &mut trace {
@@ -438,10 +463,11 @@ pub fn train_local(
     }
     let keeper = prepared.keeper();
     let mut caller = Caller { interrupt, on_progress, trace, keeper, last: None };
-    let done = train_alone(prepared, &mut caller).and_then(|report| match report.interrupted {
-        true => Err(TrainError::Interrupted),
-        false => Ok(report),
-    });
+    let done =
+        train_alone(prepared, &mut caller, on_still).and_then(|report| match report.interrupted {
+            true => Err(TrainError::Interrupted),
+            false => Ok(report),
+        });
     if let (Some(keeper), Ok(report)) = (&caller.keeper, &done) {
         keeper.concluded(report);
     }
@@ -449,9 +475,43 @@ pub fn train_local(
     first_error(done, written)
 }
 
-fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainReport, TrainError> {
+fn train_alone(
+    prepared: &Prepared,
+    caller: &mut Caller<'_>,
+    on_still: &(dyn Fn(Found) + Sync),
+) -> Result<TrainReport, TrainError> {
     let part = prepared.part();
-    worker::run(strategy::open_local(&part)?, &part, caller)
+    let watch = Watch::new(part.place.clone(), part.config.liveness());
+    let (done, is_done) = channel();
+    std::thread::scope(|scope| {
+        let look = move || look_until(&is_done, watch, on_still);
+        let watching = std::thread::Builder::new().name("watch".into()).spawn_scoped(scope, look);
+        if let Err(error) = watching {
+            tracing::warn!("nobody watches whether training stands still: no thread ({error})");
+        }
+        let _watched = pulse::watch_worker("main");
+        // however it ends
+        let _done: Sender<()> = done;
+        worker::run(strategy::open_local(&part)?, &part, caller)
+    })
+}
+
+/// Looks at this process until `done` is dropped.
+fn look_until(done: &Receiver<()>, mut watch: Watch, on_still: &dyn Fn(Found)) {
+    let _watched = pulse::watch_service("watch");
+    let mut reminder = Reminder::default();
+    while done.recv_timeout(LOOKS) == Err(RecvTimeoutError::Timeout) {
+        pulse::beat();
+        match watch.look() {
+            Found::Moves => reminder = Reminder::default(),
+            Found::StandsStill(still) => {
+                if still.silent() >= WORTH_A_LINE && reminder.is_due(still.silent()) {
+                    on_still(Found::StandsStill(still));
+                }
+            }
+            stopped @ Found::Stopped(_) => return on_still(stopped),
+        }
+    }
 }
 
 /// Does this member's part of a training job, from its assignment to its report; `supply` has what it trains.
@@ -461,7 +521,7 @@ fn train_alone(prepared: &Prepared, caller: &mut Caller<'_>) -> Result<TrainRepo
 pub fn train_member(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let done = member_part(member, supply);
     if let Err(error) = &done {
-        member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
+        member.fail(&error.to_string(), error.blame());
     }
     done
 }
@@ -480,10 +540,15 @@ struct Part {
     resumed: Option<Resumed>,
     /// The name of its file of a checkpoint; none: it has no variables, or another has the same.
     shard: Option<String>,
+    /// Where this process stands.
+    place: Arc<Place>,
 }
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape, resumed } = member.payload()?;
+    let place = Place::new(config.step_deadline());
+    member.is_watched(place.clone());
+    let _watched = pulse::watch_worker("main");
     let topology = config.topology();
     let model = supply.model(&config)?;
     let (program, _, plan) = build(&*model, &config, &topology, &shape)?;
@@ -496,11 +561,16 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     }
     let rates = Rates::new(config.schedule, shape.steps, supply.rates());
     let shard = shard(&program, &plan, &topology, member.rank());
-    let part = Part { config, topology, program, plan, shape, data, resumed, shard, rates };
+    place.enters(Phase::Meets);
+    let part = Part { config, topology, program, plan, shape, data, resumed, shard, rates, place };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
-        Connected::Serves(serve) => serve()?,
+        Connected::Serves(serve) => {
+            part.place.enters(Phase::Serves);
+            serve()?
+        }
     };
+    part.place.enters(Phase::Ends);
     Ok(member.finish(&report)?)
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tensorwire_nn::{Batch, Model, Norm, Optimizer, Outputs, Result, Scope};
 use tensorwire_train::{
-    Budget, CheckpointConfig, Kernels, Prepared, Strategy, TrainConfig, TrainError, Workload,
-    train_local,
+    Budget, CheckpointConfig, Kernels, Prepared, Progress, Strategy, TrainConfig, TrainError,
+    Workload, train_local,
 };
 use tensorwire_zoo::data::{SampleKind, Source};
 
@@ -47,7 +47,7 @@ fn job(steps: u64) -> TrainConfig {
 
 fn hash(config: TrainConfig) -> String {
     let never = AtomicBool::new(false);
-    let report = train_local(&prepared(config), &never, &mut |_| {}).unwrap();
+    let report = train_local(&prepared(config), &never, &mut |_| {}, &|_| {}).unwrap();
     report.weights_sha256.unwrap()
 }
 
@@ -78,9 +78,9 @@ fn who_is_interrupted_leaves_the_last_step() {
     let folder = tempfile::tempdir().unwrap();
     let interrupt = AtomicBool::new(false);
     let config = keeping(folder.path(), Some(100), job(20));
-    let ended = train_local(&prepared(config), &interrupt, &mut |progress| {
-        interrupt.store(progress.step == 8, Ordering::Relaxed);
-    });
+    let mut on_progress =
+        |progress: Progress| interrupt.store(progress.step == 8, Ordering::Relaxed);
+    let ended = train_local(&prepared(config), &interrupt, &mut on_progress, &|_| {});
     assert!(matches!(ended, Err(TrainError::Interrupted)), "{ended:?}");
     assert!(folder.path().join("step-00000008").exists());
     let resume = Some(folder.path().to_path_buf());

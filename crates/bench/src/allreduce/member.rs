@@ -12,7 +12,7 @@ use tensorwire_collectives::{
     Reducer, TensorGroup, TensorId, VectorId,
 };
 use tensorwire_kernels::{FoldKind, NoFold};
-use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
+use tensorwire_launch::{Blame, JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Arena, ArenaError, Buffer, LoanError, Place};
 use tensorwire_tensor::DType;
 use tensorwire_train::{VectorReducer, link_cost};
@@ -82,7 +82,7 @@ pub fn allreduce_member(member: &Member) -> Result<(), AllreduceError> {
             AllreduceError::Group(error) => error.lost_peer(),
             _ => None,
         };
-        member.fail(&error.to_string(), user_error, lost_peer);
+        member.fail(&error.to_string(), Blame::of(user_error, lost_peer));
     }
     done
 }

@@ -127,7 +127,7 @@ impl Runner<'_> {
         let mut all_ms = Vec::new();
         for _ in 0..self.repetitions {
             self.alone.store(true, Ordering::SeqCst);
-            let report = train_local(&prepared, &self.job.interrupt, &mut |_| {});
+            let report = train_local(&prepared, &self.job.interrupt, &mut |_| {}, &|_| {});
             self.alone.store(false, Ordering::SeqCst);
             all_ms.push(step_ms(&TrainOutcome::alone(report?), &prepared));
         }

@@ -9,7 +9,7 @@ use tensorwire_kernels::{KernelChoice, Kernels, OpenError};
 use tensorwire_kvstore::proto::Mode;
 use tensorwire_kvstore::wire::WireStats;
 use tensorwire_kvstore::{BIG_ELEMENTS, Key, KvServer, KvWorker, StoreError, ValueSpec};
-use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
+use tensorwire_launch::{Blame, JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{Buffer, LoanError};
 use tensorwire_tensor::DType;
 use tensorwire_train::{OpenStoreError, Rates, StoreEnd, StoreOptions, open_store};
@@ -71,7 +71,7 @@ pub(super) struct MemberReport {
 pub fn kvstore_member(member: &Member) -> Result<(), KvstoreError> {
     let done = take_part(member);
     if let Err(error) = &done {
-        member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
+        member.fail(&error.to_string(), Blame::of(error.is_user_error(), error.lost_peer()));
     }
     done
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Deadline, Rank};
 use tensorwire_graph::{GraphError, NodeId, Plan};
-use tensorwire_launch::{JoinError, Member};
+use tensorwire_launch::{Blame, JoinError, Member};
 use tensorwire_runtime::{Event, RunError, SessionError};
 use tensorwire_train::{OpenPart, PartError, PartOptions, open_part};
 
@@ -94,7 +94,7 @@ pub(super) enum EndReport {
 pub fn transfer_member(member: &Member) -> Result<(), TransferError> {
     let done = take_part(member);
     if let Err(error) = &done {
-        member.fail(&error.to_string(), false, error.lost_peer());
+        member.fail(&error.to_string(), Blame::of(false, error.lost_peer()));
     }
     done
 }

@@ -12,7 +12,7 @@ use tensorwire_fabric::{
     DescriptorError, Fabric, OpenRegionError, PeerFault, PostError, ReceiveError, Region,
     RegionDescriptor, RegionError, SendMessageError,
 };
-use tensorwire_launch::{JoinError, Member, MemberError, Peers, WireOptions};
+use tensorwire_launch::{Blame, JoinError, Member, MemberError, Peers, WireOptions};
 use tensorwire_memory::{ALIGNMENT, Arena, ArenaError, Buffer, LoanError, Place};
 
 use super::calls::CallError;
@@ -134,7 +134,7 @@ pub(super) enum EndReport {
 pub fn write_member(member: &Member) -> Result<(), WriteError> {
     let done = take_part(member);
     if let Err(error) = &done {
-        member.fail(&error.to_string(), error.is_user_error(), error.lost_peer());
+        member.fail(&error.to_string(), Blame::of(error.is_user_error(), error.lost_peer()));
     }
     done
 }

@@ -1,7 +1,7 @@
 //! Shows a job while it runs: the bar, what happens to its processes, and writes each step to the files
 //! that are to have it (`--metrics`, `--tensorboard`).
 
-use tensorwire_launch::JobUpdate;
+use tensorwire_launch::{JobUpdate, StillMember};
 use tensorwire_train::{EventFile, FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
 
 use crate::Failure;
@@ -76,6 +76,10 @@ impl Watcher {
             JobUpdate::Restarting { why, step, restart, most } => {
                 self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));
                 self.bar.goes_on(step);
+            }
+            JobUpdate::StandsStill { members } => {
+                let members: Vec<String> = members.iter().map(StillMember::to_string).collect();
+                self.bar.say(format_args!("nothing moves: {}", members.join("; ")));
             }
             JobUpdate::Ending { step } => self.bar.say(format_args!(
                 "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tensorwire_testkit::skip::skip;
@@ -112,51 +112,108 @@ while not ended:
         ended = True
 "#;
 
-/// Threads that stand still while that which says that the process is alive goes on, in a process that does not end when it is
-/// killed, for a debugger holds it.
-#[test]
-fn a_thread_that_stands_still_ends_the_job() {
-    for (transport, rank, name) in [
-        ("shm", 0, None),
-        ("shm", 2, None),
-        ("tcp", 1, Some("fabric-cq-0")),
-        ("shm", 1, Some("batches")),
-    ] {
-        let context = format!("{transport}, {name:?} of rank {rank}");
-        let mut job = Job::start(&format!(
-            "train --transport {transport} --steps 100000 --deadline 60 --step-deadline 5 --metrics m.jsonl"
-        ));
-        let process = job.members(4)[rank].as_raw_nonzero().to_string();
-        let metrics = job.folder().join("m.jsonl");
+/// A thread that is to stand still, in a process that does not end when it is killed, for a debugger holds it.
+struct Held {
+    job: Job,
+    holder: Child,
+}
+
+impl Held {
+    /// Starts a job, and holds a thread of the process of this rank (the main one: none) once steps are made; of a process that
+    /// trains alone, its own.
+    fn start(
+        command: &str,
+        rank: Option<usize>,
+        thread: Option<&str>,
+    ) -> Result<Held, &'static str> {
+        let mut job =
+            Job::start(&format!("train {command} --steps 100000000 --metrics metrics.jsonl"));
+        let process = match rank {
+            Some(rank) => job.members(rank + 1)[rank],
+            None => job.launcher(),
+        };
+        let process = process.as_raw_nonzero().to_string();
+        let metrics = job.folder().join("metrics.jsonl");
         let begins = Instant::now() + LONG;
         while !std::fs::read_to_string(&metrics).is_ok_and(|lines| !lines.is_empty()) {
-            assert!(Instant::now() < begins, "{context}: steps begin");
+            assert!(Instant::now() < begins, "{command}: steps begin");
             std::thread::sleep(Duration::from_millis(10));
         }
-        let thread = match name {
-            None => process.clone(),
-            Some(name) => thread_of(&process, name),
-        };
+        let thread = thread.map_or_else(|| process.clone(), |name| thread_of(&process, name));
         let launcher = job.launcher().as_raw_nonzero().to_string();
         let mut holder = Command::new("python3");
         holder.args(["-c", HOLD, &thread, &launcher]).stdout(Stdio::piped());
-        let Ok(mut holder) = holder.spawn() else {
-            return skip(None, &"there is no python3 to hold a thread by");
-        };
+        let mut holder = holder.spawn().map_err(|_| "there is no python3 to hold a thread by")?;
         let mut said = String::new();
         let mut lines = BufReader::new(holder.stdout.take().unwrap());
         lines.read_line(&mut said).unwrap();
         if said.trim() != "held" {
             holder.wait().unwrap();
-            return skip(None, &"a thread of another process cannot be held here (ptrace)");
+            return Err("a thread of another process cannot be held here (ptrace)");
         }
-        let ended = job.end(LONG);
-        holder.wait().unwrap();
-        assert_eq!(ended.status.code(), Some(1), "{context}: {}", ended.stderr);
+        Ok(Held { job, holder })
+    }
+
+    /// Waits for the end of the job.
+    fn end(mut self) -> Ended {
+        let ended = self.job.end(LONG);
+        self.holder.wait().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
+        ended
+    }
+}
+
+/// Threads that stand still while that which says that the process is alive goes on: the process notices, and is named.
+#[test]
+fn a_thread_that_stands_still_ends_the_job_and_is_named() {
+    for (command, rank, role, thread, named) in [
+        ("--transport shm", 0, "worker 0", None, "main"),
+        ("--transport shm", 2, "server 0", None, "main"),
+        ("--transport tcp", 1, "worker 1", Some("fabric-cq-0"), "fabric-cq-0"),
+        ("--strategy dist-sgd", 3, "server 1", None, "main"),
+        ("--strategy allreduce --transport tcp", 0, "worker 0", None, "main"),
+    ] {
+        let context = format!("{command}: {named} of rank {rank}");
+        let held = Held::start(&format!("{command} --deadline 5"), Some(rank), thread);
+        let ended = match held {
+            Ok(held) => held.end(),
+            Err(why) => return skip(None, &why),
+        };
         let last = ended.last_line();
-        assert!(last.contains("nothing happened for 5 s"), "{context}: {}", ended.stderr);
+        let who = format!("error: first to fail: {role} (rank {rank}, pid ");
+        assert!(last.starts_with(&who), "{context}: {}", ended.stderr);
+        let what = format!("its thread '{named}' stands still");
+        assert!(last.contains(&what), "{context}: {}", ended.stderr);
         assert!(ended.stderr.contains("is left behind"), "{context}: {}", ended.stderr);
     }
+}
+
+#[test]
+fn a_process_that_trains_alone_and_stands_still_ends() {
+    let ended = match Held::start("--strategy local", None, None) {
+        Ok(held) => held.end(),
+        Err(why) => return skip(None, &why),
+    };
+    let said = "error: training stands still for good: its thread 'main' stands still";
+    assert!(ended.last_line().starts_with(said), "{}", ended.stderr);
+}
+
+/// What makes batches may take long: a line says what is waited for, and the step deadline ends it.
+#[test]
+fn batches_that_do_not_come_are_told_and_end_the_job_at_the_step_deadline() {
+    let command = "--transport shm --step-deadline 12";
+    let held = match Held::start(command, Some(1), Some("batches")) {
+        Ok(held) => held,
+        Err(why) => return skip(None, &why),
+    };
+    let ended = held.end();
+    let told = "nothing moves: worker 1 (rank 1) waits for the batch of step ";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
+    let last = ended.last_line();
+    assert!(last.starts_with("error: first to fail: worker 1 (rank 1, pid "), "{}", ended.stderr);
+    // in its own words, or in those of the launcher if the others have given up a moment before
+    let own = last.contains("its batch was not made within 12 s");
+    assert!(own || last.contains("it waits for the batch of step"), "{}", ended.stderr);
 }
 
 /// The thread of a process that has a name.

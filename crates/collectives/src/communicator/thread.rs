@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorwire_base::Deadline;
+use tensorwire_fabric::pulse;
 
 use super::{LOOK_UP, Operation, Shared};
 
@@ -55,9 +56,11 @@ impl Shared {
 
     /// Moves what nobody waits for, until the communicator is closed.
     fn run(self: Arc<Shared>) {
+        let _watched = pulse::watch_service("communicator");
         let crew = &self.crew;
         let mut state = self.state.lock();
         loop {
+            pulse::beat();
             if state.failed.is_some() && !state.has_over() {
                 return;
             }
@@ -78,7 +81,10 @@ impl Shared {
                 if state.is_busy() {
                     self.call_crew();
                 }
-                MutexGuard::unlocked(&mut state, || Operation::say_all(over));
+                MutexGuard::unlocked(&mut state, || {
+                    let _resting = pulse::resting();
+                    Operation::say_all(over);
+                });
                 continue;
             }
             if !moved && over.is_empty() {

@@ -24,6 +24,7 @@ use crate::doorbell::Wake;
 use crate::error::{CloseError, ConnectError, FaultCause, PeerFault};
 use crate::listener::timespec;
 use crate::mesh::Connection;
+use crate::pulse;
 use crate::region::RegionDescriptor;
 
 /// The eventfd that wakes the thread; no rank is that high.
@@ -247,12 +248,14 @@ struct Server<R> {
 
 impl<R: Requests> Server<R> {
     fn run(mut self) {
+        let _watched = pulse::watch_service("fabric-control");
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         while !self.shared.stop.load(Ordering::Acquire) {
+            pulse::beat();
             events.clear();
-            let timeout = self.timeout().map(timespec);
+            let timeout = self.timeout().map_or(pulse::BEAT, |next| next.min(pulse::BEAT));
             let spare = rustix::buffer::spare_capacity(&mut events);
-            let _ = epoll::wait(&self.shared.epoll, spare, timeout.as_ref());
+            let _ = epoll::wait(&self.shared.epoll, spare, Some(&timespec(timeout)));
             for event in &events {
                 match event.data.u64() {
                     WAKE => {

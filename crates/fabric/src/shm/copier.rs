@@ -9,6 +9,8 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::pulse;
+
 /// One posted memcpy, ready to be done.
 pub(super) type Job = Box<dyn FnOnce() + Send>;
 
@@ -59,14 +61,16 @@ impl Copiers {
 
 impl Shared {
     fn work(&self) {
+        let _watched = pulse::watch_service("shm-copier");
         loop {
             let mut queue = self.queue.lock();
             let job = loop {
                 match queue.jobs.pop_front() {
                     Some(job) => break job,
                     None if queue.stopping => return,
-                    None => self.changed.wait(&mut queue),
+                    None => drop(self.changed.wait_for(&mut queue, pulse::BEAT)),
                 }
+                pulse::beat();
             };
             drop(queue);
             job();

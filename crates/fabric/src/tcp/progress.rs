@@ -15,6 +15,8 @@ use super::queue_pair::{Broken, QueuePair};
 use crate::common::{Core, Gone, Peer};
 use crate::control::{Frame, Granted, Link, Requests};
 use crate::error::FaultCause;
+use crate::listener::timespec;
+use crate::pulse;
 use crate::region::RegionDescriptor;
 
 /// The eventfd that stops the thread; no queue pair has that id.
@@ -113,11 +115,13 @@ impl Drop for Poller {
 
 impl Shared {
     fn run(&self, core: &Core) {
+        let _watched = pulse::watch_service(std::thread::current().name().unwrap_or_default());
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         while !self.stop.load(Ordering::Acquire) {
+            pulse::beat();
             events.clear();
             let spare = rustix::buffer::spare_capacity(&mut events);
-            let _ = epoll::wait(&self.epoll, spare, None);
+            let _ = epoll::wait(&self.epoll, spare, Some(&timespec(pulse::BEAT)));
             for event in &events {
                 let id = event.data.u64();
                 let found = self.queue_pairs.read().get(&id).cloned();

@@ -22,6 +22,7 @@ use crate::control::{Granted, Link, Requests};
 use crate::error::FaultCause;
 use crate::flags::Watched;
 use crate::listener::timespec;
+use crate::pulse;
 use crate::region::RegionDescriptor;
 
 /// Completions taken in one turn are at most so many times [`POLL_MAX`].
@@ -152,7 +153,9 @@ impl Drop for Poller {
 }
 
 fn run(queue: &Queue, duties: &Duties) {
+    let _watched = pulse::watch_service(std::thread::current().name().unwrap_or_default());
     while !queue.stop.load(Ordering::Acquire) {
+        pulse::beat();
         spin(queue, duties);
         // armed first, polled once more after it: what completes in between is not missed
         let armed = queue.completions.arm().is_ok();
@@ -163,10 +166,10 @@ fn run(queue: &Queue, duties: &Duties) {
         }
         let timeout = match (found, watches) {
             // a queue that is busy must not keep its failed queue pairs waiting, nor the device
-            (true, _) => Some(Duration::ZERO),
-            (false, true) => Some(WATCH),
-            (false, false) if !armed || !duties.troubled(queue).is_empty() => Some(ATTENTION),
-            (false, false) => None,
+            (true, _) => Duration::ZERO,
+            (false, true) => WATCH,
+            (false, false) if !armed || !duties.troubled(queue).is_empty() => ATTENTION,
+            (false, false) => pulse::BEAT,
         };
         sleep(queue, duties, timeout);
         let now = Instant::now();
@@ -186,14 +189,14 @@ fn spin(queue: &Queue, duties: &Duties) {
     }
 }
 
-fn sleep(queue: &Queue, duties: &Duties, timeout: Option<Duration>) {
+fn sleep(queue: &Queue, duties: &Duties, timeout: Duration) {
     let mut polled = [
         PollFd::from_borrowed_fd(queue.wake.as_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(queue.completions.fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(duties.end.context().events_fd(), PollFlags::IN),
     ];
     let watched = if duties.is_first { &mut polled[..] } else { &mut polled[..2] };
-    let _ = rustix::event::poll(watched, timeout.map(timespec).as_ref());
+    let _ = rustix::event::poll(watched, Some(&timespec(timeout)));
     let happened = polled.map(|polled| !polled.revents().is_empty());
     if happened[0] {
         let _ = rustix::io::read(&queue.wake, &mut [0; 8]);

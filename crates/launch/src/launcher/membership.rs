@@ -12,7 +12,7 @@ use tensorwire_kvstore::proto::{
 
 use super::Launcher;
 use super::acceptor::Acceptor;
-use crate::control::ToMember;
+use crate::control::{Blame, ToMember};
 use crate::job::{JobError, JobSpec, JobUpdate, OnUpdate, RawUpdate};
 use crate::store_job::StoreJob;
 use crate::verdict::End;
@@ -101,7 +101,7 @@ impl Launcher<'_> {
         } else {
             let first = &self.members[0].role;
             let error = format!("it made another plan than {first}; do all run the same version?");
-            self.end(rank, End::Failed { step: 0, error, user_error: true, lost_peer: None });
+            self.end(rank, End::Failed { step: 0, error, blame: Blame::User });
         }
     }
 

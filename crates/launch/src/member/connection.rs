@@ -4,17 +4,18 @@
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Incarnation, Rank};
 use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
-use tensorwire_fabric::{Endpoint, Identity, PeerAddress};
+use tensorwire_fabric::{Endpoint, Identity, PeerAddress, pulse};
 
 use super::gate::Gate;
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
-use crate::control::{FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
+use crate::control::{Blame, FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
+use crate::standing::{Found, Watch, Whereabouts};
 use crate::store_job::{ControlEvents, StoreEvent};
 
 /// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
@@ -57,23 +58,71 @@ pub(super) fn dial(
     }
 }
 
-/// Ten heartbeats in the time that the launcher waits for one.
-pub(super) fn spawn_heartbeat(
-    control: Arc<Mutex<Speaker>>,
-    step: Arc<AtomicU64>,
-    liveness: Duration,
-) -> std::io::Result<()> {
-    let beat = move || {
+/// What is called once when this process is to end, by whichever thread knows first.
+#[derive(Clone)]
+pub(super) struct LastWords(Arc<Mutex<Option<OnEnding>>>);
+
+type OnEnding = Box<dyn FnOnce(Ending) + Send>;
+
+impl LastWords {
+    pub(super) fn new(on_ending: impl FnOnce(Ending) + Send + 'static) -> LastWords {
+        LastWords(Arc::new(Mutex::new(Some(Box::new(on_ending)))))
+    }
+
+    fn say(&self, ending: Ending) {
+        // taken before it is called: it may not return
+        let first = self.0.lock().map(|mut words| words.take());
+        if let Ok(Some(on_ending)) = first {
+            on_ending(ending);
+        }
+    }
+}
+
+/// Ten heartbeats, at least, in the time that the launcher waits for one.
+const BEATS: u32 = 10;
+/// Most time between two.
+const BEAT_MAX: Duration = Duration::from_secs(1);
+
+/// What the thread needs that tells the launcher that this process is alive, and where it stands.
+pub(super) struct Heart {
+    pub(super) control: Arc<Mutex<Speaker>>,
+    pub(super) step: Arc<AtomicU64>,
+    pub(super) whereabouts: Arc<OnceLock<Arc<dyn Whereabouts>>>,
+    pub(super) last_words: LastWords,
+}
+
+impl Heart {
+    pub(super) fn spawn(self, liveness: Duration) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name("heartbeat".into());
+        thread.spawn(move || self.beat(liveness)).map(drop)
+    }
+
+    fn beat(&self, liveness: Duration) {
+        let _watched = pulse::watch_service("heartbeat");
+        let mut watch: Option<Watch> = None;
         loop {
-            std::thread::sleep(liveness / 10);
-            let message = FromMember::Heartbeat { step: step.load(Ordering::Relaxed) };
+            std::thread::sleep((liveness / BEATS).min(BEAT_MAX));
+            pulse::beat();
+            if let (None, Some(whereabouts)) = (&watch, self.whereabouts.get()) {
+                watch = Some(Watch::new(whereabouts.clone(), liveness));
+            }
+            let step = self.step.load(Ordering::Relaxed);
+            let still = match watch.as_mut().map_or(Found::Moves, Watch::look) {
+                Found::Moves => None,
+                Found::StandsStill(still) => Some(still),
+                Found::Stopped(reason) => {
+                    let (error, blame) = (reason.clone(), Blame::Own);
+                    // a launcher that is gone need not know
+                    let _ = tell(&self.control, &FromMember::Failed { step, error, blame });
+                    return self.last_words.say(Ending::StandsStill { reason });
+                }
+            };
             // a lost launcher is noticed by the watching thread
-            if tell(&control, &message).is_err() {
+            if tell(&self.control, &FromMember::Heartbeat { step, still }).is_err() {
                 return;
             }
         }
-    };
-    std::thread::Builder::new().name("heartbeat".into()).spawn(beat).map(drop)
+    }
 }
 
 /// Who wants to know what the launcher says.
@@ -122,7 +171,7 @@ impl ControlReader {
 pub(super) fn spawn_watch(
     mut hearer: Hearer,
     reader_state: ControlReader,
-    on_ending: impl FnOnce(Ending) + Send + 'static,
+    last_words: LastWords,
 ) -> std::io::Result<()> {
     let watch = move || {
         let mut silences = 0;
@@ -151,7 +200,7 @@ pub(super) fn spawn_watch(
                 Err(error) => break gone(format!("the launcher is gone ({error})")),
             }
         };
-        on_ending(ending);
+        last_words.say(ending);
     };
     std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
 }

@@ -55,9 +55,17 @@ pub fn take_part<E>(
             .map_err(|source| failed("to handle a signal", source))?;
     }
     let rank = assignment.rank();
+    let stays = stay.is_some();
     let end = move |ending: Ending| {
-        if let Ending::Orphaned { reason } = ending {
-            super::say(&format!("rank {rank} (pid {}) ends: {reason}", std::process::id()));
+        let pid = std::process::id();
+        match ending {
+            // the launcher shows it
+            Ending::Told { .. } => {}
+            Ending::StandsStill { .. } if stays => std::thread::sleep(FAILED),
+            Ending::StandsStill { .. } => {}
+            Ending::Orphaned { reason } => {
+                super::say(&format!("rank {rank} (pid {pid}) ends: {reason}"));
+            }
         }
         std::process::exit(1);
     };

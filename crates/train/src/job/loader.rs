@@ -2,8 +2,9 @@
 //! samples take long to make, as many steps ahead. Which thread makes a batch decides nothing of what it holds.
 
 use std::ops::Range;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tensorwire_nn::{BatchSource, Batches, HostBatch, TestBatches};
 
@@ -73,6 +74,18 @@ fn used(source: &dyn BatchSource, threads: usize) -> usize {
     if source.is_costly() { threads.clamp(1, THREADS_MAX) } else { 1 }
 }
 
+/// Why there is no batch.
+#[derive(Debug, thiserror::Error)]
+pub enum NoBatch {
+    #[error("the thread that makes batches is gone")]
+    Gone,
+    #[error(
+        "its batch was not made within {waited_s} s: what makes it stands still, or takes longer than the step deadline; \
+         raise that (--step-deadline) if it may"
+    )]
+    Late { waited_s: u64 },
+}
+
 impl<T: Send + 'static> Loader<T> {
     /// Gives each thread what `maker` returns, which makes any step.
     fn over<M>(
@@ -91,11 +104,23 @@ impl<T: Send + 'static> Loader<T> {
         Ok(Loader { makers, taken: 0 })
     }
 
-    /// The next step's. None if its thread is gone.
-    pub(super) fn next(&mut self) -> Option<tensorwire_nn::Result<T>> {
-        let maker = &self.makers[self.taken % self.makers.len()];
+    /// Returns the next step's.
+    ///
+    /// # Errors
+    /// When its thread is gone, or has not made it within `patience`.
+    pub(super) fn next(&mut self, patience: Duration) -> Result<tensorwire_nn::Result<T>, NoBatch> {
+        let at = self.taken % self.makers.len();
+        let maker = &mut self.makers[at];
         self.taken += 1;
-        maker.made.as_ref()?.recv().ok()
+        let made = maker.made.as_ref().ok_or(NoBatch::Gone)?;
+        made.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Disconnected => NoBatch::Gone,
+            RecvTimeoutError::Timeout => {
+                // it may never end, and nobody waits for it
+                maker.thread = None;
+                NoBatch::Late { waited_s: patience.as_secs() }
+            }
+        })
     }
 }
 
@@ -139,6 +164,8 @@ mod tests {
     use super::*;
     use tensorwire_nn::{DType, Data, Dataset, Description, Result, Sample};
 
+    const SOON: Duration = Duration::from_secs(60);
+
     /// Sample i of epoch e is (i, e).
     struct Slow;
 
@@ -168,7 +195,7 @@ mod tests {
     fn fed(first: u64, threads: usize) -> Vec<Vec<HostBatch>> {
         let batches = Batches::new(Data::from(Slow).train, 2, 1, 3).unwrap();
         let mut loader = Loader::start(&batches, &(0..2), first..11, 1, threads).unwrap();
-        (first..11).map(|_| loader.next().unwrap().unwrap()).collect()
+        (first..11).map(|_| loader.next(SOON).unwrap().unwrap()).collect()
     }
 
     #[test]
@@ -185,19 +212,37 @@ mod tests {
         let batches = TestBatches::new(Data::from(Slow).train, 2).unwrap();
         let mut loader = Loader::test(&batches, 3).unwrap();
         for index in 0..4 {
-            assert_eq!(loader.next().unwrap().unwrap(), batches.batch(index).unwrap());
+            assert_eq!(loader.next(SOON).unwrap().unwrap(), batches.batch(index).unwrap());
         }
-        assert!(loader.next().is_none());
+        assert!(matches!(loader.next(SOON), Err(NoBatch::Gone)));
+    }
+
+    #[test]
+    fn one_that_makes_nothing_is_late_and_is_left_behind() {
+        let (hold, held) = std::sync::mpsc::channel::<()>();
+        let held = std::sync::Arc::new(std::sync::Mutex::new(held));
+        let mut loader: Loader<()> = Loader::over(0..1, 1, || {
+            let held = held.clone();
+            move |_| {
+                let _ = held.lock().unwrap().recv();
+                Ok(())
+            }
+        })
+        .unwrap();
+        let late = loader.next(Duration::from_millis(20));
+        assert!(matches!(late, Err(NoBatch::Late { waited_s: 0 })));
+        drop(loader);
+        drop(hold);
     }
 
     #[test]
     fn dropped_before_its_end_it_ends() {
         let batches = Batches::new(Data::from(Slow).train, 1, 1, 3).unwrap();
         let mut loader = Loader::start(&batches, &(0..1), 0..u64::MAX, 1, 3).unwrap();
-        loader.next().unwrap().unwrap();
+        loader.next(SOON).unwrap().unwrap();
         drop(loader);
         let mut short = Loader::start(&batches, &(0..1), 2..3, 1, 3).unwrap();
-        short.next().unwrap().unwrap();
-        assert!(short.next().is_none());
+        short.next(SOON).unwrap().unwrap();
+        assert!(matches!(short.next(SOON), Err(NoBatch::Gone)));
     }
 }

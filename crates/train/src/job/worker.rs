@@ -7,6 +7,7 @@ use tensorwire_runtime::Session;
 use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::trainer::Trainer;
+use super::whereabouts::Phase;
 use super::{Part, TrainError, peak_bytes};
 use crate::carried::Carried;
 use crate::checkpoint::{self, CheckpointFolder, Saver};
@@ -101,8 +102,11 @@ pub(super) fn run(
     part: &Part,
     listener: &mut dyn Listener,
 ) -> Result<TrainReport, TrainError> {
-    let Part { config, topology, program, plan, shape, data, resumed, shard: file, rates } = part;
+    let Part { config, topology, program, plan, shape, data, resumed, shard: file, rates, place } =
+        part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
+    place.has_sessions([&session]);
+    place.enters(Phase::Runs);
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
     let client = topology.averaging.map(|_| topology.client_of(trainer.replicas.start));
     let graph = &trainer.session.part().graph;
@@ -112,11 +116,14 @@ pub(super) fn run(
     let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file, sizes));
     let saver = saver.transpose().map_err(TrainError::Saver)?;
     let (files, resumed) = (PartFiles::new(own, saver), resumed.as_ref());
-    let rates = rates.clone();
-    let mut trainer = Trainer { shard, concludes, carried, files, resumed, rates, ..trainer };
+    let (rates, place) = (rates.clone(), place.clone());
+    let mut trainer =
+        Trainer { shard, concludes, carried, files, resumed, rates, place, ..trainer };
     trainer.initialise()?;
+    trainer.place.enters(Phase::Meets);
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;
+    trainer.place.enters(Phase::Meets);
     link.settle(&mut trainer)?;
     if !report.interrupted {
         trainer.conclude(data.as_ref(), &mut report)?;

@@ -18,6 +18,7 @@ use crate::config::{ConfigError, TrainConfig};
 use crate::job::computing::open_device;
 use crate::job::keeping::PartFiles;
 use crate::job::trainer::Trainer;
+use crate::job::whereabouts::Phase;
 use crate::job::worker::{Link, Worker};
 use crate::job::{JobShape, Part, SPIN, TrainError, cores, default_threads, kernel_choice};
 use crate::open_part::{OpenSessions, PartOptions, SessionRanks, open_sessions};
@@ -93,6 +94,8 @@ impl Link for Edges<'_> {
 /// A server's part where it has a session for each worker.
 fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
     let Part { config, topology, program, plan, shape, resumed, shard: file, .. } = part;
+    part.place.has_sessions(&open.sessions);
+    part.place.enters(Phase::Runs);
     let session = &mut open.sessions[0];
     let own = own_variables(&session.part().graph, program, topology, None);
     let to = config.checkpoint.as_ref().zip(file.as_ref());

@@ -1,0 +1,71 @@
+//! Members that live and do not move: what is told of them while the job may still go on, and who of them is the cause when
+//! the others give up.
+
+use tensorwire_base::Rank;
+
+use super::{Launcher, MemberState};
+use crate::control::Blame;
+use crate::job::{JobError, JobUpdate, OnUpdate};
+use crate::standing::{Reminder, Still, StillMember, WORTH_A_LINE, WORTH_A_LINE_BEFORE};
+use crate::verdict::End;
+
+/// Members that a line names.
+const NAMED_MAX: usize = 4;
+
+/// What is told of members that do not move.
+#[derive(Debug, Default)]
+pub(super) struct Standstill(Reminder);
+
+impl Standstill {
+    /// Says which members hold up the job: those that stand still and wait for nobody; all, if all wait.
+    pub(super) fn notice(
+        &mut self,
+        members: &[MemberState],
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<(), JobError> {
+        let lives = |member: &&MemberState| member.end == End::None && member.report.is_none();
+        let is_long = |member: &MemberState, still: &Still| {
+            let line = if member.step > 0 { WORTH_A_LINE } else { WORTH_A_LINE_BEFORE };
+            still.silent() >= line
+        };
+        let still =
+            |member: &MemberState| member.still.clone().filter(|still| is_long(member, still));
+        let mut all = members.iter().filter(lives).map(still);
+        let all_wait = all.all(|still| still.is_some_and(|still| still.waits));
+        let mut guilty = Vec::new();
+        for (rank, member) in (0u32..).map(Rank).zip(members) {
+            let found = still(member).filter(|still| lives(&member) && (all_wait || !still.waits));
+            let role = || member.role.clone();
+            guilty.extend(found.map(|still| StillMember { rank, role: role(), still }));
+        }
+        let Some(longest) = guilty.iter().map(|member| member.still.silent()).max() else {
+            self.0 = Reminder::default();
+            return Ok(());
+        };
+        if !self.0.is_due(longest) {
+            return Ok(());
+        }
+        guilty.truncate(NAMED_MAX);
+        on_update(JobUpdate::StandsStill { members: guilty })
+    }
+}
+
+impl Launcher<'_> {
+    /// If all that failed had waited for too long, those that live and wait for nobody are the cause.
+    pub(super) fn find_still(&mut self) {
+        let ends = || self.members.iter().filter(|m| m.end != End::None && !m.survived);
+        let waited = |m: &MemberState| matches!(m.end, End::Failed { blame: Blame::Others, .. });
+        if !ends().all(waited) {
+            return;
+        }
+        for index in 0..self.members.len() {
+            let member = &self.members[index];
+            let still =
+                member.still.clone().filter(|still| !still.waits && member.report.is_none());
+            if let Some(still) = still {
+                // fits: the world is a u32
+                self.note_end(Rank(index as u32), End::StandsStill(still));
+            }
+        }
+    }
+}

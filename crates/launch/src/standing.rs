@@ -1,0 +1,204 @@
+//! Where a member stands. A thread of its own looks at that all the time, tells the launcher, and ends a process that stands
+//! still.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tensorwire_base::Rank;
+use tensorwire_fabric::pulse::Lookout;
+
+/// Least silence of a thread that means that it is stopped: a busy machine may give it no processor for a moment.
+const STOPPED_MIN: Duration = Duration::from_secs(2);
+/// Who does nothing for so long is said to stand still.
+const STILL: Duration = Duration::from_secs(1);
+
+/// Who stands still for so long in a step is worth a line.
+pub const WORTH_A_LINE: Duration = Duration::from_secs(10);
+/// As long before the first step, when data are read and memory is taken.
+pub(crate) const WORTH_A_LINE_BEFORE: Duration = Duration::from_secs(30);
+
+/// When to say once more that something stands still: each time is as long after the one before as that was after the
+/// beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reminder {
+    said: Option<Duration>,
+}
+
+impl Reminder {
+    /// Returns true if it is to be said now, of what has stood still for so long.
+    pub fn is_due(&mut self, silent: Duration) -> bool {
+        let is_due = self.said.is_none_or(|said| silent >= said * 2);
+        if is_due {
+            self.said = Some(silent);
+        }
+        is_due
+    }
+}
+
+/// What a process does at the moment, as one of its own threads sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// In words: `computes 'conv2'`.
+    pub what: String,
+    /// It waits for other members of its job.
+    pub waits: bool,
+    /// Longest it may stand there; none: for any time.
+    pub patience: Option<Duration>,
+}
+
+/// Who knows where a process stands.
+pub trait Whereabouts: std::fmt::Debug + Send + Sync {
+    /// Returns a number that is another one once something was done.
+    fn turns(&self) -> u64;
+    /// Returns what the process does at the moment.
+    fn stand(&self) -> Stand;
+}
+
+/// A process that has not moved for some time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Still {
+    /// In words: `computes 'conv2'`.
+    pub what: String,
+    /// It waits for other members of its job.
+    pub waits: bool,
+    pub for_ms: u64,
+}
+
+impl Still {
+    pub fn silent(&self) -> Duration {
+        Duration::from_millis(self.for_ms)
+    }
+}
+
+impl std::fmt::Display for Still {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} for {:.1} s", self.what, self.silent().as_secs_f64())
+    }
+}
+
+/// A member that has not moved for some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StillMember {
+    pub rank: Rank,
+    pub role: String,
+    pub still: Still,
+}
+
+impl std::fmt::Display for StillMember {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (rank {}) {}", self.role, self.rank, self.still)
+    }
+}
+
+/// What a look at this process finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    Moves,
+    StandsStill(Still),
+    /// It will not move again, for this reason: it is to end.
+    Stopped(String),
+}
+
+/// Looks at this process.
+#[derive(Debug)]
+pub struct Watch {
+    whereabouts: Arc<dyn Whereabouts>,
+    lookout: Lookout,
+    turns: u64,
+    since: Instant,
+}
+
+impl Watch {
+    /// A thread that neither does anything nor uses a processor is stopped after `patience`.
+    pub fn new(whereabouts: Arc<dyn Whereabouts>, patience: Duration) -> Watch {
+        let lookout = Lookout::new(patience.max(STOPPED_MIN));
+        let turns = whereabouts.turns();
+        Watch { whereabouts, lookout, turns, since: Instant::now() }
+    }
+
+    /// Looks once; to be called several times in the patience.
+    pub fn look(&mut self) -> Found {
+        let turns = self.whereabouts.turns();
+        if turns != self.turns {
+            (self.turns, self.since) = (turns, Instant::now());
+        }
+        let silent = self.since.elapsed();
+        let stand = self.whereabouts.stand();
+        if let Some(stopped) = self.lookout.look() {
+            return Found::Stopped(format!(
+                "its thread '{}' stands still: it has done nothing and used no processor for {:.1} s; the process {}",
+                stopped.thread,
+                stopped.silent.as_secs_f64(),
+                stand.what
+            ));
+        }
+        if silent < STILL {
+            return Found::Moves;
+        }
+        if let Some(patience) =
+            stand.patience.filter(|patience| !stand.waits && silent >= *patience)
+        {
+            return Found::Stopped(format!(
+                "it {} for {} s, and does nothing else; if that may take so long, raise the step deadline (--step-deadline)",
+                stand.what,
+                patience.as_secs()
+            ));
+        }
+        // fits: a process does not live so long
+        let for_ms = silent.as_millis() as u64;
+        Found::StandsStill(Still { what: stand.what, waits: stand.waits, for_ms })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[derive(Debug)]
+    struct Place {
+        turns: AtomicU64,
+        waits: bool,
+        patience: Option<Duration>,
+    }
+
+    impl Whereabouts for Place {
+        fn turns(&self) -> u64 {
+            self.turns.load(Ordering::Relaxed)
+        }
+
+        fn stand(&self) -> Stand {
+            Stand { what: "computes 'x'".into(), waits: self.waits, patience: self.patience }
+        }
+    }
+
+    fn watch(waits: bool, patience: Option<u64>) -> (Arc<Place>, Watch) {
+        let patience = patience.map(Duration::from_millis);
+        let place = Arc::new(Place { turns: AtomicU64::new(0), waits, patience });
+        let watch = Watch::new(place.clone(), Duration::from_secs(60));
+        (place, watch)
+    }
+
+    #[test]
+    fn who_does_nothing_stands_still_until_it_moves() {
+        let (place, mut watch) = watch(true, Some(1));
+        assert_eq!(watch.look(), Found::Moves);
+        std::thread::sleep(STILL);
+        let Found::StandsStill(still) = watch.look() else { panic!("it stands still") };
+        assert!(still.waits && still.silent() >= STILL);
+        assert!(still.to_string().starts_with("computes 'x' for "), "{still}");
+        place.turns.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(watch.look(), Found::Moves);
+    }
+
+    #[test]
+    fn who_waits_for_nobody_and_stands_for_too_long_is_stopped() {
+        let (_, mut patient) = watch(false, None);
+        let (_, mut watch) = watch(false, Some(1100));
+        std::thread::sleep(Duration::from_millis(1100));
+        assert!(matches!(patient.look(), Found::StandsStill(_)));
+        let Found::Stopped(why) = watch.look() else { panic!("it stood for too long") };
+        assert!(why.starts_with("it computes 'x' for 1 s"), "{why}");
+    }
+}
