@@ -16,6 +16,7 @@ mod learn;
 mod modes;
 mod report;
 mod simulate;
+mod status;
 mod step;
 mod train;
 mod transfer;
@@ -43,6 +44,7 @@ pub(crate) use learn::LearnArgs;
 pub(crate) use modes::ModesArgs;
 pub(crate) use report::ReportArgs;
 pub(crate) use simulate::SimulateArgs;
+pub(crate) use status::StatusArgs;
 pub(crate) use step::StepArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use transfer::TransferArgs;
@@ -76,6 +78,9 @@ pub(crate) enum Command {
     /// Run a subcommand on several machines, or say what this process is under mpirun, srun or torchrun
     #[command(after_help = launch::EXAMPLES)]
     Launch(LaunchArgs),
+    /// Say how the jobs stand that you run on this host: each process's step, and where it stands if it does not move
+    #[command(after_help = status::EXAMPLES)]
+    Status(StatusArgs),
     /// Show what crosses between processes, how many bytes, and where it lives
     Graph(Box<GraphArgs>),
     /// List the models: variables, parameters, size

@@ -24,6 +24,7 @@ pub(crate) fn job_spec_until(interrupt: Arc<AtomicBool>) -> Result<JobSpec, Fail
         arguments: vec!["member".to_string()],
         run_with_parent: vec!["run-with-parent".to_string(), "--".to_string()],
         interrupt,
+        status_folder: Some(program::status_folder()),
         ..JobSpec::new(program, "", Vec::new())
     })
 }

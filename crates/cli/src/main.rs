@@ -19,6 +19,7 @@ mod progress;
 mod rendezvous;
 mod report;
 mod simulate;
+mod status;
 mod table;
 mod train;
 
@@ -52,6 +53,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(train) => train::run(*train),
         Command::Launch(launch) => launch::run(launch),
+        Command::Status(args) => status::run(&args),
         Command::Graph(graph) => graph::run(*graph),
         Command::Models => models::run(),
         Command::Batches(args) => batches::run(args),

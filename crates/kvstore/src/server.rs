@@ -7,6 +7,8 @@ mod memory;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
@@ -83,6 +85,8 @@ pub struct ServerCounters {
 
 /// A server's end.
 pub struct KvServer {
+    /// Times that something was done, for whoever watches from another thread.
+    turns: Arc<AtomicU64>,
     wire: Box<dyn Wire>,
     membership: Box<dyn Membership>,
     core: Core,
@@ -182,7 +186,7 @@ impl KvServer {
             copies: Copies::default(),
             failed: None,
         };
-        KvServer { wire, membership, core }
+        KvServer { turns: Arc::default(), wire, membership, core }
     }
 
     /// Gives workers a function to call by `head`; the largest number is the store's own.
@@ -217,8 +221,9 @@ impl KvServer {
         while !self.is_over() {
             pulse::beat();
             self.wire.observe();
-            if !self.progress()? {
-                self.wire.wait(Deadline::after(NEWS));
+            match self.progress()? {
+                true => drop(self.turns.fetch_add(1, Ordering::Relaxed)),
+                false => self.wire.wait(Deadline::after(NEWS)),
             }
         }
         let ServerCounters { snapshots_failed, step_kept, .. } = self.core.counters;
@@ -229,6 +234,11 @@ impl KvServer {
             );
         }
         Ok(())
+    }
+
+    /// Returns a number that grows whenever [`KvServer::serve`] does something, to be looked at by another thread.
+    pub fn turns(&self) -> Arc<AtomicU64> {
+        self.turns.clone()
     }
 
     /// Has every live worker left?

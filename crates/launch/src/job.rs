@@ -63,6 +63,11 @@ pub struct JobSpec {
     pub liveness: Duration,
     /// Set to end the job.
     pub interrupt: Arc<AtomicBool>,
+    /// What it is, in a few words, and how many steps it has, for whoever asks how it stands.
+    pub title: String,
+    pub steps: Option<u64>,
+    /// Where whoever of this user asks how it stands finds it ([`crate::job_status`]); none: nobody is answered.
+    pub status_folder: Option<PathBuf>,
     /// Members that make the same steps end behind the same one when the job is interrupted, if they can within this
     /// time; none: at once.
     pub wind_down: Option<Duration>,
@@ -87,6 +92,9 @@ impl JobSpec {
             store: None,
             liveness: LIVENESS,
             interrupt: Arc::default(),
+            title: kind.to_string(),
+            steps: None,
+            status_folder: None,
             wind_down: None,
         }
     }

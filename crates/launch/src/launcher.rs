@@ -6,6 +6,8 @@ mod acceptor;
 mod membership;
 mod process;
 mod standstill;
+mod state;
+mod status;
 mod wind_down;
 
 use std::collections::VecDeque;
@@ -19,11 +21,10 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
-use crate::control::{Blame, FromMember, Speaker, ToMember};
+use crate::control::{Blame, FromMember, ToMember};
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
-use crate::standing::Still;
 use crate::start::{REAP_PATIENCE, start};
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
@@ -33,6 +34,8 @@ use acceptor::{Acceptor, Event};
 use membership::Membership;
 use process::{Ended, Exit, Process};
 use standstill::Standstill;
+use state::MemberState;
+use status::Answers;
 use wind_down::WindDown;
 
 /// How often the launcher looks around.
@@ -83,6 +86,7 @@ pub(crate) fn run(
         interrupted: None,
         wind_down: WindDown::default(),
         standstill: Standstill::default(),
+        answers: Answers::open(spec),
         store: spec.store.map(|store| Membership::new(store, spec)),
     };
     for rank in (0..world as u32).map(Rank) {
@@ -141,35 +145,9 @@ struct Launcher<'a> {
     interrupted: Option<Instant>,
     wind_down: WindDown,
     standstill: Standstill,
+    answers: Answers,
     /// Who of a store lives, and what follows from that.
     store: Option<Membership>,
-}
-
-struct MemberState {
-    role: String,
-    process: Process,
-    /// Its host, where that is not the launcher's.
-    host: Option<String>,
-    exit: Option<Exit>,
-    control: Option<Speaker>,
-    hung_up: bool,
-    last_heard: Instant,
-    step: u64,
-    offer: Option<Offer>,
-    ready: Option<(Vec<String>, String)>,
-    report: Option<Value>,
-    end: End,
-    order: u32,
-    /// It is a node of a store that stands.
-    joined: bool,
-    /// It ended too early, and the job goes on without it.
-    survived: bool,
-    /// It said that a signal told it to end.
-    told_to_end: bool,
-    /// The last step that it has begun, and it begins no other.
-    held: Option<u64>,
-    /// Where it stands, if it has not moved for some time.
-    still: Option<Still>,
 }
 
 impl Launcher<'_> {
@@ -202,26 +180,7 @@ impl Launcher<'_> {
             }
         };
         let pid = process.pid();
-        self.members.push(MemberState {
-            role,
-            process,
-            host,
-            exit: None,
-            control: None,
-            hung_up: false,
-            last_heard: Instant::now(),
-            step: 0,
-            offer: None,
-            ready: None,
-            report: None,
-            end: End::None,
-            order: 0,
-            joined: false,
-            survived: false,
-            told_to_end: false,
-            held: None,
-            still: None,
-        });
+        self.members.push(MemberState::new(role, process, host));
         on_update(JobUpdate::Started { rank, pid })
     }
 
@@ -252,6 +211,7 @@ impl Launcher<'_> {
             self.reap();
             self.notice_silence();
             self.standstill.notice(&self.members, on_update)?;
+            self.answers.give(&self.members, self.introduced);
             self.negotiate(on_update)?;
             self.introduce(on_update)?;
             self.manage_store(acceptor, on_update)?;
@@ -360,6 +320,7 @@ impl Launcher<'_> {
             }
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
+                member.progress = Some(value.clone());
                 on_update(JobUpdate::Progress { rank, step, value })?;
             }
             FromMember::Records { values } => {
@@ -601,12 +562,5 @@ impl Drop for Launcher<'_> {
                 );
             }
         }
-    }
-}
-
-impl MemberState {
-    /// It has reported and ended well.
-    fn done(&self) -> bool {
-        self.report.is_some() && self.exit.is_some_and(Exit::is_good)
     }
 }

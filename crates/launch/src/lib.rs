@@ -16,6 +16,7 @@ mod negotiate;
 pub mod rendezvous;
 mod standing;
 mod start;
+mod status;
 mod store_job;
 mod transport;
 mod verdict;
@@ -31,6 +32,7 @@ pub use member::{
 pub use negotiate::{Obstacle, TransportChoice};
 pub use standing::{Found, Reminder, Stand, Still, StillMember, WORTH_A_LINE, Watch, Whereabouts};
 pub use start::{MEMBER, RUN_WITH_PARENT};
+pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kvstore::proto::Role;

@@ -565,10 +565,7 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let part = Part { config, topology, program, plan, shape, data, resumed, shard, rates, place };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
-        Connected::Serves(serve) => {
-            part.place.enters(Phase::Serves);
-            serve()?
-        }
+        Connected::Serves(serve) => serve()?,
     };
     part.place.enters(Phase::Ends);
     Ok(member.finish(&report)?)

@@ -164,10 +164,26 @@ impl Prepared {
             listen: self.config.listen,
             store: self.store_job(),
             liveness: self.config.liveness(),
+            title: self.title(),
+            steps: Some(self.steps()),
             // where nothing is kept there is nothing to wait for
             wind_down: self.config.checkpoint.as_ref().map(|_| self.config.step_deadline()),
             ..how.clone()
         }
+    }
+}
+
+impl Prepared {
+    /// What the job is, in a few words.
+    fn title(&self) -> String {
+        let crate::TrainConfig { model, data, strategy, workers, servers, .. } = &self.config;
+        let counted = |count: u32, what: &str| match count {
+            0 => String::new(),
+            1 => format!(", 1 {what}"),
+            count => format!(", {count} {what}s"),
+        };
+        let (workers, servers) = (counted(*workers, "worker"), counted(*servers, "server"));
+        format!("{model} on {data}, {}{workers}{servers}", strategy.name())
     }
 }
 

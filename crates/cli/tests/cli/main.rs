@@ -21,6 +21,7 @@ mod report;
 mod restarts;
 mod show;
 mod simulate;
+mod status;
 mod store;
 mod support;
 mod trace;

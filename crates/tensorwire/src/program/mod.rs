@@ -19,7 +19,7 @@ use tensorwire_launch::{Assignment, JobSpec, MEMBER, RUN_WITH_PARENT};
 
 pub use member::{Stay, read_assignment, take_part};
 pub(crate) use rendezvous::key_source;
-pub use rendezvous::{Lead, LeadError, detected, follow};
+pub use rendezvous::{Lead, LeadError, detected, follow, status_folder};
 pub use signals::{end_at_once_while, interrupt, told_to_end};
 
 /// What `ssh` ends with, too, when it cannot start what it is told to.
@@ -97,7 +97,8 @@ pub fn run_with_parent(command: Vec<OsString>) -> ! {
 pub fn job_spec(kind: &str, roles: Vec<String>) -> Result<JobSpec, ProgramError> {
     let (program, arguments) = own_command()?;
     let spec = JobSpec::new(program, kind, roles);
-    Ok(JobSpec { arguments, marks_members: true, interrupt: interrupt()?, ..spec })
+    let (interrupt, status_folder) = (interrupt()?, Some(status_folder()));
+    Ok(JobSpec { arguments, marks_members: true, interrupt, status_folder, ..spec })
 }
 
 /// Returns this program and its arguments.

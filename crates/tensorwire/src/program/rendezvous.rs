@@ -32,19 +32,30 @@ pub fn detected() -> Result<Option<Detected>, DetectError> {
 
 /// Returns where the key of the job is: the text that all processes were given, else a file of the user's.
 pub(crate) fn key_source() -> KeySource {
-    let given = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
     // bytes that are no text are the same for all as they are escaped
     let escaped = |bytes: std::ffi::OsString| format!("{bytes:?}");
     let text = given(SECRET).map(|text| text.into_string().unwrap_or_else(escaped));
-    text.map(KeySource::Text).unwrap_or_else(|| {
-        let home = || given("HOME").map(|home| Path::new(&home).join(".cache"));
-        let cache = given("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-        let cache = cache.map(|cache| cache.join("tensorwire"));
-        let here = || {
-            let user = rustix::process::geteuid().as_raw();
-            std::env::temp_dir().join(format!("tensorwire-{user}"))
-        };
-        KeySource::Folder(cache.unwrap_or_else(here).join("keys"))
+    text.map(KeySource::Text).unwrap_or_else(|| KeySource::Folder(own_folder().join("keys")))
+}
+
+fn given(variable: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(variable).filter(|value| !value.is_empty())
+}
+
+/// Returns where jobs of this user answer how they stand ([`tensorwire_launch::job_status`]).
+pub fn status_folder() -> PathBuf {
+    // a socket's name is short, and a home may be deep
+    let runtime = given("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("tensorwire"));
+    runtime.unwrap_or_else(own_folder).join("jobs")
+}
+
+/// What is this user's, and outlives no machine.
+fn own_folder() -> PathBuf {
+    let home = || given("HOME").map(|home| Path::new(&home).join(".cache"));
+    let cache = given("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    cache.map(|cache| cache.join("tensorwire")).unwrap_or_else(|| {
+        let user = rustix::process::geteuid().as_raw();
+        std::env::temp_dir().join(format!("tensorwire-{user}"))
     })
 }
 

@@ -43,17 +43,25 @@ pub(super) struct Place {
 struct Inner {
     phase: Phase,
     sessions: Vec<Arc<Standing>>,
+    /// Those of the store's server that it is.
+    served: Option<Arc<AtomicU64>>,
 }
 
 impl Place {
     pub(super) fn new(step_patience: Duration) -> Arc<Place> {
-        let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new() });
+        let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new(), served: None });
         Arc::new(Place { step_patience, turns: AtomicU64::new(0), inner })
     }
 
     pub(super) fn enters(&self, phase: Phase) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.inner.lock().phase = phase;
+    }
+
+    /// It serves a store from now on, and does something there as often as this number grows.
+    pub(super) fn serves(&self, turns: Arc<AtomicU64>) {
+        self.inner.lock().served = Some(turns);
+        self.enters(Phase::Serves);
     }
 
     /// These sessions run from now on.
@@ -64,8 +72,10 @@ impl Place {
 
 impl Whereabouts for Place {
     fn turns(&self) -> u64 {
-        let sessions: u64 = self.inner.lock().sessions.iter().map(|session| session.turns()).sum();
-        self.turns.load(Ordering::Relaxed) + sessions
+        let inner = self.inner.lock();
+        let sessions: u64 = inner.sessions.iter().map(|session| session.turns()).sum();
+        let served = inner.served.as_ref().map_or(0, |turns| turns.load(Ordering::Relaxed));
+        self.turns.load(Ordering::Relaxed) + sessions + served
     }
 
     fn stand(&self) -> Stand {
@@ -85,7 +95,7 @@ impl Whereabouts for Place {
             }
             Phase::Keeps(step) => (format!("keeps what it has after step {step}"), false, limited),
             Phase::Evaluates => ("evaluates".to_string(), false, None),
-            Phase::Serves => ("serves the workers".to_string(), true, None),
+            Phase::Serves => ("waits for the workers".to_string(), true, None),
             Phase::Ends => ("ends".to_string(), false, None),
         };
         Stand { what, waits, patience }

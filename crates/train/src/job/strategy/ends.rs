@@ -94,9 +94,11 @@ fn keep(member: &Member, part: &Part) -> Result<Box<dyn Keep>, TrainError> {
 /// Serves a store until all workers are done.
 pub(super) fn serve(
     member: &Member,
+    part: &Part,
     kernels: &Kernels,
     mut server: KvServer,
 ) -> Result<TrainReport, TrainError> {
+    part.place.serves(server.turns());
     server.serve()?;
     let mut report = TrainReport::default();
     add_store(&mut report, &server.stats(), &server.copies());

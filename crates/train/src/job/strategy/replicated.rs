@@ -48,9 +48,9 @@ impl Strategy for Replicated {
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
         let (ends, kernels) = ends::open(member, part)?;
         match ends {
-            Ends::Server(server) => {
-                Ok(Connected::Serves(Box::new(move || ends::serve(member, &kernels, *server))))
-            }
+            Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
+                ends::serve(member, part, &kernels, *server)
+            }))),
             Ends::Worker { worker, store, group } => {
                 let ends = (store.map(|store| *store), group);
                 open(member, part, worker, kernels, ends)

@@ -144,7 +144,9 @@ impl Serving<'_> {
                 return Ok(false);
             }
             let deadline = Deadline::after(self.part.config.step_deadline());
+            self.part.place.enters(Phase::Enters(least + 1));
             let word = self.member.enter_step(least + 1, deadline)?;
+            self.part.place.enters(Phase::Runs);
             if word != StepWord::Begins {
                 if self.part.shape.is_kept_early(&self.part.config, least) {
                     self.capture(least, sessions)?;

@@ -52,9 +52,9 @@ impl Strategy for Store {
     fn connect<'a>(&self, member: &'a Member, part: &'a Part) -> Result<Connected<'a>, TrainError> {
         let (ends, kernels) = ends::open(member, part)?;
         match ends {
-            Ends::Server(server) => {
-                Ok(Connected::Serves(Box::new(move || ends::serve(member, &kernels, *server))))
-            }
+            Ends::Server(server) => Ok(Connected::Serves(Box::new(move || {
+                ends::serve(member, part, &kernels, *server)
+            }))),
             Ends::Worker { worker, store: Some(store), group } => {
                 open_master(member, part, (worker, *store), group, kernels)
                     .map(|worker| Connected::Steps(Box::new(worker)))

@@ -1,0 +1,20 @@
+//! The command line of `tensorwire status`.
+
+use clap::Args;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tensorwire status                   all jobs whose launcher runs here
+  tensorwire status 12345             the processes of one
+  watch -n 1 tensorwire status 12345  the same, again and again
+  tensorwire status 12345 --json | jq '.members[].still'";
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// The job: the process id of its launcher, as the list has it
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// One object of JSON a job
+    #[arg(long)]
+    pub(crate) json: bool,
+}

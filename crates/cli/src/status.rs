@@ -1,0 +1,107 @@
+//! `tensorwire status`: how the jobs of this user stand.
+
+use std::time::Duration;
+
+use tensorwire::program::status_folder;
+use tensorwire_launch::{JobStatus, MemberPhase, MemberStatus, Still, job_status, jobs};
+use tensorwire_train::Progress;
+
+use super::args::StatusArgs;
+use super::output::{json_line, note, print};
+use super::{Failure, table::table};
+
+/// Who was not heard of for so long is worth a word.
+const SILENT: Duration = Duration::from_secs(2);
+
+pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
+    let folder = status_folder();
+    let found = match &args.job {
+        Some(job) => vec![job_status(&folder, job).map_err(Failure::user)?],
+        None => jobs(&folder).map_err(Failure::other)?,
+    };
+    if args.json {
+        return found.iter().try_for_each(|job| print(json_line(job)?));
+    }
+    match (&args.job, found.as_slice()) {
+        (Some(_), [job]) => show(job),
+        (_, []) => {
+            note("no job whose launcher runs on this host");
+            Ok(())
+        }
+        (_, found) => {
+            let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+            let header = ["job", "", "step", "steps/s", "for", "processes"];
+            print(table(&header, &rows, &[2, 3, 4, 5]))
+        }
+    }
+}
+
+fn row(job: &JobStatus) -> Vec<String> {
+    vec![
+        job.job.clone(),
+        job.title.clone(),
+        step(job),
+        rate(job),
+        seconds(job),
+        job.members.len().to_string(),
+    ]
+}
+
+fn step(job: &JobStatus) -> String {
+    match job.steps {
+        Some(steps) => format!("{} of {steps}", job.step),
+        None => job.step.to_string(),
+    }
+}
+
+fn rate(job: &JobStatus) -> String {
+    job.steps_per_second.map_or_else(|| "-".to_string(), |rate| format!("{rate:.2}"))
+}
+
+fn seconds(job: &JobStatus) -> String {
+    // whole seconds: it is for people
+    let seconds = job.seconds as u64;
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, seconds) => format!("{seconds} s"),
+        (0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} min"),
+    }
+}
+
+fn show(job: &JobStatus) -> Result<(), Failure> {
+    print(format_args!(
+        "{}; step {}, {} steps/s, for {}",
+        job.title,
+        step(job),
+        rate(job),
+        seconds(job)
+    ))?;
+    let rows: Vec<Vec<String>> = job.members.iter().map(member_row).collect();
+    print(table(&["rank", "", "pid", "step", "loss", ""], &rows, &[0, 2, 3, 4]))
+}
+
+fn member_row(member: &MemberStatus) -> Vec<String> {
+    let MemberStatus { rank, role, host, pid, step, progress, .. } = member;
+    let progress =
+        progress.clone().and_then(|value| serde_json::from_value::<Progress>(value).ok());
+    let role = host.as_ref().map_or_else(|| role.clone(), |host| format!("{role} on {host}"));
+    let loss = progress.map_or_else(String::new, |progress| format!("{:.4}", progress.loss));
+    vec![rank.to_string(), role, pid.to_string(), step.to_string(), loss, stands(member)]
+}
+
+/// How a member stands, in words.
+fn stands(member: &MemberStatus) -> String {
+    if let MemberPhase::Starting | MemberPhase::Meeting | MemberPhase::Running = member.phase
+        && member.silent_s > SILENT.as_secs_f64()
+    {
+        return format!("nothing heard of it for {:.1} s", member.silent_s);
+    }
+    match (member.phase, &member.still) {
+        (MemberPhase::Lost, _) => "lost; the others go on".to_string(),
+        (MemberPhase::Done, _) => "done".to_string(),
+        (MemberPhase::Starting, _) => "starts".to_string(),
+        (_, Some(still)) => Still::to_string(still),
+        (MemberPhase::Meeting, None) => "meets the others".to_string(),
+        (MemberPhase::Running, None) => "runs".to_string(),
+    }
+}

@@ -1,0 +1,74 @@
+//! `tensorwire status`: what a running job says of itself, while it runs and after it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{Job, send};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn status(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.arg("status").args(arguments).env("XDG_RUNTIME_DIR", folder);
+    command.output().unwrap()
+}
+
+/// Asks until a job answers that `is_there`.
+fn asked(folder: &Path, job: &str, is_there: impl Fn(&Value) -> bool) -> Value {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let said = status(folder, &[job, "--json"]);
+        let answer = serde_json::from_slice::<Value>(&said.stdout);
+        match answer {
+            Ok(answer) if is_there(&answer) => return answer,
+            other => assert!(Instant::now() < until, "{other:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_job_says_where_its_processes_stand_until_it_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    command.args("train --strategy dist-sgd --steps 100000000".split_whitespace());
+    command.env("XDG_RUNTIME_DIR", folder.path());
+    let mut job = Job::start_command(command);
+    let members = job.members(4);
+    let name = job.launcher().as_raw_nonzero().to_string();
+    let answer = asked(folder.path(), &name, |answer| {
+        answer["step"].as_u64() > Some(1) && !answer["members"][0]["progress"].is_null()
+    });
+    assert_eq!(answer["title"], "mlp on digits, dist-sgd, 2 workers, 2 servers");
+    assert_eq!(answer["steps"], 100_000_000);
+    let found = answer["members"].as_array().unwrap();
+    let roles: Vec<&str> = found.iter().map(|member| member["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["worker 0", "worker 1", "server 0", "server 1"]);
+    assert!(found.iter().all(|member| member["phase"] == "running"), "{answer}");
+    // a member that stands still is said to
+    send(members[1], Signal::STOP);
+    let stands = |answer: &Value| answer["members"][0]["still"].is_object();
+    let answer = asked(folder.path(), &name, stands);
+    let still = &answer["members"][0]["still"];
+    assert_eq!(still["waits"], true, "{answer}");
+    assert!(still["what"].as_str().unwrap().starts_with("waits for "), "{answer}");
+    send(members[1], Signal::CONT);
+    let table = String::from_utf8(status(folder.path(), &[&name]).stdout).unwrap();
+    assert!(table.contains("worker 1") && table.contains(" steps/s, for "), "{table}");
+    let list = String::from_utf8(status(folder.path(), &[]).stdout).unwrap();
+    assert!(list.contains(&name) && list.contains(" of 100000000"), "{list}");
+    send(job.launcher(), Signal::TERM);
+    job.end(LIMIT);
+    let gone = status(folder.path(), &[&name]);
+    assert_eq!(gone.status.code(), Some(2));
+    let said = String::from_utf8(gone.stderr).unwrap();
+    assert!(said.contains(&format!("no job '{name}' of this user runs on this host")), "{said}");
+    let none = status(folder.path(), &[]);
+    assert!(none.status.success() && none.stdout.is_empty());
+    let jobs = folder.path().join("tensorwire/jobs");
+    assert_eq!(std::fs::read_dir(jobs).unwrap().count(), 0, "a socket is left");
+}

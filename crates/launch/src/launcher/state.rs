@@ -1,0 +1,72 @@
+//! What the launcher knows of one member.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::process::{Exit, Process};
+use crate::control::Speaker;
+use crate::negotiate::Offer;
+use crate::standing::Still;
+use crate::verdict::End;
+
+/// A member, from its start on.
+pub(super) struct MemberState {
+    pub(super) role: String,
+    pub(super) process: Process,
+    /// Its host, where that is not the launcher's.
+    pub(super) host: Option<String>,
+    pub(super) exit: Option<Exit>,
+    pub(super) control: Option<Speaker>,
+    pub(super) hung_up: bool,
+    pub(super) last_heard: Instant,
+    pub(super) step: u64,
+    pub(super) offer: Option<Offer>,
+    pub(super) ready: Option<(Vec<String>, String)>,
+    pub(super) report: Option<Value>,
+    pub(super) end: End,
+    pub(super) order: u32,
+    /// It is a node of a store that stands.
+    pub(super) joined: bool,
+    /// It ended too early, and the job goes on without it.
+    pub(super) survived: bool,
+    /// It said that a signal told it to end.
+    pub(super) told_to_end: bool,
+    /// The last step that it has begun, and it begins no other.
+    pub(super) held: Option<u64>,
+    /// Where it stands, if it has not moved for some time.
+    pub(super) still: Option<Still>,
+    /// What it showed last.
+    pub(super) progress: Option<Value>,
+}
+
+impl MemberState {
+    pub(super) fn new(role: String, process: Process, host: Option<String>) -> MemberState {
+        MemberState {
+            role,
+            process,
+            host,
+            exit: None,
+            control: None,
+            hung_up: false,
+            last_heard: Instant::now(),
+            step: 0,
+            offer: None,
+            ready: None,
+            report: None,
+            end: End::None,
+            order: 0,
+            joined: false,
+            survived: false,
+            told_to_end: false,
+            held: None,
+            still: None,
+            progress: None,
+        }
+    }
+
+    /// It has reported and ended well.
+    pub(super) fn done(&self) -> bool {
+        self.report.is_some() && self.exit.is_some_and(Exit::is_good)
+    }
+}

@@ -1,0 +1,253 @@
+//! How a running job stands, for whoever of the same user asks: the launcher answers on a socket of the file system that others
+//! cannot reach.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::standing::Still;
+
+/// Longest that an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes of an answer.
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// What the names of sockets end with.
+const EXTENSION: &str = "sock";
+
+/// Jobs of this process that were given a socket.
+static OPENED: AtomicU32 = AtomicU32::new(0);
+
+/// A job that runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobStatus {
+    /// The name to ask for: the launcher's process id, and a number if it has launched others before.
+    pub job: String,
+    pub launcher_pid: u32,
+    /// What it is, in its own words.
+    pub title: String,
+    /// Since it was launched, for the last time if it was started again.
+    pub seconds: f64,
+    /// The step that its furthest member is in, from 1; 0: before the first.
+    pub step: u64,
+    /// Steps that it has.
+    pub steps: Option<u64>,
+    /// Since the first step that was seen.
+    pub steps_per_second: Option<f64>,
+    pub members: Vec<MemberStatus>,
+}
+
+/// A member of a job that runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    pub rank: u32,
+    pub role: String,
+    /// Its host, where that is not the launcher's; `pid` is then that of what started it there.
+    pub host: Option<String>,
+    pub pid: u32,
+    pub phase: MemberPhase,
+    /// The step that it is in, from 1; 0: before the first.
+    pub step: u64,
+    /// Where it stands, if it has not moved for a second.
+    pub still: Option<Still>,
+    /// Since it was last heard of, in seconds.
+    pub silent_s: f64,
+    /// What it showed last, in the job's own form.
+    pub progress: Option<serde_json::Value>,
+}
+
+/// How far a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemberPhase {
+    /// Nothing was heard of it yet.
+    Starting,
+    /// It meets the others.
+    Meeting,
+    Running,
+    /// Its part is done.
+    Done,
+    /// It was lost, and the job goes on.
+    Lost,
+}
+
+/// Why a job does not say how it stands.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    #[error(
+        "no job '{job}' of this user runs on this host; `tensorwire status` lists those that do"
+    )]
+    NoSuchJob { job: String },
+    #[error("{}: {source}", .path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("job '{job}' answered what makes no sense: {source}; is it of the same version?")]
+    Garbled { job: String, source: serde_json::Error },
+}
+
+/// Where a launcher answers.
+#[derive(Debug)]
+pub(crate) struct StatusSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    pub(crate) job: String,
+}
+
+impl StatusSocket {
+    /// Opens one in a folder that is this user's alone.
+    pub(crate) fn open(folder: &Path) -> std::io::Result<StatusSocket> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let pid = std::process::id();
+        let job = match OPENED.fetch_add(1, Ordering::Relaxed) {
+            0 => pid.to_string(),
+            earlier => format!("{pid}-{earlier}"),
+        };
+        let path = folder.join(&job).with_extension(EXTENSION);
+        // left behind by a process that had this id, and was killed
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        Ok(StatusSocket { listener, path, job })
+    }
+
+    /// Answers one that asks, if there is one; never waits.
+    pub(crate) fn answer(&self, status: impl FnOnce() -> JobStatus) {
+        let Ok((mut stream, _)) = self.listener.accept() else { return };
+        let answer = serde_json::to_vec(&status()).unwrap_or_default();
+        // whoever does not read gets what fits
+        let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(&answer));
+    }
+}
+
+impl Drop for StatusSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Returns how a job stands that has its socket in `folder`.
+///
+/// # Errors
+/// When there is no such job, or it does not answer.
+pub fn job_status(folder: &Path, job: &str) -> Result<JobStatus, StatusError> {
+    let path = folder.join(job).with_extension(EXTENSION);
+    let none = || StatusError::NoSuchJob { job: job.to_string() };
+    // a name is no path
+    if job.is_empty() || job.contains(['/', '.']) {
+        return Err(none());
+    }
+    let io = |source: std::io::Error| match source.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => none(),
+        _ => StatusError::Io { path: path.clone(), source },
+    };
+    let stream = UnixStream::connect(&path).map_err(io)?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(io)?;
+    serde_json::from_slice(&answer)
+        .map_err(|source| StatusError::Garbled { job: job.to_string(), source })
+}
+
+/// Returns how all jobs stand that have their sockets in `folder`, by name; those that ended without removing theirs are none.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn jobs(folder: &Path) -> Result<Vec<JobStatus>, StatusError> {
+    let io = |source| StatusError::Io { path: folder.to_path_buf(), source };
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(io(source)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(io)?.path();
+        let is_socket = path.extension().is_some_and(|extension| extension == EXTENSION);
+        let Some(job) = path.file_stem().and_then(|name| name.to_str()).filter(|_| is_socket)
+        else {
+            continue;
+        };
+        match job_status(folder, job) {
+            Ok(status) => found.push(status),
+            Err(StatusError::NoSuchJob { .. }) => {
+                let _ = std::fs::remove_file(&path);
+            }
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+    found.sort_by(|one, other| one.job.cmp(&other.job));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn status(job: &str) -> JobStatus {
+        JobStatus {
+            job: job.to_string(),
+            launcher_pid: std::process::id(),
+            title: "a test".into(),
+            seconds: 1.5,
+            step: 3,
+            steps: Some(10),
+            steps_per_second: None,
+            members: vec![MemberStatus {
+                rank: 0,
+                role: "worker 0".into(),
+                host: None,
+                pid: 7,
+                phase: MemberPhase::Running,
+                step: 3,
+                still: Some(Still { what: "computes 'x'".into(), waits: false, for_ms: 1200 }),
+                silent_s: 0.1,
+                progress: Some(serde_json::json!({ "loss": 2.5 })),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_job_says_how_it_stands_and_its_socket_goes_with_it() {
+        let made = tempfile::tempdir().unwrap();
+        let folder = made.path().join("jobs");
+        assert_eq!(jobs(&folder).unwrap(), []);
+        let socket = StatusSocket::open(&folder).unwrap();
+        let other = StatusSocket::open(&folder).unwrap();
+        assert_ne!(socket.job, other.job);
+        let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let expected = status(&socket.job);
+        let asked = std::thread::scope(|scope| {
+            let asking = scope.spawn(|| job_status(&folder, &socket.job));
+            while !asking.is_finished() {
+                socket.answer(|| expected.clone());
+            }
+            asking.join().unwrap().unwrap()
+        });
+        assert_eq!(asked, expected);
+        let job = socket.job.clone();
+        drop((socket, other));
+        assert!(matches!(job_status(&folder, &job), Err(StatusError::NoSuchJob { .. })));
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_socket_that_was_left_behind_is_no_job_and_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join("1.sock");
+        drop(UnixListener::bind(&left).unwrap());
+        assert_eq!(jobs(folder.path()).unwrap(), []);
+        assert!(!left.exists());
+        for job in ["", "../1", "1.sock", "nobody"] {
+            let asked = job_status(folder.path(), job);
+            assert!(matches!(asked, Err(StatusError::NoSuchJob { .. })), "{asked:?}");
+        }
+    }
+}
