@@ -13,7 +13,7 @@ use serde::Serialize;
 use tensorwire::program::Lead;
 use tensorwire_base::human_bytes;
 use tensorwire_bench::ByName;
-use tensorwire_launch::{Found, JobSpec};
+use tensorwire_launch::{JobSpec, Movement};
 use tensorwire_train::{
     Averaging, CheckpointConfig, CheckpointFolder, EventFile, FoundCheckpoint, Prepared, Strategy,
     Summary, TrainConfig, TrainOutcome, launch_train, train_local,
@@ -105,14 +105,14 @@ fn run_local(prepared: &Prepared, mut watcher: Watcher) -> Result<Done, Failure>
     };
     watcher.begin();
     let bar = watcher.bar.clone();
-    let on_still = move |found| match found {
-        Found::Moves => {}
-        Found::StandsStill(still) => bar.say(format_args!("nothing moves: training {still}")),
-        Found::Stopped(why) => {
-            bar.clear_in_time();
-            last_words(format!("error: training stands still for good: {why}"));
-            std::process::exit(1);
+    let on_still = move |movement: Movement| {
+        let is_over = matches!(movement, Movement::Stopped(_));
+        if !is_over {
+            return bar.say(movement);
         }
+        bar.clear_in_time();
+        last_words(format!("error: {movement}"));
+        std::process::exit(1);
     };
     let mut on_progress = |progress| watcher.all_did(&progress);
     let report = train_local(prepared, &interrupt, &mut on_progress, &on_still);

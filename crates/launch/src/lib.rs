@@ -30,7 +30,10 @@ pub use member::{
     StepWord, WireOptions,
 };
 pub use negotiate::{Obstacle, TransportChoice};
-pub use standing::{Found, Reminder, Stand, Still, StillMember, WORTH_A_LINE, Watch, Whereabouts};
+pub use standing::{
+    Movement, Reminder, Stand, StandWatch, Still, StillMember, WORTH_A_LINE, Whereabouts,
+    nothing_moves,
+};
 pub use start::{MEMBER, RUN_WITH_PARENT};
 pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};

@@ -91,34 +91,50 @@ impl std::fmt::Display for StillMember {
     }
 }
 
+/// Returns what there is to say of members that hold up a job, in one line.
+pub fn nothing_moves(members: &[StillMember]) -> String {
+    let members: Vec<String> = members.iter().map(StillMember::to_string).collect();
+    format!("nothing moves: {}", members.join("; "))
+}
+
 /// What a look at this process finds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Movement {
     Moves,
     StandsStill(Still),
     /// It will not move again, for this reason: it is to end.
     Stopped(String),
 }
 
+impl std::fmt::Display for Movement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Movement::Moves => write!(f, "the process moves"),
+            Movement::StandsStill(still) => write!(f, "nothing moves: the process {still}"),
+            Movement::Stopped(why) => write!(f, "the process stands still for good: {why}"),
+        }
+    }
+}
+
 /// Looks at this process.
 #[derive(Debug)]
-pub struct Watch {
+pub struct StandWatch {
     whereabouts: Arc<dyn Whereabouts>,
     lookout: Lookout,
     turns: u64,
     since: Instant,
 }
 
-impl Watch {
+impl StandWatch {
     /// A thread that neither does anything nor uses a processor is stopped after `patience`.
-    pub fn new(whereabouts: Arc<dyn Whereabouts>, patience: Duration) -> Watch {
+    pub fn new(whereabouts: Arc<dyn Whereabouts>, patience: Duration) -> StandWatch {
         let lookout = Lookout::new(patience.max(STOPPED_MIN));
         let turns = whereabouts.turns();
-        Watch { whereabouts, lookout, turns, since: Instant::now() }
+        StandWatch { whereabouts, lookout, turns, since: Instant::now() }
     }
 
     /// Looks once; to be called several times in the patience.
-    pub fn look(&mut self) -> Found {
+    pub fn look(&mut self) -> Movement {
         let turns = self.whereabouts.turns();
         if turns != self.turns {
             (self.turns, self.since) = (turns, Instant::now());
@@ -126,7 +142,7 @@ impl Watch {
         let silent = self.since.elapsed();
         let stand = self.whereabouts.stand();
         if let Some(stopped) = self.lookout.look() {
-            return Found::Stopped(format!(
+            return Movement::Stopped(format!(
                 "its thread '{}' stands still: it has done nothing and used no processor for {:.1} s; the process {}",
                 stopped.thread,
                 stopped.silent.as_secs_f64(),
@@ -134,12 +150,12 @@ impl Watch {
             ));
         }
         if silent < STILL {
-            return Found::Moves;
+            return Movement::Moves;
         }
         if let Some(patience) =
             stand.patience.filter(|patience| !stand.waits && silent >= *patience)
         {
-            return Found::Stopped(format!(
+            return Movement::Stopped(format!(
                 "it {} for {} s, and does nothing else; if that may take so long, raise the step deadline (--step-deadline)",
                 stand.what,
                 patience.as_secs()
@@ -147,7 +163,7 @@ impl Watch {
         }
         // fits: a process does not live so long
         let for_ms = silent.as_millis() as u64;
-        Found::StandsStill(Still { what: stand.what, waits: stand.waits, for_ms })
+        Movement::StandsStill(Still { what: stand.what, waits: stand.waits, for_ms })
     }
 }
 
@@ -173,23 +189,23 @@ mod tests {
         }
     }
 
-    fn watch(waits: bool, patience: Option<u64>) -> (Arc<Place>, Watch) {
+    fn watch(waits: bool, patience: Option<u64>) -> (Arc<Place>, StandWatch) {
         let patience = patience.map(Duration::from_millis);
         let place = Arc::new(Place { turns: AtomicU64::new(0), waits, patience });
-        let watch = Watch::new(place.clone(), Duration::from_secs(60));
+        let watch = StandWatch::new(place.clone(), Duration::from_secs(60));
         (place, watch)
     }
 
     #[test]
     fn who_does_nothing_stands_still_until_it_moves() {
         let (place, mut watch) = watch(true, Some(1));
-        assert_eq!(watch.look(), Found::Moves);
+        assert_eq!(watch.look(), Movement::Moves);
         std::thread::sleep(STILL);
-        let Found::StandsStill(still) = watch.look() else { panic!("it stands still") };
+        let Movement::StandsStill(still) = watch.look() else { panic!("it stands still") };
         assert!(still.waits && still.silent() >= STILL);
         assert!(still.to_string().starts_with("computes 'x' for "), "{still}");
         place.turns.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(watch.look(), Found::Moves);
+        assert_eq!(watch.look(), Movement::Moves);
     }
 
     #[test]
@@ -197,8 +213,8 @@ mod tests {
         let (_, mut patient) = watch(false, None);
         let (_, mut watch) = watch(false, Some(1100));
         std::thread::sleep(Duration::from_millis(1100));
-        assert!(matches!(patient.look(), Found::StandsStill(_)));
-        let Found::Stopped(why) = watch.look() else { panic!("it stood for too long") };
+        assert!(matches!(patient.look(), Movement::StandsStill(_)));
+        let Movement::Stopped(why) = watch.look() else { panic!("it stood for too long") };
         assert!(why.starts_with("it computes 'x' for 1 s"), "{why}");
     }
 }

@@ -27,6 +27,6 @@ pub use one_sided::{OneSided, OneSidedOptions, Opening};
 pub use ports::{DeviceWay, Events, GroupOps, Ports, Sending, TensorExchange};
 pub use session::{Computing, Session, SessionOptions};
 pub use sessions::{run_sessions, share_memory, share_variables};
-pub use standing::{Stand, Standing};
+pub use standing::{Doing, Standing};
 pub use storage::Storage;
 pub use timeline::{Event, EventKind, Timeline};

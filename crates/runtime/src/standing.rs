@@ -22,7 +22,7 @@ pub struct Standing {
 
 /// What a session does.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stand {
+pub enum Doing {
     /// It computes the node of this name.
     Computes(String),
     /// It has waited for some time; for what, for people: `'grad/fc1' from worker 0`.
@@ -44,11 +44,11 @@ impl Standing {
     }
 
     /// Returns what the session does at the moment.
-    pub fn look(&self) -> Stand {
+    pub fn look(&self) -> Doing {
         let node = self.node.load(Ordering::Relaxed);
         match self.names.get(node as usize) {
-            Some(name) => Stand::Computes(name.clone()),
-            None => self.missing.lock().clone().map_or(Stand::Moves, Stand::Waits),
+            Some(name) => Doing::Computes(name.clone()),
+            None => self.missing.lock().clone().map_or(Doing::Moves, Doing::Waits),
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_launch::{
-    Assignment, Found, Hosts, HostsError, JobUpdate, Member, StillMember, Transport,
+    Assignment, Hosts, HostsError, JobUpdate, Member, Movement, Transport, nothing_moves,
 };
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
@@ -400,15 +400,7 @@ impl Training {
             let interrupt = program::interrupt()?;
             steps.begin();
             let told = &mut |progress| on_step(&steps.all_did(&progress));
-            let on_still = |found| match found {
-                Found::Moves => {}
-                Found::StandsStill(still) => {
-                    program::say(&format!("nothing moves: training {still}"))
-                }
-                Found::Stopped(why) => {
-                    program::say(&format!("training stands still for good: {why}"))
-                }
-            };
+            let on_still = |movement: Movement| program::say(&movement.to_string());
             TrainOutcome::alone(train_local(&prepared, &interrupt, told, &on_still)?)
         } else {
             let mut how = program::job_spec(TRAIN, Vec::new())?;
@@ -431,11 +423,7 @@ impl Training {
                     JobUpdate::Restarting { why, step, restart, most } => program::say(&format!(
                         "{why}; restart {restart} of {most}, from step {step}"
                     )),
-                    JobUpdate::StandsStill { members } => {
-                        let members: Vec<String> =
-                            members.iter().map(StillMember::to_string).collect();
-                        program::say(&format!("nothing moves: {}", members.join("; ")));
-                    }
+                    JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
                     _ => {}
                 }
                 steps.update(&update);

@@ -1,6 +1,7 @@
 //! A training job: prepared once from its configuration, then run by one process alone or by members
 //! that each do their part of the plan.
 
+mod alone;
 mod computing;
 mod keeping;
 mod listener;
@@ -13,8 +14,6 @@ mod worker;
 mod workload;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,9 +22,7 @@ use tensorwire_fabric::pulse;
 use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
-use tensorwire_launch::{
-    Blame, Found, JoinError, Member, Reminder, Role, StoreJob, WORTH_A_LINE, Watch,
-};
+use tensorwire_launch::{Blame, JoinError, Member, Role, StoreJob};
 use tensorwire_memory::TensorError;
 use tensorwire_nn::{
     Batches, Data, Description, Model, Program, ProgramSpec, TestBatches, is_named,
@@ -38,8 +35,6 @@ use crate::config::{self, Budget, ConfigError, TrainConfig};
 use crate::group::ClientError;
 use crate::open_part::PartError;
 use crate::rates::Rates;
-use crate::report::{Progress, TrainReport};
-use crate::run::first_error;
 use crate::store::OpenStoreError;
 use crate::strategy::Strategy;
 use crate::topology::{Topology, Weights};
@@ -49,12 +44,12 @@ use crate::whole_file;
 use computing::described;
 
 use keeping::shard;
-use listener::Caller;
 use loader::NoBatch;
 use resuming::resumed;
 use strategy::{Connected, strategy};
 use whereabouts::{Phase, Place};
 
+pub use alone::train_local;
 pub use workload::{Supply, Workload};
 
 pub use strategy::values::StoreValue;
@@ -438,79 +433,6 @@ impl Prepared {
         let workers = self.topology.masters();
         let job = StoreJob { workers, servers, elastic, replace_servers };
         self.topology.has_store().then_some(job)
-    }
-}
-
-/// How often a process that trains alone is looked at.
-const LOOKS: Duration = Duration::from_millis(500);
-
-/// Trains in this process alone. Ends after the present step once `interrupt` is set. However it ends,
-/// the trace is written, if there is to be one. `on_still` is told, by another thread, when the process stands still: from
-/// 10 s on, seldom, and once if that is for good.
-///
-/// # Errors
-/// When the machine's memory does not suffice, training diverges or is interrupted, or the trace
-/// cannot be written.
-pub fn train_local(
-    prepared: &Prepared,
-    interrupt: &AtomicBool,
-    on_progress: &mut dyn FnMut(Progress),
-    on_still: &(dyn Fn(Found) + Sync),
-) -> Result<TrainReport, TrainError> {
-    let mut trace = prepared.collector();
-    if let Some(trace) = &mut trace {
-        trace.started(0, Rank(0), std::process::id());
-    }
-    let keeper = prepared.keeper();
-    let mut caller = Caller { interrupt, on_progress, trace, keeper, last: None };
-    let done =
-        train_alone(prepared, &mut caller, on_still).and_then(|report| match report.interrupted {
-            true => Err(TrainError::Interrupted),
-            false => Ok(report),
-        });
-    if let (Some(keeper), Ok(report)) = (&caller.keeper, &done) {
-        keeper.concluded(report);
-    }
-    let written = caller.trace.map_or(Ok(()), |trace| trace.write());
-    first_error(done, written)
-}
-
-fn train_alone(
-    prepared: &Prepared,
-    caller: &mut Caller<'_>,
-    on_still: &(dyn Fn(Found) + Sync),
-) -> Result<TrainReport, TrainError> {
-    let part = prepared.part();
-    let watch = Watch::new(part.place.clone(), part.config.liveness());
-    let (done, is_done) = channel();
-    std::thread::scope(|scope| {
-        let look = move || look_until(&is_done, watch, on_still);
-        let watching = std::thread::Builder::new().name("watch".into()).spawn_scoped(scope, look);
-        if let Err(error) = watching {
-            tracing::warn!("nobody watches whether training stands still: no thread ({error})");
-        }
-        let _watched = pulse::watch_worker("main");
-        // however it ends
-        let _done: Sender<()> = done;
-        worker::run(strategy::open_local(&part)?, &part, caller)
-    })
-}
-
-/// Looks at this process until `done` is dropped.
-fn look_until(done: &Receiver<()>, mut watch: Watch, on_still: &dyn Fn(Found)) {
-    let _watched = pulse::watch_service("watch");
-    let mut reminder = Reminder::default();
-    while done.recv_timeout(LOOKS) == Err(RecvTimeoutError::Timeout) {
-        pulse::beat();
-        match watch.look() {
-            Found::Moves => reminder = Reminder::default(),
-            Found::StandsStill(still) => {
-                if still.silent() >= WORTH_A_LINE && reminder.is_due(still.silent()) {
-                    on_still(Found::StandsStill(still));
-                }
-            }
-            stopped @ Found::Stopped(_) => return on_still(stopped),
-        }
     }
 }
 

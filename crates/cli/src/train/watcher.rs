@@ -1,7 +1,7 @@
 //! Shows a job while it runs: the bar, what happens to its processes, and writes each step to the files
 //! that are to have it (`--metrics`, `--tensorboard`).
 
-use tensorwire_launch::{JobUpdate, StillMember};
+use tensorwire_launch::{JobUpdate, nothing_moves};
 use tensorwire_train::{EventFile, FinishedStep, Prepared, Progress, StepAggregator, TrainUpdate};
 
 use crate::Failure;
@@ -77,10 +77,7 @@ impl Watcher {
                 self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));
                 self.bar.goes_on(step);
             }
-            JobUpdate::StandsStill { members } => {
-                let members: Vec<String> = members.iter().map(StillMember::to_string).collect();
-                self.bar.say(format_args!("nothing moves: {}", members.join("; ")));
-            }
+            JobUpdate::StandsStill { members } => self.bar.say(nothing_moves(&members)),
             JobUpdate::Ending { step } => self.bar.say(format_args!(
                 "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
             )),

@@ -194,7 +194,7 @@ fn a_process_that_trains_alone_and_stands_still_ends() {
         Ok(held) => held.end(),
         Err(why) => return skip(None, &why),
     };
-    let said = "error: training stands still for good: its thread 'main' stands still";
+    let said = "error: the process stands still for good: its thread 'main' stands still";
     assert!(ended.last_line().starts_with(said), "{}", ended.stderr);
 }
 

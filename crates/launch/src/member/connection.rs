@@ -15,7 +15,7 @@ use super::gate::Gate;
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
 use crate::control::{Blame, FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
-use crate::standing::{Found, Watch, Whereabouts};
+use crate::standing::{Movement, StandWatch, Whereabouts};
 use crate::store_job::{ControlEvents, StoreEvent};
 
 /// Calls the launcher, again and again if it hangs up before it has answered: it may be busy with
@@ -99,18 +99,18 @@ impl Heart {
 
     fn beat(&self, liveness: Duration) {
         let _watched = pulse::watch_service("heartbeat");
-        let mut watch: Option<Watch> = None;
+        let mut watch: Option<StandWatch> = None;
         loop {
             std::thread::sleep((liveness / BEATS).min(BEAT_MAX));
             pulse::beat();
             if let (None, Some(whereabouts)) = (&watch, self.whereabouts.get()) {
-                watch = Some(Watch::new(whereabouts.clone(), liveness));
+                watch = Some(StandWatch::new(whereabouts.clone(), liveness));
             }
             let step = self.step.load(Ordering::Relaxed);
-            let still = match watch.as_mut().map_or(Found::Moves, Watch::look) {
-                Found::Moves => None,
-                Found::StandsStill(still) => Some(still),
-                Found::Stopped(reason) => {
+            let still = match watch.as_mut().map_or(Movement::Moves, StandWatch::look) {
+                Movement::Moves => None,
+                Movement::StandsStill(still) => Some(still),
+                Movement::Stopped(reason) => {
                     let (error, blame) = (reason.clone(), Blame::Own);
                     // a launcher that is gone need not know
                     let _ = tell(&self.control, &FromMember::Failed { step, error, blame });

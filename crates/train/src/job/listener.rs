@@ -58,7 +58,7 @@ impl Listener for &Member {
     }
 }
 
-/// The caller of [`super::train_local`].
+/// The caller of [`super::alone::train_local`].
 pub(super) struct Caller<'a> {
     pub(super) interrupt: &'a AtomicBool,
     pub(super) on_progress: &'a mut dyn FnMut(Progress),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorwire_launch::{Stand, Whereabouts};
-use tensorwire_runtime::{Session, Stand as SessionStand, Standing};
+use tensorwire_runtime::{Doing, Session, Standing};
 
 /// What a process does around its sessions' runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,13 +104,13 @@ impl Whereabouts for Place {
 
 /// Where a process stands whose sessions run: what one computes says more than what others wait for.
 fn runs(sessions: &[Arc<Standing>], patience: Duration) -> Stand {
-    let stands: Vec<SessionStand> = sessions.iter().map(|session| session.look()).collect();
+    let stands: Vec<Doing> = sessions.iter().map(|session| session.look()).collect();
     let computes = stands.iter().find_map(|stand| match stand {
-        SessionStand::Computes(node) => Some(format!("computes '{node}'")),
+        Doing::Computes(node) => Some(format!("computes '{node}'")),
         _ => None,
     });
     let waits = stands.iter().find_map(|stand| match stand {
-        SessionStand::Waits(missing) => Some(format!("waits for {missing}")),
+        Doing::Waits(missing) => Some(format!("waits for {missing}")),
         _ => None,
     });
     match (computes, waits) {
