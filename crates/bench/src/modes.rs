@@ -104,7 +104,7 @@ pub fn curve(
     let config = &prepared.config;
     let mut epochs = Epochs::new(config.workers, prepared.steps_per_epoch());
     let mut points: Vec<ModePoint> = Vec::new();
-    let outcome = launch_train(&prepared, job, &mut |update| {
+    let outcome = launch_train(&prepared, &ByName, job, &mut |update| {
         let JobUpdate::Progress { rank, value, .. } = update else { return };
         let Some(worker) = prepared.worker(rank) else { return };
         // fits: workers are few

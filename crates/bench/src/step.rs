@@ -135,7 +135,7 @@ pub fn step(
         }
     }
     if config.trace.is_some() && !ways.is_empty() {
-        launch_train(&Prepared::new(traced(config), &ByName)?, job, &mut |_| {})?;
+        launch_train(&Prepared::new(traced(config), &ByName)?, &ByName, job, &mut |_| {})?;
     }
     let result = StepResult {
         bench: "step",
@@ -202,7 +202,7 @@ impl Way {
     ) -> Result<(), BenchError> {
         let prepared = &self.job;
         let is_first = self.ms.is_empty();
-        let outcome = launch_train(prepared, job, &mut |update| match update {
+        let outcome = launch_train(prepared, &ByName, job, &mut |update| match update {
             JobUpdate::Transport(choice) if is_first => on_event(StepEvent::Transport(choice)),
             _ => {}
         })?;
@@ -221,7 +221,7 @@ impl Way {
         for ((half, all_ms), kind) in
             self.halves.iter().flatten().zip(&mut self.halves_ms).zip(kinds)
         {
-            let outcome = launch_train(half, job, &mut |_| {})?;
+            let outcome = launch_train(half, &ByName, job, &mut |_| {})?;
             tell(kind.to_string(), all_ms, step_ms(&outcome, half));
         }
         Ok(())

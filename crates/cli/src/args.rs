@@ -37,14 +37,14 @@ pub(crate) use doctor::DoctorArgs;
 pub(crate) use evaluation::EvaluationArgs;
 pub(crate) use exchange::ExchangeArg;
 pub(crate) use graph::GraphArgs;
-pub(crate) use job::JobArgs;
+pub(crate) use job::{JobArgs, Workers};
 pub(crate) use kvstore::KvstoreArgs;
 pub(crate) use launch::LaunchArgs;
 pub(crate) use learn::LearnArgs;
 pub(crate) use modes::ModesArgs;
 pub(crate) use report::ReportArgs;
 pub(crate) use simulate::SimulateArgs;
-pub(crate) use status::StatusArgs;
+pub(crate) use status::{ScaleArgs, StatusArgs};
 pub(crate) use step::StepArgs;
 pub(crate) use train::TrainArgs;
 pub(crate) use transfer::TransferArgs;
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     /// Say how the jobs stand that you run on this host: each process's step, and where it stands if it does not move
     #[command(after_help = status::EXAMPLES)]
     Status(StatusArgs),
+    /// Have a running job of --workers MIN..MAX go on with another number of them, behind its present step
+    Scale(ScaleArgs),
     /// Show what crosses between processes, how many bytes, and where it lives
     Graph(Box<GraphArgs>),
     /// List the models: variables, parameters, size

@@ -54,6 +54,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Train(train) => train::run(*train),
         Command::Launch(launch) => launch::run(launch),
         Command::Status(args) => status::run(&args),
+        Command::Scale(args) => status::scale(&args),
         Command::Graph(graph) => graph::run(*graph),
         Command::Models => models::run(),
         Command::Batches(args) => batches::run(args),

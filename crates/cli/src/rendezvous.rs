@@ -4,7 +4,7 @@ use tensorwire::program::{Lead, LeadError, detected, follow};
 use tensorwire_launch::rendezvous::{Composition, Detected};
 use tensorwire_train::Strategy;
 
-use super::args::TrainArgs;
+use super::args::{TrainArgs, Workers};
 use super::output::{last_words, note};
 use super::{Failure, member, train};
 
@@ -63,9 +63,11 @@ fn gather_and_train(found: &Detected, lead: Lead, mut args: TrainArgs) -> Result
         Strategy::AllReduce => Composition::Workers,
         _ => Composition::WorkersAndServers,
     };
-    let asked = (args.job.workers, args.job.servers);
-    let counts = lead.gather(found, composition, asked)?;
-    args.job.workers = Some(counts.0);
+    let range = args.job.workers.filter(|workers| workers.fewest.is_some());
+    let workers = args.job.workers.filter(|_| range.is_none()).map(|workers| workers.count);
+    let counts = lead.gather(found, composition, (workers, args.job.servers))?;
+    args.job.workers = Some(Workers { count: counts.0, fewest: None });
+    args.job.of_workers = range;
     // one process has none, and what was given for it is refused with the other arguments
     if composition != Composition::OneProcess {
         args.job.servers = Some(counts.1);

@@ -1,12 +1,12 @@
-//! `tensorwire status`: how the jobs of this user stand.
+//! `tensorwire status`: how the jobs of this user stand; `tensorwire scale`: with how many workers one goes on.
 
 use std::time::Duration;
 
 use tensorwire::program::status_folder;
-use tensorwire_launch::{JobStatus, MemberPhase, MemberStatus, Still, job_status, jobs};
+use tensorwire_launch::{JobStatus, MemberPhase, MemberStatus, Still, job_status, jobs, scale_job};
 use tensorwire_train::Progress;
 
-use super::args::StatusArgs;
+use super::args::{ScaleArgs, StatusArgs};
 use super::output::{json_line, note, print};
 use super::{Failure, table::table};
 
@@ -34,6 +34,11 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
             print(table(&header, &rows, &[2, 3, 4, 5]))
         }
     }
+}
+
+pub(crate) fn scale(args: &ScaleArgs) -> Result<(), Failure> {
+    let said = scale_job(&status_folder(), &args.job, args.workers).map_err(Failure::user)?;
+    print(format_args!("job {}: {said}", args.job))
 }
 
 fn row(job: &JobStatus) -> Vec<String> {

@@ -154,7 +154,7 @@ fn run_job(prepared: &Prepared, mut watcher: Watcher, lead: Option<Lead>) -> Res
     let display = std::thread::Builder::new().name("display".into()).spawn(show);
     let display = display.map_err(Failure::other)?;
     // a display that is gone shows nothing more
-    let outcome = launch_train(prepared, &how, &mut |update| drop(updates.send(update)));
+    let outcome = launch_train(prepared, &ByName, &how, &mut |update| drop(updates.send(update)));
     drop(updates);
     let since = Instant::now();
     while !display.is_finished() {
@@ -191,6 +191,11 @@ fn show(prepared: &Prepared, summary: &Summary, began_behind: u64) -> Result<(),
         times => {
             print(format_args!("started again {times} times; all this is of the steps since"))?
         }
+    }
+    if summary.resizes > 0 {
+        let times =
+            if summary.resizes == 1 { "once" } else { &format!("{} times", summary.resizes) };
+        print(format_args!("went on with other workers {times}; all this is of the steps since"))?;
     }
     if summary.steps < prepared.steps() {
         let most = prepared.config.early_stop.unwrap_or_default();

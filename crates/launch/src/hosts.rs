@@ -119,6 +119,18 @@ impl Hosts {
         Hosts { list, ..Hosts::default() }
     }
 
+    /// The same hosts without those of these names; none if none is left.
+    pub fn without(&self, names: &[String]) -> Option<Hosts> {
+        let list: Vec<Host> =
+            self.list.iter().filter(|host| !names.contains(&host.name)).cloned().collect();
+        (!list.is_empty()).then(|| Hosts { list, rsh: self.rsh.clone() })
+    }
+
+    /// Members that all hosts together take in a turn.
+    pub fn slots(&self) -> u32 {
+        self.list.iter().map(|host| host.slots).sum()
+    }
+
     /// Is any of them another host than the launcher's?
     pub fn any_remote(&self) -> bool {
         self.list.iter().any(|host| !host.here)

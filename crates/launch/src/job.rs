@@ -68,6 +68,8 @@ pub struct JobSpec {
     pub steps: Option<u64>,
     /// Where whoever of this user asks how it stands finds it ([`crate::job_status`]); none: nobody is answered.
     pub status_folder: Option<PathBuf>,
+    /// What may be asked of the job while it runs, beside how it stands.
+    pub control: Option<Arc<dyn JobControl>>,
     /// Members that make the same steps end behind the same one when the job is interrupted, if they can within this
     /// time; none: at once.
     pub wind_down: Option<Duration>,
@@ -95,6 +97,7 @@ impl JobSpec {
             title: kind.to_string(),
             steps: None,
             status_folder: None,
+            control: None,
             wind_down: None,
         }
     }
@@ -106,6 +109,19 @@ impl JobSpec {
     pub fn with_payload(self, payload: &impl Serialize) -> Result<JobSpec, JobError> {
         Ok(JobSpec { payload: serde_json::to_value(payload).map_err(JobError::Payload)?, ..self })
     }
+}
+
+/// What may be asked of a job while it runs.
+pub trait JobControl: std::fmt::Debug + Send + Sync {
+    /// Is to go on with so many workers; returns what comes of it, in words.
+    ///
+    /// # Errors
+    /// Why it cannot, and how to mend it.
+    fn scale(&self, workers: u32) -> Result<String, String>;
+
+    /// Returns true while all members are to end behind the same step, as if the job were interrupted
+    /// ([`JobSpec::wind_down`]), since it is to go on in another way.
+    fn is_to_pause(&self) -> bool;
 }
 
 /// What the members of one kind of job say to their launcher. Implemented by a type without values.
@@ -147,9 +163,10 @@ pub enum JobUpdate<P, T> {
     StandsStill {
         members: Vec<StillMember>,
     },
-    /// The job was interrupted, and ends behind this step.
+    /// All end behind this step: the job was interrupted, or `goes_on` in another way.
     Ending {
         step: u64,
+        goes_on: bool,
     },
     Progress {
         rank: Rank,
@@ -187,6 +204,14 @@ pub enum JobUpdate<P, T> {
         /// From 1.
         restart: u64,
         most: u64,
+    },
+    /// The job ended, and whoever launched it does so with other members: it goes on behind `step`, as above.
+    Resizing {
+        why: String,
+        step: u64,
+        /// What each member is from now on, by rank, and which worker.
+        roles: Vec<String>,
+        workers: Vec<Option<u32>>,
     },
 }
 
@@ -286,7 +311,7 @@ fn decode<M: Messages>(
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
         JobUpdate::Introduced => JobUpdate::Introduced,
         JobUpdate::StandsStill { members } => JobUpdate::StandsStill { members },
-        JobUpdate::Ending { step } => JobUpdate::Ending { step },
+        JobUpdate::Ending { step, goes_on } => JobUpdate::Ending { step, goes_on },
         JobUpdate::Shrunk { rank, why, left } => JobUpdate::Shrunk { rank, why, left },
         JobUpdate::Replacing { server, rank, why, by } => {
             JobUpdate::Replacing { server, rank, why, by }
@@ -294,6 +319,9 @@ fn decode<M: Messages>(
         JobUpdate::Replaced { server, by } => JobUpdate::Replaced { server, by },
         JobUpdate::Restarting { why, step, restart, most } => {
             JobUpdate::Restarting { why, step, restart, most }
+        }
+        JobUpdate::Resizing { why, step, roles, workers } => {
+            JobUpdate::Resizing { why, step, roles, workers }
         }
     })
 }

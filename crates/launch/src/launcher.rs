@@ -197,6 +197,10 @@ impl Launcher<'_> {
                 self.stop("interrupted");
                 return Err(JobError::Interrupted);
             }
+            if self.is_to_pause() && !self.winds_down(on_update)? {
+                self.stop("the job goes on in another way");
+                return Err(JobError::Interrupted);
+            }
             acceptor.answer();
             self.hear(inbox, on_update)?;
             self.forgive_suspension(&mut last_look);
@@ -211,7 +215,7 @@ impl Launcher<'_> {
             self.reap();
             self.notice_silence();
             self.standstill.notice(&self.members, on_update)?;
-            self.answers.give(&self.members, self.introduced);
+            self.answers.give(&self.members, self.introduced, self.spec.control.as_deref());
             self.negotiate(on_update)?;
             self.introduce(on_update)?;
             self.manage_store(acceptor, on_update)?;
@@ -245,6 +249,12 @@ impl Launcher<'_> {
         }
         let since = *self.interrupted.get_or_insert_with(Instant::now);
         self.spec.gathering.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
+    }
+
+    /// Are all to end behind a step? Only who makes steps can.
+    fn is_to_pause(&self) -> bool {
+        let asked = self.spec.control.as_ref().is_some_and(|control| control.is_to_pause());
+        asked && self.introduced && !self.fatal && self.members.iter().any(|m| m.step > 0)
     }
 
     fn outcome(&mut self) -> JobOutcome<Value> {

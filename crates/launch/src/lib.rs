@@ -24,7 +24,7 @@ mod verdict;
 pub use assignment::{Assignment, JobIdentity};
 pub use control::Blame;
 pub use hosts::{Hosts, HostsError, RSH, RanksByHost};
-pub use job::{JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
+pub use job::{JobControl, JobError, JobOutcome, JobSpec, JobUpdate, Messages, Reports, launch};
 pub use member::{
     Ending, Farewell, JoinError, Member, MemberError, Peers, QUEUE_PAIRS, Recorder, Scheduling,
     StepWord, WireOptions,
@@ -34,8 +34,8 @@ pub use standing::{
     Movement, Reminder, Stand, StandWatch, Still, StillMember, WORTH_A_LINE, Whereabouts,
     nothing_moves,
 };
-pub use start::{MEMBER, RUN_WITH_PARENT};
-pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs};
+pub use start::{MEMBER, RUN_WITH_PARENT, host_answers};
+pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs, scale_job};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kvstore::proto::Role;

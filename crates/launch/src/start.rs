@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tensorwire_base::{Deadline, Rank};
 
+use crate::hosts::Hosts;
 use crate::job::JobSpec;
 
 /// Set for a process that a launcher started as a member: the launcher's process id, or `remote` on another host.
@@ -43,6 +44,22 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
         }
         _ => Ok(child),
     }
+}
+
+/// Returns true if a command that does nothing runs on another host of these within `patience`.
+pub fn host_answers(hosts: &Hosts, name: &str, patience: Duration) -> bool {
+    let [program, arguments @ ..] = hosts.rsh() else { return false };
+    let mut command = Command::new(program);
+    command.args(arguments).arg(name).arg("true").stdin(Stdio::null());
+    let Ok(mut child) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+        return false;
+    };
+    if !reap(&mut child, Deadline::after(patience)) {
+        let _ = child.kill();
+        reap(&mut child, Deadline::after(REAP_PATIENCE));
+        return false;
+    }
+    matches!(child.try_wait(), Ok(Some(status)) if status.success())
 }
 
 /// Waits for a process that was killed, so that it leaves no zombie. False if it had not ended at the deadline: the system holds

@@ -1,14 +1,15 @@
-//! How a running job stands, for whoever of the same user asks: the launcher answers on a socket of the file system that others
-//! cannot reach.
+//! How a running job stands, for whoever of the same user asks, and what is asked of it: the launcher answers on a socket of the
+//! file system that others cannot reach.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::standing::Still;
 
@@ -16,16 +17,19 @@ use crate::standing::Still;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of an answer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// Most bytes of a question, and most that ask at a time.
+const QUESTION_BYTES_MAX: usize = 256;
+const ASKING_MAX: usize = 64;
 /// What the names of sockets end with.
 const EXTENSION: &str = "sock";
 
-/// Jobs of this process that were given a socket.
-static OPENED: AtomicU32 = AtomicU32::new(0);
+/// The numbers of the jobs of this process that have a socket.
+static NUMBERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// A job that runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// The name to ask for: the launcher's process id, and a number if it has launched others before.
+    /// The name to ask for: the launcher's process id, and a number if it runs others besides.
     pub job: String,
     pub launcher_pid: u32,
     /// What it is, in its own words.
@@ -84,8 +88,18 @@ pub enum StatusError {
     NoSuchJob { job: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("{0}")]
+    Refused(String),
     #[error("job '{job}' answered what makes no sense: {source}; is it of the same version?")]
     Garbled { job: String, source: serde_json::Error },
+}
+
+/// What is asked of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Question {
+    Status,
+    /// Is to go on with so many workers.
+    Scale(u32),
 }
 
 /// Where a launcher answers.
@@ -94,6 +108,36 @@ pub(crate) struct StatusSocket {
     listener: UnixListener,
     path: PathBuf,
     pub(crate) job: String,
+    asking: Vec<Asking>,
+    _number: Number,
+}
+
+/// A job's number among those of its launcher: one that is launched again has the same.
+#[derive(Debug)]
+struct Number(u32);
+
+impl Number {
+    fn take() -> Number {
+        let mut taken = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        // fits: a process runs few jobs at a time
+        let free = (0..).find(|number| !taken.contains(number)).unwrap_or_default();
+        taken.insert(free);
+        Number(free)
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        NUMBERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// Somebody who has connected, and whose question has not come whole.
+#[derive(Debug)]
+struct Asking {
+    stream: UnixStream,
+    question: Vec<u8>,
+    until: Instant,
 }
 
 impl StatusSocket {
@@ -101,9 +145,10 @@ impl StatusSocket {
     pub(crate) fn open(folder: &Path) -> std::io::Result<StatusSocket> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let pid = std::process::id();
-        let job = match OPENED.fetch_add(1, Ordering::Relaxed) {
+        let number = Number::take();
+        let job = match number.0 {
             0 => pid.to_string(),
-            earlier => format!("{pid}-{earlier}"),
+            other => format!("{pid}-{other}"),
         };
         let path = folder.join(&job).with_extension(EXTENSION);
         // left behind by a process that had this id, and was killed
@@ -113,15 +158,47 @@ impl StatusSocket {
         }
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
-        Ok(StatusSocket { listener, path, job })
+        Ok(StatusSocket { listener, path, job, asking: Vec::new(), _number: number })
     }
 
-    /// Answers one that asks, if there is one; never waits.
-    pub(crate) fn answer(&self, status: impl FnOnce() -> JobStatus) {
-        let Ok((mut stream, _)) = self.listener.accept() else { return };
-        let answer = serde_json::to_vec(&status()).unwrap_or_default();
-        // whoever does not read gets what fits
-        let _ = stream.set_nonblocking(true).and_then(|()| stream.write_all(&answer));
+    /// Answers those whose question has come; never waits.
+    pub(crate) fn answer(&mut self, answer: impl Fn(Question) -> serde_json::Value) {
+        while self.asking.len() < ASKING_MAX
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            if stream.set_nonblocking(true).is_ok() {
+                let until = Instant::now() + PATIENCE;
+                self.asking.push(Asking { stream, question: Vec::new(), until });
+            }
+        }
+        self.asking.retain_mut(|asking| match asking.hear() {
+            Ok(None) => Instant::now() < asking.until,
+            Ok(Some(question)) => {
+                let answer = answer(question).to_string();
+                // whoever does not read gets what fits
+                let _ = asking.stream.write_all(answer.as_bytes());
+                false
+            }
+            Err(_) => false,
+        });
+    }
+}
+
+impl Asking {
+    /// What is asked, once it has come whole.
+    fn hear(&mut self) -> std::io::Result<Option<Question>> {
+        let mut bytes = [0; QUESTION_BYTES_MAX];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.question.extend_from_slice(&bytes[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        match self.question.strip_suffix(b"\n") {
+            Some(line) => Ok(Some(serde_json::from_slice(line)?)),
+            None if self.question.len() > QUESTION_BYTES_MAX => Err(ErrorKind::InvalidData.into()),
+            None => Ok(None),
+        }
     }
 }
 
@@ -136,6 +213,19 @@ impl Drop for StatusSocket {
 /// # Errors
 /// When there is no such job, or it does not answer.
 pub fn job_status(folder: &Path, job: &str) -> Result<JobStatus, StatusError> {
+    ask(folder, job, Question::Status)
+}
+
+/// Has a job go on with so many workers; returns what comes of it, in words.
+///
+/// # Errors
+/// As [`job_status`], and when the job cannot.
+pub fn scale_job(folder: &Path, job: &str, workers: u32) -> Result<String, StatusError> {
+    let answer: Result<String, String> = ask(folder, job, Question::Scale(workers))?;
+    answer.map_err(StatusError::Refused)
+}
+
+fn ask<T: DeserializeOwned>(folder: &Path, job: &str, what: Question) -> Result<T, StatusError> {
     let path = folder.join(job).with_extension(EXTENSION);
     let none = || StatusError::NoSuchJob { job: job.to_string() };
     // a name is no path
@@ -146,12 +236,15 @@ pub fn job_status(folder: &Path, job: &str) -> Result<JobStatus, StatusError> {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => none(),
         _ => StatusError::Io { path: path.clone(), source },
     };
-    let stream = UnixStream::connect(&path).map_err(io)?;
+    let garbled = |source| StatusError::Garbled { job: job.to_string(), source };
+    let mut stream = UnixStream::connect(&path).map_err(io)?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(io)?;
+    let mut question = serde_json::to_vec(&what).map_err(garbled)?;
+    question.push(b'\n');
+    stream.write_all(&question).map_err(io)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(io)?;
-    serde_json::from_slice(&answer)
-        .map_err(|source| StatusError::Garbled { job: job.to_string(), source })
+    serde_json::from_slice(&answer).map_err(garbled)
 }
 
 /// Returns how all jobs stand that have their sockets in `folder`, by name; those that ended without removing theirs are none.
@@ -218,21 +311,35 @@ mod tests {
         let made = tempfile::tempdir().unwrap();
         let folder = made.path().join("jobs");
         assert_eq!(jobs(&folder).unwrap(), []);
-        let socket = StatusSocket::open(&folder).unwrap();
+        let mut socket = StatusSocket::open(&folder).unwrap();
         let other = StatusSocket::open(&folder).unwrap();
         assert_ne!(socket.job, other.job);
         let mode = std::fs::metadata(&folder).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
-        let expected = status(&socket.job);
-        let asked = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| job_status(&folder, &socket.job));
+        let (job, expected) = (socket.job.clone(), status(&socket.job));
+        let answer = |question| match question {
+            Question::Status => serde_json::to_value(&expected).unwrap(),
+            Question::Scale(2) => serde_json::to_value(Ok::<_, String>("2 workers")).unwrap(),
+            Question::Scale(_) => serde_json::to_value(Err::<String, _>("not so many")).unwrap(),
+        };
+        // one that asks nothing, and one that asks nonsense, hold up nobody
+        let silent = UnixStream::connect(folder.join(&job).with_extension(EXTENSION)).unwrap();
+        let mut odd = UnixStream::connect(folder.join(&job).with_extension(EXTENSION)).unwrap();
+        odd.write_all(b"how?\n").unwrap();
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                assert_eq!(job_status(&folder, &job).unwrap(), expected);
+                assert_eq!(scale_job(&folder, &job, 2).unwrap(), "2 workers");
+                let refused = scale_job(&folder, &job, 3).unwrap_err();
+                assert_eq!(refused.to_string(), "not so many");
+            });
             while !asking.is_finished() {
-                socket.answer(|| expected.clone());
+                socket.answer(answer);
             }
-            asking.join().unwrap().unwrap()
+            asking.join().unwrap();
         });
-        assert_eq!(asked, expected);
-        let job = socket.job.clone();
+        assert_eq!(odd.read(&mut [0]).unwrap(), 0, "it was hung up on");
+        drop(silent);
         drop((socket, other));
         assert!(matches!(job_status(&folder, &job), Err(StatusError::NoSuchJob { .. })));
         assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);

@@ -290,6 +290,12 @@ impl Training {
         self.with(|config| config.restarts = most)
     }
 
+    /// Goes on with fewer workers where some are lost, and with more again, but with no fewer than these
+    /// ([`TrainConfig::fewest_workers`]).
+    pub fn fewest_workers(self, fewest: u32) -> Training {
+        self.with(|config| config.fewest_workers = Some(fewest))
+    }
+
     /// Changes anything else of the configuration.
     pub fn configure(self, change: impl FnOnce(&mut TrainConfig)) -> Training {
         self.with(change)
@@ -418,11 +424,14 @@ impl Training {
                     serde_json::json!({ RUN: run, EARLIER: done })
                 }
             };
-            launch_train(&prepared, &how, &mut |update| {
+            launch_train(&prepared, &self.workload, &how, &mut |update| {
                 match &update {
                     JobUpdate::Restarting { why, step, restart, most } => program::say(&format!(
                         "{why}; restart {restart} of {most}, from step {step}"
                     )),
+                    JobUpdate::Resizing { why, step, .. } => {
+                        program::say(&format!("{why}, from step {step}"));
+                    }
                     JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
                     _ => {}
                 }

@@ -95,6 +95,9 @@ pub struct TrainConfig {
     pub sequence: Option<usize>,
     pub strategy: Strategy,
     pub workers: u32,
+    /// The job goes on with fewer workers, and with more again, but not with fewer than so many; none: their number is fixed.
+    #[serde(default)]
+    pub fewest_workers: Option<u32>,
     /// Ignored by [`Strategy::Local`] and [`Strategy::AllReduce`].
     pub servers: u32,
     /// Which server gets which variable ([`Strategy::Ps`]).

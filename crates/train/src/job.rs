@@ -405,6 +405,12 @@ impl Prepared {
         }
     }
 
+    /// Returns which worker each member is, by rank; none for a server.
+    pub(crate) fn workers_by_rank(&self) -> Vec<Option<u32>> {
+        // fits: members are few
+        (0..self.roles().len() as u32).map(|rank| self.worker(Rank(rank))).collect()
+    }
+
     /// Returns which worker a member is; none for a server.
     pub fn worker(&self, rank: Rank) -> Option<u32> {
         self.topology.worker(rank)

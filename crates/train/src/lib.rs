@@ -7,6 +7,7 @@ mod best;
 mod carried;
 mod checkpoint;
 mod config;
+mod elastic;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;

@@ -12,7 +12,9 @@ use tensorwire_launch::{
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
-use crate::job::Prepared;
+use crate::config::ConfigError;
+use crate::elastic::{Elastic, Resized};
+use crate::job::{Prepared, Supply};
 use crate::report::{Progress, TrainReport};
 use crate::trace::{TraceError, TraceEvent};
 
@@ -68,6 +70,8 @@ pub struct TrainOutcome {
     pub servers_replaced: u64,
     /// How often the job failed and was started again.
     pub restarts: u64,
+    /// How often it went on with other workers.
+    pub resizes: u64,
     /// The step behind which it began the last time.
     pub began_behind: u64,
 }
@@ -77,7 +81,8 @@ impl TrainOutcome {
     pub fn alone(report: TrainReport) -> TrainOutcome {
         let reports = BTreeMap::from([(Rank(0), report)]);
         let transport = Transport::Auto;
-        TrainOutcome { reports, transport, servers_replaced: 0, restarts: 0, began_behind: 0 }
+        let (servers_replaced, restarts, resizes, began_behind) = (0, 0, 0, 0);
+        TrainOutcome { reports, transport, servers_replaced, restarts, resizes, began_behind }
     }
 
     /// The hash of the weights that were evaluated; none if nobody did.
@@ -109,6 +114,8 @@ pub enum JobFailure {
     Repeated { failure: Box<JobFailure> },
     #[error("{failure}; it cannot be started again: {why}")]
     NotRestarted { failure: Box<JobFailure>, why: CheckpointError },
+    #[error("{failure}; it cannot go on with other workers: {why}")]
+    NotResized { failure: Box<JobFailure>, why: ConfigError },
 }
 
 impl JobFailure {
@@ -127,7 +134,8 @@ impl JobFailure {
             JobFailure::Job(JobError::Failed(first)) => Some(first),
             JobFailure::Restarted { failure, .. }
             | JobFailure::Repeated { failure }
-            | JobFailure::NotRestarted { failure, .. } => failure.first(),
+            | JobFailure::NotRestarted { failure, .. }
+            | JobFailure::NotResized { failure, .. } => failure.first(),
             _ => None,
         }
     }
@@ -139,6 +147,11 @@ impl JobFailure {
             JobFailure::Job(JobError::Suspended { .. }) => true,
             _ => false,
         }
+    }
+
+    /// True if it ended behind a step because it was told to.
+    fn is_interrupted(&self) -> bool {
+        matches!(self, JobFailure::Job(JobError::Interrupted))
     }
 
     /// True if a member, whichever, said the same of itself in the same step: one would a third time.
@@ -176,14 +189,15 @@ impl Prepared {
 impl Prepared {
     /// What the job is, in a few words.
     fn title(&self) -> String {
-        let crate::TrainConfig { model, data, strategy, workers, servers, .. } = &self.config;
-        let counted = |count: u32, what: &str| match count {
+        let workers = self.workers_by_rank().into_iter().flatten().count();
+        let counted = |count: usize, what: &str| match count {
             0 => String::new(),
             1 => format!(", 1 {what}"),
             count => format!(", {count} {what}s"),
         };
-        let (workers, servers) = (counted(*workers, "worker"), counted(*servers, "server"));
-        format!("{model} on {data}, {}{workers}{servers}", strategy.name())
+        let (servers, config) = (self.roles().len() - workers, &self.config);
+        let (workers, servers) = (counted(workers, "worker"), counted(servers, "server"));
+        format!("{} on {}, {}{workers}{servers}", config.model, config.data, config.strategy.name())
     }
 }
 
@@ -201,12 +215,14 @@ fn with_fields(mut payload: serde_json::Value, more: &serde_json::Value) -> serd
 /// ends the job ([`JobSpec::interrupt`]); the fields of its payload are told beside the job's own. Its other fields are filled in.
 ///
 /// A job that fails is started again from its newest checkpoint, as often as it may be ([`crate::TrainConfig::restarts`]), unless
-/// the user can mend it, or it fails in the same step by the same error twice.
+/// the user can mend it, or it fails in the same step by the same error twice. Where the number of workers may change
+/// ([`crate::TrainConfig::fewest_workers`]) it goes on with fewer or more of them, whose model `supply` has.
 ///
 /// # Errors
 /// As [`launch`], or when the trace cannot be written.
 pub fn launch_train(
     prepared: &Prepared,
+    supply: &dyn Supply,
     how: &JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
@@ -214,37 +230,69 @@ pub fn launch_train(
     if most > 0 && how.gathering.is_some() {
         return Err(JobFailure::RestartByOthers);
     }
+    let elastic = Elastic::of(prepared).filter(|_| how.gathering.is_none());
+    let control = elastic.as_ref().map(Elastic::control);
+    let how = &JobSpec { control, ..how.clone() };
     let mut again: Option<Prepared> = None;
     let mut earlier: Option<JobFailure> = None;
-    let mut restarts = 0;
+    let (mut restarts, mut resizes) = (0, 0);
     loop {
-        let failure = match launch_once(again.as_ref().unwrap_or(prepared), how, on_update) {
+        let now = again.as_ref().unwrap_or(prepared);
+        let failure = match launch_once(now, how, on_update) {
             Ok(done) => {
-                let began_behind = again.as_ref().unwrap_or(prepared).steps_done();
-                return Ok(TrainOutcome { restarts, began_behind, ..done });
+                let began_behind = now.steps_done();
+                return Ok(TrainOutcome { restarts, resizes, began_behind, ..done });
             }
             Err(failure) => failure,
         };
-        let is_to_end = how.interrupt.load(Ordering::Relaxed);
-        if most == 0 || is_to_end || !failure.may_pass() {
+        if how.interrupt.load(Ordering::Relaxed) {
             return Err(failure);
         }
-        let repeats = earlier.as_ref().is_some_and(|earlier| failure.repeats(earlier));
-        let failure = Box::new(failure);
-        if repeats {
-            return Err(JobFailure::Repeated { failure });
-        }
-        if restarts == most {
-            return Err(JobFailure::Restarted { failure, restarts });
-        }
-        let next = match prepared.again() {
-            Ok(next) => next,
-            Err(why) => return Err(JobFailure::NotRestarted { failure, why }),
+        let paused = elastic.as_ref().and_then(Elastic::paused);
+        let why = match (paused, &elastic) {
+            (Some(why), Some(_)) if failure.may_pass() || failure.is_interrupted() => Some(why),
+            _ if !failure.may_pass() => return Err(failure),
+            _ if earlier.as_ref().is_some_and(|earlier| failure.repeats(earlier)) => {
+                return Err(JobFailure::Repeated { failure: Box::new(failure) });
+            }
+            (_, Some(elastic)) => {
+                let shrinks = || elastic.shrinks(&failure).filter(|_| restarts == most);
+                elastic.lost_host(&failure).or_else(shrinks)
+            }
+            (_, None) => None,
         };
-        restarts += 1;
-        let (why, step, restart) = (failure.to_string(), next.steps_done(), restarts);
-        on_update(JobUpdate::Restarting { why, step, restart, most });
-        (again, earlier) = (Some(next), Some(*failure));
+        let next = match (why, &elastic) {
+            (Some(why), Some(elastic)) => {
+                let Resized { why, prepared } = match elastic.resized(why, supply) {
+                    Ok(resized) => resized,
+                    Err(why) => {
+                        return Err(JobFailure::NotResized { failure: Box::new(failure), why });
+                    }
+                };
+                resizes += 1;
+                let (step, roles, workers) =
+                    (prepared.steps_done(), prepared.roles(), prepared.workers_by_rank());
+                on_update(JobUpdate::Resizing { why, step, roles, workers });
+                prepared
+            }
+            _ if most == 0 => return Err(failure),
+            _ if restarts == most => {
+                return Err(JobFailure::Restarted { failure: Box::new(failure), restarts });
+            }
+            _ => {
+                let next = match now.again() {
+                    Ok(next) => next,
+                    Err(why) => {
+                        return Err(JobFailure::NotRestarted { failure: Box::new(failure), why });
+                    }
+                };
+                restarts += 1;
+                let (why, step, restart) = (failure.to_string(), next.steps_done(), restarts);
+                on_update(JobUpdate::Restarting { why, step, restart, most });
+                next
+            }
+        };
+        (again, earlier) = (Some(next), Some(failure));
     }
 }
 
@@ -308,7 +356,14 @@ fn launch_once(
     let settled = done.negotiated.or(prepared.config.settled_transport());
     let transport = settled.unwrap_or(prepared.config.transport);
     let reports = done.reports;
-    Ok(TrainOutcome { reports, transport, servers_replaced, restarts: 0, began_behind: 0 })
+    Ok(TrainOutcome {
+        reports,
+        transport,
+        servers_replaced,
+        restarts: 0,
+        resizes: 0,
+        began_behind: 0,
+    })
 }
 
 /// Why a job failed matters more than why its trace was not written.

@@ -182,6 +182,20 @@ impl StepAggregator {
                 self.open.clear();
                 self.lost.fill(false);
             }
+            JobUpdate::Resizing { step, workers, .. } => {
+                // fits: members are few
+                let by_rank = (0..).map(Rank).zip(workers);
+                self.workers = by_rank
+                    .filter_map(|(rank, worker)| Some((rank, (*worker)? as usize)))
+                    .collect();
+                // a step has as many samples as before; fits: workers are few
+                let before = self.lost.len() as u64;
+                let count = self.workers.values().max().map_or(1, |last| last + 1);
+                self.batch = self.batch * before / count as u64;
+                (self.first, self.samples) = (step + 1, 0);
+                self.open.clear();
+                self.lost = vec![false; count];
+            }
             _ => {}
         }
     }

@@ -32,6 +32,9 @@ pub struct Summary {
     /// How often the job was started again. Times, bytes and counts are those of the last time.
     #[serde(default)]
     pub restarts: u64,
+    /// How often it went on with another number of workers.
+    #[serde(default)]
+    pub resizes: u64,
     pub servers: u32,
     pub clients: u32,
     /// Samples per worker and step.
@@ -114,6 +117,7 @@ impl Summary {
             workers_finished: if is_alone { config.workers as usize } else { losses.len() },
             servers_replaced: outcome.servers_replaced,
             restarts: outcome.restarts,
+            resizes: outcome.resizes,
             servers: topology.servers,
             clients: topology.groups,
             batch: config.batch,
@@ -250,7 +254,14 @@ mod tests {
         ];
         let reports = BTreeMap::from(reports);
         let transport = Transport::Tcp;
-        TrainOutcome { reports, transport, servers_replaced: 1, restarts: 2, began_behind: 0 }
+        TrainOutcome {
+            reports,
+            transport,
+            servers_replaced: 1,
+            restarts: 2,
+            resizes: 0,
+            began_behind: 0,
+        }
     }
 
     fn steps(prepared: &Prepared) -> StepAggregator {

@@ -74,7 +74,7 @@ impl Runner<'_> {
         let (mut all_ms, mut sha256) = (Vec::new(), None);
         let mut transport = config.transport;
         for _ in 0..self.repetitions {
-            let outcome = launch_train(&prepared, self.job, &mut |_| {})?;
+            let outcome = launch_train(&prepared, &ByName, self.job, &mut |_| {})?;
             transport = outcome.transport;
             all_ms.push(step_ms(&outcome, &prepared));
             sha256 = Some(self.same_bits(&prepared, &outcome)?);
@@ -173,7 +173,7 @@ impl Runner<'_> {
         let machine = Machine::here();
         let mut begun = Instant::now();
         let mut losses = Losses::default();
-        let outcome = launch_train(&prepared, self.job, &mut |update| match update {
+        let outcome = launch_train(&prepared, &ByName, self.job, &mut |update| match update {
             JobUpdate::Introduced => begun = Instant::now(),
             JobUpdate::Progress { value: Progress { step, loss, .. }, .. } => {
                 let Some(loss) = losses.add(step, loss, config.workers, every) else { return };

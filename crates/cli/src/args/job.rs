@@ -47,11 +47,12 @@ pub(crate) struct JobArgs {
     /// are averaged with a centre now and then (--interval). `local`: the same replicas as `ps` in one process
     #[arg(long, value_parser = clients::strategy(), default_value = DEFAULTS.strategy.name())]
     strategy: Strategy,
-    #[arg(long, value_name = "N", help = with_default(
-        "Worker processes (with `local`: replicas, reduced in the same order)",
+    #[arg(long, value_name = "N|MIN..MAX", help = with_default(
+        "Worker processes (with `local`: replicas, reduced in the same order). MIN..MAX: MAX, and as few as MIN where workers \
+         or hosts are lost or `tensorwire scale` asks for it; a step takes as many samples as ever (with --checkpoint)",
         format_args!("{}, or half of the processes that mpirun, srun or torchrun started", DEFAULTS.workers),
     ))]
-    pub(crate) workers: Option<u32>,
+    pub(crate) workers: Option<Workers>,
     #[arg(long, value_name = "K", help = with_default(
         "Server processes. `allreduce` has none; `mpi-sgd` may have 0",
         format_args!("{}, or the rest of those processes", DEFAULTS.servers),
@@ -78,6 +79,9 @@ pub(crate) struct JobArgs {
     /// [default: this machine]
     #[arg(long, value_name = "LIST")]
     pub(crate) hosts: Option<String>,
+    /// As many workers as there may be, where somebody else started these
+    #[arg(skip)]
+    pub(crate) of_workers: Option<Workers>,
     /// Where they run that somebody else started
     #[arg(skip)]
     pub(crate) placed: Option<Hosts>,
@@ -126,6 +130,27 @@ pub(crate) struct JobArgs {
     /// machine's address towards the other hosts]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: Option<SocketAddr>,
+}
+
+/// How many workers there are, and how few there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Workers {
+    pub(crate) count: u32,
+    pub(crate) fewest: Option<u32>,
+}
+
+impl std::str::FromStr for Workers {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Workers, String> {
+        let number = |text: &str| text.parse::<u32>().map_err(|error| error.to_string());
+        match given.split_once("..") {
+            None => Ok(Workers { count: number(given)?, fewest: None }),
+            Some((fewest, most)) => {
+                Ok(Workers { count: number(most)?, fewest: Some(number(fewest)?) })
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -200,7 +225,8 @@ impl JobArgs {
             data,
             sequence: self.sequence,
             strategy,
-            workers: self.workers.unwrap_or(DEFAULTS.workers),
+            workers: self.workers.map_or(DEFAULTS.workers, |workers| workers.count),
+            fewest_workers: self.workers.and_then(|workers| workers.fewest),
             servers: self.servers.unwrap_or(DEFAULTS.servers),
             placement: match self.placement {
                 Some(PlacementArg::RoundRobin) => Placement::RoundRobin,
@@ -238,6 +264,14 @@ impl JobArgs {
             ..TrainConfig::default()
         };
         self.learn.configure(&mut config, rate);
+        if let Some(Workers { count: most, fewest }) = self.of_workers {
+            let (workers, fewest) = (config.workers, fewest.unwrap_or(most));
+            if !(fewest..=most).contains(&workers) || !most.is_multiple_of(workers) {
+                return Err(ConfigError::NoPart { workers, fewest, most });
+            }
+            // fits: workers are few
+            config.accumulate *= (most / workers) as usize;
+        }
         if config.hosts.any_remote() {
             config.data = with_absolute_paths(&config.data);
         }

@@ -1,4 +1,4 @@
-//! The command line of `tensorwire status`.
+//! The command lines of `tensorwire status` and `tensorwire scale`.
 
 use clap::Args;
 
@@ -17,4 +17,14 @@ pub(crate) struct StatusArgs {
     /// One object of JSON a job
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ScaleArgs {
+    /// The job: the process id of its launcher, as `tensorwire status` lists it
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// Workers that it goes on with: a part of MAX, and at least MIN
+    #[arg(value_name = "WORKERS")]
+    pub(crate) workers: u32,
 }

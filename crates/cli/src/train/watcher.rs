@@ -78,7 +78,14 @@ impl Watcher {
                 self.bar.goes_on(step);
             }
             JobUpdate::StandsStill { members } => self.bar.say(nothing_moves(&members)),
-            JobUpdate::Ending { step } => self.bar.say(format_args!(
+            JobUpdate::Resizing { why, step, roles, .. } => {
+                self.bar.say(format_args!("{why}, from step {step}"));
+                self.bar.goes_on(step);
+                self.roles = roles;
+            }
+            // what comes then is said then
+            JobUpdate::Ending { goes_on: true, .. } => {}
+            JobUpdate::Ending { step, goes_on: false } => self.bar.say(format_args!(
                 "interrupted: all end behind step {step}, once its checkpoint is written; another Ctrl-C ends them at once"
             )),
         }

@@ -8,6 +8,7 @@ mod checkpoint_async;
 mod clients;
 mod device;
 mod doctor;
+mod elastic;
 mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;

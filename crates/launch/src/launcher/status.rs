@@ -3,8 +3,12 @@
 use std::time::Instant;
 
 use super::MemberState;
-use crate::job::JobSpec;
-use crate::status::{JobStatus, MemberPhase, MemberStatus, StatusSocket};
+use crate::job::{JobControl, JobSpec};
+use crate::status::{JobStatus, MemberPhase, MemberStatus, Question, StatusSocket};
+
+/// What is answered where the number of members is fixed.
+const NOT_SCALED: &str =
+    "its number of workers is fixed; start it with --workers MIN..MAX and --checkpoint DIR";
 
 /// Answers, where somebody may ask.
 #[derive(Debug)]
@@ -29,25 +33,43 @@ impl Answers {
         Answers { socket, title, steps, begun: Instant::now(), first: None }
     }
 
-    /// Answers one that asks, if there is one.
-    pub(super) fn give(&mut self, members: &[MemberState], introduced: bool) {
+    /// Answers those that ask.
+    pub(super) fn give(
+        &mut self,
+        members: &[MemberState],
+        introduced: bool,
+        control: Option<&dyn JobControl>,
+    ) {
         let step = members.iter().map(|member| member.step).max().unwrap_or_default();
         if self.first.is_none() && step > 0 {
             self.first = Some((Instant::now(), step));
         }
-        let Some(socket) = &self.socket else { return };
-        socket.answer(|| JobStatus {
-            job: socket.job.clone(),
+        let Answers { socket, title, steps, begun, first } = self;
+        let Some(socket) = socket else { return };
+        let job = socket.job.clone();
+        let status = || JobStatus {
+            job: job.clone(),
             launcher_pid: std::process::id(),
-            title: self.title.clone(),
-            seconds: self.begun.elapsed().as_secs_f64(),
+            title: title.clone(),
+            seconds: begun.elapsed().as_secs_f64(),
             step,
-            steps: self.steps,
-            steps_per_second: self.first.and_then(|(at, first)| rate(at, step - first)),
+            steps: *steps,
+            steps_per_second: first.and_then(|(at, first)| rate(at, step - first)),
             members: (0..)
                 .zip(members)
                 .map(|(rank, member)| status(rank, member, introduced))
                 .collect(),
+        };
+        let scale = |workers| match control {
+            Some(control) => control.scale(workers),
+            None => Err(NOT_SCALED.to_string()),
+        };
+        socket.answer(|question| {
+            let answer = match question {
+                Question::Status => serde_json::to_value(status()),
+                Question::Scale(workers) => serde_json::to_value(scale(workers)),
+            };
+            answer.unwrap_or_default()
         });
     }
 }

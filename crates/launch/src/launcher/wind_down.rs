@@ -18,7 +18,7 @@ pub(super) enum WindDown {
 }
 
 impl Launcher<'_> {
-    /// Takes the next step towards the end of a job that is interrupted. False: it is to end at once.
+    /// Takes the next step towards the end of a job that is interrupted, or is to go on in another way. False: it is to end at once.
     pub(super) fn winds_down(&mut self, on_update: &mut OnUpdate<'_>) -> Result<bool, JobError> {
         let Some(patience) = self.spec.wind_down.filter(|_| self.introduced && !self.fatal) else {
             return Ok(false);
@@ -36,7 +36,8 @@ impl Launcher<'_> {
                 if let Some(step) = held.map(|held| held.into_iter().max().unwrap_or_default()) {
                     self.wind_down = WindDown::Last(since);
                     self.tell_all(&ToMember::Allow { until: step, behind: Behind::Interrupted });
-                    on_update(JobUpdate::Ending { step })?;
+                    let goes_on = self.interrupted.is_none();
+                    on_update(JobUpdate::Ending { step, goes_on })?;
                 }
                 since
             }

@@ -28,6 +28,7 @@ impl TrainConfig {
         if self.restarts > 0 && self.strategy == Strategy::Local {
             return Err(ConfigError::RestartOfOneProcess);
         }
+        self.check_sizes()?;
         let options =
             [("--checkpoint", self.checkpoint.is_some()), ("--resume", self.resume.is_some())];
         let Some((option, _)) = options.into_iter().find(|(_, given)| *given) else {
@@ -37,6 +38,25 @@ impl TrainConfig {
             Some(_) => Err(ConfigError::CheckpointBesideSnapshot { option }),
             None => Ok(()),
         }
+    }
+
+    /// Checks how the number of workers may change.
+    fn check_sizes(&self) -> Result<(), ConfigError> {
+        let Some(fewest) = self.fewest_workers else { return Ok(()) };
+        let (option, with) = ("--workers MIN..MAX", "--checkpoint");
+        if self.strategy == Strategy::Local {
+            let used_by = "jobs of several processes, which --strategy local has not";
+            return Err(ConfigError::Unused { option, used_by });
+        }
+        if self.checkpoint.is_none() {
+            return Err(ConfigError::Lacks { option, with });
+        }
+        if !(1..=self.workers).contains(&fewest) {
+            let range = "at least 1 and at most MAX";
+            let option = "MIN of --workers MIN..MAX";
+            return Err(ConfigError::OutOfRange { option, range, found: fewest.into() });
+        }
+        Ok(())
     }
 }
 

@@ -37,6 +37,7 @@ impl Default for TrainConfig {
             sequence: None,
             strategy: Strategy::Ps,
             workers: 2,
+            fewest_workers: None,
             servers: 2,
             placement: Placement::default(),
             asynchronous: false,

@@ -46,6 +46,11 @@ pub enum ConfigError {
     RestartOfOneProcess,
     #[error("{option} must be at least 1")]
     Zero { option: &'static str },
+    #[error(
+        "{workers} workers cannot stand for {most} (--workers {fewest}..{most}): start a number of them that {most} is a \
+         multiple of, and at least {fewest}"
+    )]
+    NoPart { workers: u32, fewest: u32, most: u32 },
     #[error("{option} must be {range}, not {found}")]
     OutOfRange { option: &'static str, range: &'static str, found: f64 },
     #[error(

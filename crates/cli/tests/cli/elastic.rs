@@ -1,0 +1,169 @@
+//! Jobs whose number of workers changes while they run: as is asked for, when a worker dies, and when a host is lost and found
+//! again. Real processes; every step is made once, and takes as many samples as ever.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::checkpoint::place;
+use crate::support::{Ended, Job, send};
+
+const LIMIT: Duration = Duration::from_secs(120);
+const STEPS: u64 = 60;
+
+/// A job of at most four workers, with what it keeps and where it answers.
+struct Elastic {
+    job: Job,
+    folder: tempfile::TempDir,
+    _kept: tempfile::TempDir,
+}
+
+impl Elastic {
+    fn start(strategy: &str) -> Elastic {
+        Elastic::start_with(&format!("{strategy} --steps {STEPS}"), &[])
+    }
+
+    fn start_with(strategy: &str, more: &[&str]) -> Elastic {
+        let ((kept, path), folder) = (place(), tempfile::tempdir().unwrap());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        let options = format!(
+            "train --json --checkpoint {path} --checkpoint-every 10 --metrics metrics.jsonl {strategy}"
+        );
+        command.args(options.split_whitespace()).args(more).env("XDG_RUNTIME_DIR", folder.path());
+        Elastic { job: Job::start_command(command), folder, _kept: kept }
+    }
+
+    fn ask(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.args(words).env("XDG_RUNTIME_DIR", self.folder.path()).output().unwrap()
+    }
+
+    fn name(&self) -> String {
+        self.job.launcher().as_raw_nonzero().to_string()
+    }
+
+    /// Waits until it makes steps with so many workers; returns the process ids of its members.
+    fn with_workers(&self, count: usize) -> Vec<i32> {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let said = self.ask(&["status", &self.name(), "--json"]);
+            if let Ok(answer) = serde_json::from_slice::<Value>(&said.stdout) {
+                let members = answer["members"].as_array().unwrap().clone();
+                let is_worker =
+                    |member: &&Value| member["role"].as_str().unwrap().starts_with("worker");
+                let makes_steps = members.iter().any(|member| !member["progress"].is_null());
+                if makes_steps && members.iter().filter(is_worker).count() == count {
+                    let pids = members.iter().map(|member| member["pid"].as_i64().unwrap());
+                    return pids.map(|pid| pid as i32).collect();
+                }
+            }
+            assert!(Instant::now() < until, "no {count} workers: {said:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn scale(&self, workers: u32) {
+        let said = self.ask(&["scale", &self.name(), &workers.to_string()]);
+        assert!(said.status.success(), "{said:?}");
+    }
+}
+
+/// All of its steps were made, each once, and it has learned.
+fn check(ended: &Ended, resizes: u64, finished: u64) {
+    let summary = ended.json();
+    let context = &ended.stderr;
+    assert_eq!(summary["resizes"], resizes, "{context}");
+    assert_eq!(summary["workers_finished"], finished, "{context}");
+    assert!(summary["test_accuracy"].as_f64().unwrap() > 0.9, "{summary}\n{context}");
+    let lines = String::from_utf8(ended.read("metrics.jsonl")).unwrap();
+    let steps = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let steps: Vec<u64> = steps.filter_map(|line| line["step"].as_u64()).collect();
+    assert!(steps.iter().copied().eq(1..=STEPS), "{steps:?}: {context}");
+}
+
+#[test]
+fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
+    for (strategy, sizes) in [
+        ("--workers 1..4 --strategy allreduce", &[1, 4][..]),
+        ("--workers 2..4 --strategy ps --transport tcp", &[2]),
+        ("--workers 2..4 --strategy dist-sgd", &[2]),
+        ("--workers 2..4 --strategy mpi-sgd --clients 2", &[2]),
+    ] {
+        let elastic = Elastic::start(strategy);
+        elastic.with_workers(4);
+        for (number, size) in sizes.iter().enumerate() {
+            if number == 0 {
+                let refused = elastic.ask(&["scale", &elastic.name(), "3"]);
+                assert_eq!(refused.status.code(), Some(2));
+                let said = String::from_utf8(refused.stderr).unwrap();
+                assert!(said.contains("3 workers it cannot have"), "{said}");
+            }
+            elastic.scale(*size);
+            elastic.with_workers(*size as usize);
+        }
+        let ended = elastic.job.end(LIMIT);
+        check(&ended, sizes.len() as u64, u64::from(*sizes.last().unwrap()));
+        assert!(ended.stderr.contains("asked for: "), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn where_a_worker_dies_the_next_smaller_number_goes_on() {
+    let elastic = Elastic::start("--workers 1..4 --strategy allreduce");
+    for (count, left) in [(4, 2), (2, 1)] {
+        let members = elastic.with_workers(count);
+        send(rustix::process::Pid::from_raw(members[count - 1]).unwrap(), Signal::KILL);
+        elastic.with_workers(left);
+    }
+    let ended = elastic.job.end(LIMIT);
+    check(&ended, 2, 1);
+    for said in ["killed by signal 9 (SIGKILL); 2 workers go on, from step ", "; 1 worker goes on"]
+    {
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_job_whose_number_of_workers_is_fixed_says_so() {
+    let elastic = Elastic::start("--workers 2 --strategy allreduce");
+    elastic.with_workers(2);
+    let refused = elastic.ask(&["scale", &elastic.name(), "1"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("start it with --workers MIN..MAX and --checkpoint DIR"), "{said}");
+    send(elastic.job.launcher(), Signal::KILL);
+    elastic.job.end(LIMIT);
+}
+
+/// Another host, which is this one by another name, for as long as a file is there.
+#[test]
+fn a_host_that_is_lost_takes_its_workers_and_brings_them_back() {
+    let place = tempfile::tempdir().unwrap();
+    let (up, script) = (place.path().join("up"), place.path().join("rsh.sh"));
+    std::fs::write(&up, "").unwrap();
+    let body = format!("[ -e {} ] || exit 255\nshift\nexec sh -c \"$1\"\n", up.display());
+    std::fs::write(&script, body).unwrap();
+    let rsh = format!("sh {}", script.display());
+    let job = "--workers 2..4 --strategy allreduce --hosts 127.0.0.1,other --listen 127.0.0.1:0";
+    let elastic = Elastic::start_with(&format!("{job} --steps 1000000"), &["--rsh", &rsh]);
+    let members = elastic.with_workers(4);
+    lose(&up, members[1]);
+    elastic.with_workers(2);
+    std::fs::write(&up, "").unwrap();
+    elastic.with_workers(4);
+    send(elastic.job.launcher(), Signal::TERM);
+    let ended = elastic.job.end(LIMIT);
+    for said in ["other does not answer, and 2 workers go on without it", "other answers again: 4"]
+    {
+        assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    }
+}
+
+/// A host goes down with what ran there.
+fn lose(up: &Path, pid: i32) {
+    std::fs::remove_file(up).unwrap();
+    send(rustix::process::Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
