@@ -82,7 +82,8 @@ def train(
 
     ``strategy`` is one of ``tensorwire train --strategy``. ``checkpoint`` is a folder that gets a checkpoint of the whole job
     after each epoch, or a mapping: ``{"path": folder, "every": steps}``; with ``resume=folder`` a job goes on from there, with
-    ``resume="auto"`` from its own once there are any, and with ``restarts=5`` all processes are started again when one dies.
+    ``resume="auto"`` from its own once there are any, and with ``restarts=5`` all processes are started again when one dies;
+    with ``fewest_workers=2`` the job goes on with fewer workers where some are lost, down to so many.
     ``options`` are any of the configuration: ``clip_norm=1.0``, ``threads=1``, ``transport="tcp"``, ``asynchronous=True``,
     ``clients={"interval": 8}``. ``engine`` starts the processes elsewhere: ``tensorwire.ray.train`` has one.
 

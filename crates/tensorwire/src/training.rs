@@ -1,6 +1,7 @@
 //! A training job as a program writes it: a model, data, how to train, and `run`.
 
 mod events;
+mod told;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,9 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
-use tensorwire_launch::{
-    Assignment, Hosts, HostsError, JobUpdate, Member, Movement, Transport, nothing_moves,
-};
+use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Movement, Transport};
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
@@ -23,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::program::{self, Lead};
 use crate::strategies::IntoStrategy;
 use events::Events;
+use told::{is_shown, say_what_happened};
 
 /// Jobs that this process has run, or has left to the process that started it.
 static RUNS: AtomicUsize = AtomicUsize::new(0);
@@ -425,16 +425,7 @@ impl Training {
                 }
             };
             launch_train(&prepared, &self.workload, &how, &mut |update| {
-                match &update {
-                    JobUpdate::Restarting { why, step, restart, most } => program::say(&format!(
-                        "{why}; restart {restart} of {most}, from step {step}"
-                    )),
-                    JobUpdate::Resizing { why, step, .. } => {
-                        program::say(&format!("{why}, from step {step}"));
-                    }
-                    JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
-                    _ => {}
-                }
+                say_what_happened(&update);
                 steps.update(&update);
                 while let Some(step) = steps.take() {
                     on_step(&step);
@@ -446,14 +437,6 @@ impl Training {
         DONE.lock().unwrap_or_else(PoisonError::into_inner).push(summary.clone());
         Ok(summary)
     }
-}
-
-/// True if there is a line after a step of a job of `all` steps: every so many, at the end of an epoch and of the job, and with
-/// what was evaluated.
-fn is_shown(finished: &FinishedStep, every: u64, epoch: u64, all: u64) -> bool {
-    let step = finished.step;
-    let ends = step.is_multiple_of(epoch) || step == all;
-    ends || finished.evaluation.is_some() || every > 0 && step.is_multiple_of(every)
 }
 
 #[cfg(test)]

@@ -188,6 +188,7 @@ mod tests {
         "poll_us",
         "polls",
         "registered_bytes",
+        "resizes",
         "restarts",
         "samples_per_second",
         "seconds",

@@ -26,6 +26,8 @@ Examples:
                                                goes on from the newest, to the same bits
   tensorwire train --checkpoint runs/digits --checkpoint-every 20 --restarts 5
                                                if a process dies, all start again from the newest
+  tensorwire train --workers 2..8 --checkpoint runs/digits
+                                               goes on with fewer workers where some are lost
   tensorwire train --val-every 50 --early-stop 5 --checkpoint runs/best --keep-best
                                                ends when it learns no more; runs/best/best is the best
   tensorwire train --val-every 50 --tensorboard runs

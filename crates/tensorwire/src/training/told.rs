@@ -1,0 +1,26 @@
+//! What a job says on the screen while it runs.
+
+use tensorwire_launch::{JobUpdate, nothing_moves};
+use tensorwire_train::{FinishedStep, TrainUpdate};
+
+use crate::program;
+
+/// Says what happens to a job beside its steps.
+pub(super) fn say_what_happened(update: &TrainUpdate) {
+    match update {
+        JobUpdate::Restarting { why, step, restart, most } => {
+            program::say(&format!("{why}; restart {restart} of {most}, from step {step}"));
+        }
+        JobUpdate::Resizing { why, step, .. } => program::say(&format!("{why}, from step {step}")),
+        JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
+        _ => {}
+    }
+}
+
+/// True if there is a line after a step of a job of `all` steps: every so many, at the end of an epoch and of the job, and with
+/// what was evaluated.
+pub(super) fn is_shown(finished: &FinishedStep, every: u64, epoch: u64, all: u64) -> bool {
+    let step = finished.step;
+    let ends = step.is_multiple_of(epoch) || step == all;
+    ends || finished.evaluation.is_some() || every > 0 && step.is_multiple_of(every)
+}
