@@ -25,6 +25,7 @@ use crate::control::{Blame, FromMember, ToMember};
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
+use crate::standing::Still;
 use crate::start::{REAP_PATIENCE, start};
 use crate::store_job::{StoreJob, StorePlace};
 use crate::transport::Transport;
@@ -34,7 +35,7 @@ use acceptor::{Acceptor, Event};
 use membership::Membership;
 use process::{Ended, Exit, Process};
 use standstill::Standstill;
-use state::MemberState;
+use state::{MemberState, shown};
 use status::Answers;
 use wind_down::WindDown;
 
@@ -45,6 +46,8 @@ const SETTLE: Duration = Duration::from_millis(700);
 /// How long a launcher that is told to end looks for the reason, where who started all processes may have told
 /// them so because one died.
 pub(crate) const REASON_PATIENCE: Duration = Duration::from_millis(300);
+/// How long after its end a member's call may take to be answered.
+const CALLS_LATE: Duration = Duration::from_millis(200);
 /// A gap between two looks that means that the launcher itself did not run; less where members give it up before.
 const SUSPENDED: Duration = Duration::from_secs(2);
 /// What the launcher takes in between two looks.
@@ -326,7 +329,7 @@ impl Launcher<'_> {
             FromMember::EnterBarrier { number } => self.enter_barrier(rank, number),
             FromMember::Heartbeat { step, still } => {
                 member.step = member.step.max(step);
-                member.still = still;
+                member.still = still.map(|still| Still { what: shown(&still.what), ..still });
             }
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
@@ -337,7 +340,7 @@ impl Launcher<'_> {
                 on_update(JobUpdate::Recorded { rank, values })?;
             }
             FromMember::Failed { step, error, blame } => {
-                self.end(rank, End::Failed { step, error, blame });
+                self.end(rank, End::Failed { step, error: shown(&error), blame });
             }
             FromMember::Finished { report } => member.report = Some(report),
         }
@@ -371,7 +374,10 @@ impl Launcher<'_> {
                 member.exit = member.process.try_wait();
             }
             let Some(exit) = member.exit else { continue };
-            let heard_out = member.hung_up || member.control.is_none();
+            let exited = *member.exited.get_or_insert_with(Instant::now);
+            // one that has just called is heard in a moment
+            let never_called = member.control.is_none() && exited.elapsed() >= CALLS_LATE;
+            let heard_out = member.hung_up || never_called;
             if heard_out && member.done() {
                 // fits: the world is a u32
                 self.has_left(Rank(index as u32));
@@ -472,6 +478,14 @@ impl Launcher<'_> {
 
     /// Once every member has said where it is, tells everyone.
     fn introduce(&mut self, on_update: &mut OnUpdate<'_>) -> Result<(), JobError> {
+        if !self.introduced && self.members.iter().any(|member| member.ready.is_some()) {
+            let left = self.members.iter().position(|m| m.ready.is_none() && m.done());
+            if let Some(index) = left {
+                let error = "it ended before it had met the others, which wait for it".to_string();
+                // fits: the world is a u32
+                self.end(Rank(index as u32), End::Failed { step: 0, error, blame: Blame::Own });
+            }
+        }
         let ready: Option<Vec<&(Vec<String>, String)>> =
             self.members.iter().map(|member| member.ready.as_ref()).collect();
         let Some(ready) = ready.filter(|_| !self.introduced) else {

@@ -102,8 +102,8 @@ pub enum MemberError {
     NoPeers { waited_s: u64 },
     #[error("the launcher did not say which transport to take within {waited_s} s")]
     NoTransport { waited_s: u64 },
-    #[error("the launcher introduced a peer at {endpoint:?}, which is no endpoint")]
-    BadEndpoint { endpoint: String },
+    #[error("rank {rank} says that it is at {endpoint:?}, which is no endpoint")]
+    BadEndpoint { rank: Rank, endpoint: String },
     #[error("telling the launcher: {0}")]
     Control(#[from] std::io::Error),
 }
@@ -115,7 +115,8 @@ impl MemberError {
             MemberError::Connect(ConnectError::Lost(fault)) => Some(fault.rank),
             MemberError::Connect(
                 ConnectError::Unreachable { rank, .. } | ConnectError::Handshake { rank, .. },
-            ) => Some(*rank),
+            )
+            | MemberError::BadEndpoint { rank, .. } => Some(*rank),
             _ => None,
         }
     }

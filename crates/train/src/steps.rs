@@ -1,7 +1,7 @@
 //! What the workers of a job say of their steps, put together: a step is finished once every worker that lives has
 //! finished it. Shows nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -113,8 +113,9 @@ pub struct StepAggregator {
     samples: u64,
     /// When the first step began: what came before was set-up.
     begun: Instant,
-    /// What was said of the steps that some worker has not finished, by step from `first` on, by worker.
-    open: VecDeque<Vec<Option<Progress>>>,
+    /// What was said of the steps that some worker has not finished, by step, by worker.
+    open: BTreeMap<u64, Vec<Option<Progress>>>,
+    /// The first of them.
     first: u64,
     /// The last step that was told: a job that is started again makes some once more.
     told: u64,
@@ -152,7 +153,7 @@ impl StepAggregator {
             batch,
             samples: 0,
             begun: Instant::now(),
-            open: VecDeque::new(),
+            open: BTreeMap::new(),
             first: 1,
             told: 0,
             lost: vec![false; count],
@@ -201,13 +202,12 @@ impl StepAggregator {
     }
 
     fn add(&mut self, worker: usize, progress: Progress) {
-        let Some(ahead) = progress.step.checked_sub(self.first) else { return };
-        // a worker is at most one step ahead of another where the servers wait for all; else any number
-        while (self.open.len() as u64) <= ahead {
-            self.open.push_back(vec![None; self.lost.len()]);
+        if progress.step < self.first {
+            return;
         }
-        // fits: a job's steps that were not finished are in memory
-        let step = &mut self.open[ahead as usize];
+        // a worker is at most one step ahead of another where the servers wait for all; else any number
+        let workers = self.lost.len();
+        let step = self.open.entry(progress.step).or_insert_with(|| vec![None; workers]);
         if let Some(place) = step.get_mut(worker).filter(|place| place.is_none()) {
             *place = Some(progress);
             self.samples += self.batch;
@@ -226,7 +226,7 @@ impl StepAggregator {
     }
 
     fn next(&mut self) -> Option<FinishedStep> {
-        let said = self.open.front()?;
+        let said = self.open.get(&self.first)?;
         let waits = said.iter().zip(&self.lost).any(|(said, lost)| said.is_none() && !lost);
         let all: Vec<Progress> = said.iter().flatten().cloned().collect();
         if waits || all.is_empty() {
@@ -236,7 +236,7 @@ impl StepAggregator {
         let loss = all.iter().map(|one| one.loss).sum::<f32>() / all.len() as f32;
         let polling = all.iter().map(|one| one.polling).sum();
         let evaluation = all.iter().find_map(evaluation);
-        self.open.pop_front();
+        self.open.remove(&self.first);
         Some(self.finished(self.first, loss, polling, evaluation))
     }
 

@@ -160,7 +160,7 @@ mod tests {
     use tensorwire_launch::{JobUpdate, Transport};
 
     /// What `tensorwire train --json` prints, which scripts rely on.
-    const KEYS: [&str; 45] = [
+    const KEYS: [&str; 46] = [
         "async",
         "batch",
         "bytes_copied",

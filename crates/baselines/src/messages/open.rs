@@ -202,7 +202,8 @@ fn open_grpc(
     let deadline = Deadline::after(member.setup_patience());
     for rank in peers {
         let endpoint = first_of(&endpoints, *rank);
-        let at = endpoint.parse().map_err(|_| MemberError::BadEndpoint { endpoint })?;
+        let at =
+            endpoint.parse().map_err(|_| MemberError::BadEndpoint { rank: *rank, endpoint })?;
         let connected = transport.connect(*rank, at, deadline);
         connected.map_err(|source| OpenMessagesError::Call { peer: *rank, source })?;
     }

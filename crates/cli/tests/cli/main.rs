@@ -16,6 +16,8 @@ mod failure;
 mod hosts;
 mod launchers;
 mod learn;
+mod lies;
+mod limits;
 mod models;
 mod pytorch;
 mod report;

@@ -10,6 +10,9 @@ use crate::negotiate::Offer;
 use crate::standing::Still;
 use crate::verdict::End;
 
+/// Characters of what a member says that are shown.
+const SAID_MAX: usize = 4000;
+
 /// A member, from its start on.
 pub(super) struct MemberState {
     pub(super) role: String,
@@ -17,6 +20,8 @@ pub(super) struct MemberState {
     /// Its host, where that is not the launcher's.
     pub(super) host: Option<String>,
     pub(super) exit: Option<Exit>,
+    /// When that was seen.
+    pub(super) exited: Option<Instant>,
     pub(super) control: Option<Speaker>,
     pub(super) hung_up: bool,
     pub(super) last_heard: Instant,
@@ -47,6 +52,7 @@ impl MemberState {
             process,
             host,
             exit: None,
+            exited: None,
             control: None,
             hung_up: false,
             last_heard: Instant::now(),
@@ -68,5 +74,28 @@ impl MemberState {
     /// It has reported and ended well.
     pub(super) fn done(&self) -> bool {
         self.report.is_some() && self.exit.is_some_and(Exit::is_good)
+    }
+}
+
+/// What a member says, as it may be shown: not for ever, without what a terminal would take for a command, and each line
+/// behind the first indented, so that none looks like another's.
+pub(super) fn shown(said: &str) -> String {
+    let mut line: String = said.chars().take(SAID_MAX).collect();
+    if line.len() < said.len() {
+        line.push('…');
+    }
+    line.replace(|c: char| c.is_control() && c != '\n', " ").replace('\n', "\n  ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_member_says_commands_no_terminal_and_looks_like_nobody_else() {
+        assert_eq!(shown("step 3: lost\n\u{1b}[2Jerror: x\u{7f}"), "step 3: lost\n   [2Jerror: x ");
+        let long = shown(&"ä".repeat(SAID_MAX + 1));
+        assert_eq!(long.chars().count(), SAID_MAX + 1);
+        assert!(long.ends_with('…'));
     }
 }

@@ -147,7 +147,7 @@ impl Member {
                 let Identity { incarnation, .. } = self.identity.member(rank);
                 let endpoint = endpoints.get(index).cloned().unwrap_or_default();
                 let parsed: Result<Endpoint, _> = endpoint.parse();
-                let endpoint = parsed.map_err(|_| MemberError::BadEndpoint { endpoint })?;
+                let endpoint = parsed.map_err(|_| MemberError::BadEndpoint { rank, endpoint })?;
                 peers.push(PeerAddress { rank, incarnation, endpoint });
             }
         }

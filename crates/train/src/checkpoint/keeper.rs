@@ -129,8 +129,10 @@ impl Work {
         for news in inbox {
             let step = match news {
                 News::Written(ShardReport { step, shard, written }) => {
-                    if !self.shards.contains(&shard) {
-                        tracing::warn!("{shard} is none of a checkpoint's files here");
+                    if !self.shards.contains(&shard) || step > self.evaluated.steps {
+                        tracing::warn!(
+                            "{shard} of step {step} is none of a checkpoint's files here"
+                        );
                         continue;
                     }
                     self.open.entry(step).or_default().insert(shard, written);
