@@ -28,7 +28,7 @@ enum News {
 }
 
 /// After which steps there is an evaluation.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Evaluated {
     pub(crate) every: Option<u64>,
     /// Of the job: after the last there is one, too.
@@ -253,7 +253,7 @@ mod tests {
         let folder = CheckpointFolder::new(place.path());
         std::fs::create_dir_all(folder.partial(2)).unwrap();
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
-        let evaluated = Evaluated::default();
+        let evaluated = Evaluated { every: None, steps: 50 };
         let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
         assert!(!folder.partial(2).exists(), "an earlier job left it");
         for step in [10, 20, 30] {
@@ -265,6 +265,10 @@ mod tests {
         let written = Err("no space".to_string());
         keeper.add(ShardReport { step: 40, shard: "b".to_string(), written });
         keeper.add(report(&folder, 50, "a"));
+        // of a step that there is not, whoever says so
+        let reports = ["a", "b"].map(|shard| report(&folder, 51, shard));
+        std::fs::remove_dir_all(folder.partial(51)).unwrap();
+        reports.into_iter().for_each(|report| keeper.add(report));
         drop(keeper);
         let names = std::fs::read_dir(place.path()).unwrap().map(|e| e.unwrap().file_name());
         let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
