@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tensorwire_base::{Deadline, Rank};
@@ -13,6 +14,7 @@ use crate::board::Board;
 use crate::config::{FabricConfig, Identity, PeerAddress};
 use crate::doorbell::{Ticket, Wake};
 use crate::error::{FaultCause, OpenFabricError, PeerFault, PostError};
+use crate::pulse;
 use crate::region::RegionTable;
 
 /// Most arrival slots of a process: 2 GiB of them.
@@ -215,10 +217,19 @@ impl Core {
 
     /// Waits on the doorbell.
     pub(crate) fn wait(&self, ticket: Ticket, deadline: Deadline) -> Wake {
-        let waited = self.board.doorbell().wait(ticket, self.config.spin, deadline);
-        self.counters.add(|c| &c.blocked_waits, u64::from(waited.blocked));
-        self.counters.add(|c| &c.wakes, u64::from(waited.wake == Wake::Event));
-        waited.wake
+        let (mut spin, mut blocked) = (self.config.spin, false);
+        loop {
+            pulse::beat();
+            let slice = deadline.min(Deadline::after(pulse::BEAT));
+            let waited = self.board.doorbell().wait(ticket, spin, slice);
+            blocked |= waited.blocked;
+            if waited.wake == Wake::Event || deadline.passed() {
+                self.counters.add(|c| &c.blocked_waits, u64::from(blocked));
+                self.counters.add(|c| &c.wakes, u64::from(waited.wake == Wake::Event));
+                return waited.wake;
+            }
+            spin = Duration::ZERO;
+        }
     }
 }
 

@@ -268,6 +268,8 @@ pub fn jobs(folder: &Path) -> Result<Vec<JobStatus>, StatusError> {
         };
         match job_status(folder, job) {
             Ok(status) => found.push(status),
+            // one that has just been bound does not answer for a moment
+            Err(StatusError::NoSuchJob { .. }) if lives(job) => {}
             Err(StatusError::NoSuchJob { .. }) => {
                 let _ = std::fs::remove_file(&path);
             }
@@ -276,6 +278,12 @@ pub fn jobs(folder: &Path) -> Result<Vec<JobStatus>, StatusError> {
     }
     found.sort_by(|one, other| one.job.cmp(&other.job));
     Ok(found)
+}
+
+/// Does the launcher of this job live?
+fn lives(job: &str) -> bool {
+    let pid = job.split('-').next().unwrap_or_default();
+    Path::new("/proc").join(pid).exists()
 }
 
 #[cfg(test)]
@@ -348,7 +356,8 @@ mod tests {
     #[test]
     fn a_socket_that_was_left_behind_is_no_job_and_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let left = folder.path().join("1.sock");
+        // no process has this id
+        let left = folder.path().join("4194305.sock");
         drop(UnixListener::bind(&left).unwrap());
         assert_eq!(jobs(folder.path()).unwrap(), []);
         assert!(!left.exists());

@@ -96,13 +96,17 @@ pub struct Remark {
 /// The first cause among what was seen. An own death or error comes before silence, and silence
 /// before hearsay: a member that reports the loss of a peer is not the cause but a witness.
 pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
+    // who is said to be lost and lives may only have refused who ends itself
+    let has_ended =
+        |peer: u32| seen.iter().any(|member| member.rank.0 == peer && member.end != End::None);
     let weight = |member: &Seen| match &member.end {
         End::None => None,
         _ if member.survived => None,
         End::Died { .. } | End::Unreached { .. } => Some(0),
         End::Failed { blame: Blame::Own | Blame::User, .. } => Some(1),
         End::Silent { .. } | End::StandsStill(_) => Some(2),
-        End::Failed { blame: Blame::Peer(_) | Blame::Others, .. } => Some(3),
+        End::Failed { blame: Blame::Peer(peer), .. } if has_ended(*peer) => Some(3),
+        End::Failed { blame: Blame::Peer(_) | Blame::Others, .. } => Some(4),
     };
     let guilty = seen.iter().filter(|member| weight(member).is_some());
     let guilty = guilty.min_by_key(|member| (weight(member), member.order))?;
@@ -272,6 +276,16 @@ mod tests {
         let first = first_failure(&[lost.clone(), seen(3, 4, 1, own_error(4))]).unwrap();
         assert_eq!((first.rank, first.remarks.len()), (Rank(3), 0));
         assert_eq!(first_failure(&[lost]), None);
+    }
+
+    #[test]
+    fn a_witness_of_one_that_has_ended_knows_better_than_one_of_one_that_lives() {
+        let killed = End::Died { how: "killed".into() };
+        let lost = Seen { survived: true, ..seen(1, 0, 0, killed) };
+        let lives = seen(2, 0, 0, End::None);
+        let all = [seen(0, 0, 1, witness(0, 2)), lost, lives, seen(3, 0, 2, witness(0, 1))];
+        let first = first_failure(&all).unwrap();
+        assert_eq!((first.rank, first.cause.as_str()), (Rank(1), "killed"));
     }
 
     #[test]

@@ -111,7 +111,12 @@ impl<'a> Elastic<'a> {
         }
         let left = self.shared.with(|state| {
             state.lost.insert(host.clone());
-            self.shared.fits(state)
+            let fits = self.shared.fits(state);
+            if fits.is_none() {
+                // it can only be started again with it
+                state.lost.remove(&host);
+            }
+            fits
         })?;
         self.shared.look_for_hosts();
         Some(format!("{failure}; {host} does not answer, and {} on without it", go(left)))
@@ -140,7 +145,15 @@ impl<'a> Elastic<'a> {
         });
         let hosts = self.shared.hosts.without(&lost).unwrap_or_default();
         let supply = Same { supply, data: &self.whole.data };
-        let prepared = Prepared::new(self.whole.config.of_size(size, hosts), &supply)?;
+        let config = self.whole.config.of_size(size, hosts);
+        let prepared = Prepared::new(config.clone(), &supply)?;
+        // nothing is kept yet: it begins where it began
+        let prepared = match (&prepared.resumed, &self.whole.config.resume) {
+            (None, Some(given)) if !self.whole.config.resumes_own() => {
+                Prepared::new(TrainConfig { resume: Some(given.clone()), ..config }, &supply)?
+            }
+            _ => prepared,
+        };
         Ok(Resized { why, prepared })
     }
 }

@@ -422,7 +422,7 @@ impl Prepared {
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
-        let (rates, place) = (self.rates.clone(), Place::new(self.config.step_deadline()));
+        let (rates, place) = (self.rates.clone(), Place::new(None));
         Part { config, topology, program, plan, shape, data, resumed, shard, rates, place }
     }
 
@@ -474,7 +474,7 @@ struct Part {
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape, resumed } = member.payload()?;
-    let place = Place::new(config.step_deadline());
+    let place = Place::new(Some(config.step_deadline()));
     member.is_watched(place.clone());
     let _watched = pulse::watch_worker("main");
     let topology = config.topology();

@@ -101,7 +101,7 @@ impl<'a> Trainer<'a> {
             rates: Rates::default(),
             files: PartFiles::default(),
             resumed: None,
-            place: Place::new(config.step_deadline()),
+            place: Place::new(None),
         }
     }
 }

@@ -33,7 +33,8 @@ pub(super) enum Phase {
 /// Where a process stands.
 #[derive(Debug)]
 pub(super) struct Place {
-    step_patience: Duration,
+    /// Longest that it may compute one operator, where others wait for it.
+    step_patience: Option<Duration>,
     /// Counted with the sessions' own turns.
     turns: AtomicU64,
     inner: Mutex<Inner>,
@@ -48,7 +49,7 @@ struct Inner {
 }
 
 impl Place {
-    pub(super) fn new(step_patience: Duration) -> Arc<Place> {
+    pub(super) fn new(step_patience: Option<Duration>) -> Arc<Place> {
         let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new(), served: None });
         Arc::new(Place { step_patience, turns: AtomicU64::new(0), inner })
     }
@@ -83,7 +84,6 @@ impl Whereabouts for Place {
             let inner = self.inner.lock();
             (inner.phase, inner.sessions.clone())
         };
-        let limited = Some(self.step_patience);
         let (what, waits, patience) = match phase {
             Phase::Begins => ("reads its data".to_string(), false, None),
             Phase::Meets => ("meets the others".to_string(), true, None),
@@ -93,7 +93,8 @@ impl Whereabouts for Place {
             Phase::AwaitsBatch(step) => {
                 (format!("waits for the batch of step {step}"), false, None)
             }
-            Phase::Keeps(step) => (format!("keeps what it has after step {step}"), false, limited),
+            // a disk may take any time, and the others' waits end themselves
+            Phase::Keeps(step) => (format!("keeps what it has after step {step}"), false, None),
             Phase::Evaluates => ("evaluates".to_string(), false, None),
             Phase::Serves => ("waits for the workers".to_string(), true, None),
             Phase::Ends => ("ends".to_string(), false, None),
@@ -103,7 +104,7 @@ impl Whereabouts for Place {
 }
 
 /// Where a process stands whose sessions run: what one computes says more than what others wait for.
-fn runs(sessions: &[Arc<Standing>], patience: Duration) -> Stand {
+fn runs(sessions: &[Arc<Standing>], patience: Option<Duration>) -> Stand {
     let stands: Vec<Doing> = sessions.iter().map(|session| session.look()).collect();
     let computes = stands.iter().find_map(|stand| match stand {
         Doing::Computes(node) => Some(format!("computes '{node}'")),
@@ -114,13 +115,9 @@ fn runs(sessions: &[Arc<Standing>], patience: Duration) -> Stand {
         _ => None,
     });
     match (computes, waits) {
-        (Some(what), _) => Stand { what, waits: false, patience: Some(patience) },
+        (Some(what), _) => Stand { what, waits: false, patience },
         // the run ends itself when it has waited for too long
         (None, Some(what)) => Stand { what, waits: true, patience: None },
-        (None, None) => Stand {
-            what: "is between two operators".into(),
-            waits: false,
-            patience: Some(patience),
-        },
+        (None, None) => Stand { what: "is between two operators".into(), waits: false, patience },
     }
 }
