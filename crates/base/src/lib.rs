@@ -1,9 +1,10 @@
-//! Ids, units and deadlines: the words that every crate shares. Knows nothing of tensors, peers or files.
+//! Ids, units and deadlines: the words that every crate shares; and what threads share. Knows nothing of tensors, peers or files.
 #![forbid(unsafe_code)]
 
 mod deadline;
 mod ids;
 mod space;
+pub mod sync;
 mod units;
 
 pub use deadline::{Clock, Deadline};

@@ -1,7 +1,7 @@
 //! A slab cut into planned places. Places may overlap: then their loans exclude each other, so that
 //! a plan which lets two live tensors share bytes is an error and never torn data.
 
-use std::sync::Arc;
+use tensorwire_base::sync::Arc;
 
 use crate::buffer::{Buffer, Loans, Owner};
 use crate::slab::{ALIGNMENT, Slab};

@@ -11,13 +11,13 @@
 use std::num::NonZero;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+
+use tensorwire_base::Space;
+use tensorwire_base::sync::Arc;
+use tensorwire_base::sync::atomic::{AtomicI32, Ordering};
 
 use crate::arena::Place;
 use crate::heap::Piece;
-use tensorwire_base::Space;
-
 use crate::slab::{Cut, Keepalive, Slab};
 
 /// A place in an arena or a heap. Clones name the same bytes and share their loans.
@@ -475,7 +475,8 @@ mod tests {
     fn memory_of_others_is_lent_at_any_address() {
         let slab = Slab::anonymous(64).unwrap();
         // SAFETY: 12 bytes are inside of the slab, which the keepalive holds, and nobody else uses.
-        let buffer = unsafe { Buffer::foreign(slab.start().add(5), 7, Arc::new(slab.clone())) };
+        let buffer =
+            unsafe { Buffer::foreign(slab.start().add(5), 7, std::sync::Arc::new(slab.clone())) };
         buffer.write().unwrap().fill(3);
         let reading = buffer.lend().unwrap();
         assert_eq!(buffer.write().unwrap_err(), LoanError::Lent);

@@ -3,9 +3,8 @@
 //! given back when is the caller's.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use parking_lot::Mutex;
+use tensorwire_base::sync::{Arc, Mutex};
 
 use crate::arena::{ArenaError, Place};
 use crate::buffer::{Buffer, Loans, Owner};

@@ -9,6 +9,9 @@ mod buffer;
 mod copies;
 mod device_loan;
 mod heap;
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
 mod peer_mapped;
 mod slab;
 mod tensor;

@@ -2,12 +2,11 @@
 //! is its owner's writes: whoever made the slab promised ([`Slab::from_raw`]) that what is lent here stays as it is until
 //! that is over.
 
-use std::sync::Arc;
+use tensorwire_base::Space;
+use tensorwire_base::sync::Arc;
 
 use crate::arena::{ArenaError, Place};
 use crate::buffer::{Buffer, Loans, Owner};
-use tensorwire_base::Space;
-
 use crate::slab::{Cut, Slab};
 
 /// All bytes of a slab, for reading. Clones share it.

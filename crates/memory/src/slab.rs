@@ -5,11 +5,11 @@
 use std::any::Any;
 use std::num::NonZero;
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise};
 use tensorwire_base::Space;
+use tensorwire_base::sync::Arc;
+use tensorwire_base::sync::atomic::{AtomicBool, Ordering};
 
 /// Alignment of every slab and every planned place, in bytes: a cache line, and an AVX-512 vector.
 pub const ALIGNMENT: usize = 64;
@@ -18,7 +18,7 @@ pub const ALIGNMENT: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// Whatever must live as long as a slab's memory: a mapping, a registration with a NIC.
-pub type Keepalive = Arc<dyn Any + Send + Sync>;
+pub type Keepalive = std::sync::Arc<dyn Any + Send + Sync>;
 
 /// A range of memory that stays valid while any clone of the slab lives.
 #[derive(Clone)]
@@ -44,8 +44,9 @@ pub(crate) struct Cut(CutMark);
 impl CutMark {
     /// Takes the mark; None if somebody has it.
     pub(crate) fn take(&self) -> Option<Cut> {
-        let taken_before = self.0.swap(true, Ordering::Acquire);
-        (!taken_before).then(|| Cut(self.clone()))
+        // not a swap: whoever is refused writes nothing
+        let taken = self.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Cut(self.clone()))
     }
 }
 
@@ -67,7 +68,8 @@ impl Slab {
     pub fn anonymous(bytes: usize) -> Result<Slab, SlabError> {
         let mapping = AnonymousMapping::new(bytes)?;
         let (start, space) = (mapping.start, Space::Host);
-        Ok(Slab { start, bytes, space, _keepalive: Arc::new(mapping), mark: CutMark::default() })
+        let _keepalive: Keepalive = std::sync::Arc::new(mapping);
+        Ok(Slab { start, bytes, space, _keepalive, mark: CutMark::default() })
     }
 
     /// A slab over memory that somebody else allocated.
