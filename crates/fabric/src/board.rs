@@ -9,6 +9,7 @@ use crate::mapping::Mapping;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"twboard1");
 /// Header, doorbell and slots each start on a cache line of their own.
+#[cfg(not(loom))]
 const DOORBELL_AT: u64 = 64;
 const SLOTS_AT: u64 = 128;
 
@@ -18,6 +19,9 @@ pub(crate) struct Board {
     memory: Arc<Mapping>,
     slots: usize,
     allocated: AtomicU32,
+    /// Loom's words lie in no mapping: the doorbell of this one view of a board.
+    #[cfg(loom)]
+    doorbell: Doorbell,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +40,7 @@ impl Board {
     /// Makes zeroed memory a board.
     pub(crate) fn create(memory: Arc<Mapping>, slots: usize) -> Board {
         assert!(memory.bytes() >= Board::bytes(slots), "the board's memory is too small");
-        let board = Board { memory, slots, allocated: AtomicU32::new(0) };
+        let board = Board::over(memory, slots, 0);
         board.word(8).store(slots as u64, Ordering::Relaxed);
         board.word(0).store(MAGIC, Ordering::Release);
         board
@@ -45,7 +49,7 @@ impl Board {
     /// The board that a peer made in this memory.
     pub(crate) fn of_peer(memory: Arc<Mapping>) -> Result<Board, BoardError> {
         let bytes = memory.bytes();
-        let mut board = Board { memory, slots: 0, allocated: AtomicU32::new(u32::MAX) };
+        let mut board = Board::over(memory, 0, u32::MAX);
         if bytes < SLOTS_AT || board.word(0).load(Ordering::Acquire) != MAGIC {
             return Err(BoardError { bytes });
         }
@@ -57,6 +61,16 @@ impl Board {
         }
         board.slots = slots as usize; // fits: at most u32::MAX
         Ok(board)
+    }
+
+    fn over(memory: Arc<Mapping>, slots: usize, allocated: u32) -> Board {
+        Board {
+            memory,
+            slots,
+            allocated: AtomicU32::new(allocated),
+            #[cfg(loom)]
+            doorbell: Doorbell::default(),
+        }
     }
 
     #[cfg(test)]
@@ -100,6 +114,12 @@ impl Board {
         self.doorbell().ticket()
     }
 
+    #[cfg(loom)]
+    pub(crate) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
+    }
+
+    #[cfg(not(loom))]
     pub(crate) fn doorbell(&self) -> &Doorbell {
         // SAFETY: the doorbell's two atomic words lie inside the mapping (checked by `create` and
         // `of_peer`: at least SLOTS_AT bytes) at a multiple of 64 from a page's start, live as long

@@ -2,11 +2,13 @@
 //! counters. Does not know how bytes travel.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
+use tensorwire_base::sync::atomic::{AtomicUsize, Ordering};
+use tensorwire_base::sync::{Mutex, OnceLock};
 use tensorwire_base::{Deadline, Rank};
 
 use crate::api::{Completion, Direction, Message};

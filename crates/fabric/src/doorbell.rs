@@ -7,12 +7,13 @@
 //! ringer sees the waiter and wakes it, or the waiter's announcement came after the ringer's look and
 //! thus after the new sequence, and the kernel refuses to sleep.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::thread::futex;
 use tensorwire_base::Deadline;
+use tensorwire_base::sync::atomic::{AtomicU32, Ordering};
+
+use crate::futex;
 
 /// A moment in the sequence of events. It is mistaken for a later one only if exactly 2^32 events
 /// (or a multiple) happen between taking it and waiting.
@@ -51,8 +52,7 @@ impl Doorbell {
     pub(crate) fn ring(&self) {
         self.sequence.fetch_add(1, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) != 0 {
-            // cannot fail on a valid address; not PRIVATE, because the ringer may be another process
-            let _ = futex::wake(&self.sequence, futex::Flags::empty(), i32::MAX as u32);
+            futex::wake_all(&self.sequence);
         }
     }
 
@@ -96,13 +96,7 @@ impl Doorbell {
             if remaining.is_zero() {
                 return Wake::TimedOut;
             }
-            let timeout = rustix::time::Timespec {
-                tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: remaining.subsec_nanos().into(),
-            };
-            let slept =
-                futex::wait(&self.sequence, futex::Flags::empty(), ticket.0, Some(&timeout));
-            match slept {
+            match futex::wait(&self.sequence, ticket.0, remaining) {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => {}
                 // no futex here: a bounded sleep keeps the promise to come back, more slowly
                 Err(_) => std::thread::sleep(remaining.min(Duration::from_millis(1))),
@@ -113,9 +107,99 @@ impl Doorbell {
 }
 
 #[cfg(test)]
+#[cfg(loom)]
+mod loom_tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use tensorwire_base::sync::atomic::AtomicBool;
+    use tensorwire_base::sync::{model, thread};
+
+    const NEVER: Duration = Duration::from_secs(1 << 20);
+
+    /// A bell, and something that may have happened.
+    fn bell() -> Arc<(Doorbell, AtomicBool)> {
+        Arc::new((Doorbell::default(), AtomicBool::new(false)))
+    }
+
+    /// As every wait in the fabric: ticket, look, wait. Loom finds it where it never ends.
+    fn wait_until_it_happened((bell, happened): &(Doorbell, AtomicBool)) {
+        loop {
+            let ticket = bell.ticket();
+            if happened.load(Ordering::Relaxed) {
+                return;
+            }
+            let waited = bell.wait(ticket, Duration::ZERO, Deadline::after(NEVER));
+            assert_eq!(waited.wake, Wake::Event);
+        }
+    }
+
+    #[test]
+    fn a_ring_ends_every_wait_on_a_ticket_from_before_it() {
+        model(None, || {
+            let shared = bell();
+            let ticket = shared.0.ticket();
+            let other = shared.clone();
+            let ringer = thread::spawn(move || other.0.ring());
+            let waited = shared.0.wait(ticket, Duration::ZERO, Deadline::after(NEVER));
+            assert_eq!(waited.wake, Wake::Event);
+            ringer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_happened_before_a_ring_is_seen_by_whoever_waits() {
+        model(None, || {
+            let shared = bell();
+            let other = shared.clone();
+            let ringer = thread::spawn(move || {
+                other.1.store(true, Ordering::Relaxed);
+                other.0.ring();
+            });
+            wait_until_it_happened(&shared);
+            ringer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn one_ring_wakes_all_that_wait() {
+        model(Some(3), || {
+            let shared = bell();
+            let waiter = shared.clone();
+            let waiter = thread::spawn(move || wait_until_it_happened(&waiter));
+            let ringer = shared.clone();
+            let ringer = thread::spawn(move || {
+                ringer.1.store(true, Ordering::Relaxed);
+                ringer.0.ring();
+            });
+            wait_until_it_happened(&shared);
+            waiter.join().unwrap();
+            ringer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_ring_for_something_else_loses_none() {
+        model(Some(3), || {
+            let shared = bell();
+            let (first, second) = (shared.clone(), shared.clone());
+            let unrelated = thread::spawn(move || first.0.ring());
+            let ringer = thread::spawn(move || {
+                second.1.store(true, Ordering::Relaxed);
+                second.0.ring();
+            });
+            wait_until_it_happened(&shared);
+            unrelated.join().unwrap();
+            ringer.join().unwrap();
+        });
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
 
     #[test]
     fn a_ring_between_ticket_and_wait_is_not_lost() {

@@ -95,7 +95,7 @@
 //! | `lobby.rs` | where callers wait who have not said who they are, and strangers are turned away |
 //! | `listener.rs`, `mesh.rs` | accepting, dialling, and waiting until all are there |
 //! | `control/` | the connection beside the data: messages, region requests, goodbyes, deaths |
-//! | `common.rs`, `board.rs`, `doorbell.rs` | what is told to a process: arrivals, completions, faults |
+//! | `common.rs`, `board.rs`, `doorbell.rs`, `futex.rs` | what is told to a process: arrivals, completions, faults |
 //! | `arrival.rs` | when a tensor counts as there: the modes |
 //! | `flags.rs` | the memory that is looked at where epochs come as plain writes |
 //! | `mapping.rs`, `raw_io.rs` | all `mmap` and all socket I/O on memory that others write |
@@ -110,6 +110,7 @@ mod device;
 mod doorbell;
 mod error;
 mod flags;
+mod futex;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod handshake;

@@ -157,6 +157,8 @@ impl Mapping {
         let on_host = !source.0.is_of_device() && !target.0.is_of_device();
         assert!(on_host, "the host follows no address of a device");
         assert!(inside(source) && inside(target), "a copy of {bytes} bytes leaves its mapping");
+        #[cfg(loom)]
+        tensorwire_base::sync::step_outside();
         // SAFETY: both ranges were just checked to lie in live mappings; two mappings of one memfd may
         // overlap, so this is a memmove. No reference to the bytes exists: users reach them through
         // loans, and the plan keeps a loan and a copy of the same bytes apart. A plan that does not

@@ -93,6 +93,8 @@ pub(crate) fn send(
     ];
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let message = message(&mut parts);
+    #[cfg(loom)]
+    tensorwire_base::sync::step_outside();
     // SAFETY: both parts are readable for the whole call: `head` is borrowed, and the payload was
     // checked to lie in a mapping that is borrowed. The kernel only reads them (so the cast of
     // `head` to mutable is never used), and it may read bytes that others write.
@@ -111,6 +113,8 @@ pub(crate) fn receive(
         libc::iovec { iov_base: tail.as_mut_ptr().cast(), iov_len: tail.len() },
     ];
     let mut message = message(&mut parts);
+    #[cfg(loom)]
+    tensorwire_base::sync::step_outside();
     // SAFETY: both parts are writable for the whole call: `tail` is borrowed mutably, and the payload
     // was checked to lie in a writable mapping that is borrowed and to which no reference exists.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };

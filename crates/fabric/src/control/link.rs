@@ -63,7 +63,7 @@ struct Pending {
 }
 
 impl Link {
-    pub(super) fn new(
+    pub(crate) fn new(
         core: Arc<Core>,
         peer: Arc<Peer>,
         connection: Connection,

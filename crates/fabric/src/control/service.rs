@@ -83,22 +83,21 @@ impl Suspicion {
     }
 }
 
+#[cfg(test)]
+#[cfg(loom)]
+impl Suspicion {
+    /// One that no service hears of.
+    pub(crate) fn unheard() -> Suspicion {
+        Suspicion(Arc::new(Shared::new().expect("there are descriptors")))
+    }
+}
+
 impl Control {
     pub(crate) fn start(
         core: Arc<Core>,
         requests: impl Requests + 'static,
     ) -> std::io::Result<Control> {
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = rustix::event::eventfd(0, flags)?;
-        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        let shared = Arc::new(Shared {
-            epoll,
-            wake,
-            stop: AtomicBool::new(false),
-            links: RwLock::default(),
-            suspects: Mutex::default(),
-        });
+        let shared = Arc::new(Shared::new()?);
         let server = Server {
             core: core.clone(),
             shared: shared.clone(),
@@ -232,6 +231,15 @@ impl Drop for Control {
 }
 
 impl Shared {
+    fn new() -> std::io::Result<Shared> {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = rustix::event::eventfd(0, flags)?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let (stop, links, suspects) = (AtomicBool::new(false), RwLock::default(), Mutex::default());
+        Ok(Shared { epoll, wake, stop, links, suspects })
+    }
+
     fn wake(&self) {
         // cannot fail: the counter is far from its maximum
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use tensorwire_base::sync::thread::{Builder, JoinHandle};
+use tensorwire_base::sync::{Condvar, Mutex};
 
 use crate::pulse;
 
@@ -44,7 +44,7 @@ impl Copiers {
         let start = |_| {
             let shared: Arc<Shared> = Arc::default();
             let theirs = shared.clone();
-            let builder = std::thread::Builder::new().name("shm-copier".into());
+            let builder = Builder::new().name("shm-copier".into());
             let thread = Some(builder.spawn(move || theirs.work())?);
             Ok(Copier { shared, thread })
         };
@@ -94,6 +94,82 @@ impl Drop for Copiers {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("jobs", &self.queue.lock().jobs.len()).finish()
+    }
+}
+
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use tensorwire_base::sync::{model, thread};
+
+    use super::*;
+
+    /// What a job writes without a lock: loom panics where another thread does at the same time, or reads it before.
+    #[derive(Default)]
+    struct Done(UnsafeCell<u32>);
+
+    // SAFETY: loom, not the compiler, is to say who touches it at the same time.
+    unsafe impl Sync for Done {}
+    // SAFETY: a number.
+    unsafe impl Send for Done {}
+
+    impl Done {
+        /// A job that is right if it is the one after `before` others.
+        fn job(self: &Arc<Done>, before: u32) -> Job {
+            let done = self.clone();
+            Box::new(move || {
+                // SAFETY: loom ends the model before two threads are here.
+                let count =
+                    done.0.with_mut(|count| unsafe { std::ptr::replace(count, before + 1) });
+                assert_eq!(count, before, "a job was done twice, or out of order");
+            })
+        }
+
+        fn count(&self) -> u32 {
+            // SAFETY: as in `job`.
+            self.0.with(|count| unsafe { *count })
+        }
+    }
+
+    #[test]
+    fn a_drop_ends_a_copier_that_has_nothing_to_do() {
+        model(None, || drop(Copiers::start(1).unwrap()));
+    }
+
+    #[test]
+    fn jobs_of_a_lane_are_done_once_in_their_order_before_a_drop_is_over() {
+        model(None, || {
+            let (copiers, done) = (Copiers::start(1).unwrap(), Arc::new(Done::default()));
+            (0..2).for_each(|before| copiers.push(0, done.job(before)));
+            drop(copiers);
+            assert_eq!(done.count(), 2);
+        });
+    }
+
+    #[test]
+    fn jobs_of_two_posters_are_done_although_both_leave() {
+        model(None, || {
+            let copiers = Arc::new(Copiers::start(1).unwrap());
+            let done = [(); 2].map(|()| Arc::new(Done::default()));
+            let (theirs, also) = (copiers.clone(), done[1].clone());
+            let poster = thread::spawn(move || theirs.push(0, also.job(0)));
+            copiers.push(0, done[0].job(0));
+            drop(copiers);
+            poster.join().unwrap();
+            assert_eq!(done.map(|done| done.count()), [1, 1]);
+        });
+    }
+
+    #[test]
+    fn two_copiers_work_for_their_own_lanes_and_both_end() {
+        model(None, || {
+            let copiers = Copiers::start(2).unwrap();
+            let done = [(); 2].map(|()| Arc::new(Done::default()));
+            done.iter().enumerate().for_each(|(lane, done)| copiers.push(lane, done.job(0)));
+            drop(copiers);
+            assert_eq!(done.map(|done| done.count()), [1, 1]);
+        });
     }
 }
 

@@ -2,9 +2,9 @@
 //! slot is raised and the memcpy completes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use tensorwire_base::sync::atomic::{AtomicUsize, Ordering};
+use tensorwire_base::sync::{Mutex, MutexGuard};
 use tensorwire_base::{Deadline, Rank};
 
 use super::copier::Copiers;
@@ -15,8 +15,12 @@ use crate::device::Work;
 use crate::error::PostError;
 use crate::mapping::Mapping;
 
-/// From here on a copy takes longer than waking a thread for it, many times over.
-const COPIER_BYTES_MIN: u64 = 4 << 20;
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
+
+/// From here on a copy takes longer than waking a thread for it, many times over. Loom's models copy little.
+const COPIER_BYTES_MIN: u64 = if cfg!(loom) { 64 } else { 4 << 20 };
 
 /// All queue pairs to one peer.
 #[derive(Debug)]

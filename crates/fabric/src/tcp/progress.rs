@@ -153,7 +153,7 @@ impl Shared {
 }
 
 /// Ends a queue pair, and its peer with it unless the peer is leaving in good order.
-fn give_up(core: &Core, queue_pair: &QueuePair, broken: Broken) {
+pub(super) fn give_up(core: &Core, queue_pair: &QueuePair, broken: Broken) {
     let link = &queue_pair.link;
     match broken {
         Broken::Refused(reason) => refuse(core, link, reason),

@@ -5,11 +5,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use rustix::event::epoll;
 use rustix::io::Errno;
+use tensorwire_base::sync::Mutex;
+use tensorwire_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::outgoing::{Bytes, Outgoing, RECORD_BYTES, Sent};
@@ -21,6 +21,10 @@ use crate::error::{CompletionError, PostError};
 use crate::mesh::Connection;
 use crate::raw_io::{self, Span};
 use crate::seal::{Opener, Sealer, Seals, TAG_BYTES};
+
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
 
 /// Bytes moved for one socket before the next one has its turn.
 const TURN_BYTES: usize = 4 << 20;
