@@ -6,7 +6,7 @@
 #
 #   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
 #   --long   suites that draw seeds try all of them and what learns for minutes learns, where otherwise they
-#            try a fixed part; and Miri, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
+#            try a fixed part; and loom, Miri, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
 #            TENSORWIRE_FUZZ_SECONDS is how long each decoder is fuzzed, 60 if it is not set
 #   --help   print this
 set -uo pipefail
@@ -122,6 +122,10 @@ miri() {
   MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-permissive-provenance" PROPTEST_CASES=4 \
     cargo +nightly miri test --no-fail-fast "$@" 2>&1 | logged
 }
+# Tries the orders in which threads may take their steps. A build of its own: all of it gets loom's types.
+loom() {
+  RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --release --lib "$@" loom -- --nocapture 2>&1 | logged
+}
 # Tries a decoder for some time, beginning with the corpus in the tree, to which nothing is added.
 fuzz() {
   mkdir -p "$folder/corpus/$1"
@@ -129,6 +133,7 @@ fuzz() {
     -max_len=4096 -timeout=20 -verbosity=0 -print_final_stats=1
 }
 if [ -n "${TENSORWIRE_LONG:-}" ]; then
+  part loom -p tensorwire-memory -p tensorwire-fabric
   if cargo +nightly miri --version >/dev/null 2>&1; then
     part miri --lib -p tensorwire-base -p tensorwire-tensor -p tensorwire-memory -p tensorwire-fabric
   else
