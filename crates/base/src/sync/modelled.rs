@@ -86,6 +86,11 @@ impl Condvar {
         guard.0 = Some(self.0.wait(held).expect("loom poisons nothing"));
     }
 
+    /// As [`Condvar::wait`]: time does not pass in a model.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: std::time::Duration) {
+        self.wait(guard);
+    }
+
     pub fn notify_one(&self) {
         self.0.notify_one();
     }

@@ -68,7 +68,9 @@ impl Shared {
                 match queue.jobs.pop_front() {
                     Some(job) => break job,
                     None if queue.stopping => return,
-                    None => drop(self.changed.wait_for(&mut queue, pulse::BEAT)),
+                    None => {
+                        self.changed.wait_for(&mut queue, pulse::BEAT);
+                    }
                 }
                 pulse::beat();
             };
