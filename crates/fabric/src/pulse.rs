@@ -151,8 +151,8 @@ impl Lookout {
         Lookout { patience, last_look: Instant::now(), seen: HashMap::new() }
     }
 
-    /// Returns a thread that is stopped, if there is one. To be called several times within the patience.
-    pub fn look(&mut self) -> Option<Stopped> {
+    /// Returns the threads that are stopped. To be called several times within the patience.
+    pub fn look(&mut self) -> Vec<Stopped> {
         let now = Instant::now();
         let gap = now.duration_since(self.last_look);
         self.last_look = now;
@@ -164,7 +164,7 @@ impl Lookout {
         self.seen.retain(|_, seen| seen.life.strong_count() > 0);
         let services: Vec<i32> =
             lives.iter().filter(|life| life.serves).map(|life| life.thread).collect();
-        lives.iter().find_map(|life| self.judge(life, &services, now))
+        lives.iter().filter_map(|life| self.judge(life, &services, now)).collect()
     }
 
     fn judge(&mut self, life: &Arc<Life>, services: &[i32], now: Instant) -> Option<Stopped> {
@@ -189,8 +189,10 @@ impl Lookout {
             *seen = fresh();
             return None;
         };
-        let before = *seen.used.get_or_insert(used);
-        if used >= before + TICKS_ALIVE {
+        // a thread that ended takes what it used with it
+        let before = seen.used.get_or_insert(used);
+        *before = used.min(*before);
+        if used >= *before + TICKS_ALIVE {
             *seen = fresh();
             return None;
         }
@@ -198,14 +200,17 @@ impl Lookout {
     }
 }
 
-/// What a thread of this process has used of the processors, in ticks.
+/// What a thread of this process has used of the processors, in ticks; of one that waits for a processor, more than any that
+/// is stopped.
 fn ticks(thread: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
     // behind the name, which may hold anything: state is the first, user and system time the 12th and 13th
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut fields = rest.split_ascii_whitespace();
+    let runs = fields.next()? == "R";
+    let mut fields = fields.skip(10);
     let mut next = || fields.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
+    Some(next()? + next()? + if runs { TICKS_ALIVE } else { 0 })
 }
 
 /// What all threads but these have used.
@@ -228,10 +233,12 @@ mod tests {
         let mut lookout = Lookout::new(PATIENCE);
         let until = Instant::now() + PATIENCE * 2;
         while Instant::now() < until {
-            match lookout.look() {
-                Some(stopped) if names.contains(&stopped.thread.as_str()) => return Some(stopped),
-                _ => std::thread::sleep(Duration::from_millis(50)),
+            let mut stopped = lookout.look();
+            stopped.retain(|stopped| names.contains(&stopped.thread.as_str()));
+            if let Some(stopped) = stopped.pop() {
+                return Some(stopped);
             }
+            std::thread::sleep(Duration::from_millis(50));
         }
         None
     }

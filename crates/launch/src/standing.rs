@@ -13,6 +13,8 @@ const STOPPED_MIN: Duration = Duration::from_secs(2);
 /// Who does nothing for so long is said to stand still.
 const STILL: Duration = Duration::from_secs(1);
 
+/// Between two looks of a process that runs there is less.
+const NOT_LOOKED: Duration = Duration::from_secs(5);
 /// Who stands still for so long in a step is worth a line.
 pub const WORTH_A_LINE: Duration = Duration::from_secs(10);
 /// As long before the first step, when data are read and memory is taken.
@@ -123,6 +125,7 @@ pub struct StandWatch {
     lookout: Lookout,
     turns: u64,
     since: Instant,
+    looked: Instant,
 }
 
 impl StandWatch {
@@ -130,18 +133,21 @@ impl StandWatch {
     pub fn new(whereabouts: Arc<dyn Whereabouts>, patience: Duration) -> StandWatch {
         let lookout = Lookout::new(patience.max(STOPPED_MIN));
         let turns = whereabouts.turns();
-        StandWatch { whereabouts, lookout, turns, since: Instant::now() }
+        let now = Instant::now();
+        StandWatch { whereabouts, lookout, turns, since: now, looked: now }
     }
 
     /// Looks once; to be called several times in the patience.
     pub fn look(&mut self) -> Movement {
         let turns = self.whereabouts.turns();
-        if turns != self.turns {
+        let gap = std::mem::replace(&mut self.looked, Instant::now()).elapsed();
+        // if nobody looked for so long the whole process was stopped
+        if turns != self.turns || gap >= NOT_LOOKED {
             (self.turns, self.since) = (turns, Instant::now());
         }
         let silent = self.since.elapsed();
         let stand = self.whereabouts.stand();
-        if let Some(stopped) = self.lookout.look() {
+        if let Some(stopped) = self.lookout.look().first() {
             return Movement::Stopped(format!(
                 "its thread '{}' stands still: it has done nothing and used no processor for {:.1} s; the process {}",
                 stopped.thread,

@@ -88,6 +88,8 @@ pub enum StatusError {
     NoSuchJob { job: String },
     #[error("{}: {source}", .path.display())]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("job '{job}' does not answer: its launcher is stopped")]
+    Silent { job: String },
     #[error("{0}")]
     Refused(String),
     #[error("job '{job}' answered what makes no sense: {source}; is it of the same version?")]
@@ -137,6 +139,8 @@ impl Drop for Number {
 struct Asking {
     stream: UnixStream,
     question: Vec<u8>,
+    /// What it is told, once that is known, as far as it has not gone.
+    answer: Option<Vec<u8>>,
     until: Instant,
 }
 
@@ -151,6 +155,9 @@ impl StatusSocket {
             other => format!("{pid}-{other}"),
         };
         let path = folder.join(&job).with_extension(EXTENSION);
+        if UnixStream::connect(&path).is_ok() {
+            return Err(ErrorKind::AddrInUse.into());
+        }
         // left behind by a process that had this id, and was killed
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -168,23 +175,34 @@ impl StatusSocket {
         {
             if stream.set_nonblocking(true).is_ok() {
                 let until = Instant::now() + PATIENCE;
-                self.asking.push(Asking { stream, question: Vec::new(), until });
+                self.asking.push(Asking { stream, question: Vec::new(), answer: None, until });
             }
         }
-        self.asking.retain_mut(|asking| match asking.hear() {
-            Ok(None) => Instant::now() < asking.until,
-            Ok(Some(question)) => {
-                let answer = answer(question).to_string();
-                // whoever does not read gets what fits
-                let _ = asking.stream.write_all(answer.as_bytes());
-                false
-            }
-            Err(_) => false,
+        self.asking.retain_mut(|asking| {
+            let goes_on = asking.turn(&answer).unwrap_or(false);
+            goes_on && Instant::now() < asking.until
         });
     }
 }
 
 impl Asking {
+    /// Hears what is asked, or tells what is left of the answer; false once all is told.
+    fn turn(&mut self, answer: impl Fn(Question) -> serde_json::Value) -> std::io::Result<bool> {
+        if self.answer.is_none() {
+            let Some(question) = self.hear()? else { return Ok(true) };
+            self.answer = Some(answer(question).to_string().into_bytes());
+        }
+        let answer = self.answer.get_or_insert_default();
+        while !answer.is_empty() {
+            match self.stream.write(answer) {
+                Ok(count) => drop(answer.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
     /// What is asked, once it has come whole.
     fn hear(&mut self) -> std::io::Result<Option<Question>> {
         let mut bytes = [0; QUESTION_BYTES_MAX];
@@ -234,6 +252,7 @@ fn ask<T: DeserializeOwned>(folder: &Path, job: &str, what: Question) -> Result<
     }
     let io = |source: std::io::Error| match source.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => none(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => StatusError::Silent { job: job.to_string() },
         _ => StatusError::Io { path: path.clone(), source },
     };
     let garbled = |source| StatusError::Garbled { job: job.to_string(), source };

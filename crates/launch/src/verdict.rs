@@ -96,17 +96,17 @@ pub struct Remark {
 /// The first cause among what was seen. An own death or error comes before silence, and silence
 /// before hearsay: a member that reports the loss of a peer is not the cause but a witness.
 pub(crate) fn first_failure(seen: &[Seen]) -> Option<FirstFailure> {
-    // who is said to be lost and lives may only have refused who ends itself
-    let has_ended =
-        |peer: u32| seen.iter().any(|member| member.rank.0 == peer && member.end != End::None);
+    // who is said to be lost and was not may only have ended because of another
+    let was_lost = |peer: u32| seen.iter().any(|member| member.rank.0 == peer && member.survived);
     let weight = |member: &Seen| match &member.end {
         End::None => None,
         _ if member.survived => None,
         End::Died { .. } | End::Unreached { .. } => Some(0),
         End::Failed { blame: Blame::Own | Blame::User, .. } => Some(1),
         End::Silent { .. } | End::StandsStill(_) => Some(2),
-        End::Failed { blame: Blame::Peer(peer), .. } if has_ended(*peer) => Some(3),
-        End::Failed { blame: Blame::Peer(_) | Blame::Others, .. } => Some(4),
+        End::Failed { blame: Blame::Others, .. } => Some(3),
+        End::Failed { blame: Blame::Peer(peer), .. } if was_lost(*peer) => Some(3),
+        End::Failed { blame: Blame::Peer(_), .. } => Some(4),
     };
     let guilty = seen.iter().filter(|member| weight(member).is_some());
     let guilty = guilty.min_by_key(|member| (weight(member), member.order))?;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_witness_of_one_that_has_ended_knows_better_than_one_of_one_that_lives() {
+    fn a_witness_of_one_that_was_lost_before_knows_better_than_another() {
         let killed = End::Died { how: "killed".into() };
         let lost = Seen { survived: true, ..seen(1, 0, 0, killed) };
         let lives = seen(2, 0, 0, End::None);

@@ -157,7 +157,13 @@ pub enum RunError {
         "step {step}: nothing happened for {waited_s} s while waiting for {missing}; if the peers \
          are alive and only slow, raise the step deadline (--step-deadline)"
     )]
-    Stalled { step: u64, waited_s: u64, missing: String },
+    Stalled {
+        step: u64,
+        waited_s: u64,
+        missing: String,
+        /// Nothing of others is missing, but what this process does itself.
+        is_own: bool,
+    },
 }
 
 impl RunError {

@@ -488,11 +488,12 @@ impl Executor {
         let deadline = *self.deadline.get_or_insert_with(|| Deadline::after(patience));
         if deadline.passed() || self.events.is_none() && self.copying.is_empty() {
             let waited_s = if deadline.passed() { patience.as_secs() } else { 0 };
-            return Err(RunError::Stalled { step, waited_s, missing: self.missing(part) });
+            let (missing, is_own) = (self.missing(part), !self.waits_for_others(part));
+            return Err(RunError::Stalled { step, waited_s, missing, is_own });
         }
-        if !self.is_told && deadline.remaining() + TELLS_AFTER <= patience {
+        if !self.is_told && deadline.remaining() + TELLS_AFTER.min(patience / 2) <= patience {
             self.is_told = true;
-            self.standing.waits(self.missing(part));
+            self.standing.waits(self.missing(part), !self.waits_for_others(part));
         }
         // a full queue may have room again without any news for us
         let is_send = |node: &NodeId| part.graph.node(*node).op.is_send();
@@ -524,6 +525,16 @@ impl Executor {
         self.counters.wait_ns += end_ns - start_ns;
         self.record(EventKind::Wait, start_ns, end_ns);
         waited.map_err(|source| RunError::Exchange { step, source })
+    }
+
+    /// Is anything missing that others send, take or do together with this process?
+    fn waits_for_others(&self, part: &Part) -> bool {
+        let is_of_others = |node: &NodeId| {
+            let op = &part.graph.node(*node).op;
+            op.is_send() || matches!(op, Op::Recv { .. } | Op::RecvDynamic { .. })
+        };
+        let is_under_way = !self.flights.is_empty() || !self.collectives.is_empty();
+        is_under_way || self.ready.iter().any(is_of_others)
     }
 
     /// What the run waits for, for people.

@@ -17,7 +17,7 @@ pub struct Standing {
     turns: AtomicU64,
     node: AtomicU32,
     /// What the run waits for, once it has for some time.
-    missing: Mutex<Option<String>>,
+    missing: Mutex<Option<(String, bool)>>,
 }
 
 /// What a session does.
@@ -25,8 +25,13 @@ pub struct Standing {
 pub enum Doing {
     /// It computes the node of this name.
     Computes(String),
-    /// It has waited for some time; for what, for people: `'grad/fc1' from worker 0`.
-    Waits(String),
+    /// It has waited for some time.
+    Waits {
+        /// For what, for people: `'grad/fc1' from worker 0`.
+        missing: String,
+        /// Nothing of others is missing, but what this process does itself.
+        is_own: bool,
+    },
     /// It is between two runs, or goes from one node to the next.
     Moves,
 }
@@ -48,7 +53,10 @@ impl Standing {
         let node = self.node.load(Ordering::Relaxed);
         match self.names.get(node as usize) {
             Some(name) => Doing::Computes(name.clone()),
-            None => self.missing.lock().clone().map_or(Doing::Moves, Doing::Waits),
+            None => match self.missing.lock().clone() {
+                Some((missing, is_own)) => Doing::Waits { missing, is_own },
+                None => Doing::Moves,
+            },
         }
     }
 
@@ -65,8 +73,8 @@ impl Standing {
         self.turns.store(self.turns() + 1, Ordering::Relaxed);
     }
 
-    pub(crate) fn waits(&self, missing: String) {
-        *self.missing.lock() = Some(missing);
+    pub(crate) fn waits(&self, missing: String, is_own: bool) {
+        *self.missing.lock() = Some((missing, is_own));
     }
 
     pub(crate) fn goes_on(&self) {

@@ -122,8 +122,11 @@ impl<'a> Elastic<'a> {
         Some(format!("{failure}; {host} does not answer, and {} on without it", go(left)))
     }
 
-    /// Takes the next smaller number of workers; returns why.
+    /// Takes the next smaller number of workers, if one of them failed; returns why.
     pub(crate) fn shrinks(&self, failure: &JobFailure) -> Option<String> {
+        if failure.first().is_none() {
+            return Some(format!("{failure}; the job goes on"));
+        }
         let left = self.shared.with(|state| {
             let smaller = self.shared.sizes.iter().copied().find(|size| *size < state.size)?;
             state.most = smaller;
@@ -141,6 +144,7 @@ impl<'a> Elastic<'a> {
             // what was taken from it before leaves one
             let size = self.shared.fits(state).unwrap_or(state.size);
             state.size = size;
+            state.why = None;
             (size, state.lost.iter().cloned().collect::<Vec<_>>())
         });
         let hosts = self.shared.hosts.without(&lost).unwrap_or_default();
@@ -231,7 +235,7 @@ impl JobControl for Shared {
         self.with(|state| {
             let before = std::mem::replace(&mut state.most, workers);
             match self.fits(state) {
-                Some(size) if size == state.size && state.why.is_none() => {
+                Some(size) if size == workers && size == state.size && state.why.is_none() => {
                     Ok(format!("it has {size} workers"))
                 }
                 Some(size) if size == workers => {

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, human_bytes};
+use tensorwire_collectives::GroupError;
 use tensorwire_fabric::pulse;
 use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
@@ -156,8 +157,13 @@ impl TrainError {
     /// Returns whose fault this is, as far as this process knows.
     fn blame(&self) -> Blame {
         let waited = match self {
-            TrainError::Run(error) => matches!(error, RunError::Stalled { .. }),
+            TrainError::Run(error) => matches!(error, RunError::Stalled { is_own: false, .. }),
             TrainError::Store(error) => matches!(error, StoreError::TimedOut { .. }),
+            TrainError::Client(ClientError::Group(error)) => {
+                matches!(error, GroupError::TimedOut { .. })
+            }
+            // the word that all wait for
+            TrainError::Control(error) => error.kind() == std::io::ErrorKind::TimedOut,
             _ => false,
         };
         if waited { Blame::Others } else { Blame::of(self.is_user_error(), self.lost_peer()) }

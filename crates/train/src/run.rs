@@ -108,6 +108,11 @@ pub enum JobFailure {
          --max-restarts N, sbatch --requeue, a pod's restartPolicy), with --checkpoint DIR --resume auto"
     )]
     RestartByOthers,
+    #[error(
+        "workers that come and go (fewest_workers) are of jobs whose processes tensorwire starts itself; here as many take part \
+         as were started"
+    )]
+    ResizeByOthers,
     #[error("{failure}; started again {restarts} times, as --restarts allows")]
     Restarted { failure: Box<JobFailure>, restarts: u64 },
     #[error("{failure}; it did so twice, and is not started again")]
@@ -123,7 +128,7 @@ impl JobFailure {
     pub fn is_user_error(&self) -> bool {
         match self {
             JobFailure::Job(error) => error.is_user_error(),
-            JobFailure::RestartByOthers => true,
+            JobFailure::RestartByOthers | JobFailure::ResizeByOthers => true,
             _ => false,
         }
     }
@@ -230,7 +235,10 @@ pub fn launch_train(
     if most > 0 && how.gathering.is_some() {
         return Err(JobFailure::RestartByOthers);
     }
-    let elastic = Elastic::of(prepared).filter(|_| how.gathering.is_none());
+    if prepared.config.fewest_workers.is_some() && how.gathering.is_some() {
+        return Err(JobFailure::ResizeByOthers);
+    }
+    let elastic = Elastic::of(prepared);
     let control = elastic.as_ref().map(Elastic::control);
     let how = &JobSpec { control, ..how.clone() };
     let mut again: Option<Prepared> = None;
@@ -250,7 +258,11 @@ pub fn launch_train(
         }
         let paused = elastic.as_ref().and_then(Elastic::paused);
         let why = match (paused, &elastic) {
-            (Some(why), Some(_)) if failure.may_pass() || failure.is_interrupted() => Some(why),
+            (Some(why), Some(_)) if failure.is_interrupted() => Some(why),
+            (Some(why), Some(elastic)) if failure.may_pass() => {
+                let lost = elastic.lost_host(&failure);
+                Some(lost.unwrap_or_else(|| format!("{failure}; {why}")))
+            }
             _ if !failure.may_pass() => return Err(failure),
             _ if earlier.as_ref().is_some_and(|earlier| failure.repeats(earlier)) => {
                 return Err(JobFailure::Repeated { failure: Box::new(failure) });

@@ -12,7 +12,8 @@ use crate::checkpoint::place;
 use crate::support::{Ended, Job, send};
 
 const LIMIT: Duration = Duration::from_secs(120);
-const STEPS: u64 = 60;
+/// More than are made before the number of workers has changed, on whatever machine.
+const STEPS: u64 = 300;
 
 /// A job of at most four workers, with what it keeps and where it answers.
 struct Elastic {
@@ -22,8 +23,9 @@ struct Elastic {
 }
 
 impl Elastic {
+    /// A job that has no end.
     fn start(strategy: &str) -> Elastic {
-        Elastic::start_with(&format!("{strategy} --steps {STEPS}"), &[])
+        Elastic::start_with(&format!("{strategy} --steps 100000000"), &[])
     }
 
     fn start_with(strategy: &str, more: &[&str]) -> Elastic {
@@ -71,17 +73,27 @@ impl Elastic {
     }
 }
 
-/// All of its steps were made, each once, and it has learned.
-fn check(ended: &Ended, resizes: u64, finished: u64) {
-    let summary = ended.json();
-    let context = &ended.stderr;
-    assert_eq!(summary["resizes"], resizes, "{context}");
-    assert_eq!(summary["workers_finished"], finished, "{context}");
-    assert!(summary["test_accuracy"].as_f64().unwrap() > 0.9, "{summary}\n{context}");
+/// Each step was made once, up to the last.
+fn check_steps(ended: &Ended) -> u64 {
     let lines = String::from_utf8(ended.read("metrics.jsonl")).unwrap();
     let steps = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let steps: Vec<u64> = steps.filter_map(|line| line["step"].as_u64()).collect();
-    assert!(steps.iter().copied().eq(1..=STEPS), "{steps:?}: {context}");
+    let last = *steps.last().unwrap();
+    assert!(steps.iter().copied().eq(1..=last), "{steps:?}: {}", ended.stderr);
+    last
+}
+
+#[test]
+fn a_job_that_lost_half_of_its_workers_ends_as_one_that_has_them() {
+    let job = format!("--workers 2..4 --strategy allreduce --steps {STEPS}");
+    let elastic = Elastic::start_with(&job, &[]);
+    elastic.with_workers(4);
+    elastic.scale(2);
+    let ended = elastic.job.end(LIMIT);
+    let summary = ended.json();
+    assert_eq!((&summary["resizes"], &summary["workers_finished"]), (&1.into(), &2.into()));
+    assert!(summary["test_accuracy"].as_f64().unwrap() > 0.9, "{summary}");
+    assert_eq!(check_steps(&ended), STEPS);
 }
 
 #[test]
@@ -104,9 +116,11 @@ fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
             elastic.scale(*size);
             elastic.with_workers(*size as usize);
         }
+        send(elastic.job.launcher(), Signal::TERM);
         let ended = elastic.job.end(LIMIT);
-        check(&ended, sizes.len() as u64, u64::from(*sizes.last().unwrap()));
-        assert!(ended.stderr.contains("asked for: "), "{}", ended.stderr);
+        check_steps(&ended);
+        let asked = ended.stderr.lines().filter(|line| line.starts_with("asked for: "));
+        assert_eq!(asked.count(), sizes.len(), "{}", ended.stderr);
     }
 }
 
@@ -118,8 +132,9 @@ fn where_a_worker_dies_the_next_smaller_number_goes_on() {
         send(rustix::process::Pid::from_raw(members[count - 1]).unwrap(), Signal::KILL);
         elastic.with_workers(left);
     }
+    send(elastic.job.launcher(), Signal::TERM);
     let ended = elastic.job.end(LIMIT);
-    check(&ended, 2, 1);
+    check_steps(&ended);
     for said in ["; 2 workers go on, from step ", "; 1 worker goes on, from step "] {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     }

@@ -69,6 +69,7 @@ fn a_job_says_where_its_processes_stand_until_it_has_ended() {
     assert!(said.contains(&format!("no job '{name}' of this user runs on this host")), "{said}");
     let none = status(folder.path(), &[]);
     assert!(none.status.success() && none.stdout.is_empty());
-    let jobs = folder.path().join("tensorwire/jobs");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let jobs = folder.path().join("tensorwire/jobs").join(host);
     assert_eq!(std::fs::read_dir(jobs).unwrap().count(), 0, "a socket is left");
 }

@@ -51,21 +51,26 @@ impl Standstill {
 }
 
 impl Launcher<'_> {
-    /// If all that failed had waited for too long, those that live and wait for nobody are the cause.
+    /// If all that failed had waited for too long, the one that stands still the longest and waits for nobody is the cause.
     pub(super) fn find_still(&mut self) {
         let ends = || self.members.iter().filter(|m| m.end != End::None && !m.survived);
         let waited = |m: &MemberState| matches!(m.end, End::Failed { blame: Blame::Others, .. });
         if !ends().all(waited) {
             return;
         }
-        for index in 0..self.members.len() {
-            let member = &self.members[index];
-            let still =
-                member.still.clone().filter(|still| !still.waits && member.report.is_none());
-            if let Some(still) = still {
-                // fits: the world is a u32
-                self.note_end(Rank(index as u32), End::StandsStill(still));
-            }
+        let still = |member: &MemberState| {
+            let lives = member.end == End::None && member.report.is_none();
+            member.still.clone().filter(|_| lives)
+        };
+        let all = (0u32..).map(Rank).zip(&self.members);
+        let all: Vec<(Rank, Still)> =
+            all.filter_map(|(rank, member)| Some((rank, still(member)?))).collect();
+        let longest = all.iter().map(|(_, still)| still.for_ms).max().unwrap_or_default();
+        let guilty = all.into_iter().filter(|(_, still)| !still.waits);
+        // whoever has just begun something holds up nobody
+        let guilty = guilty.max_by_key(|(_, still)| still.for_ms);
+        if let Some((rank, still)) = guilty.filter(|(_, still)| still.for_ms >= longest / 2) {
+            self.note_end(rank, End::StandsStill(still));
         }
     }
 }

@@ -46,7 +46,9 @@ fn given(variable: &str) -> Option<std::ffi::OsString> {
 pub fn status_folder() -> PathBuf {
     // a socket's name is short, and a home may be deep
     let runtime = given("XDG_RUNTIME_DIR").map(|folder| Path::new(&folder).join("tensorwire"));
-    runtime.unwrap_or_else(own_folder).join("jobs")
+    // several hosts may share it
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    runtime.unwrap_or_else(own_folder).join("jobs").join(host)
 }
 
 /// What is this user's, and outlives no machine.

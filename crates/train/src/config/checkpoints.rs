@@ -56,6 +56,9 @@ impl TrainConfig {
             let option = "MIN of --workers MIN..MAX";
             return Err(ConfigError::OutOfRange { option, range, found: fewest.into() });
         }
+        if fewest < self.workers && self.sizes().len() < 2 {
+            return Err(ConfigError::NoSizes { fewest, most: self.workers });
+        }
         Ok(())
     }
 }

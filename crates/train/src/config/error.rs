@@ -51,6 +51,11 @@ pub enum ConfigError {
          multiple of, and at least {fewest}"
     )]
     NoPart { workers: u32, fewest: u32, most: u32 },
+    #[error(
+        "--workers {fewest}..{most}: of no number below {most} each worker would make as many batches for a step; take a MAX that is \
+         a multiple of smaller ones, such as 4 or 8"
+    )]
+    NoSizes { fewest: u32, most: u32 },
     #[error("{option} must be {range}, not {found}")]
     OutOfRange { option: &'static str, range: &'static str, found: f64 },
     #[error(

@@ -109,15 +109,14 @@ impl<T: Send + 'static> Loader<T> {
     /// # Errors
     /// When its thread is gone, or has not made it within `patience`.
     pub(super) fn next(&mut self, patience: Duration) -> Result<tensorwire_nn::Result<T>, NoBatch> {
-        let at = self.taken % self.makers.len();
-        let maker = &mut self.makers[at];
+        let maker = &self.makers[self.taken % self.makers.len()];
         self.taken += 1;
         let made = maker.made.as_ref().ok_or(NoBatch::Gone)?;
         made.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Disconnected => NoBatch::Gone,
             RecvTimeoutError::Timeout => {
-                // it may never end, and nobody waits for it
-                maker.thread = None;
+                // it may never end, nor what waits for the same: nobody waits for any
+                self.makers.iter_mut().for_each(|maker| maker.thread = None);
                 NoBatch::Late { waited_s: patience.as_secs() }
             }
         })
@@ -221,7 +220,7 @@ mod tests {
     fn one_that_makes_nothing_is_late_and_is_left_behind() {
         let (hold, held) = std::sync::mpsc::channel::<()>();
         let held = std::sync::Arc::new(std::sync::Mutex::new(held));
-        let mut loader: Loader<()> = Loader::over(0..1, 1, || {
+        let mut loader: Loader<()> = Loader::over(0..4, 2, || {
             let held = held.clone();
             move |_| {
                 let _ = held.lock().unwrap().recv();

@@ -111,13 +111,13 @@ fn runs(sessions: &[Arc<Standing>], patience: Option<Duration>) -> Stand {
         _ => None,
     });
     let waits = stands.iter().find_map(|stand| match stand {
-        Doing::Waits(missing) => Some(format!("waits for {missing}")),
+        Doing::Waits { missing, is_own } => Some((format!("waits for {missing}"), !is_own)),
         _ => None,
     });
     match (computes, waits) {
         (Some(what), _) => Stand { what, waits: false, patience },
         // the run ends itself when it has waited for too long
-        (None, Some(what)) => Stand { what, waits: true, patience: None },
+        (None, Some((what, waits))) => Stand { what, waits, patience: None },
         (None, None) => Stand { what: "is between two operators".into(), waits: false, patience },
     }
 }

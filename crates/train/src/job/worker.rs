@@ -106,7 +106,6 @@ pub(super) fn run(
         part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
     place.has_sessions([&session]);
-    place.enters(Phase::Runs);
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
     let client = topology.averaging.map(|_| topology.client_of(trainer.replicas.start));
     let graph = &trainer.session.part().graph;

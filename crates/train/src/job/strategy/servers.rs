@@ -95,7 +95,6 @@ impl Link for Edges<'_> {
 fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
     let Part { config, topology, program, plan, shape, resumed, shard: file, .. } = part;
     part.place.has_sessions(&open.sessions);
-    part.place.enters(Phase::Runs);
     let session = &mut open.sessions[0];
     let own = own_variables(&session.part().graph, program, topology, None);
     let to = config.checkpoint.as_ref().zip(file.as_ref());
@@ -110,6 +109,7 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     let begun = vec![shape.done; open.sessions.len()];
     let mut serving = Serving { member, part, begun, files, carried };
     let interrupted = serving.serve(&mut open.sessions)?;
+    part.place.enters(Phase::Ends);
     let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
     report.interrupted = interrupted;
     report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
@@ -197,6 +197,7 @@ impl Serving<'_> {
 
     /// Copies what is here after a step of all workers, to be written while they go on.
     fn capture(&mut self, step: u64, sessions: &[Session]) -> Result<(), TrainError> {
+        self.part.place.enters(Phase::Keeps(step));
         // all sessions are over the same variables
         self.files.capture(step, &sessions[0], &self.carried).map(drop)
     }
