@@ -25,8 +25,6 @@ const STAYS: Duration = Duration::from_secs(60);
 
 /// Runs a job of two workers of which the second lies so, and what else it is told.
 fn ended(lie: &str, options: &str) -> Ended {
-    // libtest shows it if the job hangs
-    println!("{lie}");
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("rsh.sh");
     let this = std::env::current_exe().unwrap();
