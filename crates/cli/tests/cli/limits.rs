@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::checkpoint::{hash, place};
 use crate::support::Job;
 
 const LIMIT: Duration = Duration::from_secs(40);
@@ -49,4 +50,41 @@ fn whatever_memory_there_is_a_job_is_done_or_says_why_not() {
             .collect();
         assert!(done[4], "{job}: {done:?}");
     }
+}
+
+/// Files may have so many blocks of 512 bytes: the process that writes more is killed in the middle of it. The checkpoint before
+/// stays whole, and the job goes on from it to the bits of one that nobody disturbed.
+#[test]
+fn a_checkpoint_that_is_cut_at_any_size_leaves_the_one_before() {
+    const SMALL: &str = "--model sentence-embedding --batch 8 --threads 1 --transport tcp";
+    const ALL: u64 = 30;
+    for strategy in ["ps --servers 1", "dist-sgd", "allreduce"] {
+        let job = format!("{SMALL} --strategy {strategy}");
+        let undisturbed = hash_of(&format!("{job} --steps {ALL}"));
+        for blocks in [0, 1, 40, 900, 1170] {
+            let (_folder, path) = place();
+            let kept = format!("{job} --checkpoint {path} --checkpoint-every 10 --resume auto");
+            hash_of(&format!("{kept} --steps 10"));
+            let context = format!("{strategy}, {blocks} blocks");
+            let done =
+                is_done_under(&format!("-f {blocks}"), &format!("train {kept} --steps {ALL}"));
+            assert!(!done, "{context}: nothing was cut");
+            let shown = Job::start(&format!("checkpoint show {path}")).end(LIMIT);
+            assert!(
+                shown.status.success() && shown.stdout.contains("whole"),
+                "{context}: {}",
+                shown.stderr
+            );
+            assert_eq!(hash_of(&format!("{kept} --steps {ALL}")), undisturbed, "{context}");
+            let left = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name());
+            let left: Vec<_> = left.collect();
+            let is_whole = |name: &&std::ffi::OsString| name.to_string_lossy().starts_with("step-");
+            assert_eq!(left.iter().filter(is_whole).count(), left.len(), "{context}: {left:?}");
+        }
+    }
+}
+
+fn hash_of(options: &str) -> String {
+    let ended = Job::start(&format!("train --json {options}")).end(LIMIT);
+    hash(&ended)
 }

@@ -139,6 +139,7 @@ fn beside_a_liar(elastic: bool, lie: impl Fn(&mut Liar) + Sync) -> Result<(), St
     let [liar, honest] = [workers.pop().unwrap(), workers.pop().unwrap()];
     let server = servers.pop().unwrap();
     let ((lied, is_said), (over, is_over)) = (channel::<()>(), channel::<()>());
+    let (opened, is_opened) = channel::<()>();
     std::thread::scope(|scope| {
         let serving = scope.spawn(|| {
             let mut server: KvServer = server.server();
@@ -148,6 +149,8 @@ fn beside_a_liar(elastic: bool, lie: impl Fn(&mut Liar) + Sync) -> Result<(), St
         let lie = &lie;
         let lying = scope.spawn(move || {
             let mut liar = Liar { wire: liar.wire(), asked: 0 };
+            // a server that ends because of the lie opens no way to the other any more
+            is_opened.recv_timeout(soon().remaining()).unwrap_err();
             lie(&mut liar);
             drop(lied);
             // it lives until the other is done: its death is none of this
@@ -155,6 +158,7 @@ fn beside_a_liar(elastic: bool, lie: impl Fn(&mut Liar) + Sync) -> Result<(), St
         });
         let scheduler = honest.scheduler.clone();
         let mut store = honest.worker();
+        drop(opened);
         let done = begin(&mut store, 0).and_then(|()| {
             is_said.recv_timeout(soon().remaining()).unwrap_err();
             (1..19).try_for_each(|round| exchange(&mut store, round as f32).map(|_| ()))?;
