@@ -3,11 +3,11 @@
 //! process is left behind.
 
 mod acceptor;
+mod answers;
 mod membership;
 mod process;
 mod standstill;
 mod state;
-mod status;
 mod wind_down;
 
 use std::collections::VecDeque;
@@ -32,11 +32,11 @@ use crate::transport::Transport;
 use crate::verdict::{End, FirstFailure, Seen, first_failure};
 pub(crate) use acceptor::callers;
 use acceptor::{Acceptor, Event};
+use answers::Answers;
 use membership::Membership;
 use process::{Ended, Exit, Process};
 use standstill::Standstill;
 use state::{MemberState, shown};
-use status::Answers;
 use wind_down::WindDown;
 
 /// How often the launcher looks around.
@@ -254,7 +254,7 @@ impl Launcher<'_> {
         self.spec.gathering.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
     }
 
-    /// Are all to end behind a step? Only who makes steps can.
+    /// True if all are to end behind a step, as only who makes steps can.
     fn is_to_pause(&self) -> bool {
         let asked = self.spec.control.as_ref().is_some_and(|control| control.is_to_pause());
         asked && self.introduced && !self.fatal && self.members.iter().any(|m| m.step > 0)

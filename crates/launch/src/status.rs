@@ -299,7 +299,7 @@ pub fn jobs(folder: &Path) -> Result<Vec<JobStatus>, StatusError> {
     Ok(found)
 }
 
-/// Does the launcher of this job live?
+/// True if the launcher of this job lives.
 fn lives(job: &str) -> bool {
     let pid = job.split('-').next().unwrap_or_default();
     Path::new("/proc").join(pid).exists()

@@ -527,7 +527,7 @@ impl Executor {
         waited.map_err(|source| RunError::Exchange { step, source })
     }
 
-    /// Is anything missing that others send, take or do together with this process?
+    /// True if anything is missing that others send, take or do together with this process.
     fn waits_for_others(&self, part: &Part) -> bool {
         let is_of_others = |node: &NodeId| {
             let op = &part.graph.node(*node).op;
