@@ -48,7 +48,7 @@ use keeping::shard;
 use loader::NoBatch;
 use resuming::resumed;
 use strategy::{Connected, strategy};
-use whereabouts::{Phase, Place};
+use whereabouts::{Phase, ProcessStanding};
 
 pub use alone::train_local;
 pub use workload::{Supply, Workload};
@@ -428,8 +428,8 @@ impl Prepared {
         let (config, program, plan) = (config.clone(), program.clone(), plan.clone());
         let (topology, shape, data) = (*topology, shape.clone(), Some(data.clone()));
         let (resumed, shard) = (resumed.clone(), shard(&program, &plan, &topology, Rank(0)));
-        let (rates, place) = (self.rates.clone(), Place::new(None));
-        Part { config, topology, program, plan, shape, data, resumed, shard, rates, place }
+        let (rates, standing) = (self.rates.clone(), ProcessStanding::new(None));
+        Part { config, topology, program, plan, shape, data, resumed, shard, rates, standing }
     }
 
     pub(crate) fn collector(&self) -> Option<Collector<'_>> {
@@ -475,13 +475,13 @@ struct Part {
     /// The name of its file of a checkpoint; none: it has no variables, or another has the same.
     shard: Option<String>,
     /// Where this process stands.
-    place: Arc<Place>,
+    standing: Arc<ProcessStanding>,
 }
 
 fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     let Payload { config, shape, resumed } = member.payload()?;
-    let place = Place::new(Some(config.step_deadline()));
-    member.is_watched(place.clone());
+    let standing = ProcessStanding::new(Some(config.step_deadline()));
+    member.is_watched(standing.clone());
     let _watched = pulse::watch_worker("main");
     let topology = config.topology();
     let model = supply.model(&config)?;
@@ -495,13 +495,14 @@ fn member_part(member: &Member, supply: &dyn Supply) -> Result<(), TrainError> {
     }
     let rates = Rates::new(config.schedule, shape.steps, supply.rates());
     let shard = shard(&program, &plan, &topology, member.rank());
-    place.enters(Phase::Meets);
-    let part = Part { config, topology, program, plan, shape, data, resumed, shard, rates, place };
+    standing.enters(Phase::Meets);
+    let part =
+        Part { config, topology, program, plan, shape, data, resumed, shard, rates, standing };
     let report = match strategy(&topology).connect(member, &part)? {
         Connected::Steps(worker) => worker::run(*worker, &part, &mut &*member)?,
         Connected::Serves(serve) => serve()?,
     };
-    part.place.enters(Phase::Ends);
+    part.standing.enters(Phase::Ends);
     Ok(member.finish(&report)?)
 }
 

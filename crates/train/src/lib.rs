@@ -2,12 +2,12 @@
 //! Chooses and connects; reads no environment and no arguments, and starts no process by itself.
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod batches;
 mod best;
 mod carried;
 mod checkpoint;
 mod config;
-mod elastic;
 #[doc(hidden)]
 pub mod fuzz;
 mod group;
@@ -19,6 +19,7 @@ mod mounted;
 mod open_part;
 mod rates;
 mod report;
+mod resizing;
 mod run;
 mod steps;
 mod store;

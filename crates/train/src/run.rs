@@ -11,11 +11,12 @@ use tensorwire_launch::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempts::{Attempts, Next};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Saver, ShardReport};
 use crate::config::ConfigError;
-use crate::elastic::{Elastic, Resized};
 use crate::job::{Prepared, Supply};
 use crate::report::{Progress, TrainReport};
+use crate::resizing::Resizing;
 use crate::trace::{TraceError, TraceEvent};
 
 /// The kind of job that [`crate::train_member`] takes part in.
@@ -146,7 +147,7 @@ impl JobFailure {
     }
 
     /// True if the same job may do better another time.
-    fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         match self {
             JobFailure::Job(JobError::Failed(first)) => !first.user_error,
             JobFailure::Job(JobError::Suspended { .. }) => true,
@@ -155,12 +156,12 @@ impl JobFailure {
     }
 
     /// True if it ended behind a step because it was told to.
-    fn is_interrupted(&self) -> bool {
+    pub(crate) fn is_interrupted(&self) -> bool {
         matches!(self, JobFailure::Job(JobError::Interrupted))
     }
 
     /// True if a member, whichever, said the same of itself in the same step: one would a third time.
-    fn repeats(&self, earlier: &JobFailure) -> bool {
+    pub(crate) fn repeats(&self, earlier: &JobFailure) -> bool {
         let said = |failure: &JobFailure| {
             let first = failure.first().filter(|first| first.is_own_word)?;
             Some((first.step, first.cause.clone()))
@@ -231,23 +232,23 @@ pub fn launch_train(
     how: &JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
-    let most = prepared.config.restarts;
-    if most > 0 && how.gathering.is_some() {
+    let config = &prepared.config;
+    if config.restarts > 0 && how.gathering.is_some() {
         return Err(JobFailure::RestartByOthers);
     }
-    if prepared.config.fewest_workers.is_some() && how.gathering.is_some() {
+    if config.fewest_workers.is_some() && how.gathering.is_some() {
         return Err(JobFailure::ResizeByOthers);
     }
-    let elastic = Elastic::of(prepared);
-    let control = elastic.as_ref().map(Elastic::control);
+    let resizing = Resizing::of(prepared);
+    let control = resizing.as_ref().map(Resizing::control);
     let how = &JobSpec { control, ..how.clone() };
+    let mut attempts = Attempts::of(config.restarts);
     let mut again: Option<Prepared> = None;
-    let mut earlier: Option<JobFailure> = None;
-    let (mut restarts, mut resizes) = (0, 0);
     loop {
         let now = again.as_ref().unwrap_or(prepared);
         let failure = match launch_once(now, how, on_update) {
             Ok(done) => {
+                let Attempts { restarts, resizes, .. } = attempts;
                 let began_behind = now.steps_done();
                 return Ok(TrainOutcome { restarts, resizes, began_behind, ..done });
             }
@@ -256,55 +257,41 @@ pub fn launch_train(
         if how.interrupt.load(Ordering::Relaxed) {
             return Err(failure);
         }
-        let paused = elastic.as_ref().and_then(Elastic::paused);
-        let why = match (paused, &elastic) {
-            (Some(why), Some(_)) if failure.is_interrupted() => Some(why),
-            (Some(why), Some(elastic)) if failure.may_pass() => {
-                let lost = elastic.lost_host(&failure);
-                Some(lost.unwrap_or_else(|| format!("{failure}; {why}")))
-            }
-            _ if !failure.may_pass() => return Err(failure),
-            _ if earlier.as_ref().is_some_and(|earlier| failure.repeats(earlier)) => {
-                return Err(JobFailure::Repeated { failure: Box::new(failure) });
-            }
-            (_, Some(elastic)) => {
-                let shrinks = || elastic.shrinks(&failure).filter(|_| restarts == most);
-                elastic.lost_host(&failure).or_else(shrinks)
-            }
-            (_, None) => None,
-        };
-        let next = match (why, &elastic) {
-            (Some(why), Some(elastic)) => {
-                let Resized { why, prepared } = match elastic.resized(why, supply) {
-                    Ok(resized) => resized,
+        let next = match (attempts.after(&failure, resizing.as_ref()), &resizing) {
+            (Next::Resize(why), Some(resizing)) => {
+                let next = match resizing.resized(supply) {
+                    Ok(next) => next,
                     Err(why) => {
                         return Err(JobFailure::NotResized { failure: Box::new(failure), why });
                     }
                 };
-                resizes += 1;
+                attempts.resizes += 1;
                 let (step, roles, workers) =
-                    (prepared.steps_done(), prepared.roles(), prepared.workers_by_rank());
+                    (next.steps_done(), next.roles(), next.workers_by_rank());
                 on_update(JobUpdate::Resizing { why, step, roles, workers });
-                prepared
+                next
             }
-            _ if most == 0 => return Err(failure),
-            _ if restarts == most => {
-                return Err(JobFailure::Restarted { failure: Box::new(failure), restarts });
-            }
-            _ => {
+            (Next::Restart, _) => {
                 let next = match now.again() {
                     Ok(next) => next,
                     Err(why) => {
                         return Err(JobFailure::NotRestarted { failure: Box::new(failure), why });
                     }
                 };
-                restarts += 1;
-                let (why, step, restart) = (failure.to_string(), next.steps_done(), restarts);
+                attempts.restarts += 1;
+                let (restart, most) = (attempts.restarts, attempts.most);
+                let (why, step) = (failure.to_string(), next.steps_done());
                 on_update(JobUpdate::Restarting { why, step, restart, most });
                 next
             }
+            (Next::Fails | Next::Resize(_), _) => return Err(failure),
+            (Next::Repeats, _) => return Err(JobFailure::Repeated { failure: Box::new(failure) }),
+            (Next::WasLast, _) => {
+                let restarts = attempts.restarts;
+                return Err(JobFailure::Restarted { failure: Box::new(failure), restarts });
+            }
         };
-        (again, earlier) = (Some(next), Some(failure));
+        (again, attempts.earlier) = (Some(next), Some(failure));
     }
 }
 
@@ -396,10 +383,16 @@ pub(crate) fn first_error<T, E: From<TraceError>>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn failed(step: u64, cause: &str, is_own_word: bool, user_error: bool) -> JobFailure {
+    /// A failure of worker 0.
+    pub(crate) fn failed(
+        step: u64,
+        cause: &str,
+        is_own_word: bool,
+        user_error: bool,
+    ) -> JobFailure {
         let (step, cause, role) = (Some(step), cause.to_string(), "worker 0".to_string());
         let (rank, pid, host, remarks) = (Rank(0), 7, None, Vec::new());
         let first =

@@ -19,7 +19,7 @@ pub(crate) struct GraphArgs {
 
 impl GraphArgs {
     pub(crate) fn config(self) -> Result<TrainConfig, ConfigError> {
-        let config = self.job.config(Budget::Steps(1), DEFAULTS.optimizer.rate)?;
+        let config = self.job.config_of_fixed(Budget::Steps(1), DEFAULTS.optimizer.rate)?;
         Ok(TrainConfig { asynchronous: self.asynchronous, ..config })
     }
 }

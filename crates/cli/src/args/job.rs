@@ -209,6 +209,18 @@ impl JobArgs {
         Ok(())
     }
 
+    /// As [`JobArgs::config`], of a job that keeps its number of workers.
+    pub(super) fn config_of_fixed(
+        self,
+        budget: Budget,
+        rate: f64,
+    ) -> Result<TrainConfig, ConfigError> {
+        if self.workers.is_some_and(|workers| workers.fewest.is_some()) {
+            return Err(ConfigError::Unused { option: "--workers MIN..MAX", used_by: "train" });
+        }
+        self.config(budget, rate)
+    }
+
     /// The job, with `rate` where none is given.
     pub(super) fn config(self, budget: Budget, rate: f64) -> Result<TrainConfig, ConfigError> {
         self.check_used()?;

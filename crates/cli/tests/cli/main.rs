@@ -8,7 +8,6 @@ mod checkpoint_async;
 mod clients;
 mod device;
 mod doctor;
-mod elastic;
 mod evaluation;
 #[cfg(feature = "baselines")]
 mod exchanges;
@@ -21,6 +20,7 @@ mod limits;
 mod models;
 mod pytorch;
 mod report;
+mod resizing;
 mod restarts;
 mod show;
 mod simulate;

@@ -53,7 +53,7 @@ fn train_alone(
     on_still: &(dyn Fn(Movement) + Sync),
 ) -> Result<TrainReport, TrainError> {
     let part = prepared.part();
-    let watch = StandWatch::new(part.place.clone(), part.config.liveness());
+    let watch = StandWatch::new(part.standing.clone(), part.config.liveness());
     let (done, is_done) = channel();
     std::thread::scope(|scope| {
         let look = move || look_until(&is_done, watch, on_still);

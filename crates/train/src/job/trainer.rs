@@ -16,7 +16,7 @@ use tensorwire_tensor::Element;
 use super::keeping::PartFiles;
 use super::listener::Listener;
 use super::loader::Loader;
-use super::whereabouts::{Phase, Place};
+use super::whereabouts::{Phase, ProcessStanding};
 use super::worker::Link;
 use super::{JobShape, TrainError, batches};
 use crate::best::Patience;
@@ -54,7 +54,7 @@ pub(super) struct Trainer<'a> {
     /// The checkpoint that training goes on from.
     pub(super) resumed: Option<&'a Resumed>,
     /// Where this process stands.
-    pub(super) place: Arc<Place>,
+    pub(super) standing: Arc<ProcessStanding>,
 }
 
 /// How far training came.
@@ -101,7 +101,7 @@ impl<'a> Trainer<'a> {
             rates: Rates::default(),
             files: PartFiles::default(),
             resumed: None,
-            place: Place::new(None),
+            standing: ProcessStanding::new(None),
         }
     }
 }
@@ -189,9 +189,9 @@ impl Trainer<'_> {
         listener: &mut dyn Listener,
         link: &mut dyn Link,
     ) -> Result<(), TrainError> {
-        self.place.enters(Phase::Meets);
+        self.standing.enters(Phase::Meets);
         link.checkpoint(step)?;
-        self.place.enters(Phase::Keeps(step));
+        self.standing.enters(Phase::Keeps(step));
         match self.files.capture(step, self.session, &self.carried)? {
             Some(before) => listener.written(before),
             None => Ok(()),
@@ -229,7 +229,7 @@ impl Trainer<'_> {
         }
         for step in done + 1..=steps {
             let deadline = Deadline::after(self.config.step_deadline());
-            self.place.enters(Phase::Enters(step));
+            self.standing.enters(Phase::Enters(step));
             let word = listener.enter_step(step, deadline)?;
             if word != StepWord::Begins {
                 ended = Ended { steps: step - 1, interrupted: word == StepWord::Interrupted };
@@ -237,17 +237,17 @@ impl Trainer<'_> {
                 break;
             }
             self.session.set_step_deadline(self.shape.step_patience(self.config, step));
-            self.place.enters(Phase::Meets);
+            self.standing.enters(Phase::Meets);
             link.before_step(step, self.session)?;
             let start_ns = Clock::now_ns();
             if let Some(loader) = &mut loader {
-                self.place.enters(Phase::AwaitsBatch(step));
+                self.standing.enters(Phase::AwaitsBatch(step));
                 let made = loader.next(self.config.step_deadline());
                 let made = made.map_err(|source| TrainError::NoBatch { step, source })?;
                 self.feed_step(step, &made.map_err(|source| TrainError::Batch { step, source })?)?;
             }
             self.session.set_rate_factor(self.rates.factor(step));
-            self.place.enters(Phase::Runs);
+            self.standing.enters(Phase::Runs);
             let ran = self.session.run(Program::TRAIN);
             if step <= traced {
                 let events = trace::take_step(self.session, step, start_ns);
@@ -284,7 +284,7 @@ impl Trainer<'_> {
             polling = Polling::from(self.session.counters());
             self.checkpoint(step, listener, link)?;
         }
-        self.place.enters(Phase::Ends);
+        self.standing.enters(Phase::Ends);
         let train_seconds = begun.at.elapsed().as_secs_f64();
         let warm_seconds = warm.elapsed().as_secs_f64();
         self.finish_checkpoints(listener)?;
@@ -336,7 +336,7 @@ impl Trainer<'_> {
     /// each at its own pace they would overwrite it, so there it cannot be done.
     fn look(&mut self, data: &Data, link: &mut dyn Link) -> Result<Evaluation, TrainError> {
         let own = link.show_evaluated(self.session)?;
-        self.place.enters(Phase::Runs);
+        self.standing.enters(Phase::Runs);
         self.session.run(Program::FETCH)?;
         let evaluation = self.evaluate(data)?;
         if let Some(own) = own {
@@ -505,7 +505,7 @@ impl Trainer<'_> {
     /// What the model measures over the test's samples.
     fn evaluate(&mut self, data: &Data) -> Result<Evaluation, TrainError> {
         let Some(test) = &data.test else { return Ok(Evaluation::default()) };
-        self.place.enters(Phase::Evaluates);
+        self.standing.enters(Phase::Evaluates);
         let batch = self.config.batch;
         let batches = TestBatches::new(test.clone(), batch).map_err(TrainError::TestBatch)?;
         let program = self.program;

@@ -32,7 +32,7 @@ pub(super) enum Phase {
 
 /// Where a process stands.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ProcessStanding {
     /// Longest that it may compute one operator, where others wait for it.
     step_patience: Option<Duration>,
     /// Counted with the sessions' own turns.
@@ -48,10 +48,10 @@ struct Inner {
     served: Option<Arc<AtomicU64>>,
 }
 
-impl Place {
-    pub(super) fn new(step_patience: Option<Duration>) -> Arc<Place> {
+impl ProcessStanding {
+    pub(super) fn new(step_patience: Option<Duration>) -> Arc<ProcessStanding> {
         let inner = Mutex::new(Inner { phase: Phase::Begins, sessions: Vec::new(), served: None });
-        Arc::new(Place { step_patience, turns: AtomicU64::new(0), inner })
+        Arc::new(ProcessStanding { step_patience, turns: AtomicU64::new(0), inner })
     }
 
     pub(super) fn enters(&self, phase: Phase) {
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-impl Whereabouts for Place {
+impl Whereabouts for ProcessStanding {
     fn turns(&self) -> u64 {
         let inner = self.inner.lock();
         let sessions: u64 = inner.sessions.iter().map(|session| session.turns()).sum();

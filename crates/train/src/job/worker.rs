@@ -102,10 +102,20 @@ pub(super) fn run(
     part: &Part,
     listener: &mut dyn Listener,
 ) -> Result<TrainReport, TrainError> {
-    let Part { config, topology, program, plan, shape, data, resumed, shard: file, rates, place } =
-        part;
+    let Part {
+        config,
+        topology,
+        program,
+        plan,
+        shape,
+        data,
+        resumed,
+        shard: file,
+        rates,
+        standing,
+    } = part;
     let Worker { mut session, kernels, replicas, shard, concludes, carried, mut link } = worker;
-    place.has_sessions([&session]);
+    standing.has_sessions([&session]);
     let trainer = Trainer::new(config, program, plan, shape, &mut session, replicas);
     let client = topology.averaging.map(|_| topology.client_of(trainer.replicas.start));
     let graph = &trainer.session.part().graph;
@@ -115,14 +125,14 @@ pub(super) fn run(
     let saver = saver.map(|(to, file)| Saver::start(CheckpointFolder::new(&to.path), file, sizes));
     let saver = saver.transpose().map_err(TrainError::Saver)?;
     let (files, resumed) = (PartFiles::new(own, saver), resumed.as_ref());
-    let (rates, place) = (rates.clone(), place.clone());
+    let (rates, standing) = (rates.clone(), standing.clone());
     let mut trainer =
-        Trainer { shard, concludes, carried, files, resumed, rates, place, ..trainer };
+        Trainer { shard, concludes, carried, files, resumed, rates, standing, ..trainer };
     trainer.initialise()?;
-    trainer.place.enters(Phase::Meets);
+    trainer.standing.enters(Phase::Meets);
     link.begin(&mut trainer)?;
     let mut report = trainer.train(data.as_ref(), listener, &mut *link)?;
-    trainer.place.enters(Phase::Meets);
+    trainer.standing.enters(Phase::Meets);
     link.settle(&mut trainer)?;
     if !report.interrupted {
         trainer.conclude(data.as_ref(), &mut report)?;

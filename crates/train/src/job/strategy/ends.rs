@@ -98,7 +98,7 @@ pub(super) fn serve(
     kernels: &Kernels,
     mut server: KvServer,
 ) -> Result<TrainReport, TrainError> {
-    part.place.serves(server.turns());
+    part.standing.serves(server.turns());
     server.serve()?;
     let mut report = TrainReport::default();
     add_store(&mut report, &server.stats(), &server.copies());

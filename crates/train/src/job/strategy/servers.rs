@@ -94,7 +94,7 @@ impl Link for Edges<'_> {
 /// A server's part where it has a session for each worker.
 fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainReport, TrainError> {
     let Part { config, topology, program, plan, shape, resumed, shard: file, .. } = part;
-    part.place.has_sessions(&open.sessions);
+    part.standing.has_sessions(&open.sessions);
     let session = &mut open.sessions[0];
     let own = own_variables(&session.part().graph, program, topology, None);
     let to = config.checkpoint.as_ref().zip(file.as_ref());
@@ -109,7 +109,7 @@ fn serve(member: &Member, part: &Part, mut open: OpenSessions) -> Result<TrainRe
     let begun = vec![shape.done; open.sessions.len()];
     let mut serving = Serving { member, part, begun, files, carried };
     let interrupted = serving.serve(&mut open.sessions)?;
-    part.place.enters(Phase::Ends);
+    part.standing.enters(Phase::Ends);
     let mut report = TrainReport { kernels: open.kernels.clone(), ..TrainReport::default() };
     report.interrupted = interrupted;
     report.polling = open.sessions.iter().map(|session| Polling::from(session.counters())).sum();
@@ -144,9 +144,9 @@ impl Serving<'_> {
                 return Ok(false);
             }
             let deadline = Deadline::after(self.part.config.step_deadline());
-            self.part.place.enters(Phase::Enters(least + 1));
+            self.part.standing.enters(Phase::Enters(least + 1));
             let word = self.member.enter_step(least + 1, deadline)?;
-            self.part.place.enters(Phase::Runs);
+            self.part.standing.enters(Phase::Runs);
             if word != StepWord::Begins {
                 if self.part.shape.is_kept_early(&self.part.config, least) {
                     self.capture(least, sessions)?;
@@ -197,7 +197,7 @@ impl Serving<'_> {
 
     /// Copies what is here after a step of all workers, to be written while they go on.
     fn capture(&mut self, step: u64, sessions: &[Session]) -> Result<(), TrainError> {
-        self.part.place.enters(Phase::Keeps(step));
+        self.part.standing.enters(Phase::Keeps(step));
         // all sessions are over the same variables
         self.files.capture(step, &sessions[0], &self.carried).map(drop)
     }

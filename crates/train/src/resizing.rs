@@ -25,7 +25,7 @@ const LOOKS: Duration = Duration::from_millis(200);
 impl TrainConfig {
     /// Returns the numbers of workers that the job may have, the largest first: parts of [`TrainConfig::workers`], so that a
     /// step takes as many samples, and not fewer than [`TrainConfig::fewest_workers`].
-    pub fn sizes(&self) -> Vec<u32> {
+    pub(crate) fn sizes(&self) -> Vec<u32> {
         let fewest = self.fewest_workers.unwrap_or(self.workers).max(1);
         let sizes = (fewest..=self.workers).rev().filter(|size| self.workers.is_multiple_of(*size));
         sizes.filter(|size| self.of_size(*size, self.hosts.clone()).check().is_ok()).collect()
@@ -43,7 +43,7 @@ impl TrainConfig {
 
 /// A job whose number of workers may change, over all that it is launched as.
 #[derive(Debug)]
-pub(crate) struct Elastic<'a> {
+pub(crate) struct Resizing<'a> {
     /// Of all workers.
     whole: &'a Prepared,
     shared: Arc<Shared>,
@@ -70,16 +70,9 @@ struct State {
     is_looking: bool,
 }
 
-/// How a job goes on in another way.
-#[derive(Debug)]
-pub(crate) struct Resized {
-    pub(crate) why: String,
-    pub(crate) prepared: Prepared,
-}
-
-impl<'a> Elastic<'a> {
+impl<'a> Resizing<'a> {
     /// Of a job that was prepared with all its workers; none if their number is fixed.
-    pub(crate) fn of(whole: &'a Prepared) -> Option<Elastic<'a>> {
+    pub(crate) fn of(whole: &'a Prepared) -> Option<Resizing<'a>> {
         let config = &whole.config;
         config.fewest_workers?;
         let state = State { size: config.workers, most: config.workers, ..State::default() };
@@ -89,7 +82,7 @@ impl<'a> Elastic<'a> {
             state: Mutex::new(state),
             is_over: AtomicBool::new(false),
         };
-        Some(Elastic { whole, shared: Arc::new(shared) })
+        Some(Resizing { whole, shared: Arc::new(shared) })
     }
 
     /// What the launcher asks, and is asked.
@@ -122,8 +115,9 @@ impl<'a> Elastic<'a> {
         Some(format!("{failure}; {host} does not answer, and {} on without it", go(left)))
     }
 
-    /// Takes the next smaller number of workers, if one of them failed; returns why.
-    pub(crate) fn shrinks(&self, failure: &JobFailure) -> Option<String> {
+    /// Takes the next smaller number of workers, or as many, where none of them failed; returns why the job goes on. None if there
+    /// is no smaller one.
+    pub(crate) fn without(&self, failure: &JobFailure) -> Option<String> {
         if failure.first().is_none() {
             return Some(format!("{failure}; the job goes on"));
         }
@@ -139,7 +133,7 @@ impl<'a> Elastic<'a> {
     ///
     /// # Errors
     /// When it cannot.
-    pub(crate) fn resized(&self, why: String, supply: &dyn Supply) -> Result<Resized, ConfigError> {
+    pub(crate) fn resized(&self, supply: &dyn Supply) -> Result<Prepared, ConfigError> {
         let (size, lost) = self.shared.with(|state| {
             // what was taken from it before leaves one
             let size = self.shared.fits(state).unwrap_or(state.size);
@@ -151,18 +145,17 @@ impl<'a> Elastic<'a> {
         let supply = Same { supply, data: &self.whole.data };
         let config = self.whole.config.of_size(size, hosts);
         let prepared = Prepared::new(config.clone(), &supply)?;
-        // nothing is kept yet: it begins where it began
-        let prepared = match (&prepared.resumed, &self.whole.config.resume) {
+        match (&prepared.resumed, &self.whole.config.resume) {
+            // nothing is kept yet: it begins where it began
             (None, Some(given)) if !self.whole.config.resumes_own() => {
-                Prepared::new(TrainConfig { resume: Some(given.clone()), ..config }, &supply)?
+                Prepared::new(TrainConfig { resume: Some(given.clone()), ..config }, &supply)
             }
-            _ => prepared,
-        };
-        Ok(Resized { why, prepared })
+            _ => Ok(prepared),
+        }
     }
 }
 
-impl Drop for Elastic<'_> {
+impl Drop for Resizing<'_> {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
     }

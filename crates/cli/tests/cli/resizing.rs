@@ -16,26 +16,26 @@ const LIMIT: Duration = Duration::from_secs(120);
 const STEPS: u64 = 300;
 
 /// A job of at most four workers, with what it keeps and where it answers.
-struct Elastic {
+struct Resizing {
     job: Job,
     folder: tempfile::TempDir,
     _kept: tempfile::TempDir,
 }
 
-impl Elastic {
+impl Resizing {
     /// A job that has no end.
-    fn start(strategy: &str) -> Elastic {
-        Elastic::start_with(&format!("{strategy} --steps 100000000"), &[])
+    fn start(strategy: &str) -> Resizing {
+        Resizing::start_with(&format!("{strategy} --steps 100000000"), &[])
     }
 
-    fn start_with(strategy: &str, more: &[&str]) -> Elastic {
+    fn start_with(strategy: &str, more: &[&str]) -> Resizing {
         let ((kept, path), folder) = (place(), tempfile::tempdir().unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
         let options = format!(
             "train --json --checkpoint {path} --checkpoint-every 10 --metrics metrics.jsonl {strategy}"
         );
         command.args(options.split_whitespace()).args(more).env("XDG_RUNTIME_DIR", folder.path());
-        Elastic { job: Job::start_command(command), folder, _kept: kept }
+        Resizing { job: Job::start_command(command), folder, _kept: kept }
     }
 
     fn ask(&self, words: &[&str]) -> Output {
@@ -67,6 +67,19 @@ impl Elastic {
         }
     }
 
+    /// As [`Resizing::with_workers`], once none of them is this one.
+    fn with_workers_but(&self, count: usize, gone: i32) -> Vec<i32> {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let members = self.with_workers(count);
+            if !members.contains(&gone) {
+                return members;
+            }
+            assert!(Instant::now() < until, "{gone} is there");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn scale(&self, workers: u32) {
         let said = self.ask(&["scale", &self.name(), &workers.to_string()]);
         assert!(said.status.success(), "{said:?}");
@@ -86,10 +99,10 @@ fn check_steps(ended: &Ended) -> u64 {
 #[test]
 fn a_job_that_lost_half_of_its_workers_ends_as_one_that_has_them() {
     let job = format!("--workers 2..4 --strategy allreduce --steps {STEPS}");
-    let elastic = Elastic::start_with(&job, &[]);
-    elastic.with_workers(4);
-    elastic.scale(2);
-    let ended = elastic.job.end(LIMIT);
+    let resizing = Resizing::start_with(&job, &[]);
+    resizing.with_workers(4);
+    resizing.scale(2);
+    let ended = resizing.job.end(LIMIT);
     let summary = ended.json();
     assert_eq!((&summary["resizes"], &summary["workers_finished"]), (&1.into(), &2.into()));
     assert!(summary["test_accuracy"].as_f64().unwrap() > 0.9, "{summary}");
@@ -104,20 +117,20 @@ fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
         ("--workers 2..4 --strategy dist-sgd", &[2]),
         ("--workers 2..4 --strategy mpi-sgd --clients 2", &[2]),
     ] {
-        let elastic = Elastic::start(strategy);
-        elastic.with_workers(4);
+        let resizing = Resizing::start(strategy);
+        resizing.with_workers(4);
         for (number, size) in sizes.iter().enumerate() {
             if number == 0 {
-                let refused = elastic.ask(&["scale", &elastic.name(), "3"]);
+                let refused = resizing.ask(&["scale", &resizing.name(), "3"]);
                 assert_eq!(refused.status.code(), Some(2));
                 let said = String::from_utf8(refused.stderr).unwrap();
                 assert!(said.contains("3 workers it cannot have"), "{said}");
             }
-            elastic.scale(*size);
-            elastic.with_workers(*size as usize);
+            resizing.scale(*size);
+            resizing.with_workers(*size as usize);
         }
-        send(elastic.job.launcher(), Signal::TERM);
-        let ended = elastic.job.end(LIMIT);
+        send(resizing.job.launcher(), Signal::TERM);
+        let ended = resizing.job.end(LIMIT);
         check_steps(&ended);
         let asked = ended.stderr.lines().filter(|line| line.starts_with("asked for: "));
         assert_eq!(asked.count(), sizes.len(), "{}", ended.stderr);
@@ -126,30 +139,36 @@ fn a_job_goes_on_with_as_many_workers_as_are_asked_for() {
 
 #[test]
 fn where_a_worker_dies_the_next_smaller_number_goes_on() {
-    let elastic = Elastic::start("--workers 1..4 --strategy allreduce");
-    for (count, left) in [(4, 2), (2, 1)] {
-        let members = elastic.with_workers(count);
-        send(rustix::process::Pid::from_raw(members[count - 1]).unwrap(), Signal::KILL);
-        elastic.with_workers(left);
+    // the first death has as many started again
+    let resizing = Resizing::start("--workers 1..4 --strategy allreduce --restarts 1");
+    for (count, left) in [(4, 4), (4, 2), (2, 1)] {
+        let members = resizing.with_workers(count);
+        let gone = members[count - 1];
+        send(rustix::process::Pid::from_raw(gone).unwrap(), Signal::KILL);
+        resizing.with_workers_but(left, gone);
     }
-    send(elastic.job.launcher(), Signal::TERM);
-    let ended = elastic.job.end(LIMIT);
+    send(resizing.job.launcher(), Signal::TERM);
+    let ended = resizing.job.end(LIMIT);
     check_steps(&ended);
-    for said in ["; 2 workers go on, from step ", "; 1 worker goes on, from step "] {
+    for said in [
+        "; restart 1 of 1, from step ",
+        "; 2 workers go on, from step ",
+        "; 1 worker goes on, from step ",
+    ] {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
     }
 }
 
 #[test]
 fn a_job_whose_number_of_workers_is_fixed_says_so() {
-    let elastic = Elastic::start("--workers 2 --strategy allreduce");
-    elastic.with_workers(2);
-    let refused = elastic.ask(&["scale", &elastic.name(), "1"]);
+    let resizing = Resizing::start("--workers 2 --strategy allreduce");
+    resizing.with_workers(2);
+    let refused = resizing.ask(&["scale", &resizing.name(), "1"]);
     assert_eq!(refused.status.code(), Some(2));
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("start it with --workers MIN..MAX and --checkpoint DIR"), "{said}");
-    send(elastic.job.launcher(), Signal::KILL);
-    elastic.job.end(LIMIT);
+    send(resizing.job.launcher(), Signal::KILL);
+    resizing.job.end(LIMIT);
 }
 
 /// Another host, which is this one by another name, for as long as a file is there.
@@ -162,14 +181,14 @@ fn a_host_that_is_lost_takes_its_workers_and_brings_them_back() {
     std::fs::write(&script, body).unwrap();
     let rsh = format!("sh {}", script.display());
     let job = "--workers 2..4 --strategy allreduce --hosts 127.0.0.1,other --listen 127.0.0.1:0";
-    let elastic = Elastic::start_with(&format!("{job} --steps 1000000"), &["--rsh", &rsh]);
-    let members = elastic.with_workers(4);
+    let resizing = Resizing::start_with(&format!("{job} --steps 1000000"), &["--rsh", &rsh]);
+    let members = resizing.with_workers(4);
     lose(&up, members[1]);
-    elastic.with_workers(2);
+    resizing.with_workers(2);
     std::fs::write(&up, "").unwrap();
-    elastic.with_workers(4);
-    send(elastic.job.launcher(), Signal::TERM);
-    let ended = elastic.job.end(LIMIT);
+    resizing.with_workers(4);
+    send(resizing.job.launcher(), Signal::TERM);
+    let ended = resizing.job.end(LIMIT);
     for said in ["other does not answer, and 2 workers go on without it", "other answers again: 4"]
     {
         assert!(ended.stderr.contains(said), "{}", ended.stderr);
