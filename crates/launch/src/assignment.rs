@@ -32,6 +32,8 @@ pub struct Assignment {
     pub joined: bool,
     /// How long a silent launcher is believed to be alive, in milliseconds.
     pub liveness_ms: u64,
+    /// How long another launcher is waited for if this one goes, in milliseconds; none: not at all.
+    pub takeover_ms: Option<u64>,
     /// Which job it is, for whoever starts members of several kinds.
     pub kind: String,
     /// What to do; read by the job's own code.
@@ -93,6 +95,11 @@ impl JobIdentity {
             joined: spec.gathering.is_some(),
             // fits: a deadline is at most an hour
             liveness_ms: spec.liveness.as_millis() as u64,
+            // fits: a patience is at most a day
+            takeover_ms: spec
+                .takeover
+                .as_ref()
+                .map(|takeover| takeover.patience.as_millis() as u64),
             kind: spec.kind.clone(),
             payload: spec.payload.clone(),
         }

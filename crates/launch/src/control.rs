@@ -104,6 +104,8 @@ pub(crate) enum ToMember {
         endpoint: String,
     },
     Heartbeat,
+    /// No other launcher comes if this one goes.
+    EndWithLauncher,
     /// Begin no other step for now, and say which is begun.
     Hold,
     /// Steps up to `until` may begin.

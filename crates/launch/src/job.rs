@@ -21,6 +21,7 @@ use crate::negotiate::TransportChoice;
 use crate::rendezvous::{Gathering, RendezvousError};
 use crate::standing::StillMember;
 use crate::store_job::StoreJob;
+use crate::takeover::{Abandoned, Takeover};
 use crate::transport::Transport;
 use crate::verdict::FirstFailure;
 
@@ -73,6 +74,10 @@ pub struct JobSpec {
     /// Members that make the same steps end behind the same one when the job is interrupted, if they can within this
     /// time; none: at once.
     pub wind_down: Option<Duration>,
+    /// Members outlive a launcher that is killed, and wait for another. Not where somebody else started them.
+    pub takeover: Option<Takeover>,
+    /// The job runs already, and its launcher was killed: this one takes it over.
+    pub abandoned: Option<Abandoned>,
 }
 
 impl JobSpec {
@@ -99,6 +104,8 @@ impl JobSpec {
             status_folder: None,
             control: None,
             wind_down: None,
+            takeover: None,
+            abandoned: None,
         }
     }
 
@@ -159,6 +166,15 @@ pub enum JobUpdate<P, T> {
     },
     /// All members have been introduced to each other.
     Introduced,
+    /// The members of a launcher that was killed go on with this one; the furthest is in this step.
+    TakenOver {
+        step: u64,
+    },
+    /// They could not; what is left of them was ended, and the job begins behind this step.
+    NotTakenOver {
+        why: String,
+        step: u64,
+    },
     /// Nothing has moved for some time, and these members, which live, hold it up.
     StandsStill {
         members: Vec<StillMember>,
@@ -310,6 +326,8 @@ fn decode<M: Messages>(
         JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
         JobUpdate::Introduced => JobUpdate::Introduced,
+        JobUpdate::TakenOver { step } => JobUpdate::TakenOver { step },
+        JobUpdate::NotTakenOver { why, step } => JobUpdate::NotTakenOver { why, step },
         JobUpdate::StandsStill { members } => JobUpdate::StandsStill { members },
         JobUpdate::Ending { step, goes_on } => JobUpdate::Ending { step, goes_on },
         JobUpdate::Shrunk { rank, why, left } => JobUpdate::Shrunk { rank, why, left },

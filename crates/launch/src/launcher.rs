@@ -4,6 +4,8 @@
 
 mod acceptor;
 mod answers;
+mod beginning;
+mod entrance;
 mod membership;
 mod process;
 mod standstill;
@@ -11,7 +13,7 @@ mod state;
 mod wind_down;
 
 use std::collections::VecDeque;
-use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -21,20 +23,22 @@ use tensorwire_base::{Deadline, Rank};
 use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
-use crate::control::{Blame, FromMember, ToMember};
+use crate::control::{Behind, Blame, FromMember, ToMember};
 use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
 use crate::standing::Still;
-use crate::start::{REAP_PATIENCE, start};
-use crate::store_job::{StoreJob, StorePlace};
+use crate::start::REAP_PATIENCE;
+use crate::store_job::StoreJob;
+use crate::takeover::RecordFile;
 use crate::transport::Transport;
 use crate::verdict::{End, FirstFailure, Seen, first_failure};
 pub(crate) use acceptor::callers;
 use acceptor::{Acceptor, Event};
 use answers::Answers;
+use entrance::Entrance;
 use membership::Membership;
-use process::{Ended, Exit, Process};
+use process::{Ended, Exit};
 use standstill::Standstill;
 use state::{MemberState, shown};
 use wind_down::WindDown;
@@ -68,16 +72,20 @@ pub(crate) fn run(
         let choice = TransportChoice { transport: Transport::Verbs, why, fallback: false };
         on_update(JobUpdate::Transport(choice))?;
     }
-    let Entrance { listener, at, waiting } = Entrance::open(spec)?;
+    let Entrance { listener, listen, at, waiting } = Entrance::open(spec)?;
     if spec.hosts.any_remote() && spec.gathering.is_none() {
         on_update(JobUpdate::Listening { at })?;
     }
-    let identity = JobIdentity::random(world);
+    let identity = match &spec.abandoned {
+        Some(abandoned) => abandoned.identity(),
+        None => JobIdentity::random(world),
+    };
     let (events, inbox) = channel();
     let mut acceptor = Acceptor::new(listener, &identity, events);
     let mut launcher = Launcher {
         spec,
         at,
+        listen,
         waiting,
         identity,
         members: Vec::new(),
@@ -88,49 +96,22 @@ pub(crate) fn run(
         stood_still: None,
         interrupted: None,
         wind_down: WindDown::default(),
+        allowed: None,
         standstill: Standstill::default(),
         answers: Answers::open(spec),
         store: spec.store.map(|store| Membership::new(store, spec)),
+        record: spec.takeover.as_ref().map(|takeover| RecordFile::new(takeover.record.clone())),
     };
-    for rank in (0..world as u32).map(Rank) {
-        let place = spec.store.and_then(|store| store.place(rank));
-        launcher.start(rank, rank, place, on_update)?;
-    }
+    launcher.begin(on_update)?;
     launcher.watch(&mut acceptor, &inbox, on_update)
     // dropping the launcher kills and reaps whoever is left
 }
 
-/// Where members come in.
-struct Entrance {
-    listener: TcpListener,
-    /// Where they find it.
-    at: SocketAddr,
-    /// Who is there already, by rank.
-    waiting: VecDeque<Option<JoinedProcess>>,
-}
-
-impl Entrance {
-    fn open(spec: &JobSpec) -> Result<Entrance, JobError> {
-        if let Some(gathering) = &spec.gathering {
-            let (listener, waiting) = gathering.take_over()?;
-            return Ok(Entrance { listener, at: gathering.reached_at(&waiting), waiting });
-        }
-        let front = spec.hosts.front(spec.listen, spec.roles.len())?;
-        let listen = |source| JobError::Listen { at: front.listen, source };
-        let listener = TcpListener::bind(front.listen).map_err(listen)?;
-        listener.set_nonblocking(true).map_err(listen)?;
-        let mut at = listener.local_addr().map_err(listen)?;
-        if let Some(address) = front.reached_at {
-            at.set_ip(address);
-        }
-        Ok(Entrance { listener, at, waiting: VecDeque::new() })
-    }
-}
-
 struct Launcher<'a> {
     spec: &'a JobSpec,
-    /// Where members find this launcher.
+    /// Where members find this launcher, and where it listens.
     at: SocketAddr,
+    listen: SocketAddr,
     /// Who has joined and is not told yet what it is, from the next rank on.
     waiting: VecDeque<Option<JoinedProcess>>,
     identity: JobIdentity,
@@ -147,46 +128,17 @@ struct Launcher<'a> {
     /// When it was told to end.
     interrupted: Option<Instant>,
     wind_down: WindDown,
+    /// Up to which step all may go on, as one of them said last.
+    allowed: Option<(u64, Behind)>,
     standstill: Standstill,
     answers: Answers,
     /// Who of a store lives, and what follows from that.
     store: Option<Membership>,
+    /// What another launcher finds if this one is killed.
+    record: Option<RecordFile>,
 }
 
 impl Launcher<'_> {
-    /// Starts the next member, `rank`, where the member `home` of the job's beginning is or was.
-    fn start(
-        &mut self,
-        rank: Rank,
-        home: Rank,
-        store: Option<StorePlace>,
-        on_update: &mut OnUpdate<'_>,
-    ) -> Result<(), JobError> {
-        let spec = self.spec;
-        let role = spec.roles[home.index()].clone();
-        let program = || spec.program.clone();
-        let failed = |source| JobError::Spawn { role: role.clone(), program: program(), source };
-        let mut assignment = self.identity.assignment(rank, home, self.at, spec);
-        assignment.store = store;
-        let mut host = (!spec.hosts.is_here(home)).then(|| spec.hosts.name(home).to_string());
-        let process = match (self.waiting.pop_front().flatten(), &spec.gathering) {
-            (Some(mut joined), Some(gathering)) => {
-                // one that is gone is found by its end
-                let _ = gathering.assign(&mut joined, assignment);
-                Process::Joined(joined)
-            }
-            (_, gathering) => {
-                // nobody else starts one more
-                host = host.filter(|_| gathering.is_none());
-                let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
-                Process::Child(start(spec, home, &line).map_err(failed)?)
-            }
-        };
-        let pid = process.pid();
-        self.members.push(MemberState::new(role, process, host));
-        on_update(JobUpdate::Started { rank, pid })
-    }
-
     fn watch(
         &mut self,
         acceptor: &mut Acceptor,
@@ -250,6 +202,10 @@ impl Launcher<'_> {
         if !self.spec.interrupt.load(Ordering::Relaxed) {
             return false;
         }
+        if self.interrupted.is_none() && self.spec.takeover.is_some() {
+            // who interrupts twice waits for nobody
+            self.tell_all(&ToMember::EndWithLauncher);
+        }
         let since = *self.interrupted.get_or_insert_with(Instant::now);
         self.spec.gathering.is_none() || !self.fatal && since.elapsed() >= REASON_PATIENCE
     }
@@ -279,14 +235,23 @@ impl Launcher<'_> {
             match event {
                 // it had called before it was lost
                 Event::Joined { rank, .. } if self.members[rank.index()].survived => {}
-                Event::Joined { rank, speaker } => {
+                Event::Joined { rank, speaker, connection } => {
                     // a member that does not read must not hold up the others
                     let _ = speaker.stream().set_write_timeout(Some(TICK));
                     let member = &mut self.members[rank.index()];
                     member.last_heard = Instant::now();
                     member.control = Some(speaker);
+                    (member.connection, member.hung_up) = (connection, false);
+                    if let Some((until, behind)) = self.allowed {
+                        // who said so to a launcher that died has said it before this one was there
+                        self.tell(&[rank], &ToMember::Allow { until, behind });
+                    }
                 }
-                Event::HungUp { rank } => self.members[rank.index()].hung_up = true,
+                Event::HungUp { rank, connection } => {
+                    let member = &mut self.members[rank.index()];
+                    // where another launcher may come, a member calls once more
+                    member.hung_up |= member.connection == connection;
+                }
                 Event::Said { rank, message } => self.said(rank, message, on_update)?,
             }
         }
@@ -322,6 +287,7 @@ impl Launcher<'_> {
             FromMember::Held { step } => member.held = Some(step),
             // those that are held stay so
             FromMember::Allow { until, behind } if self.wind_down == WindDown::Not => {
+                self.allowed = Some((until, behind));
                 self.tell_all(&ToMember::Allow { until, behind });
             }
             FromMember::Allow { .. } => {}
@@ -499,7 +465,12 @@ impl Launcher<'_> {
         let endpoints = ready.iter().map(|(endpoints, _)| Some(endpoints.clone())).collect();
         self.tell_all(&ToMember::Peers { endpoints });
         self.introduced = true;
-        on_update(JobUpdate::Introduced)
+        on_update(JobUpdate::Introduced)?;
+        if self.spec.abandoned.is_some() {
+            let step = self.members.iter().map(|member| member.step).max().unwrap_or_default();
+            on_update(JobUpdate::TakenOver { step })?;
+        }
+        Ok(())
     }
 
     fn tell(&mut self, ranks: &[Rank], message: &ToMember) {

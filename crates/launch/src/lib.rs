@@ -18,6 +18,7 @@ mod standing;
 mod start;
 mod status;
 mod store_job;
+mod takeover;
 mod transport;
 mod verdict;
 
@@ -37,6 +38,7 @@ pub use standing::{
 pub use start::{MEMBER, RUN_WITH_PARENT, host_answers};
 pub use status::{JobStatus, MemberPhase, MemberStatus, StatusError, job_status, jobs, scale_job};
 pub use store_job::{BarrierError, StoreEvent, StoreJob, StorePlace};
+pub use takeover::{Abandoned, Takeover, TakeoverError};
 pub use tensorwire_fabric::{ArrivalMode, GidChoice, VerbsOptions, VerbsUnusable, verbs_usable};
 pub use tensorwire_kvstore::proto::Role;
 pub use transport::Transport;

@@ -3,13 +3,14 @@
 
 mod connection;
 mod gate;
+mod line;
 mod scheduling;
 mod wire;
 
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -19,13 +20,14 @@ use tensorwire_fabric::handshake::HandshakeError;
 use tensorwire_fabric::{ConnectError, Identity, JobCredentials, VerbsUnusable};
 
 use crate::assignment::{Assignment, JobIdentity};
-use crate::control::{Behind, Blame, FromMember, Speaker, record_frames};
+use crate::control::{Behind, Blame, FromMember, record_frames};
 use crate::launcher::START_PATIENCE;
 use crate::standing::Whereabouts;
 use crate::store_job::{BarrierError, ControlEvents, StorePlace};
 use crate::transport::Transport;
-use connection::{ControlReader, Heart, LastWords, dial, spawn_watch, tell};
+use connection::{ControlReader, Heart, LastWords, Watch, configured, dial};
 use gate::Gate;
+use line::Line;
 
 pub use scheduling::Scheduling;
 pub use wire::{Peers, QUEUE_PAIRS, WireOptions};
@@ -35,7 +37,7 @@ pub use wire::{Peers, QUEUE_PAIRS, WireOptions};
 pub struct Member {
     assignment: Assignment,
     identity: JobIdentity,
-    control: Arc<Mutex<Speaker>>,
+    control: Arc<Line>,
     /// The address at which this host reaches the launcher's, and others reach this one.
     reached_at: SocketAddr,
     told: Receiver<Introduction>,
@@ -136,14 +138,12 @@ impl Member {
         let at = assignment.coordinator;
         let liveness = Duration::from_millis(assignment.liveness_ms);
         let (speaker, hearer) = dial(&identity, assignment.rank(), at, Deadline::after(liveness))?;
-        let stream = speaker.stream();
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(liveness))?;
+        let stream = configured(speaker.stream(), liveness)?;
         let step = Arc::new(AtomicU64::new(0));
         let (tell, told) = channel();
         let reached_at = SocketAddr::new(stream.local_addr()?.ip(), 0);
-        stream.set_read_timeout(Some(liveness / 2))?;
-        let control = Arc::new(Mutex::new(speaker));
+        let patience = assignment.takeover_ms.map(Duration::from_millis);
+        let control = Arc::new(Line::new(speaker, patience.is_some()));
         let last_words = LastWords::new(on_ending);
         let whereabouts = Arc::<OnceLock<_>>::default();
         let heart = Heart {
@@ -160,7 +160,16 @@ impl Member {
             gate: gate.clone(),
             control: control.clone(),
         };
-        spawn_watch(hearer, hears, last_words)?;
+        let watch = Watch {
+            hears,
+            last_words,
+            identity: identity.clone(),
+            rank: assignment.rank(),
+            at,
+            liveness,
+            patience: patience.unwrap_or_default(),
+        };
+        watch.spawn(hearer)?;
         Ok(Member {
             assignment,
             identity,
@@ -237,11 +246,16 @@ impl Member {
     ) -> Result<Vec<Option<Vec<String>>>, MemberError> {
         let plan_digest = plan_digest.to_string();
         self.tell(&FromMember::Ready { endpoints, plan_digest })?;
-        match self.told.recv_timeout(self.others_patience()) {
-            Ok(Introduction::Peers(endpoints)) => Ok(endpoints),
-            _ => {
-                let waited_s = self.others_patience().as_secs();
-                Err(MemberError::NoPeers { waited_s })
+        let deadline = Deadline::after(self.others_patience());
+        loop {
+            match self.told.recv_timeout(deadline.remaining()) {
+                Ok(Introduction::Peers(endpoints)) => return Ok(endpoints),
+                // another launcher says it once more
+                Ok(Introduction::Transport(_)) => {}
+                Err(_) => {
+                    let waited_s = self.others_patience().as_secs();
+                    return Err(MemberError::NoPeers { waited_s });
+                }
             }
         }
     }
@@ -378,7 +392,10 @@ impl Member {
     /// When it cannot be written as JSON, or the launcher is gone.
     pub fn finish(&self, report: impl Serialize) -> std::io::Result<()> {
         let report = serde_json::to_value(report)?;
-        self.tell(&FromMember::Finished { report })
+        self.tell(&FromMember::Finished { report })?;
+        let patience = Duration::from_millis(self.assignment.takeover_ms.unwrap_or_default());
+        self.control.await_launcher(Deadline::after(patience));
+        Ok(())
     }
 
     /// As [`Member::finish`], and leaves the job: this process goes on as it likes.
@@ -387,8 +404,7 @@ impl Member {
     /// As there.
     pub fn leave(self, report: impl Serialize) -> std::io::Result<()> {
         self.finish(report)?;
-        let control = self.control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
-        control.stream().shutdown(Shutdown::Write)
+        self.control.close()
     }
 
     /// Says why this member gives up. Best effort: if the launcher is gone nobody wants to know.
@@ -404,14 +420,14 @@ impl Member {
     }
 
     fn tell(&self, message: &FromMember) -> std::io::Result<()> {
-        tell(&self.control, message)
+        self.control.tell(message)
     }
 }
 
 /// Sends the launcher what a member recorded.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    control: Arc<Mutex<Speaker>>,
+    control: Arc<Line>,
 }
 
 impl Recorder {
@@ -422,20 +438,20 @@ impl Recorder {
     pub fn record<T: Serialize>(&self, values: &[T]) -> std::io::Result<()> {
         let values = values.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let mut frames = record_frames(values).into_iter();
-        frames.try_for_each(|values| tell(&self.control, &FromMember::Records { values }))
+        frames.try_for_each(|values| self.control.tell(&FromMember::Records { values }))
     }
 }
 
 /// A member's last word.
 #[derive(Clone, Debug)]
 pub struct Farewell {
-    control: Arc<Mutex<Speaker>>,
+    control: Arc<Line>,
 }
 
 impl Farewell {
     /// Says that a signal told this process to end: it is not the cause of anything. Best effort.
     pub fn told_to_end(&self) {
-        let _ = tell(&self.control, &FromMember::ToldToEnd);
+        let _ = self.control.tell(&FromMember::ToldToEnd);
     }
 }
 

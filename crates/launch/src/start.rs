@@ -2,6 +2,7 @@
 //! input either way, so that no argument list shows the job's secret.
 
 use std::io::{ErrorKind, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -24,14 +25,27 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
     let mut command = Command::new(&spec.program);
     let is_here = spec.hosts.is_here(rank) || spec.gathering.is_some();
     let marks = spec.marks_members;
+    let outlives = spec.takeover.is_some();
     if is_here {
         command.args(&spec.arguments);
         command.envs(marks.then(|| (MEMBER, std::process::id().to_string())));
     } else {
         // what starts it there is a child of this program first, that ends when the launcher does
-        command.args(&spec.run_with_parent).args(spec.hosts.rsh()).arg(spec.hosts.name(rank));
-        command.envs(marks.then_some((RUN_WITH_PARENT, "1")));
+        let [rsh, words @ ..] = spec.hosts.rsh() else {
+            return Err(ErrorKind::InvalidInput.into());
+        };
+        if outlives {
+            command = Command::new(rsh);
+        } else {
+            command.args(&spec.run_with_parent).arg(rsh);
+            command.envs(marks.then_some((RUN_WITH_PARENT, "1")));
+        }
+        command.args(words).arg(spec.hosts.name(rank));
         command.arg(remote_line(&spec.program, &spec.arguments, marks));
+    }
+    if outlives {
+        // what ends the launcher's group, such as a terminal that goes, does not end it
+        command.process_group(0);
     }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let told = child.stdin.take().map(|mut stdin| stdin.write_all(assignment.as_bytes()));

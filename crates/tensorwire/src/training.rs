@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tensorwire_graph::Placement;
 use tensorwire_launch::rendezvous::{Composition, Detected};
@@ -288,6 +289,13 @@ impl Training {
     /// [`Training::checkpoint`] from where it began.
     pub fn restarts(self, most: u64) -> Training {
         self.with(|config| config.restarts = most)
+    }
+
+    /// Processes whose launcher is killed wait so long for another, which this program is when it is started again with
+    /// [`Training::checkpoint`] and [`Training::resume`] of `auto`.
+    pub fn launcher_patience(self, patience: Duration) -> Training {
+        // fits: 2^64 ms are more than any job takes
+        self.with(|config| config.launcher_patience_ms = Some(patience.as_millis() as u64))
     }
 
     /// Goes on with fewer workers where some are lost, and with more again, but with no fewer than these

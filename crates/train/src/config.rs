@@ -178,6 +178,10 @@ pub struct TrainConfig {
     /// How often the job is started again when it fails, from its newest checkpoint.
     #[serde(default)]
     pub restarts: u64,
+    /// How long processes wait for another launcher if this one is killed, in milliseconds; none: they end with it. It goes on
+    /// with them if it has the same configuration and checkpoints, and [`TrainConfig::resume`] is [`CheckpointConfig::AUTO`].
+    #[serde(default)]
+    pub launcher_patience_ms: Option<u64>,
     pub trace: Option<TraceConfig>,
     /// Where the launcher listens for its members; port 0: the system chooses. None: on loopback, or
     /// where the other hosts reach it.

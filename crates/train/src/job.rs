@@ -8,6 +8,7 @@ mod listener;
 mod loader;
 mod resuming;
 mod strategy;
+mod taking_over;
 mod trainer;
 mod whereabouts;
 mod worker;

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 
 use tensorwire_base::Rank;
 use tensorwire_launch::{
-    FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, Transport, launch,
+    Abandoned, FirstFailure, JobError, JobSpec, JobUpdate, Messages, Recorder, TakeoverError,
+    Transport, launch,
 };
 
 use serde::{Deserialize, Serialize};
@@ -104,6 +105,8 @@ pub enum JobFailure {
     Job(#[from] JobError),
     #[error(transparent)]
     Trace(#[from] TraceError),
+    #[error(transparent)]
+    Takeover(#[from] TakeoverError),
     #[error(
         "--restarts is of jobs whose processes tensorwire starts itself; let who started these start them again (torchrun \
          --max-restarts N, sbatch --requeue, a pod's restartPolicy), with --checkpoint DIR --resume auto"
@@ -129,7 +132,9 @@ impl JobFailure {
     pub fn is_user_error(&self) -> bool {
         match self {
             JobFailure::Job(error) => error.is_user_error(),
-            JobFailure::RestartByOthers | JobFailure::ResizeByOthers => true,
+            JobFailure::RestartByOthers | JobFailure::ResizeByOthers | JobFailure::Takeover(_) => {
+                true
+            }
             _ => false,
         }
     }
@@ -186,6 +191,7 @@ impl Prepared {
             title: self.title(),
             steps: Some(self.steps()),
             // where nothing is kept there is nothing to wait for
+            takeover: self.takeover(how),
             wind_down: self.config.checkpoint.as_ref().map(|_| self.config.step_deadline()),
             ..how.clone()
         }
@@ -224,6 +230,9 @@ fn with_fields(mut payload: serde_json::Value, more: &serde_json::Value) -> serd
 /// the user can mend it, or it fails in the same step by the same error twice. Where the number of workers may change
 /// ([`crate::TrainConfig::fewest_workers`]) it goes on with fewer or more of them, whose model `supply` has.
 ///
+/// Where an earlier launcher of this job was killed, and its members wait ([`crate::TrainConfig::launcher_patience_ms`]), it goes on
+/// with them; those of a job with another configuration are ended.
+///
 /// # Errors
 /// As [`launch`], or when the trace cannot be written.
 pub fn launch_train(
@@ -241,12 +250,27 @@ pub fn launch_train(
     }
     let resizing = Resizing::of(prepared);
     let control = resizing.as_ref().map(Resizing::control);
-    let how = &JobSpec { control, ..how.clone() };
+    let mut how = JobSpec { control, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
     let mut again: Option<Prepared> = None;
+    if let Some(left) = abandoned(prepared, &how)? {
+        match prepared.as_abandoned(&left) {
+            Ok(same) => (again, how.abandoned) = (Some(same), Some(left)),
+            Err(why) => {
+                left.end();
+                on_update(JobUpdate::NotTakenOver { why, step: prepared.steps_done() });
+            }
+        }
+    }
     loop {
         let now = again.as_ref().unwrap_or(prepared);
-        let failure = match launch_once(now, how, on_update) {
+        let mut has_members = how.abandoned.is_none();
+        let launched = launch_once(now, &how, &mut |update| {
+            has_members |= matches!(update, JobUpdate::Introduced);
+            on_update(update);
+        });
+        let left = how.abandoned.take();
+        let failure = match launched {
             Ok(done) => {
                 let Attempts { restarts, resizes, .. } = attempts;
                 let began_behind = now.steps_done();
@@ -256,6 +280,19 @@ pub fn launch_train(
         };
         if how.interrupt.load(Ordering::Relaxed) {
             return Err(failure);
+        }
+        if let (Some(left), false) = (left, has_members) {
+            left.end();
+            let next = match prepared.again() {
+                Ok(next) => next,
+                Err(why) => {
+                    return Err(JobFailure::NotRestarted { failure: Box::new(failure), why });
+                }
+            };
+            let (why, step) = (failure.to_string(), next.steps_done());
+            on_update(JobUpdate::NotTakenOver { why, step });
+            again = Some(next);
+            continue;
         }
         let next = match (attempts.after(&failure, resizing.as_ref()), &resizing) {
             (Next::Resize(why), Some(resizing)) => {
@@ -295,13 +332,18 @@ pub fn launch_train(
     }
 }
 
+/// Returns what an earlier launcher of this job left behind.
+fn abandoned(prepared: &Prepared, how: &JobSpec) -> Result<Option<Abandoned>, TakeoverError> {
+    prepared.record(how).map_or(Ok(None), |record| Abandoned::find(&record))
+}
+
 fn launch_once(
     prepared: &Prepared,
     how: &JobSpec,
     on_update: &mut dyn FnMut(TrainUpdate),
 ) -> Result<TrainOutcome, JobFailure> {
     let mut collector = prepared.collector();
-    let keeper = prepared.keeper();
+    let keeper = prepared.keeper(how.abandoned.is_some());
     let mut servers_replaced = 0;
     let outcome = launch::<Training>(&prepared.job(how), &mut |update| {
         match (&mut collector, &update) {

@@ -178,7 +178,9 @@ impl StepAggregator {
                 let lost = self.workers.get(rank).and_then(|worker| self.lost.get_mut(*worker));
                 lost.into_iter().for_each(|lost| *lost = true);
             }
-            JobUpdate::Restarting { step, .. } => {
+            JobUpdate::Restarting { step, .. }
+            | JobUpdate::TakenOver { step }
+            | JobUpdate::NotTakenOver { step, .. } => {
                 (self.first, self.samples) = (step + 1, 0);
                 self.open.clear();
                 self.lost.fill(false);

@@ -135,6 +135,11 @@ pub(crate) struct KeepArgs {
     /// where it began. A mistake of the user's is not tried again, nor what fails twice by the same error in the same step
     #[arg(long, value_name = "N", default_value_t = 0)]
     restarts: u64,
+    /// Processes outlive a launcher that is killed by so long; the same command with --resume auto goes on with them, on the same
+    /// host, without a step lost. What they say on standard error is no longer seen then
+    #[arg(long, value_name = "SECONDS", requires = "checkpoint",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    launcher_patience: Option<u64>,
 }
 
 /// What only a key-value store can do.
@@ -176,14 +181,15 @@ impl TrainArgs {
         let StoreArgs { max_delay, elastic, snapshot, snapshot_every } = self.store;
         let snapshot = snapshot.map(from_root);
         let store = StoreConfig { max_delay, elastic, snapshot, snapshot_every };
-        let KeepArgs { checkpoint, resume, restarts, .. } = self.checkpoint;
+        let KeepArgs { checkpoint, resume, restarts, launcher_patience, .. } = self.checkpoint;
         let KeepArgs { checkpoint_every: every, keep, keep_best: best, .. } = self.checkpoint;
         let checkpoint =
             checkpoint.map(|path| CheckpointConfig { path: from_root(path), every, keep, best });
         let is_own = |path: &PathBuf| path.as_os_str() == CheckpointConfig::AUTO;
         let resume = resume.map(|path| if is_own(&path) { path } else { from_root(path) });
         let (save, asynchronous) = (self.save, self.asynchronous);
-        let config = TrainConfig { checkpoint, resume, restarts, ..config };
+        let launcher_patience_ms = launcher_patience.map(|seconds| seconds * 1000);
+        let config = TrainConfig { checkpoint, resume, restarts, launcher_patience_ms, ..config };
         let (evaluate_every, early_stop) = (self.val_every, self.early_stop);
         let config = TrainConfig { evaluate_every, early_stop, ..config };
         Ok(TrainConfig { load, save, asynchronous, store, trace, ..config })

@@ -77,6 +77,16 @@ impl Watcher {
                 self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));
                 self.bar.goes_on(step);
             }
+            JobUpdate::TakenOver { step } => {
+                self.bar.say(format_args!("the job's processes go on with this launcher, in step {step}"));
+                self.bar.goes_on(step);
+            }
+            JobUpdate::NotTakenOver { why, step } => {
+                self.bar.say(format_args!(
+                    "the processes of an earlier launcher were ended ({why}); from step {step}"
+                ));
+                self.bar.goes_on(step);
+            }
             JobUpdate::StandsStill { members } => self.bar.say(nothing_moves(&members)),
             JobUpdate::Resizing { why, step, roles, .. } => {
                 self.bar.say(format_args!("{why}, from step {step}"));

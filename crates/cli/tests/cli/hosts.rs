@@ -13,18 +13,18 @@ const LONG_LIMIT: Duration = Duration::from_secs(120);
 /// The command takes the script's place, so that its process is the launcher's child.
 const IN_PLACE: &str = "exec sh -c \"$2\"";
 /// The script stays, as ssh does, and ends with the command's status.
-const BESIDE: &str = "sh -c \"$2\"; exit $?";
+pub(crate) const BESIDE: &str = "sh -c \"$2\"; exit $?";
 /// A host that does not answer.
 const SILENT: &str = "exec sleep 600";
 
 /// A command for `--rsh`: a script that notes what it was given.
-struct Rsh {
+pub(crate) struct Rsh {
     folder: TempDir,
     command: String,
 }
 
 impl Rsh {
-    fn new(body: &str) -> Rsh {
+    pub(crate) fn new(body: &str) -> Rsh {
         let folder = tempfile::tempdir().unwrap();
         let (script, log) = (folder.path().join("rsh.sh"), folder.path().join("log"));
         let note = format!("printf '%s|' \"$#\" \"$@\" >> '{}'", log.display());
@@ -37,10 +37,13 @@ impl Rsh {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
-    /// Starts a job of which every second process is on the other host.
+    /// What has every second process of a job be on the other host.
+    pub(crate) fn options(&self) -> [&str; 6] {
+        ["--hosts", "127.0.0.1,other", "--listen", "127.0.0.1:0", "--rsh", &self.command]
+    }
+
     fn start(&self, arguments: &str) -> Job {
-        let two = ["--hosts", "127.0.0.1,other", "--listen", "127.0.0.1:0", "--rsh", &self.command];
-        Job::start_with(arguments.split_whitespace().chain(two))
+        Job::start_with(arguments.split_whitespace().chain(self.options()))
     }
 }
 

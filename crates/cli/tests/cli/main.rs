@@ -27,6 +27,7 @@ mod simulate;
 mod status;
 mod store;
 mod support;
+mod takeover;
 mod trace;
 mod train;
 mod watch;

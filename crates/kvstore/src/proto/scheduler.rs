@@ -28,6 +28,8 @@ pub struct SchedulerOptions {
     pub replace_servers: bool,
     /// So many times in one job: a server that dies again and again has a cause that no restart mends.
     pub replacements_max: u32,
+    /// There was a scheduler before, and what it said is known by what the nodes say.
+    pub taken_over: bool,
     /// How long a silent node is believed to be alive, from when it joined; none: for ever.
     pub liveness_ms: Option<u64>,
 }
@@ -41,6 +43,7 @@ impl SchedulerOptions {
             elastic: false,
             replace_servers: false,
             replacements_max: 3,
+            taken_over: false,
             liveness_ms: Some(6_000),
         }
     }
@@ -241,8 +244,10 @@ impl Scheduler {
         }
         if barrier <= self.released {
             actions.push(SchedulerAction::Release { barrier, to: vec![rank] });
-        } else if barrier == self.released + 1 {
+        } else if barrier == self.released + 1 || self.options.taken_over {
             node.entered = barrier;
+            // it has passed the one before
+            self.released = barrier - 1;
             self.release(actions);
         }
         // a later one comes from nobody who waited for this one

@@ -24,9 +24,20 @@ const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the launcher's threads report to it.
 pub(super) enum Event {
-    Joined { rank: Rank, speaker: Speaker },
-    Said { rank: Rank, message: FromMember },
-    HungUp { rank: Rank },
+    /// By one connection, numbered from 1.
+    Joined {
+        rank: Rank,
+        speaker: Speaker,
+        connection: u64,
+    },
+    Said {
+        rank: Rank,
+        message: FromMember,
+    },
+    HungUp {
+        rank: Rank,
+        connection: u64,
+    },
 }
 
 /// Where members knock.
@@ -39,6 +50,7 @@ pub(super) struct Acceptor {
     events: Sender<Event>,
     lobby: Lobby<TcpStream>,
     handshakes: Handshakes,
+    connections: u64,
     log: Arc<Mutex<StrangerLog>>,
 }
 
@@ -60,6 +72,7 @@ impl Acceptor {
             me,
             events,
             handshakes: Handshakes::default(),
+            connections: 0,
             log: Arc::default(),
         }
     }
@@ -74,10 +87,18 @@ impl Acceptor {
         for caller in ready {
             let (job, me, expected) = (self.job.clone(), self.me, self.expected.clone());
             let (events, log, from) = (self.events.clone(), self.log.clone(), caller.from.clone());
+            self.connections += 1;
+            let connection = self.connections;
             let greet = move |caller: Caller<TcpStream>, unproven: Unproven| {
                 let from = caller.from.clone();
                 match introduce(caller, unproven, &job, me, &expected) {
-                    Ok((rank, speaker, hearer)) => listen_to(rank, speaker, hearer, &events),
+                    Ok((rank, speaker, hearer)) => {
+                        let joined = Event::Joined { rank, speaker, connection };
+                        // a launcher that has ended listens to no events: then there is nobody to tell
+                        if events.send(joined).is_ok() {
+                            listen_to(rank, connection, hearer, &events);
+                        }
+                    }
                     Err(reason) => warn(&log, &from, &reason),
                 }
             };
@@ -148,11 +169,7 @@ fn introduce(
 }
 
 /// Passes on what a member says until it hangs up.
-fn listen_to(rank: Rank, speaker: Speaker, mut hearer: Hearer, events: &Sender<Event>) {
-    // a launcher that has ended listens to no events: then there is nobody to tell
-    if events.send(Event::Joined { rank, speaker }).is_err() {
-        return;
-    }
+fn listen_to(rank: Rank, connection: u64, mut hearer: Hearer, events: &Sender<Event>) {
     let end = loop {
         match hearer.hear() {
             Err(error) => break error,
@@ -166,5 +183,5 @@ fn listen_to(rank: Rank, speaker: Speaker, mut hearer: Hearer, events: &Sender<E
     if end.kind() == ErrorKind::InvalidData {
         tracing::warn!("the control connection of rank {rank}: {end}");
     }
-    let _ = events.send(Event::HungUp { rank });
+    let _ = events.send(Event::HungUp { rank, connection });
 }

@@ -46,6 +46,7 @@ impl Membership {
         let scheduler = Scheduler::new(SchedulerOptions {
             elastic,
             replace_servers,
+            taken_over: spec.abandoned.is_some(),
             // fits: a deadline is at most an hour
             liveness_ms: Some(spec.liveness.as_millis() as u64),
             ..SchedulerOptions::new(workers, servers)

@@ -9,6 +9,7 @@ use super::JobSpec;
 use crate::exit::{Remote, describe, describe_remote};
 use crate::rendezvous::JoinedProcess;
 use crate::start::reap;
+use crate::takeover::OtherProcess;
 
 /// The process of a member.
 pub(super) enum Process {
@@ -16,6 +17,8 @@ pub(super) enum Process {
     Child(Child),
     /// The launcher cannot end it but by word.
     Joined(JoinedProcess),
+    /// A child of a launcher that died.
+    Other(OtherProcess),
 }
 
 /// How a process ended.
@@ -41,6 +44,7 @@ impl Process {
         match self {
             Process::Child(child) => child.id(),
             Process::Joined(joined) => joined.pid,
+            Process::Other(other) => other.pid,
         }
     }
 
@@ -53,14 +57,17 @@ impl Process {
         match self {
             Process::Child(child) => child.try_wait().ok().flatten().map(Exit::Status),
             Process::Joined(joined) => joined.is_gone().then_some(Exit::Gone),
+            Process::Other(other) => other.has_ended().then_some(Exit::Gone),
         }
     }
 
     /// Ends it by force, as far as that can be done from here: one that joined ends with its connection.
     pub(super) fn kill(&mut self) {
-        if let Process::Child(child) = self {
+        match self {
             // fails if it has just ended by itself
-            let _ = child.kill();
+            Process::Child(child) => drop(child.kill()),
+            Process::Other(other) => other.kill(),
+            Process::Joined(_) => {}
         }
     }
 
@@ -68,6 +75,7 @@ impl Process {
     pub(super) fn reap(&mut self, deadline: Deadline) -> bool {
         match self {
             Process::Child(child) => reap(child, deadline),
+            Process::Other(other) => other.await_end(deadline),
             Process::Joined(_) => true,
         }
     }
@@ -81,7 +89,7 @@ impl Process {
         for_s: f64,
     ) -> String {
         match self {
-            Process::Child(_) => format!(
+            Process::Child(_) | Process::Other(_) => format!(
                 "nothing was heard of it for {for_s:.1} s; does `{} {host} true` work at once, and does {host} reach {at} (--listen, firewall)?",
                 spec.hosts.rsh().join(" "),
             ),

@@ -8,6 +8,7 @@ use super::process::{Exit, Process};
 use crate::control::Speaker;
 use crate::negotiate::Offer;
 use crate::standing::Still;
+use crate::takeover::ProcessName;
 use crate::verdict::End;
 
 /// Characters of what a member says that are shown.
@@ -17,12 +18,16 @@ const SAID_MAX: usize = 4000;
 pub(super) struct MemberState {
     pub(super) role: String,
     pub(super) process: Process,
+    /// As another launcher finds it.
+    pub(super) name: ProcessName,
     /// Its host, where that is not the launcher's.
     pub(super) host: Option<String>,
     pub(super) exit: Option<Exit>,
     /// When that was seen.
     pub(super) exited: Option<Instant>,
     pub(super) control: Option<Speaker>,
+    /// Which of its connections that is.
+    pub(super) connection: u64,
     pub(super) hung_up: bool,
     pub(super) last_heard: Instant,
     pub(super) step: u64,
@@ -47,13 +52,17 @@ pub(super) struct MemberState {
 
 impl MemberState {
     pub(super) fn new(role: String, process: Process, host: Option<String>) -> MemberState {
+        let pid = process.pid();
         MemberState {
             role,
+            // one that is gone already has not begun at any time
+            name: ProcessName::of(pid).unwrap_or(ProcessName { pid, started: 0 }),
             process,
             host,
             exit: None,
             exited: None,
             control: None,
+            connection: 0,
             hung_up: false,
             last_heard: Instant::now(),
             step: 0,

@@ -12,6 +12,7 @@ use tensorwire_fabric::handshake::{self, HandshakeError, Purpose};
 use tensorwire_fabric::{Endpoint, Identity, PeerAddress, pulse};
 
 use super::gate::Gate;
+use super::line::Line;
 use super::{Ending, Introduction, JoinError};
 use crate::assignment::JobIdentity;
 use crate::control::{Blame, FromMember, Hearer, Speaker, ToMember, ends, is_timeout};
@@ -85,7 +86,7 @@ const BEAT_MAX: Duration = Duration::from_secs(1);
 
 /// What the thread needs that tells the launcher that this process is alive, and where it stands.
 pub(super) struct Heart {
-    pub(super) control: Arc<Mutex<Speaker>>,
+    pub(super) control: Arc<Line>,
     pub(super) step: Arc<AtomicU64>,
     pub(super) whereabouts: Arc<OnceLock<Arc<dyn Whereabouts>>>,
     pub(super) last_words: LastWords,
@@ -113,12 +114,12 @@ impl Heart {
                 Movement::Stopped(reason) => {
                     let (error, blame) = (reason.clone(), Blame::Own);
                     // a launcher that is gone need not know
-                    let _ = tell(&self.control, &FromMember::Failed { step, error, blame });
+                    let _ = self.control.tell(&FromMember::Failed { step, error, blame });
                     return self.last_words.say(Ending::StandsStill { reason });
                 }
             };
             // a lost launcher is noticed by the watching thread
-            if tell(&self.control, &FromMember::Heartbeat { step, still }).is_err() {
+            if self.control.tell(&FromMember::Heartbeat { step, still }).is_err() {
                 return;
             }
         }
@@ -131,7 +132,7 @@ pub(super) struct ControlReader {
     pub(super) control_events: Arc<ControlEvents>,
     pub(super) gate: Arc<Gate>,
     /// Where it is answered.
-    pub(super) control: Arc<Mutex<Speaker>>,
+    pub(super) control: Arc<Line>,
 }
 
 impl ControlReader {
@@ -146,9 +147,10 @@ impl ControlReader {
             ToMember::Heartbeat => {}
             // a launcher that is gone is noticed here next
             ToMember::Hold => {
-                drop(tell(&self.control, &FromMember::Held { step: self.gate.hold() }));
+                drop(self.control.tell(&FromMember::Held { step: self.gate.hold() }));
             }
             ToMember::Allow { until, behind } => self.gate.allow(until, behind),
+            ToMember::EndWithLauncher => self.control.ends_with_launcher(),
             ToMember::Released { number } => self.control_events.put_released(number),
             ToMember::World { epoch, alive } => self.control_events.put_world(epoch, alive),
             ToMember::ServerReplaced { server, was, rank, incarnation, endpoint } => {
@@ -166,19 +168,53 @@ impl ControlReader {
     }
 }
 
-/// Reads what the launcher says; its silence or end is the end of this member. Silence is two time-outs
-/// in a row: after the whole job was suspended and continued, the first one means nothing.
-pub(super) fn spawn_watch(
-    mut hearer: Hearer,
-    reader_state: ControlReader,
-    last_words: LastWords,
-) -> std::io::Result<()> {
-    let watch = move || {
+/// How long between two calls for another launcher.
+const CALLS: Duration = Duration::from_millis(200);
+
+/// What the thread needs that hears the launcher, and waits for another where one may come.
+pub(super) struct Watch {
+    pub(super) hears: ControlReader,
+    pub(super) last_words: LastWords,
+    pub(super) identity: JobIdentity,
+    pub(super) rank: Rank,
+    pub(super) at: std::net::SocketAddr,
+    pub(super) liveness: Duration,
+    /// How long another is waited for.
+    pub(super) patience: Duration,
+}
+
+impl Watch {
+    pub(super) fn spawn(self, mut hearer: Hearer) -> std::io::Result<()> {
+        let watch = move || {
+            let ending = loop {
+                match self.listen(&mut hearer) {
+                    Ending::Orphaned { reason } if self.hears.control.is_lost() => {
+                        tracing::info!("{reason}; waiting for another launcher");
+                        match self.another_launcher() {
+                            Some(other) => hearer = other,
+                            None => {
+                                let for_s = self.patience.as_secs_f64();
+                                let reason = format!("{reason}, and no other came in {for_s} s");
+                                break Ending::Orphaned { reason };
+                            }
+                        }
+                    }
+                    ending => break ending,
+                }
+            };
+            self.last_words.say(ending);
+        };
+        std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
+    }
+
+    /// Reads what the launcher says until this member is to end or the launcher does. Silence is two time-outs in a row: after
+    /// the whole job was suspended and continued, the first one means nothing.
+    fn listen(&self, hearer: &mut Hearer) -> Ending {
         let mut silences = 0;
-        let ending = loop {
-            let gone = |reason: String| Ending::Orphaned { reason };
+        let gone = |reason: String| Ending::Orphaned { reason };
+        loop {
             match hearer.stream().peek(&mut [0]) {
-                Ok(0) => break gone("the launcher hung up".to_string()),
+                Ok(0) => return gone("the launcher hung up".to_string()),
                 Ok(_) => silences = 0,
                 // a read with a time-out is not restarted after the process was stopped
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -187,27 +223,53 @@ pub(super) fn spawn_watch(
                     continue;
                 }
                 Err(error) if is_timeout(&error) => {
-                    break gone("nothing was heard of the launcher for too long".to_string());
+                    return gone("nothing was heard of the launcher for too long".to_string());
                 }
-                Err(error) => break gone(format!("the launcher is gone ({error})")),
+                Err(error) => return gone(format!("the launcher is gone ({error})")),
             }
             match hearer.hear::<ToMember>() {
                 Ok(message) => {
-                    if let Some(ending) = reader_state.hear(message) {
-                        break ending;
+                    if let Some(ending) = self.hears.hear(message) {
+                        return ending;
                     }
                 }
-                Err(error) => break gone(format!("the launcher is gone ({error})")),
+                Err(error) => return gone(format!("the launcher is gone ({error})")),
             }
-        };
-        last_words.say(ending);
-    };
-    std::thread::Builder::new().name("launcher-watch".into()).spawn(watch).map(drop)
+        }
+    }
+
+    /// Calls until another launcher answers, which is told what it has to know.
+    fn another_launcher(&self) -> Option<Hearer> {
+        let deadline = Deadline::after(self.patience);
+        while !deadline.passed() {
+            let patience = Deadline::after(self.liveness.min(deadline.remaining()));
+            match dial(&self.identity, self.rank, self.at, patience) {
+                Ok((speaker, hearer)) => {
+                    // what the one before has held goes on
+                    self.hears.gate.let_go();
+                    let configured = configured(speaker.stream(), self.liveness).is_ok();
+                    if configured && self.hears.control.go_on(speaker).is_ok() {
+                        return Some(hearer);
+                    }
+                }
+                // it does not know this member
+                Err(JoinError::Handshake { source: HandshakeError::Refused(_), .. }) => {
+                    return None;
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(CALLS);
+        }
+        None
+    }
 }
 
-pub(super) fn tell(control: &Mutex<Speaker>, message: &FromMember) -> std::io::Result<()> {
-    let mut speaker = control.lock().map_err(|_| std::io::Error::other("poisoned"))?;
-    speaker.say_all(message)
+/// The connection to a launcher, with the time-outs that a member needs.
+pub(super) fn configured(stream: &TcpStream, liveness: Duration) -> std::io::Result<&TcpStream> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(liveness))?;
+    stream.set_read_timeout(Some(liveness / 2))?;
+    Ok(stream)
 }
 
 #[cfg(test)]

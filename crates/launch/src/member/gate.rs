@@ -20,12 +20,14 @@ struct State {
     /// The last that may, for all that is known.
     until: u64,
     behind: Behind,
+    /// What `until` was before all were held.
+    held: Option<u64>,
 }
 
 impl Gate {
     /// One that lets all steps begin.
     pub(super) fn open() -> Gate {
-        let state = State { begun: 0, until: u64::MAX, behind: Behind::Unknown };
+        let state = State { begun: 0, until: u64::MAX, behind: Behind::Unknown, held: None };
         Gate { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -68,7 +70,7 @@ impl Gate {
     pub(super) fn allow(&self, until: u64, behind: Behind) {
         let mut state = self.state.lock();
         if state.behind == Behind::Unknown {
-            (state.until, state.behind) = (until, behind);
+            (state.until, state.behind, state.held) = (until, behind, None);
             self.changed.notify_all();
         }
     }
@@ -77,9 +79,20 @@ impl Gate {
     pub(super) fn hold(&self) -> u64 {
         let mut state = self.state.lock();
         if state.behind == Behind::Unknown {
+            let before = state.until;
+            state.held.get_or_insert(before);
             state.until = state.begun;
         }
         state.begun
+    }
+
+    /// Goes on as before it was held: whoever held it will not say what comes.
+    pub(super) fn let_go(&self) {
+        let mut state = self.state.lock();
+        if let Some(until) = state.held.take() {
+            state.until = until;
+            self.changed.notify_all();
+        }
     }
 }
 
@@ -105,5 +118,20 @@ mod tests {
         gate.allow(u64::MAX, Behind::Unknown);
         assert_eq!(gate.begin(4, now).unwrap(), StepWord::Interrupted, "the last stays the last");
         assert_eq!(gate.hold(), 3);
+    }
+
+    #[test]
+    fn one_that_is_held_and_let_go_goes_on_as_before() {
+        let gate = Gate::open();
+        gate.allow(2, Behind::Unknown);
+        assert!(gate.begins(1));
+        assert_eq!((gate.hold(), gate.hold()), (1, 1));
+        assert!(!gate.begins(2));
+        gate.let_go();
+        assert!(gate.begins(2) && !gate.begins(3));
+        gate.hold();
+        gate.allow(3, Behind::Unknown);
+        gate.let_go();
+        assert!(gate.begins(3) && !gate.begins(4));
     }
 }

@@ -1,17 +1,17 @@
 //! What a member of a store asks of the launcher, which is the store's scheduler: barriers, and who lives.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tensorwire_kvstore::proto::Role;
 
-use super::connection::tell;
-use crate::control::{FromMember, Speaker};
+use super::line::Line;
+use crate::control::FromMember;
 use crate::store_job::{BarrierError, ControlEvents, StoreEvent, StorePlace};
 
 /// The launcher as a store's scheduler.
 #[derive(Clone, Debug)]
 pub struct Scheduling {
-    pub(super) control: Arc<Mutex<Speaker>>,
+    pub(super) control: Arc<Line>,
     pub(super) control_events: Arc<ControlEvents>,
     pub(super) store: Option<StorePlace>,
 }
@@ -33,7 +33,7 @@ impl Scheduling {
             return Err(BarrierError::NoWorker);
         }
         let number = self.control_events.released() + 1;
-        tell(&self.control, &FromMember::EnterBarrier { number })?;
+        self.control.tell(&FromMember::EnterBarrier { number })?;
         Ok(number)
     }
 

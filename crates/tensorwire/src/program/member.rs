@@ -17,15 +17,26 @@ const TOLD_TO_END: Duration = Duration::from_millis(800);
 /// may be the end of all, with nothing said.
 const FAILED: Duration = Duration::from_secs(5);
 
-/// Reads the assignment of a process that a launcher started. It ends when the launcher does, however that ends.
+/// Reads the assignment of a process that a launcher started. It ends when the launcher does, however that ends, unless it may wait
+/// for another.
 ///
 /// # Errors
 /// When standard input holds none.
 pub fn read_assignment() -> Result<Assignment, ProgramError> {
     // even a stopped member ends with its launcher; one that runs is told why by its control connection
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
-        .map_err(|source| failed("to end a member with its launcher", source.into()))?;
-    serde_json::from_reader(std::io::stdin()).map_err(ProgramError::Assignment)
+    tie_to_launcher(true)?;
+    let assignment: Assignment =
+        serde_json::from_reader(std::io::stdin()).map_err(ProgramError::Assignment)?;
+    if assignment.takeover_ms.is_some() {
+        tie_to_launcher(false)?;
+    }
+    Ok(assignment)
+}
+
+fn tie_to_launcher(ends: bool) -> Result<(), ProgramError> {
+    let signal = ends.then_some(rustix::process::Signal::KILL);
+    rustix::process::set_parent_process_death_signal(signal)
+        .map_err(|source| failed("to end a member with its launcher", source.into()))
 }
 
 fn failed(what: &'static str, source: std::io::Error) -> ProgramError {

@@ -11,6 +11,12 @@ pub(super) fn say_what_happened(update: &TrainUpdate) {
         JobUpdate::Restarting { why, step, restart, most } => {
             program::say(&format!("{why}; restart {restart} of {most}, from step {step}"));
         }
+        JobUpdate::TakenOver { step } => {
+            program::say(&format!("the job's processes go on with this launcher, in step {step}"));
+        }
+        JobUpdate::NotTakenOver { why, step } => program::say(&format!(
+            "the processes of an earlier launcher were ended ({why}); from step {step}"
+        )),
         JobUpdate::Resizing { why, step, .. } => program::say(&format!("{why}, from step {step}")),
         JobUpdate::StandsStill { members } => program::say(&nothing_moves(members)),
         _ => {}

@@ -260,6 +260,18 @@ mod tests {
     }
 
     #[test]
+    fn what_a_job_left_half_written_is_removed_and_nothing_else() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = CheckpointFolder::new(place.path());
+        let whole = publish(&folder, 5);
+        std::fs::create_dir_all(folder.partial(6)).unwrap();
+        std::fs::write(place.path().join("notes"), "of the user's").unwrap();
+        folder.remove_partial();
+        assert!(whole.exists() && place.path().join("notes").exists());
+        assert!(!folder.partial(6).exists());
+    }
+
+    #[test]
     fn the_newest_stay_and_what_is_half_written_is_none() {
         let place = tempfile::tempdir().unwrap();
         let folder = CheckpointFolder::new(place.path());

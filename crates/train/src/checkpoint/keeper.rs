@@ -75,7 +75,6 @@ impl Keeper {
         let best = [(0, job.best.clone())].into();
         let (told, open) = (job.step, BTreeMap::new());
         let work = Work { config, folder, shards, job, told, evaluated, open, best };
-        work.folder.remove_partial();
         let thread = std::thread::Builder::new().name("keeper".into()).spawn(|| work.run(inbox))?;
         Ok(Keeper { news: Some(news), thread: Some(thread) })
     }
@@ -251,11 +250,9 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let config = CheckpointConfig { keep: 2, ..CheckpointConfig::new(place.path()) };
         let folder = CheckpointFolder::new(place.path());
-        std::fs::create_dir_all(folder.partial(2)).unwrap();
         let shards: BTreeSet<String> = ["a", "b"].map(str::to_string).into();
         let evaluated = Evaluated { every: None, steps: 50 };
         let keeper = Keeper::start(&config, shards, state(), evaluated).unwrap();
-        assert!(!folder.partial(2).exists(), "an earlier job left it");
         for step in [10, 20, 30] {
             keeper.add(report(&folder, step, "b"));
             keeper.add(report(&folder, step, "a"));

@@ -28,6 +28,16 @@ impl TrainConfig {
         if self.restarts > 0 && self.strategy == Strategy::Local {
             return Err(ConfigError::RestartOfOneProcess);
         }
+        if self.launcher_patience_ms.is_some() {
+            let option = "--launcher-patience";
+            if self.strategy == Strategy::Local {
+                let used_by = "jobs of several processes, which --strategy local has not";
+                return Err(ConfigError::Unused { option, used_by });
+            }
+            if self.checkpoint.is_none() {
+                return Err(ConfigError::Lacks { option, with: "--checkpoint" });
+            }
+        }
         self.check_sizes()?;
         let options =
             [("--checkpoint", self.checkpoint.is_some()), ("--resume", self.resume.is_some())];

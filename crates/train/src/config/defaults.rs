@@ -73,6 +73,7 @@ impl Default for TrainConfig {
             checkpoint: None,
             resume: None,
             restarts: 0,
+            launcher_patience_ms: None,
             trace: None,
             listen: None,
             deadline_ms: 10_000,

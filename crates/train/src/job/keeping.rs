@@ -13,15 +13,16 @@ use super::trainer::LAST_WORKER_DEADLINE;
 use super::{JobShape, Prepared, TrainError};
 use crate::carried::Carried;
 use crate::checkpoint::{
-    self, Captured, CheckpointState, DataPosition, Evaluated, Held, Keeper, OwnVariable, Resumed,
-    Saver, ShardReport,
+    self, Captured, CheckpointFolder, CheckpointState, DataPosition, Evaluated, Held, Keeper,
+    OwnVariable, Resumed, Saver, ShardReport,
 };
 use crate::config::TrainConfig;
 use crate::topology::Topology;
 
 impl Prepared {
-    /// Puts checkpoints together, if there are to be any.
-    pub(crate) fn keeper(&self) -> Option<Keeper> {
+    /// Puts checkpoints together, if there are to be any. What is left of earlier ones is removed, unless this very job has written
+    /// it.
+    pub(crate) fn keeper(&self, is_taken_over: bool) -> Option<Keeper> {
         let Prepared { config, topology, program, shape, .. } = self;
         let checkpoint = config.checkpoint.as_ref()?;
         let slots = checkpoint::kept(program, topology).slots();
@@ -46,6 +47,9 @@ impl Prepared {
         let ranks = (0..topology.world()).map(Rank);
         let shards = ranks.filter_map(|rank| shard(program, &self.plan, topology, rank)).collect();
         let evaluated = Evaluated { every: config.evaluate_every, steps: shape.steps };
+        if !is_taken_over {
+            CheckpointFolder::new(&checkpoint.path).remove_partial();
+        }
         let started = Keeper::start(checkpoint, shards, job, evaluated);
         started.inspect_err(|error| tracing::warn!("no checkpoints: {error}")).ok()
     }

@@ -1,0 +1,239 @@
+//! Jobs whose launcher is killed, and that the same command takes over: real processes that wait, and go on in the middle of a step.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, test_kill_process};
+use serde_json::Value;
+
+use crate::checkpoint::{JOB, hash, names, place, train};
+use crate::hosts::{BESIDE, Rsh};
+use crate::support::{Ended, Job, children, send};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// More than are made before the launcher is killed, on whatever machine.
+const STEPS: u64 = 400;
+
+/// The command of a job, which may be given again.
+struct Again {
+    options: String,
+    /// Those that may hold blanks.
+    more: Vec<String>,
+    path: String,
+    /// Where launchers write what others need.
+    runtime: tempfile::TempDir,
+    _kept: tempfile::TempDir,
+}
+
+/// A launcher that is to be killed: what its members say goes to a file, which outlives it.
+struct Victim {
+    child: Child,
+    members: Vec<Pid>,
+    folder: tempfile::TempDir,
+}
+
+impl Again {
+    fn new(options: &str) -> Again {
+        let ((kept, path), runtime) = (place(), tempfile::tempdir().unwrap());
+        let options = format!(
+            "train --json {JOB} --checkpoint {path} --resume auto --launcher-patience 60 {options}"
+        );
+        Again { options, more: Vec::new(), path, runtime, _kept: kept }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        command.args(self.options.split_whitespace()).args(&self.more);
+        command.env("XDG_RUNTIME_DIR", self.runtime.path());
+        command
+    }
+
+    /// Starts it, and waits until it makes steps.
+    fn start(&self, members: usize) -> Victim {
+        let folder = tempfile::tempdir().unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let mut command = self.command();
+        command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.stderr(log).spawn().unwrap();
+        let mut victim = Victim { child, members: Vec::new(), folder };
+        let until = Instant::now() + LIMIT;
+        while victim.members.len() < members || self.step(&victim) < 20 {
+            assert!(Instant::now() < until, "it makes no steps: {}", victim.log());
+            std::thread::sleep(Duration::from_millis(5));
+            victim.members = children(Pid::from_child(&victim.child));
+        }
+        victim
+    }
+
+    /// The step that it is in.
+    fn step(&self, victim: &Victim) -> u64 {
+        let name = victim.child.id().to_string();
+        let mut ask = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+        ask.args(["status", &name, "--json"]).env("XDG_RUNTIME_DIR", self.runtime.path());
+        let said: Option<Value> = serde_json::from_slice(&ask.output().unwrap().stdout).ok();
+        said.and_then(|said| said["step"].as_u64()).unwrap_or_default()
+    }
+
+    /// Takes it over, and waits for its end.
+    fn end(&self) -> Ended {
+        let ended = Job::start_command(self.command()).end(LIMIT);
+        let jobs = self.runtime.path().join("tensorwire/jobs");
+        for host in std::fs::read_dir(jobs).unwrap().flatten() {
+            let mut left = names(&host.path().display().to_string());
+            // a killed launcher's is removed by whoever asks for jobs
+            left.retain(|name| !name.ends_with(".sock"));
+            assert_eq!(left, [""; 0], "{}", ended.stderr);
+        }
+        ended
+    }
+}
+
+impl Victim {
+    /// Kills the launcher, and nobody else.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        assert!(self.members.iter().all(|member| lives(*member)), "{}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+}
+
+fn lives(member: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", member.as_raw_nonzero()));
+    let is_there = stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"));
+    is_there && test_kill_process(member).is_ok()
+}
+
+fn wait_until_gone(members: &[Pid], log: &dyn Fn() -> String) {
+    let until = Instant::now() + LIMIT;
+    while members.iter().any(|member| lives(*member)) {
+        assert!(Instant::now() < until, "they are left: {}", log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_same_processes_go_on_to_the_bits_of_an_undisturbed_job() {
+    for (strategy, members) in [
+        ("--strategy ps", 4),
+        ("--strategy ps --transport tcp", 4),
+        ("--strategy allreduce --early-stop 1000 --val-every 25", 2),
+        ("--strategy dist-sgd --transport tcp", 4),
+        ("--strategy mpi-sgd --workers 4 --clients 2", 6),
+    ] {
+        let undisturbed = hash(&train(&format!("--steps {STEPS} {strategy}")));
+        let again = Again::new(&format!("--steps {STEPS} --checkpoint-every 15 {strategy}"));
+        let mut first = again.start(members);
+        first.kill();
+        let ended = again.end();
+        let context = format!("{strategy}:\n{}\n{}", first.log(), ended.stderr);
+        let json = ended.json();
+        assert_eq!(json["weights_sha256"], undisturbed.as_str(), "{context}");
+        assert_eq!((&json["restarts"], &json["steps"]), (&0.into(), &STEPS.into()), "{context}");
+        let said = "the job's processes go on with this launcher, in step ";
+        assert!(ended.stderr.contains(said), "{context}");
+        assert!(!first.members.iter().any(|member| lives(*member)), "{context}");
+        assert!(Path::new(&again.path).join(format!("step-{STEPS:08}")).is_dir(), "{context}");
+    }
+}
+
+/// What started a process there outlives the launcher, too.
+#[test]
+fn processes_of_other_hosts_wait_as_well() {
+    let (rsh, strategy) = (Rsh::new(BESIDE), "--strategy allreduce");
+    let undisturbed = hash(&train(&format!("--steps {STEPS} {strategy}")));
+    let mut again = Again::new(&format!("--steps {STEPS} {strategy}"));
+    again.more = rsh.options().map(str::to_string).to_vec();
+    let mut first = again.start(2);
+    first.kill();
+    let ended = again.end();
+    let context = format!("{}\n{}", first.log(), ended.stderr);
+    assert_eq!(ended.json()["weights_sha256"], undisturbed.as_str(), "{context}");
+    assert!(ended.stderr.contains("go on with this launcher"), "{context}");
+    // a launcher that nobody follows: all end by themselves, there too
+    let brief = again.options.replace("--launcher-patience 60", "--launcher-patience 1");
+    let brief =
+        Again { options: brief.replace(&format!("--steps {STEPS}"), "--steps 100000"), ..again };
+    let mut first = brief.start(2);
+    first.kill();
+    wait_until_gone(&first.members, &|| first.log());
+}
+
+/// Whoever kills one of them as well has the job begin behind its last checkpoint.
+#[test]
+fn where_not_all_processes_are_left_the_job_begins_behind_a_checkpoint() {
+    let strategy = "--strategy allreduce";
+    let undisturbed = hash(&train(&format!("--steps {STEPS} {strategy}")));
+    let again = Again::new(&format!("--steps {STEPS} --checkpoint-every 5 {strategy}"));
+    let mut first = again.start(2);
+    first.kill();
+    send(first.members[1], Signal::KILL);
+    let ended = again.end();
+    let context = format!("{}\n{}", first.log(), ended.stderr);
+    assert_eq!(ended.json()["weights_sha256"], undisturbed.as_str(), "{context}");
+    assert!(ended.stderr.contains("the processes of an earlier launcher were ended"), "{context}");
+    assert!(!first.members.iter().any(|member| lives(*member)), "{context}");
+}
+
+#[test]
+fn a_job_that_runs_is_not_begun_twice_and_other_options_end_what_waits() {
+    let again = Again::new("--steps 100000000 --strategy allreduce");
+    let mut first = again.start(2);
+    let second = again.end_refused();
+    assert_eq!(second.status.code(), Some(2), "{}", second.stderr);
+    let said = format!("its launcher is process {}", first.child.id());
+    assert!(second.last_line().contains(&said), "{}", second.stderr);
+    first.kill();
+    let other = Again { options: again.options.replace("100000000", "30"), ..again };
+    let ended = other.end();
+    assert!(ended.stderr.contains("they were started with other options"), "{}", ended.stderr);
+    assert_eq!(ended.json()["steps"], 30, "{}", ended.stderr);
+    wait_until_gone(&first.members, &|| first.log());
+}
+
+#[test]
+fn processes_wait_no_longer_than_they_may_and_not_at_all_after_an_interrupt() {
+    let again = Again::new("--steps 100000000 --strategy ps");
+    let brief = again.options.replace("--launcher-patience 60", "--launcher-patience 1");
+    let brief = Again { options: brief, ..again };
+    let mut first = brief.start(4);
+    first.kill();
+    wait_until_gone(&first.members, &|| first.log());
+    // the second Ctrl-C does not wait
+    let again = Again::new("--steps 100000000 --strategy ps");
+    let mut first = again.start(4);
+    let launcher = Pid::from_child(&first.child);
+    send(launcher, Signal::INT);
+    send(launcher, Signal::INT);
+    first.child.wait().unwrap();
+    wait_until_gone(&first.members, &|| first.log());
+}
+
+/// One that is stopped for longer than members believe it to live is none that ended.
+#[test]
+fn a_launcher_that_was_stopped_goes_on_with_its_members() {
+    let again = Again::new("--steps 1000 --strategy allreduce --deadline 2");
+    let mut first = again.start(2);
+    let launcher = Pid::from_child(&first.child);
+    send(launcher, Signal::STOP);
+    let wait = Instant::now();
+    while wait.elapsed() < Duration::from_secs(4) {
+        assert!(first.members.iter().all(|member| lives(*member)), "{}", first.log());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    send(launcher, Signal::CONT);
+    let ended = first.child.wait().unwrap();
+    assert!(ended.success(), "{}", first.log());
+}
+
+impl Again {
+    /// Starts it where it cannot be.
+    fn end_refused(&self) -> Ended {
+        Job::start_command(self.command()).end(LIMIT)
+    }
+}

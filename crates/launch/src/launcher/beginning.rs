@@ -1,0 +1,88 @@
+//! How a launcher comes to its members: it starts them, finds them waiting, or takes over those of a launcher that died; and what it
+//! writes down for the one that comes after it.
+
+use tensorwire_base::Rank;
+
+use super::process::Process;
+use super::{Launcher, MemberState};
+use crate::job::{JobError, JobUpdate, OnUpdate};
+use crate::start::start;
+use crate::store_job::StorePlace;
+use crate::takeover::{Abandoned, JobRecord, MemberRecord, ProcessName};
+
+impl Launcher<'_> {
+    /// Starts the members, or takes over those of a launcher that died, and writes down what the next one needs.
+    pub(super) fn begin(&mut self, on_update: &mut OnUpdate<'_>) -> Result<(), JobError> {
+        let spec = self.spec;
+        let abandoned = spec.abandoned.iter().flat_map(Abandoned::members);
+        for (rank, (process, role, host)) in (0u32..).map(Rank).zip(abandoned) {
+            let pid = process.pid;
+            self.members.push(MemberState::new(role, Process::Other(process), host));
+            on_update(JobUpdate::Started { rank, pid })?;
+        }
+        if spec.abandoned.is_none() {
+            for rank in (0..spec.roles.len() as u32).map(Rank) {
+                let place = spec.store.and_then(|store| store.place(rank));
+                self.start(rank, rank, place, on_update)?;
+            }
+        } else {
+            self.write_record();
+        }
+        Ok(())
+    }
+
+    /// Writes down what another launcher needs to take this job over, as its members are now.
+    fn write_record(&mut self) {
+        let Some(file) = &mut self.record else { return };
+        let Some(launcher) = ProcessName::of(std::process::id()) else { return };
+        let member = |MemberState { name, role, host, .. }: &MemberState| {
+            let (process, role, host) = (*name, role.clone(), host.clone());
+            MemberRecord { process, role, host }
+        };
+        let members = self.members.iter().map(member).collect();
+        let mut assignment = self.identity.assignment(Rank(0), Rank(0), self.at, self.spec);
+        if let Some(abandoned) = &self.spec.abandoned {
+            // what the members were told stays so
+            assignment.payload = abandoned.record.assignment.payload.clone();
+        }
+        let record = JobRecord { launcher, listen: self.listen, assignment, members };
+        if let Err(error) = file.write(&record) {
+            tracing::warn!("no other launcher can take this job over: {error}");
+        }
+    }
+
+    /// Starts the next member, `rank`, where the member `home` of the job's beginning is or was.
+    pub(super) fn start(
+        &mut self,
+        rank: Rank,
+        home: Rank,
+        store: Option<StorePlace>,
+        on_update: &mut OnUpdate<'_>,
+    ) -> Result<(), JobError> {
+        let spec = self.spec;
+        let role = spec.roles[home.index()].clone();
+        let program = || spec.program.clone();
+        let failed = |source| JobError::Spawn { role: role.clone(), program: program(), source };
+        let mut assignment = self.identity.assignment(rank, home, self.at, spec);
+        assignment.store = store;
+        let mut host = (!spec.hosts.is_here(home)).then(|| spec.hosts.name(home).to_string());
+        let process = match (self.waiting.pop_front().flatten(), &spec.gathering) {
+            (Some(mut joined), Some(gathering)) => {
+                // one that is gone is found by its end
+                let _ = gathering.assign(&mut joined, assignment);
+                Process::Joined(joined)
+            }
+            (_, gathering) => {
+                // nobody else starts one more
+                host = host.filter(|_| gathering.is_none());
+                let line = serde_json::to_string(&assignment).map_err(|e| failed(e.into()))?;
+                Process::Child(start(spec, home, &line).map_err(failed)?)
+            }
+        };
+        let pid = process.pid();
+        self.members.push(MemberState::new(role, process, host));
+        // one that dies while it starts them is found, too
+        self.write_record();
+        on_update(JobUpdate::Started { rank, pid })
+    }
+}

@@ -1,0 +1,214 @@
+//! What a member says to its launcher. Where another launcher may come, what it has to know is said to that one, too.
+
+use std::mem::{Discriminant, discriminant};
+use std::net::Shutdown;
+
+use parking_lot::{Condvar, Mutex};
+use tensorwire_base::Deadline;
+
+use crate::control::{FromMember, Speaker};
+
+/// Records that are kept while there is no launcher; older ones are lost.
+const KEPT_MAX: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    state: Mutex<LineState>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct LineState {
+    /// None: the launcher is gone, and another may come.
+    speaker: Option<Speaker>,
+    /// Another launcher may come.
+    outlives: bool,
+    /// What it has to know, the newest of each kind.
+    known: Vec<FromMember>,
+    /// What nobody was there to hear.
+    kept: Vec<FromMember>,
+}
+
+impl Line {
+    /// To a launcher; `outlives` it, if another may come.
+    pub(super) fn new(speaker: Speaker, outlives: bool) -> Line {
+        let (known, kept) = (Vec::new(), Vec::new());
+        let state = LineState { speaker: Some(speaker), outlives, known, kept };
+        Line { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Tells the launcher, or the one that comes.
+    ///
+    /// # Errors
+    /// When it is gone, and no other may come.
+    pub(super) fn tell(&self, message: &FromMember) -> std::io::Result<()> {
+        let mut state = self.state.lock();
+        if state.outlives {
+            state.note(message);
+        }
+        let said = match &mut state.speaker {
+            Some(speaker) => speaker.say_all(message),
+            None => Err(std::io::ErrorKind::NotConnected.into()),
+        };
+        match said {
+            Err(_) if state.outlives => {
+                // whoever listens there sees that it has ended
+                if let Some(speaker) = state.speaker.take() {
+                    let _ = speaker.stream().shutdown(Shutdown::Both);
+                }
+                state.keep(message);
+                Ok(())
+            }
+            said => said,
+        }
+    }
+
+    /// Waits until a launcher is there that has heard all; at once where no other may come.
+    pub(super) fn await_launcher(&self, deadline: Deadline) {
+        let mut state = self.state.lock();
+        while state.outlives && state.speaker.is_none() && !deadline.passed() {
+            self.changed.wait_for(&mut state, deadline.remaining());
+        }
+    }
+
+    /// True if another launcher may come; there is none until then.
+    pub(super) fn is_lost(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.outlives {
+            state.speaker = None;
+        }
+        state.outlives
+    }
+
+    /// Goes on with another launcher, which is told all that it has to know.
+    ///
+    /// # Errors
+    /// When it is gone, too.
+    pub(super) fn go_on(&self, mut speaker: Speaker) -> std::io::Result<()> {
+        let mut state = self.state.lock();
+        for message in state.known.iter().chain(&state.kept) {
+            speaker.say_all(message)?;
+        }
+        state.kept.clear();
+        state.speaker = Some(speaker);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// No other launcher comes any more.
+    pub(super) fn ends_with_launcher(&self) {
+        self.state.lock().outlives = false;
+        self.changed.notify_all();
+    }
+
+    /// Says nothing more.
+    pub(super) fn close(&self) -> std::io::Result<()> {
+        let mut state = self.state.lock();
+        state.outlives = false;
+        match &state.speaker {
+            Some(speaker) => speaker.stream().shutdown(Shutdown::Write),
+            None => Ok(()),
+        }
+    }
+}
+
+impl LineState {
+    fn note(&mut self, message: &FromMember) {
+        let is_lasting = match message {
+            FromMember::Offer(_)
+            | FromMember::Ready { .. }
+            | FromMember::Connected
+            | FromMember::EnterBarrier { .. }
+            | FromMember::Heartbeat { .. }
+            | FromMember::Allow { .. }
+            | FromMember::ToldToEnd
+            | FromMember::Finished { .. } => true,
+            // what this launcher asked for, what is of the moment, what is kept, and what ends this process
+            FromMember::Held { .. }
+            | FromMember::Progress { .. }
+            | FromMember::Records { .. }
+            | FromMember::Failed { .. } => false,
+        };
+        let kind: Discriminant<FromMember> = discriminant(message);
+        let known = self.known.iter_mut().find(|known| discriminant(*known) == kind);
+        match (is_lasting, known) {
+            (false, _) => {}
+            (true, Some(known)) => *known = message.clone(),
+            (true, None) => self.known.push(message.clone()),
+        }
+    }
+
+    fn keep(&mut self, message: &FromMember) {
+        if matches!(message, FromMember::Records { .. }) {
+            if self.kept.len() == KEPT_MAX {
+                self.kept.remove(0);
+            }
+            self.kept.push(message.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    use tensorwire_fabric::seal::{Opener, Sealer, Seals};
+
+    use super::*;
+    use crate::control::{Behind, Hearer, ends};
+
+    const KEY: [u8; 32] = [3; 32];
+
+    fn connection() -> (Speaker, Hearer) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        let seals = || Seals { sealer: Sealer::new(&KEY), opener: Opener::new(&KEY) };
+        let (speaker, _) = ends(near, seals()).unwrap();
+        (speaker, ends(far, seals()).unwrap().1)
+    }
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_millis(20))
+    }
+
+    #[test]
+    fn another_launcher_hears_what_it_has_to_know_and_what_nobody_heard() {
+        let (speaker, _first) = connection();
+        let line = Line::new(speaker, true);
+        let heartbeat = |step| FromMember::Heartbeat { step, still: None };
+        let allow = |until| FromMember::Allow { until, behind: Behind::Unknown };
+        let records = |n: u32| FromMember::Records { values: vec![n.into()] };
+        for message in [FromMember::Connected, heartbeat(1), allow(5), records(1)] {
+            line.tell(&message).unwrap();
+        }
+        assert!(line.is_lost());
+        for message in [heartbeat(7), allow(9), records(2), FromMember::Held { step: 7 }] {
+            line.tell(&message).unwrap();
+        }
+        line.await_launcher(soon());
+        let (speaker, mut hearer) = connection();
+        line.go_on(speaker).unwrap();
+        line.await_launcher(Deadline::after(Duration::from_secs(3600)));
+        line.tell(&heartbeat(8)).unwrap();
+        let heard: Vec<String> =
+            (0..5).map(|_| format!("{:?}", hearer.hear::<FromMember>().unwrap())).collect();
+        let expected = [FromMember::Connected, heartbeat(7), allow(9), records(2), heartbeat(8)];
+        assert_eq!(heard, expected.map(|message| format!("{message:?}")));
+    }
+
+    #[test]
+    fn where_no_other_comes_a_launcher_that_is_gone_is_an_error() {
+        let (speaker, hearer) = connection();
+        let line = Line::new(speaker, true);
+        line.ends_with_launcher();
+        drop(hearer);
+        let deadline = Deadline::after(Duration::from_secs(20));
+        while line.tell(&FromMember::Connected).is_ok() {
+            assert!(!deadline.passed());
+        }
+        assert!(!line.is_lost());
+        line.await_launcher(Deadline::after(Duration::from_secs(3600)));
+    }
+}

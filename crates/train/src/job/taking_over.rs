@@ -1,0 +1,75 @@
+//! A job whose launcher was killed, and whose processes wait for another (`--launcher-patience`): it is found by the folder of its
+//! checkpoints.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+use tensorwire_launch::{Abandoned, JobSpec, Takeover};
+
+use super::{Payload, Prepared};
+use crate::config::TrainConfig;
+
+/// What may differ between the command that began a job and the one that takes it over.
+const OF_THE_COMMAND: [&str; 4] = ["resume", "restarts", "trace", "launcher_patience_ms"];
+
+impl Prepared {
+    /// Returns where the launcher of this job writes down what another needs; none if no other can find it.
+    pub(crate) fn record(&self, how: &JobSpec) -> Option<PathBuf> {
+        let (checkpoint, folder) = (self.config.checkpoint.as_ref()?, how.status_folder.as_ref()?);
+        // whoever started the processes starts them again
+        how.gathering.is_none().then(|| Takeover::record_of(folder, &checkpoint.path))
+    }
+
+    /// Returns how this job outlives its launcher, if it does.
+    pub(crate) fn takeover(&self, how: &JobSpec) -> Option<Takeover> {
+        let patience = Duration::from_millis(self.config.launcher_patience_ms?);
+        Some(Takeover { record: self.record(how)?, patience })
+    }
+
+    /// Returns this job as its processes run it already.
+    ///
+    /// # Errors
+    /// Why it cannot be taken over, in words.
+    pub(crate) fn as_abandoned(&self, left: &Abandoned) -> Result<Prepared, String> {
+        if !self.config.resumes_own() {
+            return Err("--resume auto goes on with it".to_string());
+        }
+        let other_version = || "they are of another version".to_string();
+        let Payload { config, shape, .. } = left.payload().ok_or_else(other_version)?;
+        let (here, there) = (compared(&self.config), compared(&config));
+        if here != there {
+            return Err("they were started with other options, or are another number of workers"
+                .to_string());
+        }
+        if !left.is_whole() {
+            return Err("not all of them are left".to_string());
+        }
+        // what is traced are the first steps
+        let config = TrainConfig { trace: None, ..self.config.clone() };
+        Ok(Prepared { config, shape, ..self.clone() })
+    }
+}
+
+fn compared(config: &TrainConfig) -> Value {
+    let mut value = serde_json::to_value(config).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, _| !OF_THE_COMMAND.contains(&name.as_str()));
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    #[test]
+    fn the_same_job_may_be_resumed_and_nothing_else_may_differ() {
+        let first = TrainConfig { launcher_patience_ms: Some(5), ..config() };
+        let again = TrainConfig { resume: Some("auto".into()), restarts: 2, ..config() };
+        assert_eq!(compared(&first), compared(&again));
+        let other = TrainConfig { batch: config().batch + 1, ..config() };
+        assert_ne!(compared(&first), compared(&other));
+    }
+}
