@@ -225,7 +225,8 @@ install_launchers() {
   return "$status"
 }
 
-# What the tests build or look at in C. Each is installed for itself: without one of them the others are tested.
+has_strace() { has strace; }
+# What the tests build, or look at. Each is installed for itself: without one of them the others are tested.
 for_tests() {
   local there=$1 what=$2
   shift 2
@@ -236,6 +237,7 @@ for_tests() {
 }
 for_tests has_verbs_headers "the declarations of libibverbs are held against its headers" libibverbs-dev
 for_tests has_mpi "the feature mpi is built and tested" libopenmpi-dev openmpi-bin
+for_tests has_strace "what checkpoints ask of the system is followed" strace
 for_tests has_libclang "MPI's headers are read by libclang for it" libclang-dev
 
 launchers=()

@@ -5,6 +5,8 @@ mod average;
 mod folder;
 mod keeper;
 mod kept;
+#[cfg(test)]
+mod power_loss;
 mod recipe;
 mod resume;
 mod saver;

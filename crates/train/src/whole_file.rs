@@ -45,8 +45,19 @@ pub fn write(path: &Path, content: impl FnOnce(&mut File) -> io::Result<()>) -> 
     sync_folder(folder(path))
 }
 
+/// Makes a folder, and those that it is in, and returns once the system keeps their names.
+///
+/// # Errors
+/// The first of making one, and having it kept.
+pub(crate) fn make_folders(path: &Path) -> io::Result<()> {
+    let is_there = |path: &&Path| path.as_os_str().is_empty() || path.is_dir();
+    let missing: Vec<&Path> = path.ancestors().take_while(|path| !is_there(path)).collect();
+    std::fs::create_dir_all(path)?;
+    missing.into_iter().rev().try_for_each(|made| sync_folder(folder(made)))
+}
+
 /// Has the system keep the names in a folder, where its file system can.
-fn sync_folder(folder: &Path) -> io::Result<()> {
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,

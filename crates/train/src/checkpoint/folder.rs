@@ -1,7 +1,6 @@
 //! The folder of checkpoints: which there are, whether one is whole, and how one appears at once and old ones go. Knows not
 //! what is in a tensor.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -93,13 +92,18 @@ impl CheckpointFolder {
         let partial = self.partial(state.step);
         let text = serde_json::to_string_pretty(state)?;
         whole_file::write(&partial.join(STATE), |file| writeln!(file, "{text}"))?;
-        File::open(&partial)?.sync_all()?;
         let whole = self.path.join(format!("{PREFIX}{:08}", state.step));
-        match std::fs::remove_dir_all(&whole) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => std::fs::rename(&partial, &whole)?,
+        let replaces = whole.exists();
+        if replaces {
+            exchange(&partial, &whole)?;
+        } else {
+            std::fs::rename(&partial, &whole)?;
         }
-        File::open(&self.path)?.sync_all()?;
+        whole_file::sync_folder(&self.path)?;
+        if replaces {
+            // that the older one stays for now is worth no error
+            let _ = std::fs::remove_dir_all(&partial);
+        }
         Ok(whole)
     }
 
@@ -117,7 +121,9 @@ impl CheckpointFolder {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => std::os::unix::fs::symlink(&name, &staged)?,
         }
-        std::fs::rename(&staged, self.path.join(BEST))
+        std::fs::rename(&staged, self.path.join(BEST))?;
+        // the one before may be removed now
+        whole_file::sync_folder(&self.path)
     }
 
     /// Removes all but the newest `keep` up to this step, and `best`. Later ones are not of this job: it could not go on from
@@ -136,6 +142,19 @@ impl CheckpointFolder {
             std::fs::remove_dir_all(&gone)?;
         }
         Ok(())
+    }
+}
+
+/// Each of two folders gets the other's name, at once where the file system can.
+fn exchange(new: &Path, old: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            std::fs::remove_dir_all(old)?;
+            std::fs::rename(new, old)
+        }
+        done => Ok(done?),
     }
 }
 

@@ -10,6 +10,7 @@ use tensorwire_memory::{Arena, Buffer, Place, Slab};
 use tensorwire_tensor::DType;
 
 use super::{CheckpointFolder, FileState, ShardPiece, ShardReport, write_shard};
+use crate::whole_file;
 
 /// Of this thread alone: 19 is the most that a process may be nice by.
 const LEAST_PRIORITY: i32 = 19;
@@ -230,7 +231,7 @@ fn copy_all(pieces: Vec<(&mut [u8], &[u8])>) {
 fn write(work: Work) -> Done {
     let Work { step, partial, shard, variables } = work;
     let path = partial.join(&shard);
-    let written = std::fs::create_dir_all(&partial).and_then(|()| write_all(&path, &variables));
+    let written = whole_file::make_folders(&partial).and_then(|()| write_all(&path, &variables));
     let written = written.map_err(|error| format!("{}: {error}", path.display()));
     let room = variables.into_iter().filter_map(|variable| match variable.bytes {
         Held::Room(room) => Some(room),
