@@ -6,7 +6,7 @@
 #
 #   --without-pytorch   leaves out the tests that need PyTorch, which set-up would install
 #   --long   suites that draw seeds try all of them and what learns for minutes learns, where otherwise they
-#            try a fixed part; and loom, Miri, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
+#            try a fixed part; and loom, Miri, sanitizers, fuzzers and cargo-deny look for what no test shows (docs/reliability.md).
 #            TENSORWIRE_FUZZ_SECONDS is how long each decoder is fuzzed, 60 if it is not set
 #   --help   print this
 set -uo pipefail
@@ -126,6 +126,17 @@ miri() {
 loom() {
   RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" cargo test --release --lib "$@" loom -- --nocapture 2>&1 | logged
 }
+# Runs tests of code that a sanitizer was built into. rustix makes its calls through the C library then, where the sanitizer
+# sees memory come and go. That a peer answers before sendmsg returns is no race with what was sent; tests of death write the
+# same memory many times at once.
+sanitized() {
+  local sanitizer=$1 target
+  shift
+  target=$(rustc -vV | sed -n 's/^host: //p')
+  RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=$sanitizer --cfg rustix_use_libc" TSAN_OPTIONS=intercept_send=0 \
+    cargo +nightly test -Zbuild-std --target "$target" --target-dir "${CARGO_TARGET_DIR:-target}/$sanitizer" \
+    --no-fail-fast --lib --tests "$@" -- --skip death:: 2>&1 | logged
+}
 # Tries a decoder for some time, beginning with the corpus in the tree, to which nothing is added.
 fuzz() {
   mkdir -p "$folder/corpus/$1"
@@ -138,6 +149,15 @@ if [ -n "${TENSORWIRE_LONG:-}" ]; then
     part miri --lib -p tensorwire-base -p tensorwire-tensor -p tensorwire-memory -p tensorwire-fabric
   else
     skip 'cargo miri is not installed (rustup toolchain install nightly --component miri,rust-src)'
+  fi
+  # the standard library is built anew, which takes its source
+  if [ -e "$(rustc +nightly --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library/Cargo.lock" ]; then
+    for sanitizer in thread address; do
+      part sanitized "$sanitizer" -p tensorwire-memory -p tensorwire-fabric -p tensorwire-kvstore -p tensorwire-runtime \
+        -p tensorwire-collectives
+    done
+  else
+    skip 'the source of the standard library is not installed for nightly Rust (rustup toolchain install nightly --component rust-src)'
   fi
   if cargo +nightly fuzz --version >/dev/null 2>&1; then
     for target in fuzz/fuzz_targets/*.rs; do

@@ -6,7 +6,7 @@ mod draft;
 mod planner;
 
 use tensorwire_base::Space;
-use tensorwire_tensor::Fact;
+use tensorwire_tensor::{DType, Fact};
 
 use crate::error::GraphError;
 use crate::graph::{Graph, NodeId, Task};
@@ -93,6 +93,8 @@ pub struct PlanOptions {
     /// Who computes on a device.
     pub devices: DeviceTasks,
     pub device_crossing: DeviceCrossing,
+    /// What tensors of f32 cross as, where that is another type.
+    pub wire: Option<DType>,
 }
 
 /// An edge between two parts.

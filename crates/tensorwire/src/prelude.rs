@@ -6,7 +6,7 @@ pub use tensorwire_nn::{
     self as nn, Batch, DType, Data, Dataset, Description, Model, Optimizer, Outputs, Padding,
     Sample, Schedule, Scope, Stream,
 };
-pub use tensorwire_train::{FinishedStep, FloatType, Kernels, StoreConfig, Summary};
+pub use tensorwire_train::{FinishedStep, FloatType, Kernels, StoreConfig, Summary, WireType};
 
 pub use crate::Training;
 pub use crate::strategies::{

@@ -15,8 +15,8 @@ use tensorwire_launch::{Assignment, Hosts, HostsError, Member, Movement, Transpo
 use tensorwire_nn::{Data, Model, Optimizer, Schedule};
 use tensorwire_train::{
     Budget, CheckpointConfig, FinishedStep, FloatType, Kernels, Prepared, StepAggregator, Strategy,
-    Summary, TRAIN, TrainConfig, TrainOutcome, Weights, Workload, launch_train, train_local,
-    train_member,
+    Summary, TRAIN, TrainConfig, TrainOutcome, Weights, WireType, Workload, launch_train,
+    train_local, train_member,
 };
 
 use crate::error::{Error, Result};
@@ -150,6 +150,11 @@ impl Training {
     /// Makes a step of so many batches of each worker, in the memory of one.
     pub fn accumulate(self, batches: usize) -> Training {
         self.with(|config| config.accumulate = batches)
+    }
+
+    /// What gradients and weights of f32 cross as between processes.
+    pub fn wire(self, wire: WireType) -> Training {
+        self.with(|config| config.wire = wire)
     }
 
     /// The type of activations, if it is another than that of variables: bf16 beside variables and slots of f32.

@@ -28,7 +28,7 @@ use tensorwire_launch::Hosts;
 pub use clients::{Averaging, ClientConfig};
 pub use device::DeviceChoice;
 pub use error::ConfigError;
-pub use exchange::Exchange;
+pub use exchange::{Exchange, WireType};
 use tensorwire_launch::Transport;
 pub use tuned::TunedRow;
 
@@ -156,6 +156,9 @@ pub struct TrainConfig {
     /// Type of activations, if it is another than that of variables.
     #[serde(default)]
     pub activations: Option<FloatType>,
+    /// What tensors cross as.
+    #[serde(default)]
+    pub wire: WireType,
     pub seed: u64,
     /// Threads of each process; none: each host's cores shared among its workers.
     pub threads: Option<usize>,
@@ -278,6 +281,11 @@ impl TrainConfig {
         }
         if self.topology().is_asynchronous() && self.trace.is_some() {
             return Err(ConfigError::AsyncTrace);
+        }
+        let crosses = self.strategy != Strategy::Local && !self.topology().has_store();
+        if self.wire != WireType::default() && !(crosses && self.dtype == FloatType::F32) {
+            let (option, used_by) = ("--wire", "--strategy ps and allreduce with --dtype f32");
+            return Err(ConfigError::Unused { option, used_by });
         }
         let comes_last = matches!(self.strategy.row().weights, Weights::Servers | Weights::Local);
         if self.evaluate_each_epoch && comes_last {

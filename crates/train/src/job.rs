@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tensorwire_base::{Rank, human_bytes};
 use tensorwire_collectives::GroupError;
 use tensorwire_fabric::pulse;
-use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, place, plan};
+use tensorwire_graph::{Cluster, Hint, Node, NodeId, Plan, PlanOptions, place, plan};
 use tensorwire_kernels::{KernelChoice, Kernels};
 use tensorwire_kvstore::StoreError;
 use tensorwire_launch::{Blame, JoinError, Member, Role, StoreJob};
@@ -367,6 +367,7 @@ fn build(
     let by_nic = config.transport == tensorwire_launch::Transport::Verbs
         && matches!(config.exchange, config::Exchange::ZeroCopy | config::Exchange::Write);
     let options = config.device.plan_options(options, topology, by_nic);
+    let options = PlanOptions { wire: config.wire.narrow(), ..options };
     let mut runs = program.runs(&placed, cluster);
     if config.evaluate_every.is_some() {
         // an evaluation may come between two steps

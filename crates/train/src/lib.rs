@@ -39,7 +39,7 @@ pub use checkpoint::{
 };
 pub use config::{
     Averaging, Budget, ClientConfig, ConfigError, DeviceChoice, Exchange, FloatType, Kernels,
-    StoreConfig, TraceConfig, TrainConfig, TunedRow,
+    StoreConfig, TraceConfig, TrainConfig, TunedRow, WireType,
 };
 pub use group::{ClientError, VectorReducer, link_cost};
 pub use job::{Prepared, StoreValue, Supply, TrainError, Workload, train_local, train_member};

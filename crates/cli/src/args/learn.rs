@@ -4,7 +4,7 @@
 use clap::{Args, ValueEnum};
 use tensorwire_bench::QUIET_RATE;
 use tensorwire_nn::{Method, Optimizer, Schedule};
-use tensorwire_train::{ConfigError, FloatType, TrainConfig};
+use tensorwire_train::{ConfigError, FloatType, TrainConfig, WireType};
 
 use super::{DEFAULTS, with_default};
 
@@ -55,6 +55,24 @@ pub(crate) struct LearnArgs {
     /// Type of activations, if it is another: `bf16` keeps variables and optimizer in --dtype [default: --dtype]
     #[arg(long, value_enum)]
     precision: Option<FloatArg>,
+    /// What gradients and weights of f32 cross as between processes (ps, allreduce): bf16 rounds them, and sends half of the bytes
+    #[arg(long, value_enum, default_value = DEFAULTS.wire.name())]
+    wire: WireArg,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WireArg {
+    F32,
+    Bf16,
+}
+
+impl From<WireArg> for WireType {
+    fn from(wire: WireArg) -> WireType {
+        match wire {
+            WireArg::F32 => WireType::F32,
+            WireArg::Bf16 => WireType::Bf16,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -104,6 +122,7 @@ impl LearnArgs {
         config.accumulate = self.accumulate;
         config.dtype = self.dtype.into();
         config.activations = self.precision.map(FloatType::from);
+        config.wire = self.wire.into();
     }
 
     /// An optimizer with its usual parameters but for those that are given.

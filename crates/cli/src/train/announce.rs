@@ -1,6 +1,7 @@
 //! What is said before a job begins: what was chosen, and why.
 
 use tensorwire_base::human_bytes;
+use tensorwire_graph::Op;
 use tensorwire_launch::{RanksByHost, Transport};
 use tensorwire_nn::Program;
 use tensorwire_train::{Averaging, Exchange, Prepared, Strategy, TrainConfig};
@@ -85,8 +86,14 @@ pub(super) fn announce(prepared: &Prepared) {
 
 /// Says what workers without servers all-reduce in a step.
 fn announcement_of_group(prepared: &Prepared, transport: &str) -> String {
-    let Prepared { config, program, .. } = prepared;
-    let bytes: usize = program.weights().map(|variable| variable.spec.bytes()).sum();
+    let Prepared { config, plan, .. } = prepared;
+    let part = plan.parts.first();
+    let reduced = part.into_iter().flat_map(|part| {
+        let of_group =
+            part.graph.nodes().filter(|(_, node)| matches!(node.op, Op::AllReduce { .. }));
+        of_group.filter_map(|(id, _)| part.memory.spot(id.into()))
+    });
+    let bytes: usize = reduced.map(|spot| spot.spec.bytes()).sum();
     format!(
         "{}: {} workers with weights of their own; transport {transport}; per step {} all-reduced{}",
         config.strategy.name(),

@@ -146,3 +146,56 @@ fn what_makes_no_sense_is_said_in_one_line() {
         assert!(ended.stderr.contains(said), "{given}: {}", ended.stderr);
     }
 }
+
+/// Half of the bytes; the same bits over every way, and the accuracy of tensors that cross as they are.
+#[test]
+fn tensors_that_cross_as_bf16_are_half_as_many_bytes_and_learn_as_well() {
+    let train = |way: &str| {
+        let job = "--model mlp --batch 16 --steps 60 --threads 1";
+        Job::start(&format!("train --json --workers 2 {job} {way}")).end(LIMIT).json()
+    };
+    let (bytes, accuracy) = (
+        |json: &serde_json::Value| json["bytes_written"].as_f64().unwrap(),
+        |json: &serde_json::Value| json["test_accuracy"].as_f64().unwrap(),
+    );
+    for (strategy, ways) in [
+        ("ps", &["--transport tcp", "", "--split-above 1KiB", "--exchange write --servers 1"][..]),
+        ("allreduce", &["--transport tcp", ""]),
+    ] {
+        let plain = train(&format!("--strategy {strategy} --transport tcp"));
+        let narrow: Vec<serde_json::Value> = ways
+            .iter()
+            .map(|way| train(&format!("--strategy {strategy} --wire bf16 {way}")))
+            .collect();
+        for (way, json) in ways.iter().zip(&narrow) {
+            assert_eq!(json["weights_sha256"], narrow[0]["weights_sha256"], "{strategy} {way}");
+        }
+        assert_ne!(plain["weights_sha256"], narrow[0]["weights_sha256"]);
+        let share = bytes(&narrow[0]) / bytes(&plain);
+        assert!((0.5..0.51).contains(&share), "{strategy}: {share} of the bytes");
+        let (is, was) = (accuracy(&narrow[0]), accuracy(&plain));
+        assert!((is - was).abs() < 0.02, "{strategy}: {is}, and {was} as f32");
+    }
+}
+
+/// The servers' own weights are whole, whatever workers compute with.
+#[test]
+fn what_is_saved_of_servers_is_not_rounded() {
+    for way in ["", "--split-above 1KiB"] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("w.safetensors");
+        let save = format!("--save {} --wire bf16 {way}", path.display());
+        let ended = Job::start(&format!("train {JOB} {save}")).end(LIMIT);
+        assert!(ended.status.success(), "{}", ended.stderr);
+        let values = weights(&path);
+        let whole = values.iter().filter(|value| value.to_bits() & 0xffff != 0).count();
+        assert!(2 * whole > values.len(), "{way}: only {whole} are more than bf16");
+    }
+}
+
+#[test]
+fn a_store_does_not_round_yet_and_says_so() {
+    let ended = Job::start("train --steps 1 --strategy dist-sgd --wire bf16").end(LIMIT);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.stderr);
+    assert!(ended.last_line().contains("--wire changes nothing here"), "{}", ended.stderr);
+}

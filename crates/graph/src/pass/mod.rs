@@ -14,3 +14,4 @@ pub(crate) mod sequence;
 pub(crate) mod simplify;
 pub(crate) mod space;
 pub(crate) mod verify;
+pub(crate) mod wire;

@@ -15,6 +15,7 @@ use crate::pass::partition::{Cut, CutKey};
 use crate::pass::reference::{Chooser, Transfer, WhyWrite, without_references};
 use crate::pass::space::spread_over_spaces;
 use crate::pass::verify::verify;
+use crate::pass::wire::narrow_wire;
 
 /// What a plan is made with.
 pub(super) struct Planner<'a> {
@@ -27,7 +28,9 @@ pub(super) struct Planner<'a> {
 impl Planner<'_> {
     pub(super) fn plan(&self, graph: &Graph, runs: &[RunSpec]) -> Result<Plan, GraphError> {
         let spaces = (self.options.devices, self.options.device_crossing);
-        let (graph, runs) = spread_over_spaces(graph, runs, spaces)?;
+        let (graph, runs) = narrow_wire(graph, runs, self.options.wire)?;
+        verify(&graph, "wire")?;
+        let (graph, runs) = spread_over_spaces(&graph, &runs, spaces)?;
         verify(&graph, "spaces")?;
         let (graph, transfers) = self.choose(&graph, &runs)?;
         let guarded = match self.options.reuse {

@@ -6,3 +6,4 @@ mod passes;
 mod placement;
 mod plan;
 mod spaces;
+mod wire;

@@ -56,6 +56,7 @@ const SHARED: PlanOptions = PlanOptions {
     reuse: ReuseRule::Proved,
     devices: DeviceTasks::None,
     device_crossing: DeviceCrossing::ByHost,
+    wire: None,
 };
 
 fn planned(layers: usize, workers: u32, servers: u32) -> Plan {

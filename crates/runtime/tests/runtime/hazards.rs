@@ -21,6 +21,7 @@ const SHARED: PlanOptions = PlanOptions {
     reuse: tensorwire_graph::ReuseRule::Proved,
     devices: tensorwire_graph::DeviceTasks::None,
     device_crossing: tensorwire_graph::DeviceCrossing::ByHost,
+    wire: None,
 };
 const WRITTEN: PlanOptions = PlanOptions { shared_memory: SharedMemory::Unused, ..SHARED };
 const WORKERS: [Hint; 3] = [Hint::Replica(0), Hint::Replica(1), Hint::Replica(2)];

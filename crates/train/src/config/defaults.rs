@@ -10,7 +10,7 @@ use tensorwire_nn::{Optimizer, Schedule};
 
 use super::{
     Budget, ClientConfig, DeviceChoice, Exchange, FloatType, Kernels, StoreConfig, Strategy,
-    TraceConfig, TrainConfig,
+    TraceConfig, TrainConfig, WireType,
 };
 
 /// Long enough for any step, and for a peer that writes a snapshot.
@@ -63,6 +63,7 @@ impl Default for TrainConfig {
             accumulate: accumulate(),
             dtype: FloatType::F32,
             activations: None,
+            wire: WireType::F32,
             seed: 1,
             threads: None,
             kernels: Kernels::Auto,
