@@ -1,8 +1,8 @@
 //! `--metrics FILE`: one line of JSON a step. Each line is written whole; what the file held before
-//! stays until the first line.
+//! stays until the first line, and of a job that goes on the steps before it stay for good.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -25,7 +25,13 @@ impl Metrics {
             return Ok(Metrics { path: PathBuf::new(), file: None, fresh: false, begun: false });
         };
         let fresh = !path.exists();
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            // what a pipe takes cannot be read again
+            .read(fresh || path.is_file())
+            .open(path);
         let file = file.map_err(|error| {
             let path = path.display();
             Failure::user(format!("cannot write metrics to {path}: {error}; choose another file"))
@@ -47,11 +53,36 @@ impl Metrics {
         let Some(file) = &mut self.file else { return Ok(()) };
         // a pipe or a device has no length to cut
         if !std::mem::replace(&mut self.begun, true) && file.get_ref().metadata()?.is_file() {
-            file.get_ref().set_len(0)?;
+            let kept = length_before(file.get_ref(), step_of(line))?;
+            file.get_ref().set_len(kept)?;
+            file.seek(SeekFrom::Start(kept))?;
         }
         writeln!(file, "{line}")?;
         file.flush()
     }
+}
+
+/// The bytes of a file's lines that are of earlier steps than this one; of all steps, if it is of none.
+fn length_before(file: &File, step: Option<u64>) -> io::Result<u64> {
+    let mut reader = BufReader::new(file);
+    reader.seek(SeekFrom::Start(0))?;
+    let (mut kept, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        // fits: usize is 64 bits wide
+        let bytes = reader.read_until(b'\n', &mut line)? as u64;
+        let text = String::from_utf8_lossy(&line);
+        let is_earlier = step_of(&text)
+            .is_some_and(|found| line.ends_with(b"\n") && step.is_none_or(|step| found < step));
+        if !is_earlier {
+            return Ok(kept);
+        }
+        kept += bytes;
+    }
+}
+
+fn step_of(line: &str) -> Option<u64> {
+    serde_json::from_str::<serde_json::Value>(line).ok()?.get("step")?.as_u64()
 }
 
 impl Drop for Metrics {
@@ -60,5 +91,42 @@ impl Drop for Metrics {
         if self.file.is_some() && self.fresh && !self.begun {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_goes_on_keeps_the_steps_before_and_another_begins_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let write = |steps: &[u64], ends: bool| {
+            let mut metrics = Metrics::open(Some(&path)).unwrap();
+            for step in steps {
+                metrics.line(&serde_json::json!({ "step": step })).unwrap();
+            }
+            if ends {
+                metrics.line(&serde_json::json!({ "summary": {} })).unwrap();
+            }
+            std::fs::read_to_string(&path).unwrap()
+        };
+        let of = |steps: &[u64], rest: &str| {
+            let lines: String = steps.iter().map(|step| format!("{{\"step\":{step}}}\n")).collect();
+            lines + rest
+        };
+        let end = "{\"summary\":{}}\n";
+        assert_eq!(write(&[1, 2, 3], false), of(&[1, 2, 3], ""));
+        // from a checkpoint behind step 1
+        assert_eq!(write(&[2, 3, 4], true), of(&[1, 2, 3, 4], end));
+        assert_eq!(write(&[5], false), of(&[1, 2, 3, 4, 5], ""));
+        // a launcher was killed in the middle of a line
+        std::fs::write(&path, of(&[1, 2], "{\"st")).unwrap();
+        assert_eq!(write(&[4], false), of(&[1, 2, 4], ""));
+        assert_eq!(write(&[], true), of(&[1, 2, 4], end));
+        assert_eq!(write(&[1], true), of(&[1], end));
+        std::fs::write(&path, "something else\n").unwrap();
+        assert_eq!(write(&[7], false), of(&[7], ""));
     }
 }

@@ -166,9 +166,11 @@ pub enum JobUpdate<P, T> {
     },
     /// All members have been introduced to each other.
     Introduced,
-    /// The members of a launcher that was killed go on with this one; the furthest is in this step.
+    /// The members of a launcher that was killed go on with this one; the furthest is in this step. What they make behind `told`
+    /// is told from now on.
     TakenOver {
         step: u64,
+        told: u64,
     },
     /// They could not; what is left of them was ended, and the job begins behind this step.
     NotTakenOver {
@@ -326,7 +328,7 @@ fn decode<M: Messages>(
         JobUpdate::Transport(choice) => JobUpdate::Transport(choice),
         JobUpdate::Started { rank, pid } => JobUpdate::Started { rank, pid },
         JobUpdate::Introduced => JobUpdate::Introduced,
-        JobUpdate::TakenOver { step } => JobUpdate::TakenOver { step },
+        JobUpdate::TakenOver { step, told } => JobUpdate::TakenOver { step, told },
         JobUpdate::NotTakenOver { why, step } => JobUpdate::NotTakenOver { why, step },
         JobUpdate::StandsStill { members } => JobUpdate::StandsStill { members },
         JobUpdate::Ending { step, goes_on } => JobUpdate::Ending { step, goes_on },

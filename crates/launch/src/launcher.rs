@@ -24,7 +24,7 @@ use tensorwire_fabric::verbs_usable;
 
 use crate::assignment::JobIdentity;
 use crate::control::{Behind, Blame, FromMember, ToMember};
-use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate};
+use crate::job::{JobError, JobOutcome, JobSpec, JobUpdate, OnUpdate, RawUpdate};
 use crate::negotiate::{Offer, TransportChoice, choose};
 use crate::rendezvous::JoinedProcess;
 use crate::standing::Still;
@@ -101,6 +101,7 @@ pub(crate) fn run(
         answers: Answers::open(spec),
         store: spec.store.map(|store| Membership::new(store, spec)),
         record: spec.takeover.as_ref().map(|takeover| RecordFile::new(takeover.record.clone())),
+        made_alone: Vec::new(),
     };
     launcher.begin(on_update)?;
     launcher.watch(&mut acceptor, &inbox, on_update)
@@ -136,6 +137,8 @@ struct Launcher<'a> {
     store: Option<Membership>,
     /// What another launcher finds if this one is killed.
     record: Option<RecordFile>,
+    /// What members show of steps that they made while they had no launcher.
+    made_alone: Vec<RawUpdate>,
 }
 
 impl Launcher<'_> {
@@ -300,7 +303,12 @@ impl Launcher<'_> {
             FromMember::Progress { step, value } => {
                 member.step = member.step.max(step);
                 member.progress = Some(value.clone());
-                on_update(JobUpdate::Progress { rank, step, value })?;
+                let progress = JobUpdate::Progress { rank, step, value };
+                match (&self.spec.abandoned, self.introduced) {
+                    // made while there was no launcher
+                    (Some(_), false) => self.made_alone.push(progress),
+                    _ => on_update(progress)?,
+                }
             }
             FromMember::Records { values } => {
                 on_update(JobUpdate::Recorded { rank, values })?;
@@ -467,8 +475,7 @@ impl Launcher<'_> {
         self.introduced = true;
         on_update(JobUpdate::Introduced)?;
         if self.spec.abandoned.is_some() {
-            let step = self.members.iter().map(|member| member.step).max().unwrap_or_default();
-            on_update(JobUpdate::TakenOver { step })?;
+            self.tell_taken_over(on_update)?;
         }
         Ok(())
     }

@@ -55,6 +55,8 @@ pub enum TakeoverError {
         "the job that keeps its state here runs already: its launcher is process {pid} (tensorwire status {pid})"
     )]
     Runs { pid: u32 },
+    #[error("another launcher is taking this job over at this moment (tensorwire status)")]
+    Taken,
     #[error(
         "{}: {source}; if no such job runs, remove the file",
         .path.display()

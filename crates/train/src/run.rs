@@ -282,6 +282,10 @@ pub fn launch_train(
             return Err(failure);
         }
         if let (Some(left), false) = (left, has_members) {
+            // it listens where they call
+            if matches!(failure, JobFailure::Job(JobError::Listen { .. })) {
+                return Err(TakeoverError::Taken.into());
+            }
             left.end();
             let next = match prepared.again() {
                 Ok(next) => next,

@@ -121,6 +121,8 @@ pub struct StepAggregator {
     told: u64,
     /// By worker: it is not waited for any more.
     lost: Vec<bool>,
+    /// By worker: the last step that it said anything of. What it has left out before was said to a launcher that died.
+    last: Vec<u64>,
 }
 
 impl StepAggregator {
@@ -157,6 +159,7 @@ impl StepAggregator {
             first: 1,
             told: 0,
             lost: vec![false; count],
+            last: vec![0; count],
         }
     }
 
@@ -179,11 +182,12 @@ impl StepAggregator {
                 lost.into_iter().for_each(|lost| *lost = true);
             }
             JobUpdate::Restarting { step, .. }
-            | JobUpdate::TakenOver { step }
+            | JobUpdate::TakenOver { told: step, .. }
             | JobUpdate::NotTakenOver { step, .. } => {
                 (self.first, self.samples) = (step + 1, 0);
                 self.open.clear();
                 self.lost.fill(false);
+                self.last.fill(0);
             }
             JobUpdate::Resizing { step, workers, .. } => {
                 // fits: members are few
@@ -197,7 +201,7 @@ impl StepAggregator {
                 self.batch = self.batch * before / count as u64;
                 (self.first, self.samples) = (step + 1, 0);
                 self.open.clear();
-                self.lost = vec![false; count];
+                (self.lost, self.last) = (vec![false; count], vec![0; count]);
             }
             _ => {}
         }
@@ -209,6 +213,9 @@ impl StepAggregator {
         }
         // a worker is at most one step ahead of another where the servers wait for all; else any number
         let workers = self.lost.len();
+        if let Some(last) = self.last.get_mut(worker) {
+            *last = progress.step.max(*last);
+        }
         let step = self.open.entry(progress.step).or_insert_with(|| vec![None; workers]);
         if let Some(place) = step.get_mut(worker).filter(|place| place.is_none()) {
             *place = Some(progress);
@@ -228,10 +235,19 @@ impl StepAggregator {
     }
 
     fn next(&mut self) -> Option<FinishedStep> {
+        // nobody says anything more of the steps before the first that is open
+        let open = *self.open.first_key_value()?.0;
+        let is_behind = |worker: usize, step: u64| self.last[worker] < step && !self.lost[worker];
+        if open > self.first && !(0..self.lost.len()).any(|worker| is_behind(worker, open)) {
+            self.first = open;
+        }
         let said = self.open.get(&self.first)?;
-        let waits = said.iter().zip(&self.lost).any(|(said, lost)| said.is_none() && !lost);
+        let mut waited = said.iter().enumerate().filter(|(_, said)| said.is_none());
+        if waited.any(|(worker, _)| is_behind(worker, self.first)) {
+            return None;
+        }
         let all: Vec<Progress> = said.iter().flatten().cloned().collect();
-        if waits || all.is_empty() {
+        if all.is_empty() {
             return None;
         }
         // fits: workers are few
@@ -365,12 +381,29 @@ mod tests {
         assert_eq!(taken(&mut steps), [1, 2, 3, 4]);
         let why = "killed".to_string();
         steps.update(&JobUpdate::Restarting { why, step: 2, restart: 1, most: 3 });
-        steps.update(&says(0, 3, 1.0));
-        (4..=6).for_each(|step| both(&mut steps, step));
+        (3..=6).for_each(|step| steps.update(&says(0, step, 1.0)));
         assert_eq!(taken(&mut steps), [0; 0], "worker 1 is there again");
-        steps.update(&says(1, 3, 1.0));
+        (3..=6).for_each(|step| steps.update(&says(1, step, 1.0)));
         assert_eq!(taken(&mut steps), [5, 6]);
         assert_eq!(steps.samples(), 4 * 2 * 8);
+    }
+
+    #[test]
+    fn what_was_said_to_a_launcher_that_died_is_not_waited_for() {
+        let taken = |steps: &mut StepAggregator| -> Vec<u64> {
+            std::iter::from_fn(|| steps.take()).map(|finished| finished.step).collect()
+        };
+        let mut steps = aggregator(2);
+        steps.update(&JobUpdate::TakenOver { step: 12, told: 8 });
+        steps.update(&says(0, 9, 1.0));
+        assert_eq!(taken(&mut steps), [0; 0], "worker 1 may say it yet");
+        // it has said 9 and 10 to another
+        steps.update(&says(1, 11, 1.0));
+        assert_eq!(taken(&mut steps), [9]);
+        steps.update(&says(0, 12, 1.0));
+        assert_eq!(taken(&mut steps), [11]);
+        steps.update(&says(1, 12, 1.0));
+        assert_eq!(taken(&mut steps), [12]);
     }
 
     #[test]

@@ -77,9 +77,9 @@ impl Watcher {
                 self.bar.say(format_args!("{why}; restart {restart} of {most}, from step {step}"));
                 self.bar.goes_on(step);
             }
-            JobUpdate::TakenOver { step } => {
+            JobUpdate::TakenOver { step, told } => {
                 self.bar.say(format_args!("the job's processes go on with this launcher, in step {step}"));
-                self.bar.goes_on(step);
+                self.bar.goes_on(told);
             }
             JobUpdate::NotTakenOver { why, step } => {
                 self.bar.say(format_args!(

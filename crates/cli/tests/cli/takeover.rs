@@ -127,7 +127,9 @@ fn the_same_processes_go_on_to_the_bits_of_an_undisturbed_job() {
         ("--strategy mpi-sgd --workers 4 --clients 2", 6),
     ] {
         let undisturbed = hash(&train(&format!("--steps {STEPS} {strategy}")));
-        let again = Again::new(&format!("--steps {STEPS} --checkpoint-every 15 {strategy}"));
+        let mut again = Again::new(&format!("--steps {STEPS} --checkpoint-every 15 {strategy}"));
+        let metrics = again.runtime.path().join("metrics.jsonl");
+        again.more = vec!["--metrics".to_string(), metrics.display().to_string()];
         let mut first = again.start(members);
         first.kill();
         let ended = again.end();
@@ -139,6 +141,12 @@ fn the_same_processes_go_on_to_the_bits_of_an_undisturbed_job() {
         assert!(ended.stderr.contains(said), "{context}");
         assert!(!first.members.iter().any(|member| lives(*member)), "{context}");
         assert!(Path::new(&again.path).join(format!("step-{STEPS:08}")).is_dir(), "{context}");
+        let lines = std::fs::read_to_string(metrics).unwrap();
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let steps: Vec<u64> = lines.filter_map(|line| line["step"].as_u64()).collect();
+        assert!(steps.windows(2).all(|pair| pair[0] < pair[1]), "each once: {steps:?}");
+        // those in which it was killed are told to nobody
+        assert!(steps[0] == 1 && steps.len() as u64 > STEPS - 10, "{steps:?} {context}");
     }
 }
 

@@ -1,6 +1,8 @@
 //! How a launcher comes to its members: it starts them, finds them waiting, or takes over those of a launcher that died; and what it
 //! writes down for the one that comes after it.
 
+use std::collections::BTreeMap;
+
 use tensorwire_base::Rank;
 
 use super::process::Process;
@@ -27,6 +29,27 @@ impl Launcher<'_> {
             }
         } else {
             self.write_record();
+        }
+        Ok(())
+    }
+
+    /// Says that the members of another launcher go on with this one, and what they made meanwhile: from the first step on that
+    /// none of them has told to the one before.
+    pub(super) fn tell_taken_over(&mut self, on_update: &mut OnUpdate<'_>) -> Result<(), JobError> {
+        let step = self.members.iter().map(|member| member.step).max().unwrap_or_default();
+        let mut first = BTreeMap::new();
+        for update in &self.made_alone {
+            if let JobUpdate::Progress { rank, step, .. } = update {
+                first.entry(*rank).or_insert(*step);
+            }
+        }
+        let told = first.values().max().map_or(step, |first| first.saturating_sub(1));
+        on_update(JobUpdate::TakenOver { step, told })?;
+        for update in std::mem::take(&mut self.made_alone) {
+            let JobUpdate::Progress { step, .. } = &update else { continue };
+            if *step > told {
+                on_update(update)?;
+            }
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What a member says to its launcher. Where another launcher may come, what it has to know is said to that one, too.
 
+use std::collections::VecDeque;
 use std::mem::{Discriminant, discriminant};
 use std::net::Shutdown;
 
@@ -8,8 +9,8 @@ use tensorwire_base::Deadline;
 
 use crate::control::{FromMember, Speaker};
 
-/// Records that are kept while there is no launcher; older ones are lost.
-const KEPT_MAX: usize = 256;
+/// What is recorded and shown while there is no launcher is kept, up to so many words; older ones are lost.
+const KEPT_MAX: usize = 10_000;
 
 #[derive(Debug)]
 pub(super) struct Line {
@@ -26,13 +27,13 @@ struct LineState {
     /// What it has to know, the newest of each kind.
     known: Vec<FromMember>,
     /// What nobody was there to hear.
-    kept: Vec<FromMember>,
+    kept: VecDeque<FromMember>,
 }
 
 impl Line {
     /// To a launcher; `outlives` it, if another may come.
     pub(super) fn new(speaker: Speaker, outlives: bool) -> Line {
-        let (known, kept) = (Vec::new(), Vec::new());
+        let (known, kept) = (Vec::new(), VecDeque::new());
         let state = LineState { speaker: Some(speaker), outlives, known, kept };
         Line { state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -123,7 +124,7 @@ impl LineState {
             | FromMember::Allow { .. }
             | FromMember::ToldToEnd
             | FromMember::Finished { .. } => true,
-            // what this launcher asked for, what is of the moment, what is kept, and what ends this process
+            // what this launcher asked for, what is kept, and what ends this process
             FromMember::Held { .. }
             | FromMember::Progress { .. }
             | FromMember::Records { .. }
@@ -139,11 +140,11 @@ impl LineState {
     }
 
     fn keep(&mut self, message: &FromMember) {
-        if matches!(message, FromMember::Records { .. }) {
+        if matches!(message, FromMember::Records { .. } | FromMember::Progress { .. }) {
             if self.kept.len() == KEPT_MAX {
-                self.kept.remove(0);
+                self.kept.pop_front();
             }
-            self.kept.push(message.clone());
+            self.kept.push_back(message.clone());
         }
     }
 }

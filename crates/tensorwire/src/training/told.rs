@@ -11,7 +11,7 @@ pub(super) fn say_what_happened(update: &TrainUpdate) {
         JobUpdate::Restarting { why, step, restart, most } => {
             program::say(&format!("{why}; restart {restart} of {most}, from step {step}"));
         }
-        JobUpdate::TakenOver { step } => {
+        JobUpdate::TakenOver { step, .. } => {
             program::say(&format!("the job's processes go on with this launcher, in step {step}"));
         }
         JobUpdate::NotTakenOver { why, step } => program::say(&format!(

@@ -63,6 +63,11 @@ impl CheckpointFolder {
         Ok(found)
     }
 
+    /// The step of the newest.
+    pub(crate) fn newest(&self) -> Option<u64> {
+        self.found().ok()?.first().map(|found| found.step)
+    }
+
     /// Where the files of a checkpoint are written before it is there.
     pub(crate) fn partial(&self, step: u64) -> PathBuf {
         self.path.join(format!("{PREFIX}{step:08}{PARTIAL}"))

@@ -26,9 +26,12 @@ impl Prepared {
         let Prepared { config, topology, program, shape, .. } = self;
         let checkpoint = config.checkpoint.as_ref()?;
         let slots = checkpoint::kept(program, topology).slots();
+        // what came before, the launcher of the time has told
+        let told =
+            is_taken_over.then(|| CheckpointFolder::new(&checkpoint.path).newest()).flatten();
         let job = CheckpointState {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            step: shape.done,
+            step: told.unwrap_or(shape.done),
             position: DataPosition { epoch: 0, step: 0, steps_per_epoch: shape.steps_per_epoch },
             seed: config.seed,
             model: config.model.clone(),
