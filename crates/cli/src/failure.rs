@@ -11,7 +11,7 @@ pub(crate) struct Failure {
     message: String,
     /// What else was seen; shown before the message, which stays last.
     remarks: Vec<String>,
-    user_error: bool,
+    pub(crate) user_error: bool,
 }
 
 impl Failure {

@@ -63,7 +63,12 @@ pub(crate) fn prepare_and_run(args: TrainArgs, lead: Option<Lead>) -> Result<(),
         Strategy::Local => run_local(&prepared, watcher),
         _ => run_job(&prepared, watcher, lead),
     };
-    let (outcome, mut watcher) = ran.inspect_err(|_| say_what_is_kept(&prepared))?;
+    let (outcome, mut watcher) = ran.inspect_err(|failure| {
+        // where the command itself is wrong, nothing has run
+        if !failure.user_error {
+            say_what_is_kept(&prepared);
+        }
+    })?;
     if let Some(failure) = watcher.failure.take() {
         return Err(failure);
     }

@@ -117,6 +117,11 @@ pub enum JobFailure {
          as were started"
     )]
     ResizeByOthers,
+    #[error(
+        "--launcher-patience is of jobs whose processes tensorwire starts itself; these end with who started them, which may start \
+         them again with --checkpoint DIR --resume auto"
+    )]
+    TakeoverByOthers,
     #[error("{failure}; started again {restarts} times, as --restarts allows")]
     Restarted { failure: Box<JobFailure>, restarts: u64 },
     #[error("{failure}; it did so twice, and is not started again")]
@@ -132,9 +137,10 @@ impl JobFailure {
     pub fn is_user_error(&self) -> bool {
         match self {
             JobFailure::Job(error) => error.is_user_error(),
-            JobFailure::RestartByOthers | JobFailure::ResizeByOthers | JobFailure::Takeover(_) => {
-                true
-            }
+            JobFailure::RestartByOthers
+            | JobFailure::ResizeByOthers
+            | JobFailure::TakeoverByOthers
+            | JobFailure::Takeover(_) => true,
             _ => false,
         }
     }
@@ -247,6 +253,9 @@ pub fn launch_train(
     }
     if config.fewest_workers.is_some() && how.gathering.is_some() {
         return Err(JobFailure::ResizeByOthers);
+    }
+    if config.launcher_patience_ms.is_some() && how.gathering.is_some() {
+        return Err(JobFailure::TakeoverByOthers);
     }
     let resizing = Resizing::of(prepared);
     let control = resizing.as_ref().map(Resizing::control);

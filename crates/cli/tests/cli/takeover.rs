@@ -196,6 +196,7 @@ fn a_job_that_runs_is_not_begun_twice_and_other_options_end_what_waits() {
     assert_eq!(second.status.code(), Some(2), "{}", second.stderr);
     let said = format!("its launcher is process {}", first.child.id());
     assert!(second.last_line().contains(&said), "{}", second.stderr);
+    assert!(!second.stderr.contains("goes on from there"), "{}", second.stderr);
     first.kill();
     let other = Again { options: again.options.replace("100000000", "30"), ..again };
     let ended = other.end();
