@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tensorwire::program::status_folder;
-use tensorwire_launch::{JobStatus, MemberPhase, MemberStatus, Still, job_status, jobs, scale_job};
+use tensorwire_launch::{
+    Abandoned, JobStatus, MemberPhase, MemberStatus, Still, job_status, jobs, scale_job,
+};
 use tensorwire_train::Progress;
 
 use super::args::{ScaleArgs, StatusArgs};
@@ -21,6 +23,17 @@ pub(crate) fn run(args: &StatusArgs) -> Result<(), Failure> {
     };
     if args.json {
         return found.iter().try_for_each(|job| print(json_line(job)?));
+    }
+    if args.job.is_none() {
+        for left in Abandoned::all(&folder) {
+            note(format_args!(
+                "{}: {} processes wait for another launcher, since that one (process {}) was killed; its command with --resume auto \
+                 goes on with them",
+                left.title(),
+                left.waiting(),
+                left.launcher_pid()
+            ));
+        }
     }
     match (&args.job, found.as_slice()) {
         (Some(_), [job]) => show(job),

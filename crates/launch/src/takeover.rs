@@ -68,6 +68,8 @@ pub enum TakeoverError {
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct JobRecord {
     pub(crate) launcher: ProcessName,
+    /// What the job is, in a few words.
+    pub(crate) title: String,
     /// Where it listens.
     pub(crate) listen: SocketAddr,
     /// That of the first member, which has all that they have in common.
@@ -241,6 +243,39 @@ impl Abandoned {
         members.len() == assignment.world() && members.iter().all(is_there)
     }
 
+    /// Returns the jobs that wait for another launcher, of those with their records in `folder`. Records of jobs that are over are
+    /// removed.
+    pub fn all(folder: &Path) -> Vec<Abandoned> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let records = entries.map(|entry| entry.path());
+        let records = records.filter(|path| path.extension().is_some_and(|e| e == EXTENSION));
+        let found = records.filter_map(|record| Abandoned::find(&record).ok().flatten());
+        let mut all = Vec::new();
+        for left in found {
+            match left.waiting() {
+                0 => left.end(),
+                _ => all.push(left),
+            }
+        }
+        all
+    }
+
+    /// What the job is, in a few words.
+    pub fn title(&self) -> &str {
+        &self.record.title
+    }
+
+    /// The launcher that died.
+    pub fn launcher_pid(&self) -> u32 {
+        self.record.launcher.pid
+    }
+
+    /// How many of its processes are left.
+    pub fn waiting(&self) -> usize {
+        let members = self.record.members.iter();
+        members.filter(|member| !member.process.find().has_ended()).count()
+    }
+
     /// What the members were told of the job, in its own form; none if it has another.
     pub fn payload<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_value(self.record.assignment.payload.clone()).ok()
@@ -296,6 +331,7 @@ mod tests {
         let rank = tensorwire_base::Rank(0);
         JobRecord {
             launcher: ProcessName::of(launcher).unwrap(),
+            title: "a test".into(),
             listen,
             assignment: JobIdentity::random(1).assignment(rank, rank, listen, &spec),
             members: vec![MemberRecord {
@@ -328,6 +364,8 @@ mod tests {
             }
         };
         assert!(left.is_whole());
+        let all = Abandoned::all(path.parent().unwrap());
+        assert_eq!((all.len(), all[0].title(), all[0].waiting()), (1, "a test", 1));
         assert!(!format!("{left:?}").contains("secret"));
         left.clone().end();
         assert!(!left.is_whole() && !path.exists());

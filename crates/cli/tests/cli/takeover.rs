@@ -119,14 +119,16 @@ fn wait_until_gone(members: &[Pid], log: &dyn Fn() -> String) {
 
 #[test]
 fn the_same_processes_go_on_to_the_bits_of_an_undisturbed_job() {
-    for (strategy, members) in [
-        ("--strategy ps", 4),
-        ("--strategy ps --transport tcp", 4),
-        ("--strategy allreduce --early-stop 1000 --val-every 25", 2),
-        ("--strategy dist-sgd --transport tcp", 4),
-        ("--strategy mpi-sgd --workers 4 --clients 2", 6),
+    let undisturbed = |strategy: &str| hash(&train(&format!("--steps {STEPS} {strategy}")));
+    // two workers have the same bits in each
+    let (two, four) = (undisturbed("--strategy ps"), "--strategy mpi-sgd --workers 4 --clients 2");
+    for (strategy, members, undisturbed) in [
+        ("--strategy ps", 4, two.clone()),
+        ("--strategy ps --transport tcp", 4, two.clone()),
+        ("--strategy allreduce --early-stop 1000 --val-every 25", 2, two.clone()),
+        ("--strategy dist-sgd --transport tcp", 4, two),
+        (four, 6, undisturbed(four)),
     ] {
-        let undisturbed = hash(&train(&format!("--steps {STEPS} {strategy}")));
         let mut again = Again::new(&format!("--steps {STEPS} --checkpoint-every 15 {strategy}"));
         let metrics = again.runtime.path().join("metrics.jsonl");
         again.more = vec!["--metrics".to_string(), metrics.display().to_string()];
@@ -180,6 +182,10 @@ fn where_not_all_processes_are_left_the_job_begins_behind_a_checkpoint() {
     let again = Again::new(&format!("--steps {STEPS} --checkpoint-every 5 {strategy}"));
     let mut first = again.start(2);
     first.kill();
+    let mut ask = Command::new(env!("CARGO_BIN_EXE_tensorwire"));
+    let said = ask.arg("status").env("XDG_RUNTIME_DIR", again.runtime.path()).output().unwrap();
+    let said = String::from_utf8(said.stderr).unwrap();
+    assert!(said.contains("2 workers: 2 processes wait for another launcher"), "{said}");
     send(first.members[1], Signal::KILL);
     let ended = again.end();
     let context = format!("{}\n{}", first.log(), ended.stderr);

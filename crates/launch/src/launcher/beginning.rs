@@ -68,7 +68,8 @@ impl Launcher<'_> {
             // what the members were told stays so
             assignment.payload = abandoned.record.assignment.payload.clone();
         }
-        let record = JobRecord { launcher, listen: self.listen, assignment, members };
+        let title = self.spec.title.clone();
+        let record = JobRecord { launcher, title, listen: self.listen, assignment, members };
         if let Err(error) = file.write(&record) {
             tracing::warn!("no other launcher can take this job over: {error}");
         }
