@@ -44,7 +44,7 @@ pub(crate) fn start(spec: &JobSpec, rank: Rank, assignment: &str) -> std::io::Re
         command.arg(remote_line(&spec.program, &spec.arguments, marks));
     }
     if outlives {
-        // what ends the launcher's group, such as a terminal that goes, does not end it
+        // what kills the launcher's group does not kill it
         command.process_group(0);
     }
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;

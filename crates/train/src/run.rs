@@ -261,16 +261,7 @@ pub fn launch_train(
     let control = resizing.as_ref().map(Resizing::control);
     let mut how = JobSpec { control, ..how.clone() };
     let mut attempts = Attempts::of(config.restarts);
-    let mut again: Option<Prepared> = None;
-    if let Some(left) = abandoned(prepared, &how)? {
-        match prepared.as_abandoned(&left) {
-            Ok(same) => (again, how.abandoned) = (Some(same), Some(left)),
-            Err(why) => {
-                left.end();
-                on_update(JobUpdate::NotTakenOver { why, step: prepared.steps_done() });
-            }
-        }
-    }
+    let mut again = take_over(prepared, &mut how, on_update)?;
     loop {
         let now = again.as_ref().unwrap_or(prepared);
         let mut has_members = how.abandoned.is_none();
@@ -291,20 +282,7 @@ pub fn launch_train(
             return Err(failure);
         }
         if let (Some(left), false) = (left, has_members) {
-            // it listens where they call
-            if matches!(failure, JobFailure::Job(JobError::Listen { .. })) {
-                return Err(TakeoverError::Taken.into());
-            }
-            left.end();
-            let next = match prepared.again() {
-                Ok(next) => next,
-                Err(why) => {
-                    return Err(JobFailure::NotRestarted { failure: Box::new(failure), why });
-                }
-            };
-            let (why, step) = (failure.to_string(), next.steps_done());
-            on_update(JobUpdate::NotTakenOver { why, step });
-            again = Some(next);
+            again = Some(begin_instead(prepared, left, failure, on_update)?);
             continue;
         }
         let next = match (attempts.after(&failure, resizing.as_ref()), &resizing) {
@@ -345,9 +323,48 @@ pub fn launch_train(
     }
 }
 
-/// Returns what an earlier launcher of this job left behind.
-fn abandoned(prepared: &Prepared, how: &JobSpec) -> Result<Option<Abandoned>, TakeoverError> {
-    prepared.record(how).map_or(Ok(None), |record| Abandoned::find(&record))
+/// Returns the job as its members run it already, if an earlier launcher left them; `how` takes them over then. Those of another
+/// job are ended.
+fn take_over(
+    prepared: &Prepared,
+    how: &mut JobSpec,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<Option<Prepared>, TakeoverError> {
+    let Some(record) = prepared.record(how) else { return Ok(None) };
+    let Some(left) = Abandoned::find(&record)? else { return Ok(None) };
+    match prepared.as_abandoned(&left) {
+        Ok(same) => {
+            how.abandoned = Some(left);
+            Ok(Some(same))
+        }
+        Err(why) => {
+            left.end();
+            on_update(JobUpdate::NotTakenOver { why, step: prepared.steps_done() });
+            Ok(None)
+        }
+    }
+}
+
+/// Returns the job as it begins behind its newest checkpoint, where not all came whose launcher had died.
+fn begin_instead(
+    prepared: &Prepared,
+    left: Abandoned,
+    failure: JobFailure,
+    on_update: &mut dyn FnMut(TrainUpdate),
+) -> Result<Prepared, JobFailure> {
+    // somebody listens where they call
+    if matches!(failure, JobFailure::Job(JobError::Listen { .. })) {
+        return Err(TakeoverError::Taken.into());
+    }
+    left.end();
+    match prepared.again() {
+        Ok(next) => {
+            let (why, step) = (failure.to_string(), next.steps_done());
+            on_update(JobUpdate::NotTakenOver { why, step });
+            Ok(next)
+        }
+        Err(why) => Err(JobFailure::NotRestarted { failure: Box::new(failure), why }),
+    }
 }
 
 fn launch_once(
